@@ -1,0 +1,52 @@
+"""The judge protocol: questions in, verdicts out, whoever answers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol, runtime_checkable
+
+Status = Literal["entailment", "not_entailment"]
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """Is `hypothesis` true, given that all `premises` (the sentences of the other report) are?"""
+
+    premises: tuple[str, ...]
+    hypothesis: str
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """An answer. `evidence` holds indices into the premises; an entailment has at least one."""
+
+    status: Status
+    evidence: tuple[int, ...] = ()
+    why: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """A question that stayed without a valid answer, and why."""
+
+    reason: str
+
+
+@runtime_checkable
+class Judge(Protocol):
+    """Anything that answers entailment questions (paper 004, RadFact)."""
+
+    name: str
+
+    def judge(self, questions: Sequence[Question]) -> list[Verdict | Failure]:
+        """One answer a question, in the order of the questions. Never raises for a single bad answer."""
+        ...
+
+    def describe(self) -> dict[str, Any]:
+        """Everything that changes an answer (name, version, prompt hash, options), for `run.json`; JSON values only."""
+        ...
+
+    def account(self) -> dict[str, int]:
+        """What the answers cost so far: `calls`, `tokens_in`, `tokens_out`, `repairs`, `failures`, `cached`."""
+        ...

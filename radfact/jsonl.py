@@ -1,0 +1,96 @@
+"""Text files written whole or not at all, and JSON Lines read with the line of every fault."""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Any
+
+from radfact.errors import InputError
+
+
+@contextmanager
+def open_atomic(path: Path | str, mode: str = "w") -> Iterator[IO[Any]]:
+    """Open a temporary neighbour of `path` for writing and rename it to `path` when the block ends without error.
+
+    Args:
+        path: the file to write; missing folders above it are made.
+        mode: "w" for UTF-8 text, "wb" for bytes.
+    """
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(descriptor, mode, encoding=None if "b" in mode else "utf-8") as handle:
+            yield handle
+            handle.flush()
+            os.fsync(handle.fileno())
+        # mkstemp makes files private; a result is as readable as any other file of its owner.
+        umask = os.umask(0)
+        os.umask(umask)
+        os.chmod(temporary, 0o666 & ~umask)
+        os.replace(temporary, path)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+
+
+def dumps(row: Any) -> str:
+    """One line of strict JSON: numbers are finite or null, so NaN and infinities raise ValueError."""
+    return json.dumps(row, ensure_ascii=False, allow_nan=False)
+
+
+def write_jsonl(path: Path | str, rows: Iterable[dict[str, Any]]) -> int:
+    """Write `rows` as JSON Lines, whole or not at all, and return how many there were."""
+    count = 0
+    with open_atomic(path) as handle:
+        for row in rows:
+            handle.write(dumps(row) + "\n")
+            count += 1
+    return count
+
+
+def write_json(path: Path | str, value: Any) -> None:
+    """Write one indented JSON document, whole or not at all."""
+    with open_atomic(path) as handle:
+        json.dump(value, handle, ensure_ascii=False, allow_nan=False, indent=2)
+        handle.write("\n")
+
+
+def read_text(path: Path | str) -> str:
+    """Read a UTF-8 text file (a byte order mark is dropped).
+
+    Raises:
+        InputError: the file does not exist, cannot be read or is not UTF-8 text.
+    """
+    try:
+        return Path(path).read_text(encoding="utf-8-sig")
+    except FileNotFoundError:
+        raise InputError("no such file", file=path) from None
+    except UnicodeDecodeError as error:
+        raise InputError(f"not UTF-8 text (byte {error.start})", file=path) from None
+    except OSError as error:
+        raise InputError(f"cannot be read: {error.strerror}", file=path) from None
+
+
+def read_jsonl(path: Path | str) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Yield (line number from 1, object) for every line that is not blank.
+
+    Raises:
+        InputError: the file cannot be read, or a line is not one JSON object.
+    """
+    # Not splitlines(): JSON strings may hold U+2028 and its like, which are no line ends here.
+    for number, line in enumerate(read_text(path).split("\n"), start=1):
+        if not line.strip():
+            continue
+        try:
+            row = json.loads(line)
+        except json.JSONDecodeError as error:
+            raise InputError(f"not JSON: {error.msg} at column {error.colno}", file=path, line=number) from None
+        if not isinstance(row, dict):
+            raise InputError(f"expected one JSON object a line, found {type(row).__name__}", file=path, line=number)
+        yield number, row

@@ -1,0 +1,106 @@
+"""Box, Sentence and Report: the records that everything else stands on."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, TypeAdapter, ValidationError, model_validator
+
+from radfact.errors import InputError
+
+Share = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
+Text = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]
+
+
+class Record(BaseModel):
+    """Base of all records: immutable, and a misspelt field is an error instead of being dropped."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Box(Record):
+    """A rectangle on the ORIGINAL image in shares of its width and height: x to the right, y down, both in [0, 1].
+
+    A box without area is legal and covers nothing.
+    """
+
+    x_min: Share
+    y_min: Share
+    x_max: Share
+    y_max: Share
+
+    @model_validator(mode="after")
+    def _corners_in_order(self) -> Box:
+        for low, high in (("x_min", "x_max"), ("y_min", "y_max")):
+            if getattr(self, low) > getattr(self, high):
+                raise ValueError(
+                    f"corners are swapped: {low} {getattr(self, low):g} is greater than {high} {getattr(self, high):g}"
+                )
+        return self
+
+    def as_tuple(self) -> tuple[float, float, float, float]:
+        """(x_min, y_min, x_max, y_max)."""
+        return self.x_min, self.y_min, self.x_max, self.y_max
+
+
+class Mask(Record):
+    """A pixel mask in COCO run-length encoding: `size` is (height, width) in pixels of its own grid."""
+
+    size: tuple[Annotated[int, Field(gt=0)], Annotated[int, Field(gt=0)]]
+    counts: str | list[int]
+
+
+class Sentence(Record):
+    """One finding of a report: its text and where it is seen. No boxes is None, never an empty list."""
+
+    text: Text
+    boxes: tuple[Box, ...] | None = None
+    masks: tuple[Mask, ...] | None = None
+    prior_boxes: tuple[Box, ...] | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _empty_is_none(cls, value: Any) -> Any:
+        if isinstance(value, dict):
+            value = {k: (None if k != "text" and isinstance(v, list | tuple) and not v else v) for k, v in value.items()}
+        return value
+
+    @property
+    def has_region(self) -> bool:
+        """Whether the sentence is located on the current frontal image."""
+        return self.boxes is not None or self.masks is not None
+
+
+Report = list[Sentence] | str
+"""A list of sentences, or one narrative string that is still to be split."""
+
+_sentences = TypeAdapter(list[Sentence])
+
+
+def parse_sentences(
+    value: Any, *, file: Path | str | None = None, line: int | None = None, field: str = "report"
+) -> list[Sentence]:
+    """Check a list of `{text, boxes, ...}` objects as read from JSON.
+
+    Raises:
+        InputError: naming file, line and the path of the field that is wrong, with what would be right.
+    """
+    try:
+        return _sentences.validate_python(value)
+    except ValidationError as error:
+        raise as_input_error(error, file=file, line=line, field=field) from None
+
+
+def as_input_error(
+    error: ValidationError, *, file: Path | str | None = None, line: int | None = None, field: str = ""
+) -> InputError:
+    """The first fault of a pydantic validation as one line for a person, with the path of the field."""
+    first = error.errors(include_url=False, include_context=False)[0]
+    path = field
+    for step in first["loc"]:
+        path += f"[{step}]" if isinstance(step, int) else f"{'.' if path else ''}{step}"
+    message = first["msg"].removeprefix("Value error, ")
+    found = first.get("input")
+    shown = "" if isinstance(found, dict | list) else f", found {found!r:.80}"
+    return InputError(f"{message[0].lower()}{message[1:]}{shown}", file=file, line=line, field=path or None)
