@@ -1,0 +1,111 @@
+"""Manifests: the studies of a data set as JSON Lines, and beside them what could not be prepared."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError, model_validator
+
+from data.study import IMAGE_COLUMNS, OptionalText, Study
+from radfact.errors import InputError
+from radfact.jsonl import read_jsonl, write_jsonl
+from radfact.report import Record, Text, as_input_error
+
+
+class Failure(Record):
+    """What was left out of a manifest: its `sample_id`, or the key of its source (a file, an accession) where it never
+    became a sample; the stage that gave up, and why."""
+
+    sample_id: OptionalText = None
+    source: OptionalText = None
+    stage: Text
+    reason: Text
+
+    @model_validator(mode="after")
+    def _says_of_what(self) -> Failure:
+        if self.sample_id is None and self.source is None:
+            raise ValueError("a failure needs a sample_id or a source key")
+        return self
+
+
+def read_manifest(path: Path | str) -> list[Study]:
+    """Read a manifest, with image paths made absolute (relative ones are relative to the manifest's folder).
+
+    Whether the images exist is left to who opens them.
+
+    Args:
+        path: a JSON Lines file, one sample a line.
+
+    Raises:
+        InputError: the file cannot be read, a line is not a study, or a `sample_id` occurs twice.
+    """
+    folder = _folder(path)
+    studies: list[Study] = []
+    line_of: dict[str, int] = {}
+    for line, row in read_jsonl(path):
+        for column in row:
+            if column not in Study.model_fields:
+                raise InputError(_unknown_column(column), file=path, line=line, field=column)
+        try:
+            study = Study.model_validate(row)
+        except ValidationError as error:
+            raise as_input_error(error, file=path, line=line) from None
+        first = line_of.setdefault(study.sample_id, line)
+        if first != line:
+            message = f"must be unique, but line {first} is '{study.sample_id}' too"
+            raise InputError(message, file=path, line=line, field="sample_id")
+        studies.append(study.model_copy(update={c: folder / p for c, p in _images(study)}))
+    return studies
+
+
+def write_manifest(path: Path | str, studies: Iterable[Study]) -> int:
+    """Write a manifest, whole or not at all, and return the number of samples.
+
+    Images below the manifest's folder are written relative to it, so that the folder can be moved; others absolute.
+
+    Args:
+        path: the JSON Lines file to write.
+        studies: a relative image path in them is relative to the manifest's folder, as on reading.
+
+    Raises:
+        InputError: a `sample_id` occurs twice.
+    """
+    folder = _folder(path)
+    return write_jsonl(path, _rows(studies, folder, path))
+
+
+def write_failures(path: Path | str, failures: Iterable[Failure]) -> int:
+    """Write what was left out as JSON Lines, whole or not at all, and return how many; none makes an empty file."""
+    return write_jsonl(path, (failure.model_dump(mode="json") for failure in failures))
+
+
+def _rows(studies: Iterable[Study], folder: Path, path: Path | str) -> Iterator[dict[str, Any]]:
+    line_of: dict[str, int] = {}
+    for line, study in enumerate(studies, start=1):
+        first = line_of.setdefault(study.sample_id, line)
+        if first != line:
+            message = f"must be unique, but samples {first} and {line} are both '{study.sample_id}'"
+            raise InputError(message, file=path, field="sample_id")
+        relative = {c: p.relative_to(folder) if p.is_relative_to(folder) else p for c, p in _images(study)}
+        yield study.model_dump(mode="json") | {column: image.as_posix() for column, image in relative.items()}
+
+
+def _folder(path: Path | str) -> Path:
+    # Not resolve(): a data set is often a folder of links, and stays under the name that the user knows it by.
+    return Path(os.path.normpath(Path(path).parent.absolute()))
+
+
+def _images(study: Study) -> Iterator[tuple[str, Path]]:
+    for column in IMAGE_COLUMNS:
+        if (image := getattr(study, column)) is not None:
+            yield column, image
+
+
+def _unknown_column(column: str) -> str:
+    close = get_close_matches(column, Study.model_fields, n=1)
+    known = f"did you mean '{close[0]}'?" if close else f"known are {', '.join(Study.model_fields)}"
+    return f"unknown column; {known}"

@@ -1,0 +1,148 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from data.manifest import Failure, read_manifest, write_failures, write_manifest
+from data.study import Label, Study
+from radfact.errors import InputError
+from radfact.report import Box, Sentence
+
+shares = st.floats(0, 1)
+boxes = st.builds(
+    lambda a, b, c, d: Box(x_min=min(a, b), x_max=max(a, b), y_min=min(c, d), y_max=max(c, d)),
+    shares,
+    shares,
+    shares,
+    shares,
+)
+texts = st.text(st.characters(exclude_categories=("Cs",)), min_size=1).filter(lambda t: bool(t.strip()))
+box_lists = st.none() | st.lists(boxes, min_size=1, max_size=3).map(tuple)
+sentences = st.lists(st.builds(Sentence, text=texts, boxes=box_lists, prior_boxes=box_lists), min_size=1, max_size=3)
+labels = st.builds(Label, kind=texts, side=st.sampled_from(["left", "right", "both", None]), boxes=box_lists)
+studies = st.builds(
+    Study,
+    sample_id=texts,
+    frontal=st.just(Path("images/a.png")),
+    findings=st.none() | texts,
+    grounded_findings=st.none() | sentences,
+    phrases=st.none() | sentences,
+    labels=st.none() | st.lists(labels, max_size=2),
+)
+
+
+def write_rows(path: Path, *rows: dict[str, Any] | str) -> Path:
+    path.write_text("".join((r if isinstance(r, str) else json.dumps(r)) + "\n" for r in rows), encoding="utf-8")
+    return path
+
+
+def row(**fields: Any) -> dict[str, Any]:
+    return {"sample_id": "s1", "frontal": "a.png"} | fields
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.lists(studies, max_size=4, unique_by=lambda s: s.sample_id))
+def test_what_is_written_is_read(tmp_path: Path, written: list[Study]) -> None:
+    path = tmp_path / "manifest.jsonl"
+    assert write_manifest(path, written) == len(written)
+    assert read_manifest(path) == [s.model_copy(update={"frontal": tmp_path / s.frontal}) for s in written]
+
+
+def test_relative_image_is_below_the_manifest_wherever_the_command_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "set").mkdir()
+    write_rows(tmp_path / "set" / "manifest.jsonl", row(lateral="../other/b.png"))
+    monkeypatch.chdir(tmp_path)
+    [study] = read_manifest("set/manifest.jsonl")
+    assert study.frontal == tmp_path / "set" / "a.png"
+    assert study.lateral is not None
+    assert study.lateral.resolve() == tmp_path / "other" / "b.png"
+
+
+def test_moved_folder_keeps_its_images(tmp_path: Path) -> None:
+    study = Study(sample_id="s", frontal=tmp_path / "old" / "images" / "a.png")
+    write_manifest(tmp_path / "old" / "manifest.jsonl", [study])
+    (tmp_path / "old").rename(tmp_path / "moved")
+    [moved] = read_manifest(tmp_path / "moved" / "manifest.jsonl")
+    assert moved.frontal == tmp_path / "moved" / "images" / "a.png"
+
+
+def test_image_outside_the_folder_stays_absolute(tmp_path: Path) -> None:
+    path = tmp_path / "set" / "manifest.jsonl"
+    write_manifest(path, [Study(sample_id="s", frontal=tmp_path / "archive" / "a.png")])
+    [study] = read_manifest(path)
+    assert study.frontal == tmp_path / "archive" / "a.png"
+
+
+def test_missing_is_null_in_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "manifest.jsonl"
+    write_manifest(path, [Study(sample_id="s", frontal=Path("a.png"))])
+    assert json.loads(path.read_text()) == dict.fromkeys(Study.model_fields) | {"sample_id": "s", "frontal": "a.png"}
+
+
+@pytest.mark.parametrize(
+    ("second", "line", "field", "said"),
+    [
+        (row(), 2, "sample_id", "line 1"),
+        (row(sample_id="s2", finding="x"), 2, "finding", "did you mean 'findings'"),
+        (row(sample_id="s2", zzzz="x"), 2, "zzzz", "known are sample_id"),
+        (row(sample_id=7), 2, "sample_id", "found 7"),
+        (
+            row(sample_id="s2", phrases=[{"text": "x", "boxes": [{"x_min": 0, "y_min": 0, "x_max": 1.2, "y_max": 1}]}]),
+            2,
+            "phrases[0].boxes[0].x_max",
+            "less than or equal to 1",
+        ),
+        (
+            row(
+                sample_id="s2",
+                labels=[{"kind": "mass", "boxes": [{"x_min": 0.5, "y_min": 0, "x_max": 0.2, "y_max": 1}]}],
+            ),
+            2,
+            "labels[0].boxes[0]",
+            "swapped",
+        ),
+        ({"sample_id": "s2"}, 2, "frontal", "required"),
+        ('{"sample_id": ', 2, None, "not JSON"),
+    ],
+)
+def test_bad_line_is_named(
+    tmp_path: Path, second: dict[str, Any] | str, line: int, field: str | None, said: str
+) -> None:
+    path = write_rows(tmp_path / "manifest.jsonl", row(), second)
+    with pytest.raises(InputError, match=said) as caught:
+        read_manifest(path)
+    assert (caught.value.file, caught.value.line, caught.value.field) == (path, line, field)
+    assert "\n" not in str(caught.value)
+
+
+def test_duplicate_leaves_the_old_manifest(tmp_path: Path) -> None:
+    path = tmp_path / "manifest.jsonl"
+    study = Study(sample_id="s", frontal=Path("a.png"))
+    write_manifest(path, [study])
+    before = path.read_bytes()
+    with pytest.raises(InputError, match="both 's'"):
+        write_manifest(path, [study, study])
+    assert path.read_bytes() == before
+    assert [p.name for p in tmp_path.iterdir()] == ["manifest.jsonl"]
+
+
+def test_failures_name_sample_or_source(tmp_path: Path) -> None:
+    path = tmp_path / "failures.jsonl"
+    failures = [
+        Failure(source="1.dcm", stage="dicom", reason="has no pixels"),
+        Failure(sample_id="s", stage="report", reason="no findings"),
+    ]
+    assert write_failures(path, failures) == 2
+    assert [json.loads(line) for line in path.read_text().splitlines()] == [f.model_dump() for f in failures]
+
+
+def test_failure_of_nothing_is_an_error() -> None:
+    with pytest.raises(ValueError, match="sample_id or a source"):
+        Failure(stage="dicom", reason="has no pixels")

@@ -1,0 +1,68 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from pydantic import ValidationError
+
+from data.study import IMAGE_COLUMNS, Label, Study
+
+OPTIONAL_TEXT = (
+    "study_id",
+    "patient_id",
+    "prior_report",
+    "indication",
+    "technique",
+    "comparison",
+    "findings",
+    "split",
+    "source",
+)
+
+
+@pytest.mark.parametrize("field", [*OPTIONAL_TEXT, "lateral", "prior_frontal"])
+@pytest.mark.parametrize("blank", ["", " \n\t"])
+def test_blank_optional_field_is_none(field: str, blank: str) -> None:
+    study = Study.model_validate({"sample_id": "s", "frontal": "a.png", field: blank})
+    assert getattr(study, field) is None
+
+
+@pytest.mark.parametrize("field", ["sample_id", "frontal"])
+@pytest.mark.parametrize("blank", ["", "  ", None])
+def test_identity_and_frontal_are_required(field: str, blank: str | None) -> None:
+    with pytest.raises(ValidationError, match=field):
+        Study.model_validate({"sample_id": "s", "frontal": "a.png", field: blank})
+
+
+@pytest.mark.parametrize("field", ["grounded_findings", "phrases"])
+def test_report_without_sentences_is_none(field: str) -> None:
+    assert getattr(Study.model_validate({"sample_id": "s", "frontal": "a.png", field: []}), field) is None
+
+
+def test_no_labels_found_differs_from_not_labelled() -> None:
+    study = Study(sample_id="s", frontal=Path("a.png"), labels=[])
+    assert study.labels == []
+    assert Study(sample_id="s", frontal=Path("a.png")).labels is None
+
+
+def test_label_without_boxes_has_none() -> None:
+    assert Label.model_validate({"kind": "cardiomegaly", "boxes": []}).boxes is None
+
+
+def test_label_side_is_left_right_or_both() -> None:
+    with pytest.raises(ValidationError, match="side"):
+        Label.model_validate({"kind": "pleural effusion", "side": "Left lung"})
+
+
+def test_misspelt_field_is_an_error() -> None:
+    with pytest.raises(ValidationError, match="finding"):
+        Study.model_validate({"sample_id": "s", "frontal": "a.png", "finding": "Clear lungs."})
+
+
+def test_sections_lose_surrounding_space_only() -> None:
+    study = Study.model_validate({"sample_id": "s", "frontal": "a.png", "findings": "  Clear\nlungs. "})
+    assert study.findings == "Clear\nlungs."
+
+
+def test_image_columns_are_fields() -> None:
+    assert set(IMAGE_COLUMNS) <= set(Study.model_fields)
