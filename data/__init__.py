@@ -1,14 +1,19 @@
 """Studies: DICOM to PNG, manifests, images as the model sees them."""
 
+from data.images import CropMap, Gray, load_gray, prepare
 from data.manifest import Failure, read_manifest, write_failures, write_manifest
 from data.study import IMAGE_COLUMNS, Label, Side, Study
 
 __all__ = [
     "IMAGE_COLUMNS",
+    "CropMap",
     "Failure",
+    "Gray",
     "Label",
     "Side",
     "Study",
+    "load_gray",
+    "prepare",
     "read_manifest",
     "write_failures",
     "write_manifest",

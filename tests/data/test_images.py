@@ -1,0 +1,258 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import strategies as st
+from PIL import Image
+
+from data.images import CropMap, load_gray, prepare
+from radfact.errors import InputError
+from radfact.report import Box
+
+NIH = Path(__file__).resolve().parents[2].parent / "shared" / "data" / "nih"
+
+RAMP = np.arange(12, dtype=np.uint8).reshape(3, 4) * 20
+
+shares = st.floats(0, 1)
+sides = st.integers(1, 5000)
+
+
+@st.composite
+def boxes(draw: st.DrawFn) -> Box:
+    (x_min, x_max), (y_min, y_max) = (sorted((draw(shares), draw(shares))) for _ in range(2))
+    return Box(x_min=x_min, y_min=y_min, x_max=x_max, y_max=y_max)
+
+
+def save(image: Image.Image, path: Path, **options: object) -> Path:
+    image.save(path, **options)
+    return path
+
+
+@pytest.mark.parametrize("mode", ["L", "RGB", "P", "LA", "RGBA"])
+def test_gray_levels_are_kept_in_every_png_mode(tmp_path: Path, mode: str) -> None:
+    path = save(Image.fromarray(RAMP).convert(mode), tmp_path / "a.png")
+    with Image.open(path) as stored:
+        assert stored.mode == mode
+    np.testing.assert_array_equal(load_gray(path), RAMP)
+
+
+def test_sixteen_bit_is_not_clipped(tmp_path: Path) -> None:
+    values = np.array([[0, 255, 256], [4095, 40000, 65535]], np.uint16)
+    gray = load_gray(save(Image.fromarray(values), tmp_path / "a.png"))
+    np.testing.assert_array_equal(gray, values)
+    assert gray.dtype == np.float32
+
+
+def test_one_bit_image_has_two_levels(tmp_path: Path) -> None:
+    path = save(Image.fromarray(RAMP > 100), tmp_path / "a.png")
+    np.testing.assert_array_equal(load_gray(path) > 0, RAMP > 100)
+
+
+def test_colour_becomes_luma(tmp_path: Path) -> None:
+    gray = load_gray(save(Image.new("RGB", (2, 2), (0, 255, 0)), tmp_path / "a.png"))
+    # ITU-R BT.601: 0.587 of green.
+    assert gray[0, 0] == pytest.approx(0.587 * 255, abs=1)
+
+
+def test_transparent_pixels_are_black(tmp_path: Path) -> None:
+    gray = load_gray(save(Image.new("RGBA", (2, 2), (255, 255, 255, 0)), tmp_path / "a.png"))
+    assert not gray.any()
+
+
+def test_transparent_palette_colour_is_black(tmp_path: Path) -> None:
+    image = Image.fromarray(np.array([[0, 1]], np.uint8), mode="P")
+    image.putpalette([200, 200, 200, 90, 90, 90])
+    np.testing.assert_array_equal(load_gray(save(image, tmp_path / "a.png", transparency=0)), [[0, 90]])
+
+
+def test_photo_is_turned_as_its_tag_says(tmp_path: Path) -> None:
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    path = save(Image.new("L", (40, 20)), tmp_path / "a.jpg", exif=exif)
+    assert load_gray(path).shape == (40, 20)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "said"),
+    [
+        ("missing.png", None, "no such file"),
+        ("text.png", b"not an image", "PNG or JPEG"),
+        ("empty.png", b"", "PNG or JPEG"),
+    ],
+)
+def test_no_image_is_refused(tmp_path: Path, name: str, content: bytes | None, said: str) -> None:
+    path = tmp_path / name
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(InputError, match=said) as caught:
+        load_gray(path)
+    assert caught.value.file == path
+
+
+def test_folder_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError):
+        load_gray(tmp_path)
+
+
+def test_several_frames_are_refused(tmp_path: Path) -> None:
+    frames = [Image.new("L", (8, 8), level) for level in (0, 100, 200)]
+    path = save(frames[0], tmp_path / "a.tiff", save_all=True, append_images=frames[1:])
+    with pytest.raises(InputError, match="3 frames"):
+        load_gray(path)
+
+
+def test_not_finite_pixels_are_refused(tmp_path: Path) -> None:
+    path = save(Image.fromarray(np.array([[0, np.nan]], np.float32)), tmp_path / "a.tiff")
+    with pytest.raises(InputError, match="finite"):
+        load_gray(path)
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=150)
+@given(st.data(), st.sampled_from(["png", "jpg"]))
+def test_damaged_file_is_read_or_refused_in_one_line(tmp_path: Path, data: st.DataObject, suffix: str) -> None:
+    path = save(Image.fromarray(np.tile(RAMP, (8, 8))), tmp_path / f"a.{suffix}")
+    content = bytearray(path.read_bytes())
+    for _ in range(data.draw(st.integers(1, 4))):
+        content[data.draw(st.integers(0, len(content) - 1))] = data.draw(st.integers(0, 255))
+    path.write_bytes(content[: data.draw(st.integers(0, len(content)))])
+    refusal = ""
+    try:
+        load_gray(path)
+    except InputError as error:
+        refusal = str(error)
+    assert "\n" not in refusal
+
+
+def test_published_film_is_read() -> None:
+    path = NIH / "00000001_000.png"
+    if not path.exists():
+        pytest.skip("the NIH sample films are not beside the checkout")
+    gray = load_gray(path)
+    assert gray.max() > 200
+    # The mediastinum is brighter than the right lung on any frontal film.
+    height, width = gray.shape
+    middle = gray[height // 2 : 2 * height // 3, 9 * width // 20 : 11 * width // 20]
+    lung = gray[height // 4 : height // 2, width // 5 : width // 3]
+    assert middle.mean() > lung.mean() + 20
+
+
+def test_image_of_the_right_size_is_only_scaled() -> None:
+    image = np.array([[10, 20], [30, 50]], np.float32)
+    np.testing.assert_allclose(prepare(image, 2), [[0, 0.25], [0.5, 1]])
+
+
+def test_crop_is_the_centre_and_contrast_is_the_whole_image() -> None:
+    image = np.array([[0, 40, 60, 100]] * 2, np.float32)
+    np.testing.assert_allclose(prepare(image, 2), [[0.4, 0.6]] * 2)
+
+
+def test_odd_margin_leaves_the_smaller_part_before_the_crop() -> None:
+    image = np.array([[0, 1, 2, 3, 4]] * 2, np.float32)
+    np.testing.assert_allclose(prepare(image, 2) * 4, [[1, 2]] * 2)
+
+
+@given(st.integers(1, 40), st.integers(1, 40), st.integers(1, 30), st.integers(0, 2**32 - 1))
+def test_prepared_image_is_a_square_in_range(height: int, width: int, size: int, seed: int) -> None:
+    assume(max(height, width) <= 8 * min(height, width))
+    image = np.random.default_rng(seed).integers(0, 65536, (height, width)).astype(np.float32)
+    prepared = prepare(image, size)
+    assert prepared.shape == (size, size)
+    assert prepared.dtype == np.float32
+    assert prepared.min() >= 0
+    assert prepared.max() <= 1
+
+
+@given(st.floats(0.25, 1000), st.floats(-1000, 1000))
+def test_brightness_and_contrast_do_not_matter(gain: float, offset: float) -> None:
+    image = np.random.default_rng(0).random((30, 20))
+    np.testing.assert_allclose(prepare(image * gain + offset, 16), prepare(image, 16), atol=2e-3)
+
+
+def test_constant_image_becomes_zeros() -> None:
+    assert not prepare(np.full((30, 20), 7, np.uint16), 16).any()
+
+
+def test_preparing_leaves_the_input_alone() -> None:
+    image = np.random.default_rng(0).random((16, 20)).astype(np.float32)
+    before = image.copy()
+    prepare(image, 16)
+    np.testing.assert_array_equal(image, before)
+
+
+@pytest.mark.parametrize("shape", [(0, 3), (4,), (4, 4, 3), (10, 81)])
+def test_what_is_no_radiograph_is_refused(shape: tuple[int, ...]) -> None:
+    with pytest.raises(InputError):
+        prepare(np.zeros(shape, np.float32), 8)
+
+
+def test_marked_square_is_where_the_crop_map_says() -> None:
+    image = np.zeros((300, 400), np.float32)
+    image[60:120, 200:260] = 1
+    box, cut = CropMap(width=400, height=300).to_crop(Box(x_min=0.5, y_min=0.2, x_max=0.65, y_max=0.4))
+    assert box is not None
+    assert not cut
+    rows, columns = np.nonzero(prepare(image, 100) > 0.5)
+    found = (columns.min() / 100, rows.min() / 100, (columns.max() + 1) / 100, (rows.max() + 1) / 100)
+    assert found == pytest.approx(box.as_tuple(), abs=0.01)
+
+
+@given(boxes(), sides, sides)
+def test_box_of_the_crop_survives_the_way_to_the_original_and_back(box: Box, width: int, height: int) -> None:
+    crop = CropMap(width, height)
+    back, cut = crop.to_crop(crop.to_original(box))
+    # A box without area may fall to either side of the edge by rounding.
+    assume(back is not None or (box.x_max - box.x_min > 1e-6 and box.y_max - box.y_min > 1e-6))
+    assert back is not None
+    assert back.as_tuple() == pytest.approx(box.as_tuple(), abs=1e-6)
+    assert not cut
+
+
+@given(boxes(), sides, sides)
+def test_clipped_box_is_the_part_in_the_crop(box: Box, width: int, height: int) -> None:
+    crop = CropMap(width, height)
+    inside, cut = crop.to_crop(box)
+    if inside is None:
+        assert cut
+        return
+    back = crop.to_original(inside).as_tuple()
+    for original, mapped in zip(box.as_tuple()[:2], back[:2], strict=True):
+        assert mapped >= original - 1e-6
+    for original, mapped in zip(box.as_tuple()[2:], back[2:], strict=True):
+        assert mapped <= original + 1e-6
+    assert cut or back == pytest.approx(box.as_tuple(), abs=1e-6)
+
+
+@given(boxes(), sides)
+def test_square_image_is_its_own_crop(box: Box, side: int) -> None:
+    inside, cut = CropMap(side, side).to_crop(box)
+    assert inside is not None
+    assert inside.as_tuple() == pytest.approx(box.as_tuple())
+    assert not cut
+
+
+@pytest.mark.parametrize(
+    ("x_min", "x_max", "expected"),
+    [
+        (0.0, 0.25, (None, True)),  # ends where the crop begins
+        (0.0, 0.5, ((0.0, 0.5), True)),
+        (0.25, 0.75, ((0.0, 1.0), False)),
+        (0.6, 1.0, ((0.7, 1.0), True)),
+        (0.8, 0.9, (None, True)),
+        (0.5, 0.5, ((0.5, 0.5), False)),
+    ],
+)
+def test_crop_of_an_image_twice_as_wide_as_high(
+    x_min: float, x_max: float, expected: tuple[tuple[float, float] | None, bool]
+) -> None:
+    inside, cut = CropMap(width=200, height=100).to_crop(Box(x_min=x_min, y_min=0, x_max=x_max, y_max=1))
+    part, was_clipped = expected
+    assert (None if inside is None else (inside.x_min, inside.x_max)) == (part and pytest.approx(part))
+    assert cut == was_clipped
+
+
+def test_image_without_pixels_has_no_crop() -> None:
+    with pytest.raises(InputError):
+        CropMap(width=0, height=10)
