@@ -1,0 +1,70 @@
+"""RadFact: how correct and how complete a radiology report is, sentence by sentence, and whether its boxes are right.
+
+The public names below are imported when they are first used, so that `import radfact` costs next to nothing.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from radfact.entailment import Failure, Judge, Question, Verdict, load_judge
+    from radfact.errors import ExitCode, InputError, RunFailed
+    from radfact.files import Pair, Pairs, read_candidates_and_references, read_pairs
+    from radfact.page import write_page
+    from radfact.report import Box, Mask, Report, Sentence
+    from radfact.results import write_results
+    from radfact.score import RadFact, Result
+    from radfact.sentences import split_narrative
+    from radfact.stats import Summary
+
+__all__ = [
+    "Box",
+    "ExitCode",
+    "Failure",
+    "InputError",
+    "Judge",
+    "Mask",
+    "Pair",
+    "Pairs",
+    "Question",
+    "RadFact",
+    "Report",
+    "Result",
+    "RunFailed",
+    "Sentence",
+    "Summary",
+    "Verdict",
+    "load_judge",
+    "read_candidates_and_references",
+    "read_pairs",
+    "split_narrative",
+    "write_page",
+    "write_results",
+]
+
+_HOMES = {
+    "entailment": ("Failure", "Judge", "Question", "Verdict", "load_judge"),
+    "errors": ("ExitCode", "InputError", "RunFailed"),
+    "files": ("Pair", "Pairs", "read_candidates_and_references", "read_pairs"),
+    "page": ("write_page",),
+    "report": ("Box", "Mask", "Report", "Sentence"),
+    "results": ("write_results",),
+    "score": ("RadFact", "Result"),
+    "sentences": ("split_narrative",),
+    "stats": ("Summary",),
+}
+_HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME_OF:
+        raise AttributeError(f"module 'radfact' has no attribute {name!r}")
+    value = getattr(importlib.import_module(f"radfact.{_HOME_OF[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -32,8 +32,8 @@ def open_atomic(path: Path | str, mode: str = "w") -> Iterator[IO[Any]]:
         # mkstemp makes files private; a result is as readable as any other file of its owner.
         umask = os.umask(0)
         os.umask(umask)
-        os.chmod(temporary, 0o666 & ~umask)
-        os.replace(temporary, path)
+        Path(temporary).chmod(0o666 & ~umask)
+        Path(temporary).replace(path)
     except BaseException:
         Path(temporary).unlink(missing_ok=True)
         raise
@@ -77,6 +77,15 @@ def read_text(path: Path | str) -> str:
         raise InputError(f"cannot be read: {error.strerror}", file=path) from None
 
 
+def read_json(path: Path | str) -> Any:
+    """Read one JSON document.
+
+    Raises:
+        InputError: the file cannot be read or is not JSON.
+    """
+    return _parse(read_text(path), path)
+
+
 def read_jsonl(path: Path | str) -> Iterator[tuple[int, dict[str, Any]]]:
     """Yield (line number from 1, object) for every line that is not blank.
 
@@ -87,10 +96,18 @@ def read_jsonl(path: Path | str) -> Iterator[tuple[int, dict[str, Any]]]:
     for number, line in enumerate(read_text(path).split("\n"), start=1):
         if not line.strip():
             continue
-        try:
-            row = json.loads(line)
-        except json.JSONDecodeError as error:
-            raise InputError(f"not JSON: {error.msg} at column {error.colno}", file=path, line=number) from None
+        row = _parse(line, path, first_line=number)
         if not isinstance(row, dict):
             raise InputError(f"expected one JSON object a line, found {type(row).__name__}", file=path, line=number)
         yield number, row
+
+
+def _parse(text: str, path: Path | str, first_line: int = 1) -> Any:
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError as error:
+        line = first_line + error.lineno - 1
+        raise InputError(f"not JSON: {error.msg} at column {error.colno}", file=path, line=line) from None
+    except (ValueError, RecursionError) as error:
+        # Integers of thousands of digits and brackets nested as deep are JSON that Python declines to read.
+        raise InputError(f"not JSON that can be read: {error}", file=path, line=first_line) from None

@@ -1,0 +1,282 @@
+"""Candidate and reference reports from every file format that RadFact accepts."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, TypeVar
+
+from pydantic import BaseModel, BeforeValidator, StringConstraints, TypeAdapter, ValidationError
+
+from radfact.errors import InputError
+from radfact.jsonl import read_json, read_jsonl, read_text
+from radfact.report import Report, Sentence, as_input_error, parse_sentences
+
+_SHOWN_IDS = 5
+_CSV_COLUMNS = ("example_id", "prediction", "target")
+_REFERENCE_FIELDS = ("grounded_findings", "findings", "report")
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """A candidate and the reference that it is compared with."""
+
+    sample_id: str
+    candidate: Report
+    reference: Report
+
+
+@dataclass(frozen=True, slots=True)
+class Pairs(Sequence[Pair]):
+    """The pairs of an evaluation in input order, and how many records were `read` and `skipped` to get them."""
+
+    pairs: tuple[Pair, ...]
+    read: int
+    skipped: int = 0
+
+    def __len__(self) -> int:
+        return len(self.pairs)
+
+    def __iter__(self) -> Iterator[Pair]:
+        return iter(self.pairs)
+
+    def __getitem__(self, index: Any) -> Any:
+        return self.pairs[index]
+
+
+def _id_text(value: object) -> object:
+    return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
+
+
+_Id = Annotated[str, BeforeValidator(_id_text), StringConstraints(strip_whitespace=True, min_length=1)]
+
+
+class _GroundedRow(BaseModel):
+    """One example of the published grounded layout."""
+
+    example_id: _Id
+    prediction: list[Sentence]
+    target: list[Sentence]
+
+
+class _NarrativeRow(BaseModel):
+    """One row of the published narrative table."""
+
+    example_id: _Id
+    prediction: str
+    target: str
+
+
+class _Keyed(BaseModel):
+    """What a draft and a record of a manifest have in common."""
+
+    sample_id: _Id
+
+
+@dataclass(frozen=True, slots=True)
+class _Reference:
+    report: Report | None
+    split: object
+
+
+_RowT = TypeVar("_RowT", bound=BaseModel)
+_text = TypeAdapter(str)
+
+
+def read_pairs(path: Path | str) -> Pairs:
+    """Read candidates and references from one file, in one of the two published layouts.
+
+    `.json`: a list of `{example_id, prediction, target}` whose reports are lists of `{text, boxes}`.
+    `.csv`: a table with the columns `example_id, prediction, target` whose reports are narratives; an empty cell is
+    an empty report.
+
+    Raises:
+        InputError: naming file, line or path of the field, what is wrong there, and what would be right.
+    """
+    path = Path(path)
+    readers: dict[str, Callable[[Path], Pairs]] = {".json": _read_grounded_json, ".csv": _read_narrative_csv}
+    reader = readers.get(path.suffix.lower())
+    if reader is None:
+        raise InputError(
+            "expected .json (grounded pairs) or .csv (example_id,prediction,target); "
+            "drafts and a manifest are given as --candidates and --references",
+            file=path,
+        )
+    return reader(path)
+
+
+def read_candidates_and_references(candidates: Path | str, references: Path | str) -> Pairs:
+    """Read drafts and the records that hold their references, both JSON Lines keyed by `sample_id`.
+
+    A draft has a `report`: a list of sentences or one narrative. The reference of a record is `grounded_findings`, or
+    else `findings`, or else `report`. Records without any, and records of splits from which there is no draft at all,
+    are skipped and counted; every other record must have its draft, and every draft its reference.
+
+    Raises:
+        InputError: naming file, line and field, or the first ids that have no counterpart.
+    """
+    drafted = _read_keyed(candidates, _draft)
+    recorded = _read_keyed(references, _reference)
+    wanted = {key: found.report for key, found in recorded.items() if found.report is not None}
+
+    alone = [key for key in drafted if key not in wanted]
+    if alone:
+        raise InputError(f"{_some_ids(alone, 'candidate')} without a reference in {references}", file=candidates)
+    splits = {recorded[key].split for key in drafted}
+    missed = [key for key in wanted if key not in drafted and recorded[key].split in splits]
+    if missed:
+        raise InputError(f"{_some_ids(missed, 'reference')} without a candidate in {candidates}", file=references)
+
+    pairs = tuple(Pair(key, report, wanted[key]) for key, report in drafted.items())
+    return Pairs(pairs, read=len(recorded), skipped=len(recorded) - len(pairs))
+
+
+def _some_ids(ids: Sequence[str], noun: str) -> str:
+    shown = ", ".join(ids[:_SHOWN_IDS]) + (", ..." if len(ids) > _SHOWN_IDS else "")
+    return f"{len(ids)} {noun}{'' if len(ids) == 1 else 's'} ({shown})"
+
+
+def _read_grounded_json(path: Path) -> Pairs:
+    rows = read_json(path)
+    if not isinstance(rows, list):
+        raise InputError(
+            f"expected a list of {{example_id, prediction, target}}, found {_kind(rows)}", file=path, field="(top)"
+        )
+    seen: dict[str, str] = {}
+    pairs = []
+    for index, value in enumerate(rows):
+        where = f"[{index}]"
+        row = _validate(_GroundedRow, value, file=path, field=where)
+        _once(seen, row.example_id, where, file=path, field=f"{where}.example_id")
+        _check_masks([*row.prediction, *row.target], file=path, field=where)
+        pairs.append(Pair(row.example_id, row.prediction, row.target))
+    return Pairs(tuple(pairs), read=len(rows))
+
+
+def _read_narrative_csv(path: Path) -> Pairs:
+    seen: dict[str, str] = {}
+    pairs = []
+    rows = _csv_rows(path)
+    _, header = next(rows, (1, []))
+    columns = [name.strip() for name in header]
+    missing = [name for name in _CSV_COLUMNS if columns.count(name) != 1]
+    if missing:
+        raise InputError(
+            f"expected the columns {', '.join(_CSV_COLUMNS)}, each once; found {', '.join(columns) or 'none'}",
+            file=path,
+            line=1,
+            field=missing[0],
+        )
+    for line, cells in rows:
+        if len(cells) != len(columns):
+            raise InputError(
+                f"expected {len(columns)} cells as in the header, found {len(cells)} "
+                "(a text with commas or line ends needs double quotes)",
+                file=path,
+                line=line,
+            )
+        row = _validate(_NarrativeRow, dict(zip(columns, cells, strict=True)), file=path, line=line)
+        _once(seen, row.example_id, f"line {line}", file=path, line=line, field="example_id")
+        pairs.append(Pair(row.example_id, row.prediction.strip(), row.target.strip()))
+    return Pairs(tuple(pairs), read=len(pairs))
+
+
+def _csv_rows(path: Path) -> Iterator[tuple[int, list[str]]]:
+    """Yield (line number from 1 on which the row begins, cells) for every row that is not blank."""
+    # Strict, because a lenient reader swallows the rest of the file after a quote that is not closed.
+    reader = csv.reader(io.StringIO(read_text(path), newline=""), strict=True)
+    begins = 1
+    try:
+        for cells in reader:
+            if cells:
+                yield begins, cells
+            begins = reader.line_num + 1
+    except csv.Error as error:
+        raise InputError(f"not CSV: {error}", file=path, line=begins) from None
+
+
+_ValueT = TypeVar("_ValueT")
+
+
+def _read_keyed(path: Path | str, value_of: Callable[[dict[str, Any], Path | str, int], _ValueT]) -> dict[str, _ValueT]:
+    """Read JSON Lines by `sample_id`; `value_of` takes what is wanted out of a row."""
+    seen: dict[str, str] = {}
+    values: dict[str, _ValueT] = {}
+    for line, row in read_jsonl(path):
+        key = _validate(_Keyed, row, file=path, line=line).sample_id
+        _once(seen, key, f"line {line}", file=path, line=line, field="sample_id")
+        values[key] = value_of(row, path, line)
+    return values
+
+
+def _draft(row: dict[str, Any], path: Path | str, line: int) -> Report:
+    if row.get("report") is None:
+        raise InputError(
+            "missing; expected a list of {text, boxes} or one narrative", file=path, line=line, field="report"
+        )
+    return _report(row["report"], path, line, "report")
+
+
+def _reference(row: dict[str, Any], path: Path | str, line: int) -> _Reference:
+    if not any(field in row for field in _REFERENCE_FIELDS):
+        raise InputError(f"missing; expected one of {', '.join(_REFERENCE_FIELDS)}", file=path, line=line)
+    field = next((field for field in _REFERENCE_FIELDS if row.get(field) is not None), None)
+    split = row.get("split")
+    if not isinstance(split, str | None):
+        raise InputError(f"expected a text or null, found {_kind(split)}", file=path, line=line, field="split")
+    return _Reference(None if field is None else _report(row[field], path, line, field), split)
+
+
+def _report(value: Any, path: Path | str, line: int, field: str) -> Report:
+    if isinstance(value, list):
+        sentences = parse_sentences(value, file=path, line=line, field=field)
+        _check_masks(sentences, file=path, line=line, field=field)
+        return sentences
+    if not isinstance(value, str):
+        raise InputError(
+            f"expected a list of {{text, boxes}} or one narrative, found {_kind(value)}",
+            file=path,
+            line=line,
+            field=field,
+        )
+    try:
+        return _text.validate_python(value).strip()
+    except ValidationError as error:
+        raise as_input_error(error, file=path, line=line, field=field) from None
+
+
+def _validate(model: type[_RowT], value: Any, *, file: Path | str, line: int | None = None, field: str = "") -> _RowT:
+    try:
+        return model.model_validate(value)
+    except ValidationError as error:
+        raise as_input_error(error, file=file, line=line, field=field) from None
+
+
+def _once(seen: dict[str, str], key: str, where: str, *, file: Path | str, line: int | None = None, field: str) -> None:
+    """Note that `key` stands at `where`; it must not have been seen before."""
+    first = seen.setdefault(key, where)
+    if first != where:
+        raise InputError(
+            f"'{key}' stands twice, first at {first}; ids must be unique", file=file, line=line, field=field
+        )
+
+
+def _check_masks(sentences: Sequence[Sentence], *, file: Path | str, line: int | None = None, field: str) -> None:
+    from radfact.regions import decode_mask
+
+    for sentence in sentences:
+        for mask in sentence.masks or ():
+            try:
+                decode_mask(mask)
+            except InputError as error:
+                raise InputError(
+                    f"a mask of '{sentence.text:.40}': {error}", file=file, line=line, field=field
+                ) from None
+
+
+def _kind(value: object) -> str:
+    names = {dict: "an object", list: "a list", str: "a text", bool: "a truth value", type(None): "null"}
+    return names.get(type(value), "a number")

@@ -1,0 +1,110 @@
+"""Figures of a set of samples, and how sure one can be of them: means, harmonic means, bootstrap intervals."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+Direction = Literal["higher", "lower"]
+
+_QUANTILES = (0.025, 0.25, 0.5, 0.75, 0.975)
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """One figure of a set: the plain point estimate beside the bootstrap's median and percentiles; None = no value.
+
+    `low` and `high` are the 2.5 and 97.5 percentiles, `n` counts the samples that have a value (for an F1: both of
+    its parts), and `direction` says which way is better.
+    """
+
+    point: float | None
+    low: float | None = None
+    q25: float | None = None
+    median: float | None = None
+    q75: float | None = None
+    high: float | None = None
+    n: int = 0
+    direction: Direction = "higher"
+
+
+def harmonic_mean(precision: float, recall: float) -> float:
+    """F1 of a precision and a recall: 0 where both are 0, NaN where either is NaN."""
+    total = precision + recall
+    return 2 * precision * recall / total if total != 0 else 0.0
+
+
+def summarise(
+    values: Mapping[str, Sequence[float]],
+    *,
+    f1: Mapping[str, tuple[str, str]] | None = None,
+    replicates: int = 500,
+    seed: int = 42,
+) -> dict[str, Summary]:
+    """Summarise the per-sample values of some figures, resampling samples with replacement (paper 004, appendix C).
+
+    A figure of the set is the mean over the samples that have a value. An F1 is the harmonic mean of the set's
+    precision and recall, in every replicate anew. Replicates are drawn in sequence from one generator,
+    `numpy.random.default_rng(seed).choice(n, n, replace=True)`, n being all samples: those without a value take part
+    and stay without one.
+
+    Args:
+        values: figure name -> one value a sample, NaN where there is none; all of the same length.
+        f1: name of an F1 -> names of its precision and its recall in `values`.
+        replicates: number of bootstrap replicates; 0 gives point estimates only.
+        seed: of the generator.
+    """
+    names = list(values)
+    table = np.array([values[name] for name in names], dtype=np.float64).reshape(len(names), -1)  # (figures, samples)
+    known = ~np.isnan(table)
+    filled = np.where(known, table, 0.0)
+    samples = table.shape[1]
+
+    points = dict(zip(names, _means(filled.sum(axis=1), known.sum(axis=1)), strict=True))
+    drawn = _resample(filled, known, replicates, seed) if samples else np.full((len(names), replicates), math.nan)
+    spreads = dict(zip(names, drawn, strict=True))
+    counts = dict(zip(names, known.sum(axis=1).tolist(), strict=True))
+
+    for name, (precision, recall) in (f1 or {}).items():
+        points[name] = np.float64(harmonic_mean(float(points[precision]), float(points[recall])))
+        spreads[name] = _harmonic_means(spreads[precision], spreads[recall])
+        counts[name] = int((known[names.index(precision)] & known[names.index(recall)]).sum())
+    return {name: _summary(float(points[name]), spreads[name], counts[name]) for name in points}
+
+
+def _means(sums: NDArray[np.float64], counts: NDArray[np.int_]) -> NDArray[np.float64]:
+    means: NDArray[np.float64] = np.divide(sums, counts, out=np.full(sums.shape, math.nan), where=counts > 0)
+    return means
+
+
+def _resample(filled: NDArray[np.float64], known: NDArray[np.bool_], replicates: int, seed: int) -> NDArray[np.float64]:
+    """Means of every figure on every replicate, (figures, replicates)."""
+    generator = np.random.default_rng(seed)
+    figures, samples = filled.shape
+    stacked = np.concatenate([filled, known.astype(np.float64)])  # (2 * figures, samples): values, then 1 where known
+    sums = np.empty((replicates, 2 * figures))
+    for row in sums:
+        drawn = generator.choice(samples, samples, replace=True)
+        stacked.take(drawn, axis=1).sum(axis=1, out=row)
+    return _means(sums[:, :figures], sums[:, figures:].astype(np.int_)).T
+
+
+def _harmonic_means(precision: NDArray[np.float64], recall: NDArray[np.float64]) -> NDArray[np.float64]:
+    total = precision + recall
+    # NaN != 0, so a replicate without a precision or a recall stays NaN.
+    f1: NDArray[np.float64] = np.divide(2 * precision * recall, total, out=np.zeros_like(total), where=total != 0)
+    return f1
+
+
+def _summary(point: float, spread: NDArray[np.float64], n: int) -> Summary:
+    if math.isnan(point):
+        return Summary(None, n=n)
+    if np.isnan(spread).all():
+        return Summary(point, n=n)
+    low, q25, median, q75, high = np.nanquantile(spread, _QUANTILES).tolist()
+    return Summary(point, low, q25, median, q75, high, n)
