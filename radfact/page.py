@@ -1,0 +1,262 @@
+"""The results page: one HTML file that shows figures, studies, boxes and verdicts without a network."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from io import BytesIO
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+
+from pydantic import ConfigDict, NonNegativeInt, ValidationError
+
+from radfact.errors import InputError
+from radfact.jsonl import open_atomic, read_jsonl, read_text
+from radfact.page_markup import Row, Scores, render
+from radfact.report import Box, as_input_error, parse_sentences
+
+LONGEST_SIDE = 640
+"""Pixels of the longest side of an image as shown; the boxes are shares and do not depend on it."""
+
+MOST_EMBEDDED = 200
+"""Studies up to which images are embedded; above, they lie in `images/` and are loaded when they come into view."""
+
+_IMAGES = ("frontal", "lateral", "prior_frontal")
+_CONTEXT = ("indication", "technique", "comparison", "prior_report")
+
+
+_AnyRow = TypeVar("_AnyRow", bound=Row)
+
+
+class _Sample(Row):
+    model_config = ConfigDict(extra="allow", coerce_numbers_to_str=True)
+    sample_id: str
+    failure: str | None = None
+
+
+class _Sentence(Row):
+    sample_id: str
+    side: Literal["candidate", "reference"]
+    index: NonNegativeInt
+    text: str
+    boxes: tuple[Box, ...] | None = None
+    status: str | None = None
+    evidence: tuple[NonNegativeInt, ...] | None = None
+    spatial: str | None = None
+    why: str | None = None
+
+
+class _Study(Row):
+    sample_id: str
+    frontal: str | None = None
+    lateral: str | None = None
+    prior_frontal: str | None = None
+    indication: str | None = None
+    technique: str | None = None
+    comparison: str | None = None
+    prior_report: str | None = None
+
+
+class _Draft(Row):
+    sample_id: str
+    report: Any
+    model: str | None = None
+
+
+def write_page(
+    folder: Path, *, manifest: Path | None = None, notes: Sequence[str] = (), unscored: Path | None = None
+) -> Path:
+    """Write `report.html` into a results folder: one self-contained page of its figures and studies.
+
+    Up to `MOST_EMBEDDED` studies carry their images inside the page; with more, images are written to `images/`.
+    An image that cannot be read is shown as missing. Text of reports is data: nothing in it can become markup.
+
+    Args:
+        folder: results folder with `scores.json`, `samples.jsonl`, `sentences.jsonl` and, if there, `run.json`.
+        manifest: records by `sample_id` with images (paths relative to the manifest, or absolute) and context.
+        notes: plain sentences for the banner, such as what the figures are not.
+        unscored: drafts without a reference, shown apart and in no figure; their images come from the
+            `manifest.jsonl` beside that file, or else from `manifest`.
+
+    Returns:
+        The path of the page.
+
+    Raises:
+        InputError: a file is missing or holds what the page cannot show; nothing is written then.
+    """
+    folder = Path(folder)
+    scores = _validate(Scores, _read_json(folder / "scores.json"), folder / "scores.json")
+    run = _read_json(folder / "run.json") if (folder / "run.json").exists() else {}
+    studies = _read_studies(folder, list(scores.figures))
+    drafts = _read_drafts(Path(unscored)) if unscored else []
+
+    sources = [] if manifest is None else [Path(manifest)]
+    beside = Path(unscored).parent / "manifest.jsonl" if unscored else None
+    own = [beside] if beside is not None and beside.exists() else []
+    _attach(studies, sources)
+    _attach(drafts, own + sources)
+    _load_images([*studies, *drafts], None if len(studies) + len(drafts) <= MOST_EMBEDDED else folder)
+
+    page = render(f"RadFact results: {folder.resolve().name}", scores, run, studies, drafts, notes)
+    with open_atomic(folder / "report.html", "wb") as handle:
+        # JSON may smuggle in half a surrogate pair, which no UTF-8 file can hold.
+        handle.write(page.encode("utf-8", "replace"))
+    return folder / "report.html"
+
+
+def _read_json(path: Path) -> Any:
+    try:
+        return json.loads(read_text(path))
+    except json.JSONDecodeError as error:
+        raise InputError(f"not JSON: {error.msg} at column {error.colno}", file=path, line=error.lineno) from None
+
+
+def _validate(kind: type[_AnyRow], value: Any, file: Path, line: int | None = None) -> _AnyRow:
+    try:
+        return kind.model_validate(value)
+    except ValidationError as error:
+        raise as_input_error(error, file=file, line=line) from None
+
+
+def _read_studies(folder: Path, names: Sequence[str]) -> list[dict[str, Any]]:
+    """Samples in input order, each with its per-sample figures and the sentences of both sides."""
+    path = folder / "samples.jsonl"
+    studies: dict[str, dict[str, Any]] = {}
+    for line, row in read_jsonl(path):
+        sample = _validate(_Sample, row, path, line)
+        if sample.sample_id in studies:
+            raise InputError(f"{sample.sample_id!r} stands in the file twice", file=path, line=line, field="sample_id")
+        studies[sample.sample_id] = {
+            "sample_id": sample.sample_id,
+            "scored": True,
+            "figures": {name: _figure(row[name], path, line, name) for name in names if name in row},
+            "failure": sample.failure,
+            "candidate": [],
+            "reference": [],
+        }
+    _add_sentences(studies, folder / "sentences.jsonl")
+    return list(studies.values())
+
+
+def _add_sentences(studies: Mapping[str, dict[str, Any]], path: Path) -> None:
+    lines: dict[tuple[str, str, int], int] = {}
+    rows: dict[tuple[str, str, int], _Sentence] = {}
+    for line, row in read_jsonl(path):
+        sentence = _validate(_Sentence, row, path, line)
+        key: tuple[str, str, int] = (sentence.sample_id, sentence.side, sentence.index)
+        if sentence.sample_id not in studies:
+            raise InputError(f"{key[0]!r} is not in samples.jsonl", file=path, line=line, field="sample_id")
+        if key in rows:
+            message = f"{key[1]} sentence {key[2]} of {key[0]!r} stands in line {lines[key]} too"
+            raise InputError(message, file=path, line=line, field="index")
+        rows[key], lines[key] = sentence, line
+    for key in sorted(rows):
+        sample_id, side, index = key
+        sentences = studies[sample_id][side]
+        if index != len(sentences):
+            message = f"there is no {side} sentence {len(sentences)} of {sample_id!r} before this one"
+            raise InputError(message, file=path, line=lines[key], field="index")
+        evidence = rows[key].evidence or ()
+        other = "reference" if side == "candidate" else "candidate"
+        for at in evidence:
+            if (sample_id, other, at) not in rows:
+                message = f"{sample_id!r} has no {other} sentence {at}"
+                raise InputError(message, file=path, line=lines[key], field="evidence")
+        shown = rows[key].model_dump(include={"text", "boxes", "status", "spatial", "why"})
+        sentences.append({**shown, "evidence": evidence})
+
+
+def _figure(value: Any, file: Path, line: int, name: str) -> float | None:
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int | float) or value - value != 0:
+        raise InputError(f"expected a finite number or null, found {value!r}", file=file, line=line, field=name)
+    return float(value)
+
+
+def _read_drafts(path: Path) -> list[dict[str, Any]]:
+    drafts: dict[str, dict[str, Any]] = {}
+    for line, row in read_jsonl(path):
+        draft = _validate(_Draft, row, path, line)
+        if draft.sample_id in drafts:
+            raise InputError(f"{draft.sample_id!r} stands in the file twice", file=path, line=line, field="sample_id")
+        report = draft.report
+        if isinstance(report, str):
+            report = [{"text": report}] if report.strip() else []
+        sentences = parse_sentences(report, file=path, line=line)
+        drafts[draft.sample_id] = {
+            "sample_id": draft.sample_id,
+            "scored": False,
+            "model": draft.model,
+            "candidate": [{**s.model_dump(include={"text", "boxes"}), "evidence": ()} for s in sentences],
+        }
+    return list(drafts.values())
+
+
+def _attach(studies: Sequence[dict[str, Any]], manifests: Iterable[Path]) -> None:
+    """Give each study its context and the paths of its images from the first manifest that knows it."""
+    wanted = {study["sample_id"]: study for study in studies}
+    for path in manifests:
+        for line, row in read_jsonl(path):
+            record = _validate(_Study, row, path, line)
+            study = wanted.pop(record.sample_id, None)
+            if study is None:
+                continue
+            study.update(record.model_dump(include=set(_CONTEXT)))
+            named = {kind: getattr(record, kind) for kind in _IMAGES}
+            study["images"] = {kind: path.parent / name if name else None for kind, name in named.items()}
+
+
+def _load_images(studies: Sequence[dict[str, Any]], folder: Path | None) -> None:
+    """Replace the paths of images by what the viewer takes: `src`, `width`, `height` or a `message`."""
+    paths = {path for study in studies for path in study.get("images", {}).values() if path is not None}
+    with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
+        loaded = dict(zip(paths, pool.map(lambda path: _load_image(path, folder), paths), strict=True))
+    for study in studies:
+        if "images" in study:
+            study["images"] = {kind: path and loaded[path] for kind, path in study["images"].items()}
+
+
+def _load_image(path: Path, folder: Path | None) -> dict[str, Any]:
+    from PIL import Image
+
+    if not path.is_file():
+        return {"message": f"{path.name}: no such image"}
+    try:
+        jpeg, width, height = _as_jpeg(path)
+    # Pillow reports damaged files in all of these ways, by format.
+    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError):
+        return {"message": f"{path.name}: this image cannot be read"}
+    if folder is None:
+        src = f"data:image/jpeg;base64,{base64.b64encode(jpeg).decode('ascii')}"
+    else:
+        # Named by content: a page drawn earlier never shows another study's film while this one is being made.
+        src = f"images/{hashlib.sha256(jpeg).hexdigest()[:24]}.jpg"
+        if not (folder / src).exists():
+            with open_atomic(folder / src, "wb") as handle:
+                handle.write(jpeg)
+    return {"src": src, "width": width, "height": height}
+
+
+def _as_jpeg(path: Path) -> tuple[bytes, int, int]:
+    """The image for the screen as JPEG bytes without metadata, and the original's width and height in pixels."""
+    import numpy as np
+    from PIL import Image
+
+    with Image.open(path) as image:
+        width, height = image.size
+        image.draft(None, (LONGEST_SIDE, LONGEST_SIDE))
+        if image.mode.startswith(("I", "F")):
+            pixels = np.asarray(image, dtype=np.float64)
+            low, high = pixels.min(), pixels.max()
+            shown = Image.fromarray(np.uint8((pixels - low) * (255 / max(high - low, 1e-9))))
+        else:
+            shown = image.convert("L" if image.mode in ("1", "L", "LA") else "RGB")
+    shown.thumbnail((LONGEST_SIDE, LONGEST_SIDE), Image.Resampling.LANCZOS, reducing_gap=3)
+    buffer = BytesIO()
+    shown.save(buffer, "JPEG", quality=85, optimize=True)
+    return buffer.getvalue(), width, height

@@ -1,0 +1,214 @@
+"""The markup of the results page: what Python writes of it; the studies are drawn by its script from JSON."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from html import escape
+from importlib import resources
+from string import Template
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, NonNegativeInt
+
+_MOST_FAILURES = 100
+
+
+class Row(BaseModel):
+    """A record of a file that may hold more than the page shows."""
+
+    model_config = ConfigDict(extra="ignore", coerce_numbers_to_str=True)
+
+
+class Figure(Row):
+    """One figure of the set as `scores.json` holds it; None stands for a figure without a value."""
+
+    point: FiniteFloat | None = None
+    low: FiniteFloat | None = None
+    q25: FiniteFloat | None = None
+    median: FiniteFloat | None = None
+    q75: FiniteFloat | None = None
+    high: FiniteFloat | None = None
+    n: NonNegativeInt | None = None
+    direction: Literal["higher", "lower"] = "higher"
+
+
+class Scores(Row):
+    """`scores.json`."""
+
+    figures: dict[str, Figure]
+    judge: str | dict[str, Any] | None = None
+    counts: dict[str, Any] = Field(default_factory=dict)
+
+
+def render(
+    title: str,
+    scores: Scores,
+    run: Mapping[str, Any],
+    studies: Sequence[dict[str, Any]],
+    drafts: Sequence[dict[str, Any]],
+    notes: Sequence[str],
+) -> str:
+    """The whole page as HTML: every text is escaped or lies in a block of JSON data.
+
+    Args:
+        title: title and heading.
+        scores: the figures of the set.
+        run: `run.json`, or an empty mapping.
+        studies: the scored studies as the script takes them.
+        drafts: the studies without a reference.
+        notes: sentences of the banner.
+    """
+    folder = resources.files("radfact") / "static"
+    parts = ("page.html", "viewer.css", "page.css", "viewer.js", "page.js")
+    html, *styles_and_scripts = ((folder / part).read_text("utf-8") for part in parts)
+    style, script = "".join(styles_and_scripts[:2]), "".join(styles_and_scripts[2:])
+    data = {
+        "directions": {name: figure.direction for name, figure in scores.figures.items()},
+        "studies": studies,
+        "unscored": drafts,
+    }
+    policy = (
+        f"default-src 'none'; script-src {_source(script)}; style-src {_source(style)}; "
+        "img-src data: file: 'self'; base-uri 'none'; form-action 'none'"
+    )
+    return Template(html).substitute(
+        policy=policy,
+        title=escape(title),
+        judge=_judge(scores, run),
+        notes=_notes(notes),
+        summary=_summary(scores, run, studies),
+        unscored=_UNSCORED if drafts else "",
+        # Inside a script element only "<" can end or nest anything.
+        data=json.dumps(data, allow_nan=False, separators=(",", ":")).replace("<", "\\u003c"),
+        style=style,
+        script=script,
+    )
+
+
+_UNSCORED = """<section class="apart" id="unscored" aria-labelledby="unscored-title">
+<h2 id="unscored-title">Drafts without a reference: shown, not scored</h2>
+<p>There is no reference report for these studies. Nothing here is in any figure of this page.</p>
+<div id="unscored-list"></div>
+</section>"""
+
+
+def _source(text: str) -> str:
+    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode('ascii')}'"
+
+
+def _judge(scores: Scores, run: Mapping[str, Any]) -> str:
+    about = [judge for judge in (scores.judge, run.get("judge")) if isinstance(judge, dict)]
+    name = scores.judge if isinstance(scores.judge, str) else next((j["name"] for j in about if "name" in j), None)
+    statement = next((j["statement"] for j in about if "statement" in j), None)
+    if statement is None and name == "offline":
+        statement = "This is the offline judge: its figures are not comparable with RadFact-Llama3."
+    said = f" {escape(str(statement))}" if statement else ""
+    return f'<p class="judge">Judge: <strong>{escape(str(name or "not named"))}</strong>.{said}</p>'
+
+
+def _notes(notes: Sequence[str]) -> str:
+    lines = "".join(f"<p>{escape(note)}</p>" for note in notes)
+    return f'<div class="notes" role="note">{lines}</div>' if notes else ""
+
+
+def _summary(scores: Scores, run: Mapping[str, Any], studies: Sequence[Mapping[str, Any]]) -> str:
+    failures = [study for study in studies if study["failure"]]
+    return (
+        '<section aria-labelledby="figures-title"><h2 id="figures-title">Figures</h2><div class="summary">'
+        f'<div class="panel">{_figure_table(scores.figures)}{_MEANING}</div>'
+        f'<div class="panel"><h3>Counts</h3>{_pairs(scores.counts or {"studies": len(studies)})}'
+        f"{_failures(failures)}{_run(run)}</div></div></section>"
+    )
+
+
+def _figure_table(figures: Mapping[str, Figure]) -> str:
+    rows, previous = [], None
+    for name, figure in figures.items():
+        group = name.rsplit("_", 1)[0]
+        css = ' class="group"' if previous not in (None, group) else ""
+        previous = group
+        interval = "–" if figure.low is None or figure.high is None else f"{figure.low:.3f} – {figure.high:.3f}"
+        lower = " (lower is better)" if figure.direction == "lower" else ""
+        cells = "".join(f"<td>{cell}</td>" for cell in (_number(figure.point), _number(figure.median), interval))
+        last = f'<td class="chart">{_bar(figure)}</td><td>{"–" if figure.n is None else figure.n}</td>'
+        rows.append(f'<tr{css}><th scope="row">{escape(_words(name))}{lower}</th>{cells}{last}</tr>')
+    return (
+        "<table><caption>Mean over the studies that have a value; bootstrap median and 95 % interval. "
+        "The bar runs from 0 to 1: 95 % interval (light), middle half (dark), point (line).</caption><thead><tr>"
+        '<th scope="col">Figure</th><th scope="col">Point</th><th scope="col">Median</th>'
+        '<th scope="col">95 % interval</th><th scope="col" class="chart"><span class="unseen">Interval bar</span></th>'
+        f'<th scope="col">n</th></tr></thead><tbody>{"".join(rows)}</tbody></table>'
+    )
+
+
+def _bar(figure: Figure) -> str:
+    """The interval on an axis from 0 to 1; nothing for figures that live elsewhere, which share no axis."""
+    known = [value for value in (figure.point, figure.low, figure.high) if value is not None]
+    if not known or min(known) < 0 or max(known) > 1:
+        return ""
+
+    def span(low: float | None, high: float | None, css: str, y: int) -> str:
+        if low is None or high is None:
+            return ""
+        return (
+            f'<rect class="{css}" x="{low * 200:.2f}" y="{y}" width="{(high - low) * 200:.2f}" height="{16 - 2 * y}"/>'
+        )
+
+    point = "" if figure.point is None else f'<path class="point" d="M{figure.point * 200:.2f} 1V15"/>'
+    return (
+        '<svg class="bar" viewBox="-2 0 204 16" preserveAspectRatio="none" aria-hidden="true">'
+        f'<path class="axis" d="M0 8H200M0 3V13M200 3V13"/>{span(figure.low, figure.high, "interval", 4)}'
+        f"{span(figure.q25, figure.q75, 'middle', 4)}{point}</svg>"
+    )
+
+
+_MEANING = """<details><summary>What the figures mean</summary>
+<p>Precision judges the sentences of the candidate against the reference, recall those of the reference against the
+candidate; F1 is the harmonic mean of the two. <b>Logical</b>: entailed sentences among all. <b>Grounding</b>: logically
+and spatially entailed ones among the entailed that have boxes. <b>Spatial</b>: logically and spatially entailed ones
+among all that have boxes. A study without such sentences has no value and is left out of n.</p></details>"""
+
+
+def _failures(failures: Sequence[Mapping[str, Any]]) -> str:
+    if not failures:
+        return "<p>Failures: none.</p>"
+    items = "".join(
+        f"<li><strong>{escape(study['sample_id'])}</strong>: {escape(study['failure'])}</li>"
+        for study in failures[:_MOST_FAILURES]
+    )
+    left = len(failures) - _MOST_FAILURES
+    more = f"<p>… and {left} more in samples.jsonl</p>" if left > 0 else ""
+    return (
+        f'<details class="failures" open><summary>Failures: {len(failures)} of the studies</summary>'
+        f"<ul>{items}</ul>{more}</details>"
+    )
+
+
+def _run(run: Mapping[str, Any]) -> str:
+    return f"<details><summary>How this was made</summary>{_pairs(run)}</details>" if run else ""
+
+
+def _pairs(values: Mapping[str, Any]) -> str:
+    rows = "".join(f"<div><dt>{escape(name)}</dt><dd>{escape(value)}</dd></div>" for name, value in _flat(values))
+    return f'<dl class="pairs">{rows}</dl>'
+
+
+def _flat(values: Mapping[str, Any], prefix: str = "") -> Iterable[tuple[str, str]]:
+    for key, value in values.items():
+        name = f"{prefix}{key.replace('_', ' ')}"
+        if isinstance(value, dict):
+            yield from _flat(value, f"{name} · ")
+        elif value is not None:
+            yield name, value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+def _words(name: str) -> str:
+    words = name.replace("_", " ").replace(" f1", " F1")
+    return words[:1].upper() + words[1:]
+
+
+def _number(value: float | None) -> str:
+    return "–" if value is None else f"{value:.3f}"

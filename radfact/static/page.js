@@ -1,0 +1,292 @@
+(() => {
+  const PAGE_SIZE = 20;
+  const SHORT = { precision: "P", recall: "R", f1: "F1" };
+  const LETTER = { candidate: "C", reference: "R" };
+  const OTHER = { candidate: "reference", reference: "candidate" };
+  const STATUS = {
+    entailment: ["yes", "✓ entailed"],
+    not_entailment: ["no", "✗ not entailed"],
+  };
+  const SPATIAL = {
+    entailed: ["yes", "✓ boxes entailed"],
+    not_entailed: ["no", "✗ boxes not entailed"],
+    no_boxes: ["none", "no boxes"],
+  };
+  const IMAGES = { frontal: "Frontal", lateral: "Lateral", prior_frontal: "Prior frontal" };
+
+  const data = JSON.parse(document.getElementById("page-data").textContent);
+  const viewers = new Set();
+  const shownSides = new Set(["candidate", "reference"]);
+  let count = 0;
+
+  function element(tag, { text, ...attributes } = {}, ...children) {
+    const node = document.createElement(tag);
+    for (const [name, value] of Object.entries(attributes)) node.setAttribute(name, value);
+    if (text !== undefined) node.textContent = text;
+    node.append(...children.filter((child) => child !== null));
+    return node;
+  }
+
+  function titleCase(name) {
+    const words = name.replaceAll("_", " ").replace(/\bf1\b/, "F1");
+    return words[0].toUpperCase() + words.slice(1);
+  }
+
+  function figureGroups(figures) {
+    const groups = new Map();
+    for (const [name, value] of Object.entries(figures)) {
+      const match = /^(.+)_(precision|recall|f1)$/.exec(name);
+      const [group, part] = match ? [match[1], SHORT[match[2]]] : [name, ""];
+      groups.set(group, [...(groups.get(group) ?? []), [part, value]]);
+    }
+    const list = element("dl", { class: "figures" });
+    for (const [group, parts] of groups) {
+      if (parts.every(([, value]) => value === null)) continue;
+      const values = parts.map(([part, value]) =>
+        element("span", {}, part ? element("abbr", { text: part, title: titleCase(`${group} ${longName(part)}`) }) : "",
+          ` ${value === null ? "–" : value.toFixed(2)}`));
+      list.append(element("div", {}, element("dt", { text: titleCase(group) }), element("dd", {}, ...values)));
+    }
+    return list;
+  }
+
+  function longName(part) {
+    return Object.keys(SHORT).find((name) => SHORT[name] === part) ?? "";
+  }
+
+  function boxesOf(study) {
+    return ["candidate", "reference"].flatMap((side) =>
+      (study[side] ?? []).flatMap((sentence, index) =>
+        (sentence.boxes ?? []).map((box) => ({ ...box, side, id: `${side}-${index}`, label: LETTER[side] + (index + 1) }))));
+  }
+
+  function newViewer(root, image) {
+    const viewer = new BoxViewer(root, image);
+    viewer.setSides(shownSides);
+    viewers.add(viewer);
+    return viewer;
+  }
+
+  function openLarge(title, image, boxes) {
+    const dialog = document.getElementById("large");
+    const root = element("div");
+    document.getElementById("large-title").textContent = title;
+    document.getElementById("large-view").replaceChildren(root);
+    const viewer = newViewer(root, image);
+    viewer.setBoxes(boxes);
+    dialog.addEventListener("close", () => viewers.delete(viewer), { once: true });
+    dialog.showModal();
+  }
+
+  function describedImage(study, kind) {
+    const image = study.images?.[kind] ?? { message: "No image given" };
+    return { ...image, alt: `${IMAGES[kind]} radiograph of ${study.sample_id}` };
+  }
+
+  function thumbnail(study, kind) {
+    const image = study.images?.[kind];
+    if (!image) return null;
+    const name = IMAGES[kind];
+    if (!image.src) return element("p", { class: "thumb missing", text: `${name}: ${image.message}` });
+    const picture = element("img", { alt: "", loading: "lazy", src: image.src });
+    const button = element("button", { type: "button", class: "thumb", "aria-label": `${name}: show larger` },
+      picture, element("span", { text: name }));
+    button.addEventListener("click", () => openLarge(`${study.sample_id} · ${name}`, describedImage(study, kind), []));
+    return button;
+  }
+
+  /** Frontal image with boxes and thumbnails; null for a study with neither images nor boxes. */
+  function pictures(study) {
+    const boxes = boxesOf(study);
+    if (!boxes.length && !Object.values(study.images ?? {}).some(Boolean)) return { figure: null, viewer: null };
+    const image = describedImage(study, "frontal");
+    const root = element("div");
+    const viewer = newViewer(root, image);
+    viewer.setBoxes(boxes);
+    const enlarge = element("button", { type: "button", class: "enlarge", text: "Larger",
+      "aria-label": `Frontal of ${study.sample_id}: show larger` });
+    enlarge.addEventListener("click", () => openLarge(`${study.sample_id} · Frontal`, image, boxes));
+    const thumbs = ["lateral", "prior_frontal"].map((kind) => thumbnail(study, kind)).filter(Boolean);
+    const figure = element("div", { class: thumbs.length ? "pictures with-thumbs" : "pictures" },
+      element("div", { class: "main-picture" }, root, enlarge),
+      thumbs.length ? element("div", { class: "thumbs" }, ...thumbs) : null);
+    return { figure, viewer };
+  }
+
+  function tag([kind, words], name) {
+    return element("span", { class: `tag ${kind} ${name}`, text: words });
+  }
+
+  function sentenceItem(sentence, side, index, scored) {
+    const label = LETTER[side] + (index + 1);
+    const id = `s${(count += 1)}`;
+    const button = element("button", { type: "button", class: "sentence-text", "aria-pressed": "false" },
+      element("span", { class: `number ${side}`, text: label }), element("span", { text: sentence.text }));
+    const item = element("li", { class: "sentence", "data-id": `${side}-${index}` }, button);
+    if (!scored) return item;
+    const verdict = element("p", { class: "verdict", id }, tag(STATUS[sentence.status] ?? ["none", "not judged"], "status"));
+    if (sentence.spatial) verdict.append(tag(SPATIAL[sentence.spatial] ?? ["none", sentence.spatial], "spatial"));
+    if (sentence.evidence.length) {
+      const names = sentence.evidence.map((at) => LETTER[OTHER[side]] + (at + 1)).join(", ");
+      verdict.append(element("span", { class: "evidence", text: `evidence ${names}` }));
+    }
+    button.setAttribute("aria-describedby", id);
+    item.append(verdict);
+    if (sentence.why) {
+      item.append(element("details", { class: "why" }, element("summary", { text: "Why" }), element("p", { text: sentence.why })));
+    }
+    return item;
+  }
+
+  function sentenceList(study, side) {
+    const sentences = study[side];
+    const heading = element("h4", {}, element("span", { class: `swatch ${side}` }), titleCase(side));
+    const body = sentences.length
+      ? element("ol", {}, ...sentences.map((sentence, index) => sentenceItem(sentence, side, index, study.scored)))
+      : element("p", { class: "empty", text: `The ${side} report has no sentences.` });
+    return element("div", { class: "report" }, heading, body);
+  }
+
+  function context(study) {
+    const list = element("dl", { class: "context" });
+    for (const name of ["indication", "technique", "comparison", "prior_report", "model"]) {
+      if (study[name]) list.append(element("div", {}, element("dt", { text: titleCase(name) }), element("dd", { text: study[name] })));
+    }
+    return list.childElementCount ? list : null;
+  }
+
+  /** Keeps one card's sentences and boxes in step: what is pointed at comes first, then what was chosen. */
+  function connect(card, study, viewer) {
+    const items = new Map([...card.querySelectorAll(".sentence")].map((item) => [item.dataset.id, item]));
+    let chosen = null;
+
+    function evidenceOf(id) {
+      const [side, index] = id.split("-");
+      return study[side][Number(index)].evidence.map((at) => `${OTHER[side]}-${at}`);
+    }
+    function mark(id, drawOnly = true) {
+      const evidence = id === null ? [] : evidenceOf(id);
+      for (const [key, item] of items) {
+        item.classList.toggle("active", key === id);
+        item.classList.toggle("is-evidence", evidence.includes(key));
+      }
+      if (drawOnly) viewer?.focus(id === null ? null : [id, ...evidence], id === null ? [] : [id]);
+    }
+    function choose(id) {
+      chosen = id;
+      for (const [key, item] of items) item.querySelector("button").setAttribute("aria-pressed", String(key === id));
+      mark(id);
+    }
+    for (const [id, item] of items) {
+      item.addEventListener("pointerenter", () => mark(id));
+      item.addEventListener("pointerleave", () => mark(chosen));
+      item.addEventListener("focusin", () => mark(id));
+      item.addEventListener("focusout", () => mark(chosen));
+      item.querySelector("button").addEventListener("click", () => choose(chosen === id ? null : id));
+    }
+    // Drawing only a hovered box would take away the box under the pointer's path, so this marks sentences alone.
+    card.addEventListener("boxhover", ({ detail }) => mark(detail?.id ?? chosen, false));
+    card.addEventListener("boxselect", ({ detail }) => choose(chosen === detail.id ? null : detail.id));
+    card.addEventListener("keydown", (event) => {
+      if (event.key === "Escape") choose(null);
+    });
+  }
+
+  function studyCard(study) {
+    const { figure, viewer } = pictures(study);
+    const sides = study.scored ? ["candidate", "reference"] : ["candidate"];
+    const head = element("div", { class: "card-head" }, element("h3", { text: study.sample_id }),
+      study.scored ? figureGroups(study.figures) : element("span", { class: "tag unscored", text: "not scored" }));
+    const card = element("article", { class: "card", "data-sample": study.sample_id, "aria-label": `Study ${study.sample_id}` }, head);
+    if (study.failure) card.append(element("p", { class: "failure", text: `Left out of the figures: ${study.failure}` }));
+    const about = context(study);
+    if (about) card.append(about);
+    card.append(element("div", { class: figure ? "card-body" : "card-body no-picture" }, figure,
+      element("div", { class: "reports" }, ...sides.map((side) => sentenceList(study, side)))));
+    connect(card, study, viewer);
+    return card;
+  }
+
+  function listStudies(container, studies) {
+    let drawn = 0;
+    const more = element("button", { type: "button", class: "more" });
+    function drawMore() {
+      const cards = studies.slice(drawn, drawn + PAGE_SIZE).map(studyCard);
+      drawn += cards.length;
+      more.before(...cards);
+      const left = studies.length - drawn;
+      more.hidden = left === 0;
+      more.textContent = `Show ${Math.min(PAGE_SIZE, left)} more of ${left}`;
+      return cards[0];
+    }
+    more.addEventListener("click", () => drawMore()?.querySelector("button")?.focus({ preventScroll: true }));
+    container.replaceChildren(more);
+    drawMore();
+  }
+
+  function fillOrders(select) {
+    const names = Object.keys(data.directions);
+    const first = names.includes("logical_f1") ? "logical_f1" : names[0];
+    const groups = { worst: "Worst first", best: "Best first" };
+    if (first) select.append(element("option", { value: `worst:${first}`, text: `Worst first (${titleCase(first)})` }));
+    select.append(element("option", { value: "input", text: "Input order" }));
+    for (const [key, label] of Object.entries(groups)) {
+      const rest = names.filter((name) => key === "best" || name !== first);
+      if (!rest.length) continue;
+      select.append(element("optgroup", { label },
+        ...rest.map((name) => element("option", { value: `${key}:${name}`, text: `${titleCase(name)}, ${key} first` }))));
+    }
+  }
+
+  function ordered(studies, order) {
+    if (order === "input") return studies;
+    const [key, name] = order.split(/:(.*)/s);
+    const sign = (data.directions[name] === "lower") === (key === "best") ? 1 : -1;
+    const value = (study) => study.figures[name] ?? null;
+    // Studies without a value have no place in the order and come last.
+    return [...studies].sort((a, b) => {
+      const [left, right] = [value(a), value(b)];
+      if (left === null || right === null) return (left === null) - (right === null);
+      return sign * (left - right);
+    });
+  }
+
+  function searchText(study) {
+    study.search ??= [study.sample_id, study.indication, study.comparison, study.technique, study.prior_report, study.failure,
+      ...study.candidate.map((sentence) => sentence.text), ...study.reference.map((sentence) => sentence.text)]
+      .filter(Boolean).join("\n").toLowerCase();
+    return study.search;
+  }
+
+  function start() {
+    const order = document.getElementById("order");
+    const filter = document.getElementById("filter");
+    const list = document.getElementById("study-list");
+    fillOrders(order);
+    const redraw = () => {
+      const words = filter.value.toLowerCase().split(/\s+/).filter(Boolean);
+      const found = data.studies.filter((study) => words.every((word) => searchText(study).includes(word)));
+      document.getElementById("shown").textContent = `${found.length} of ${data.studies.length} studies`;
+      listStudies(list, ordered(found, order.value));
+      for (const viewer of viewers) if (!viewer.root.isConnected) viewers.delete(viewer);
+    };
+    order.addEventListener("change", redraw);
+    filter.addEventListener("input", redraw);
+    for (const box of document.querySelectorAll("input[data-side]")) {
+      box.addEventListener("change", () => {
+        if (box.checked) shownSides.add(box.dataset.side);
+        else shownSides.delete(box.dataset.side);
+        for (const viewer of viewers) viewer.setSides(shownSides);
+      });
+    }
+    const dialog = document.getElementById("large");
+    dialog.addEventListener("click", (event) => {
+      if (event.target === dialog) dialog.close();
+    });
+    redraw();
+    const apart = document.getElementById("unscored-list");
+    if (apart) listStudies(apart, data.unscored);
+  }
+
+  start();
+})();
