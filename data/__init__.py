@@ -1,5 +1,6 @@
 """Studies: DICOM to PNG, manifests, images as the model sees them."""
 
+from data.dicom import ImageInfo, dicom_to_png, example_radiograph
 from data.images import CropMap, Gray, load_gray, prepare
 from data.manifest import Failure, read_manifest, write_failures, write_manifest
 from data.study import IMAGE_COLUMNS, Label, Side, Study
@@ -9,9 +10,12 @@ __all__ = [
     "CropMap",
     "Failure",
     "Gray",
+    "ImageInfo",
     "Label",
     "Side",
     "Study",
+    "dicom_to_png",
+    "example_radiograph",
     "load_gray",
     "prepare",
     "read_manifest",
