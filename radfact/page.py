@@ -90,7 +90,7 @@ def write_page(
     """
     folder = Path(folder)
     scores = _validate(Scores, _read_json(folder / "scores.json"), folder / "scores.json")
-    run = _read_json(folder / "run.json") if (folder / "run.json").exists() else {}
+    run = _read_run(folder / "run.json")
     studies = _read_studies(folder, list(scores.figures))
     drafts = _read_drafts(Path(unscored)) if unscored else []
 
@@ -113,6 +113,13 @@ def _read_json(path: Path) -> Any:
         return json.loads(read_text(path))
     except json.JSONDecodeError as error:
         raise InputError(f"not JSON: {error.msg} at column {error.colno}", file=path, line=error.lineno) from None
+
+
+def _read_run(path: Path) -> dict[str, Any]:
+    run = _read_json(path) if path.exists() else {}
+    if not isinstance(run, dict):
+        raise InputError(f"expected one JSON object, found {type(run).__name__}", file=path)
+    return run
 
 
 def _validate(kind: type[_AnyRow], value: Any, file: Path, line: int | None = None) -> _AnyRow:

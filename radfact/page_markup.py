@@ -102,10 +102,8 @@ def _source(text: str) -> str:
 def _judge(scores: Scores, run: Mapping[str, Any]) -> str:
     about = [judge for judge in (scores.judge, run.get("judge")) if isinstance(judge, dict)]
     name = scores.judge if isinstance(scores.judge, str) else next((j["name"] for j in about if "name" in j), None)
-    statement = next((j["statement"] for j in about if "statement" in j), None)
-    if statement is None and name == "offline":
-        statement = "This is the offline judge: its figures are not comparable with RadFact-Llama3."
-    said = f" {escape(str(statement))}" if statement else ""
+    note = next((j["note"] for j in about if j.get("note")), None)
+    said = f" {escape(str(note))}" if note else ""
     return f'<p class="judge">Judge: <strong>{escape(str(name or "not named"))}</strong>.{said}</p>'
 
 

@@ -36,6 +36,7 @@ class BoxViewer {
   /** Replace the image; the boxes stay. */
   setImage({ src, width = 1, height = 1, alt = "", message = "No image" }) {
     this.frame.style.setProperty("--ratio", String(width / height));
+    this.frame.classList.toggle("blank", !src);
     const note = this.#element("p", "box-viewer-message", message);
     if (!src) {
       this.frame.replaceChildren(note, this.layer);

@@ -1,0 +1,363 @@
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import re
+from collections.abc import Callable, Sequence
+from html.parser import HTMLParser
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from PIL import Image
+from results_folder import HOSTILE, figure, sentence, write_folder, write_image, write_manifest
+
+from radfact import page as page_module
+from radfact.entailment.judge import Failure, Question, Verdict
+from radfact.errors import InputError
+from radfact.jsonl import write_json, write_jsonl
+from radfact.page import write_page
+
+
+class Page(HTMLParser):
+    """What a browser makes of the file: elements with attributes, the text of each script and style, visible text."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        self.elements: list[tuple[str, dict[str, str | None]]] = []
+        self.raw: dict[str, list[str]] = {"script": [], "style": []}
+        self.text = ""
+        self._inside = ""
+        self.feed(path.read_text("utf-8"))
+        self.data: dict[str, Any] = json.loads(self.raw["script"][0])
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.elements.append((tag, dict(attrs)))
+        if tag in self.raw:
+            self._inside = tag
+            self.raw[tag].append("")
+
+    def handle_endtag(self, tag: str) -> None:
+        if tag == self._inside:
+            self._inside = ""
+
+    def handle_data(self, data: str) -> None:
+        if self._inside:
+            self.raw[self._inside][-1] += data
+        else:
+            self.text += data
+
+    def study(self, sample_id: str) -> dict[str, Any]:
+        return next(study for study in self.data["studies"] if study["sample_id"] == sample_id)
+
+    @property
+    def policy(self) -> str:
+        return next(a["content"] or "" for tag, a in self.elements if tag == "meta" and "http-equiv" in a)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return write_folder(tmp_path / "results")
+
+
+def rewrite(path: Path, change: Callable[[list[dict[str, Any]]], Any]) -> None:
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    change(rows)
+    write_jsonl(path, rows)
+
+
+def jpeg_of(src: str) -> Image.Image:
+    return Image.open(BytesIO(base64.b64decode(src.removeprefix("data:image/jpeg;base64,"))))
+
+
+class TestFigures:
+    def test_point_median_and_interval_stand_in_one_row(self, folder: Path) -> None:
+        rows = re.findall(r"<tr.*?</tr>", write_page(folder).read_text(), re.S)
+        cells = re.findall(r"<td>([^<]*)</td>", next(row for row in rows if "Logical precision" in row))
+        assert cells[:3] == ["0.750", "0.760", "0.650 – 0.850"]
+
+    def test_the_interval_is_drawn_to_scale(self, folder: Path) -> None:
+        html = write_page(folder).read_text()
+        # low 0.65 and high 0.85 on an axis of 200 units
+        assert '<rect class="interval" x="130.00" y="4" width="40.00"' in html
+
+    def test_a_figure_without_value_is_a_dash_and_has_no_bar(self, folder: Path) -> None:
+        write_json(folder / "scores.json", {"figures": {"spatial_f1": figure(None, n=0)}, "judge": "x", "counts": {}})
+        html = write_page(folder).read_text()
+        assert "<td>–</td><td>–</td><td>–</td>" in html
+        assert "<svg" not in html
+
+    def test_a_figure_outside_the_common_axis_has_no_bar(self, folder: Path) -> None:
+        errors = figure(2.5, direction="lower")
+        write_json(folder / "scores.json", {"figures": {"errors": errors}, "judge": "x", "counts": {}})
+        html = write_page(folder).read_text()
+        assert "<svg" not in html
+        assert "lower is better" in html
+
+    def test_the_judge_speaks_for_itself(self, folder: Path) -> None:
+        assert "Judge: tester. Figures of this judge stand alone." in Page(write_page(folder)).text
+
+    def test_failures_are_listed_with_their_reason(self, folder: Path) -> None:
+        text = Page(write_page(folder)).text
+        assert "Failures: 1 of the studies" in text
+        assert "failed: no valid answer" in text
+
+    def test_notes_stand_in_the_banner(self, folder: Path) -> None:
+        page = Page(write_page(folder, notes=["Phantoms, not patients."]))
+        assert "Phantoms, not patients." in page.text
+
+
+class TestStudies:
+    def test_studies_keep_input_order(self, folder: Path) -> None:
+        page = Page(write_page(folder))
+        assert [study["sample_id"] for study in page.data["studies"]] == ["good", "bad", "failed"]
+
+    def test_sentences_keep_their_index_whatever_the_order_of_lines(self, folder: Path) -> None:
+        rewrite(folder / "sentences.jsonl", lambda rows: rows.reverse())
+        texts = [s["text"] for s in Page(write_page(folder)).study("good")["candidate"]]
+        assert texts == ["Nodule in the left mid zone.", "Small effusion on the right.", "Trachea central."]
+
+    def test_boxes_stay_shares_of_the_original(self, folder: Path, tmp_path: Path) -> None:
+        write_image(tmp_path / "wide.png", 4000, 1000)
+        manifest = write_manifest(tmp_path / "manifest.jsonl", {"sample_id": "good", "frontal": "wide.png"})
+        study = Page(write_page(folder, manifest=manifest)).study("good")
+        assert study["candidate"][0]["boxes"] == [{"x_min": 0.5, "y_min": 0.25, "x_max": 0.75, "y_max": 0.75}]
+
+    def test_the_folder_as_the_scorer_writes_it_is_read(self, tmp_path: Path) -> None:
+        from radfact.files import Pair
+        from radfact.report import Box, Sentence
+        from radfact.results import write_results
+        from radfact.score import RadFact
+
+        class SameText:
+            name = "same-text"
+
+            def judge(self, questions: Sequence[Question]) -> list[Verdict | Failure]:
+                return [
+                    Verdict("entailment", (q.premises.index(q.hypothesis),), "same text")
+                    if q.hypothesis in q.premises
+                    else Verdict("not_entailment")
+                    for q in questions
+                ]
+
+            def describe(self) -> dict[str, Any]:
+                return {"name": self.name}
+
+            def account(self) -> dict[str, int]:
+                return {}
+
+        seen = Sentence(text="Hilar mass.", boxes=(Box(x_min=0.25, y_min=0.25, x_max=0.5, y_max=0.5),))
+        pair = Pair("a", [seen, Sentence(text="Ribs intact.")], [seen])
+        write_results(RadFact(judge=SameText(), bootstrap=10).score([pair]), tmp_path, {})
+        (study,) = Page(write_page(tmp_path)).data["studies"]
+        assert [s["spatial"] for s in study["candidate"]] == ["entailed", "no_boxes"]
+        assert study["candidate"][0]["evidence"] == [0]
+
+
+class TestSafety:
+    def test_text_of_a_report_never_becomes_markup(self, folder: Path) -> None:
+        page = Page(write_page(folder))
+        assert page.study("bad")["candidate"][0]["text"] == HOSTILE
+        assert len(page.raw["script"]) == 2
+        assert not [tag for tag, _ in page.elements if tag == "img"]
+
+    def test_notes_failures_and_names_are_escaped(self, folder: Path) -> None:
+        write_json(
+            folder / "scores.json",
+            {"figures": {HOSTILE: figure(0.5)}, "judge": {"name": HOSTILE, "note": HOSTILE}, "counts": {HOSTILE: 1}},
+        )
+        write_json(folder / "run.json", {HOSTILE: {HOSTILE: HOSTILE}})
+        rewrite(folder / "samples.jsonl", lambda rows: rows[2].update(failure=HOSTILE))
+        page = Page(write_page(folder, notes=[HOSTILE]))
+        assert len(page.raw["script"]) == 2
+        assert not [tag for tag, _ in page.elements if tag == "img"]
+
+    def test_no_element_carries_a_handler_or_a_style(self, folder: Path) -> None:
+        page = Page(write_page(folder))
+        names = {name for _, attributes in page.elements for name in attributes}
+        assert not {name for name in names if name.startswith("on") or name == "style"}
+
+    def test_the_policy_allows_exactly_the_scripts_and_styles_of_the_page(self, folder: Path) -> None:
+        page = Page(write_page(folder))
+        for kind, text in (("script", page.raw["script"][1]), ("style", page.raw["style"][0])):
+            digest = base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+            assert f"{kind}-src 'sha256-{digest}';" in page.policy
+        assert page.policy.startswith("default-src 'none';")
+
+    def test_nothing_is_loaded_from_elsewhere(self, folder: Path) -> None:
+        page = Page(write_page(folder))
+        links = {a[name] for _, a in page.elements for name in ("src", "href") if name in a}
+        assert links == {"#studies"}
+
+    @given(text=st.text(st.characters(codec=None), min_size=1))
+    def test_any_text_arrives_as_it_was(self, tmp_path_factory: pytest.TempPathFactory, text: str) -> None:
+        folder = write_folder(tmp_path_factory.mktemp("any"))
+        with (folder / "sentences.jsonl").open("a", encoding="utf-8") as handle:
+            handle.write(json.dumps(sentence("bad", "candidate", 1, text)) + "\n")
+        assert Page(write_page(folder)).study("bad")["candidate"][1]["text"] == text
+
+
+class TestImages:
+    def test_an_image_is_embedded_small_with_the_size_of_the_original(self, folder: Path, tmp_path: Path) -> None:
+        write_image(tmp_path / "films" / "tall.png", 900, 1800)
+        manifest = write_manifest(tmp_path / "manifest.jsonl", {"sample_id": "good", "frontal": "films/tall.png"})
+        image = Page(write_page(folder, manifest=manifest)).study("good")["images"]["frontal"]
+        assert (image["width"], image["height"]) == (900, 1800)
+        assert jpeg_of(image["src"]).size == (320, 640)
+
+    def test_sixteen_bits_are_shown_over_their_whole_range(self, folder: Path, tmp_path: Path) -> None:
+        path = write_image(tmp_path / "deep.png", dtype=np.uint16)
+        manifest = write_manifest(tmp_path / "manifest.jsonl", {"sample_id": "good", "frontal": str(path)})
+        shown = np.asarray(
+            jpeg_of(Page(write_page(folder, manifest=manifest)).study("good")["images"]["frontal"]["src"])
+        )
+        assert shown.min() < 5
+        assert shown.max() > 250
+        assert abs(float(shown.mean()) - 127.5) < 3
+
+    def test_metadata_of_an_image_stays_out_of_the_page(self, folder: Path, tmp_path: Path) -> None:
+        exif = Image.Exif()
+        exif[0x010E] = "Name of a patient"
+        Image.new("L", (8, 8)).save(tmp_path / "film.jpg", exif=exif)
+        manifest = write_manifest(tmp_path / "manifest.jsonl", {"sample_id": "good", "frontal": "film.jpg"})
+        image = Page(write_page(folder, manifest=manifest)).study("good")["images"]["frontal"]
+        assert not jpeg_of(image["src"]).getexif()
+
+    @pytest.mark.parametrize(
+        ("content", "message"),
+        [(None, "film.png: no such image"), (b"\x89PNG\r\n\x1a\n", "film.png: this image cannot be read")],
+    )
+    def test_an_image_that_cannot_be_had_is_said(
+        self, folder: Path, tmp_path: Path, content: bytes | None, message: str
+    ) -> None:
+        if content is not None:
+            (tmp_path / "film.png").write_bytes(content)
+        manifest = write_manifest(tmp_path / "manifest.jsonl", {"sample_id": "good", "frontal": "film.png"})
+        assert Page(write_page(folder, manifest=manifest)).study("good")["images"]["frontal"] == {"message": message}
+
+    def test_a_truncated_image_is_said(self, folder: Path, tmp_path: Path) -> None:
+        path = write_image(tmp_path / "film.png", 400, 300)
+        path.write_bytes(path.read_bytes()[:200])
+        manifest = write_manifest(tmp_path / "manifest.jsonl", {"sample_id": "good", "frontal": "film.png"})
+        image = Page(write_page(folder, manifest=manifest)).study("good")["images"]["frontal"]
+        assert image == {"message": "film.png: this image cannot be read"}
+
+    def test_many_studies_keep_their_images_in_files(
+        self, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(page_module, "MOST_EMBEDDED", 2)
+        write_image(tmp_path / "film.png")
+        manifest = write_manifest(tmp_path / "manifest.jsonl", {"sample_id": "good", "frontal": "film.png"})
+        src = Page(write_page(folder, manifest=manifest)).study("good")["images"]["frontal"]["src"]
+        assert src.startswith("images/")
+        assert Image.open(folder / src).size == (40, 30)
+
+    def test_without_a_manifest_there_are_no_images(self, folder: Path) -> None:
+        assert "images" not in Page(write_page(folder)).study("good")
+
+    def test_context_comes_from_the_manifest(self, folder: Path, tmp_path: Path) -> None:
+        manifest = write_manifest(tmp_path / "manifest.jsonl", {"sample_id": "good", "indication": "Cough."})
+        assert Page(write_page(folder, manifest=manifest)).study("good")["indication"] == "Cough."
+
+
+class TestUnscored:
+    def drafts(self, folder: Path, **fields: Any) -> Path:
+        report = [{"text": "Apical cap.", "boxes": [{"x_min": 0, "y_min": 0, "x_max": 1, "y_max": 0.25}]}]
+        write_jsonl(folder / "drafts.jsonl", [{"sample_id": "film", "report": report, "model": "m", **fields}])
+        return folder / "drafts.jsonl"
+
+    def test_drafts_without_reference_are_apart_from_the_studies(self, folder: Path, tmp_path: Path) -> None:
+        page = Page(write_page(folder, unscored=self.drafts(tmp_path)))
+        assert [draft["candidate"][0]["text"] for draft in page.data["unscored"]] == ["Apical cap."]
+        assert len(page.data["studies"]) == 3
+        assert "Drafts without a reference: shown, not scored" in page.text
+
+    def test_without_drafts_there_is_no_such_section(self, folder: Path) -> None:
+        assert "not scored" not in Page(write_page(folder)).text
+
+    def test_a_narrative_draft_is_one_text(self, folder: Path, tmp_path: Path) -> None:
+        page = Page(write_page(folder, unscored=self.drafts(tmp_path, report="Lungs clear. Heart normal.")))
+        assert page.data["unscored"][0]["candidate"][0]["text"] == "Lungs clear. Heart normal."
+
+    def test_the_manifest_beside_the_drafts_comes_first(self, folder: Path, tmp_path: Path) -> None:
+        drafts = self.drafts(tmp_path / "model")
+        write_image(tmp_path / "model" / "own.png", 11, 7)
+        write_image(tmp_path / "other.png", 5, 5)
+        write_manifest(tmp_path / "model" / "manifest.jsonl", {"sample_id": "film", "frontal": "own.png"})
+        given_one = write_manifest(tmp_path / "manifest.jsonl", {"sample_id": "film", "frontal": "other.png"})
+        (draft,) = Page(write_page(folder, manifest=given_one, unscored=drafts)).data["unscored"]
+        assert draft["images"]["frontal"]["width"] == 11
+
+    def test_the_given_manifest_serves_drafts_that_have_none(self, folder: Path, tmp_path: Path) -> None:
+        write_image(tmp_path / "other.png", 5, 5)
+        given_one = write_manifest(tmp_path / "manifest.jsonl", {"sample_id": "film", "frontal": "other.png"})
+        (draft,) = Page(write_page(folder, manifest=given_one, unscored=self.drafts(tmp_path / "model"))).data[
+            "unscored"
+        ]
+        assert draft["images"]["frontal"]["width"] == 5
+
+
+class TestWrongInput:
+    @pytest.mark.parametrize("name", ["scores.json", "samples.jsonl", "sentences.jsonl"])
+    def test_a_folder_that_is_not_complete(self, folder: Path, name: str) -> None:
+        (folder / name).unlink()
+        with pytest.raises(InputError, match=f"{name}: no such file"):
+            write_page(folder)
+
+    def test_a_manifest_that_is_not_there(self, folder: Path, tmp_path: Path) -> None:
+        with pytest.raises(InputError, match=r"manifest\.jsonl: no such file"):
+            write_page(folder, manifest=tmp_path / "manifest.jsonl")
+
+    def test_nothing_is_written_then(self, folder: Path, tmp_path: Path) -> None:
+        before = sorted(folder.rglob("*"))
+        with pytest.raises(InputError):
+            write_page(folder, manifest=tmp_path / "manifest.jsonl")
+        assert sorted(folder.rglob("*")) == before
+
+    @pytest.mark.parametrize(
+        ("name", "line", "fields", "message"),
+        [
+            ("samples.jsonl", 1, {"logical_f1": "high"}, "line 2, field 'logical_f1': expected a finite number"),
+            ("samples.jsonl", 1, {"sample_id": "good"}, "line 2, field 'sample_id': 'good' stands in the file twice"),
+            ("sentences.jsonl", 1, {"sample_id": "who"}, "line 2, field 'sample_id': 'who' is not in samples.jsonl"),
+            (
+                "sentences.jsonl",
+                1,
+                {"index": 0},
+                "line 2, field 'index': candidate sentence 0 of 'good' stands in line 1",
+            ),
+            ("sentences.jsonl", 2, {"index": 7}, "line 3, field 'index': there is no candidate sentence 2 of 'good'"),
+            ("sentences.jsonl", 0, {"evidence": [9]}, "line 1, field 'evidence': 'good' has no reference sentence 9"),
+            ("sentences.jsonl", 0, {"side": "left"}, "line 1, field 'side'"),
+        ],
+    )
+    def test_a_record_that_cannot_be_shown(
+        self, folder: Path, name: str, line: int, fields: dict[str, Any], message: str
+    ) -> None:
+        rewrite(folder / name, lambda rows: rows[line].update(fields))
+        with pytest.raises(InputError, match=re.escape(f"{name}, {message}")):
+            write_page(folder)
+
+    def test_a_path_of_an_image_that_is_no_text(self, folder: Path, tmp_path: Path) -> None:
+        manifest = write_manifest(tmp_path / "manifest.jsonl", {"sample_id": "good", "frontal": ["a.png"]})
+        with pytest.raises(InputError, match=r"line 1, field 'frontal'"):
+            write_page(folder, manifest=manifest)
+
+    def test_a_draft_that_stands_twice(self, folder: Path, tmp_path: Path) -> None:
+        write_jsonl(tmp_path / "drafts.jsonl", [{"sample_id": "a", "report": ""}] * 2)
+        with pytest.raises(InputError, match=r"drafts\.jsonl, line 2, field 'sample_id'"):
+            write_page(folder, unscored=tmp_path / "drafts.jsonl")
+
+
+def test_the_same_folder_gives_the_same_page(folder: Path, tmp_path: Path) -> None:
+    for name in ("a.png", "b.png", "c.png"):
+        write_image(tmp_path / name, 64, ord(name[0]))
+    rows = [{"sample_id": "good", "frontal": "a.png", "lateral": "b.png"}, {"sample_id": "bad", "frontal": "c.png"}]
+    manifest = write_manifest(tmp_path / "manifest.jsonl", *rows)
+    first = write_page(folder, manifest=manifest).read_bytes()
+    assert write_page(folder, manifest=manifest).read_bytes() == first

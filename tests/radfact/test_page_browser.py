@@ -1,0 +1,191 @@
+"""The page as a reader meets it: opened from disk in a real browser."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from results_folder import HOSTILE, write_folder, write_image, write_manifest
+
+from radfact.jsonl import write_jsonl
+from radfact.page import write_page
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, Locator, Page
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
+ARGUMENTS = ["--headless=new", "--no-sandbox", "--disable-gpu", "--disable-background-networking"]
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    if CHROMIUM is None:
+        pytest.skip("chromium is not installed")
+    api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+    with api.sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=ARGUMENTS)
+        yield browser
+        browser.close()
+
+
+@pytest.fixture(scope="module")
+def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("page")
+    write_image(root / "frontal.png", 400, 200)
+    write_image(root / "lateral.png", 100, 200)
+    images = {"frontal": "frontal.png", "lateral": "lateral.png", "prior_frontal": "lost.png"}
+    manifest = write_manifest(root / "manifest.jsonl", {"sample_id": "good", **images, "indication": "Cough."})
+    write_jsonl(root / "drafts.jsonl", [{"sample_id": "film", "report": [{"text": "Apical cap."}]}])
+    return write_page(write_folder(root / "results"), manifest=manifest, unscored=root / "drafts.jsonl")
+
+
+@pytest.fixture
+def page(browser: Browser, report: Path) -> Iterator[Page]:
+    """The page as opened from disk; whatever the browser complains of fails the test that caused it."""
+    context = browser.new_context(viewport={"width": 1400, "height": 900}, offline=True)
+    page = context.new_page()
+    complaints: list[str] = []
+    page.on("console", lambda message: complaints.append(message.text))
+    page.on("pageerror", lambda error: complaints.append(str(error)))
+    page.goto(report.as_uri())
+    yield page
+    context.close()
+    assert complaints == []
+
+
+def card(page: Page, sample_id: str = "good") -> Locator:
+    return page.locator(f"article[data-sample='{sample_id}']")
+
+
+def drawn(page: Page, sample_id: str = "good") -> list[str]:
+    return sorted(card(page, sample_id).locator(".box-viewer-label").all_text_contents())
+
+
+def cards(page: Page) -> list[str | None]:
+    return [item.get_attribute("data-sample") for item in page.locator("#study-list article").all()]
+
+
+def test_all_boxes_are_drawn_at_first(page: Page) -> None:
+    assert drawn(page) == ["C1", "C2", "R1", "R2"]
+
+
+def test_hovering_a_sentence_draws_its_boxes_and_those_of_its_evidence_only(page: Page) -> None:
+    card(page).get_by_text("Nodule in the left mid zone.").hover()
+    assert drawn(page) == ["C1", "R2"]
+
+
+def test_hovering_marks_the_evidence_in_the_other_report(page: Page) -> None:
+    card(page).get_by_text("Right-sided effusion.").hover()
+    assert card(page).locator(".is-evidence .number").all_text_contents() == ["C2"]
+
+
+def test_leaving_a_sentence_draws_all_boxes_again(page: Page) -> None:
+    card(page).get_by_text("Nodule in the left mid zone.").hover()
+    page.mouse.move(1, 1)
+    assert drawn(page) == ["C1", "C2", "R1", "R2"]
+
+
+def test_a_sentence_without_boxes_draws_none(page: Page) -> None:
+    card(page).get_by_text("Trachea central.").hover()
+    assert drawn(page) == []
+
+
+def test_the_keyboard_does_what_the_pointer_does(page: Page) -> None:
+    card(page).locator(".sentence button").first.focus()
+    page.keyboard.press("Tab")
+    assert drawn(page) == ["C2", "R1"]
+
+
+def test_a_chosen_sentence_stays_until_escape(page: Page) -> None:
+    button = card(page).get_by_role("button", name="C1 Nodule")
+    button.press("Enter")
+    button.blur()
+    assert drawn(page) == ["C1", "R2"]
+    button.press("Escape")
+    button.blur()
+    assert drawn(page) == ["C1", "C2", "R1", "R2"]
+
+
+def test_a_click_on_a_box_chooses_its_sentence(page: Page) -> None:
+    card(page).locator(".box-viewer-box[data-id=candidate-1]").dispatch_event("click")
+    assert card(page).locator("[aria-pressed=true] .number").all_text_contents() == ["C2"]
+
+
+def test_a_box_lies_on_its_share_of_the_image(page: Page) -> None:
+    image = card(page).locator(".box-viewer-image").bounding_box()
+    box = card(page).locator(".box-viewer-box[data-id=candidate-0]").bounding_box()
+    assert image is not None
+    assert box is not None
+    assert image["width"] / image["height"] == pytest.approx(2, abs=0.01)
+    shares = [
+        (box["x"] - image["x"]) / image["width"],
+        (box["y"] - image["y"]) / image["height"],
+        box["width"] / image["width"],
+        box["height"] / image["height"],
+    ]
+    assert shares == pytest.approx([0.5, 0.25, 0.25, 0.5], abs=0.005)
+
+
+def test_one_side_can_be_put_away(page: Page) -> None:
+    page.get_by_label("Reference boxes").uncheck()
+    assert drawn(page) == ["C1", "C2"]
+
+
+def test_the_worst_study_comes_first_and_those_without_a_value_last(page: Page) -> None:
+    assert cards(page) == ["bad", "good", "failed"]
+
+
+def test_input_order_can_be_had(page: Page) -> None:
+    page.get_by_role("combobox").select_option(label="Input order")
+    assert cards(page) == ["good", "bad", "failed"]
+
+
+def test_best_first_can_be_had(page: Page) -> None:
+    page.get_by_role("combobox").select_option(label="Logical F1, best first")
+    assert cards(page) == ["good", "bad", "failed"]
+
+
+def test_the_filter_keeps_studies_that_hold_every_word(page: Page) -> None:
+    page.get_by_role("searchbox").fill("cough NODULE")
+    assert cards(page) == ["good"]
+    assert page.get_by_role("status").text_content() == "1 of 3 studies"
+
+
+def test_markup_in_a_report_is_read_as_text(page: Page) -> None:
+    assert card(page, "bad").get_by_text(HOSTILE, exact=True).is_visible()
+    assert page.title() == "RadFact results: results"
+
+
+def test_the_reason_is_shown_on_demand(page: Page) -> None:
+    why = card(page).get_by_text("nothing said of the trachea")
+    assert not why.is_visible()
+    card(page).get_by_text("Why", exact=True).click()
+    assert why.is_visible()
+
+
+def test_a_thumbnail_opens_larger_and_closes(page: Page) -> None:
+    dialog = page.locator("dialog")
+    card(page).get_by_role("button", name="Lateral: show larger").click()
+    assert dialog.get_by_role("img").get_attribute("alt") == "Lateral radiograph of good"
+    page.keyboard.press("Escape")
+    assert not dialog.is_visible()
+
+
+def test_a_missing_image_is_said_in_its_place(page: Page) -> None:
+    assert card(page).get_by_text("Prior frontal: lost.png: no such image").is_visible()
+
+
+def test_a_draft_without_reference_shows_no_verdict(page: Page) -> None:
+    apart = page.locator("#unscored")
+    assert apart.get_by_text("Apical cap.").is_visible()
+    assert apart.locator(".verdict").count() == 0
+    assert cards(page).count("film") == 0
+
+
+@pytest.mark.parametrize("width", [1400, 800, 420])
+def test_the_page_never_scrolls_sideways(page: Page, width: int) -> None:
+    page.set_viewport_size({"width": width, "height": 900})
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
