@@ -1,0 +1,183 @@
+from __future__ import annotations
+
+import re
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from maira.parse import ParsedReport, parse_report, render_report
+from radfact.errors import InputError
+from radfact.report import Box, Sentence
+
+TOKENS = ["<obj>", "</obj>", "<box>", "</box>", "<s>", "</s>", "<unk>", "<pad>", "<image>", "<x0>", "<y99>", "<x100>"]
+BOX = "<box><x10><y20><x30><y40></box>"
+MIDDLE = (0.105, 0.205, 0.305, 0.405)
+
+words = st.text(st.characters(categories=("L", "N"), include_characters=" .,<>-"), min_size=1, max_size=30)
+texts = words.map(str.strip).filter(lambda t: bool(re.search(r"\w", t)) and not re.search(r"<[^ ]*>", t))
+bins = st.integers(0, 99)
+
+
+@st.composite
+def decoded_boxes(draw: st.DrawFn) -> Box:
+    (left, right), (top, bottom) = (sorted((draw(bins), draw(bins))) for _ in range(2))
+    middle = [(value + 0.5) / 100 for value in (left, top, right, bottom)]
+    return Box(x_min=middle[0], y_min=middle[1], x_max=middle[2], y_max=middle[3])
+
+
+box_lists = st.none() | st.lists(decoded_boxes(), min_size=1, max_size=3, unique=True).map(tuple)
+reports = st.lists(st.builds(Sentence, text=texts, boxes=box_lists), max_size=5)
+pieces = st.lists(st.sampled_from(TOKENS) | texts | st.text(max_size=5) | st.just(BOX), max_size=25).map("".join)
+
+
+@st.composite
+def mutated_reports(draw: st.DrawFn) -> str:
+    text = render_report(draw(reports))
+    for _ in range(draw(st.integers(1, 4))):
+        start, end = sorted((draw(st.integers(0, len(text))), draw(st.integers(0, len(text)))))
+        inserted = draw(st.sampled_from(["", *TOKENS, BOX, text[start:end] * 2]))
+        text = text[:start] + inserted + text[end if draw(st.booleans()) else start :]
+    return text[: draw(st.integers(0, len(text)))]
+
+
+def kinds(parsed: ParsedReport) -> list[tuple[int | None, str]]:
+    return [(irregularity.index, irregularity.kind) for irregularity in parsed.irregularities]
+
+
+def bare(parsed: ParsedReport) -> list[tuple[str, int]]:
+    return [(sentence.text, len(sentence.boxes or ())) for sentence in parsed.sentences]
+
+
+@given(reports)
+def test_rendered_report_is_parsed_to_itself(report: list[Sentence]) -> None:
+    parsed = parse_report(render_report(report))
+    assert parsed.sentences == report
+    assert not {kind for _, kind in kinds(parsed)} - {"repeated_sentence"}
+
+
+@given(mutated_reports() | pieces)
+@example("<obj>a</obj" + "<x1" + "0" * 5000 + ">")
+@example("\ud800 lungs")
+def test_any_text_is_parsed_and_parsing_is_stable(text: str) -> None:
+    parsed = parse_report(text)
+    assert all(0 <= note.index < len(parsed.sentences) for note in parsed.irregularities if note.index is not None)
+    if not any(re.search("<[^ ]*>", sentence.text) for sentence in parsed.sentences):
+        assert parse_report(render_report(parsed.sentences)).sentences == parsed.sentences
+
+
+@given(st.lists(st.sampled_from(TOKENS) | texts.map(lambda t: re.sub("[<>]", "", t)) | st.just(BOX)))
+def test_no_word_is_lost(stretches: list[str]) -> None:
+    parsed = parse_report(" ".join(stretches))
+    said = [re.sub(r"\W", "", stretch) for stretch in stretches if stretch not in TOKENS and stretch != BOX]
+    assert re.sub(r"\W", "", "".join(sentence.text for sentence in parsed.sentences)) == "".join(said)
+    assert re.sub(r"\W", "", parsed.text) == "".join(said)
+
+
+def test_grounded_report() -> None:
+    parsed = parse_report(
+        f"<s> <obj>Left nodule.{BOX}<box><x0><y0><x99><y99></box></obj><obj>Clear right lung.</obj></s>"
+    )
+    assert bare(parsed) == [("Left nodule.", 2), ("Clear right lung.", 0)]
+    assert parsed.sentences[1].boxes is None
+    assert parsed.irregularities == []
+    assert not parsed.is_narrative
+    assert parsed.report == parsed.sentences
+
+
+def test_coordinate_is_the_middle_of_its_bin() -> None:
+    [sentence] = parse_report(f"<obj>Nodule.{BOX}</obj>").sentences
+    assert sentence.boxes is not None
+    assert sentence.boxes[0].as_tuple() == pytest.approx(MIDDLE)
+
+
+@pytest.mark.parametrize(
+    ("text", "sentences", "irregularities"),
+    [
+        ("<obj>Nodule", [("Nodule", 0)], [(0, "cut_off")]),
+        (f"<obj>Nodule.{BOX}", [("Nodule.", 1)], [(0, "cut_off")]),
+        ("<obj>Nodule.<box><x10><y20>", [("Nodule.", 0)], [(0, "cut_off")]),
+        (f"<obj>Clear.</obj><obj>Nodule.{BOX}</o", [("Clear.", 0), ("Nodule.", 1)], [(1, "cut_off")]),
+        ("<obj>Clear.</obj><obj>", [("Clear.", 0)], [(None, "cut_off")]),
+        (f"<obj>Clear.<obj>Nodule.{BOX}</obj>", [("Clear.", 0), ("Nodule.", 1)], [(0, "nested")]),
+        ("<obj>A.<obj>B.</obj></obj>", [("A.", 0), ("B.", 0)], [(0, "nested"), (None, "stray_token")]),
+        ("<obj>A.<box></box></obj>", [("A.", 0)], [(0, "malformed_box")]),
+        ("<obj>A.<box><x1><y2><x3></box></obj>", [("A.", 0)], [(0, "malformed_box")]),
+        ("<obj>A.<box><x1><x2><y3><y4></box></obj>", [("A.", 0)], [(0, "malformed_box")]),
+        ("<obj>A.<box><x1><y2><x300><y4></box></obj>", [("A.", 0)], [(0, "malformed_box")]),
+        ("<obj>A.<box><x1><y2><x3><y4></obj>", [("A.", 1)], [(0, "unclosed_box")]),
+        (f"<obj>A.<box><x1><y2><x3><y4>{BOX}</obj>", [("A.", 2)], [(0, "unclosed_box")]),
+        (f"<obj>A.{BOX}{BOX}{BOX}</obj>", [("A.", 1)], [(0, "repeated_box")]),
+        (f"<obj>A. {BOX} {BOX.replace('0', '1')}</obj>", [("A.", 2)], []),
+        (f"<obj>Large {BOX} nodule.</obj>", [("Large nodule.", 1)], [(0, "text_after_box")]),
+        (f"<obj>{BOX}</obj><obj>A.</obj>", [("A.", 0)], [(None, "empty_object")]),
+        ("<obj> . </obj>", [], [(None, "empty_object")]),
+        ("<obj>A.<x5></obj>", [("A.", 0)], [(0, "stray_token")]),
+        ("<obj>A.<image></obj>", [("A.", 0)], [(0, "stray_token")]),
+        ("<obj>A.</obj><obj>a.</obj>", [("A.", 0), ("a.", 0)], [(1, "repeated_sentence")]),
+        (
+            "<obj>A.</obj> No oedema. No fracture. <obj>B.</obj>",
+            [("A.", 0), ("No oedema.", 0), ("No fracture.", 0), ("B.", 0)],
+            [(1, "outside_object"), (2, "outside_object")],
+        ),
+        (f"Clear. Nodule.{BOX}", [("Clear.", 0), ("Nodule.", 1)], [(0, "outside_object"), (1, "outside_object")]),
+        (f"<obj>A.</obj>{BOX}", [("A.", 0)], [(None, "stray_token")]),
+    ],
+)
+def test_irregular_text(
+    text: str, sentences: list[tuple[str, int]], irregularities: list[tuple[int | None, str]]
+) -> None:
+    parsed = parse_report(text)
+    assert bare(parsed) == sentences
+    assert kinds(parsed) == irregularities
+
+
+def test_swapped_corners_are_put_right() -> None:
+    parsed = parse_report("<obj>Nodule.<box><x30><y20><x10><y40></box></obj>")
+    [box] = parsed.sentences[0].boxes or ()
+    assert box.as_tuple() == pytest.approx(MIDDLE)
+    assert kinds(parsed) == [(0, "swapped_corners")]
+
+
+def test_repetition_of_one_kind_is_noted_once_a_sentence() -> None:
+    assert kinds(parse_report(f"<obj>Nodule.{BOX * 40}</obj>")) == [(0, "repeated_box")]
+
+
+def test_narrative_is_split_at_sentence_ends() -> None:
+    parsed = parse_report(
+        "<s> The lungs are clear. Nodule of 1.5 cm, approx. 3 cm below the clavicle! No effusion.</s>"
+    )
+    assert [s.text for s in parsed.sentences] == [
+        "The lungs are clear.",
+        "Nodule of 1.5 cm, approx. 3 cm below the clavicle!",
+        "No effusion.",
+    ]
+    assert parsed.is_narrative
+    assert parsed.irregularities == []
+    assert parsed.report == "The lungs are clear. Nodule of 1.5 cm, approx. 3 cm below the clavicle! No effusion."
+
+
+@pytest.mark.parametrize("text", ["", "  ", "</s>", "<pad><pad>"])
+def test_nothing_said_is_an_empty_narrative(text: str) -> None:
+    assert parse_report(text) == ParsedReport([], [], "", True)
+
+
+# encode: bin = min(99, floor(100 c))
+@pytest.mark.parametrize(
+    ("coordinate", "expected"), [(0.0, 0), (0.0099, 0), (0.01, 1), (0.5, 50), (0.999, 99), (1.0, 99)]
+)
+def test_coordinate_is_written_as_its_bin(coordinate: float, expected: int) -> None:
+    box = Box(x_min=coordinate, y_min=coordinate, x_max=coordinate, y_max=coordinate)
+    tokens = f"<x{expected}><y{expected}>"
+    assert render_report([Sentence(text="A", boxes=(box,))]) == f"<obj>A<box>{tokens}{tokens}</box></obj>"
+
+
+def test_boxes_of_the_same_bins_are_written_once() -> None:
+    boxes = (Box(x_min=0.1, y_min=0.1, x_max=0.2, y_max=0.2), Box(x_min=0.101, y_min=0.1, x_max=0.2, y_max=0.209))
+    assert render_report([Sentence(text="A", boxes=boxes)]) == "<obj>A<box><x10><y10><x20><y20></box></obj>"
+
+
+@pytest.mark.parametrize("text", ["See <box> here.", "</s>", "<x7>", "..."])
+def test_text_that_could_not_be_read_back_is_not_written(text: str) -> None:
+    with pytest.raises(InputError, match="grounded sentence"):
+        render_report([Sentence(text=text)])
