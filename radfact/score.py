@@ -7,6 +7,7 @@ import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any, Literal, get_args
 
 from radfact.entailment.judge import Failure, Judge, Question, Status, Verdict
@@ -102,6 +103,12 @@ class _Sides:
         return [Question(texts, first.setdefault(_same_text(one.text), one.text)) for one in hypotheses]
 
 
+def _split_offline(narrative: str) -> Sequence[str]:
+    from radfact.sentences import split_narrative
+
+    return split_narrative(narrative)
+
+
 @dataclass(frozen=True)
 class RadFact:
     """RadFact (paper 004, appendix C): which sentences of each report follow from the other one, and where they lie.
@@ -126,7 +133,7 @@ class RadFact:
     on_failure: OnFailure = "drop"
     bootstrap: int = 500
     seed: int = 42
-    splitter: Callable[[str], Sequence[str]] | None = None
+    splitter: Callable[[str], Sequence[str]] = _split_offline
 
     def __post_init__(self) -> None:
         for name, value, choices in (
@@ -181,10 +188,7 @@ class RadFact:
     def _texts(self, report: Report) -> list[str]:
         if not isinstance(report, str):
             return [sentence.text for sentence in report]
-        from radfact.sentences import split_narrative
-
-        splitter = self.splitter or split_narrative
-        return [text for text in splitter(report) if text.strip()] if report.strip() else []
+        return [text for text in self.splitter(report) if text.strip()] if report.strip() else []
 
     def _ask(self, samples: Sequence[_Sides]) -> dict[Question, Verdict | Failure]:
         by_premises: dict[tuple[str, ...], dict[Question, None]] = {}
@@ -281,6 +285,7 @@ def _as_pairs(candidates: Iterable[Pair] | Sequence[Report], references: Sequenc
     return pairs
 
 
+@lru_cache(maxsize=1 << 16)
 def _same_text(text: str) -> str:
     """Key under which two sentences say the same: as published, case, spacing, dashes and a final mark do not count."""
     text = re.sub(r"[-–—]", "", " ".join(text.lower().split()))

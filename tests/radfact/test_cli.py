@@ -1,0 +1,207 @@
+import json
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import radfact.entailment
+import radfact.page
+from radfact.cli import main
+from radfact.entailment import Failure, Question, Verdict
+from radfact.errors import InputError
+from radfact.jsonl import read_json
+
+Run = Callable[..., tuple[int, str, str]]
+
+
+class Verbatim:
+    """Entails what stands in the premises word for word, and fails on what is 'bad'."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def judge(self, questions: Sequence[Question]) -> list[Verdict | Failure]:
+        return [self._answer(question) for question in questions]
+
+    def _answer(self, question: Question) -> Verdict | Failure:
+        if question.hypothesis == "bad":
+            return Failure("no YAML")
+        if question.hypothesis in question.premises:
+            return Verdict("entailment", (question.premises.index(question.hypothesis),))
+        return Verdict("not_entailment")
+
+    def describe(self) -> dict[str, Any]:
+        return {"name": self.name}
+
+    def account(self) -> dict[str, int]:
+        return {"calls": 3, "failures": 1}
+
+
+def load_verbatim(name: str, *, base_url: str | None = None, cache: Path | None = None) -> Verbatim:
+    if name == "slow":
+        raise KeyboardInterrupt
+    if name not in ("verbatim", "offline"):
+        raise InputError(f"unknown judge '{name}' at {base_url} with {cache}")
+    return Verbatim(name)
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Run:
+    """Runs `radfact` with arguments in an empty folder and gives exit code, standard output and standard error."""
+    monkeypatch.setattr(radfact.entailment, "load_judge", load_verbatim, raising=False)
+    monkeypatch.delenv("RADFACT_JUDGE", raising=False)
+    monkeypatch.setenv("COLUMNS", "200")
+    monkeypatch.chdir(tmp_path)
+
+    def command(*arguments: str) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["radfact", *arguments])
+        code = 0
+        try:
+            main()
+        except SystemExit as stop:
+            code = int(stop.code or 0)
+        printed = capsys.readouterr()
+        return code, printed.out, printed.err
+
+    return command
+
+
+@pytest.fixture
+def pairs(tmp_path: Path) -> str:
+    box = {"x_min": 0.0, "y_min": 0.0, "x_max": 0.5, "y_max": 0.5}
+    nodule = {"text": "Nodule.", "boxes": [box]}
+    example = {"example_id": 1, "prediction": [nodule, {"text": "Clear."}], "target": [nodule]}
+    (tmp_path / "pairs.json").write_text(json.dumps([example]))
+    return "pairs.json"
+
+
+def test_a_scored_file_leaves_a_results_folder_and_a_table(run: Run, pairs: str, tmp_path: Path) -> None:
+    code, out, err = run("score", pairs, "--judge", "verbatim", "--out", "done")
+    assert (code, err) == (0, "")
+    assert {path.name for path in (tmp_path / "done").iterdir()} >= {
+        "scores.json", "samples.jsonl", "sentences.jsonl", "run.json", "report.html",
+    }  # fmt: skip
+    row = next(line for line in out.splitlines() if "logical_precision" in line)
+    assert row.split()[3:8:2] == ["0.500", "0.500", "0.500"]
+    assert "1 pairs from 1 records, 0 skipped" in out
+    assert "report.html" in out
+
+
+def test_a_run_records_what_its_numbers_depend_on(run: Run, pairs: str, tmp_path: Path) -> None:
+    run("score", pairs, "--judge", "verbatim", "--out", "done", "--compat", "exact", "--seed", "7", "--bootstrap", "3")
+    record = read_json(tmp_path / "done" / "run.json")
+    assert record["judge"] == {"name": "verbatim"}
+    assert record["options"] == {
+        "compat": "exact",
+        "threshold": 0.5,
+        "narrative": None,
+        "on_failure": "drop",
+        "bootstrap": 3,
+        "seed": 7,
+    }
+    assert (record["calls"], record["failures"], record["input"]) == (3, 1, {"read": 1, "skipped": 0})
+    assert {"python", "maira-radfact", "numpy"} <= set(record["versions"])
+
+
+def test_drafts_are_scored_against_a_manifest(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "drafts.jsonl").write_text('{"sample_id": "a", "report": [{"text": "Clear."}]}\n')
+    (tmp_path / "manifest.jsonl").write_text('{"sample_id": "a", "grounded_findings": [{"text": "Clear."}]}\n')
+    code, _, _ = run("score", "--candidates", "drafts.jsonl", "--references", "manifest.jsonl", "--judge", "verbatim")
+    assert code == 0
+    assert read_json(tmp_path / "results" / "scores.json")["figures"]["logical_f1"]["point"] == 1.0
+
+
+def test_the_judge_may_be_named_by_the_environment(run: Run, pairs: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RADFACT_JUDGE", "verbatim")
+    assert run("score", pairs)[0] == 0
+
+
+def test_no_judge_is_not_a_default(run: Run, pairs: str, tmp_path: Path) -> None:
+    code, _, err = run("score", pairs, "--out", "done")
+    assert code == 2
+    assert "--judge offline" in err
+    assert "RADFACT_JUDGE" in err
+    assert not (tmp_path / "done").exists()
+
+
+def test_offline_figures_are_said_not_to_be_comparable(run: Run, pairs: str) -> None:
+    assert "not comparable with RadFact-Llama3" in run("score", pairs, "--judge", "offline")[1]
+    assert "not comparable" not in run("score", pairs, "--judge", "verbatim")[1]
+
+
+def test_samples_left_out_are_listed_and_give_exit_code_3(run: Run, tmp_path: Path) -> None:
+    example = {"example_id": "x7", "prediction": [{"text": "bad"}], "target": [{"text": "Clear."}]}
+    (tmp_path / "pairs.json").write_text(json.dumps([example]))
+    code, out, _ = run("score", "pairs.json", "--judge", "verbatim")
+    assert code == 3
+    assert "left out: x7: no YAML" in out
+    assert run("score", "pairs.json", "--judge", "verbatim", "--on-failure", "not-entailed")[0] == 0
+    assert run("score", "pairs.json", "--judge", "verbatim", "--on-failure", "stop")[0] == 1
+
+
+def test_narrative_ignores_boxes(run: Run, pairs: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("radfact.score._split_offline", lambda text: text.split())
+    assert run("score", pairs, "--judge", "verbatim", "--narrative")[0] == 0
+    assert read_json(tmp_path / "results" / "scores.json")["figures"]["spatial_f1"]["point"] is None
+
+
+def test_grounded_refuses_a_narrative(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "pairs.csv").write_text("example_id,prediction,target\n5,a,b\n")
+    code, _, err = run("score", "pairs.csv", "--judge", "verbatim", "--grounded")
+    assert code == 2
+    assert "sample '5' has a narrative" in err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["nowhere.json", "--judge", "verbatim"], "nowhere.json: no such file"),
+        (["pairs.json", "--judge", "magic"], "unknown judge 'magic'"),
+        (["--judge", "verbatim"], "expected either a file of pairs, or both --candidates and --references"),
+        (["pairs.json", "--candidates", "x.jsonl", "--judge", "verbatim"], "expected either a file of pairs"),
+        (["pairs.json", "--judge", "verbatim", "--threshold", "2"], "field 'threshold': expected a share"),
+        (["pairs.json", "--judge", "verbatim", "--manifest", "m.jsonl"], "m.jsonl: no such file"),
+        (["pairs.json", "--judge", "verbatim", "--out", "pairs.json"], "cannot be made a results folder"),
+    ],
+)
+@pytest.mark.usefixtures("pairs")
+def test_wrong_input_is_one_line_and_exit_code_2(run: Run, arguments: list[str], message: str) -> None:
+    code, out, err = run("score", *arguments)
+    assert (code, out) == (2, "")
+    assert err.count("\n") == 1
+    assert err.startswith("radfact: ")
+    assert message in err
+
+
+@pytest.mark.parametrize("arguments", [["--nonsense"], ["score", "--compat", "papre"], ["scoer"]])
+def test_a_wrong_option_is_exit_code_2(run: Run, arguments: list[str]) -> None:
+    code, _, err = run(*arguments)
+    assert code == 2
+    assert "Traceback" not in err
+
+
+def test_an_interrupted_run_is_exit_code_1(run: Run, pairs: str) -> None:
+    code, _, err = run("score", pairs, "--judge", "slow")
+    assert code == 1
+    assert "Traceback" not in err
+
+
+def test_the_manual_names_files_and_exit_codes(run: Run) -> None:
+    code, out, _ = run("--help")
+    assert code == 0
+    assert all(word in out for word in ("drafts.jsonl", "manifest.jsonl", "Exit codes", "--judge offline"))
+
+
+def test_a_page_is_drawn_again_with_a_note(run: Run, pairs: str, tmp_path: Path) -> None:
+    run("score", pairs, "--judge", "verbatim", "--out", "done")
+    (tmp_path / "done" / "report.html").unlink()
+    code, out, _ = run("page", "done", "--note", "Phantoms, not patients.")
+    assert code == 0
+    assert "report.html" in out
+    assert "Phantoms, not patients." in (tmp_path / "done" / "report.html").read_text()
+
+
+def test_a_page_of_no_results_folder_is_exit_code_2(run: Run) -> None:
+    assert run("page", "nowhere")[0] == 2

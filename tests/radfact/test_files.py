@@ -1,0 +1,220 @@
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from radfact.errors import InputError
+from radfact.files import Pair, read_candidates_and_references, read_pairs
+from radfact.report import Box, Sentence
+
+PUBLISHED = Path(__file__).resolve().parents[2].parent / "shared" / "data" / "radfact"
+needs_published = pytest.mark.skipif(not PUBLISHED.is_dir(), reason="the published examples are not on this machine")
+
+BOX = {"x_min": 0.1, "y_min": 0.2, "x_max": 0.3, "y_max": 0.4}
+
+
+def lines(path: Path, *rows: dict[str, Any]) -> Path:
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+def document(path: Path, value: Any) -> Path:
+    path.write_text(json.dumps(value))
+    return path
+
+
+def example(key: Any = 1, **changes: Any) -> dict[str, Any]:
+    row = {"example_id": key, "prediction": [{"text": "Nodule.", "boxes": [BOX]}], "target": [{"text": "Clear lungs."}]}
+    return row | changes
+
+
+@needs_published
+def test_the_published_grounded_examples_are_read_whole() -> None:
+    pairs = read_pairs(PUBLISHED / "grounded_reporting_examples.json")
+    assert (len(pairs), pairs.read, pairs.skipped) == (20, 20, 0)
+    assert sum(one.has_region for pair in pairs for one in pair.candidate if isinstance(one, Sentence)) > 0
+
+
+@needs_published
+def test_the_published_narrative_examples_are_read_whole() -> None:
+    pairs = read_pairs(PUBLISHED / "findings_generation_examples.csv")
+    assert len(pairs) == 20
+    assert all(isinstance(pair.candidate, str) and pair.candidate and pair.reference for pair in pairs)
+
+
+def test_grounded_pairs_keep_texts_boxes_and_ids(tmp_path: Path) -> None:
+    (pair,) = read_pairs(document(tmp_path / "pairs.json", [example(7)]))
+    assert pair == Pair("7", [Sentence(text="Nodule.", boxes=(Box(**BOX),))], [Sentence(text="Clear lungs.")])
+
+
+def test_empty_reports_are_legal(tmp_path: Path) -> None:
+    (grounded,) = read_pairs(document(tmp_path / "pairs.json", [example(prediction=[])]))
+    (tmp_path / "pairs.csv").write_text("example_id,prediction,target\n1,,Clear lungs.\n")
+    (narrative,) = read_pairs(tmp_path / "pairs.csv")
+    assert (grounded.candidate, narrative.candidate) == ([], "")
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        ({"a": 1}, "expected a list of {example_id, prediction, target}, found an object"),
+        ([example(), "text"], "field '[1]': "),
+        ([{"example_id": 1, "prediction": []}], "field '[0].target': field required"),
+        ([example(), example(2, prediction=None)], "field '[1].prediction': input should be a valid list"),
+        ([example(prediction=[{"boxes": None}])], "field '[0].prediction[0].text': field required"),
+        ([example(target=[{"text": "A."}, {"text": ""}])], "field '[0].target[1].text': "),
+        ([example(), example()], "field '[1].example_id': '1' stands twice, first at [0]"),
+        ([example(key=True)], "field '[0].example_id': "),
+        (
+            [example(prediction=[{"text": "A.", "boxes": [BOX, BOX | {"x_max": 1.2}]}])],
+            "field '[0].prediction[0].boxes[1].x_max': input should be less than or equal to 1, found 1.2",
+        ),
+        (
+            [example(prediction=[{"text": "A.", "boxes": [BOX | {"x_min": 0.9}]}])],
+            "field '[0].prediction[0].boxes[0]': corners are swapped: x_min 0.9 is greater than x_max 0.3",
+        ),
+        (
+            [example(prediction=[{"text": "A.", "masks": [{"size": [2, 2], "counts": [3]}]}])],
+            "field '[0]': a mask of 'A.': field 'counts': the runs must be non-negative and sum to 2 x 2 = 4 pixels",
+        ),
+    ],
+)
+def test_a_fault_in_grounded_pairs_is_one_line_with_its_path(value: Any, message: str, tmp_path: Path) -> None:
+    path = document(tmp_path / "pairs.json", value)
+    with pytest.raises(InputError) as caught:
+        read_pairs(path)
+    assert str(caught.value).startswith(f"{path}")
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "line 1, field 'example_id': expected the columns example_id, prediction, target, each once; found none"),
+        ("id,prediction,target\n", "line 1, field 'example_id': "),
+        ("example_id,prediction,target,target\n", "line 1, field 'target': "),
+        ("example_id,prediction,target\n1,Clear\n", "line 2: expected 3 cells as in the header, found 2"),
+        ('example_id,prediction,target\n1,"a\nb",c\n2,a,b,c\n', "line 4: expected 3 cells"),
+        ("example_id,prediction,target\n,a,b\n", "line 2, field 'example_id': "),
+        ('example_id,prediction,target\n1,"a\nb",c\n1,a,b\n', "line 4, field 'example_id': '1' stands twice, first at"),
+        ('example_id,prediction,target\n1,a,b\n2,"never closed,b\n3,a,b\n', "line 3: not CSV"),
+    ],
+)
+def test_a_fault_in_narrative_pairs_is_one_line_with_its_line(text: str, message: str, tmp_path: Path) -> None:
+    path = tmp_path / "pairs.csv"
+    path.write_text(text)
+    with pytest.raises(InputError) as caught:
+        read_pairs(path)
+    assert message in str(caught.value)
+    assert str(path) in str(caught.value)
+
+
+def test_more_columns_than_needed_do_no_harm(tmp_path: Path) -> None:
+    (tmp_path / "pairs.csv").write_text("split, target ,prediction,example_id\ntest,b,a,1\n")
+    assert list(read_pairs(tmp_path / "pairs.csv")) == [Pair("1", "a", "b")]
+
+
+@pytest.mark.parametrize("name", ["pairs.txt", "pairs.jsonl", "pairs"])
+def test_an_unknown_kind_of_file_names_the_known_ones(name: str, tmp_path: Path) -> None:
+    (tmp_path / name).touch()
+    with pytest.raises(InputError, match=r"expected \.json .* or \.csv"):
+        read_pairs(tmp_path / name)
+
+
+def test_a_missing_file_is_said_to_be_missing(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="no such file"):
+        read_pairs(tmp_path / "pairs.json")
+
+
+def test_drafts_are_paired_in_their_order_with_grounded_findings_before_findings(tmp_path: Path) -> None:
+    drafts = lines(
+        tmp_path / "drafts.jsonl",
+        {"sample_id": "b", "report": [{"text": "Nodule.", "boxes": [BOX]}], "raw": "...", "model": "m", "seconds": 1},
+        {"sample_id": "a", "report": "Lungs are clear."},
+    )
+    manifest = lines(
+        tmp_path / "manifest.jsonl",
+        {"sample_id": "a", "grounded_findings": None, "findings": "Clear.", "frontal": "a.png"},
+        {"sample_id": "b", "grounded_findings": [{"text": "Mass.", "boxes": None}], "findings": "A mass."},
+    )
+    pairs = read_candidates_and_references(drafts, manifest)
+    assert [pair.sample_id for pair in pairs] == ["b", "a"]
+    assert [pair.reference for pair in pairs] == [[Sentence(text="Mass.")], "Clear."]
+    assert (pairs.read, pairs.skipped) == (2, 0)
+
+
+def test_records_without_a_reference_and_of_other_splits_are_skipped_and_counted(tmp_path: Path) -> None:
+    drafts = lines(tmp_path / "drafts.jsonl", {"sample_id": "a", "report": []})
+    manifest = lines(
+        tmp_path / "manifest.jsonl",
+        {"sample_id": "a", "findings": "Clear.", "split": "test"},
+        {"sample_id": "b", "findings": "Clear.", "split": "train"},
+        {"sample_id": "c", "findings": None, "split": "test"},
+    )
+    pairs = read_candidates_and_references(drafts, manifest)
+    assert (len(pairs), pairs.read, pairs.skipped) == (1, 3, 2)
+
+
+@given(
+    drafted=st.sets(st.integers(0, 9).map(str), min_size=1),
+    recorded=st.sets(st.integers(0, 9).map(str), min_size=1),
+)
+def test_every_id_without_a_counterpart_is_an_error(
+    drafted: set[str], recorded: set[str], tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    folder = tmp_path_factory.mktemp("match")
+    drafts = lines(folder / "drafts.jsonl", *({"sample_id": key, "report": "Clear."} for key in sorted(drafted)))
+    manifest = lines(folder / "manifest.jsonl", *({"sample_id": key, "findings": "Clear."} for key in sorted(recorded)))
+    if drafted == recorded:
+        assert len(read_candidates_and_references(drafts, manifest)) == len(drafted)
+        return
+    alone = sorted(drafted - recorded) or sorted(recorded - drafted)
+    with pytest.raises(InputError) as caught:
+        read_candidates_and_references(drafts, manifest)
+    assert f"{len(alone)} {'candidate' if drafted - recorded else 'reference'}" in str(caught.value)
+    assert ", ".join(alone[:5]) in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("draft", "record", "message"),
+    [
+        ({"report": "Clear."}, {"sample_id": "a", "findings": "x"}, "drafts.jsonl, line 1, field 'sample_id': "),
+        ({"sample_id": "a"}, {"sample_id": "a", "findings": "x"}, "drafts.jsonl, line 1, field 'report': missing"),
+        ({"sample_id": "a", "report": 3}, {"sample_id": "a", "findings": "x"}, "field 'report': expected a list of"),
+        (
+            {"sample_id": "a", "report": [{"text": "A.", "boxes": [BOX | {"y_max": -1}]}]},
+            {"sample_id": "a", "findings": "x"},
+            "drafts.jsonl, line 1, field 'report[0].boxes[0].y_max': ",
+        ),
+        (
+            {"sample_id": "a", "report": "Clear."},
+            {"sample_id": "a", "finding": "x"},
+            "manifest.jsonl, line 1: missing; expected one of grounded_findings, findings, report",
+        ),
+        (
+            {"sample_id": "a", "report": "Clear."},
+            {"sample_id": "a", "findings": None},
+            "1 candidate (a) without a reference in ",
+        ),
+    ],
+)
+def test_a_fault_in_drafts_or_references_is_one_line_with_its_place(
+    draft: dict[str, Any], record: dict[str, Any], message: str, tmp_path: Path
+) -> None:
+    with pytest.raises(InputError) as caught:
+        read_candidates_and_references(
+            lines(tmp_path / "drafts.jsonl", draft), lines(tmp_path / "manifest.jsonl", record)
+        )
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_draft_that_stands_twice_is_an_error(tmp_path: Path) -> None:
+    draft = {"sample_id": "a", "report": "Clear."}
+    drafts = lines(tmp_path / "drafts.jsonl", draft, draft)
+    with pytest.raises(InputError, match=r"line 2, field 'sample_id': 'a' stands twice, first at line 1"):
+        read_candidates_and_references(drafts, lines(tmp_path / "m.jsonl", {"sample_id": "a", "findings": "x"}))

@@ -1,0 +1,104 @@
+import math
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from radfact.errors import InputError
+from radfact.jsonl import dumps, read_json, read_jsonl, write_json, write_jsonl
+
+json_values = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**53), 2**53)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=8,
+)
+# Half of a surrogate pair is no text that a UTF-8 file could hold.
+encodable = st.text(alphabet=st.characters(codec="utf-8"))
+
+
+@given(rows=st.lists(st.dictionaries(encodable, encodable | st.integers() | st.none(), max_size=4), max_size=5))
+def test_rows_come_back_as_written(rows: list[dict[str, object]], tmp_path_factory: pytest.TempPathFactory) -> None:
+    path = tmp_path_factory.mktemp("rows") / "rows.jsonl"
+    assert write_jsonl(path, rows) == len(rows)
+    assert [row for _, row in read_jsonl(path)] == rows
+
+
+@given(value=json_values)
+def test_one_line_of_json_has_no_line_end(value: object) -> None:
+    assert "\n" not in dumps(value)
+
+
+def test_lines_are_numbered_as_an_editor_numbers_them(tmp_path: Path) -> None:
+    path = tmp_path / "rows.jsonl"
+    path.write_text('{"a": "x\u2028y"}\n\n{"a": 2}\n', encoding="utf-8")
+    assert [line for line, _ in read_jsonl(path)] == [1, 3]
+
+
+def test_a_byte_order_mark_is_no_part_of_the_first_row(tmp_path: Path) -> None:
+    path = tmp_path / "rows.jsonl"
+    path.write_bytes(b'\xef\xbb\xbf{"a": 1}\n')
+    assert list(read_jsonl(path)) == [(1, {"a": 1})]
+
+
+@pytest.mark.parametrize("number", [math.nan, math.inf])
+def test_a_number_that_is_not_finite_leaves_the_old_file_alone(number: float, tmp_path: Path) -> None:
+    path = tmp_path / "scores.json"
+    write_json(path, {"point": 1})
+    with pytest.raises(ValueError, match="not JSON compliant"):
+        write_json(path, {"point": number})
+    assert read_json(path) == {"point": 1}
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_an_interrupted_write_leaves_nothing(tmp_path: Path) -> None:
+    def rows() -> Iterator[dict[str, int]]:
+        yield {"a": 1}
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        write_jsonl(tmp_path / "rows.jsonl", rows())
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_written_file_is_as_readable_as_any_other(tmp_path: Path) -> None:
+    (tmp_path / "other").touch()
+    write_json(tmp_path / "scores.json", {})
+    assert stat.S_IMODE((tmp_path / "scores.json").stat().st_mode) == stat.S_IMODE((tmp_path / "other").stat().st_mode)
+
+
+@pytest.mark.parametrize(
+    ("content", "where"),
+    [
+        (b'{"a": 1}\n{"a": \n', "line 2: not JSON"),
+        (b'{"a": 1}\n[1]\n', "line 2: expected one JSON object a line, found list"),
+        (b'{"a": "\xff"}\n', "not UTF-8 text (byte 7)"),
+        (b"[" * 100_000, "line 1: not JSON that can be read"),
+        (b'{"a": ' + b"9" * 5_000 + b"}", "line 1: not JSON that can be read"),
+    ],
+)
+def test_what_cannot_be_read_is_named_with_its_line(content: bytes, where: str, tmp_path: Path) -> None:
+    path = tmp_path / "rows.jsonl"
+    path.write_bytes(content)
+    with pytest.raises(InputError) as caught:
+        list(read_jsonl(path))
+    assert str(path) in str(caught.value)
+    assert where in str(caught.value)
+
+
+def test_a_broken_document_is_named_with_the_line_of_the_fault(tmp_path: Path) -> None:
+    path = tmp_path / "pairs.json"
+    path.write_text('[\n  {"a": 1},\n  {"a" 2}\n]')
+    with pytest.raises(InputError, match="line 3: not JSON"):
+        read_json(path)
+
+
+def test_a_missing_file_is_said_to_be_missing(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="no such file"):
+        read_json(tmp_path / "nowhere.json")

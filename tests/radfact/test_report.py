@@ -1,0 +1,57 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from radfact.errors import InputError
+from radfact.report import Box, Sentence, parse_sentences
+
+shares = st.floats(0, 1)
+
+
+@given(x0=shares, y0=shares, x1=shares, y1=shares)
+def test_a_box_is_accepted_exactly_when_its_corners_are_in_order(x0: float, y0: float, x1: float, y1: float) -> None:
+    corners = {"x_min": x0, "y_min": y0, "x_max": x1, "y_max": y1}
+    if x0 <= x1 and y0 <= y1:
+        assert Box(**corners).as_tuple() == (x0, y0, x1, y1)
+    else:
+        with pytest.raises(ValidationError, match="corners are swapped"):
+            Box(**corners)
+
+
+@pytest.mark.parametrize("wrong", [-0.01, 1.01, float("nan"), float("inf")])
+def test_a_coordinate_outside_the_image_is_rejected(wrong: float) -> None:
+    with pytest.raises(ValidationError):
+        Box(x_min=0, y_min=0, x_max=wrong, y_max=1)
+
+
+def test_no_boxes_is_none_however_it_was_written() -> None:
+    assert Sentence.model_validate({"text": "Clear lungs.", "boxes": []}).boxes is None
+
+
+def test_a_mask_alone_locates_a_sentence() -> None:
+    sentence = Sentence.model_validate({"text": "Linear scar.", "masks": [{"size": [2, 2], "counts": [4]}]})
+    assert sentence.has_region
+
+
+def test_a_region_on_the_prior_image_does_not_locate_a_sentence() -> None:
+    box = Box(x_min=0, y_min=0, x_max=1, y_max=1)
+    assert not Sentence(text="Effusion has resolved.", prior_boxes=(box,)).has_region
+
+
+@pytest.mark.parametrize(
+    ("value", "field"),
+    [
+        ([{"boxes": None}], "report[0].text"),
+        ([{"text": "  "}], "report[0].text"),
+        ([{"text": "Nodule.", "box": []}], "report[0].box"),
+        ([{"text": "A."}, {"text": "B.", "boxes": [{"x_min": 0, "y_min": 0, "x_max": 2, "y_max": 1}]}], "x_max"),
+        ("Nodule.", "report"),
+    ],
+)
+def test_a_fault_is_named_by_the_path_of_its_field(value: object, field: str) -> None:
+    with pytest.raises(InputError) as caught:
+        parse_sentences(value, file="drafts.jsonl", line=7)
+    assert str(caught.value).startswith("drafts.jsonl, line 7, field 'report")
+    assert field in str(caught.value)
+    assert "\n" not in str(caught.value)

@@ -1,0 +1,129 @@
+import json
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from radfact.entailment import Failure, Question, Verdict
+from radfact.jsonl import read_json, read_jsonl
+from radfact.report import Box, Sentence
+from radfact.results import write_results
+from radfact.score import FIGURES, RadFact, Result
+
+
+class FirstPremise:
+    """Entails what begins with the letter of the first premise, and fails on what is 'bad'."""
+
+    name = "first premise"
+
+    def judge(self, questions: Sequence[Question]) -> list[Verdict | Failure]:
+        return [self._answer(question) for question in questions]
+
+    def _answer(self, question: Question) -> Verdict | Failure:
+        if question.hypothesis == "bad":
+            return Failure("no YAML")
+        if question.hypothesis[0] == question.premises[0][0]:
+            return Verdict("entailment", (0,), why="same letter")
+        return Verdict("not_entailment")
+
+    def describe(self) -> dict[str, Any]:
+        return {"name": self.name, "version": 1}
+
+    def account(self) -> dict[str, int]:
+        return {"calls": 1}
+
+
+LEFT = Box(x_min=0.5, y_min=0.0, x_max=1.0, y_max=1.0)
+
+
+@pytest.fixture
+def result() -> Result:
+    candidates = [[Sentence(text="nodule", boxes=(LEFT,)), Sentence(text="clear")], [Sentence(text="bad")]]
+    references = [[Sentence(text="no effusion", boxes=(LEFT,))], [Sentence(text="bone")]]
+    return RadFact(judge=FirstPremise()).score(candidates, references)
+
+
+def rows(path: Path) -> list[dict[str, Any]]:
+    return [row for _, row in read_jsonl(path)]
+
+
+def test_scores_hold_every_figure_the_judge_and_the_counts(result: Result, tmp_path: Path) -> None:
+    write_results(result, tmp_path, {})
+    scores = read_json(tmp_path / "scores.json")
+    assert list(scores) == ["figures", "judge", "counts"]
+    assert list(scores["figures"]) == list(FIGURES)
+    assert list(scores["figures"]["logical_f1"]) == [
+        "point", "low", "q25", "median", "q75", "high", "n", "direction",
+    ]  # fmt: skip
+    assert scores["judge"] == {"name": "first premise", "version": 1}
+    assert (scores["counts"]["samples"], scores["counts"]["left_out"]) == (2, 1)
+
+
+def test_a_sample_is_one_row_with_null_for_what_has_no_value(result: Result, tmp_path: Path) -> None:
+    write_results(result, tmp_path, {})
+    scored, left_out = rows(tmp_path / "samples.jsonl")
+    assert scored == {
+        "sample_id": "0",
+        "logical_precision": 0.5,
+        "logical_recall": 1.0,
+        "logical_f1": 2 / 3,
+        "grounding_precision": 1.0,
+        "grounding_recall": 1.0,
+        "grounding_f1": 1.0,
+        "spatial_precision": 1.0,
+        "spatial_recall": 1.0,
+        "spatial_f1": 1.0,
+        "candidate_sentences": 2,
+        "candidate_sentences_with_boxes": 1,
+        "reference_sentences": 1,
+        "reference_sentences_with_boxes": 1,
+        "failure": None,
+    }
+    assert [left_out[name] for name in FIGURES] == [None] * 9
+    assert left_out["failure"] == "no YAML"
+
+
+def test_a_sentence_is_one_row_that_can_be_drawn(result: Result, tmp_path: Path) -> None:
+    write_results(result, tmp_path, {})
+    nodule, clear, effusion, bad, _ = rows(tmp_path / "sentences.jsonl")
+    assert nodule == {
+        "sample_id": "0",
+        "side": "candidate",
+        "index": 0,
+        "text": "nodule",
+        "boxes": [{"x_min": 0.5, "y_min": 0.0, "x_max": 1.0, "y_max": 1.0}],
+        "status": "entailment",
+        "evidence": [0],
+        "spatial": "entailed",
+        "why": "same letter",
+    }
+    assert (clear["boxes"], clear["status"], clear["spatial"]) == (None, "not_entailment", "no_boxes")
+    assert effusion["side"] == "reference"
+    assert (bad["status"], bad["why"]) == (None, "no valid answer: no YAML")
+
+
+def test_a_run_is_written_as_given(result: Result, tmp_path: Path) -> None:
+    write_results(result, tmp_path, {"seed": 42, "seconds": 1.5})
+    assert read_json(tmp_path / "run.json") == {"seed": 42, "seconds": 1.5}
+
+
+def test_the_same_result_gives_the_same_bytes(result: Result, tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        write_results(result, tmp_path / name, {"seed": 42})
+    files = sorted(path.name for path in (tmp_path / "one").iterdir())
+    assert files == ["run.json", "samples.jsonl", "scores.json", "sentences.jsonl"]
+    assert all((tmp_path / "one" / name).read_bytes() == (tmp_path / "two" / name).read_bytes() for name in files)
+
+
+def test_an_unfinished_folder_has_no_scores(result: Result, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="not JSON compliant"):
+        write_results(result, tmp_path, {"seconds": math.nan})
+    assert not (tmp_path / "scores.json").exists()
+
+
+def test_a_set_without_samples_is_written_as_null_figures(tmp_path: Path) -> None:
+    write_results(RadFact(judge=FirstPremise()).score([], []), tmp_path, {})
+    text = (tmp_path / "scores.json").read_text()
+    assert {figure["point"] for figure in json.loads(text)["figures"].values()} == {None}

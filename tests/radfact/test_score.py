@@ -1,0 +1,285 @@
+import math
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from itertools import groupby
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from radfact.entailment import Failure, Question, Verdict
+from radfact.errors import InputError, RunFailed
+from radfact.files import Pair
+from radfact.report import Box, Report, Sentence
+from radfact.score import FIGURES, RadFact, SampleScore, SentenceScore
+
+Answer = Verdict | Failure
+NO = Verdict("not_entailment")
+LEFT, RIGHT = (0.5, 0.0, 1.0, 1.0), (0.0, 0.0, 0.5, 1.0)
+
+
+class Oracle:
+    """A judge that asks a function and remembers what it was asked."""
+
+    name = "oracle"
+
+    def __init__(self, answer: Callable[[Question], Answer]) -> None:
+        self.answer = answer
+        self.calls: list[list[Question]] = []
+
+    def judge(self, questions: Sequence[Question]) -> list[Answer]:
+        self.calls.append(list(questions))
+        return [self.answer(question) for question in questions]
+
+    def describe(self) -> dict[str, Any]:
+        return {"name": self.name}
+
+    def account(self) -> dict[str, int]:
+        return {"calls": len(self.calls)}
+
+
+def says(table: Mapping[str, Answer]) -> Oracle:
+    """A judge with an answer for each hypothesis; what is not in the table is not entailed."""
+    return Oracle(lambda question: table.get(question.hypothesis, NO))
+
+
+def verbatim(question: Question) -> Answer:
+    if question.hypothesis not in question.premises:
+        return NO
+    return Verdict("entailment", (question.premises.index(question.hypothesis),))
+
+
+def yes(*evidence: int) -> Verdict:
+    return Verdict("entailment", evidence)
+
+
+def located(text: str, *boxes: tuple[float, float, float, float]) -> Sentence:
+    return Sentence(text=text, boxes=tuple(Box(x_min=a, y_min=b, x_max=c, y_max=d) for a, b, c, d in boxes))
+
+
+def texts(*sentences: str) -> Report:
+    return [Sentence(text=text) for text in sentences]
+
+
+def only(judge: Oracle, candidate: Report, reference: Report, **options: Any) -> SampleScore:
+    (sample,) = RadFact(judge=judge, bootstrap=0, **options).score([Pair("1", candidate, reference)]).samples
+    return sample
+
+
+def sides(rows: Sequence[SentenceScore], side: str) -> list[SentenceScore]:
+    return [row for row in rows if row.side == side]
+
+
+def test_each_figure_divides_what_the_definition_says() -> None:
+    # Candidate: a is entailed in place, b entailed elsewhere, c located but not entailed, d entailed without boxes.
+    candidate: Report = [located("a", LEFT), located("b", LEFT), located("c", LEFT), *texts("d")]
+    reference: Report = [located("w", LEFT), located("x", RIGHT), *texts("y")]
+    judge = says({"a": yes(0), "b": yes(1), "d": yes(2), "w": yes(0)})
+    figures = only(judge, candidate, reference).figures
+    assert figures == pytest.approx(
+        {
+            "logical_precision": 3 / 4,
+            "logical_recall": 1 / 3,
+            "logical_f1": 2 * (3 / 4) * (1 / 3) / (3 / 4 + 1 / 3),
+            "grounding_precision": 1 / 2,
+            "grounding_recall": 1.0,
+            "grounding_f1": 2 / 3,
+            "spatial_precision": 1 / 3,
+            "spatial_recall": 1 / 2,
+            "spatial_f1": 2 / 5,
+        }
+    )
+
+
+def test_a_zero_denominator_has_no_value() -> None:
+    figures = only(says({"a": NO}), [located("a", LEFT)], texts("b")).figures
+    assert {name for name, value in figures.items() if math.isnan(value)} == {
+        "grounding_precision",
+        "grounding_recall",
+        "grounding_f1",
+        "spatial_recall",
+        "spatial_f1",
+    }
+
+
+def test_all_evidence_sentences_count_for_the_region() -> None:
+    whole = located("a", (0.0, 0.0, 1.0, 1.0))
+    reference: Report = [located("left", LEFT), located("right", RIGHT)]
+    one = RadFact(judge=says({"a": yes(0)}), bootstrap=0).score([[whole]], [reference])
+    both = RadFact(judge=says({"a": yes(0, 1)}), bootstrap=0).score([[whole]], [reference])
+    assert [one.sentences[0].spatial, both.sentences[0].spatial] == ["not_entailed", "entailed"]
+
+
+@pytest.mark.parametrize(
+    ("compat", "evidence", "spatial"), [("paper", (0,), "not_entailed"), ("exact", (0, 1), "entailed")]
+)
+def test_evidence_that_occurs_twice_means_the_first_or_all(
+    compat: Any, evidence: tuple[int, ...], spatial: str
+) -> None:
+    reference: Report = [located("Nodule.", RIGHT), located("nodule", LEFT)]
+    judge = says({"a": yes(1)})
+    row = RadFact(judge=judge, compat=compat, bootstrap=0).score([[located("a", LEFT)]], [reference]).sentences[0]
+    assert (row.evidence, row.spatial) == (evidence, spatial)
+
+
+def test_a_sentence_that_occurs_twice_is_judged_once_and_counted_twice() -> None:
+    judge = says({"a": yes(0)})
+    sample = only(judge, texts("a", "A.", "b"), texts("x"))
+    assert [question.hypothesis for question in judge.calls[0] if question.premises == ("x",)] == ["a", "b"]
+    assert sample.figures["logical_precision"] == 2 / 3
+
+
+@given(
+    reports=st.lists(st.tuples(*[st.lists(st.sampled_from(["a", "b", "c"]), max_size=3)] * 2), min_size=1, max_size=6)
+)
+def test_a_set_is_one_call_without_repeats_and_with_equal_premises_adjacent(
+    reports: list[tuple[list[str], list[str]]],
+) -> None:
+    judge = Oracle(verbatim)
+    RadFact(judge=judge, bootstrap=0).score([texts(*one) for one, _ in reports], [texts(*two) for _, two in reports])
+    asked = [question for call in judge.calls for question in call]
+    groups = [premises for premises, _ in groupby(asked, key=lambda question: question.premises)]
+    assert len(judge.calls) <= 1
+    assert len(asked) == len(set(asked))
+    assert len(groups) == len(set(groups))
+
+
+@given(
+    pairs=st.lists(
+        st.tuples(*[st.lists(st.sampled_from(["a", "b", "c", "d"]), min_size=1, max_size=4)] * 2),
+        min_size=1,
+        max_size=5,
+    )
+)
+def test_swapping_candidate_and_reference_swaps_precision_and_recall(pairs: list[tuple[list[str], list[str]]]) -> None:
+    ones, twos = [texts(*one) for one, _ in pairs], [texts(*two) for _, two in pairs]
+    metric = RadFact(judge=Oracle(verbatim), bootstrap=0)
+    there, back = metric.score(ones, twos).figures, metric.score(twos, ones).figures
+    assert there["logical_precision"] == back["logical_recall"]
+    assert there["logical_f1"] == back["logical_f1"]
+
+
+def test_a_report_against_itself_is_perfect() -> None:
+    report: Report = [located("a", LEFT), located("b", RIGHT), *texts("c")]
+    figures = RadFact(judge=Oracle(verbatim)).score([report], [report]).figures
+    assert {name: (figure.point, figure.low, figure.high) for name, figure in figures.items()} == dict.fromkeys(
+        FIGURES, (1.0, 1.0, 1.0)
+    )
+
+
+@pytest.mark.parametrize("empty", [[], ""])
+def test_nothing_follows_from_an_empty_report_and_nobody_is_asked(empty: Report) -> None:
+    judge = Oracle(verbatim)
+    figures = only(judge, empty, texts("a", "b")).figures
+    assert judge.calls == []
+    assert math.isnan(figures["logical_precision"])
+    assert figures["logical_recall"] == 0.0
+
+
+def test_the_f1_of_a_set_comes_from_its_precision_and_recall() -> None:
+    # Precisions 1 and 0, recalls 0 and 1: every sample has F1 0, the set has one half of each.
+    judge = says({"a": yes(0), "d": yes(0)})
+    result = RadFact(judge=judge, bootstrap=0).score([texts("a"), texts("c")], [texts("b"), texts("d")])
+    assert [sample.figures["logical_f1"] for sample in result.samples] == [0.0, 0.0]
+    assert result.figures["logical_f1"].point == 0.5
+
+
+def test_narratives_are_split_and_have_no_spatial_figures() -> None:
+    metric = RadFact(judge=Oracle(verbatim), bootstrap=10, splitter=lambda text: text.split("; "))
+    result = metric.score(["a; b", ""], [[located("a", LEFT)], "c"])
+    assert result.counts["candidate_sentences"] == 2
+    assert result.samples[0].figures["logical_precision"] == 0.5
+    assert all(result.figures[name].point is None for name in FIGURES if not name.startswith("logical"))
+
+
+def failing(question: Question) -> Answer:
+    return Failure("no YAML") if question.hypothesis == "bad" else verbatim(question)
+
+
+INVALID: Sequence[Callable[[Question], Answer]] = (
+    failing,
+    lambda question: Verdict("entailment") if question.hypothesis == "bad" else verbatim(question),
+    lambda question: yes(5) if question.hypothesis == "bad" else verbatim(question),
+)
+
+
+@pytest.mark.parametrize("answer", INVALID)
+def test_a_failed_judgement_leaves_its_sample_out_and_says_so(answer: Callable[[Question], Answer]) -> None:
+    result = RadFact(judge=Oracle(answer)).score([texts("a", "bad"), texts("a")], [texts("a"), texts("a")])
+    left_out, kept = result.samples
+    assert left_out.failure
+    assert all(math.isnan(value) for value in left_out.figures.values())
+    assert kept.failure is None
+    assert (result.figures["logical_precision"].point, result.figures["logical_precision"].n) == (1.0, 1)
+    assert (result.counts["left_out"], result.counts["failed_judgements"]) == (1, 1)
+    assert result.sentences[1].status is None
+
+
+def test_a_failed_judgement_may_count_as_not_entailed() -> None:
+    sample = only(Oracle(failing), texts("a", "bad"), texts("a"), on_failure="not-entailed")
+    assert (sample.failure, sample.figures["logical_precision"]) == (None, 0.5)
+
+
+def test_a_failed_judgement_may_stop_the_run() -> None:
+    with pytest.raises(RunFailed, match=r"1 of 3 judgements .* no YAML"):
+        only(Oracle(failing), texts("a", "bad"), texts("a"), on_failure="stop")
+
+
+def test_a_judge_that_loses_answers_stops_the_run() -> None:
+    class Lossy(Oracle):
+        def judge(self, questions: Sequence[Question]) -> list[Answer]:
+            return super().judge(questions)[1:]
+
+    with pytest.raises(RunFailed, match="gave 1 answers to 2 questions"):
+        only(Lossy(verbatim), texts("a"), texts("b"))
+
+
+def test_sentences_stand_in_the_order_of_their_reports() -> None:
+    result = RadFact(judge=Oracle(verbatim), bootstrap=0).score([texts("b", "a")], [texts("a", "c")])
+    assert [(row.side, row.index, row.text, row.status) for row in result.sentences] == [
+        ("candidate", 0, "b", "not_entailment"),
+        ("candidate", 1, "a", "entailment"),
+        ("reference", 0, "a", "entailment"),
+        ("reference", 1, "c", "not_entailment"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("options", "field"),
+    [
+        ({"compat": "papre"}, "compat"),
+        ({"on_failure": "ignore"}, "on_failure"),
+        ({"threshold": 1.5}, "threshold"),
+        ({"threshold": math.nan}, "threshold"),
+        ({"bootstrap": -1}, "bootstrap"),
+        ({"seed": -1}, "seed"),
+    ],
+)
+def test_an_impossible_option_is_named(options: dict[str, Any], field: str) -> None:
+    with pytest.raises(InputError, match=f"field '{field}': expected"):
+        RadFact(judge=Oracle(verbatim), **options)
+
+
+def test_lists_of_different_lengths_are_rejected() -> None:
+    with pytest.raises(InputError, match="1 candidates but 2 references"):
+        RadFact(judge=Oracle(verbatim)).score([texts("a")], [texts("a"), texts("b")])
+
+
+def test_an_id_that_stands_twice_is_rejected() -> None:
+    with pytest.raises(InputError, match="'1' stands twice"):
+        RadFact(judge=Oracle(verbatim)).score([Pair("1", [], []), Pair("1", [], [])])
+
+
+def test_the_samples_as_a_frame() -> None:
+    pandas = pytest.importorskip("pandas")
+    frame = RadFact(judge=Oracle(verbatim)).score([Pair("x", texts("a"), texts("a"))]).to_frame()
+    assert isinstance(frame, pandas.DataFrame)
+    assert frame.loc["x", "logical_f1"] == 1.0
+
+
+def test_without_pandas_the_frame_says_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    result = RadFact(judge=Oracle(verbatim)).score([texts("a")], [texts("a")])
+    with pytest.raises(ImportError, match="pandas"):
+        result.to_frame()

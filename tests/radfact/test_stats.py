@@ -1,0 +1,86 @@
+import math
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from radfact.stats import Summary, harmonic_mean, summarise
+
+shares = st.floats(0, 1) | st.just(math.nan)
+
+
+def by_the_book(precision: Sequence[float], recall: Sequence[float], seed: int, replicates: int) -> list[list[float]]:
+    """Rows low, q25, median, q75, high of precision, recall and F1, computed replicate by replicate."""
+    generator = np.random.default_rng(seed)
+    drawn = []
+    for _ in range(replicates):
+        sample = generator.choice(len(precision), len(precision), replace=True)
+        means = [np.nanmean(np.array(values)[sample]) for values in (precision, recall)]
+        drawn.append([*means, harmonic_mean(*means)])
+    return np.nanquantile(drawn, [0.025, 0.25, 0.5, 0.75, 0.975], axis=0).T.tolist()
+
+
+def spread(summary: Summary) -> list[float | None]:
+    return [summary.low, summary.q25, summary.median, summary.q75, summary.high]
+
+
+@pytest.mark.filterwarnings("ignore:Mean of empty slice")
+@given(
+    samples=st.lists(st.tuples(shares, shares), min_size=1, max_size=12).filter(
+        lambda rows: all(not all(math.isnan(value) for value in column) for column in zip(*rows, strict=True))
+    ),
+    seed=st.integers(0, 2**32 - 1),
+)
+def test_intervals_are_those_of_replicates_drawn_one_by_one(samples: list[tuple[float, float]], seed: int) -> None:
+    precision, recall = (list(column) for column in zip(*samples, strict=True))
+    found = summarise({"p": precision, "r": recall}, f1={"f": ("p", "r")}, replicates=20, seed=seed)
+    wanted = by_the_book(precision, recall, seed, 20)
+    for name, row in zip(("p", "r", "f"), wanted, strict=True):
+        if np.isnan(row).all():
+            assert spread(found[name]) == [None] * 5
+        else:
+            assert spread(found[name]) == pytest.approx(row, abs=1e-12)
+
+
+def test_the_point_of_an_f1_comes_from_the_means_of_the_set() -> None:
+    found = summarise({"p": [1.0, 0.0], "r": [0.0, 1.0]}, f1={"f": ("p", "r")}, replicates=0)
+    assert found["f"].point == 0.5
+
+
+def test_samples_without_a_value_are_left_out_of_the_mean_and_of_n() -> None:
+    found = summarise({"p": [1.0, math.nan, 0.5], "r": [math.nan, 1.0, 0.5]}, f1={"f": ("p", "r")}, replicates=0)
+    assert (found["p"].point, found["p"].n) == (0.75, 2)
+    assert found["f"].n == 1
+
+
+def test_a_figure_that_no_sample_has_is_null_and_so_is_its_f1() -> None:
+    found = summarise({"p": [math.nan, math.nan], "r": [1.0, 1.0]}, f1={"f": ("p", "r")})
+    assert found["p"] == found["f"] == Summary(None)
+
+
+def test_no_samples_give_null_figures() -> None:
+    assert summarise({"p": [], "r": []}, f1={"f": ("p", "r")})["p"] == Summary(None)
+
+
+def test_without_replicates_there_is_a_point_and_no_interval() -> None:
+    assert summarise({"p": [0.25]}, replicates=0)["p"] == Summary(0.25, n=1)
+
+
+@given(precision=st.floats(0, 1), recall=st.floats(0, 1))
+def test_a_harmonic_mean_lies_between_its_parts(precision: float, recall: float) -> None:
+    low, high = sorted((precision, recall))
+    assert low - 1e-12 <= harmonic_mean(precision, recall) <= high + 1e-12
+
+
+def test_the_harmonic_mean_of_two_zeros_is_zero() -> None:
+    assert harmonic_mean(0.0, 0.0) == 0.0
+
+
+def test_golden_interval_of_ten_samples() -> None:
+    # Origin, with numpy 2.4: g = default_rng(42); v = arange(10) / 10;
+    # quantile([v[g.choice(10, 10)].mean() for _ in range(500)], [.025, .25, .5, .75, .975])
+    found = summarise({"p": [share / 10 for share in range(10)]})["p"]
+    assert found.point == pytest.approx(0.45)
+    assert spread(found) == pytest.approx([0.28, 0.39, 0.44, 0.51, 0.63])
