@@ -1,0 +1,288 @@
+"""The ontology of chest-radiograph findings: read from YAML, checked, and turned into a lexicon of phrases."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from radfact.errors import InputError
+from radfact.jsonl import read_text
+
+DEFAULT_PATH = Path(__file__).with_name("ontology.yaml")
+
+Entry = tuple[str, str]
+"""(kind, id): what a phrase means, for example ("finding", "nodule") or ("side", "left")."""
+
+_TOKEN = re.compile(r"\d+(?:\.\d+)?|[a-z]+(?:'[a-z]+)?|[,;:.()?]")
+_AMERICAN = (("oedema", "edema"), ("haem", "hem"), ("oesoph", "esoph"), ("tumour", "tumor"), ("centre", "center"))
+_IRREGULAR = {
+    "apices": "apex",
+    "bullae": "bulla",
+    "hemithoraces": "hemithorax",
+    "hila": "hilum",
+    "metastases": "metastasis",
+    "pneumothoraces": "pneumothorax",
+    "vertebrae": "vertebra",
+    "visualised": "visualized",
+}
+_SECTIONS = (
+    "findings",
+    "structures",
+    "sides",
+    "zones",
+    "severity",
+    "change",
+    "descriptors",
+    "positions",
+    "cues",
+    "filler",
+)
+
+
+def lemma(token: str) -> str:
+    """The dictionary form of a lower-case word: American spelling, singular."""
+    for british, american in _AMERICAN:
+        token = token.replace(british, american)
+    if token in _IRREGULAR:
+        return _IRREGULAR[token]
+    if len(token) > 4 and token.endswith("ies"):
+        return token[:-3] + "y"
+    if token.endswith("sses"):
+        return token[:-2]
+    if len(token) > 3 and token.endswith("s") and not token.endswith(("ss", "us", "is")):
+        return token[:-1]
+    return token
+
+
+def lemmas(text: str) -> list[tuple[str, int, int]]:
+    """Words, numbers and punctuation of `text` as (lemma, first character, end)."""
+    return [(lemma(m[0]), m.start(), m.end()) for m in _TOKEN.finditer(text.lower())]
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """A node of the ontology; `ancestors` holds itself and everything it is a case of."""
+
+    id: str
+    ancestors: frozenset[str]
+    denies: frozenset[str]
+    exhaustive: tuple[str, ...]
+    midline: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Structure:
+    """A part of the anatomy, the findings that its being normal, clear or acutely normal denies, and its states."""
+
+    id: str
+    abnormal: str
+    clear: str
+    acute: str
+    states: Mapping[tuple[str, ...], str]
+    normal: frozenset[tuple[str, ...]]
+
+
+@dataclass(frozen=True, eq=False)
+class Ontology:
+    """Findings, structures and the lexicon: lemmas of a phrase to everything that it can mean."""
+
+    version: str
+    sha256: str
+    findings: Mapping[str, Finding]
+    structures: Mapping[str, Structure]
+    lexicon: Mapping[str, tuple[tuple[tuple[str, ...], dict[str, str]], ...]]
+    places: Mapping[str, tuple[str, str]]
+    zone_whole: Mapping[str, str | None]
+    levels: Mapping[str, frozenset[int]]
+    entails: Mapping[str, frozenset[str]]
+
+    def is_a(self, special: str, general: str) -> bool:
+        """Whether every `special` is also a `general`."""
+        finding = self.findings.get(special)
+        return special == general if finding is None else general in finding.ancestors
+
+    def denied_by(self, absent: str, finding: str) -> bool:
+        """Whether the absence of `absent` rules `finding` out."""
+        if self.is_a(finding, absent):
+            return True
+        node = self.findings.get(absent)
+        return node is not None and any(self.denied_by(other, finding) for other in node.denies)
+
+
+def _key(phrase: str) -> tuple[str, ...]:
+    return tuple(word for word, _, _ in lemmas(phrase))
+
+
+class _Builder:
+    """Collects the lexicon and reports the field of every fault."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.phrases: dict[tuple[str, ...], dict[str, str]] = {}
+
+    def fault(self, field: str, message: str) -> InputError:
+        return InputError(message, file=self.path, field=field)
+
+    def names(self, value: Any, field: str) -> list[str]:
+        if not isinstance(value, list) or not all(isinstance(name, str) for name in value):
+            raise self.fault(field, "expected a list of phrases (put the words no and on in quotes)")
+        return value
+
+    def add(self, kind: str, identity: str, names: Any, field: str) -> None:
+        for name in self.names(names, field):
+            meanings = self.phrases.setdefault(_key(name), {})
+            if meanings.setdefault(kind, identity) != identity and kind in ("finding", "structure"):
+                raise self.fault(field, f"'{name}' already means '{meanings[kind]}'")
+
+    def closure(self, parents: Mapping[str, list[str]], field: str) -> dict[str, frozenset[str]]:
+        closed: dict[str, frozenset[str]] = {}
+
+        def visit(node: str, path: tuple[str, ...]) -> frozenset[str]:
+            if node not in parents:
+                raise self.fault(f"{field}.{path[-1]}" if path else field, f"'{node}' is not defined")
+            if node in path:
+                raise self.fault(f"{field}.{node}", f"a circle: {' is a '.join((*path, node))}")
+            if node not in closed:
+                closed[node] = frozenset({node}).union(*(visit(parent, (*path, node)) for parent in parents[node]))
+            return closed[node]
+
+        for node in parents:
+            visit(node, ())
+        return closed
+
+
+def _findings(build: _Builder, data: Mapping[str, Any]) -> dict[str, Finding]:
+    for name, node in data.items():
+        field = f"findings.{name}"
+        if not isinstance(node, dict):
+            raise build.fault(field, "expected a mapping with names, is_a, ...")
+        if unknown := set(node) - {"names", "is_a", "denies", "exhaustive", "midline"}:
+            raise build.fault(field, f"unknown key '{min(unknown)}'")
+        build.add("finding", name, node.get("names", []), f"{field}.names")
+        for key in ("denies", "exhaustive"):
+            for other in build.names(node.get(key, []), f"{field}.{key}"):
+                if other not in data:
+                    raise build.fault(f"{field}.{key}", f"'{other}' is not defined")
+    parents = {name: build.names(node.get("is_a", []), f"findings.{name}.is_a") for name, node in data.items()}
+    return {
+        name: Finding(
+            name,
+            ancestors,
+            frozenset(data[name].get("denies", [])),
+            tuple(data[name].get("exhaustive", [])),
+            bool(data[name].get("midline", False)),
+        )
+        for name, ancestors in build.closure(parents, "findings").items()
+    }
+
+
+def _structures(build: _Builder, data: Mapping[str, Any], findings: Mapping[str, Finding]) -> dict[str, Structure]:
+    structures = {}
+    for name, node in data.items():
+        field = f"structures.{name}"
+        if not isinstance(node, dict) or "abnormal" not in node:
+            raise build.fault(field, "expected a mapping with names, abnormal, ...")
+        build.add("structure", name, node.get("names", []), f"{field}.names")
+        build.add("state", name, node.get("normal_words", []), f"{field}.normal_words")
+        states: dict[tuple[str, ...], str] = {}
+        for finding, words in node.get("states", {}).items():
+            build.add("state", name, words, f"{field}.states.{finding}")
+            states.update({_key(word): finding for word in words})
+        targets = [node["abnormal"], node.get("clear", node["abnormal"]), node.get("acute", node["abnormal"])]
+        for finding in (*targets, *states.values()):
+            if finding not in findings:
+                raise build.fault(field, f"'{finding}' is not defined under findings")
+        normal = frozenset(_key(word) for word in node.get("normal_words", []))
+        structures[name] = Structure(name, targets[0], targets[1], targets[2], states, normal)
+    return structures
+
+
+def _index(
+    phrases: Mapping[tuple[str, ...], dict[str, str]],
+) -> dict[str, tuple[tuple[tuple[str, ...], dict[str, str]], ...]]:
+    by_first: dict[str, list[tuple[tuple[str, ...], dict[str, str]]]] = {}
+    for words, meanings in phrases.items():
+        by_first.setdefault(words[0], []).append((words, meanings))
+    return {first: tuple(sorted(found, key=lambda x: -len(x[0]))) for first, found in by_first.items()}
+
+
+def load_ontology(path: Path | str = DEFAULT_PATH) -> Ontology:
+    """Read an ontology file.
+
+    Args:
+        path: a YAML file in the layout that the head of the packaged `ontology.yaml` explains.
+
+    Raises:
+        InputError: the file cannot be read, or names the field that is wrong.
+    """
+    import yaml
+
+    path, text = Path(path), read_text(path)
+    try:
+        data = yaml.load(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        raise InputError("not YAML", file=path, line=None if mark is None else mark.line + 1) from None
+    build = _Builder(path)
+    if not isinstance(data, dict):
+        raise build.fault("findings", "expected a mapping of sections")
+    for section in _SECTIONS:
+        if section not in data:
+            raise build.fault(section, "this section is missing")
+    findings = _findings(build, data["findings"])
+    structures = _structures(build, data["structures"], findings)
+    for kind in ("normal", "clear", "abnormal"):
+        build.add(kind, kind, data.get(f"{kind}_words", []), f"{kind}_words")
+    for side, names in data["sides"].items():
+        build.add("side", side, names, f"sides.{side}")
+    places = _places(build, data.get("places", []))
+    for section, kind in (
+        ("zones", "zone"),
+        ("severity", "severity"),
+        ("change", "change"),
+        ("descriptors", "detail"),
+        ("positions", "detail"),
+    ):
+        for name, node in data[section].items():
+            build.add(kind, name, node["names"], f"{section}.{name}.names")
+    for cue, names in data["cues"].items():
+        build.add(cue, cue, names, f"cues.{cue}")
+    build.add("filler", "filler", data["filler"], "filler")
+    zone_whole = {name: node.get("whole") for name, node in data["zones"].items()}
+    graph = {name: list(node.get("entails", [])) for name, node in data["change"].items()}
+    graph |= {
+        name: list(node.get("implies", []))
+        for part in ("descriptors", "positions")
+        for name, node in data[part].items()
+    }
+    return Ontology(
+        version=str(data.get("version", "")),
+        sha256=hashlib.sha256(text.encode()).hexdigest(),
+        findings=findings,
+        structures=structures,
+        lexicon=_index(build.phrases),
+        places=places,
+        zone_whole=zone_whole,
+        levels={name: frozenset(node["levels"]) for name, node in data["severity"].items()},
+        entails=build.closure(graph, "change"),
+    )
+
+
+def _places(build: _Builder, data: Iterable[Mapping[str, Any]]) -> dict[str, tuple[str, str]]:
+    places = {}
+    for index, node in enumerate(data):
+        name = f"place_{index}"
+        build.add("place", name, node["names"], f"places[{index}].names")
+        places[name] = (str(node["side"]), str(node["zone"]))
+    return places
+
+
+@cache
+def default_ontology() -> Ontology:
+    """The packaged ontology, read once."""
+    return load_ontology()
