@@ -20,7 +20,13 @@ def box(x_min: float, y_min: float, x_max: float, y_max: float) -> dict[str, flo
 
 
 def sentence(sample_id: str, side: str, index: int, text: str, **fields: Any) -> dict[str, Any]:
-    row = {"boxes": None, "status": "not_entailment", "evidence": [], "spatial": "no_boxes", "why": None}
+    row: dict[str, Any] = {
+        "boxes": None,
+        "status": "not_entailment",
+        "evidence": [],
+        "spatial": "no_boxes",
+        "why": None,
+    }
     return {"sample_id": sample_id, "side": side, "index": index, "text": text, **row, **fields}
 
 
