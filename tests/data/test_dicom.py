@@ -1,0 +1,230 @@
+from __future__ import annotations
+
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from data.dicom import dicom_to_png, example_radiograph
+from radfact.errors import InputError
+
+pydicom = pytest.importorskip("pydicom")
+pytest.importorskip("SimpleITK")
+
+RAMP = np.add.outer(np.arange(24), 2 * np.arange(32))  # brighter to the right and down
+
+
+def write_dicom(path: Path, pixels: np.ndarray | None, *, stored: int | None = None, **fields: Any) -> Path:
+    from pydicom.dataset import FileDataset, FileMetaDataset
+    from pydicom.uid import DigitalXRayImageStorageForPresentation, ExplicitVRLittleEndian, generate_uid
+
+    meta = FileMetaDataset()
+    meta.TransferSyntaxUID = fields.pop("TransferSyntaxUID", ExplicitVRLittleEndian)
+    meta.MediaStorageSOPClassUID = DigitalXRayImageStorageForPresentation
+    meta.MediaStorageSOPInstanceUID = generate_uid()
+    dataset = FileDataset(str(path), {}, file_meta=meta, preamble=b"\0" * 128)
+    dataset.SOPClassUID, dataset.SOPInstanceUID = meta.MediaStorageSOPClassUID, meta.MediaStorageSOPInstanceUID
+    dataset.Modality = "DX"
+    if pixels is not None:
+        dataset.SamplesPerPixel, dataset.PhotometricInterpretation = 1, "MONOCHROME2"
+        dataset.Rows, dataset.Columns = pixels.shape[:2]
+        dataset.BitsAllocated = 8 * pixels.itemsize
+        dataset.BitsStored = stored or dataset.BitsAllocated
+        dataset.HighBit = dataset.BitsStored - 1
+        dataset.PixelRepresentation = int(pixels.dtype.kind == "i")
+        dataset.PixelData = pixels.tobytes()
+        dataset["PixelData"].VR = "OW" if meta.TransferSyntaxUID == ExplicitVRLittleEndian else "OB"
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # some of these files are wrong on purpose
+        for name, value in fields.items():
+            setattr(dataset, name, value)
+        dataset.save_as(path)
+    return path
+
+
+def convert(source: Path, size: int = 48) -> np.ndarray:
+    target = source.with_suffix(".png")
+    dicom_to_png(source, target, size)
+    with Image.open(target) as image:
+        assert image.mode == "L"
+        return np.asarray(image).astype(int)
+
+
+@pytest.mark.parametrize("photometric", ["MONOCHROME1", "MONOCHROME2"])
+@pytest.mark.parametrize(
+    ("dtype", "stored"), [("u1", 8), ("u2", 10), ("u2", 12), ("u2", 16), ("i2", 12), ("i2", 16), ("u4", 32)]
+)
+@pytest.mark.parametrize("slope", [None, 2.0, -0.5])
+def test_bright_is_where_a_viewer_shows_bright(
+    tmp_path: Path, photometric: str, dtype: str, stored: int, slope: float | None
+) -> None:
+    pixels = (RAMP - (40 if dtype[0] == "i" else 0)).astype(dtype)
+    rescale = {} if slope is None else {"RescaleSlope": slope, "RescaleIntercept": -7}
+    path = write_dicom(tmp_path / "a.dcm", pixels, stored=stored, PhotometricInterpretation=photometric, **rescale)
+    image = convert(path)
+    rising = (photometric == "MONOCHROME2") == ((slope or 1) > 0)
+    expected = (0, 255) if rising else (255, 0)
+    assert (image[0, 0], image[-1, -1]) == expected
+
+
+def test_high_bits_of_sixteen_are_kept(tmp_path: Path) -> None:
+    image = convert(write_dicom(tmp_path / "a.dcm", (RAMP * 700).astype("u2")), size=24)
+    np.testing.assert_allclose(image, RAMP * 255 / RAMP.max(), atol=1)
+
+
+def test_window_is_not_applied(tmp_path: Path) -> None:
+    plain = convert(write_dicom(tmp_path / "a.dcm", RAMP.astype("u2")))
+    windowed = convert(write_dicom(tmp_path / "b.dcm", RAMP.astype("u2"), WindowCenter=20, WindowWidth=4))
+    np.testing.assert_array_equal(plain, windowed)
+
+
+@pytest.mark.parametrize(
+    ("spacing", "shape"),
+    [
+        ({}, (48, 64)),
+        ({"PixelSpacing": [0.2, 0.2]}, (48, 64)),
+        ({"PixelSpacing": [0.4, 0.2]}, (72, 48)),
+        ({"ImagerPixelSpacing": [0.1, 0.2]}, (48, 128)),
+        ({"PixelAspectRatio": [2, 1]}, (72, 48)),
+        ({"PixelSpacing": [0, 0]}, (48, 64)),
+        ({"PixelSpacing": [0, 0], "ImagerPixelSpacing": [0.1, 0.2]}, (48, 128)),
+        ({"PixelSpacing": [1e-9, 1e-9]}, (48, 64)),
+    ],
+)
+def test_shorter_side_in_the_body_gets_the_size(
+    tmp_path: Path, spacing: dict[str, list[float]], shape: tuple[int, int]
+) -> None:
+    assert convert(write_dicom(tmp_path / "a.dcm", RAMP.astype("u2"), **spacing)).shape == shape
+
+
+@pytest.mark.parametrize("size", [11, 24, 48, 97])
+def test_resizing_does_not_shift(tmp_path: Path, size: int) -> None:
+    rows, columns = np.mgrid[-12:12, -16:16] + 0.5
+    image = convert(write_dicom(tmp_path / "a.dcm", (rows**2 + 3 * columns**2).astype("u2")), size)
+    np.testing.assert_allclose(image, image[::-1, ::-1], atol=1)
+
+
+def test_info_tells_sizes_and_storage(tmp_path: Path) -> None:
+    path = write_dicom(tmp_path / "a.dcm", RAMP.astype("u2"), stored=12, PhotometricInterpretation="MONOCHROME1")
+    info = dicom_to_png(path, tmp_path / "a.png", 48)
+    assert (info.width, info.height, info.source_width, info.source_height) == (64, 48, 32, 24)
+    assert (info.photometric, info.bits_stored) == ("MONOCHROME1", 12)
+
+
+@pytest.mark.parametrize(
+    ("fields", "field", "said"),
+    [
+        ({"NumberOfFrames": 2, "PixelData": RAMP.astype("u2").tobytes() * 2}, "NumberOfFrames", "2 frames"),
+        ({"SamplesPerPixel": 3, "PhotometricInterpretation": "RGB"}, "PhotometricInterpretation", "colour"),
+        ({"PhotometricInterpretation": "PALETTE COLOR"}, "PhotometricInterpretation", "colour"),
+        ({"PhotometricInterpretation": None}, "PhotometricInterpretation", "needs a value"),
+        ({"Rows": 0}, "Rows", "needs a value"),
+        ({"PixelData": RAMP.astype("u2").tobytes()[:-10]}, "PixelData", "1526 bytes of pixels where 1536 belong"),
+        ({"PixelSpacing": [0.1, 0]}, "PixelSpacing", "spacing"),
+        ({"PixelSpacing": [0.1, -0.1]}, "PixelSpacing", "spacing"),
+        ({"PixelSpacing": [0.1, 5]}, "PixelSpacing", "spacing"),
+        ({"Rows": 1, "Columns": 768}, None, "768 x 1 pixels"),
+        ({"TransferSyntaxUID": "1.2.840.10008.1.2.4.201"}, "TransferSyntaxUID", "High-Throughput"),
+        ({"TransferSyntaxUID": "1.2.3.4.5"}, "TransferSyntaxUID", "cannot be decoded"),
+        ({"PixelData": bytes(1536)}, None, "value 0"),
+    ],
+)
+def test_unusable_image_is_refused(
+    tmp_path: Path, fields: dict[str, Any], field: str | None, said: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    from pydicom.uid import UID
+
+    if "TransferSyntaxUID" in fields:
+        from pydicom.encaps import encapsulate
+
+        fields = {"TransferSyntaxUID": UID(fields["TransferSyntaxUID"]), "PixelData": encapsulate([b"\0" * 100])}
+    path = write_dicom(tmp_path / "a.dcm", RAMP.astype("u2"), **fields)
+    with pytest.raises(InputError, match=said) as caught:
+        convert(path)
+    assert (caught.value.file, caught.value.field) == (path, field)
+    assert "\n" not in str(caught.value)
+    assert [p.name for p in tmp_path.iterdir()] == ["a.dcm"]
+    assert capfd.readouterr() == ("", "")
+
+
+def test_dicom_without_pixels_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="without pixels"):
+        convert(write_dicom(tmp_path / "a.dcm", None))
+
+
+@pytest.mark.parametrize(
+    ("content", "said"), [(None, "no such file"), (b"", "not a DICOM"), (b"\x89PNG" * 100, "not a DICOM")]
+)
+def test_other_file_is_refused(tmp_path: Path, content: bytes | None, said: str) -> None:
+    path = tmp_path / "a.dcm"
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(InputError, match=said):
+        convert(path)
+
+
+def real_film(name: str) -> Path:
+    try:
+        return example_radiograph().with_name(name)
+    except InputError as error:
+        pytest.skip(str(error))
+
+
+@pytest.fixture(scope="module")
+def film() -> np.ndarray:
+    import tempfile
+
+    with tempfile.TemporaryDirectory() as folder:
+        dicom_to_png(real_film("RG1_UNCR.dcm"), Path(folder) / "film.png")
+        with Image.open(Path(folder) / "film.png") as image:
+            return np.asarray(image).astype(int)
+
+
+def test_lungs_of_the_real_film_are_dark_and_its_spine_bright(film: np.ndarray) -> None:
+    assert film.shape == (550, 518)
+    assert (film.min(), film.max()) == (0, 255)
+    # Places read off the picture: both upper lungs, and the mediastinum between them.
+    right_lung, left_lung, mediastinum = film[70:110, 120:170], film[70:110, 340:390], film[150:250, 240:270]
+    assert max(right_lung.mean(), left_lung.mean()) < 170
+    assert mediastinum.mean() > 200
+
+
+@pytest.mark.parametrize(("compressed", "plain"), [("RG1_J2KR.dcm", "RG1_UNCR.dcm"), ("RG1_J2KI.dcm", "RG1_UNCI.dcm")])
+def test_compressed_film_is_the_same(tmp_path: Path, compressed: str, plain: str) -> None:
+    for name in (compressed, plain):
+        dicom_to_png(real_film(name), tmp_path / f"{name}.png")
+    assert (tmp_path / f"{compressed}.png").read_bytes() == (tmp_path / f"{plain}.png").read_bytes()
+
+
+@pytest.mark.parametrize("name", ["RG1_UNCR.dcm", "RG1_J2KI.dcm"])
+@pytest.mark.parametrize("share", [0.02, 0.9])
+def test_half_downloaded_film_is_refused(tmp_path: Path, name: str, share: float) -> None:
+    content = real_film(name).read_bytes()
+    (tmp_path / "a.dcm").write_bytes(content[: int(len(content) * share)])
+    with pytest.raises(InputError, match="cut off"):
+        convert(tmp_path / "a.dcm")
+
+
+def test_damaged_codestream_is_refused_without_noise(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    from pydicom.encaps import encapsulate, generate_frames
+
+    dataset = pydicom.dcmread(real_film("RG1_J2KI.dcm"))
+    [frame] = generate_frames(dataset.PixelData, number_of_frames=1)
+    dataset.PixelData = encapsulate([frame[: len(frame) // 2]])
+    dataset.save_as(tmp_path / "a.dcm")
+    with pytest.raises(InputError, match="JPEG 2000"):
+        convert(tmp_path / "a.dcm")
+    assert capfd.readouterr() == ("", "")
+
+
+def test_failure_keeps_the_png_of_before(tmp_path: Path) -> None:
+    path = write_dicom(tmp_path / "a.dcm", RAMP.astype("u2"))
+    convert(path)
+    before = path.with_suffix(".png").read_bytes()
+    write_dicom(path, np.zeros((24, 32), "u2"))
+    with pytest.raises(InputError, match="no image"):
+        convert(path)
+    assert path.with_suffix(".png").read_bytes() == before
