@@ -57,10 +57,8 @@ MANUAL = "\n".join(
 _NO_JUDGE = (
     "no judge is named: give --judge offline or --judge PROVIDER:MODEL (for example openai:MODEL), or set RADFACT_JUDGE"
 )
-_OFFLINE_NOTE = (
-    "The offline judge works by rules, without a language model: its figures are not comparable with RadFact-Llama3."
-)
 _LISTED = 10
+_INTERRUPTED = 130  # what Typer makes of Ctrl-C
 
 app = typer.Typer(
     help=MANUAL,
@@ -100,6 +98,13 @@ def score(
         str | None, typer.Option(envvar="RADFACT_JUDGE", help="Who judges: offline, or PROVIDER:MODEL. No default.")
     ] = None,
     base_url: Annotated[str | None, typer.Option(help="Address of an OpenAI-compatible server.")] = None,
+    few_shots: Annotated[
+        Path | None, typer.Option(help="Few-shot examples in the published layout, instead of our own.")
+    ] = None,
+    concurrency: Annotated[int | None, typer.Option(help="Calls in flight to a language model.")] = None,
+    model_arg: Annotated[
+        list[str] | None, typer.Option(metavar="KEY=VALUE", help="One more argument of the model; may be repeated.")
+    ] = None,
     compat: Annotated[
         _Compat, typer.Option(help="paper: as the published implementation computes; exact: without its resolution.")
     ] = _Compat.PAPER,
@@ -142,7 +147,8 @@ def score(
         if path is not None and not path.is_file():
             raise InputError("no such file", file=path)
     _make_folder(out)
-    loaded = load_judge(judge, base_url=base_url, cache=out / "cache")
+    model_args = _model_args(model_arg or [], few_shots, concurrency)
+    loaded = load_judge(judge, base_url=base_url, model_args=model_args, cache=out / "cache")
     metric = RadFact(
         judge=loaded,
         compat=compat.value,
@@ -151,7 +157,7 @@ def score(
         bootstrap=bootstrap,
         seed=seed,
     )
-    console.print(f"{len(read)} pairs from {read.read} records, {read.skipped} skipped", highlight=False)
+    console.print(f"records read: {read.read}, skipped: {read.skipped}, pairs: {len(read)}", highlight=False)
     result = metric.score(read)
     options: dict[str, Any] = {
         "compat": compat.value,
@@ -161,14 +167,14 @@ def score(
         "bootstrap": bootstrap,
         "seed": seed,
     }
-    inputs = {"read": read.read, "skipped": read.skipped}
-    run = _run_record(loaded, options, inputs, time.monotonic() - started)
-    write_results(result, out, run)
-    notes = [*(note or []), *([_OFFLINE_NOTE] if loaded.name == "offline" else [])]
-    page = write_page(out, manifest=manifest or references, notes=notes, unscored=unscored)
-    _show(console, result, loaded, compat.value)
-    if loaded.name == "offline":
-        console.print(_OFFLINE_NOTE, style="yellow")
+    inputs = {
+        "files": [str(path) for path in (pairs, candidates, references) if path is not None],
+        "read": read.read,
+        "skipped": read.skipped,
+    }
+    write_results(result, out, _run_record(loaded, options, inputs, time.monotonic() - started))
+    page = write_page(out, manifest=manifest or references, notes=note or [], unscored=unscored)
+    _show(console, result, f"RadFact, judge {loaded.name}, {compat.value} mode")
     console.print(f"Read the studies in {page}", highlight=False, markup=False, soft_wrap=True)
     if result.counts["left_out"]:
         raise typer.Exit(ExitCode.SAMPLES_LEFT_OUT)
@@ -192,6 +198,10 @@ def main() -> None:
     """Entry point: what went wrong is one line on standard error and the exit code, never a traceback."""
     try:
         app()
+    except SystemExit as stop:
+        if stop.code != _INTERRUPTED:
+            raise
+        _stop("interrupted; what was answered is kept, and the same command goes on from there", ExitCode.FAILED)
     except InputError as error:
         _stop(str(error), ExitCode.WRONG_INPUT)
     except RunFailed as error:
@@ -199,8 +209,6 @@ def main() -> None:
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""
         _stop(f"{where}{error.strerror or error}", ExitCode.FAILED)
-    except KeyboardInterrupt:
-        _stop("interrupted; the same command goes on from here", ExitCode.FAILED)
 
 
 def _stop(message: str, code: ExitCode) -> None:
@@ -246,7 +254,21 @@ def _make_folder(folder: Path) -> None:
         raise InputError("results folder cannot be written to", file=folder)
 
 
-def _run_record(judge: Judge, options: dict[str, Any], inputs: dict[str, int], seconds: float) -> dict[str, Any]:
+def _model_args(given: list[str], few_shots: Path | None, concurrency: int | None) -> dict[str, str]:
+    arguments = {}
+    for one in given:
+        key, equals, value = one.partition("=")
+        if not (key and equals):
+            raise InputError(f"expected KEY=VALUE, found '{one}'", field="--model-arg")
+        arguments[key] = value
+    if few_shots is not None:
+        arguments["few_shots"] = str(few_shots)
+    if concurrency is not None:
+        arguments["concurrency"] = str(concurrency)
+    return arguments
+
+
+def _run_record(judge: Judge, options: dict[str, Any], inputs: dict[str, Any], seconds: float) -> dict[str, Any]:
     import platform
     from importlib.metadata import version
 
@@ -261,8 +283,8 @@ def _run_record(judge: Judge, options: dict[str, Any], inputs: dict[str, int], s
     }
 
 
-def _show(console: Console, result: Result, judge: Judge, compat: str) -> None:
-    table = Table(title=f"RadFact, judge {escape(judge.name)}, {compat} mode", title_justify="left")
+def _show(console: Console, result: Result, title: str) -> None:
+    table = Table(title=escape(title), title_justify="left")
     for heading in ("figure", "point", "median", "95 % interval", "n"):
         table.add_column(heading, justify="left" if heading == "figure" else "right")
     for name, figure in result.figures.items():
@@ -276,6 +298,10 @@ def _show(console: Console, result: Result, judge: Judge, compat: str) -> None:
         f"{counts['judgements']} judgements, {counts['failed_judgements']} without a valid answer",
         highlight=False,
     )
+    # What a judge says of its own figures belongs beside them.
+    for key, lead in (("note", ""), ("few_shots_from", "Few-shot examples of the judge: ")):
+        if said := result.judge.get(key):
+            console.print(f"{lead}{said}", style="yellow", markup=False, highlight=False)
     left_out = [sample for sample in result.samples if sample.failure is not None]
     for sample in left_out[:_LISTED]:
         console.print(f"left out: {sample.sample_id}: {sample.failure}", style="red", markup=False, highlight=False)

@@ -14,6 +14,7 @@ from radfact.errors import InputError
 from radfact.jsonl import read_json
 
 Run = Callable[..., tuple[int, str, str]]
+LOAD_JUDGE = radfact.entailment.load_judge
 
 
 class Verbatim:
@@ -33,24 +34,24 @@ class Verbatim:
         return Verdict("not_entailment")
 
     def describe(self) -> dict[str, Any]:
-        return {"name": self.name}
+        return {"name": self.name} | ({"note": "Not comparable."} if self.name == "humble" else {})
 
     def account(self) -> dict[str, int]:
         return {"calls": 3, "failures": 1}
 
 
-def load_verbatim(name: str, *, base_url: str | None = None, cache: Path | None = None) -> Verbatim:
+def load_verbatim(name: str, *, base_url: str | None, model_args: dict[str, str], cache: Path) -> Verbatim:
     if name == "slow":
         raise KeyboardInterrupt
-    if name not in ("verbatim", "offline"):
-        raise InputError(f"unknown judge '{name}' at {base_url} with {cache}")
+    if name not in ("verbatim", "humble"):
+        raise InputError(f"unknown judge '{name}' at {base_url} with {model_args}, answers in {cache}")
     return Verbatim(name)
 
 
 @pytest.fixture
 def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Run:
     """Runs `radfact` with arguments in an empty folder and gives exit code, standard output and standard error."""
-    monkeypatch.setattr(radfact.entailment, "load_judge", load_verbatim, raising=False)
+    monkeypatch.setattr(radfact.entailment, "load_judge", load_verbatim)
     monkeypatch.delenv("RADFACT_JUDGE", raising=False)
     monkeypatch.setenv("COLUMNS", "200")
     monkeypatch.chdir(tmp_path)
@@ -85,7 +86,7 @@ def test_a_scored_file_leaves_a_results_folder_and_a_table(run: Run, pairs: str,
     }  # fmt: skip
     row = next(line for line in out.splitlines() if "logical_precision" in line)
     assert row.split()[3:8:2] == ["0.500", "0.500", "0.500"]
-    assert "1 pairs from 1 records, 0 skipped" in out
+    assert "records read: 1, skipped: 0, pairs: 1" in out
     assert "report.html" in out
 
 
@@ -101,7 +102,8 @@ def test_a_run_records_what_its_numbers_depend_on(run: Run, pairs: str, tmp_path
         "bootstrap": 3,
         "seed": 7,
     }
-    assert (record["calls"], record["failures"], record["input"]) == (3, 1, {"read": 1, "skipped": 0})
+    assert (record["calls"], record["failures"]) == (3, 1)
+    assert record["input"] == {"files": ["pairs.json"], "read": 1, "skipped": 0}
     assert {"python", "maira-radfact", "numpy"} <= set(record["versions"])
 
 
@@ -126,9 +128,24 @@ def test_no_judge_is_not_a_default(run: Run, pairs: str, tmp_path: Path) -> None
     assert not (tmp_path / "done").exists()
 
 
-def test_offline_figures_are_said_not_to_be_comparable(run: Run, pairs: str) -> None:
-    assert "not comparable with RadFact-Llama3" in run("score", pairs, "--judge", "offline")[1]
-    assert "not comparable" not in run("score", pairs, "--judge", "verbatim")[1]
+def test_what_a_judge_says_of_its_figures_stands_beside_them(run: Run, pairs: str) -> None:
+    assert "Not comparable." in run("score", pairs, "--judge", "humble")[1]
+
+
+def test_the_offline_judge_says_that_its_figures_are_not_comparable(
+    run: Run, pairs: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(radfact.entailment, "load_judge", LOAD_JUDGE)
+    code, out, _ = run("score", pairs, "--judge", "offline")
+    assert code == 0
+    assert "not comparable with RadFact-Llama3" in out
+
+
+def test_a_judge_gets_its_address_its_arguments_and_a_cache_in_the_results_folder(run: Run, pairs: str) -> None:
+    options = ["--base-url", "U", "--few-shots", "F", "--concurrency", "8", "--model-arg", "seed=1", "--out", "done"]
+    _, _, err = run("score", pairs, "--judge", "magic", *options)
+    arguments = {"seed": "1", "few_shots": "F", "concurrency": "8"}
+    assert f"at U with {arguments}, answers in {Path('done') / 'cache'}" in err
 
 
 def test_samples_left_out_are_listed_and_give_exit_code_3(run: Run, tmp_path: Path) -> None:
@@ -162,6 +179,10 @@ def test_grounded_refuses_a_narrative(run: Run, tmp_path: Path) -> None:
         (["--judge", "verbatim"], "expected either a file of pairs, or both --candidates and --references"),
         (["pairs.json", "--candidates", "x.jsonl", "--judge", "verbatim"], "expected either a file of pairs"),
         (["pairs.json", "--judge", "verbatim", "--threshold", "2"], "field 'threshold': expected a share"),
+        (
+            ["pairs.json", "--judge", "verbatim", "--model-arg", "seed"],
+            "'--model-arg': expected KEY=VALUE, found 'seed'",
+        ),
         (["pairs.json", "--judge", "verbatim", "--manifest", "m.jsonl"], "m.jsonl: no such file"),
         (["pairs.json", "--judge", "verbatim", "--out", "pairs.json"], "cannot be made a results folder"),
     ],

@@ -19,7 +19,8 @@ def by_the_book(precision: Sequence[float], recall: Sequence[float], seed: int, 
         sample = generator.choice(len(precision), len(precision), replace=True)
         means = [np.nanmean(np.array(values)[sample]) for values in (precision, recall)]
         drawn.append([*means, harmonic_mean(*means)])
-    return np.nanquantile(drawn, [0.025, 0.25, 0.5, 0.75, 0.975], axis=0).T.tolist()
+    rows: list[list[float]] = np.nanquantile(drawn, [0.025, 0.25, 0.5, 0.75, 0.975], axis=0).T.tolist()
+    return rows
 
 
 def spread(summary: Summary) -> list[float | None]:
