@@ -78,12 +78,15 @@ def dicom_to_png(source: Path, target: Path, size: int = 518) -> ImageInfo:
     """
     from PIL import Image
 
-    header = _read_header(source)
-    pixels = _decode(source, header)
-    if pixels.min() == pixels.max():
-        raise InputError(f"all pixels have the value {pixels.min():g}: there is no image in it", file=source)
-    resized = _resize(pixels, *_spacing(header, source), size, source)
+    with _damage_named(source):
+        header = _read_header(source)
+        spacing, bits_stored = _spacing(header, source), int(header.get("BitsStored") or header.BitsAllocated)
+        pixels = _decode(source, header)
+    resized = _resize(pixels, *spacing, size, source)
     low, high = float(resized.min()), float(resized.max())
+    # The first test is for a constant film, of which resampling leaves rounding errors that scaling would blow up.
+    if pixels.min() == pixels.max() or low == high:
+        raise InputError(f"there is no image in it: all pixels have the value {abs(pixels.min()):g}", file=source)
     scaled = np.rint((resized - low) * (255 / (high - low))).astype(np.uint8)
     with open_atomic(target, "wb") as handle:
         Image.fromarray(scaled).save(handle, format="PNG")
@@ -93,7 +96,7 @@ def dicom_to_png(source: Path, target: Path, size: int = 518) -> ImageInfo:
         source_width=pixels.shape[1],
         source_height=pixels.shape[0],
         photometric=str(header.PhotometricInterpretation),
-        bits_stored=int(header.get("BitsStored", header.BitsAllocated)),
+        bits_stored=bits_stored,
     )
 
 
@@ -113,6 +116,20 @@ def example_radiograph() -> Path:
     raise InputError("the example film is in the package pydicom-data: pip install pydicom-data")
 
 
+@contextmanager
+def _damage_named(path: Path) -> Iterator[None]:
+    """Damaged elements as InputError: pydicom passes on whatever its parsers raise or warn of, some only on access."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    except (InputError, OSError, MemoryError):
+        raise
+    except Exception as error:
+        reason = next(iter(str(error).splitlines()), type(error).__name__)
+        raise InputError(f"a damaged DICOM file: {reason}", file=path) from None
+
+
 def _read_header(path: Path) -> Any:
     """The pixel elements of a file, checked as far as that goes without decoding."""
     try:
@@ -124,16 +141,12 @@ def _read_header(path: Path) -> Any:
         warnings.simplefilter("always")
         try:
             header = pydicom.dcmread(path, specific_tags=_PIXEL_TAGS)
-            for tag in _PIXEL_TAGS:
-                header.get(tag)  # values are parsed on access, and a broken one raises there
         except FileNotFoundError:
             raise InputError("no such file", file=path) from None
         except InvalidDicomError:
             raise InputError("not a DICOM file (it has no DICM prefix)", file=path) from None
         except OSError as error:
             raise InputError(f"cannot be read: {error.strerror or error}", file=path) from None
-        except Exception as error:  # pydicom passes on whatever its parsers raise for damaged elements
-            raise InputError(f"a damaged DICOM file: {str(error).splitlines()[0]}", file=path) from None
     if "PixelData" not in header:
         cut = any("End of file" in str(warning.message) for warning in caught)
         raise InputError("cut off within its pixel data" if cut else "a DICOM file without pixels", file=path)
@@ -152,7 +165,7 @@ def _check_one_gray_frame(header: Any, path: Path) -> None:
     photometric, samples = header.PhotometricInterpretation, int(header.get("SamplesPerPixel") or 1)
     if samples != 1 or photometric not in ("MONOCHROME1", "MONOCHROME2"):
         message = (
-            f"a colour image ({photometric}, {samples} samples a pixel); a radiograph is MONOCHROME1 or MONOCHROME2"
+            f"{photometric!r} with {samples} samples a pixel is colour; a radiograph is MONOCHROME1 or MONOCHROME2"
         )
         raise InputError(message, file=path, field="PhotometricInterpretation")
 
@@ -162,9 +175,7 @@ def _check_complete(header: Any, path: Path) -> None:
     if syntax is None:
         raise InputError("is missing, so the pixels cannot be decoded", file=path, field="TransferSyntaxUID")
     if syntax not in _TRANSFER_SYNTAXES:
-        message = (
-            f"{syntax.name} cannot be decoded; rewrite the file as one of: {', '.join(_TRANSFER_SYNTAXES.values())}"
-        )
+        message = f"{str(syntax.name)!r} cannot be decoded here; rewrite the file as explicit little endian"
         raise InputError(message, file=path, field="TransferSyntaxUID")
     if syntax.is_encapsulated:
         return
@@ -198,8 +209,7 @@ def _decode(path: Path, header: Any) -> npt.NDArray[np.float64]:
     # odd depth. So it is never asked to: it gets the same pixels as MONOCHROME2, and the inversion is here, once.
     header.PhotometricInterpretation, stored = "MONOCHROME2", header.PhotometricInterpretation
     try:
-        with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
-            warnings.simplefilter("ignore")
+        with tempfile.TemporaryDirectory() as folder:
             copy = Path(folder) / "image.dcm"
             header.save_as(copy)
             return -_read_pixels(copy, header, path)

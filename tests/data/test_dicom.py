@@ -166,6 +166,24 @@ def test_other_file_is_refused(tmp_path: Path, content: bytes | None, said: str)
         convert(path)
 
 
+@pytest.mark.parametrize(
+    ("element", "damage"),
+    [
+        (b"0.25\\0.5", b"0.\n#\\0.5"),
+        (b"MONOCHROME2", b"MONO\nHROME2"),
+        (b"1.2.840.10008.1.2.1\0", b"1.2.840.1\n008.1.2.1\0"),
+    ],
+)
+def test_damaged_header_is_refused_in_one_line(tmp_path: Path, element: bytes, damage: bytes) -> None:
+    path = write_dicom(tmp_path / "a.dcm", RAMP.astype("u2"), PixelSpacing=[0.25, 0.5])
+    content = path.read_bytes()
+    path.write_bytes(content.replace(element, damage))
+    assert path.read_bytes() != content
+    with pytest.raises(InputError) as caught:
+        convert(path)
+    assert "\n" not in str(caught.value)
+
+
 def real_film(name: str) -> Path:
     try:
         return example_radiograph().with_name(name)
