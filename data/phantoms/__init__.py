@@ -1,0 +1,6 @@
+"""Phantoms: chest-radiograph-like studies made by a procedure, with true boxes and labels."""
+
+from data.phantoms.dictate import read_label
+from data.phantoms.generate import PhantomStudy, make_study, write_phantoms
+
+__all__ = ["PhantomStudy", "make_study", "read_label", "write_phantoms"]

@@ -1,0 +1,94 @@
+"""The normal chest of a phantom: a few measures from which every outline follows.
+
+Coordinates are (u, v) in the centred square of the film: u to the right, v down, both in [0, 1]. The patient faces the
+reader, so the patient's right lung lies at small u. `Side` is always the patient's.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+Side = Literal["left", "right"]
+Array = NDArray[np.float32]
+
+LUNG_CENTRE = 0.60
+"""The height v at which a lung is widest; below it the chest wall runs straight down."""
+
+
+@dataclass(frozen=True)
+class Anatomy:
+    """Measures of one patient, all in shares of the film's centred square.
+
+    Attributes:
+        midline: u of the spine.
+        lung_top: v of the apices.
+        half_width: from the midline to the outer border of a lung at its widest.
+        dome_right, dome_left: v of the top of each half of the diaphragm.
+        heart_share: width of the heart over the width of the chest (cardiothoracic ratio).
+        heart_v: v of the centre of the heart.
+        rib_spacing: distance between ribs.
+        rib_phase: where the first rib lies within that distance.
+        exposure: gamma of the film, 1 is neutral.
+    """
+
+    midline: float
+    lung_top: float
+    half_width: float
+    dome_right: float
+    dome_left: float
+    heart_share: float
+    heart_v: float
+    rib_spacing: float
+    rib_phase: float
+    exposure: float
+
+    def sign(self, side: Side) -> int:
+        """-1 for the patient's right (small u), +1 for the left."""
+        return 1 if side == "left" else -1
+
+    def u(self, side: Side, lateral: float) -> float:
+        """The u of a point `lateral` away from the midline on the patient's `side`."""
+        return self.midline + self.sign(side) * lateral
+
+    def dome(self, side: Side) -> float:
+        """v of the top of the diaphragm on that side."""
+        return self.dome_left if side == "left" else self.dome_right
+
+    def outer(self, v: Array | float) -> Array:
+        """Distance from the midline to the outer border of a lung at height `v`; 0 above the apex."""
+        rise = np.clip((LUNG_CENTRE - np.asarray(v, np.float32)) / (LUNG_CENTRE - self.lung_top), 0, None)
+        return np.asarray(self.half_width * np.sqrt(np.clip(1 - rise**2, 0, 1)), np.float32)
+
+    def diaphragm(self, side: Side, lateral: Array) -> Array:
+        """v of the diaphragm at a distance `lateral` from the midline: a dome that falls off to the costophrenic angle."""
+        across = (lateral - 0.45 * self.half_width) / (0.55 * self.half_width)
+        return np.asarray(self.dome(side) + 0.10 * np.clip(across, -1.2, 1.2) ** 2, np.float32)
+
+    @property
+    def heart_box(self) -> tuple[float, float, float, float]:
+        """(u_min, v_min, u_max, v_max) of the heart: two fifths of it to the right of the midline."""
+        width = self.heart_share * 2 * self.half_width
+        left = self.midline - 0.36 * width
+        half_height = 0.42 * width
+        return left, self.heart_v - half_height, left + width, min(self.heart_v + half_height, 0.84)
+
+
+def draw_anatomy(rng: np.random.Generator) -> Anatomy:
+    """A random normal patient; the same generator state gives the same patient."""
+    dome_right = rng.uniform(0.69, 0.75)
+    return Anatomy(
+        midline=rng.uniform(0.485, 0.515),
+        lung_top=rng.uniform(0.10, 0.15),
+        half_width=rng.uniform(0.34, 0.39),
+        dome_right=dome_right,
+        dome_left=dome_right + rng.uniform(0.015, 0.04),
+        heart_share=rng.uniform(0.40, 0.47),
+        heart_v=rng.uniform(0.60, 0.63),
+        rib_spacing=rng.uniform(0.078, 0.09),
+        rib_phase=rng.uniform(0, 1),
+        exposure=rng.uniform(0.85, 1.2),
+    )

@@ -1,0 +1,189 @@
+"""What a radiologist would dictate about a phantom: one sentence a finding, in the varied wording of real reports."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from data.phantoms.findings import GRADED, KINDS, Finding, Kind
+
+Change = Literal["new", "unchanged", "larger", "smaller"]
+
+SIZES = (("small",), ("moderate", "moderate-sized"), ("large", "extensive"))
+SEVERITIES = (("mild", "slight"), ("moderate",), ("severe", "marked"))
+
+NOUNS: dict[Kind, tuple[str, ...]] = {
+    "endotracheal_tube": ("endotracheal tube", "ET tube"),
+    "nasogastric_tube": ("nasogastric tube", "enteric tube"),
+    "central_line": ("central venous catheter", "central line"),
+    "pacemaker": ("pacemaker",),
+    "consolidation": ("consolidation", "airspace consolidation"),
+    "mass": ("mass",),
+    "nodule": ("nodule", "pulmonary nodule"),
+    "atelectasis": ("atelectasis",),
+    "edema": ("pulmonary edema", "pulmonary oedema"),
+    "effusion": ("pleural effusion",),
+    "pneumothorax": ("pneumothorax",),
+    "cardiomegaly": ("cardiomegaly",),
+    "rib_fracture": ("rib fracture",),
+}
+COUNTED: tuple[Kind, ...] = (
+    "endotracheal_tube", "nasogastric_tube", "central_line", "pacemaker", "mass", "nodule", "effusion", "pneumothorax",
+    "rib_fracture",
+)  # fmt: skip
+"""Kinds that take an article."""
+ZONE_WORDS = {"upper": ("upper zone", "upper lobe"), "mid": ("mid zone", "mid lung"), "lower": ("lower zone", "lower lobe")}
+TUBE_ENDS = {
+    "endotracheal_tube": ("with its tip above the carina", "terminating above the carina"),
+    "nasogastric_tube": ("with its tip in the stomach", "terminating in the stomach"),
+    "central_line": ("with its tip in the SVC", "terminating in the superior vena cava"),
+}
+
+NORMAL: dict[str, tuple[str, ...]] = {
+    "lungs": ("The lungs are clear.", "Lungs are clear.", "Clear lungs."),
+    "effusion": ("No pleural effusion.", "There is no pleural effusion.", "No pleural effusion is seen."),
+    "pneumothorax": ("No pneumothorax.", "There is no pneumothorax.", "No pneumothorax is seen."),
+    "heart": ("Heart size is normal.", "The heart is normal in size.", "Normal heart size."),
+    "bones": ("No acute osseous abnormality.", "No acute bony abnormality."),
+}
+LUNG_KINDS: tuple[Kind, ...] = ("consolidation", "mass", "nodule", "atelectasis", "edema")
+INDICATIONS: dict[Kind | None, tuple[str, ...]] = {
+    "endotracheal_tube": ("Intubated, check tube position.",),
+    "nasogastric_tube": ("Enteric tube placement.",),
+    "central_line": ("Line placement.",),
+    "consolidation": ("Cough and fever.", "Fever, rule out pneumonia."),
+    "mass": ("Weight loss.", "Hemoptysis."),
+    "edema": ("Shortness of breath.", "Heart failure."),
+    "effusion": ("Shortness of breath.", "Reduced breath sounds."),
+    "pneumothorax": ("Sudden chest pain.",),
+    "cardiomegaly": ("Shortness of breath.", "Heart failure."),
+    "rib_fracture": ("Fall.", "Chest trauma."),
+    None: ("Chest pain.", "Preoperative evaluation.", "Cough.", "Shortness of breath."),
+}
+
+
+@dataclass(frozen=True)
+class Dictated:
+    """One sentence and the finding it is about; None for a statement that something is absent or normal."""
+
+    text: str
+    finding: Finding | None = None
+
+
+def _pick(rng: np.random.Generator, options: tuple[str, ...]) -> str:
+    return options[rng.integers(len(options))]
+
+
+def _capital(text: str) -> str:
+    return text[0].upper() + text[1:]
+
+
+def noun_phrase(finding: Finding, rng: np.random.Generator) -> str:
+    """The finding with its size, side and place, without an article: "small left pleural effusion"."""
+    noun = _pick(rng, NOUNS[finding.kind])
+    plural = finding.side == "both" and finding.kind == "effusion"
+    if finding.kind in GRADED:
+        words = SIZES if finding.kind in ("effusion", "pneumothorax") else SEVERITIES
+        noun_size = _pick(rng, words[finding.grade]) + " "
+    else:
+        noun_size = ""
+    side = {"both": "bilateral ", None: ""}.get(finding.side, f"{finding.side} ")
+    if finding.zone is not None:
+        place = _pick(rng, ZONE_WORDS[finding.zone])
+        return f"{side}{place} {noun}" if rng.random() < 0.5 else f"{noun} in the {side}{place}"
+    if finding.kind == "atelectasis":
+        side += _pick(rng, ("basal ", "basilar "))
+    ending = f" {_pick(rng, TUBE_ENDS[finding.kind])}" if finding.kind in TUBE_ENDS else ""
+    return f"{noun_size}{side}{noun}{'s' if plural else ''}{ending}"
+
+
+def dictate_finding(finding: Finding, change: Change | None, rng: np.random.Generator) -> str:
+    """One sentence that states a finding, and how it changed where there is a prior."""
+    phrase = noun_phrase(finding, rng)
+    plural = finding.side == "both" and finding.kind == "effusion"
+    verb = "are" if plural else "is"
+    article = "" if plural or finding.kind not in COUNTED else "an " if phrase[0] in "aeiouE" else "a "
+    if change == "new":
+        return _pick(rng, (f"New {phrase}.", f"There {verb} {'' if plural or not article else 'a '}new {phrase}."))
+    if change == "unchanged":
+        return _pick(rng, (f"Unchanged {phrase}.", f"{_capital(phrase)}, unchanged."))
+    if change is not None:
+        word = {"larger": ("increased", "worsened"), "smaller": ("decreased", "improved")}[change]
+        return f"{_capital(phrase)}, {_pick(rng, word)}."
+    if finding.kind == "cardiomegaly" and rng.random() < 0.5:
+        degree = ("mildly", "moderately", "severely")[finding.grade]
+        return _pick(rng, (f"The heart is {degree} enlarged.", f"Heart size is {degree} enlarged."))
+    return _pick(rng, (f"{_capital(phrase)}.", f"There {verb} {article}{phrase}.", f"{_capital(phrase)} {verb} seen."))
+
+
+def dictate(
+    findings: tuple[Finding, ...], prior: tuple[Finding, ...] | None, rng: np.random.Generator
+) -> list[Dictated]:
+    """The report as single-finding sentences in a radiologist's order: devices, lungs, pleura, heart, bones.
+
+    Args:
+        findings: what is on the film.
+        prior: what was on the film before, or None where there is none.
+        rng: source of the wording.
+    """
+    said: list[Dictated] = []
+    present = {finding.kind for finding in findings}
+    gone = [] if prior is None else [f for f in prior if f.kind not in present]
+    for kind in KINDS:
+        if kind == "consolidation" and not present & set(LUNG_KINDS):
+            said.append(Dictated(_pick(rng, NORMAL["lungs"])))
+        for finding in sorted((f for f in findings if f.kind == kind), key=lambda f: (f.sides, f.v)):
+            change = None if prior is None else change_since(finding, prior)
+            said.append(Dictated(dictate_finding(finding, change, rng), finding))
+        for finding in gone:
+            if finding.kind == kind:
+                said.append(Dictated(_dictate_gone(finding)))
+        slot = {"effusion": "effusion", "pneumothorax": "pneumothorax", "cardiomegaly": "heart", "rib_fracture": "bones"}
+        if kind in slot and kind not in present:
+            said.append(Dictated(_pick(rng, NORMAL[slot[kind]])))
+    return said
+
+
+def change_since(finding: Finding, prior: tuple[Finding, ...]) -> Change:
+    """How a finding compares with the same one on the prior film."""
+    for before in prior:
+        if before.kind == finding.kind and before.sides == finding.sides and before.zone == finding.zone:
+            if finding.kind not in GRADED or finding.grade == before.grade:
+                return "unchanged"
+            return "larger" if finding.grade > before.grade else "smaller"
+    return "new"
+
+
+def _dictate_gone(finding: Finding) -> str:
+    side = {"both": "bilateral ", None: ""}.get(finding.side, f"{finding.side} ")
+    if finding.kind in ("endotracheal_tube", "nasogastric_tube", "central_line", "pacemaker"):
+        return f"The {side}{NOUNS[finding.kind][0]} has been removed."
+    plural = finding.side == "both" and finding.kind == "effusion"
+    return f"The {side}{NOUNS[finding.kind][0]}{'s have' if plural else ' has'} resolved."
+
+
+def dictate_indication(findings: tuple[Finding, ...], rng: np.random.Generator) -> str:
+    """Why the film was taken; it fits a finding two times out of three."""
+    hints = [f.kind for f in findings if f.kind in INDICATIONS]
+    kind = hints[rng.integers(len(hints))] if hints and rng.random() < 0.67 else None
+    return _pick(rng, INDICATIONS[kind])
+
+
+def read_label(sentence: str) -> tuple[Kind, str | None] | None:
+    """The (kind, side) that a sentence in the phantoms' own wording states as present; None where it states nothing.
+
+    This reads drafts of a model trained on phantoms without any judge; it is no reader of real reports.
+    """
+    text = sentence.lower()
+    if text.startswith(("no ", "there is no ", "normal ", "clear ")) or "resolved" in text or "removed" in text:
+        return None
+    for kind in KINDS:
+        nouns = (*NOUNS[kind], "heart") if kind == "cardiomegaly" else NOUNS[kind]
+        if any(noun.lower() in text for noun in nouns):
+            if kind == "cardiomegaly" and "heart" in text and "enlarged" not in text:
+                return None
+            sides = [side for side in ("left", "right") if side in text]
+            return kind, "both" if "bilateral" in text else sides[0] if sides else None
+    return None

@@ -1,0 +1,214 @@
+"""What can be wrong with a phantom: thirteen findings of the trade, where they may lie and which boxes they fill."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import numpy as np
+
+from data.phantoms.anatomy import Anatomy, Side
+
+Kind = Literal[
+    "endotracheal_tube", "nasogastric_tube", "central_line", "pacemaker", "consolidation", "mass", "nodule",
+    "atelectasis", "edema", "effusion", "pneumothorax", "cardiomegaly", "rib_fracture",
+]  # fmt: skip
+Zone = Literal["upper", "mid", "lower"]
+Rectangle = tuple[float, float, float, float]
+
+KINDS: tuple[Kind, ...] = Kind.__args__  # type: ignore[attr-defined]
+"""All kinds, in the order in which a report mentions them."""
+
+FREQUENCY: dict[Kind, float] = {
+    "endotracheal_tube": 0.7, "nasogastric_tube": 0.7, "central_line": 1.0, "pacemaker": 1.0, "consolidation": 1.5,
+    "mass": 1.0, "nodule": 1.0, "atelectasis": 1.0, "edema": 1.0, "effusion": 2.0, "pneumothorax": 1.2,
+    "cardiomegaly": 1.6, "rib_fracture": 0.7,
+}  # fmt: skip
+"""How often a kind is drawn, relative to the others."""
+
+SIDED: tuple[Kind, ...] = (
+    "central_line", "pacemaker", "consolidation", "mass", "nodule", "atelectasis", "effusion", "pneumothorax",
+    "rib_fracture",
+)  # fmt: skip
+BILATERAL_SHARE: dict[Kind, float] = {"atelectasis": 0.25, "effusion": 0.3}
+GRADED: tuple[Kind, ...] = ("effusion", "pneumothorax", "cardiomegaly", "edema")
+"""Kinds whose size or severity a report states in three grades."""
+
+ZONE_V: dict[Zone, tuple[float, float]] = {"upper": (0.26, 0.31), "mid": (0.41, 0.46), "lower": (0.57, 0.62)}
+"""The range of v for the centre of a finding in each zone; the gaps keep the words unambiguous."""
+GRADES = ((0.0, 0.25), (0.38, 0.62), (0.75, 1.0))
+"""Extents of the three grades; the gaps keep the words unambiguous."""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One abnormality.
+
+    Attributes:
+        kind: what it is.
+        sides: the patient's sides it is on; empty where a side means nothing (heart, tubes in the midline).
+        zone: third of the lung, for findings that are described by it.
+        lateral, v: its centre: distance from the midline and height.
+        extent: in [0, 1], from the least to the most of its kind.
+    """
+
+    kind: Kind
+    sides: tuple[Side, ...] = ()
+    zone: Zone | None = None
+    lateral: float = 0.0
+    v: float = 0.0
+    extent: float = 0.5
+
+    @property
+    def grade(self) -> int:
+        """0, 1 or 2: small / mild, moderate, large / severe."""
+        return 0 if self.extent < 0.31 else 1 if self.extent < 0.69 else 2
+
+    @property
+    def side(self) -> Literal["left", "right", "both"] | None:
+        """The side as a label: one of them, both, or None."""
+        return "both" if len(self.sides) == 2 else self.sides[0] if self.sides else None
+
+    @property
+    def radius(self) -> float:
+        """Radius of the round findings."""
+        least, most = {"consolidation": (0.065, 0.105), "mass": (0.066, 0.088), "nodule": (0.036, 0.046)}[self.kind]
+        return least + (most - least) * self.extent
+
+
+def draw_finding(kind: Kind, anatomy: Anatomy, rng: np.random.Generator) -> Finding:
+    """A random finding of that kind in that patient."""
+    sides: tuple[Side, ...] = ()
+    if kind in SIDED:
+        sides = ("left",) if rng.random() < 0.5 else ("right",)
+        if rng.random() < BILATERAL_SHARE.get(kind, 0.0):
+            sides = ("left", "right")
+    extent = float(rng.uniform(*GRADES[rng.integers(3)]))
+    if kind in ("consolidation", "mass", "nodule"):
+        zones: tuple[Zone, ...] = ("upper", "mid", "lower")
+        zone = zones[rng.integers(3)]
+        v = float(rng.uniform(*ZONE_V[zone]))
+        # The heart hides the medial part of the lower left zone.
+        inner = 0.19 if zone == "lower" and sides == ("left",) else 0.13
+        lateral = float(rng.uniform(inner, max(inner + 0.02, float(anatomy.outer(v)) - 0.09)))
+        return Finding(kind, sides, zone, lateral, v, extent)
+    if kind == "rib_fracture":
+        v = float(rng.uniform(0.36, 0.62))
+        return Finding(kind, sides, None, float(anatomy.outer(v)) - 0.035, v, extent)
+    return Finding(kind, sides, None, 0.0, float(rng.uniform(-0.012, 0.012)), extent)
+
+
+def apply_to(anatomy: Anatomy, findings: tuple[Finding, ...]) -> Anatomy:
+    """The patient with those findings that change the outlines themselves (a larger heart)."""
+    for finding in findings:
+        if finding.kind == "cardiomegaly":
+            anatomy = replace(anatomy, heart_share=0.55 + 0.15 * finding.extent)
+    return anatomy
+
+
+def course(finding: Finding, anatomy: Anatomy, side: Side | None = None) -> list[tuple[float, float]]:
+    """The line (u, v) that a tube, catheter or lead takes."""
+    u, shift = anatomy.midline, finding.v
+    if finding.kind == "endotracheal_tube":
+        return [(u, 0.0), (u + 0.004, 0.12), (u, 0.255 + shift)]
+    if finding.kind == "nasogastric_tube":
+        stomach = anatomy.dome_left + 0.10
+        return [(u + 0.022, 0.0), (u + 0.02, 0.4), (u + 0.03, stomach - 0.08), (u + 0.09, stomach),
+                (u + 0.16, stomach + 0.02 + shift)]  # fmt: skip
+    if finding.kind == "central_line" and side == "right":
+        return [(u - 0.10, 0.0), (u - 0.085, 0.14), (u - 0.055, 0.24), (u - 0.052, 0.42 + shift)]
+    if finding.kind == "central_line":
+        return [(u + 0.30, 0.16), (u + 0.20, 0.155), (u + 0.08, 0.20), (u - 0.03, 0.27), (u - 0.05, 0.42 + shift)]
+    start = generator(finding, anatomy)
+    right = side == "right"
+    return [((start[0] + start[2]) / 2, start[1]), (u + (-0.12 if right else 0.12), 0.17), (u - 0.035, 0.30),
+            (u - 0.04, 0.52), (u + 0.06, 0.68 + shift)]  # fmt: skip
+
+
+def generator(finding: Finding, anatomy: Anatomy) -> Rectangle:
+    """The box of a pacemaker's generator."""
+    u, v = anatomy.u(finding.sides[0], 0.27), 0.235 + finding.v
+    return u - 0.05, v - 0.04, u + 0.05, v + 0.04
+
+
+def effusion_level(finding: Finding, anatomy: Anatomy, side: Side) -> float:
+    """v of the fluid's surface at its lowest point."""
+    return anatomy.dome(side) + 0.03 - 0.05 - 0.24 * finding.extent
+
+
+def pneumothorax_rim(finding: Finding) -> tuple[float, float]:
+    """(width of the rim of air, v at which it ends)."""
+    return 0.045 + 0.07 * finding.extent, 0.30 + 0.22 * finding.extent
+
+
+def rectangles(finding: Finding, anatomy: Anatomy) -> list[Rectangle]:
+    """The true boxes (u_min, v_min, u_max, v_max), one a side, in the film's centred square."""
+    found: list[Rectangle]
+    if finding.kind == "cardiomegaly":
+        found = [anatomy.heart_box]
+    elif finding.kind == "edema":
+        found = [_between(anatomy, side, 0.06, 0.30, 0.30, 0.64) for side in ("right", "left")]
+    elif finding.kind == "effusion":
+        found = [
+            _between(anatomy, side, 0.10, anatomy.half_width, effusion_level(finding, anatomy, side) - 0.03,
+                     anatomy.dome(side) + 0.10)
+            for side in finding.sides
+        ]  # fmt: skip
+    elif finding.kind == "pneumothorax":
+        width, end = pneumothorax_rim(finding)
+        start = float(anatomy.outer(anatomy.lung_top + 0.03)) - width
+        outer = float(anatomy.outer(end))
+        found = [_between(anatomy, side, max(start, 0.04), outer, anatomy.lung_top, end) for side in finding.sides]
+    elif finding.kind == "atelectasis":
+        found = [
+            _between(anatomy, side, 0.13, 0.31, anatomy.dome(side) - 0.10, anatomy.dome(side) - 0.005)
+            for side in finding.sides
+        ]
+    elif finding.kind == "pacemaker":
+        found = [generator(finding, anatomy)]
+    elif finding.kind in ("endotracheal_tube", "nasogastric_tube", "central_line"):
+        line = np.array(course(finding, anatomy, finding.sides[0] if finding.sides else None))
+        (u0, v0), (u1, v1) = line.min(0), line.max(0)
+        found = [(u0 - 0.015, v0, u1 + 0.015, v1 + 0.01)]
+    else:
+        half = 0.045 if finding.kind == "rib_fracture" else finding.radius * 1.1
+        u = anatomy.u(finding.sides[0], finding.lateral)
+        found = [(u - half, finding.v - half, u + half, finding.v + half)]
+    return [(max(a, 0.0), max(b, 0.0), min(c, 1.0), min(d, 1.0)) for a, b, c, d in sorted(found)]
+
+
+def _between(
+    anatomy: Anatomy, side: Side, inner: float, outer: float, top: float, bottom: float
+) -> tuple[float, float, float, float]:
+    near, far = anatomy.u(side, inner), anatomy.u(side, outer)
+    return float(min(near, far)), float(top), float(max(near, far)), float(bottom)
+
+
+def compatible(finding: Finding, others: list[Finding]) -> bool:
+    """Whether a finding can be seen and told apart beside the others."""
+    for other in others:
+        if other.kind == finding.kind and (
+            finding.kind not in ("nodule", "consolidation") or other.side == finding.side
+        ):
+            return False
+        shared = bool(set(other.sides) & set(finding.sides))
+        kinds = {other.kind, finding.kind}
+        if kinds == {"effusion", "pneumothorax"} and shared:
+            return False
+        if kinds == {"effusion", "atelectasis"} and shared:
+            return False
+        if "edema" in kinds and kinds & {"consolidation", "nodule"}:
+            return False
+        if kinds == {"pacemaker", "central_line"} and shared:
+            return False
+        if "effusion" in kinds and shared and "lower" in (other.zone, finding.zone):
+            return False
+        if "atelectasis" in kinds and shared and "lower" in (other.zone, finding.zone):
+            return False
+        if "pacemaker" in kinds and shared and "upper" in (other.zone, finding.zone):
+            return False
+        if "pneumothorax" in kinds and shared and "upper" in (other.zone, finding.zone):
+            return False
+        if shared and other.zone is not None and other.zone == finding.zone:
+            return False
+    return True

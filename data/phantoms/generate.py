@@ -1,0 +1,183 @@
+"""Phantom studies by seed: images, report, boxes and labels, as a manifest like any other source."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+from data.images import CropMap
+from data.manifest import write_manifest
+from data.phantoms.anatomy import Anatomy, draw_anatomy
+from data.phantoms.dictate import Dictated, dictate, dictate_indication
+from data.phantoms.findings import (
+    FREQUENCY,
+    GRADED,
+    GRADES,
+    KINDS,
+    Finding,
+    apply_to,
+    compatible,
+    draw_finding,
+    rectangles,
+)
+from data.phantoms.render import render_frontal, render_lateral
+from data.study import Label, Study
+from radfact.errors import InputError
+from radfact.report import Box, Sentence
+
+LATERAL_SHARE = 0.2
+PRIOR_SHARE = 0.25
+ASPECTS = (1.0, 1.0, 0.9, 1.08)
+"""Width over height of the films; real ones are seldom square."""
+
+
+@dataclass(frozen=True)
+class PhantomStudy:
+    """A study with its films as grey levels (height, width)."""
+
+    study: Study
+    films: dict[str, NDArray[np.uint8]]
+
+
+def draw_findings(anatomy: Anatomy, rng: np.random.Generator) -> tuple[Finding, ...]:
+    """None to four findings that can be seen beside each other, in the order of a report."""
+    wanted = int(rng.choice(5, p=[0.12, 0.26, 0.30, 0.22, 0.10]))
+    weights = np.array([FREQUENCY[kind] for kind in KINDS])
+    chosen: list[Finding] = []
+    for _ in range(4 * wanted):
+        if len(chosen) == wanted:
+            break
+        finding = draw_finding(KINDS[rng.choice(len(KINDS), p=weights / weights.sum())], anatomy, rng)
+        if compatible(finding, chosen):
+            chosen.append(finding)
+    return tuple(sorted(chosen, key=lambda f: (KINDS.index(f.kind), f.sides, f.v)))
+
+
+def draw_prior(findings: tuple[Finding, ...], anatomy: Anatomy, rng: np.random.Generator) -> tuple[Finding, ...]:
+    """What the film before may have shown: some findings not yet there, some of another size, some since gone."""
+    prior: list[Finding] = []
+    for finding in findings:
+        if rng.random() < 0.3:
+            continue
+        if finding.kind in GRADED and rng.random() < 0.35:
+            grade = (finding.grade + 1 + int(rng.integers(2))) % 3
+            finding = replace(finding, extent=float(rng.uniform(*GRADES[grade])))
+        prior.append(finding)
+    present = {finding.kind for finding in findings}
+    for extra in draw_findings(anatomy, rng)[:1]:
+        if rng.random() < 0.4 and extra.kind not in present and compatible(extra, prior):
+            prior.append(extra)
+    return tuple(sorted(prior, key=lambda f: (KINDS.index(f.kind), f.sides, f.v)))
+
+
+def make_study(seed: int, index: int, size: int, split: str) -> PhantomStudy:
+    """Study number `index` of the series `seed`; the same arguments give the same study, bit for bit.
+
+    Args:
+        seed: the series; different seeds share no study.
+        index: number within the series.
+        size: pixels of the films' shorter side.
+        split: name of the split to write into the record.
+    """
+    rng = np.random.default_rng(np.random.SeedSequence((seed, index)))
+    anatomy = draw_anatomy(rng)
+    findings = draw_findings(anatomy, rng)
+    has_lateral, has_prior = rng.random() < LATERAL_SHARE, rng.random() < PRIOR_SHARE
+    prior = draw_prior(findings, anatomy, rng) if has_prior else None
+    said = dictate(findings, prior, rng)
+    aspect = float(rng.choice(ASPECTS))
+    identity = f"phantom-{seed}-{index:06d}"
+
+    films = {"frontal": render_frontal(anatomy, findings, rng, size, aspect)}
+    if has_lateral:
+        films["lateral"] = render_lateral(anatomy, findings, rng, size)
+    if prior is not None:
+        films["prior_frontal"] = render_frontal(anatomy, prior, rng, size)
+    height, width = films["frontal"].shape
+    crop = CropMap(width=width, height=height)
+    shaped = apply_to(anatomy, findings)
+
+    def boxes(finding: Finding) -> tuple[Box, ...]:
+        return tuple(
+            crop.to_original(Box(x_min=a, y_min=b, x_max=c, y_max=d)) for a, b, c, d in rectangles(finding, shaped)
+        )
+
+    grounded = [Sentence(text=s.text, boxes=None if s.finding is None else boxes(s.finding)) for s in said]
+    technique = "PA and lateral views of the chest." if has_lateral else "Single frontal view of the chest."
+    study = Study(
+        sample_id=identity,
+        study_id=identity,
+        patient_id=f"phantom-patient-{seed}-{index:06d}",
+        prior_report=None if prior is None else " ".join(s.text for s in dictate(prior, None, rng)),
+        indication=dictate_indication(findings, rng) if rng.random() < 0.8 else None,
+        technique=technique if rng.random() < 0.8 else None,
+        comparison="None." if prior is None else "Prior chest radiograph.",
+        findings=_narrative(said, rng),
+        grounded_findings=grounded,
+        phrases=[sentence for sentence in grounded if sentence.boxes is not None] or None,
+        split=split,
+        source="phantom",
+        labels=[Label(kind=f.kind, side=f.side, boxes=boxes(f)) for f in findings],
+        **{role: Path(f"{role}/{identity}.png") for role in films},
+    )
+    return PhantomStudy(study, films)
+
+
+def _narrative(said: list[Dictated], rng: np.random.Generator) -> str:
+    """The same report as running text; neighbouring denials are sometimes drawn together."""
+    texts = [s.text for s in said]
+    if rng.random() < 0.5:
+        for first, second in zip(texts, texts[1:], strict=False):
+            if "pleural effusion" in first and "pneumothorax" in second and first.startswith("No") and second.startswith("No"):
+                at = texts.index(first)
+                texts[at : at + 2] = ["No pleural effusion or pneumothorax."]
+                break
+    return " ".join(texts)
+
+
+def _write_one(index: int, *, folder: Path, seed: int, size: int, split: str) -> Study:
+    made = make_study(seed, index, size, split)
+    for role, film in made.films.items():
+        # Level 1: the grain hardly compresses further, and higher levels take several times longer.
+        Image.fromarray(film).save(folder / role / f"{made.study.sample_id}.png", compress_level=1)
+    return made.study
+
+
+def write_phantoms(
+    folder: Path, count: int, *, seed: int, size: int = 518, split: str = "test", workers: int = 1
+) -> Iterator[Study]:
+    """Write `count` phantom studies of the series `seed` into `folder`, yielding each as it is done.
+
+    The manifest is written when the last one is done, so a folder without one is unfinished.
+
+    Raises:
+        InputError: `count` or `size` is too small to be meant.
+    """
+    if count < 1:
+        raise InputError(f"needs at least 1 study, got {count}", field="count")
+    if size < 64:
+        raise InputError(f"films need at least 64 pixels, got {size}", field="size")
+    for role in ("frontal", "lateral", "prior_frontal"):
+        (folder / role).mkdir(parents=True, exist_ok=True)
+    make = partial(_write_one, folder=folder, seed=seed, size=size, split=split)
+    studies = []
+    if workers == 1:
+        for study in map(make, range(count)):
+            studies.append(study)
+            yield study
+    else:
+        with ProcessPoolExecutor(workers) as pool:
+            for study in pool.map(make, range(count), chunksize=16):
+                studies.append(study)
+                yield study
+    write_manifest(
+        folder / "manifest.jsonl",
+        [s.model_copy(update={r: folder / p for r in ("frontal", "lateral", "prior_frontal") if (p := getattr(s, r))}) for s in studies],
+    )
