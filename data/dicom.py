@@ -86,7 +86,7 @@ def dicom_to_png(source: Path, target: Path, size: int = 518) -> ImageInfo:
     low, high = float(resized.min()), float(resized.max())
     # The first test is for a constant film, of which resampling leaves rounding errors that scaling would blow up.
     if pixels.min() == pixels.max() or low == high:
-        raise InputError(f"there is no image in it: all pixels have the value {abs(pixels.min()):g}", file=source)
+        raise InputError("there is no image in it: all its pixels are equal", file=source)
     scaled = np.rint((resized - low) * (255 / (high - low))).astype(np.uint8)
     with open_atomic(target, "wb") as handle:
         Image.fromarray(scaled).save(handle, format="PNG")

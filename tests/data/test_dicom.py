@@ -129,7 +129,7 @@ def test_info_tells_sizes_and_storage(tmp_path: Path) -> None:
         ({"Rows": 1, "Columns": 768}, None, "768 x 1 pixels"),
         ({"TransferSyntaxUID": "1.2.840.10008.1.2.4.201"}, "TransferSyntaxUID", "High-Throughput"),
         ({"TransferSyntaxUID": "1.2.3.4.5"}, "TransferSyntaxUID", "cannot be decoded"),
-        ({"PixelData": bytes(1536)}, None, "value 0"),
+        ({"PixelData": bytes(1536)}, None, "pixels are equal"),
     ],
 )
 def test_unusable_image_is_refused(
@@ -246,3 +246,9 @@ def test_failure_keeps_the_png_of_before(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="no image"):
         convert(path)
     assert path.with_suffix(".png").read_bytes() == before
+
+
+def test_missing_example_film_names_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
+    with pytest.raises(InputError, match="pip install pydicom-data"):
+        example_radiograph()
