@@ -143,6 +143,8 @@ def score(
     if not judge:
         raise InputError(_NO_JUDGE)
     read = _as_asked(_read(pairs, candidates, references), narrative)
+    if not read:
+        raise InputError("no pairs to score", file=pairs or candidates)
     for path in (manifest, unscored):
         if path is not None and not path.is_file():
             raise InputError("no such file", file=path)
@@ -158,7 +160,8 @@ def score(
         seed=seed,
     )
     console.print(f"records read: {read.read}, skipped: {read.skipped}, pairs: {len(read)}", highlight=False)
-    result = metric.score(read)
+    with Console(stderr=True).status(f"{loaded.name} is judging"):
+        result = metric.score(read)
     options: dict[str, Any] = {
         "compat": compat.value,
         "threshold": threshold,

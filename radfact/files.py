@@ -128,7 +128,11 @@ def read_candidates_and_references(candidates: Path | str, references: Path | st
     splits = {recorded[key].split for key in drafted}
     missed = [key for key in wanted if key not in drafted and recorded[key].split in splits]
     if missed:
-        raise InputError(f"{_some_ids(missed, 'reference')} without a candidate in {candidates}", file=references)
+        raise InputError(
+            f"{_some_ids(missed, 'reference')} without a candidate in {candidates}; "
+            "where the model said nothing, its draft is an empty report",
+            file=references,
+        )
 
     pairs = tuple(Pair(key, report, wanted[key]) for key, report in drafted.items())
     return Pairs(pairs, read=len(recorded), skipped=len(recorded) - len(pairs))

@@ -63,7 +63,9 @@ class Sentence(Record):
     @classmethod
     def _empty_is_none(cls, value: Any) -> Any:
         if isinstance(value, dict):
-            value = {k: (None if k != "text" and isinstance(v, list | tuple) and not v else v) for k, v in value.items()}
+            value = {
+                k: (None if k != "text" and isinstance(v, list | tuple) and not v else v) for k, v in value.items()
+            }
         return value
 
     @property
@@ -76,6 +78,17 @@ Report = list[Sentence] | str
 """A list of sentences, or one narrative string that is still to be split."""
 
 _sentences = TypeAdapter(list[Sentence])
+
+# What would be right, for faults of which pydantic says only what is wrong, or says it in terms of Python.
+_EXPECTED = {
+    "extra_forbidden": "unknown field; leave it out or mend its name",
+    "list_type": "expected a list",
+    "tuple_type": "expected a list",
+    "dict_type": "expected an object",
+    "model_type": "expected an object with named fields",
+    "string_type": "expected a text",
+    "string_too_short": "expected a text that is not empty",
+}
 
 
 def parse_sentences(
@@ -100,7 +113,7 @@ def as_input_error(
     path = field
     for step in first["loc"]:
         path += f"[{step}]" if isinstance(step, int) else f"{'.' if path else ''}{step}"
-    message = first["msg"].removeprefix("Value error, ")
+    message = _EXPECTED.get(first["type"], first["msg"].removeprefix("Value error, "))
     found = first.get("input")
-    shown = "" if isinstance(found, dict | list) else f", found {found!r:.80}"
+    shown = "" if first["type"] == "missing" or isinstance(found, dict) else f", found {found!r:.80}"
     return InputError(f"{message[0].lower()}{message[1:]}{shown}", file=file, line=line, field=path or None)

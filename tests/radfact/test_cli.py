@@ -175,6 +175,7 @@ def test_grounded_refuses_a_narrative(run: Run, tmp_path: Path) -> None:
     ("arguments", "message"),
     [
         (["nowhere.json", "--judge", "verbatim"], "nowhere.json: no such file"),
+        (["empty.json", "--judge", "verbatim"], "empty.json: no pairs to score"),
         (["pairs.json", "--judge", "magic"], "unknown judge 'magic'"),
         (["--judge", "verbatim"], "expected either a file of pairs, or both --candidates and --references"),
         (["pairs.json", "--candidates", "x.jsonl", "--judge", "verbatim"], "expected either a file of pairs"),
@@ -188,7 +189,8 @@ def test_grounded_refuses_a_narrative(run: Run, tmp_path: Path) -> None:
     ],
 )
 @pytest.mark.usefixtures("pairs")
-def test_wrong_input_is_one_line_and_exit_code_2(run: Run, arguments: list[str], message: str) -> None:
+def test_wrong_input_is_one_line_and_exit_code_2(run: Run, arguments: list[str], message: str, tmp_path: Path) -> None:
+    (tmp_path / "empty.json").write_text("[]")
     code, out, err = run("score", *arguments)
     assert (code, out) == (2, "")
     assert err.count("\n") == 1

@@ -63,9 +63,12 @@ def test_empty_reports_are_legal(tmp_path: Path) -> None:
         ({"a": 1}, "expected a list of {example_id, prediction, target}, found an object"),
         ([example(), "text"], "field '[1]': "),
         ([{"example_id": 1, "prediction": []}], "field '[0].target': field required"),
-        ([example(), example(2, prediction=None)], "field '[1].prediction': input should be a valid list"),
+        ([example(), example(2, prediction=None)], "field '[1].prediction': expected a list, found None"),
         ([example(prediction=[{"boxes": None}])], "field '[0].prediction[0].text': field required"),
-        ([example(target=[{"text": "A."}, {"text": ""}])], "field '[0].target[1].text': "),
+        (
+            [example(target=[{"text": "A."}, {"text": ""}])],
+            "field '[0].target[1].text': expected a text that is not empty, found ''",
+        ),
         ([example(), example()], "field '[1].example_id': '1' stands twice, first at [0]"),
         ([example(key=True)], "field '[0].example_id': "),
         (
