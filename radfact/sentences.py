@@ -15,7 +15,8 @@ _MISSING_STOP = re.compile(r"(?<=[a-z)]) (?=(?:The|There|No) [a-z])")
 _HEADING = re.compile(r"^[A-Z][^:.;,]{0,70}:\s+")
 _RECOMMENDATION = re.compile(
     r"\brecommend|\bsuggest(?:ed|s)? (?:a |an |repeat |follow|further|ct\b|clinical|correlat)|\badvis(?:e|ed|able)\b"
-    r"|\bshould be (?:obtained|considered|performed|repeated)|\bfollow[- ]?up (?:is|ct|chest|imaging|radiograph|film|study|exam)"
+    r"|\bshould be (?:obtained|considered|performed|repeated)"
+    r"|\bfollow[- ]?up (?:is|ct|chest|imaging|radiograph|film|study|exam)"
     r"|\bcorrelat(?:e|ion)\b|\bis (?:indicated|warranted)\b|\bclinical(?:ly)? (?:correlat|indicated)",
     re.IGNORECASE,
 )
@@ -36,19 +37,22 @@ _INTERPRETATION = re.compile(
     r"(?:,? *\b(?:is |are |may |might |could |likely |possibly |probably |most |would |to )*"
     r"(?:represent(?:s|ing|ative of)?|reflect(?:s|ing)?|indicat(?:es?|ing|ive of)|suggest(?:s|ing|ive of)?"
     r"|(?:consistent|compatible) with|(?:concerning|suspicious|worrisome) for|due to|secondary to|related to"
-    r"|attributable to|in keeping with|be (?:due|secondary|related) to)\b)(?P<what>[^.;]*?)(?=[.;]|, but |, and there |$)",
+    r"|attributable to|in keeping with|be (?:due|secondary|related) to)\b)"
+    r"[^.;]*?(?=[.;]|, but |, and there |$)",
     re.IGNORECASE,
 )
 _SEPARATOR = re.compile(
     r"\s*;\s*|,?\s+(?:and|or|nor|but|with|without|as well as|although|while|whereas|however)\s+|\s*,\s+", re.IGNORECASE
 )
 _NEGATIVE_LEAD = re.compile(
-    r"^(?:(?:there (?:is|are|was|were) )?(?:no|without)(?: definite| radiographic| convincing)?(?: (?:evidence|sign|signs) (?:of|for))?"
-    r"|there (?:is|are) no|negative for|[\w ]{0,40}? (?:shows?|demonstrates?) no|[\w ]{0,40}? (?:is|are) (?:free|clear) of|no)\s+",
+    r"^(?:(?:there (?:is|are|was|were) )?(?:no|without)(?: definite| radiographic| convincing)?"
+    r"(?: (?:evidence|sign|signs) (?:of|for))?|negative for"
+    r"|[\w ]{0,40}? (?:shows?|demonstrates?) no|[\w ]{0,40}? (?:is|are) (?:free|clear) of)\s+",
     re.IGNORECASE,
 )
 _COPULA = re.compile(r"^.*?\b(?:is|are|was|were|appears?|remains?)\b", re.IGNORECASE)
 _SINGULAR = {"are": "is", "were": "was", "have": "has", "appear": "appears", "remain": "remains"}
+_PLURAL_VERB = re.compile(r"\b(?:are|were|have|appear|remain)\b")
 
 
 def split_narrative(text: str) -> list[str]:
@@ -90,9 +94,11 @@ def _sentences(text: str) -> Iterator[str]:
 
 
 def _words(sentence: str) -> Iterator[str]:
-    for part in _MISSING_STOP.split(" ".join(sentence.split())):
-        if any(c.isalnum() for c in part):
-            yield part.strip(" .;,")
+    sentence = " ".join(sentence.split())
+    parts = _MISSING_STOP.split(sentence)
+    if frozenset().union(*map(_facts, parts)) != _facts(sentence):
+        parts = [sentence]
+    yield from (part.strip(" .;,") for part in parts if any(c.isalnum() for c in part))
 
 
 def _facts(text: str) -> frozenset[Fact]:
@@ -196,9 +202,8 @@ def _agreeing(left: str, tail: str) -> str:
     """`left` with the ending of the whole list, its verb in the singular where `left` is."""
     last = re.sub(r"\W", "", left.split()[-1]).lower() if left.split() else ""
     plural = last.endswith("s") and not last.endswith(("ss", "us", "is"))
-    first, _, rest = tail.partition(" ")
-    if not plural and first in _SINGULAR:
-        tail = f"{_SINGULAR[first]} {rest}".strip()
+    if not plural:
+        tail = _PLURAL_VERB.sub(lambda match: _SINGULAR[match[0]], tail, count=1)
     return f"{left.strip()} {tail}"
 
 

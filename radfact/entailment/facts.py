@@ -110,6 +110,7 @@ class SentenceReader:
         self.units: list[Unit] = []
         self._find_units()
         self.units.sort(key=lambda unit: unit.anchor)
+        self._name_by_place()
         self._attach_modifiers()
 
     def _is_boundary(self, i: int) -> bool:
@@ -139,6 +140,14 @@ class SentenceReader:
                 if item.has("structure")
             ]
 
+    def _name_by_place(self) -> None:
+        """Give a general finding its name in the structure that it is said to be in: "fracture of the sixth rib"."""
+        for i, item in enumerate(self.items):
+            before = [unit for unit in self.units if unit.anchor < i]
+            if item.has("structure") and before and self._is_location(i) and not self._joined(before[-1].anchor, i):
+                structure = self.ontology.structures[item.kinds["structure"]]
+                before[-1].concept = structure.here.get(before[-1].concept, before[-1].concept)
+
     def _is_location(self, i: int) -> bool:
         """Whether the structure only says where: "opacity in the left lung"."""
         seen_finding = any(self.items[j].has("finding") for j in range(i))
@@ -146,7 +155,8 @@ class SentenceReader:
             item = self.items[j]
             if item.has("locative"):
                 return seen_finding or item.words[0] != "of"
-            if not item.has("side", "zone", "filler", "structure") or item.has("copula", "joining"):
+            unread = not item.kinds and item.words[0].isalpha()  # "of the SIXTH rib"
+            if not (unread or item.has("side", "zone", "filler", "structure")) or item.has("copula", "joining"):
                 return False
         return False
 

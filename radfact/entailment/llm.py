@@ -166,7 +166,7 @@ def _fields_by_line(body: str) -> dict[str, Any]:
         if match := _KEY.match(line):
             current = match[1].lower()
             value = match[2].strip().strip(",")
-            fields[current] = [value] if current == "evidence" and value.lower() not in _EMPTY else value
+            fields[current] = [_unquoted(value)] if current == "evidence" and value.lower() not in _EMPTY else value
             if current == "evidence" and value.lower() in _EMPTY:
                 fields[current] = []
         elif current == "evidence" and line.strip(" ,[]"):
@@ -185,7 +185,7 @@ def _unquoted(text: str) -> str:
 
 def _listed(evidence: Any) -> list[str]:
     texts = evidence if isinstance(evidence, list) else [evidence or ""]
-    return [text for item in texts if (text := _unquoted(str(item))).lower() not in _EMPTY]
+    return [text for item in texts if (text := str(item).strip()).lower() not in _EMPTY]
 
 
 def _normalised(text: str) -> str:
@@ -232,7 +232,8 @@ class LLMJudge:
             q: Verdict("not_entailment", (), "the other report is empty") for q in unique if not q.premises
         }
         asks: list[Ask[Verdict]] = [self._ask(question) for question in answered]
-        verdicts.update(zip(answered, self.client.ask_all(asks), strict=True))
+        answers = self.client.ask_all(asks)
+        verdicts.update(zip(answered, answers, strict=True))
         return [verdicts[question] for question in questions]
 
     def _ask(self, question: Question) -> Ask[Verdict]:

@@ -85,6 +85,7 @@ class Structure:
     acute: str
     states: Mapping[tuple[str, ...], str]
     normal: frozenset[tuple[str, ...]]
+    here: Mapping[str, str]
 
 
 @dataclass(frozen=True, eq=False)
@@ -194,11 +195,12 @@ def _structures(build: _Builder, data: Mapping[str, Any], findings: Mapping[str,
             build.add("state", name, words, f"{field}.states.{finding}")
             states.update({_key(word): finding for word in words})
         targets = [node["abnormal"], node.get("clear", node["abnormal"]), node.get("acute", node["abnormal"])]
-        for finding in (*targets, *states.values()):
+        here = dict(node.get("here", {}))
+        for finding in (*targets, *states.values(), *here, *here.values()):
             if finding not in findings:
                 raise build.fault(field, f"'{finding}' is not defined under findings")
         normal = frozenset(_key(word) for word in node.get("normal_words", []))
-        structures[name] = Structure(name, targets[0], targets[1], targets[2], states, normal)
+        structures[name] = Structure(name, targets[0], targets[1], targets[2], states, normal, here)
     return structures
 
 

@@ -1,0 +1,71 @@
+"""A real HTTP server with the OpenAI chat-completions route, for the tests of everything that asks a chat model."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+Reply = tuple[int, dict[str, str], str]
+"""HTTP status, headers, and the model's text (or the error's)."""
+
+
+class ChatServer:
+    """An OpenAI chat-completions route whose replies a function of the request decides."""
+
+    def __init__(self, reply: Callable[[dict[str, Any], int], Reply]) -> None:
+        self.requests: list[dict[str, Any]] = []
+        self.in_flight = self.most_in_flight = 0
+        self._lock = threading.Lock()
+        outer = self
+
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def do_POST(self) -> None:
+                body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+                with outer._lock:
+                    outer.requests.append(body)
+                    number = len(outer.requests)
+                    outer.in_flight += 1
+                    outer.most_in_flight = max(outer.most_in_flight, outer.in_flight)
+                status, headers, text = reply(body, number)
+                with outer._lock:
+                    outer.in_flight -= 1
+                payload = json.dumps(_completion(text) if status == 200 else {"error": {"message": text}}).encode()
+                self.send_response(status)
+                for name, value in {"Content-Type": "application/json", **headers}.items():
+                    self.send_header(name, value)
+                self.send_header("Content-Length", str(len(payload)))
+                self.end_headers()
+                self.wfile.write(payload)
+
+            def log_message(self, *args: object) -> None:
+                pass
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.base_url = f"http://127.0.0.1:{self._server.server_address[1]}/v1"
+        threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
+
+    def close(self) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+
+
+def _completion(text: str) -> dict[str, Any]:
+    message = {"role": "assistant", "content": text}
+    return {
+        "id": "x",
+        "object": "chat.completion",
+        "created": 0,
+        "model": "m",
+        "choices": [{"index": 0, "finish_reason": "stop", "message": message}],
+        "usage": {"prompt_tokens": 10, "completion_tokens": 3, "total_tokens": 13},
+    }
+
+
+def last(body: dict[str, Any]) -> str:
+    """The content of the last message of a request."""
+    return str(body["messages"][-1]["content"])
