@@ -148,7 +148,8 @@ def score(
     for path in (manifest, unscored):
         if path is not None and not path.is_file():
             raise InputError("no such file", file=path)
-    _make_folder(out)
+    if out.exists() and not out.is_dir():
+        raise InputError("expected a results folder, found a file", file=out)
     model_args = _model_args(model_arg or [], few_shots, concurrency)
     loaded = load_judge(judge, base_url=base_url, model_args=model_args, cache=out / "cache")
     metric = RadFact(
@@ -159,6 +160,7 @@ def score(
         bootstrap=bootstrap,
         seed=seed,
     )
+    _make_folder(out)
     console.print(f"records read: {read.read}, skipped: {read.skipped}, pairs: {len(read)}", highlight=False)
     with Console(stderr=True).status(f"{loaded.name} is judging"):
         result = metric.score(read)

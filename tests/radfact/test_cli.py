@@ -185,7 +185,7 @@ def test_grounded_refuses_a_narrative(run: Run, tmp_path: Path) -> None:
             "'--model-arg': expected KEY=VALUE, found 'seed'",
         ),
         (["pairs.json", "--judge", "verbatim", "--manifest", "m.jsonl"], "m.jsonl: no such file"),
-        (["pairs.json", "--judge", "verbatim", "--out", "pairs.json"], "cannot be made a results folder"),
+        (["pairs.json", "--judge", "verbatim", "--out", "pairs.json"], "expected a results folder, found a file"),
     ],
 )
 @pytest.mark.usefixtures("pairs")
@@ -196,6 +196,7 @@ def test_wrong_input_is_one_line_and_exit_code_2(run: Run, arguments: list[str],
     assert err.count("\n") == 1
     assert err.startswith("radfact: ")
     assert message in err
+    assert not (tmp_path / "results").exists()
 
 
 @pytest.mark.parametrize("arguments", [["--nonsense"], ["score", "--compat", "papre"], ["scoer"]])
