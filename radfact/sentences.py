@@ -146,11 +146,14 @@ def _is_no_finding(sentence: str) -> bool:
         return True
     if claims:
         return False
+    reader = SentenceReader(sentence, default_ontology())
+    if all(item.has("structure", "side", "zone", "joining") for item in reader.items):
+        return True  # A heading, such as "Chest."
     return bool(_COMPARISON.match(sentence) or _TECHNIQUE.search(sentence))
 
 
 def _split(sentence: str) -> list[str]:
-    whole = _facts(sentence)
+    whole = _claims(sentence)
     if len(whole) < 2 or any(len(group) > 1 for group in parse(sentence, default_ontology()).groups):
         return [sentence]
     reader = SentenceReader(sentence, default_ontology())
@@ -164,7 +167,7 @@ def _split(sentence: str) -> list[str]:
             continue
         left, word, right = sentence[: separator.start()], separator[0].strip(" ,").lower(), sentence[separator.end() :]
         for one, other in _variants(left, word, right):
-            first, second = _facts(one), _facts(other)
+            first, second = _claims(one), _claims(other)
             if first and second and first != whole and second != whole and first | second == whole:
                 return [*_split(one), *_split(other)]
     return [sentence]

@@ -14,7 +14,7 @@ Place = tuple[str | None, str | None]
 
 _MODIFIERS = ("side", "zone", "place", "severity", "change", "detail", "measure")
 _MEASURE = re.compile(r"(\d+(?:\.\d+)?)(?:\s*(?:x|by|×)\s*(\d+(?:\.\d+)?))*\s*(mm|cm)\b", re.IGNORECASE)
-_STOPS = frozenset({";", "."})
+_STOPS = frozenset({";", ".", "(", ")"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,7 +155,7 @@ class SentenceReader:
             item = self.items[j]
             if item.has("locative"):
                 return seen_finding or item.words[0] != "of"
-            unread = not item.kinds and item.words[0].isalpha()  # "of the SIXTH rib"
+            unread = not item.kinds and item.words[0].isalnum()  # "of the SIXTH rib"
             if not (unread or item.has("side", "zone", "filler", "structure")) or item.has("copula", "joining"):
                 return False
         return False

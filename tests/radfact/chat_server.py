@@ -12,6 +12,11 @@ Reply = tuple[int, dict[str, str], str]
 """HTTP status, headers, and the model's text (or the error's)."""
 
 
+class _QuietServer(ThreadingHTTPServer):
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A client that stops a run hangs up in the middle of a reply: no reason to print a traceback."""
+
+
 class ChatServer:
     """An OpenAI chat-completions route whose replies a function of the request decides."""
 
@@ -45,7 +50,7 @@ class ChatServer:
             def log_message(self, *args: object) -> None:
                 pass
 
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self._server = _QuietServer(("127.0.0.1", 0), Handler)
         self.base_url = f"http://127.0.0.1:{self._server.server_address[1]}/v1"
         threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
 

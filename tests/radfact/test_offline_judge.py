@@ -26,9 +26,10 @@ JUDGE = OfflineJudge()
 
 findings = st.sampled_from(
     [
-        "pleural effusion", "consolidation", "nodule", "mass", "pneumothorax", "cardiomegaly", "atelectasis", "pulmonary oedema",
-        "rib fracture", "central venous catheter", "endotracheal tube", "nasogastric tube", "pacemaker", "hyperinflation",
-        "elevated hemidiaphragm", "hiatal hernia", "increased interstitial markings", "emphysema",
+        "pleural effusion", "consolidation", "nodule", "mass", "pneumothorax", "cardiomegaly", "atelectasis",
+        "pulmonary oedema", "rib fracture", "central venous catheter", "endotracheal tube", "nasogastric tube",
+        "pacemaker", "hyperinflation", "elevated hemidiaphragm", "hiatal hernia", "increased interstitial markings",
+        "emphysema",
     ]
 )  # fmt: skip
 sides = st.sampled_from(["", "left ", "right ", "bilateral "])
