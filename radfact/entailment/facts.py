@@ -142,11 +142,16 @@ class SentenceReader:
 
     def _name_by_place(self) -> None:
         """Give a general finding its name in the structure that it is said to be in: "fracture of the sixth rib"."""
+        anchors = {unit.anchor for unit in self.units}
         for i, item in enumerate(self.items):
-            before = [unit for unit in self.units if unit.anchor < i]
-            if item.has("structure") and before and self._is_location(i) and not self._joined(before[-1].anchor, i):
-                structure = self.ontology.structures[item.kinds["structure"]]
-                before[-1].concept = structure.here.get(before[-1].concept, before[-1].concept)
+            if i in anchors or not item.has("structure"):
+                continue
+            here = self.ontology.structures[item.kinds["structure"]].here
+            before = [unit for unit in self.units if unit.anchor < i][-1:]
+            after = [unit for unit in self.units if unit.anchor > i][:1]
+            for unit in (*before, *after):
+                if not self._joined(min(i, unit.anchor), max(i, unit.anchor)):
+                    unit.concept = here.get(unit.concept, unit.concept)
 
     def _is_location(self, i: int) -> bool:
         """Whether the structure only says where: "opacity in the left lung"."""
