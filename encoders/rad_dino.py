@@ -1,0 +1,100 @@
+"""The DINOv2 vision transformer of RAD-DINO behind one small class (paper 004, methods and B.3)."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import torch
+from timm.layers import PatchEmbed
+from timm.models.vision_transformer import VisionTransformer
+from torch import Tensor, nn
+
+
+class ConvStem(PatchEmbed):
+    """Patch embedding by four strided 3 x 3 convolutions instead of one large one, for small encoders trained from scratch.
+
+    Early convolutions let a small transformer learn from far fewer images (Xiao et al. 2021, "Early convolutions help
+    transformers see better").
+    """
+
+    def __init__(self, *, patch_size: int, in_chans: int = 3, embed_dim: int, **options: Any) -> None:
+        if patch_size != 16:
+            raise ValueError(f"the convolutional stem has patches of 16 pixels, not {patch_size}")
+        super().__init__(patch_size=patch_size, in_chans=in_chans, embed_dim=embed_dim, **options)
+        widths = [in_chans, embed_dim // 8, embed_dim // 4, embed_dim // 2, embed_dim]
+        layers: list[nn.Module] = []
+        for before, after in zip(widths, widths[1:], strict=False):
+            layers += [nn.Conv2d(before, after, 3, stride=2, padding=1), nn.GroupNorm(8, after), nn.GELU()]
+        self.proj = nn.Sequential(*layers, nn.Conv2d(embed_dim, embed_dim, 1))
+
+
+class Encoder(nn.Module):
+    """A DINOv2 ViT that returns its patch tokens after the final norm, without the CLS token.
+
+    Args:
+        image_size: side of the image the position embedding is made for, pixels; other sizes are interpolated.
+        patch_size: side of a patch, pixels.
+        hidden_size: width of the tokens.
+        num_hidden_layers: transformer blocks.
+        num_attention_heads: heads of each block.
+        stem: "patch" as in DINOv2, or "conv" for small encoders trained from scratch.
+        frozen: keep the weights as they are: no gradients, evaluation mode always.
+    """
+
+    def __init__(
+        self,
+        *,
+        image_size: int = 518,
+        patch_size: int = 14,
+        hidden_size: int = 768,
+        num_hidden_layers: int = 12,
+        num_attention_heads: int = 12,
+        stem: Literal["patch", "conv"] = "patch",
+        frozen: bool = True,
+    ) -> None:
+        super().__init__()
+        self.patch_size = patch_size
+        self.frozen = frozen
+        self.vit = VisionTransformer(
+            img_size=image_size,
+            patch_size=patch_size,
+            embed_dim=hidden_size,
+            depth=num_hidden_layers,
+            num_heads=num_attention_heads,
+            num_classes=0,
+            global_pool="",
+            init_values=1.0,
+            dynamic_img_size=True,
+            weight_init="skip",
+            embed_layer=PatchEmbed if stem == "patch" else ConvStem,
+        )
+        # DINOv2's mask token is unused here, but belongs to the published weights (and their parameter count).
+        self.vit.mask_token = nn.Parameter(torch.zeros(1, hidden_size)) if stem == "patch" else None
+        for embedding in (self.vit.pos_embed, self.vit.cls_token):
+            nn.init.trunc_normal_(embedding, std=0.02)
+        if frozen:
+            self.requires_grad_(False)
+            self.eval()
+
+    def train(self, mode: bool = True) -> Encoder:
+        """A frozen encoder stays in evaluation mode."""
+        return super().train(mode and not self.frozen)
+
+    def forward(self, pixels: Tensor) -> Tensor:
+        """Patch tokens of images.
+
+        Args:
+            pixels: (images, 3, height, width), normalised; sides are multiples of the patch size.
+
+        Returns:
+            (images, (height / patch) * (width / patch), hidden_size), row by row from the top left.
+
+        Raises:
+            ValueError: a side is no multiple of the patch size.
+        """
+        height, width = pixels.shape[-2:]
+        if height % self.patch_size or width % self.patch_size:
+            raise ValueError(f"image sides must be multiples of {self.patch_size}, got {height} x {width}")
+        with torch.set_grad_enabled(torch.is_grad_enabled() and not self.frozen):
+            tokens: Tensor = self.vit.forward_features(pixels)
+        return tokens[:, self.vit.num_prefix_tokens :]

@@ -1,0 +1,97 @@
+"""Training recipes: one YAML file a run that somebody would want to repeat."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import yaml
+from pydantic import Field, ValidationError
+
+from maira.prompts import Preset, Task
+from radfact.errors import InputError
+from radfact.jsonl import read_text
+from radfact.report import Record, as_input_error
+
+Positive = Annotated[int, Field(gt=0)]
+Share = Annotated[float, Field(ge=0, le=1)]
+
+
+class FromScratch(Record):
+    """A model with random weights: configurations of its parts, and the size of the tokenizer trained with it."""
+
+    vision_config: dict[str, Any]
+    text_config: dict[str, Any]
+    image_merge: Positive = 1
+    projector_n_layers: Positive = 4
+    vocab_size: Positive = 1000
+
+
+class Recipe(Record):
+    """Everything that decides the outcome of a training run.
+
+    Attributes:
+        model: a folder with a checkpoint to start from, or the parts of a fresh model.
+        train, validation: manifests; relative paths are relative to the working directory.
+        out: folder of the run: `state/` to resume from, `checkpoint/` when done, `metrics.jsonl` always.
+        tasks: weights of the task mix (paper 004, table 1).
+        preset: wording of the prompts.
+        global_batch: samples of one optimiser step over all processes.
+        micro_batch: samples of one pass through the model on one process.
+        passes: samples to train on in all, repeats counted.
+        learning_rate, warmup, weight_decay, betas, clip: AdamW with cosine decay after linear warm-up (paper B.2).
+        patch_loss: weight of an auxiliary loss that asks every patch of an unfrozen encoder which labelled findings
+            cover it; 0 for frozen encoders. The head for it is dropped with the training state.
+        precision: "bf16" or "no" (float32).
+        save_every, log_every: in optimiser steps.
+    """
+
+    model: Path | FromScratch
+    train: Path
+    validation: Path | None = None
+    out: Path
+    tasks: dict[Task, Annotated[float, Field(ge=0)]] = {"grounded": 1.0}  # noqa: RUF012
+    preset: Preset = "release"
+    global_batch: Positive = 128
+    micro_batch: Positive = 8
+    passes: Positive
+    learning_rate: Annotated[float, Field(gt=0)] = 2e-5
+    warmup: Share = 0.03
+    weight_decay: Annotated[float, Field(ge=0)] = 0.0
+    betas: tuple[Share, Share] = (0.9, 0.999)
+    clip: Annotated[float, Field(gt=0)] = 1.0
+    patch_loss: Annotated[float, Field(ge=0)] = 0.0
+    precision: Literal["bf16", "no"] = "bf16"
+    seed: int = 0
+    save_every: Positive = 500
+    log_every: Positive = 20
+
+
+def read_recipe(path: Path, overrides: list[str] | None = None) -> Recipe:
+    """Read a recipe, with `key=value` overrides (values as in YAML, nested keys with dots).
+
+    Raises:
+        InputError: the file is no YAML mapping, a key is unknown or a value is wrong.
+    """
+    try:
+        values = yaml.safe_load(read_text(path))
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        raise InputError("not YAML", file=path, line=mark.line + 1 if mark else None) from None
+    if not isinstance(values, dict):
+        raise InputError("expected keys and values, as in configs/phantom.yaml", file=path)
+    for override in overrides or []:
+        key, equals, value = override.partition("=")
+        if not equals:
+            raise InputError(f"expected key=value, got '{override}'", field="overrides")
+        place = values
+        *parents, last = key.split(".")
+        for parent in parents:
+            place = place.setdefault(parent, {})
+            if not isinstance(place, dict):
+                raise InputError(f"'{parent}' has no keys of its own", field=key)
+        place[last] = yaml.safe_load(value)
+    try:
+        return Recipe.model_validate(values)
+    except ValidationError as error:
+        raise as_input_error(error, file=path) from None
