@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 import time
 from enum import StrEnum
 from pathlib import Path
@@ -14,7 +13,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from radfact.errors import ExitCode, InputError, RunFailed
+from radfact.command import run_command
+from radfact.errors import ExitCode, InputError
 
 if TYPE_CHECKING:
     from radfact.entailment import Judge
@@ -58,7 +58,6 @@ _NO_JUDGE = (
     "no judge is named: give --judge offline or --judge PROVIDER:MODEL (for example openai:MODEL), or set RADFACT_JUDGE"
 )
 _LISTED = 10
-_INTERRUPTED = 130  # what Typer makes of Ctrl-C
 
 app = typer.Typer(
     help=MANUAL,
@@ -201,24 +200,7 @@ def page(
 
 def main() -> None:
     """Entry point: what went wrong is one line on standard error and the exit code, never a traceback."""
-    try:
-        app()
-    except SystemExit as stop:
-        if stop.code != _INTERRUPTED:
-            raise
-        _stop("interrupted; what was answered is kept, and the same command goes on from there", ExitCode.FAILED)
-    except InputError as error:
-        _stop(str(error), ExitCode.WRONG_INPUT)
-    except RunFailed as error:
-        _stop(str(error), ExitCode.FAILED)
-    except OSError as error:
-        where = f"{error.filename}: " if error.filename else ""
-        _stop(f"{where}{error.strerror or error}", ExitCode.FAILED)
-
-
-def _stop(message: str, code: ExitCode) -> None:
-    print(f"radfact: {' '.join(message.split())}", file=sys.stderr)
-    sys.exit(code)
+    run_command(app, "radfact")
 
 
 def _read(pairs: Path | None, candidates: Path | None, references: Path | None) -> Pairs:

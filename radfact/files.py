@@ -118,7 +118,7 @@ def read_candidates_and_references(candidates: Path | str, references: Path | st
     Raises:
         InputError: naming file, line and field, or the first ids that have no counterpart.
     """
-    drafted = _read_keyed(candidates, _draft)
+    drafted = read_drafts(candidates)
     recorded = _read_keyed(references, _reference)
     wanted = {key: found.report for key, found in recorded.items() if found.report is not None}
 
@@ -136,6 +136,15 @@ def read_candidates_and_references(candidates: Path | str, references: Path | st
 
     pairs = tuple(Pair(key, report, wanted[key]) for key, report in drafted.items())
     return Pairs(pairs, read=len(recorded), skipped=len(recorded) - len(pairs))
+
+
+def read_drafts(path: Path | str) -> dict[str, Report]:
+    """Read the reports of a drafts file (JSON Lines) by `sample_id`.
+
+    Raises:
+        InputError: naming file, line and field.
+    """
+    return _read_keyed(path, _draft)
 
 
 def _some_ids(ids: Sequence[str], noun: str) -> str:

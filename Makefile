@@ -1,0 +1,33 @@
+# make demo: the main job, from a real film and a test set to drafts and scores. make test: the tests.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+OUT := demo
+CHECKPOINT := checkpoints/phantom
+
+.PHONY: install demo test clean
+
+install: $(VENV)/installed
+
+$(VENV)/installed: pyproject.toml
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable ".[model,dev]"
+	touch $@
+
+demo: install
+	$(BIN)/maira prepare dicom "$$($(BIN)/python -c 'from data.dicom import example_radiograph as film; print(film())')" --out $(OUT)/film
+	$(BIN)/maira prepare phantom --count 24 --seed 3 --out $(OUT)/phantoms
+	$(BIN)/maira generate --checkpoint $(CHECKPOINT) --manifest $(OUT)/film/manifest.jsonl --out $(OUT)/film/drafts.jsonl
+	$(BIN)/maira generate --checkpoint $(CHECKPOINT) --manifest $(OUT)/phantoms/manifest.jsonl --out $(OUT)/drafts.jsonl
+	$(BIN)/radfact score --candidates $(OUT)/drafts.jsonl --references $(OUT)/phantoms/manifest.jsonl --judge offline \
+		--unscored $(OUT)/film/drafts.jsonl --out $(OUT)/results \
+		--note "The model of this demonstration was trained on phantoms: synthetic drawings of chest films. It has never seen a patient, and its draft for the real film at the end of this page is no reading of it."
+
+test: install
+	$(BIN)/python -m ruff format --check .
+	$(BIN)/python -m ruff check .
+	$(BIN)/python -m mypy
+	$(BIN)/python -m pytest
+
+clean:
+	rm -rf $(OUT) build dist

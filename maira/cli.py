@@ -1,0 +1,226 @@
+"""The command `maira`: a thin layer over the library."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+from radfact.command import run_command
+from radfact.errors import ExitCode, InputError
+
+MANUAL = "\n".join(
+    (
+        "Grounded radiology reports from chest X-rays: prepare studies, train, generate drafts, compare boxes.",
+        "",
+        "[bold]Examples[/bold]",
+        "  maira prepare dicom film.dcm --out film",
+        "  maira prepare phantom --count 24 --seed 3 --out phantoms",
+        "  maira generate --checkpoint checkpoints/phantom",
+        "      --manifest phantoms/manifest.jsonl --out drafts.jsonl",
+        "  radfact score --candidates drafts.jsonl",
+        "      --references phantoms/manifest.jsonl --judge offline --out results",
+        "  maira train configs/phantom.yaml passes=1000",
+        "",
+        "[bold]Exit codes[/bold]",
+        "  0 done; 1 the run failed; 2 wrong input or options;",
+        "  3 done, with samples left out and listed in failures.jsonl",
+    )
+)
+
+_OPTIONS = {
+    "no_args_is_help": True,
+    "add_completion": False,
+    "pretty_exceptions_enable": False,
+    "rich_markup_mode": "rich",
+}
+app = typer.Typer(help=MANUAL, **_OPTIONS)  # type: ignore[arg-type]
+prepare = typer.Typer(help="Turn a source of studies into a manifest and PNG files.", no_args_is_help=True)
+evaluate = typer.Typer(help="Evaluate drafts of phantoms by the generator's own labels.", no_args_is_help=True)
+app.add_typer(prepare, name="prepare")
+app.add_typer(evaluate, name="evaluate")
+
+
+class _Task(StrEnum):
+    FINDINGS = "findings"
+    GROUNDED = "grounded"
+
+
+class _Preset(StrEnum):
+    RELEASE = "release"
+    PAPER = "paper"
+
+
+_OutFolder = Annotated[Path, typer.Option(help="Folder to write.")]
+_Manifest = Annotated[Path, typer.Option(help="manifest.jsonl of the studies.")]
+
+
+@prepare.command("dicom")
+def prepare_dicom(
+    files: Annotated[list[Path], typer.Argument(help="DICOM files, each a frontal film.")],
+    out: _OutFolder,
+    size: Annotated[int, typer.Option(help="Pixels of the shorter side.")] = 518,
+) -> None:
+    """Convert radiographs to 8 bit PNG (paper B.4), with a manifest of one study a film."""
+    from data.dicom import dicom_to_png
+    from data.manifest import Failure, write_failures, write_manifest
+    from data.study import Study
+
+    studies, failures = [], []
+    names = [path.stem for path in files]
+    if twice := next((name for name in names if names.count(name) > 1), None):
+        raise InputError(f"two films would become the sample '{twice}'; rename one of the files")
+    for path in files:
+        target = out / "frontal" / f"{path.stem}.png"
+        try:
+            dicom_to_png(path, target, size)
+            studies.append(Study(sample_id=path.stem, frontal=target, source="dicom"))
+        except InputError as error:
+            if len(files) == 1:
+                raise
+            failures.append(Failure(source=str(path), stage="dicom", reason=str(error)))
+    write_manifest(out / "manifest.jsonl", studies)
+    console = Console()
+    if failures:
+        write_failures(out / "failures.jsonl", failures)
+    _say(console, f"{len(studies)} of {len(files)} films converted: {out / 'manifest.jsonl'}")
+    _end(console, [(str(f.source), f.reason) for f in failures])
+
+
+@prepare.command("phantom")
+def prepare_phantom(
+    out: _OutFolder,
+    count: Annotated[int, typer.Option(help="Number of studies.")] = 24,
+    seed: Annotated[int, typer.Option(help="Series of studies; different seeds share none.")] = 3,
+    size: Annotated[int, typer.Option(help="Pixels of the films' shorter side.")] = 518,
+    split: Annotated[str, typer.Option(help="Name of the split in the manifest.")] = "test",
+    workers: Annotated[int, typer.Option(help="Processes.", min=1)] = 1,
+) -> None:
+    """Make phantom studies: synthetic films with true boxes, labels and reports."""
+    from data.phantoms import write_phantoms
+
+    with _bar("making phantoms") as bar:
+        task = bar.add_task("", total=count)
+        for _ in write_phantoms(out, count, seed=seed, size=size, split=split, workers=workers):
+            bar.advance(task)
+    _say(Console(), f"{count} phantom studies of series {seed}: {out / 'manifest.jsonl'}")
+
+
+@app.command()
+def train(
+    recipe: Annotated[Path, typer.Argument(help="Recipe (YAML).")],
+    overrides: Annotated[list[str] | None, typer.Argument(help="key=value, instead of the recipe's.")] = None,
+) -> None:
+    """Train a model by a recipe; the same command goes on where an interrupted run stopped."""
+    from maira.train.loop import train as run
+    from maira.train.recipe import read_recipe
+
+    console = Console()
+    _say(console, f"checkpoint: {run(read_recipe(recipe, overrides), console)}")
+
+
+@app.command()
+def generate(
+    checkpoint: Annotated[Path, typer.Option(help="Folder with model and processor.")],
+    manifest: _Manifest,
+    out: Annotated[Path, typer.Option(help="Drafts to write (.jsonl).")],
+    task: Annotated[_Task, typer.Option(help="Narrative findings or a grounded report.")] = _Task.GROUNDED,
+    preset: Annotated[_Preset, typer.Option(help="Wording of the prompt.")] = _Preset.RELEASE,
+    batch: Annotated[int, typer.Option(help="Studies at a time.", min=1)] = 8,
+    max_new_tokens: Annotated[
+        int | None, typer.Option(help="Most tokens of a draft (default: by task).", min=1)
+    ] = None,
+) -> None:
+    """Draft a report for every study; the same command goes on where an interrupted run stopped."""
+    from data.manifest import read_manifest
+    from maira.generate.engine import generate_drafts
+
+    studies = read_manifest(manifest)
+    with _bar("drafting") as bar:
+        shown = bar.add_task("", total=len(studies))
+        drafted, failures = generate_drafts(
+            studies,
+            checkpoint,
+            out,
+            task=task.value,
+            preset=preset.value,
+            batch_size=batch,
+            max_new_tokens=max_new_tokens,
+            on_progress=lambda done, total: bar.update(shown, completed=done, total=total),
+        )
+    console = Console()
+    _say(console, f"{drafted} of {len(studies)} studies drafted: {out}")
+    _end(console, [(str(f.sample_id), f.reason) for f in failures])
+
+
+@evaluate.command("labels")
+def evaluate_by_labels(
+    drafts: Annotated[Path, typer.Argument(help="Grounded drafts of phantoms (.jsonl).")],
+    manifest: _Manifest,
+    out: Annotated[Path | None, typer.Option(help="Also write the figures as JSON.")] = None,
+) -> None:
+    """F1 over findings (kind and side) and IoU of matched boxes, without any judge."""
+    from data.manifest import read_manifest
+    from maira.evaluate.labels import evaluate_labels
+    from radfact.files import read_drafts
+
+    figures = evaluate_labels(read_drafts(drafts), read_manifest(manifest))
+    table = Table(title="Findings by the generator's labels", title_justify="left")
+    for heading in ("figure", "point", "95 % interval", "n"):
+        table.add_column(heading, justify="left" if heading == "figure" else "right")
+    for name, figure in figures.items():
+        interval = "-" if figure.low is None else f"{figure.low:.3f} to {figure.high:.3f}"
+        table.add_row(name, "-" if figure.point is None else f"{figure.point:.3f}", interval, str(figure.n))
+    Console().print(table)
+    if out is not None:
+        from dataclasses import asdict
+
+        from radfact.jsonl import write_json
+
+        write_json(out, {"figures": {name: asdict(figure) for name, figure in figures.items()}})
+
+
+@evaluate.command("baseline")
+def write_baseline(
+    manifest: _Manifest,
+    out: Annotated[Path, typer.Option(help="Drafts to write (.jsonl).")],
+) -> None:
+    """Drafts that ignore the images: for every study the report whose findings are the most frequent."""
+    from data.manifest import read_manifest
+    from maira.evaluate.labels import most_frequent_report
+    from radfact.jsonl import write_jsonl
+
+    studies = read_manifest(manifest)
+    report = most_frequent_report(studies)
+    write_jsonl(out, ({"sample_id": study.sample_id, **report, "model": "most frequent report"} for study in studies))
+    _say(Console(), f"{len(studies)} times the most frequent report: {out}")
+
+
+def main() -> None:
+    """Entry point of the command."""
+    run_command(app, "maira")
+
+
+def _bar(title: str) -> Progress:
+    return Progress(
+        TextColumn(title), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), console=Console(stderr=True)
+    )
+
+
+def _say(console: Console, text: str) -> None:
+    console.print(text, highlight=False, markup=False, soft_wrap=True)
+
+
+def _end(console: Console, failures: list[tuple[str, str]]) -> None:
+    """List what was left out, and leave with the exit code that says so."""
+    for key, reason in failures[:10]:
+        console.print(f"left out: {key}: {reason}", style="red", markup=False, highlight=False, soft_wrap=True)
+    if len(failures) > 10:
+        console.print(f"and {len(failures) - 10} more, listed in failures.jsonl", style="red")
+    if failures:
+        raise typer.Exit(ExitCode.SAMPLES_LEFT_OUT)
