@@ -1,0 +1,352 @@
+from __future__ import annotations
+
+import hashlib
+from collections import Counter, defaultdict
+from dataclasses import replace
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+from PIL import Image
+
+from data.images import CropMap
+from data.manifest import read_manifest
+from data.phantoms import PhantomStudy, make_study, read_label, write_phantoms
+from data.phantoms.anatomy import draw_anatomy
+from data.phantoms.dictate import SEVERITIES, SIZES, change_since, dictate, dictate_finding, noun_phrase
+from data.phantoms.findings import (
+    GRADED,
+    GRADES,
+    KINDS,
+    Finding,
+    Kind,
+    apply_to,
+    compatible,
+    draw_finding,
+    rectangles,
+)
+from data.phantoms.generate import LATERAL_SHARE, PRIOR_SHARE, draw_findings, draw_prior
+from data.phantoms.render import render_frontal
+from radfact.entailment.offline import OfflineJudge
+from radfact.errors import InputError
+from radfact.report import Sentence
+from radfact.score import RadFact
+
+SIZE = 64
+seeds = st.integers(0, 2**31)
+
+INSIDE: dict[Kind, float] = {
+    # The box of a pacemaker is its generator's; the lead runs on to the heart. Edema has no edge: it fades out.
+    "pacemaker": 0.6,
+    "edema": 0.75,
+}
+"""Least share of a finding's trace on the film that lies in its boxes, where it is not 0.85."""
+
+
+class Quiet(np.random.Generator):
+    """A source of randomness without noise, so that two films differ by their findings alone."""
+
+    def standard_normal(self, size: Any = None, dtype: Any = np.float64, out: Any = None) -> Any:  # noqa: ARG002
+        return np.zeros(size, dtype)
+
+
+@lru_cache(maxsize=1)
+def series() -> list[PhantomStudy]:
+    return [make_study(11, index, SIZE, "test") for index in range(300)]
+
+
+def trace(kind: Kind, seed: int, size: int = 128) -> tuple[NDArray[np.float64], NDArray[np.bool_], Finding]:
+    """What a finding adds to the film of an otherwise normal patient, where its boxes are, and the finding."""
+    rng = np.random.default_rng(seed)
+    anatomy = draw_anatomy(rng)
+    finding = draw_finding(kind, anatomy, rng)
+    with_it, without = (
+        render_frontal(anatomy, findings, Quiet(np.random.PCG64(0)), size).astype(float)
+        for findings in ((finding,), ())
+    )
+    inside = np.zeros((size, size), bool)
+    for u_min, v_min, u_max, v_max in rectangles(finding, apply_to(anatomy, (finding,))):
+        rows, columns = (
+            slice(int(low * size), int(np.ceil(high * size))) for low, high in ((v_min, v_max), (u_min, u_max))
+        )
+        inside[rows, columns] = True
+    return with_it - without, inside, finding
+
+
+def digest(made: PhantomStudy) -> str:
+    films = b"".join(role.encode() + film.tobytes() for role, film in made.films.items())
+    return hashlib.sha256(made.study.model_dump_json().encode() + films).hexdigest()
+
+
+@settings(max_examples=15, deadline=None)
+@given(seeds, st.integers(0, 10**6))
+def test_a_study_is_a_function_of_seed_and_index(seed: int, index: int) -> None:
+    first, second = (make_study(seed, index, SIZE, "test") for _ in range(2))
+    assert digest(first) == digest(second)
+
+
+def test_series_of_different_seeds_share_no_study() -> None:
+    films = [hashlib.sha256(make_study(s, i, SIZE, "x").films["frontal"]).digest() for s in range(4) for i in range(25)]
+    assert len(set(films)) == 100
+
+
+@pytest.mark.parametrize("index", range(6))
+def test_a_study_looks_the_same_at_every_size(index: int) -> None:
+    small, large = (make_study(5, index, size, "test") for size in (224, 448))
+    assert small.study.findings == large.study.findings
+    assert small.films.keys() == large.films.keys()
+    for one, other in zip(small.study.labels or (), large.study.labels or (), strict=True):
+        assert (one.kind, one.side) == (other.kind, other.side)
+        for a, b in zip(one.boxes or (), other.boxes or (), strict=True):
+            # Half a pixel at 224: the longer side of a film is a whole number of pixels.
+            assert a.as_tuple() == pytest.approx(b.as_tuple(), abs=0.5 / 224)
+    for role, film in small.films.items():
+        height, width = film.shape
+        reduced = Image.fromarray(large.films[role]).resize((width, height), Image.Resampling.BOX)
+        difference = np.abs(np.asarray(reduced, float) - film)
+        assert difference.mean() < 3, role
+        assert np.quantile(difference, 0.99) < 20, role
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_finding_leaves_its_trace_in_its_boxes(kind: Kind) -> None:
+    for seed in range(8):
+        difference, inside, _ = trace(kind, seed)
+        assert np.abs(difference)[inside].sum() >= INSIDE.get(kind, 0.85) * np.abs(difference).sum()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_finding_brightens_the_film_and_air_darkens_it(kind: Kind) -> None:
+    for seed in range(8):
+        difference, inside, _ = trace(kind, seed)
+        mean = difference[inside].mean()
+        assert mean < -5 if kind == "pneumothorax" else mean > 2
+
+
+@pytest.mark.parametrize("kind", ["pacemaker", "consolidation", "mass", "nodule", "effusion", "pneumothorax"])
+def test_the_patients_left_is_the_right_of_the_film(kind: Kind) -> None:
+    seen = set()
+    for seed in range(12):
+        difference, _, finding = trace(kind, seed)
+        strength = np.abs(difference).sum(0)
+        centre = (strength * (np.arange(128) + 0.5)).sum() / strength.sum() / 128
+        seen.add(finding.side)
+        if finding.side != "both":
+            assert (centre > 0.5) == (finding.side == "left")
+    assert {"left", "right"} <= seen
+
+
+def test_a_finding_on_both_sides_has_a_box_on_each() -> None:
+    both = [label for made in series() for label in made.study.labels or () if label.side == "both"]
+    assert both
+    for label in both:
+        assert label.boxes is not None
+        right, left = sorted(label.boxes, key=lambda box: box.x_min)
+        assert right.x_max < 0.55 < left.x_max
+
+
+@settings(max_examples=60, deadline=None)
+@given(seeds, st.sampled_from(KINDS))
+def test_boxes_lie_on_the_film_and_have_an_area(seed: int, kind: Kind) -> None:
+    rng = np.random.default_rng(seed)
+    anatomy = draw_anatomy(rng)
+    finding = draw_finding(kind, anatomy, rng)
+    boxes = rectangles(finding, apply_to(anatomy, (finding,)))
+    assert len(boxes) == (2 if kind == "edema" else max(1, len(finding.sides)))
+    for u_min, v_min, u_max, v_max in boxes:
+        assert 0 <= u_min < u_max <= 1
+        assert 0 <= v_min < v_max <= 1
+
+
+def test_boxes_are_shares_of_the_whole_film_also_where_it_is_not_square() -> None:
+    shapes = Counter()
+    for made in series()[:60]:
+        height, width = made.films["frontal"].shape
+        crop = CropMap(width, height)
+        shapes[width > height, height > width] += 1
+        square = [crop.to_crop(box) for label in made.study.labels or () for box in label.boxes or ()]
+        # The generator knows boxes of the centred square only, so all of every box is in the crop.
+        assert all(box is not None and not cut for box, cut in square)
+    assert len(shapes) == 3
+
+
+def test_the_box_of_a_nodule_is_square_in_pixels_on_every_film() -> None:
+    sides = []
+    for made in series():
+        height, width = made.films["frontal"].shape
+        for label in made.study.labels or ():
+            if label.kind == "nodule":
+                (box,) = label.boxes or ()
+                sides.append((box.x_max - box.x_min) * width / ((box.y_max - box.y_min) * height))
+                assert sides[-1] == pytest.approx(1, abs=0.02)
+    assert sides
+
+
+def test_sentences_of_findings_have_the_findings_boxes_and_others_none() -> None:
+    for made in series():
+        labels = {(label.kind, label.side, label.boxes) for label in made.study.labels or ()}
+        said = set()
+        for sentence in made.study.grounded_findings or ():
+            stated = read_label(sentence.text)
+            assert (stated is None) == (sentence.boxes is None), sentence.text
+            if stated is not None:
+                said.add((*stated, sentence.boxes))
+        assert said == labels
+
+
+def test_phrases_are_the_sentences_with_boxes() -> None:
+    for made in series():
+        located = [s for s in made.study.grounded_findings or () if s.boxes]
+        assert made.study.phrases == (located or None)
+
+
+def test_a_normal_study_is_labelled_with_nothing() -> None:
+    normal = [made.study for made in series() if not made.study.labels]
+    assert normal
+    assert all(study.labels == [] and study.phrases is None for study in normal)
+
+
+@settings(max_examples=200, deadline=None)
+@given(seeds, st.sampled_from(KINDS), st.sampled_from([None, "new", "unchanged", "larger", "smaller"]))
+def test_every_dictated_sentence_reads_back_to_its_finding(seed: int, kind: Kind, change: Any) -> None:
+    rng = np.random.default_rng(seed)
+    finding = draw_finding(kind, draw_anatomy(rng), rng)
+    text = dictate_finding(finding, change, rng)
+    assert read_label(text) == (finding.kind, finding.side), text
+
+
+@settings(max_examples=100, deadline=None)
+@given(seeds, st.booleans())
+def test_every_report_reads_back_to_its_findings(seed: int, has_prior: bool) -> None:
+    rng = np.random.default_rng(seed)
+    anatomy = draw_anatomy(rng)
+    findings = draw_findings(anatomy, rng)
+    prior = draw_prior(findings, anatomy, rng) if has_prior else None
+    read = [label for said in dictate(findings, prior, rng) if (label := read_label(said.text)) is not None]
+    assert Counter(read) == Counter((finding.kind, finding.side) for finding in findings)
+
+
+@settings(max_examples=60, deadline=None)
+@given(seeds)
+def test_the_prior_holds_only_findings_that_can_be_seen_beside_each_other(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    anatomy = draw_anatomy(rng)
+    prior = draw_prior(draw_findings(anatomy, rng), anatomy, rng)
+    assert all(compatible(finding, list(prior[:i])) for i, finding in enumerate(prior))
+
+
+def effusion(side: str, grade: int) -> Finding:
+    low, high = GRADES[grade]
+    return Finding("effusion", (side,), extent=(low + high) / 2)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("prior", "change", "words"),
+    [
+        ((), "new", {"New", "new"}),
+        ((effusion("left", 1),), "unchanged", {"Unchanged", "unchanged"}),
+        ((effusion("left", 0),), "larger", {"increased", "worsened"}),
+        ((effusion("left", 2),), "smaller", {"decreased", "improved"}),
+        ((effusion("right", 1),), "new", {"New", "new"}),
+    ],
+)
+def test_the_word_for_a_change_agrees_with_the_prior_film(
+    prior: tuple[Finding, ...], change: str, words: set[str]
+) -> None:
+    finding = effusion("left", 1)
+    assert change_since(finding, prior) == change
+    for seed in range(10):
+        said = dictate((finding,), prior, np.random.default_rng(seed))
+        (text,) = [sentence.text for sentence in said if sentence.finding is finding]
+        assert set(text.replace(",", " ").replace(".", " ").split()) & words, text
+
+
+def test_a_finding_that_is_gone_is_said_to_be_gone() -> None:
+    line = Finding("central_line", ("right",))
+    said = [s.text for s in dictate((), (line, effusion("left", 1)), np.random.default_rng(0))]
+    assert "The right central venous catheter has been removed." in said
+    assert "The left pleural effusion has resolved." in said
+
+
+@pytest.mark.parametrize("kind", GRADED)
+def test_size_words_follow_the_extent(kind: Kind) -> None:
+    sides: tuple[Any, ...] = ("left",) if kind in ("effusion", "pneumothorax") else ()
+    grades = SIZES if sides else SEVERITIES
+    for grade, (low, high) in enumerate(GRADES):
+        said = {
+            noun_phrase(Finding(kind, sides, extent=extent), np.random.default_rng(seed)).split()[0]
+            for extent in (low, high)
+            for seed in range(10)
+        }
+        assert said == set(grades[grade])
+
+
+def test_laterals_and_priors_come_in_their_shares() -> None:
+    studies = [made.study for made in series()]
+    # Three standard deviations of a share of 300 studies.
+    for column, share in (("lateral", LATERAL_SHARE), ("prior_frontal", PRIOR_SHARE)):
+        found = np.mean([getattr(study, column) is not None for study in studies])
+        assert found == pytest.approx(share, abs=3 * (share * (1 - share) / 300) ** 0.5)
+    assert all((study.prior_frontal is None) == (study.prior_report is None) for study in studies)
+
+
+def test_every_kind_occurs_and_is_worded_in_at_least_two_ways() -> None:
+    wordings: dict[str, set[str]] = defaultdict(set)
+    for made in series():
+        for label, sentence in zip(made.study.labels or (), made.study.phrases or (), strict=True):
+            wordings[label.kind].add(sentence.text)
+    assert set(wordings) == set(KINDS)
+    assert min(len(texts) for texts in wordings.values()) >= 2
+
+
+def test_two_dictations_of_the_same_findings_entail_each_other() -> None:
+    """The ceiling of the task: what a perfect reader of the films would score."""
+    reports: list[list[list[Sentence]]] = [[], []]
+    for seed in range(150):
+        rng = np.random.default_rng(seed)
+        anatomy = draw_anatomy(rng)
+        findings = draw_findings(anatomy, rng)
+        prior = draw_prior(findings, anatomy, rng) if seed % 4 == 0 else None
+        for report in reports:
+            report.append([Sentence(text=said.text) for said in dictate(findings, prior, rng)])
+    result = RadFact(OfflineJudge(), bootstrap=0).score(*reports)
+    assert result.figures["logical_f1"].point >= 0.98
+
+
+def test_a_wrong_side_is_not_entailed() -> None:
+    finding = effusion("left", 1)
+    reports = [
+        [[Sentence(text=said.text) for said in dictate((f,), None, np.random.default_rng(0)) if said.finding]]
+        for f in (finding, replace(finding, sides=("right",)))
+    ]
+    assert RadFact(OfflineJudge(), bootstrap=0).score(*reports).figures["logical_precision"].point == 0
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_written_phantoms_are_those_made(tmp_path: Path, workers: int) -> None:
+    yielded = list(write_phantoms(tmp_path, 5, seed=3, size=SIZE, split="val", workers=workers))
+    read = read_manifest(tmp_path / "manifest.jsonl")
+    assert [study.sample_id for study in read] == [study.sample_id for study in yielded]
+    for index, study in enumerate(read):
+        made = make_study(3, index, SIZE, "val")
+        paths = {role: tmp_path / role / f"{study.sample_id}.png" for role in made.films}
+        assert study == made.study.model_copy(update=dict(paths))
+        for role, path in paths.items():
+            np.testing.assert_array_equal(np.asarray(Image.open(path)), made.films[role])
+
+
+def test_a_folder_that_is_not_finished_has_no_manifest(tmp_path: Path) -> None:
+    next(write_phantoms(tmp_path, 3, seed=3, size=SIZE))
+    assert not (tmp_path / "manifest.jsonl").exists()
+
+
+@pytest.mark.parametrize(("count", "size", "field"), [(0, 64, "count"), (-1, 64, "count"), (1, 63, "size")])
+def test_counts_and_sizes_that_cannot_be_meant_are_refused(tmp_path: Path, count: int, size: int, field: str) -> None:
+    with pytest.raises(InputError, match=f"field '{field}'"):
+        list(write_phantoms(tmp_path, count, seed=1, size=size))
+    assert list(tmp_path.iterdir()) == []
