@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any, Literal
 
 import torch
@@ -11,7 +12,7 @@ from torch import Tensor, nn
 
 
 class ConvStem(PatchEmbed):
-    """Patch embedding by four strided 3 x 3 convolutions instead of one large one, for small encoders trained from scratch.
+    """Patch embedding by four strided 3 x 3 convolutions instead of one large one, for small encoders from scratch.
 
     Early convolutions let a small transformer learn from far fewer images (Xiao et al. 2021, "Early convolutions help
     transformers see better").
@@ -20,10 +21,12 @@ class ConvStem(PatchEmbed):
     def __init__(self, *, patch_size: int, in_chans: int = 3, embed_dim: int, **options: Any) -> None:
         if patch_size != 16:
             raise ValueError(f"the convolutional stem has patches of 16 pixels, not {patch_size}")
+        if embed_dim % 64:
+            raise ValueError(f"the convolutional stem needs a hidden_size that is a multiple of 64, not {embed_dim}")
         super().__init__(patch_size=patch_size, in_chans=in_chans, embed_dim=embed_dim, **options)
         widths = [in_chans, embed_dim // 8, embed_dim // 4, embed_dim // 2, embed_dim]
         layers: list[nn.Module] = []
-        for before, after in zip(widths, widths[1:], strict=False):
+        for before, after in pairwise(widths):
             layers += [nn.Conv2d(before, after, 3, stride=2, padding=1), nn.GroupNorm(8, after), nn.GELU()]
         self.proj = nn.Sequential(*layers, nn.Conv2d(embed_dim, embed_dim, 1))
 
@@ -39,6 +42,9 @@ class Encoder(nn.Module):
         num_attention_heads: heads of each block.
         stem: "patch" as in DINOv2, or "conv" for small encoders trained from scratch.
         frozen: keep the weights as they are: no gradients, evaluation mode always.
+
+    Raises:
+        ValueError: sizes that do not divide each other as they must.
     """
 
     def __init__(
@@ -52,6 +58,8 @@ class Encoder(nn.Module):
         stem: Literal["patch", "conv"] = "patch",
         frozen: bool = True,
     ) -> None:
+        if hidden_size % num_attention_heads:
+            raise ValueError(f"hidden_size {hidden_size} is no multiple of the {num_attention_heads} attention heads")
         super().__init__()
         self.patch_size = patch_size
         self.frozen = frozen

@@ -64,7 +64,7 @@ class Anatomy:
         return np.asarray(self.half_width * np.sqrt(np.clip(1 - rise**2, 0, 1)), np.float32)
 
     def diaphragm(self, side: Side, lateral: Array) -> Array:
-        """v of the diaphragm at a distance `lateral` from the midline: a dome that falls off to the costophrenic angle."""
+        """v of the diaphragm at a distance `lateral` from the midline: a dome that falls to the costophrenic angle."""
         across = (lateral - 0.45 * self.half_width) / (0.55 * self.half_width)
         return np.asarray(self.dome(side) + 0.10 * np.clip(across, -1.2, 1.2) ** 2, np.float32)
 

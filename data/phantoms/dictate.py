@@ -34,7 +34,11 @@ COUNTED: tuple[Kind, ...] = (
     "rib_fracture",
 )  # fmt: skip
 """Kinds that take an article."""
-ZONE_WORDS = {"upper": ("upper zone", "upper lobe"), "mid": ("mid zone", "mid lung"), "lower": ("lower zone", "lower lobe")}
+ZONE_WORDS = {
+    "upper": ("upper zone", "upper lobe"),
+    "mid": ("mid zone", "mid lung"),
+    "lower": ("lower zone", "lower lobe"),
+}
 TUBE_ENDS = {
     "endotracheal_tube": ("with its tip above the carina", "terminating above the carina"),
     "nasogastric_tube": ("with its tip in the stomach", "terminating in the stomach"),
@@ -48,6 +52,13 @@ NORMAL: dict[str, tuple[str, ...]] = {
     "heart": ("Heart size is normal.", "The heart is normal in size.", "Normal heart size."),
     "bones": ("No acute osseous abnormality.", "No acute bony abnormality."),
 }
+DENIED_BY: dict[Kind, str] = {
+    "effusion": "effusion",
+    "pneumothorax": "pneumothorax",
+    "cardiomegaly": "heart",
+    "rib_fracture": "bones",
+}
+"""The normal statement that a report makes where a kind is absent."""
 LUNG_KINDS: tuple[Kind, ...] = ("consolidation", "mass", "nodule", "atelectasis", "edema")
 INDICATIONS: dict[Kind | None, tuple[str, ...]] = {
     "endotracheal_tube": ("Intubated, check tube position.",),
@@ -140,9 +151,8 @@ def dictate(
         for finding in gone:
             if finding.kind == kind:
                 said.append(Dictated(_dictate_gone(finding)))
-        slot = {"effusion": "effusion", "pneumothorax": "pneumothorax", "cardiomegaly": "heart", "rib_fracture": "bones"}
-        if kind in slot and kind not in present:
-            said.append(Dictated(_pick(rng, NORMAL[slot[kind]])))
+        if kind in DENIED_BY and kind not in present:
+            said.append(Dictated(_pick(rng, NORMAL[DENIED_BY[kind]])))
     return said
 
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -28,7 +29,7 @@ from data.phantoms.findings import (
     rectangles,
 )
 from data.phantoms.render import render_frontal, render_lateral
-from data.study import Label, Study
+from data.study import IMAGE_COLUMNS, Label, Study
 from radfact.errors import InputError
 from radfact.report import Box, Sentence
 
@@ -134,8 +135,9 @@ def _narrative(said: list[Dictated], rng: np.random.Generator) -> str:
     """The same report as running text; neighbouring denials are sometimes drawn together."""
     texts = [s.text for s in said]
     if rng.random() < 0.5:
-        for first, second in zip(texts, texts[1:], strict=False):
-            if "pleural effusion" in first and "pneumothorax" in second and first.startswith("No") and second.startswith("No"):
+        for first, second in pairwise(texts):
+            denied = first.startswith("No") and second.startswith("No")
+            if denied and "pleural effusion" in first and "pneumothorax" in second:
                 at = texts.index(first)
                 texts[at : at + 2] = ["No pleural effusion or pneumothorax."]
                 break
@@ -164,7 +166,7 @@ def write_phantoms(
         raise InputError(f"needs at least 1 study, got {count}", field="count")
     if size < 64:
         raise InputError(f"films need at least 64 pixels, got {size}", field="size")
-    for role in ("frontal", "lateral", "prior_frontal"):
+    for role in IMAGE_COLUMNS:
         (folder / role).mkdir(parents=True, exist_ok=True)
     make = partial(_write_one, folder=folder, seed=seed, size=size, split=split)
     studies = []
@@ -177,7 +179,5 @@ def write_phantoms(
             for study in pool.map(make, range(count), chunksize=16):
                 studies.append(study)
                 yield study
-    write_manifest(
-        folder / "manifest.jsonl",
-        [s.model_copy(update={r: folder / p for r in ("frontal", "lateral", "prior_frontal") if (p := getattr(s, r))}) for s in studies],
-    )
+    # A relative path is relative to the manifest's folder, which is this one.
+    write_manifest(folder / "manifest.jsonl", studies)
