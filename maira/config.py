@@ -79,6 +79,9 @@ class MairaConfig(PreTrainedConfig):
             self.vision_config = VisionConfig(**_without_type(self.vision_config or RAD_DINO))
         if not isinstance(self.text_config, LlamaConfig):
             self.text_config = LlamaConfig(**_without_type(self.text_config or VICUNA_7B))
+        side = self.vision_config.image_size // self.vision_config.patch_size
+        if side % self.image_merge:
+            raise ValueError(f"image_merge {self.image_merge} does not divide the {side} patches of a side")
         super().__post_init__(**kwargs)
 
     @property

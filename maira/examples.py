@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -9,8 +10,13 @@ from data.images import CropMap
 from data.study import Study
 from maira.parse import render_report
 from maira.prompts import Context, Preset, Task, build_prompt, build_target
+from maira.tokens import IMAGE
 from radfact.errors import InputError
 from radfact.report import Sentence
+
+PRIOR_REPORT_UNUSED = "a prior report without a prior image cannot be used: the prompt has no place for it"
+BOX_OUTSIDE = "a box outside of the centred square that the model sees was left out of the answer"
+MASK_UNUSED = "a mask cannot be written in the model's answer, which has boxes only"
 
 
 @dataclass(frozen=True)
@@ -19,6 +25,7 @@ class Example:
 
     Attributes:
         images: current frontal, current lateral, prior frontal, as far as present.
+        notes: what of the study could not be used, for the caller to count; each has been a warning too.
     """
 
     sample_id: str
@@ -26,6 +33,7 @@ class Example:
     prompt: str
     images: tuple[Path, ...]
     target: str | None = None
+    notes: tuple[str, ...] = ()
 
 
 def image_size(path: Path) -> tuple[int, int]:
@@ -58,8 +66,15 @@ def study_context(study: Study, phrase: str | None = None) -> Context:
     )
 
 
+def has_unused_prior_report(study: Study) -> bool:
+    """Whether a study has a prior report that no prompt can show, since its image is missing."""
+    return study.prior_report is not None and study.prior_frontal is None
+
+
 def make_example(study: Study, task: Task, *, phrase: Sentence | None = None, preset: Preset = "release") -> Example:
     """The sample of a task; its target is None where the study has no answer for the task.
+
+    What of the study cannot be used is a warning (Python shows each once) and one of the example's notes.
 
     Args:
         study: with image paths that can be opened.
@@ -68,25 +83,40 @@ def make_example(study: Study, task: Task, *, phrase: Sentence | None = None, pr
         preset: wording of the prompt.
 
     Raises:
-        InputError: an image is missing, or the answer cannot be written in the model's format.
+        InputError: an image is missing, a text holds the image placeholder, or the answer cannot be written in the
+            model's format.
     """
     prompt = build_prompt(task, study_context(study, phrase.text if phrase else None), preset)
+    notes: list[str] = []
     if task == "phrase":
-        return Example(study.sample_id, task, prompt, (study.frontal,), _grounded(study, [phrase] if phrase else None))
-    images = tuple(p for p in (study.frontal, study.lateral, study.prior_frontal) if p is not None)
-    if task == "findings":
-        target = None if study.findings is None else build_target(study.findings)
+        images: tuple[Path, ...] = (study.frontal,)
+        target = _grounded(study, [phrase] if phrase else None, notes)
     else:
-        target = _grounded(study, study.grounded_findings)
-    return Example(study.sample_id, task, prompt, images, target)
+        images = tuple(p for p in (study.frontal, study.lateral, study.prior_frontal) if p is not None)
+        if has_unused_prior_report(study):
+            notes.append(PRIOR_REPORT_UNUSED)
+        if task == "findings":
+            target = None if study.findings is None else build_target(study.findings)
+        else:
+            target = _grounded(study, study.grounded_findings, notes)
+    if prompt.count(IMAGE) != len(images):
+        raise InputError(f"a section of sample '{study.sample_id}' holds {IMAGE}, which stands for an image")
+    for note in notes:
+        warnings.warn(note, stacklevel=2)
+    return Example(study.sample_id, task, prompt, images, target, tuple(notes))
 
 
-def _grounded(study: Study, sentences: list[Sentence] | None) -> str | None:
+def _grounded(study: Study, sentences: list[Sentence] | None, notes: list[str]) -> str | None:
+    """The answer with boxes brought into the crop; what is lost on the way is added to `notes`."""
     if not sentences:
         return None
     crop = CropMap(*image_size(study.frontal))
     inside = []
     for sentence in sentences:
-        boxes = [part for box in sentence.boxes or () if (part := crop.to_crop(box)[0]) is not None]
-        inside.append(Sentence(text=sentence.text, boxes=tuple(boxes) or None))
-    return build_target(render_report(inside))
+        boxes = tuple(part for box in sentence.boxes or () if (part := crop.to_crop(box)[0]) is not None)
+        notes += [BOX_OUTSIDE] * (len(sentence.boxes or ()) - len(boxes)) + [MASK_UNUSED] * len(sentence.masks or ())
+        inside.append(Sentence(text=sentence.text, boxes=boxes or None))
+    try:
+        return build_target(render_report(inside))
+    except InputError as error:
+        raise InputError(f"sample '{study.sample_id}': {error}") from None

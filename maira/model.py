@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -24,7 +25,7 @@ class Adapter(nn.Module):
         widths = [config.vision_config.hidden_size * self.merge**2]
         widths += [config.text_config.hidden_size] * config.projector_n_layers
         layers: list[nn.Module] = []
-        for before, after in zip(widths, widths[1:], strict=False):
+        for before, after in pairwise(widths):
             layers += [nn.Linear(before, after), nn.GELU()]
         self.layers = nn.Sequential(*layers[:-1])
 
@@ -166,6 +167,11 @@ class MairaForConditionalGeneration(PreTrainedModel, GenerationMixin):
         kept = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
         logits = self.language_model.lm_head(hidden[:, kept])
         return CausalLMOutputWithPast(logits=logits, past_key_values=outputs.past_key_values)
+
+    def generate(self, *args: Any, **kwargs: Any) -> Any:
+        """As every model of transformers; the image placeholder, which stands for no text, is never written."""
+        kwargs.setdefault("suppress_tokens", [self.config.image_token_index])
+        return super().generate(*args, **kwargs)
 
     def prepare_inputs_for_generation(
         self,

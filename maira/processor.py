@@ -15,6 +15,7 @@ from transformers.processing_utils import ProcessorMixin
 
 from data.images import Gray, load_gray, prepare
 from maira.config import MairaConfig
+from maira.prompts import PROMPT_END
 from maira.tokens import IMAGE
 
 MEAN, DEVIATION = 0.5307, 0.2583
@@ -31,9 +32,7 @@ class MairaImageProcessor(BaseImageProcessor):
 
     model_input_names = ["pixel_values"]  # noqa: RUF012
 
-    def __init__(
-        self, size: int = 518, image_mean: float = MEAN, image_std: float = DEVIATION, **kwargs: Any
-    ) -> None:
+    def __init__(self, size: int = 518, image_mean: float = MEAN, image_std: float = DEVIATION, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.size, self.image_mean, self.image_std = size, image_mean, image_std
 
@@ -49,9 +48,7 @@ class MairaImageProcessor(BaseImageProcessor):
         Raises:
             InputError: a file cannot be read as an image.
         """
-        squares = [
-            prepare(image if isinstance(image, np.ndarray) else load_gray(image), self.size) for image in images
-        ]
+        squares = [prepare(image if isinstance(image, np.ndarray) else load_gray(image), self.size) for image in images]
         pixels = (torch.from_numpy(np.stack(squares)) - self.image_mean) / self.image_std
         return BatchFeature({"pixel_values": pixels[:, None].expand(-1, 3, -1, -1)})
 
@@ -82,16 +79,25 @@ class MairaProcessor(ProcessorMixin):
         wanted = ids.count(self.image_token_id)
         if wanted != images:
             raise ValueError(f"the prompt has {wanted} image placeholders and there are {images} images")
-        return [t for token in ids for t in ([token] * self.image_seq_length if token == self.image_token_id else [token])]
+        repeats = {self.image_token_id: self.image_seq_length}
+        return [token for token in ids for _ in range(repeats.get(token, 1))]
 
     def encode_target(self, target: str) -> list[int]:
-        """Token ids of what follows a prompt, with `</s>` at the end; appended to the prompt's, they are the sample."""
-        ids: list[int] = self.tokenizer(target, add_special_tokens=False)["input_ids"]
-        return [*ids, self.tokenizer.eos_token_id]
+        """Token ids of what follows a prompt, with `</s>` at the end; appended to the prompt's, they are the sample.
 
-    def __call__(
-        self, images: Sequence[Sequence[Path | str | Gray]], text: Sequence[str], **_: Any
-    ) -> BatchFeature:
+        Raises:
+            ValueError: the tokenizer would join the start of the target to the end of the prompt.
+        """
+        # Llama's tokenizer puts a space in front of a text that stands alone, so the target is cut off a longer one.
+        before: list[int] = self.tokenizer(PROMPT_END, add_special_tokens=False)["input_ids"]
+        both: list[int] = self.tokenizer(PROMPT_END + target, add_special_tokens=False)["input_ids"]
+        if both[: len(before)] != before:
+            raise ValueError(
+                f"the tokenizer joins the prompt's end to the answer; it must start with a space: {target!r:.40}"
+            )
+        return [*both[len(before) :], self.tokenizer.eos_token_id]
+
+    def __call__(self, images: Sequence[Sequence[Path | str | Gray]], text: Sequence[str], **_: Any) -> BatchFeature:
         """A batch for `generate`, padded on the left.
 
         Args:
@@ -112,9 +118,7 @@ class MairaProcessor(ProcessorMixin):
         return BatchFeature({"input_ids": tokens, "attention_mask": mask, "pixel_values": pixels})
 
 
-def pad(
-    rows: Sequence[Sequence[int]], value: int, *, left: bool = False, multiple: int = 1
-) -> tuple[Tensor, Tensor]:
+def pad(rows: Sequence[Sequence[int]], value: int, *, left: bool = False, multiple: int = 1) -> tuple[Tensor, Tensor]:
     """Rows of ids as one tensor (rows, longest, rounded up to a multiple) and its mask, 1 where a row has a token."""
     length = -(-max(map(len, rows)) // multiple) * multiple
     ids = torch.full((len(rows), length), value, dtype=torch.long)

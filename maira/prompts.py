@@ -11,6 +11,7 @@ Task = Literal["findings", "grounded", "phrase"]
 Preset = Literal["release", "paper"]
 
 MISSING = "N/A"
+PROMPT_END = "ASSISTANT:"
 SYSTEM = "You are an expert radiology assistant tasked with interpreting a chest X-ray study."
 GROUNDING = (
     "Each finding should be described as a self-contained plain-text sentence. If the finding is groundable, locate "
@@ -57,12 +58,12 @@ def build_prompt(task: Task, context: Context, preset: Preset = "release") -> st
     if task == "phrase":
         if not context.phrase:
             raise ValueError("phrase grounding needs the phrase to ground")
-        instruction = RELEASE_PHRASE if preset == "release" else PAPER_PHRASE
-        items = f"Given the current frontal image{'' if preset == 'release' else ' '}{IMAGE} {instruction}{context.phrase}"
+        image, instruction = (IMAGE, RELEASE_PHRASE) if preset == "release" else (f" {IMAGE}", PAPER_PHRASE)
+        items = f"Given the current frontal image{image} {instruction}{context.phrase}"
     else:
         build = _release_items if preset == "release" else _paper_items
         items = build(task, context)
-    return f"{SYSTEM} USER: {items} ASSISTANT:"
+    return f"{SYSTEM} USER: {items} {PROMPT_END}"
 
 
 def build_target(answer: str) -> str:
