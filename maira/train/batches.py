@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -16,6 +16,7 @@ from maira.examples import Example, image_size, make_example
 from maira.processor import MairaProcessor, pad
 from maira.prompts import Task
 from maira.train.recipe import Recipe
+from radfact.errors import InputError
 
 SORTED_BATCHES = 16
 """Batches whose samples are sorted by length together, so that little of a batch is padding."""
@@ -32,6 +33,7 @@ class Batch:
         pixel_values: (images, 3, size, size).
         frontal_rows: (samples,), which image is each sample's current frontal.
         coverage: (samples, patches, kinds), share of each patch that each labelled kind covers; None without.
+        sample_ids: which studies these are, for messages.
     """
 
     input_ids: Tensor
@@ -40,10 +42,18 @@ class Batch:
     pixel_values: Tensor
     frontal_rows: Tensor
     coverage: Tensor | None
+    sample_ids: tuple[str, ...]
+
+    def to(self, device: torch.device) -> Batch:
+        """The same batch with its tensors on a device."""
+        moved = {k: v.to(device, non_blocking=True) for k, v in vars(self).items() if isinstance(v, Tensor)}
+        return replace(self, **moved)
 
 
 def plan_epoch(studies: Sequence[Study], recipe: Recipe, epoch: int) -> list[list[tuple[int, Task]]]:
     """The micro-batches of an epoch: (index of the study, task) of every sample.
+
+    Samples of a batch have the same number of images; those that fill no batch wait for another epoch.
 
     Args:
         studies: the training set.
@@ -51,7 +61,7 @@ def plan_epoch(studies: Sequence[Study], recipe: Recipe, epoch: int) -> list[lis
         epoch: from 0.
     """
     rng = np.random.default_rng(np.random.SeedSequence((recipe.seed, epoch)))
-    tasks = list(recipe.tasks)
+    tasks = [task for task, weight in recipe.tasks.items() if weight > 0]
     weights = np.array([recipe.tasks[task] for task in tasks])
     order = rng.permutation(len(studies))
     drawn = [tasks[i] for i in rng.choice(len(tasks), size=len(studies), p=weights / weights.sum())]
@@ -65,8 +75,7 @@ def plan_epoch(studies: Sequence[Study], recipe: Recipe, epoch: int) -> list[lis
             part = sorted(alike[start : start + window], key=lambda s: _size(studies[s[0]], s[1]))
             batches += [part[i : i + recipe.micro_batch] for i in range(0, len(part), recipe.micro_batch)]
     batches = [batch for batch in batches if len(batch) == recipe.micro_batch]
-    batches = [batches[i] for i in rng.permutation(len(batches))]
-    return batches
+    return [batches[i] for i in rng.permutation(len(batches))]
 
 
 def _possible(study: Study, task: Task, tasks: Sequence[Task]) -> Task | None:
@@ -80,8 +89,12 @@ def _size(study: Study, task: Task) -> tuple[int, int]:
     return images, len(study.findings or "") if task != "phrase" else 0
 
 
-class Samples(Dataset[Batch]):
-    """The micro-batches of one process and epoch, made when asked for."""
+class Samples(Dataset[Batch | InputError]):
+    """The micro-batches of one process and epoch, made when asked for.
+
+    Input that cannot be used is returned instead of raised: raised in a worker process, an error reaches the user as
+    that process's traceback.
+    """
 
     def __init__(
         self,
@@ -99,10 +112,13 @@ class Samples(Dataset[Batch]):
     def __len__(self) -> int:
         return len(self.plan)
 
-    def __iter__(self) -> Iterator[Batch]:
-        return (self[i] for i in range(len(self)))
+    def __getitem__(self, position: int) -> Batch | InputError:
+        try:
+            return self._batch(position)
+        except InputError as error:
+            return error
 
-    def __getitem__(self, position: int) -> Batch:
+    def _batch(self, position: int) -> Batch:
         examples = [self._example(index, task) for index, task in self.plan[position]]
         rows, labels = zip(*(self._encode(example) for example in examples), strict=True)
         ids, mask = pad(rows, self.processor.tokenizer.pad_token_id, multiple=LENGTH_STEP)
@@ -112,7 +128,15 @@ class Samples(Dataset[Batch]):
         if self.recipe.patch_loss:
             covers = [patch_coverage(self.studies[i], self.kinds, self.patch_grid) for i, _ in self.plan[position]]
             coverage = torch.from_numpy(np.stack(covers))
-        return Batch(ids, mask, pad(labels, -100, multiple=LENGTH_STEP)[0], pixels, counts.cumsum(0) - counts, coverage)
+        return Batch(
+            input_ids=ids,
+            attention_mask=mask,
+            labels=pad(labels, -100, multiple=LENGTH_STEP)[0],
+            pixel_values=pixels,
+            frontal_rows=counts.cumsum(0) - counts,
+            coverage=coverage,
+            sample_ids=tuple(example.sample_id for example in examples),
+        )
 
     def _example(self, index: int, task: Task) -> Example:
         study = self.studies[index]

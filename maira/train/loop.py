@@ -6,7 +6,7 @@ import json
 import math
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -21,19 +21,14 @@ from torch.utils.data import DataLoader
 
 from data.manifest import read_manifest
 from data.study import Study
-from maira.config import MairaConfig
-from maira.examples import make_example
+from maira.examples import PRIOR_REPORT_UNUSED, has_unused_prior_report
 from maira.model import MairaForConditionalGeneration
-from maira.processor import MairaImageProcessor, MairaProcessor
-from maira.tokens import IMAGE
+from maira.processor import MairaProcessor
 from maira.train.batches import Batch, Samples, plan_epoch
-from maira.train.recipe import FromScratch, Recipe
-from maira.train.tokenizer import train_tokenizer, words_of
-from radfact.errors import InputError
-from radfact.jsonl import dumps
-
-TOKENIZER_STUDIES = 4000
-"""Studies whose texts shape the vocabulary of a tokenizer trained from scratch."""
+from maira.train.parts import load_parts
+from maira.train.recipe import Recipe
+from radfact.errors import InputError, RunFailed
+from radfact.jsonl import dumps, open_atomic, read_json, write_json
 
 
 @dataclass
@@ -84,7 +79,7 @@ class TrainingModel(nn.Module):
 
 @dataclass
 class Meter:
-    """Running means between two log lines."""
+    """Means and rates from one log line to the next; `waited` is the time spent waiting for data, seconds."""
 
     totals: dict[str, float] = field(default_factory=dict)
     count: int = 0
@@ -102,55 +97,18 @@ class Meter:
         self.samples += batch.input_ids.shape[0]
 
     def read(self) -> dict[str, float]:
-        """Means and rates since the last reading, which starts the next."""
+        """Means and rates since the meter was made."""
         seconds = time.perf_counter() - self.started
         values = {name: total / self.count for name, total in self.totals.items()}
-        values |= {
+        return values | {
             "samples_per_second": self.samples / seconds,
             "tokens_per_second": self.tokens / seconds,
             "data_wait": self.waited / seconds,
         }
-        self.__init__()  # type: ignore[misc]
-        return values
 
 
-def build_fresh(recipe: Recipe, parts: FromScratch, studies: list[Study]) -> tuple[MairaForConditionalGeneration, MairaProcessor]:
-    """A model with random weights by the recipe's seed, and a processor with a tokenizer trained on the studies' texts."""
-    texts = []
-    for study in studies[:TOKENIZER_STUDIES]:
-        for task in ("findings", "grounded"):
-            example = make_example(study, task, preset=recipe.preset)
-            texts.append(words_of(example.prompt + (example.target or "")))
-    tokenizer = train_tokenizer(texts, parts.vocab_size)
-    config = MairaConfig(
-        vision_config=parts.vision_config,
-        text_config=parts.text_config | {
-            "vocab_size": len(tokenizer),
-            "bos_token_id": tokenizer.bos_token_id,
-            "eos_token_id": tokenizer.eos_token_id,
-            "pad_token_id": tokenizer.pad_token_id,
-        },
-        image_token_index=tokenizer.convert_tokens_to_ids(IMAGE),
-        image_merge=parts.image_merge,
-        projector_n_layers=parts.projector_n_layers,
-    )
-    images = MairaImageProcessor(size=config.vision_config.image_size)
-    processor = MairaProcessor(images, tokenizer, image_seq_length=config.image_seq_length)
-    return MairaForConditionalGeneration(config), processor
-
-
-def load_parts(recipe: Recipe, studies: list[Study]) -> tuple[MairaForConditionalGeneration, MairaProcessor]:
-    """The model and processor that a recipe starts from."""
-    if isinstance(recipe.model, FromScratch):
-        return build_fresh(recipe, recipe.model, studies)
-    if not (recipe.model / "config.json").exists():
-        raise InputError("no checkpoint here (config.json is missing)", file=recipe.model)
-    model = MairaForConditionalGeneration.from_pretrained(recipe.model, dtype=torch.float32)
-    return model, MairaProcessor.from_pretrained(recipe.model)
-
-
-def schedule(recipe: Recipe, steps: int) -> Any:
-    """Factor of the learning rate by step: linear warm-up, then half a cosine down to 0."""
+def schedule(recipe: Recipe, steps: int) -> Callable[[int], float]:
+    """Factor of the learning rate by step: linear warm-up, then half a cosine down to 0 (paper B.2)."""
     warmup = max(1, round(recipe.warmup * steps))
 
     def factor(step: int) -> float:
@@ -161,69 +119,167 @@ def schedule(recipe: Recipe, steps: int) -> Any:
     return factor
 
 
+@dataclass
+class _Run:
+    """A run that is under way; `wrapped` is a TrainingModel as accelerate prepared it, and so is `optimizer`."""
+
+    recipe: Recipe
+    accelerator: Accelerator
+    console: Console
+    steps: int
+    accumulate: int
+    wrapped: Any
+    optimizer: Any
+    rates: torch.optim.lr_scheduler.LambdaLR
+    progress: Progress
+
+    def resume(self) -> None:
+        """Go back to the state that an interrupted run saved last, if there is one."""
+        state, old, fresh = _state_folders(self.recipe)
+        if self.accelerator.is_main_process and not state.exists() and old.exists():
+            # Interrupted between the two renames of `save`: what was being written is whole.
+            (fresh if fresh.exists() else old).rename(state)
+        self.accelerator.wait_for_everyone()
+        if state.exists():
+            _check_same_run(state, self.recipe)
+            self.accelerator.load_state(str(state))
+            self.console.print(f"Resuming {self.recipe.out} at step {self.progress.step} of {self.steps}")
+        if self.accelerator.is_main_process:
+            _forget_after(self.recipe.out / "metrics.jsonl", self.progress.step)
+
+    def step(self, batches: Iterator[Batch], meter: Meter) -> dict[str, float]:
+        """One optimiser step; returns its learning rate and the norm of its gradient before clipping."""
+        for _ in range(self.accumulate):
+            asked = time.perf_counter()
+            batch = next(batches)
+            meter.waited += time.perf_counter() - asked
+            losses = self.wrapped(batch.to(self.accelerator.device))
+            if not math.isfinite(value := float(losses["loss"].detach())):
+                raise RunFailed(
+                    f"the loss is {value} at step {self.progress.step + 1}, samples {', '.join(batch.sample_ids)}; "
+                    f"the last state saved in {self.recipe.out} is as it was. A lower learning_rate may help"
+                )
+            self.accelerator.backward(losses["loss"] / self.accumulate)
+            meter.add(losses, batch)
+            self.progress.position += 1
+        norm = self.accelerator.clip_grad_norm_(self.wrapped.parameters(), self.recipe.clip)
+        rate = self.rates.get_last_lr()[0]
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+        self.rates.step()
+        self.progress.step += 1
+        return {"lr": rate, "grad_norm": float(norm)}
+
+    def save(self) -> None:
+        """Save beside the last state and then take its place, so that a crash while saving costs nothing."""
+        state, old, fresh = _state_folders(self.recipe)
+        if self.accelerator.is_main_process:
+            shutil.rmtree(fresh, ignore_errors=True)
+        self.accelerator.wait_for_everyone()
+        self.accelerator.save_state(str(fresh))
+        self.accelerator.wait_for_everyone()
+        if self.accelerator.is_main_process:
+            write_json(fresh / "recipe.json", _decisive(self.recipe))
+            shutil.rmtree(old, ignore_errors=True)
+            if state.exists():
+                state.rename(old)
+            fresh.rename(state)
+            shutil.rmtree(old, ignore_errors=True)
+
+    def log(self, values: dict[str, float]) -> None:
+        """Append a line to `metrics.jsonl` and say the same to the person who waits."""
+        progress = self.progress
+        row = {"step": progress.step, "epoch": progress.epoch, "seconds": round(progress.seconds, 1)}
+        self.recipe.out.mkdir(parents=True, exist_ok=True)
+        with (self.recipe.out / "metrics.jsonl").open("a", encoding="utf-8") as handle:
+            handle.write(dumps(row | {k: float(f"{v:.5g}") for k, v in values.items()}) + "\n")
+        left = (self.steps - progress.step) * progress.seconds / progress.step
+        losses = "  ".join(f"{k} {values[k]:.4f}" for k in ("answer", "patches") if k in values)
+        self.console.print(
+            f"step {progress.step}/{self.steps}  {losses}  lr {values['lr']:.2e}  norm {values['grad_norm']:.2f}  "
+            f"{values['samples_per_second']:.1f} samples/s  {values['tokens_per_second']:.0f} tokens/s  "
+            f"data wait {values['data_wait']:.0%}  left {left / 60:.0f} min",
+            highlight=False,
+        )
+
+
 def train(recipe: Recipe, console: Console | None = None) -> Path:
     """Run a recipe to its end, from where it stopped if it was started before; returns the folder of the checkpoint.
 
     Raises:
-        InputError: the recipe, a manifest or an image cannot be used.
+        InputError: the recipe, a manifest or an image cannot be used, or the folder holds a run of another recipe.
+        RunFailed: the loss is not finite.
     """
+    if recipe.out.exists() and not recipe.out.is_dir():
+        raise InputError("is a file; name a folder", file=recipe.out, field="out")
     console = console or Console()
     set_seed(recipe.seed)
     accelerator = Accelerator(mixed_precision=recipe.precision)
-    world, rank = accelerator.num_processes, accelerator.process_index
-    accumulate, rest = divmod(recipe.global_batch, recipe.micro_batch * world)
-    if rest:
-        raise InputError(
-            f"must be a multiple of micro_batch x processes ({recipe.micro_batch} x {world}), got {recipe.global_batch}",
-            field="global_batch",
-        )
     studies = read_manifest(recipe.train)
+    if unused := sum(map(has_unused_prior_report, studies)):
+        console.print(f"{unused} of {len(studies)} studies: {PRIOR_REPORT_UNUSED}")
     model, processor = load_parts(recipe, studies)
     vision = model.config.vision_config
     kinds = sorted({label.kind for study in studies for label in study.labels or ()})
-    wrapped: Any = TrainingModel(model, len(kinds), recipe.patch_loss)
+    run = _prepare(recipe, accelerator, console, TrainingModel(model, len(kinds), recipe.patch_loss))
+    run.resume()
+
+    batches = _stream(studies, processor, run, kinds, vision.image_size // vision.patch_size)
+    progress, meter = run.progress, Meter()
+    run.wrapped.train()
+    while progress.step < run.steps:
+        started = time.perf_counter()
+        values = run.step(batches, meter)
+        progress.seconds += time.perf_counter() - started
+        if progress.step % recipe.log_every == 0 and accelerator.is_main_process:
+            run.log(meter.read() | values)
+            meter = Meter()
+        if progress.step % recipe.save_every == 0 or progress.step == run.steps:
+            run.save()
+    return _save_checkpoint(accelerator, run.wrapped, processor, recipe.out / "checkpoint")
+
+
+def _prepare(recipe: Recipe, accelerator: Accelerator, console: Console, model: TrainingModel) -> _Run:
+    accumulate, rest = divmod(recipe.global_batch, recipe.micro_batch * accelerator.num_processes)
+    if rest:
+        raise InputError(
+            f"must be a multiple of micro_batch x processes ({recipe.micro_batch} x {accelerator.num_processes}), "
+            f"got {recipe.global_batch}",
+            field="global_batch",
+        )
     steps = recipe.passes // recipe.global_batch
-    optimizer: Any = torch.optim.AdamW(
-        _groups(wrapped, recipe.weight_decay), lr=recipe.learning_rate, betas=recipe.betas, fused=True
-    )
-    wrapped, optimizer = accelerator.prepare(wrapped, optimizer)
+    groups = _groups(model, recipe.weight_decay)
+    plain = torch.optim.AdamW(groups, lr=recipe.learning_rate, betas=recipe.betas, fused=True)
+    wrapped, optimizer = accelerator.prepare(model, plain)
     rates = torch.optim.lr_scheduler.LambdaLR(optimizer, schedule(recipe, steps))
     progress = Progress()
     accelerator.register_for_checkpointing(rates, progress)
-    state = recipe.out / "state"
-    if state.exists():
-        accelerator.load_state(str(state))
-        console.print(f"Resuming {recipe.out} at step {progress.step} of {steps}")
-    log = recipe.out / "metrics.jsonl"
-    log.parent.mkdir(parents=True, exist_ok=True)
-    _forget_after(log, progress.step)
+    return _Run(recipe, accelerator, console, steps, accumulate, wrapped, optimizer, rates, progress)
 
-    meter = Meter()
-    grid = vision.image_size // vision.patch_size
-    batches = _stream(studies, processor, recipe, progress, rank, world, kinds, grid)
-    wrapped.train()
-    while progress.step < steps:
-        started = time.perf_counter()
-        for _ in range(accumulate):
-            asked = time.perf_counter()
-            batch = next(batches)
-            meter.waited += time.perf_counter() - asked
-            losses = wrapped(_to(batch, accelerator.device))
-            accelerator.backward(losses["loss"] / accumulate)
-            meter.add(losses, batch)
-            progress.position += 1
-        norm = accelerator.clip_grad_norm_(wrapped.parameters(), recipe.clip)
-        rate = rates.get_last_lr()[0]
-        optimizer.step()
-        optimizer.zero_grad()
-        rates.step()
-        progress.step += 1
-        progress.seconds += time.perf_counter() - started
-        if progress.step % recipe.log_every == 0 and accelerator.is_main_process:
-            _write_log(log, console, progress, steps, meter.read() | {"lr": rate, "grad_norm": float(norm)})
-        if progress.step % recipe.save_every == 0 or progress.step == steps:
-            _save_state(accelerator, state)
-    return _save_checkpoint(accelerator, wrapped, processor, recipe.out / "checkpoint")
+
+def _state_folders(recipe: Recipe) -> tuple[Path, Path, Path]:
+    """The state of a run, the one before it, and the one that is being written."""
+    return recipe.out / "state", recipe.out / "state.old", recipe.out / "state.writing"
+
+
+def _decisive(recipe: Recipe) -> dict[str, Any]:
+    """The part of a recipe that decides the outcome of its run, as JSON values."""
+    return recipe.model_dump(mode="json", exclude={"out", "save_every", "log_every"})
+
+
+def _check_same_run(state: Path, recipe: Recipe) -> None:
+    """Check that a state was saved by a run of this recipe.
+
+    Raises:
+        InputError: it was another one.
+    """
+    file, mine = state / "recipe.json", _decisive(recipe)
+    held = read_json(file) if file.exists() else mine
+    if changed := [key for key in mine if held.get(key) != mine[key]]:
+        raise InputError(
+            f"{recipe.out} holds a run with another {', '.join(changed)}; name another folder or remove that one",
+            field="out",
+        )
 
 
 def _groups(model: nn.Module, decay: float) -> list[dict[str, Any]]:
@@ -235,61 +291,39 @@ def _groups(model: nn.Module, decay: float) -> list[dict[str, Any]]:
     ]
 
 
-def _stream(
-    studies: list[Study], processor: MairaProcessor, recipe: Recipe, progress: Progress,
-    rank: int, world: int, kinds: list[str], grid: int,
-) -> Iterator[Batch]:  # fmt: skip
+def _stream(studies: list[Study], processor: MairaProcessor, run: _Run, kinds: list[str], grid: int) -> Iterator[Batch]:
     """Micro-batches of this process from where it stands, epoch after epoch."""
+    recipe, progress = run.recipe, run.progress
+    world, rank = run.accelerator.num_processes, run.accelerator.process_index
     while True:
-        mine = plan_epoch(studies, recipe, progress.epoch)[rank::world]
+        plan = plan_epoch(studies, recipe, progress.epoch)
+        # As many for each process, so that all of them stand at the same place of the same epoch.
+        mine = plan[: len(plan) // world * world][rank::world]
         if not mine:
             raise InputError(
-                f"has too few studies with an answer for one batch of {recipe.micro_batch}", file=recipe.train
+                f"has too few studies with an answer for one batch of {recipe.micro_batch} a process", file=recipe.train
             )
         samples = Samples(studies, mine[progress.position :], processor, recipe, progress.epoch, kinds, grid)
-        yield from DataLoader(samples, batch_size=None, num_workers=1, prefetch_factor=4)
+        for batch in DataLoader(samples, batch_size=None, num_workers=1, prefetch_factor=4):
+            if isinstance(batch, InputError):
+                raise batch
+            yield batch
         progress.epoch, progress.position = progress.epoch + 1, 0
 
 
-def _to(batch: Batch, device: torch.device) -> Batch:
-    return Batch(**{k: None if v is None else v.to(device, non_blocking=True) for k, v in vars(batch).items()})
-
-
 def _forget_after(log: Path, step: int) -> None:
-    """Drop log lines of steps that were lost with an interrupted run."""
-    if log.exists():
-        lines = [line for line in log.read_text(encoding="utf-8").splitlines() if json.loads(line)["step"] <= step]
-        log.write_text("".join(line + "\n" for line in lines), encoding="utf-8")
-
-
-def _write_log(log: Path, console: Console, progress: Progress, steps: int, values: dict[str, float]) -> None:
-    row = {"step": progress.step, "epoch": progress.epoch, "seconds": round(progress.seconds, 1)}
-    with log.open("a", encoding="utf-8") as handle:
-        handle.write(dumps(row | {k: float(f"{v:.5g}") for k, v in values.items()}) + "\n")
-    left = (steps - progress.step) * progress.seconds / progress.step
-    losses = "  ".join(f"{k} {values[k]:.4f}" for k in ("answer", "patches") if k in values)
-    console.print(
-        f"step {progress.step}/{steps}  {losses}  lr {values['lr']:.2e}  norm {values['grad_norm']:.2f}  "
-        f"{values['samples_per_second']:.1f} samples/s  {values['tokens_per_second']:.0f} tokens/s  "
-        f"data wait {values['data_wait']:.0%}  left {left / 60:.0f} min",
-        highlight=False,
-    )
-
-
-def _save_state(accelerator: Accelerator, state: Path) -> None:
-    """Save beside the last state and then take its place, so that a crash while saving costs nothing."""
-    fresh, old = state.with_name("state.writing"), state.with_name("state.old")
-    if accelerator.is_main_process:
-        shutil.rmtree(fresh, ignore_errors=True)
-    accelerator.wait_for_everyone()
-    accelerator.save_state(str(fresh))
-    accelerator.wait_for_everyone()
-    if accelerator.is_main_process:
-        shutil.rmtree(old, ignore_errors=True)
-        if state.exists():
-            state.rename(old)
-        fresh.rename(state)
-        shutil.rmtree(old, ignore_errors=True)
+    """Drop log lines of steps that were lost with an interrupted run, and a last one that was cut off by it."""
+    if not log.exists():
+        return
+    kept = []
+    for line in log.read_text(encoding="utf-8").splitlines():
+        try:
+            if json.loads(line)["step"] <= step:
+                kept.append(line + "\n")
+        except json.JSONDecodeError:
+            continue
+    with open_atomic(log) as handle:
+        handle.writelines(kept)
 
 
 def _save_checkpoint(accelerator: Accelerator, wrapped: Any, processor: MairaProcessor, folder: Path) -> Path:

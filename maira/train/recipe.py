@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import yaml
-from pydantic import Field, ValidationError
+from pydantic import Field, ValidationError, model_validator
 
 from maira.prompts import Preset, Task
 from radfact.errors import InputError
@@ -14,13 +14,31 @@ from radfact.jsonl import read_text
 from radfact.report import Record, as_input_error
 
 Positive = Annotated[int, Field(gt=0)]
-Share = Annotated[float, Field(ge=0, le=1)]
+Share = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
+Weight = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Above0 = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Beta = Annotated[float, Field(ge=0, lt=1, allow_inf_nan=False)]
+
+
+class Vision(Record):
+    """The arguments of `encoders.Encoder`; what is left out is RAD-DINO's."""
+
+    image_size: Positive = 518
+    patch_size: Positive = 14
+    hidden_size: Positive = 768
+    num_hidden_layers: Positive = 12
+    num_attention_heads: Positive = 12
+    stem: Literal["patch", "conv"] = "patch"
+    frozen: bool = True
 
 
 class FromScratch(Record):
-    """A model with random weights: configurations of its parts, and the size of the tokenizer trained with it."""
+    """A model with random weights: configurations of its parts, and the size of the tokenizer trained with it.
 
-    vision_config: dict[str, Any]
+    `text_config` holds arguments of transformers' LlamaConfig; the tokenizer decides those about the vocabulary.
+    """
+
+    vision_config: Vision
     text_config: dict[str, Any]
     image_merge: Positive = 1
     projector_n_layers: Positive = 4
@@ -32,7 +50,7 @@ class Recipe(Record):
 
     Attributes:
         model: a folder with a checkpoint to start from, or the parts of a fresh model.
-        train, validation: manifests; relative paths are relative to the working directory.
+        train: a manifest; a relative path is relative to the working directory.
         out: folder of the run: `state/` to resume from, `checkpoint/` when done, `metrics.jsonl` always.
         tasks: weights of the task mix (paper 004, table 1).
         preset: wording of the prompts.
@@ -48,23 +66,30 @@ class Recipe(Record):
 
     model: Path | FromScratch
     train: Path
-    validation: Path | None = None
     out: Path
-    tasks: dict[Task, Annotated[float, Field(ge=0)]] = {"grounded": 1.0}  # noqa: RUF012
+    tasks: dict[Task, Weight] = {"grounded": 1.0}  # noqa: RUF012
     preset: Preset = "release"
     global_batch: Positive = 128
     micro_batch: Positive = 8
     passes: Positive
-    learning_rate: Annotated[float, Field(gt=0)] = 2e-5
+    learning_rate: Above0 = 2e-5
     warmup: Share = 0.03
-    weight_decay: Annotated[float, Field(ge=0)] = 0.0
-    betas: tuple[Share, Share] = (0.9, 0.999)
-    clip: Annotated[float, Field(gt=0)] = 1.0
-    patch_loss: Annotated[float, Field(ge=0)] = 0.0
+    weight_decay: Weight = 0.0
+    betas: tuple[Beta, Beta] = (0.9, 0.999)
+    clip: Above0 = 1.0
+    patch_loss: Weight = 0.0
     precision: Literal["bf16", "no"] = "bf16"
-    seed: int = 0
+    seed: Annotated[int, Field(ge=0)] = 0
     save_every: Positive = 500
     log_every: Positive = 20
+
+    @model_validator(mode="after")
+    def _trains_on_something(self) -> Recipe:
+        if not any(self.tasks.values()):
+            raise ValueError("tasks: at least one task needs a weight above 0")
+        if self.passes < self.global_batch:
+            raise ValueError(f"passes: {self.passes} samples are less than one global_batch of {self.global_batch}")
+        return self
 
 
 def read_recipe(path: Path, overrides: list[str] | None = None) -> Recipe:
@@ -81,17 +106,24 @@ def read_recipe(path: Path, overrides: list[str] | None = None) -> Recipe:
     if not isinstance(values, dict):
         raise InputError("expected keys and values, as in configs/phantom.yaml", file=path)
     for override in overrides or []:
-        key, equals, value = override.partition("=")
-        if not equals:
-            raise InputError(f"expected key=value, got '{override}'", field="overrides")
-        place = values
-        *parents, last = key.split(".")
-        for parent in parents:
-            place = place.setdefault(parent, {})
-            if not isinstance(place, dict):
-                raise InputError(f"'{parent}' has no keys of its own", field=key)
-        place[last] = yaml.safe_load(value)
+        _override(values, override)
     try:
         return Recipe.model_validate(values)
     except ValidationError as error:
         raise as_input_error(error, file=path) from None
+
+
+def _override(values: dict[str, Any], override: str) -> None:
+    key, equals, value = override.partition("=")
+    if not equals:
+        raise InputError(f"expected key=value, got '{override}'", field="overrides")
+    place = values
+    *parents, last = key.split(".")
+    for parent in parents:
+        place = place.setdefault(parent, {})
+        if not isinstance(place, dict):
+            raise InputError(f"'{parent}' has no keys of its own", field=key)
+    try:
+        place[last] = yaml.safe_load(value)
+    except yaml.YAMLError:
+        raise InputError(f"not a YAML value: {value!r:.80}", field=key) from None
