@@ -46,9 +46,16 @@ def make_draft(example: Example, raw: str, model: str, seconds: float) -> dict[s
 
 
 def fingerprint(checkpoint: Path) -> str:
-    """A short hash that differs between checkpoints: of the configuration, and the size and start of each weight file."""
+    """A short hash that differs between checkpoints: of the configuration, and the size and start of each weight file.
+
+    Raises:
+        InputError: the folder is no checkpoint.
+    """
+    files = sorted(path for path in checkpoint.glob("*") if path.suffix in (".json", ".safetensors") and path.is_file())
+    if checkpoint / "config.json" not in files:
+        raise InputError("no checkpoint here (config.json is missing)", file=checkpoint)
     digest = hashlib.sha256()
-    for path in sorted([*checkpoint.glob("*.json"), *checkpoint.glob("*.safetensors")]):
+    for path in files:
         digest.update(f"{path.name} {path.stat().st_size}".encode())
         with path.open("rb") as handle:
             digest.update(handle.read(1 << 20))

@@ -31,13 +31,11 @@ class Engine:
     """
 
     def __init__(self, checkpoint: Path, device: str | None = None) -> None:
-        if not (checkpoint / "config.json").exists():
-            raise InputError("no checkpoint here (config.json is missing)", file=checkpoint)
+        self.name = f"{checkpoint.resolve().name}@{fingerprint(checkpoint)}"
         self.device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
         dtype = torch.bfloat16 if self.device.type == "cuda" else torch.float32
         self.model: Any = MairaForConditionalGeneration.from_pretrained(checkpoint, dtype=dtype).to(self.device).eval()
         self.processor: Any = MairaProcessor.from_pretrained(checkpoint)
-        self.name = f"{checkpoint.resolve().name}@{fingerprint(checkpoint)}"
 
     @torch.inference_mode()
     def generate(self, examples: Sequence[Example], max_new_tokens: int) -> list[str]:
