@@ -1,0 +1,169 @@
+"""Drafting a test set: order, boxes on the original image, resume, failures."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from data.images import CropMap
+from data.manifest import read_manifest
+from data.study import Study
+from maira.examples import make_example
+from maira.generate import engine
+from maira.generate.drafts import DraftFolder, fingerprint, make_draft
+from maira.generate.engine import generate_drafts
+from maira.model import MairaForConditionalGeneration
+from maira.processor import MairaProcessor
+from radfact.errors import InputError, RunFailed
+
+
+@pytest.fixture(scope="module")
+def checkpoint(
+    model: MairaForConditionalGeneration, processor: MairaProcessor, tmp_path_factory: pytest.TempPathFactory
+) -> Path:
+    folder = tmp_path_factory.mktemp("checkpoint")
+    model.save_pretrained(folder)
+    processor.save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def studies(phantoms: Path) -> list[Study]:
+    return read_manifest(phantoms)[:5]
+
+
+def _run(studies: list[Study], checkpoint: Path, out: Path, **options: Any) -> tuple[int, list[Any]]:
+    return generate_drafts(studies, checkpoint, out, task="grounded", batch_size=2, max_new_tokens=12, **options)
+
+
+def _rows(out: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in out.read_text().splitlines()]
+
+
+def _without_time(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [{key: value for key, value in row.items() if key != "seconds"} for row in rows]
+
+
+def test_drafts_come_in_the_order_of_the_manifest(studies: list[Study], checkpoint: Path, tmp_path: Path) -> None:
+    assert _run(studies, checkpoint, tmp_path / "drafts.jsonl") == (5, [])
+    assert [row["sample_id"] for row in _rows(tmp_path / "drafts.jsonl")] == [study.sample_id for study in studies]
+
+
+def test_a_batch_changes_no_draft(studies: list[Study], checkpoint: Path, tmp_path: Path) -> None:
+    _run(studies, checkpoint, tmp_path / "two.jsonl")
+    generate_drafts(studies, checkpoint, tmp_path / "one.jsonl", task="grounded", batch_size=1, max_new_tokens=12)
+    assert _without_time(_rows(tmp_path / "one.jsonl")) == _without_time(_rows(tmp_path / "two.jsonl"))
+
+
+def test_boxes_are_placed_on_the_original_image(studies: list[Study]) -> None:
+    study = next(s for s in studies if s.labels)
+    example = make_example(study, "grounded")
+    draft = make_draft(example, "<obj>A mass.<box><x0><y0><x99><y99></box></obj>", "model", 0.5)
+    from PIL import Image
+
+    with Image.open(study.frontal) as image:
+        crop = CropMap(*image.size)
+    (box,) = draft["report"][0]["boxes"]
+    for axis, side in (("x", crop.width), ("y", crop.height)):
+        start = (side - min(crop.width, crop.height)) // 2 / side
+        assert box[f"{axis}_min"] == pytest.approx(start + 0.005 * min(crop.width, crop.height) / side)
+
+
+def test_findings_are_a_narrative(studies: list[Study]) -> None:
+    example = make_example(studies[0], "findings")
+    assert (
+        make_draft(example, "Lungs are clear. No effusion.", "model", 0.5)["report"] == "Lungs are clear. No effusion."
+    )
+
+
+def test_an_interrupted_run_asks_only_for_what_is_missing(
+    studies: list[Study], checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = tmp_path / "whole.jsonl"
+    _run(studies, checkpoint, whole)
+    out = tmp_path / "drafts.jsonl"
+
+    def stop_at_second_batch(done: int, total: int) -> None:
+        if done >= 4:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        _run(studies, checkpoint, out, on_progress=stop_at_second_batch)
+    assert not out.exists()
+    with out.with_name("drafts.jsonl.partial").open("a") as partial:
+        partial.write('{"sample_id": "half a li')
+
+    asked: list[str] = []
+    generate = engine.Engine.generate
+
+    def spy(self: engine.Engine, examples: Any, limit: int) -> list[str]:
+        asked.extend(example.sample_id for example in examples)
+        return generate(self, examples, limit)
+
+    monkeypatch.setattr(engine.Engine, "generate", spy)
+    _run(studies, checkpoint, out)
+    assert len(asked) == 1
+    assert _without_time(_rows(out)) == _without_time(_rows(whole))
+    assert not out.with_name("drafts.jsonl.partial").exists()
+
+
+def test_a_finished_run_is_left_alone(
+    studies: list[Study], checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _run(studies, checkpoint, tmp_path / "drafts.jsonl")
+    before = (tmp_path / "drafts.jsonl").read_bytes()
+    monkeypatch.delattr(engine, "Engine")
+    assert _run(studies, checkpoint, tmp_path / "drafts.jsonl") == (5, [])
+    assert (tmp_path / "drafts.jsonl").read_bytes() == before
+
+
+def test_drafts_of_another_run_are_not_mixed(studies: list[Study], checkpoint: Path, tmp_path: Path) -> None:
+    _run(studies, checkpoint, tmp_path / "drafts.jsonl")
+    with pytest.raises(InputError, match="another run \\(other task"):
+        generate_drafts(studies, checkpoint, tmp_path / "drafts.jsonl", task="findings", max_new_tokens=12)
+
+
+def test_a_file_that_is_not_ours_is_not_overwritten(tmp_path: Path) -> None:
+    (tmp_path / "drafts.jsonl").write_text("mine\n")
+    with pytest.raises(InputError, match="was not made by this command"):
+        DraftFolder(tmp_path / "drafts.jsonl", {})
+
+
+def test_unreadable_studies_are_listed_and_the_others_drafted(
+    studies: list[Study], checkpoint: Path, tmp_path: Path
+) -> None:
+    broken = tmp_path / "broken.png"
+    broken.write_bytes(studies[0].frontal.read_bytes()[:200])
+    bad = [
+        studies[0].model_copy(update={"sample_id": "missing", "frontal": tmp_path / "none.png"}),
+        studies[0].model_copy(update={"sample_id": "broken", "frontal": broken}),
+    ]
+    drafted, failures = _run([*bad, *studies], checkpoint, tmp_path / "drafts.jsonl")
+    assert drafted == 5
+    assert {failure.sample_id for failure in failures} == {"missing", "broken"}
+    assert len((tmp_path / "failures.jsonl").read_text().splitlines()) == 2
+
+
+def test_no_draft_at_all_is_a_failed_run(studies: list[Study], checkpoint: Path, tmp_path: Path) -> None:
+    bad = [studies[0].model_copy(update={"frontal": tmp_path / "none.png"})]
+    with pytest.raises(RunFailed, match="no such file"):
+        _run(bad, checkpoint, tmp_path / "drafts.jsonl")
+
+
+def test_a_folder_without_a_checkpoint_is_refused(studies: list[Study], tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"config\.json is missing"):
+        _run(studies, tmp_path, tmp_path / "drafts.jsonl")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_another_checkpoint_has_another_fingerprint(checkpoint: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    other.mkdir()
+    for path in checkpoint.iterdir():
+        (other / path.name).write_bytes(path.read_bytes())
+    assert fingerprint(other) == fingerprint(checkpoint)
+    (other / "config.json").write_text((other / "config.json").read_text() + " ")
+    assert fingerprint(other) != fingerprint(checkpoint)

@@ -1,0 +1,103 @@
+"""Figures from the generator's own labels."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from data.phantoms import make_study
+from data.study import Label, Study
+from maira.evaluate.labels import evaluate_labels, mask_iou, most_frequent_report
+from radfact.errors import InputError
+from radfact.report import Box, Sentence
+
+HALF = Box(x_min=0.0, y_min=0.0, x_max=0.5, y_max=1.0)
+QUARTER = Box(x_min=0.0, y_min=0.0, x_max=0.5, y_max=0.5)
+
+
+def _study(name: str, *labels: Label) -> Study:
+    return Study(sample_id=name, frontal=Path("frontal.png"), labels=list(labels))
+
+
+def _points(drafts: dict[str, list[Sentence]], studies: list[Study]) -> dict[str, float | None]:
+    return {name: figure.point for name, figure in evaluate_labels(drafts, studies).items()}
+
+
+LEFT = Label(kind="effusion", side="left", boxes=(HALF,))
+RIGHT_NODULE = Label(kind="nodule", side="right", boxes=(HALF,))
+
+
+def test_the_reference_itself_is_perfect() -> None:
+    studies = [make_study(11, i, 64, "test").study for i in range(20)]
+    drafts = {s.sample_id: s.grounded_findings or [] for s in studies}
+    points = _points(drafts, studies)
+    assert points["f1"] == 1
+    assert points["mean_iou"] == pytest.approx(1)
+
+
+def test_the_wrong_side_counts_on_both_sides() -> None:
+    said = [Sentence(text="Small right pleural effusion.", boxes=(HALF,)), Sentence(text="Right mid zone nodule.")]
+    points = _points({"a": said}, [_study("a", LEFT, RIGHT_NODULE)])
+    assert (points["precision"], points["recall"], points["f1"]) == (0.5, 0.5, 0.5)
+
+
+def test_boxes_count_for_matched_findings_only() -> None:
+    said = [
+        Sentence(text="Small left pleural effusion.", boxes=(QUARTER,)),
+        Sentence(text="Left mid zone nodule.", boxes=(HALF,)),
+    ]
+    assert _points({"a": said}, [_study("a", LEFT, RIGHT_NODULE)])["mean_iou"] == pytest.approx(0.5)
+
+
+def test_a_finding_said_twice_matches_once() -> None:
+    said = [Sentence(text="Small left pleural effusion.")] * 2
+    points = _points({"a": said}, [_study("a", LEFT)])
+    assert (points["precision"], points["recall"]) == (0.5, 1)
+
+
+def test_a_normal_report_finds_nothing() -> None:
+    points = _points({"a": [Sentence(text="No pleural effusion.")]}, [_study("a", LEFT)])
+    assert (points["precision"], points["recall"], points["f1"], points["mean_iou"]) == (None, 0, 0, None)
+
+
+def test_intervals_hold_the_point() -> None:
+    studies = [_study(str(i), LEFT) for i in range(30)]
+    drafts = {str(i): [Sentence(text=f"Small {'left' if i % 3 else 'right'} pleural effusion.")] for i in range(30)}
+    figure = evaluate_labels(drafts, studies)["f1"]
+    assert figure.low is not None
+    assert figure.point is not None
+    assert figure.high is not None
+    assert figure.low < figure.point < figure.high
+
+
+def test_iou_of_pixel_masks() -> None:
+    assert mask_iou([HALF], [QUARTER]) == pytest.approx(0.5)
+    assert mask_iou([QUARTER, HALF], [HALF]) == 1
+    assert mask_iou([], []) == 0
+
+
+def test_studies_without_labels_are_refused() -> None:
+    study = Study(sample_id="a", frontal=Path("frontal.png"))
+    with pytest.raises(InputError, match="has no labels"):
+        evaluate_labels({"a": []}, [study])
+
+
+def test_a_missing_draft_is_named() -> None:
+    with pytest.raises(InputError, match="'a' has no draft"):
+        evaluate_labels({}, [_study("a", LEFT)])
+
+
+def test_a_narrative_is_refused() -> None:
+    with pytest.raises(InputError, match="has a narrative"):
+        evaluate_labels({"a": "Small left pleural effusion."}, [_study("a", LEFT)])
+
+
+def test_the_most_frequent_report_has_the_most_frequent_findings() -> None:
+    normal = [Sentence(text="Lungs are clear.")]
+    studies = [
+        _study("a", LEFT).model_copy(update={"grounded_findings": [Sentence(text="Left effusion.", boxes=(HALF,))]}),
+        _study("b").model_copy(update={"grounded_findings": normal}),
+        _study("c").model_copy(update={"grounded_findings": normal}),
+    ]
+    assert most_frequent_report(studies)["report"] == [{"text": "Lungs are clear.", "boxes": None}]
