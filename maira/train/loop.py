@@ -263,8 +263,8 @@ def _state_folders(recipe: Recipe) -> tuple[Path, Path, Path]:
 
 
 def _decisive(recipe: Recipe) -> dict[str, Any]:
-    """The part of a recipe that decides the outcome of its run, as JSON values."""
-    return recipe.model_dump(mode="json", exclude={"out", "save_every", "log_every"})
+    """The part of a recipe that must stay as it is for its run to go on, as JSON values; a run may be made longer."""
+    return recipe.model_dump(mode="json", exclude={"out", "passes", "save_every", "log_every"})
 
 
 def _check_same_run(state: Path, recipe: Recipe) -> None:

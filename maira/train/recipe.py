@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 import yaml
 from pydantic import Field, ValidationError, model_validator
@@ -13,6 +13,7 @@ from radfact.errors import InputError
 from radfact.jsonl import read_text
 from radfact.report import Record, as_input_error
 
+RecordT = TypeVar("RecordT", bound=Record)
 Positive = Annotated[int, Field(gt=0)]
 Share = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
 Weight = Annotated[float, Field(ge=0, allow_inf_nan=False)]
@@ -107,10 +108,20 @@ def read_recipe(path: Path, overrides: list[str] | None = None) -> Recipe:
         raise InputError("expected keys and values, as in configs/phantom.yaml", file=path)
     for override in overrides or []:
         _override(values, override)
+    # By itself, since pydantic reports a fault of a union as faults of all of its members.
+    model = values.get("model")
+    if "model" in values and not isinstance(model, str | dict):
+        raise InputError(f"expected a folder or the parts of a model, found {model!r:.80}", file=path, field="model")
+    if isinstance(model, dict):
+        values["model"] = _checked(FromScratch, model, path, "model")
+    return _checked(Recipe, values, path)
+
+
+def _checked(kind: type[RecordT], values: dict[str, Any], path: Path, field: str = "") -> RecordT:
     try:
-        return Recipe.model_validate(values)
+        return kind.model_validate(values)
     except ValidationError as error:
-        raise as_input_error(error, file=path) from None
+        raise as_input_error(error, file=path, field=field) from None
 
 
 def _override(values: dict[str, Any], override: str) -> None:
