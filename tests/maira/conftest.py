@@ -1,0 +1,79 @@
+"""A tiny MAIRA-2 and a few phantoms to train it on, shared by the tests of the model."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from data.images import Gray
+from data.phantoms import write_phantoms
+from maira.config import MairaConfig
+from maira.model import MairaForConditionalGeneration
+from maira.processor import MairaImageProcessor, MairaProcessor
+from maira.tokens import IMAGE
+from maira.train.tokenizer import train_tokenizer
+
+TEXTS = ["The lungs are clear.", "There is a small left pleural effusion.", "No pneumothorax. Heart size is normal."]
+VISION: dict[str, Any] = {
+    "image_size": 32,
+    "patch_size": 8,
+    "hidden_size": 16,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+}
+TEXT: dict[str, Any] = {
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 512,
+}
+
+
+@pytest.fixture(scope="session")
+def processor() -> MairaProcessor:
+    """Images of 32 x 32 pixels, 16 tokens each; a tokenizer trained on a few sentences."""
+    return MairaProcessor(MairaImageProcessor(size=32), train_tokenizer(TEXTS, 300), image_seq_length=16)
+
+
+@pytest.fixture(scope="session")
+def config(processor: MairaProcessor) -> MairaConfig:
+    """Two blocks of the encoder and two of the language model, for the processor's tokens."""
+    ids = {"bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0, "vocab_size": len(processor.tokenizer)}
+    return MairaConfig(
+        vision_config=VISION,
+        text_config=TEXT | ids,
+        image_token_index=processor.tokenizer.convert_tokens_to_ids(IMAGE),
+        projector_n_layers=2,
+    )
+
+
+@pytest.fixture(scope="session")
+def model(config: MairaConfig) -> MairaForConditionalGeneration:
+    """Random weights, ten times as large as a training's first, so that what a token sees shows in the logits."""
+    torch.manual_seed(0)
+    made = MairaForConditionalGeneration(config).eval()
+    with torch.no_grad():
+        for parameter in made.parameters():
+            if parameter.ndim >= 2:
+                parameter.mul_(10)
+    return made
+
+
+@pytest.fixture(scope="session")
+def films() -> list[Gray]:
+    """Three images of grey noise, (40, 32)."""
+    return list(np.random.default_rng(0).random((3, 40, 32), np.float32))
+
+
+@pytest.fixture(scope="session")
+def phantoms(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The manifest of 14 phantoms at 64 pixels."""
+    folder = tmp_path_factory.mktemp("phantoms")
+    list(write_phantoms(folder, 14, seed=7, size=64, split="train"))
+    return folder / "manifest.jsonl"

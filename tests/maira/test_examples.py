@@ -1,0 +1,124 @@
+from __future__ import annotations
+
+import warnings
+from pathlib import Path
+from typing import Any
+
+import pytest
+from PIL import Image
+
+from data.study import Study
+from maira.examples import BOX_OUTSIDE, MASK_UNUSED, PRIOR_REPORT_UNUSED, image_size, make_example
+from maira.prompts import Task
+from radfact.errors import InputError
+from radfact.report import Box, Mask, Sentence
+
+
+@pytest.fixture
+def make_study(tmp_path: Path) -> Any:
+    """A study with a frontal twice as wide as high: its crop is the middle half, u = 2 x - 0.5."""
+    for name in ("frontal", "lateral", "prior_frontal"):
+        Image.new("L", (200, 100)).save(tmp_path / f"{name}.png")
+
+    def make(*images: str, **values: Any) -> Study:
+        paths = {name: tmp_path / f"{name}.png" for name in ("frontal", *images)}
+        return Study.model_validate({"sample_id": "s1"} | paths | values)
+
+    return make
+
+
+def box(x_min: float, y_min: float, x_max: float, y_max: float) -> Box:
+    return Box(x_min=x_min, y_min=y_min, x_max=x_max, y_max=y_max)
+
+
+NODULE = Sentence(text="Left nodule.", boxes=(box(0.5, 0.2, 0.625, 0.4),))
+OUTSIDE = Sentence(text="Device.", boxes=(box(0.5, 0.2, 0.625, 0.4), box(0, 0, 0.2, 1)))
+
+
+@pytest.mark.parametrize("task", ["findings", "grounded"])
+def test_images_come_as_frontal_lateral_prior(make_study: Any, task: Task) -> None:
+    study = make_study("prior_frontal", "lateral")
+    example = make_example(study, task)
+    assert [image.stem for image in example.images] == ["frontal", "lateral", "prior_frontal"]
+    assert example.prompt.count("<image>") == 3
+
+
+def test_phrase_grounding_sees_the_frontal_only(make_study: Any) -> None:
+    example = make_example(make_study("prior_frontal", "lateral"), "phrase", phrase=NODULE)
+    assert [image.stem for image in example.images] == ["frontal"]
+
+
+def test_a_grounded_answer_has_its_boxes_in_the_crop(make_study: Any) -> None:
+    study = make_study(grounded_findings=[Sentence(text="Clear lungs."), NODULE])
+    expected = " <obj>Clear lungs.</obj><obj>Left nodule.<box><x50><y20><x75><y40></box></obj>"
+    assert make_example(study, "grounded").target == expected
+
+
+def test_the_answer_to_a_phrase_is_the_phrase_with_its_boxes(make_study: Any) -> None:
+    expected = " <obj>Left nodule.<box><x50><y20><x75><y40></box></obj>"
+    assert make_example(make_study(), "phrase", phrase=NODULE).target == expected
+
+
+def test_findings_are_the_narrative(make_study: Any) -> None:
+    study = make_study(findings="Clear lungs.", grounded_findings=[NODULE])
+    assert make_example(study, "findings").target == " Clear lungs."
+
+
+@pytest.mark.parametrize("task", ["findings", "grounded"])
+def test_an_unknown_answer_is_none(make_study: Any, task: Task) -> None:
+    assert make_example(make_study(), task).target is None
+
+
+@pytest.mark.parametrize("task", ["findings", "grounded"])
+def test_a_prior_report_without_a_prior_image_is_said_and_noted(make_study: Any, task: Task) -> None:
+    with pytest.warns(UserWarning, match="a prior report without a prior image cannot be used"):
+        example = make_example(make_study("lateral", prior_report="Clear lungs."), task)
+    assert example.notes == (PRIOR_REPORT_UNUSED,)
+    assert "Clear lungs." not in example.prompt
+
+
+def test_a_prior_report_with_its_image_is_in_the_prompt_and_nothing_is_noted(make_study: Any) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        example = make_example(make_study("prior_frontal", prior_report="Clear lungs."), "findings")
+    assert example.notes == ()
+    assert "PRIOR_REPORT: Clear lungs. " in example.prompt
+
+
+def test_a_box_outside_of_the_crop_is_noted(make_study: Any) -> None:
+    with pytest.warns(UserWarning, match="outside of the centred square"):
+        example = make_example(make_study(grounded_findings=[OUTSIDE]), "grounded")
+    assert example.notes == (BOX_OUTSIDE,)
+    assert example.target == " <obj>Device.<box><x50><y20><x75><y40></box></obj>"
+
+
+def test_a_mask_is_noted(make_study: Any) -> None:
+    masked = Sentence(text="Fluid.", masks=(Mask(size=(2, 2), counts=[1, 3]),))
+    with pytest.warns(UserWarning, match="a mask cannot be written"):
+        example = make_example(make_study(grounded_findings=[masked]), "grounded")
+    assert example.notes == (MASK_UNUSED,)
+
+
+def test_a_section_with_the_placeholder_is_refused(make_study: Any) -> None:
+    with pytest.raises(InputError, match="sample 's1' holds <image>"):
+        make_example(make_study(indication="See <image>."), "findings")
+
+
+def test_a_sentence_with_a_token_of_the_format_is_refused_by_sample(make_study: Any) -> None:
+    with pytest.raises(InputError, match=r"sample 's1'.*cannot be written.*</obj>"):
+        make_example(make_study(grounded_findings=[Sentence(text="Odd </obj> text.")]), "grounded")
+
+
+def test_the_size_is_width_by_height(make_study: Any) -> None:
+    assert image_size(make_study().frontal) == (200, 100)
+
+
+def test_a_missing_image_is_named(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"none\.png: no such file"):
+        image_size(tmp_path / "none.png")
+
+
+def test_a_file_that_is_no_image_is_named(tmp_path: Path) -> None:
+    (tmp_path / "a.png").write_text("no image", encoding="utf-8")
+    with pytest.raises(InputError, match=r"a\.png: is no image"):
+        image_size(tmp_path / "a.png")

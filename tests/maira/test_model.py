@@ -1,0 +1,227 @@
+from __future__ import annotations
+
+import copy
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+from transformers import AutoModelForImageTextToText
+
+from data.images import Gray
+from maira.config import MairaConfig
+from maira.model import Adapter, MairaForConditionalGeneration
+from maira.processor import MairaProcessor, pad
+
+PROMPTS = ("one <image> The lungs", "two <image> and <image> are", "three <image><image> No <image> Heart size")
+
+
+@pytest.fixture(scope="module")
+def batch(processor: MairaProcessor, films: list[Gray]) -> dict[str, Tensor]:
+    """Prompts with one, two and three images, padded on the left."""
+    return dict(processor([films[:1], films[1:], films], PROMPTS))
+
+
+@pytest.fixture(scope="module")
+def alone(processor: MairaProcessor, films: list[Gray]) -> list[dict[str, Tensor]]:
+    """The same prompts, each by itself."""
+    return [
+        dict(processor([shown], [prompt])) for prompt, shown in zip(PROMPTS, (films[:1], films[1:], films), strict=True)
+    ]
+
+
+@torch.no_grad()
+def logits(model: MairaForConditionalGeneration, inputs: dict[str, Any], **options: Any) -> Tensor:
+    found = model(**inputs, **options).logits
+    assert isinstance(found, Tensor)
+    return found
+
+
+def test_a_sample_has_the_same_logits_alone_and_in_a_padded_batch(
+    model: MairaForConditionalGeneration, batch: dict[str, Tensor], alone: list[dict[str, Tensor]]
+) -> None:
+    together = logits(model, batch)
+    assert (batch["attention_mask"] == 0).any()
+    for row, single in enumerate(alone):
+        length = single["input_ids"].shape[1]
+        torch.testing.assert_close(together[row, -length:], logits(model, single)[0], atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("image", range(3))
+def test_every_image_counts(model: MairaForConditionalGeneration, alone: list[dict[str, Tensor]], image: int) -> None:
+    changed = alone[2]["pixel_values"].clone()
+    changed[image] = -changed[image]
+    with_it = logits(model, alone[2] | {"pixel_values": changed})
+    assert not torch.allclose(with_it[0, -1], logits(model, alone[2])[0, -1], atol=1e-3)
+
+
+def test_images_stand_where_their_placeholders_are(
+    model: MairaForConditionalGeneration, alone: list[dict[str, Tensor]]
+) -> None:
+    inputs = alone[1]
+    tokens = model.encode_images(inputs["pixel_values"])
+    embedded = model.embed(inputs["input_ids"], tokens)[0]
+    placeholders = inputs["input_ids"][0] == model.config.image_token_index
+    assert torch.equal(embedded[placeholders], tokens.flatten(0, 1))
+    words = model.get_input_embeddings()(inputs["input_ids"])[0]
+    assert torch.equal(embedded[~placeholders], words[~placeholders])
+
+
+def test_encoded_images_do_as_well_as_pixels(model: MairaForConditionalGeneration, batch: dict[str, Tensor]) -> None:
+    inputs = {name: value for name, value in batch.items() if name != "pixel_values"}
+    tokens = model.encode_images(batch["pixel_values"])
+    assert torch.equal(logits(model, inputs, image_tokens=tokens), logits(model, batch))
+
+
+def test_generating_with_a_cache_writes_the_same_tokens_as_without(
+    model: MairaForConditionalGeneration, batch: dict[str, Tensor]
+) -> None:
+    options: dict[str, Any] = {"max_new_tokens": 24, "do_sample": False, "eos_token_id": None}
+    assert torch.equal(model.generate(**batch, **options), model.generate(**batch, **options, use_cache=False))
+
+
+def test_a_sample_is_generated_alone_as_in_a_batch(
+    model: MairaForConditionalGeneration, batch: dict[str, Tensor], alone: list[dict[str, Tensor]]
+) -> None:
+    options: dict[str, Any] = {"max_new_tokens": 24, "do_sample": False, "eos_token_id": None}
+    together = model.generate(**batch, **options)[:, -24:]
+    for row, single in enumerate(alone):
+        assert torch.equal(model.generate(**single, **options)[0, -24:], together[row])
+
+
+def test_the_first_new_token_is_the_best_of_the_last_logits(
+    model: MairaForConditionalGeneration, batch: dict[str, Tensor]
+) -> None:
+    written = model.generate(**batch, max_new_tokens=1, do_sample=False)[:, -1]
+    assert torch.equal(written, logits(model, batch)[:, -1].argmax(-1))
+
+
+def test_the_placeholder_is_never_written(model: MairaForConditionalGeneration, alone: list[dict[str, Tensor]]) -> None:
+    """It stands for no text, and in the next step it would ask for an image."""
+    eager = copy.deepcopy(model)
+    with torch.no_grad():
+        # Whatever the hidden state, the placeholder's logit or its opposite's is the largest.
+        eager.language_model.lm_head.weight[model.config.image_token_index] *= 100
+        eager.language_model.lm_head.weight[5] = -eager.language_model.lm_head.weight[model.config.image_token_index]
+    for single in alone:
+        written = eager.generate(**single, max_new_tokens=12, do_sample=False, eos_token_id=None)[0, -12:]
+        assert model.config.image_token_index not in written.tolist()
+
+
+def test_logits_can_be_asked_for_the_last_positions_only(
+    model: MairaForConditionalGeneration, batch: dict[str, Tensor]
+) -> None:
+    torch.testing.assert_close(logits(model, batch, logits_to_keep=2), logits(model, batch)[:, -2:])
+
+
+def test_the_loss_is_the_cross_entropy_on_the_answer(
+    model: MairaForConditionalGeneration, batch: dict[str, Tensor]
+) -> None:
+    labels = batch["input_ids"].clone()
+    labels[:, :-4] = -100
+    with torch.no_grad():
+        loss = model(**batch, labels=labels).loss
+    scores = logits(model, batch)
+    expected = F.cross_entropy(scores[:, :-1].flatten(0, 1), labels[:, 1:].flatten(), ignore_index=-100)
+    torch.testing.assert_close(loss, expected)
+
+
+@pytest.mark.parametrize(
+    ("images", "message"),
+    [(0, "48 image placeholders and the images give 0 tokens"), (2, "48 image placeholders .* give 32 tokens")],
+)
+def test_placeholders_without_their_images_fail_with_both_numbers(
+    model: MairaForConditionalGeneration, alone: list[dict[str, Tensor]], images: int, message: str
+) -> None:
+    pixels = alone[2]["pixel_values"][:images] if images else None
+    with pytest.raises(ValueError, match=message):
+        model(**alone[2] | {"pixel_values": pixels})
+
+
+def test_an_image_without_placeholders_fails_with_both_numbers(
+    model: MairaForConditionalGeneration, alone: list[dict[str, Tensor]]
+) -> None:
+    words = torch.tensor([[1, 40, 41]])
+    with pytest.raises(ValueError, match=r"0 image placeholders .* give 16 tokens \(16 an image\)"):
+        model(input_ids=words, pixel_values=alone[0]["pixel_values"])
+
+
+def test_text_alone_needs_no_image(model: MairaForConditionalGeneration) -> None:
+    assert logits(model, {"input_ids": torch.tensor([[1, 40, 41]])}).shape == (
+        1,
+        3,
+        model.config.text_config.vocab_size,
+    )
+
+
+def test_saved_and_loaded_it_gives_the_same_logits(
+    model: MairaForConditionalGeneration, batch: dict[str, Tensor], tmp_path: Path
+) -> None:
+    model.save_pretrained(tmp_path)
+    loaded = AutoModelForImageTextToText.from_pretrained(tmp_path).eval()
+    assert isinstance(loaded, MairaForConditionalGeneration)
+    assert torch.equal(logits(loaded, batch), logits(model, batch))
+
+
+def test_gradients_reach_the_adapter_and_the_language_model_but_no_frozen_encoder(
+    config: MairaConfig, batch: dict[str, Tensor]
+) -> None:
+    torch.manual_seed(1)
+    fresh = MairaForConditionalGeneration(copy.deepcopy(config)).train()
+    fresh(**batch, labels=batch["input_ids"]).loss.backward()
+    without = {name for name, p in fresh.named_parameters() if p.grad is None}
+    assert without == {name for name, _ in fresh.named_parameters() if name.startswith("vision_tower.")}
+
+
+def test_every_parameter_of_a_fresh_model_is_initialised(config: MairaConfig) -> None:
+    torch.manual_seed(1)
+    for name, parameter in MairaForConditionalGeneration(copy.deepcopy(config)).named_parameters():
+        assert parameter.isfinite().all(), name
+        assert parameter.abs().max() <= 2, name
+
+
+def adapter(config: MairaConfig, **changes: Any) -> Adapter:
+    torch.manual_seed(1)
+    # Copies: a config takes its parts over, and with them how the model that they belong to attends.
+    return Adapter(MairaConfig(**copy.deepcopy(config).to_dict() | changes))
+
+
+def test_the_adapter_has_gelu_between_its_layers(config: MairaConfig) -> None:
+    made = adapter(config, projector_n_layers=4)
+    linear = [layer for layer in made.layers if isinstance(layer, torch.nn.Linear)]
+    assert [(layer.in_features, layer.out_features) for layer in linear] == [(16, 32), (32, 32), (32, 32), (32, 32)]
+    assert len(made.layers) == 7
+    patches = torch.randn(2, 16, 16)
+    expected = linear[0](patches)
+    for layer in linear[1:]:
+        expected = layer(F.gelu(expected))
+    torch.testing.assert_close(made(patches), expected)
+
+
+def test_merged_patches_are_neighbours(config: MairaConfig) -> None:
+    made = adapter(config, image_merge=2, projector_n_layers=1)
+    # The first outputs of the one layer copy the first feature of each patch of a square.
+    torch.nn.init.zeros_(made.layers[0].weight)
+    torch.nn.init.zeros_(made.layers[0].bias)
+    with torch.no_grad():
+        for i in range(4):
+            made.layers[0].weight[i, i * 16] = 1
+    patches = torch.zeros(1, 16, 16)
+    patches[0, :, 0] = torch.arange(16)
+    merged = made(patches)[0, :, :4]
+    assert merged.tolist() == [[0, 1, 4, 5], [2, 3, 6, 7], [8, 9, 12, 13], [10, 11, 14, 15]]
+
+
+def test_right_padding_changes_nothing_in_training(
+    model: MairaForConditionalGeneration, alone: list[dict[str, Tensor]]
+) -> None:
+    inputs = alone[1]
+    ids, mask = pad(inputs["input_ids"].tolist(), 0, multiple=64)
+    assert ids.shape[1] > inputs["input_ids"].shape[1]
+    labels = torch.where(mask == 1, ids, -100)
+    with torch.no_grad():
+        padded = model(input_ids=ids, attention_mask=mask, labels=labels, pixel_values=inputs["pixel_values"]).loss
+        plain = model(**inputs, labels=inputs["input_ids"]).loss
+    torch.testing.assert_close(padded, plain, atol=1e-5, rtol=1e-5)

@@ -1,0 +1,133 @@
+"""Prompts word for word, typed from the specification ("Prompt, release preset") and from table B.1 of paper 004."""
+
+from __future__ import annotations
+
+from itertools import product
+from typing import Any
+
+import pytest
+
+from maira.prompts import NEW_TOKENS, Context, Preset, Task, build_prompt, build_target, image_count
+
+HEAD = "You are an expert radiology assistant tasked with interpreting a chest X-ray study. USER: "
+TAIL = " ASSISTANT:"
+SECTIONS: dict[str, str] = {"indication": "Cough.", "technique": "PA view.", "comparison": "None."}
+WRITTEN = " INDICATION: Cough. TECHNIQUE: PA view. COMPARISON: None."
+GROUNDED = (
+    " Each finding should be described as a self-contained plain-text sentence."
+    " If the finding is groundable, locate the finding in the current frontal chest X-ray image,"
+    " with bounding boxes indicating all locations where it can be seen in the current frontal image."
+    " Otherwise, generate just the ungrounded finding without bounding boxes."
+)
+RELEASE = {
+    (False, False): "Given the current frontal image only<image>",
+    (True, False): "Given the current frontal image<image> and the current lateral image<image>",
+    (False, True): (
+        "Given the current frontal image<image> and the prior frontal image<image> PRIOR_REPORT: Lungs were clear."
+    ),
+    (True, True): (
+        "Given the current frontal image<image> the current lateral image<image>"
+        " and the prior frontal image<image> PRIOR_REPORT: Lungs were clear."
+    ),
+}
+PAPER = {
+    (False, False): "Given the current frontal image <image>",
+    (True, False): "Given the current frontal image <image> the current lateral image <image>",
+    (False, True): (
+        "Given the current frontal image <image> and the prior frontal image <image> PRIOR_REPORT: Lungs were clear."
+    ),
+    (True, True): (
+        "Given the current frontal image <image> the current lateral image <image>"
+        " and the prior frontal image <image> PRIOR_REPORT: Lungs were clear."
+    ),
+}
+INSTRUCTION = {
+    "release": (
+        " Provide a description of the findings in the radiology study in comparison to the prior frontal image."
+    ),
+    "paper": " provide a description of the findings in the radiology study.",
+}
+IMAGES = {"release": RELEASE, "paper": PAPER}
+PHRASE = {
+    "release": (
+        "Given the current frontal image<image> Repeat the following finding as a grounded phrase with bounding boxes"
+        " indicating all locations where it can be seen in the given chest X-ray image. Finding: Left nodule."
+    ),
+    "paper": (
+        "Given the current frontal image <image> Repeat the following as a grounded phrase with bounding boxes"
+        " indicating all locations where it can be seen in the given chest X-ray image. Finding: Left nodule."
+    ),
+}
+PRESETS: tuple[Preset, ...] = ("release", "paper")
+TASKS: tuple[Task, ...] = ("findings", "grounded", "phrase")
+BOTH = (False, True)
+
+
+def context(lateral: bool, prior: bool, **changes: Any) -> Context:
+    values: dict[str, Any] = {"has_lateral": lateral, "has_prior": prior, "prior_report": "Lungs were clear."}
+    return Context(**values | SECTIONS | changes)
+
+
+@pytest.mark.parametrize(("preset", "lateral", "prior"), list(product(PRESETS, BOTH, BOTH)))
+def test_findings(preset: Preset, lateral: bool, prior: bool) -> None:
+    expected = HEAD + IMAGES[preset][lateral, prior] + INSTRUCTION[preset] + WRITTEN + TAIL
+    assert build_prompt("findings", context(lateral, prior), preset) == expected
+
+
+@pytest.mark.parametrize(("preset", "lateral", "prior"), list(product(PRESETS, BOTH, BOTH)))
+def test_grounded(preset: Preset, lateral: bool, prior: bool) -> None:
+    expected = HEAD + IMAGES[preset][lateral, prior] + INSTRUCTION[preset] + GROUNDED + WRITTEN + TAIL
+    assert build_prompt("grounded", context(lateral, prior), preset) == expected
+
+
+@pytest.mark.parametrize(("preset", "lateral", "prior"), list(product(PRESETS, BOTH, BOTH)))
+def test_phrase_shows_the_frontal_alone_and_never_says_only(preset: Preset, lateral: bool, prior: bool) -> None:
+    asked = context(lateral, prior, phrase="Left nodule.")
+    assert build_prompt("phrase", asked, preset) == HEAD + PHRASE[preset] + TAIL
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+@pytest.mark.parametrize("task", ["findings", "grounded"])
+@pytest.mark.parametrize("missing", [None, ""])
+def test_what_is_missing_is_not_available(preset: Preset, task: Task, missing: str | None) -> None:
+    nothing = Context(has_prior=True, prior_report=missing, indication=missing, technique=missing, comparison=missing)
+    prompt = build_prompt(task, nothing, preset)
+    assert " PRIOR_REPORT: N/A " in prompt
+    assert prompt.endswith(" INDICATION: N/A TECHNIQUE: N/A COMPARISON: N/A ASSISTANT:")
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+def test_without_a_prior_image_there_is_no_prior_report(preset: Preset) -> None:
+    assert "PRIOR_REPORT" not in build_prompt("findings", context(True, False), preset)
+
+
+@pytest.mark.parametrize(("preset", "task", "lateral", "prior"), list(product(PRESETS, TASKS, BOTH, BOTH)))
+def test_there_are_as_many_placeholders_as_images(preset: Preset, task: Task, lateral: bool, prior: bool) -> None:
+    asked = context(lateral, prior, phrase="Left nodule.")
+    assert build_prompt(task, asked, preset).count("<image>") == image_count(task, asked)
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+def test_prompts_have_no_line_ends_and_no_double_spaces(preset: Preset) -> None:
+    for task, lateral, prior in product(TASKS, BOTH, BOTH):
+        prompt = build_prompt(task, context(lateral, prior, phrase="Left nodule."), preset)
+        assert "\n" not in prompt
+        assert "  " not in prompt
+
+
+def test_the_release_is_the_default() -> None:
+    assert build_prompt("findings", Context()) == build_prompt("findings", Context(), "release")
+
+
+@pytest.mark.parametrize("phrase", [None, ""])
+def test_phrase_grounding_needs_a_phrase(phrase: str | None) -> None:
+    with pytest.raises(ValueError, match="needs the phrase"):
+        build_prompt("phrase", Context(phrase=phrase))
+
+
+def test_the_answer_follows_after_one_space() -> None:
+    assert build_target("Clear lungs.") == " Clear lungs."
+
+
+def test_answers_are_as_long_as_those_of_the_release() -> None:
+    assert NEW_TOKENS == {"findings": 300, "grounded": 450, "phrase": 150}

@@ -1,0 +1,119 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from maira.train.recipe import FromScratch, read_recipe
+from radfact.errors import InputError
+
+CONFIGS = Path(__file__).resolve().parents[2] / "configs"
+SMALLEST = {"model": "checkpoint", "train": "manifest.jsonl", "out": "run", "passes": 1000}
+
+
+def write(folder: Path, **changes: object) -> Path:
+    path = folder / "recipe.yaml"
+    path.write_text(yaml.safe_dump(SMALLEST | changes), encoding="utf-8")
+    return path
+
+
+@pytest.mark.parametrize("path", sorted(CONFIGS.glob("*.yaml")), ids=lambda path: path.stem)
+def test_shipped_recipes_can_be_read(path: Path) -> None:
+    assert read_recipe(path).passes > 0
+
+
+def test_the_defaults_are_the_papers(tmp_path: Path) -> None:
+    recipe = read_recipe(write(tmp_path))
+    # Paper 004, B.2.
+    assert (recipe.learning_rate, recipe.warmup, recipe.global_batch) == (2e-5, 0.03, 128)
+    assert recipe.preset == "release"
+
+
+def test_overrides_reach_into_nested_keys(tmp_path: Path) -> None:
+    model = {"vision_config": {"image_size": 64}, "text_config": {"hidden_size": 32}}
+    recipe = read_recipe(write(tmp_path, model=model), ["model.text_config.hidden_size=48", "learning_rate=1.0e-3"])
+    assert isinstance(recipe.model, FromScratch)
+    assert recipe.model.text_config == {"hidden_size": 48}
+    assert recipe.model.vision_config.image_size == 64
+    assert recipe.learning_rate == 1e-3
+
+
+def test_an_override_can_hold_an_equals_sign(tmp_path: Path) -> None:
+    assert read_recipe(write(tmp_path), ["out=a=b"]).out == Path("a=b")
+
+
+@pytest.mark.parametrize(
+    ("changes", "field"),
+    [
+        ({"pases": 3}, "pases"),
+        ({"passes": 0}, "passes"),
+        ({"passes": "many"}, "passes"),
+        ({"learning_rate": 0}, "learning_rate"),
+        ({"learning_rate": float("inf")}, "learning_rate"),
+        ({"warmup": 1.5}, "warmup"),
+        ({"betas": [0.9, 1.0]}, r"betas\[1\]"),
+        ({"precision": "fp8"}, "precision"),
+        ({"tasks": {"phrases": 1}}, "tasks.phrases"),
+        ({"tasks": {"phrase": -1}}, "tasks.phrase"),
+        ({"seed": -1}, "seed"),
+        ({"preset": "mine"}, "preset"),
+        ({"model": 3}, "model"),
+        ({"model": {"vision_config": {}}}, r"model\.text_config"),
+        ({"model": {"vision_config": {"patch_sise": 16}, "text_config": {}}}, r"model\.vision_config\.patch_sise"),
+        ({"model": {"vision_config": {"stem": "mlp"}, "text_config": {}}}, r"model\.vision_config\.stem"),
+    ],
+)
+def test_a_wrong_value_is_named_by_file_and_field(tmp_path: Path, changes: dict[str, object], field: str) -> None:
+    with pytest.raises(InputError, match=rf"recipe\.yaml, field '{field}") as caught:
+        read_recipe(write(tmp_path, **changes))
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"tasks": {}}, "at least one task needs a weight above 0"),
+        ({"tasks": {"grounded": 0}}, "at least one task needs a weight above 0"),
+        ({"passes": 127}, "127 samples are less than one global_batch of 128"),
+    ],
+)
+def test_a_recipe_that_trains_on_nothing_is_refused(tmp_path: Path, changes: dict[str, object], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        read_recipe(write(tmp_path, **changes))
+
+
+def test_a_missing_key_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "recipe.yaml"
+    path.write_text("model: checkpoint\nout: run\npasses: 1000\n", encoding="utf-8")
+    with pytest.raises(InputError, match="field 'train'"):
+        read_recipe(path)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"), [("a: [1\nb: 2", "line 2: not YAML"), ("- a", "keys and values"), ("", "keys and values")]
+)
+def test_a_file_that_is_no_recipe_is_refused(tmp_path: Path, text: str, message: str) -> None:
+    path = tmp_path / "recipe.yaml"
+    path.write_text(text, encoding="utf-8")
+    with pytest.raises(InputError, match=message):
+        read_recipe(path)
+
+
+def test_a_recipe_that_is_not_there_is_named(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"none\.yaml: no such file"):
+        read_recipe(tmp_path / "none.yaml")
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("passes", "expected key=value, got 'passes'"),
+        ("passes.more=3", "'passes' has no keys of its own"),
+        ("tasks=[", "field 'tasks': not a YAML value"),
+        ("pases=3", "field 'pases'"),
+    ],
+)
+def test_a_wrong_override_is_refused(tmp_path: Path, override: str, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        read_recipe(write(tmp_path), [override])

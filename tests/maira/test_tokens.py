@@ -1,0 +1,75 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tokenizers import Tokenizer, models, pre_tokenizers
+from transformers import PreTrainedTokenizerFast
+
+from maira.parse import parse_report
+from maira.tokens import ADDED_TOKENS, IMAGE, SPARE_IMAGE_TOKENS, add_tokens
+from maira.train.tokenizer import train_tokenizer
+
+# The ids of the release for the 32,000 tokens of Llama (specification, "Architecture").
+RELEASE = {
+    "<obj>": 32000,
+    "</obj>": 32001,
+    "<x0>": 32002,
+    "<x99>": 32101,
+    "<y0>": 32102,
+    "<y99>": 32201,
+    "<box>": 32202,
+    "</box>": 32203,
+    "<image>": 32204,
+}
+REPORT = "<obj>The lungs are clear.</obj><obj>A nodule.<box><x10><y20><x30><y99></box></obj>"
+
+
+@pytest.fixture(scope="module")
+def llama_sized() -> PreTrainedTokenizerFast:
+    words = {f"w{i}": i for i in range(32000)}
+    tokenizer = Tokenizer(models.WordLevel(words, unk_token="w0"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, unk_token="w0")
+
+
+def test_ids_are_those_of_the_release(llama_sized: PreTrainedTokenizerFast) -> None:
+    assert add_tokens(llama_sized) == 207
+    assert {token: llama_sized.convert_tokens_to_ids(token) for token in RELEASE} == RELEASE
+    assert [llama_sized.convert_tokens_to_ids(token) for token in SPARE_IMAGE_TOKENS] == [32205, 32206]
+    assert len(llama_sized) == 32207
+
+
+def test_adding_twice_adds_nothing(llama_sized: PreTrainedTokenizerFast) -> None:
+    add_tokens(llama_sized)
+    assert add_tokens(llama_sized) == 0
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> PreTrainedTokenizerFast:
+    return train_tokenizer(["The lungs are clear. A nodule."], 300)
+
+
+def test_every_token_is_one_id(tokenizer: PreTrainedTokenizerFast) -> None:
+    for token in (*ADDED_TOKENS, IMAGE, *SPARE_IMAGE_TOKENS):
+        assert tokenizer(token, add_special_tokens=False)["input_ids"] == [tokenizer.convert_tokens_to_ids(token)]
+
+
+def test_only_image_tokens_are_special(tokenizer: PreTrainedTokenizerFast) -> None:
+    special = set(tokenizer.all_special_tokens) | {
+        token.content for token in tokenizer.added_tokens_decoder.values() if token.special
+    }
+    assert special == {"<unk>", "<s>", "</s>", IMAGE, *SPARE_IMAGE_TOKENS}
+
+
+def test_decoding_without_special_tokens_keeps_the_grounding(tokenizer: PreTrainedTokenizerFast) -> None:
+    ids = tokenizer(f"{IMAGE}{REPORT}</s>")["input_ids"]
+    text = tokenizer.decode(ids, skip_special_tokens=True)
+    assert text == REPORT
+    assert [len(sentence.boxes or ()) for sentence in parse_report(text).sentences] == [0, 1]
+
+
+@given(st.text(st.characters(exclude_categories=["Cs"])))
+def test_any_text_is_encoded_and_decoded_unchanged(tokenizer: PreTrainedTokenizerFast, text: str) -> None:
+    ids = tokenizer(text, add_special_tokens=False)["input_ids"]
+    assert tokenizer.decode(ids) == text
