@@ -65,15 +65,16 @@ class MairaForConditionalGeneration(PreTrainedModel, GenerationMixin):
     def _init_weights(self, module: nn.Module) -> None:
         if isinstance(module, nn.Linear | nn.Conv2d | nn.Embedding):
             nn.init.trunc_normal_(module.weight, std=self.config.text_config.initializer_range)
-            if getattr(module, "bias", None) is not None:
-                nn.init.zeros_(module.bias)
+            if isinstance(bias := getattr(module, "bias", None), Tensor):
+                nn.init.zeros_(bias)
         elif isinstance(module, nn.LayerNorm | nn.GroupNorm):
             nn.init.ones_(module.weight)
             nn.init.zeros_(module.bias)
 
     def get_input_embeddings(self) -> nn.Module:
         """The language model's token embeddings."""
-        return self.language_model.get_input_embeddings()
+        embeddings: nn.Module = self.language_model.get_input_embeddings()
+        return embeddings
 
     def set_input_embeddings(self, value: nn.Module) -> None:
         """Replace the language model's token embeddings."""
@@ -81,12 +82,13 @@ class MairaForConditionalGeneration(PreTrainedModel, GenerationMixin):
 
     def get_output_embeddings(self) -> nn.Module:
         """The language model's head."""
-        return self.language_model.lm_head
+        head: nn.Module = self.language_model.lm_head
+        return head
 
     def encode_images(self, pixel_values: Tensor) -> Tensor:
         """Images as tokens of the language model: (images, 3, height, width) -> (images, image_seq_length, width)."""
-        dtype = self.multi_modal_projector.layers[0].weight.dtype
-        tokens: Tensor = self.multi_modal_projector(self.vision_tower(pixel_values.to(dtype)))
+        weight = next(self.multi_modal_projector.parameters())
+        tokens: Tensor = self.multi_modal_projector(self.vision_tower(pixel_values.to(weight.dtype)))
         return tokens
 
     def embed(self, input_ids: Tensor, image_tokens: Tensor | None) -> Tensor:
@@ -143,9 +145,11 @@ class MairaForConditionalGeneration(PreTrainedModel, GenerationMixin):
             **kwargs: passed on to the language model.
 
         Raises:
-            ValueError: placeholders and images do not match.
+            ValueError: placeholders and images do not match, or there is no text.
         """
         if inputs_embeds is None:
+            if input_ids is None:
+                raise ValueError("the model needs input_ids or inputs_embeds")
             if image_tokens is None and pixel_values is not None:
                 image_tokens = self.encode_images(pixel_values)
             inputs_embeds = self.embed(input_ids, image_tokens)

@@ -31,13 +31,15 @@ class Film:
 
     def band(self, distance: Array, edge: float = 0.008) -> Array:
         """1 where `distance` is well above 0, 0 well below, with a soft edge."""
-        return np.clip(distance * np.float32(0.5 / edge) + np.float32(0.5), 0, 1)
+        softened: Array = np.clip(distance * np.float32(0.5 / edge) + np.float32(0.5), 0, 1)
+        return softened
 
     def blob(self, u: float, v: float, radius_u: float, radius_v: float | None = None) -> Array:
         """A Gaussian hill of height 1 (height, width)."""
         across = np.exp(-(((self.u - u) / radius_u) ** 2))
         down = np.exp(-(((self.v - v) / (radius_v or radius_u)) ** 2))
-        return across * down
+        hill: Array = across * down
+        return hill
 
     def disc(self, u: float, v: float, radius_u: float, radius_v: float | None = None, edge: float = 0.15) -> Array:
         """A filled ellipse with a soft rim, 1 inside (height, width); `edge` in shares of the radius."""
@@ -60,7 +62,7 @@ class Film:
         origin = np.array([self.u[0, 0], self.v[0, 0]])
         path = [(float(a), float(b)) for a, b in (points - origin) * scale]
         ImageDraw.Draw(canvas).line(path, fill=255, width=max(1, round(width * scale)), joint="curve")
-        return np.asarray(canvas.reduce(2), np.float32) / 255
+        return np.asarray(canvas.reduce(2), np.float32) / np.float32(255)
 
 
 def _smooth(line: list[tuple[float, float]]) -> NDArray[np.float64]:
@@ -77,9 +79,11 @@ def _smooth(line: list[tuple[float, float]]) -> NDArray[np.float64]:
 def blank(size: int, aspect: float) -> Film:
     """An empty film whose shorter side has `size` pixels; `aspect` is width over height."""
     width, height = (round(size * aspect), size) if aspect >= 1 else (size, round(size / aspect))
-    u = ((np.arange(width, dtype=np.float32) + 0.5 - (width - size) / 2) / size)[None, :]
-    v = ((np.arange(height, dtype=np.float32) + 0.5 - (height - size) / 2) / size)[:, None]
-    return Film(np.zeros((height, width), np.float32), u, v, size)
+    u, v = (
+        np.asarray((np.arange(side, dtype=np.float32) + 0.5 - (side - size) / 2) / size, np.float32)
+        for side in (width, height)
+    )
+    return Film(np.zeros((height, width), np.float32), u[None, :], v[:, None], size)
 
 
 def render_frontal(

@@ -163,7 +163,7 @@ class _Run:
             meter.add(losses, batch)
             self.progress.position += 1
         norm = self.accelerator.clip_grad_norm_(self.wrapped.parameters(), self.recipe.clip)
-        rate = self.rates.get_last_lr()[0]
+        rate = float(self.rates.get_last_lr()[0])
         self.optimizer.step()
         self.optimizer.zero_grad()
         self.rates.step()

@@ -17,7 +17,7 @@ from PIL import Image
 from data.images import CropMap
 from data.manifest import read_manifest
 from data.phantoms import PhantomStudy, make_study, read_label, write_phantoms
-from data.phantoms.anatomy import draw_anatomy
+from data.phantoms.anatomy import Side, draw_anatomy
 from data.phantoms.dictate import SEVERITIES, SIZES, change_since, dictate, dictate_finding, noun_phrase
 from data.phantoms.findings import (
     GRADED,
@@ -240,9 +240,9 @@ def test_the_prior_holds_only_findings_that_can_be_seen_beside_each_other(seed: 
     assert all(compatible(finding, list(prior[:i])) for i, finding in enumerate(prior))
 
 
-def effusion(side: str, grade: int) -> Finding:
+def effusion(side: Side, grade: int) -> Finding:
     low, high = GRADES[grade]
-    return Finding("effusion", (side,), extent=(low + high) / 2)  # type: ignore[arg-type]
+    return Finding("effusion", (side,), extent=(low + high) / 2)
 
 
 @pytest.mark.parametrize(

@@ -21,6 +21,7 @@ from data.manifest import read_manifest, write_manifest
 from data.study import Label, Study
 from maira.model import MairaForConditionalGeneration
 from maira.processor import MairaProcessor
+from maira.prompts import Task
 from maira.train.batches import LENGTH_STEP, Samples, patch_coverage, plan_epoch
 from maira.train.loop import schedule, train
 from maira.train.parts import load_parts
@@ -344,10 +345,10 @@ def test_tasks_are_mixed_by_their_weights() -> None:
         Study(sample_id=f"s{i}", frontal="f.png", findings="Clear.", grounded_findings=[SENTENCE], phrases=[SENTENCE])
         for i in range(2000)
     ]
-    weights = {"grounded": 6.0, "findings": 3.0, "phrase": 1.0}
+    weights: dict[Task, float] = {"grounded": 6.0, "findings": 3.0, "phrase": 1.0}
     counts = Counter(task for batch in plan_epoch(studies, plan_recipe(0, 2, tasks=weights), 0) for _, task in batch)
     for task, weight in weights.items():
-        assert counts[task] / 2000 == pytest.approx(weight / 10, abs=0.04)  # type: ignore[index]
+        assert counts[task] / 2000 == pytest.approx(weight / 10, abs=0.04)
 
 
 def test_a_task_of_no_weight_is_never_taken() -> None:
