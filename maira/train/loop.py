@@ -236,7 +236,7 @@ def train(recipe: Recipe, console: Console | None = None) -> Path:
             meter = Meter()
         if progress.step % recipe.save_every == 0 or progress.step == run.steps:
             run.save()
-    return _save_checkpoint(accelerator, run.wrapped, processor, recipe.out / "checkpoint")
+    return _save_checkpoint(run, processor)
 
 
 def _prepare(recipe: Recipe, accelerator: Accelerator, console: Console, model: TrainingModel) -> _Run:
@@ -264,7 +264,7 @@ def _state_folders(recipe: Recipe) -> tuple[Path, Path, Path]:
 
 def _decisive(recipe: Recipe) -> dict[str, Any]:
     """The part of a recipe that must stay as it is for its run to go on, as JSON values; a run may be made longer."""
-    return recipe.model_dump(mode="json", exclude={"out", "passes", "save_every", "log_every"})
+    return recipe.model_dump(mode="json", exclude={"out", "passes", "checkpoint_dtype", "save_every", "log_every"})
 
 
 def _check_same_run(state: Path, recipe: Recipe) -> None:
@@ -326,10 +326,11 @@ def _forget_after(log: Path, step: int) -> None:
         handle.writelines(kept)
 
 
-def _save_checkpoint(accelerator: Accelerator, wrapped: Any, processor: MairaProcessor, folder: Path) -> Path:
-    accelerator.wait_for_everyone()
-    if accelerator.is_main_process:
-        model = accelerator.unwrap_model(wrapped).model
-        model.save_pretrained(folder)
+def _save_checkpoint(run: _Run, processor: MairaProcessor) -> Path:
+    folder = run.recipe.out / "checkpoint"
+    run.accelerator.wait_for_everyone()
+    if run.accelerator.is_main_process:
+        model = run.accelerator.unwrap_model(run.wrapped).model
+        model.to(getattr(torch, run.recipe.checkpoint_dtype)).save_pretrained(folder)
         processor.save_pretrained(folder)
     return folder

@@ -61,7 +61,8 @@ class Recipe(Record):
         learning_rate, warmup, weight_decay, betas, clip: AdamW with cosine decay after linear warm-up (paper B.2).
         patch_loss: weight of an auxiliary loss that asks every patch of an unfrozen encoder which labelled findings
             cover it; 0 for frozen encoders. The head for it is dropped with the training state.
-        precision: "bf16" or "no" (float32).
+        precision: of the computation, "bf16" or "no" (float32).
+        checkpoint_dtype: of the weights of the finished checkpoint; the training state is always float32.
         save_every, log_every: in optimiser steps.
     """
 
@@ -80,6 +81,7 @@ class Recipe(Record):
     clip: Above0 = 1.0
     patch_loss: Weight = 0.0
     precision: Literal["bf16", "no"] = "bf16"
+    checkpoint_dtype: Literal["float32", "float16", "bfloat16"] = "float32"
     seed: Annotated[int, Field(ge=0)] = 0
     save_every: Positive = 500
     log_every: Positive = 20
