@@ -33,13 +33,13 @@ MANUAL = "\n".join(
     )
 )
 
-_OPTIONS = {
-    "no_args_is_help": True,
-    "add_completion": False,
-    "pretty_exceptions_enable": False,
-    "rich_markup_mode": "rich",
-}
-app = typer.Typer(help=MANUAL, **_OPTIONS)  # type: ignore[arg-type]
+app = typer.Typer(
+    help=MANUAL,
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="rich",
+)
 prepare = typer.Typer(help="Turn a source of studies into a manifest and PNG files.", no_args_is_help=True)
 evaluate = typer.Typer(help="Evaluate drafts of phantoms by the generator's own labels.", no_args_is_help=True)
 app.add_typer(prepare, name="prepare")

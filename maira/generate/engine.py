@@ -59,7 +59,7 @@ def generate_drafts(
     preset: Preset = "release",
     batch_size: int = 8,
     max_new_tokens: int | None = None,
-    on_progress: Callable[[int, int], None] = lambda done, total: None,
+    on_progress: Callable[[int, int], None] | None = None,
 ) -> tuple[int, list[Failure]]:
     """Draft a report for every study, going on where an earlier run of the same settings stopped.
 
@@ -85,7 +85,8 @@ def generate_drafts(
     folder = DraftFolder(out, settings)
     examples, failures = _examples([s for s in studies if s.sample_id not in folder.drafts], task, preset)
     done = len(folder.drafts)
-    on_progress(done, len(studies))
+    report = on_progress or _unwatched
+    report(done, len(studies))
     if examples:
         engine = Engine(checkpoint)
         for batch in _batches(examples, batch_size):
@@ -93,12 +94,16 @@ def generate_drafts(
             folder.add(drafts)
             failures += failed
             done += len(batch)
-            on_progress(done, len(studies))
+            report(done, len(studies))
     if not folder.drafts:
         reason = failures[0].reason if failures else "there are no studies"
         raise RunFailed(f"no study could be drafted; the first: {reason}")
     folder.finish([study.sample_id for study in studies], failures)
     return len(folder.drafts), failures
+
+
+def _unwatched(*_: int) -> None:
+    """Progress that nobody looks at."""
 
 
 def _examples(studies: Sequence[Study], task: Task, preset: Preset) -> tuple[list[Example], list[Failure]]:

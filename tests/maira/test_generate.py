@@ -86,7 +86,7 @@ def test_an_interrupted_run_asks_only_for_what_is_missing(
     _run(studies, checkpoint, whole)
     out = tmp_path / "drafts.jsonl"
 
-    def stop_at_second_batch(done: int, total: int) -> None:
+    def stop_at_second_batch(done: int, _: int) -> None:
         if done >= 4:
             raise KeyboardInterrupt
 
