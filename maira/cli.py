@@ -138,6 +138,7 @@ def generate(
 ) -> None:
     """Draft a report for every study; the same command goes on where an interrupted run stopped."""
     from data.manifest import read_manifest
+    from maira.examples import PRIOR_REPORT_UNUSED, has_unused_prior_report
     from maira.generate.engine import generate_drafts
 
     studies = read_manifest(manifest)
@@ -154,6 +155,8 @@ def generate(
             on_progress=lambda done, total: bar.update(shown, completed=done, total=total),
         )
     console = Console()
+    if unused := sum(map(has_unused_prior_report, studies)):
+        _say(console, f"{unused} of {len(studies)} studies: {PRIOR_REPORT_UNUSED}")
     _say(console, f"{drafted} of {len(studies)} studies drafted: {out}")
     _end(console, [(str(f.sample_id), f.reason) for f in failures])
 

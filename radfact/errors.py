@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from enum import IntEnum
 from pathlib import Path
 
@@ -33,3 +34,10 @@ class InputError(ValueError):
 
 class RunFailed(RuntimeError):
     """A run that could not be finished for a reason outside its input; what was done so far is on disk."""
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """A question to a judge or a language model that stayed without a valid answer, and why."""
+
+    reason: str

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, Literal, get_args
 
-from radfact.entailment.judge import Failure, Judge, Question, Status, Verdict
-from radfact.errors import InputError, RunFailed
+from radfact.entailment.judge import Judge, Question, Status, Verdict
+from radfact.errors import Failure, InputError, RunFailed
 from radfact.files import Pair
 from radfact.regions import Compat, spatially_entailed
 from radfact.report import Box, Report, Sentence

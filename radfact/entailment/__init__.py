@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from radfact.entailment.judge import Failure, Judge, Question, Status, Verdict
-from radfact.errors import InputError
+from radfact.entailment.judge import Judge, Question, Status, Verdict
+from radfact.errors import Failure, InputError
 
 __all__ = ["Failure", "Judge", "Question", "Status", "Verdict", "load_judge"]
 

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol, runtime_checkable
 
+from radfact.errors import Failure
+
 Status = Literal["entailment", "not_entailment"]
 
 
@@ -24,13 +26,6 @@ class Verdict:
     status: Status
     evidence: tuple[int, ...] = ()
     why: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Failure:
-    """A question that stayed without a valid answer, and why."""
-
-    reason: str
 
 
 @runtime_checkable

@@ -12,8 +12,8 @@ from difflib import SequenceMatcher
 from pathlib import Path
 from typing import Any, get_args
 
-from radfact.entailment.judge import Failure, Question, Status, Verdict
-from radfact.errors import InputError
+from radfact.entailment.judge import Question, Status, Verdict
+from radfact.errors import Failure, InputError
 from radfact.jsonl import read_text
 from radfact.llm import AnswerCache, Ask, ChatClient, Message, load_chat_model, split_model_args
 

@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from radfact.entailment.facts import Fact, Parsed, Place, parse
-from radfact.entailment.judge import Failure, Question, Verdict
+from radfact.entailment.judge import Question, Verdict
 from radfact.entailment.ontology import Ontology, default_ontology, load_ontology
+from radfact.errors import Failure
 
 VERSION = "1"
 UNKNOWN_OVERLAP = 0.8

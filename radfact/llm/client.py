@@ -9,8 +9,7 @@ from dataclasses import asdict, dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from radfact.entailment.judge import Failure
-from radfact.errors import RunFailed
+from radfact.errors import Failure, RunFailed
 from radfact.llm.cache import AnswerCache, StoredAnswer, answer_key
 
 if TYPE_CHECKING:

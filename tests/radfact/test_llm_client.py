@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 from chat_server import ChatServer, Reply, last
 
-from radfact.entailment.judge import Failure
-from radfact.errors import InputError, RunFailed
+from radfact.errors import Failure, InputError, RunFailed
 from radfact.llm import AnswerCache, Ask, ChatClient, load_chat_model, split_model_args
 
 

@@ -18,8 +18,8 @@ from PIL import Image
 from results_folder import HOSTILE, figure, sentence, write_folder, write_image, write_manifest
 
 from radfact import page as page_module
-from radfact.entailment.judge import Failure, Question, Verdict
-from radfact.errors import InputError
+from radfact.entailment.judge import Question, Verdict
+from radfact.errors import Failure, InputError
 from radfact.jsonl import write_json, write_jsonl
 from radfact.page import write_page
 
