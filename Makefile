@@ -23,11 +23,18 @@ demo: install
 		--unscored $(OUT)/film/drafts.jsonl --out $(OUT)/results \
 		--note "The model of this demonstration was trained on phantoms: synthetic drawings of chest films. It has never seen a patient, and its draft for the real film at the end of this page is no reading of it."
 
-test: install
+test: install $(VENV)/lowest/installed
 	$(BIN)/python -m ruff format --check .
 	$(BIN)/python -m ruff check .
 	$(BIN)/python -m mypy
+	PYTHONPATH=$(VENV)/lowest $(BIN)/python -m pytest tests/maira/test_config.py tests/maira/test_model.py tests/maira/test_processor.py
 	$(BIN)/python -m pytest
+
+# The lowest transformers that pyproject.toml admits, laid over the environment for one run of the model's tests.
+$(VENV)/lowest/installed: $(VENV)/installed
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --upgrade --target $(VENV)/lowest \
+		"transformers==5.17.0" "huggingface_hub<2"
+	touch $@
 
 clean:
 	rm -rf $(OUT) build dist
