@@ -76,10 +76,11 @@ def prepare_dicom(
     if twice := next((name for name in names if names.count(name) > 1), None):
         raise InputError(f"two films would become the sample '{twice}'; rename one of the files")
     for path in files:
-        target = out / "frontal" / f"{path.stem}.png"
+        # Relative to the manifest's folder, as the manifest writes it.
+        frontal = Path("frontal") / f"{path.stem}.png"
         try:
-            dicom_to_png(path, target, size)
-            studies.append(Study(sample_id=path.stem, frontal=target, source="dicom"))
+            dicom_to_png(path, out / frontal, size)
+            studies.append(Study(sample_id=path.stem, frontal=frontal, source="dicom"))
         except InputError as error:
             if len(files) == 1:
                 raise

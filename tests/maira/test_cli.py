@@ -26,12 +26,13 @@ def test_phantoms_become_a_manifest_with_files(tmp_path: Path) -> None:
     assert all(study.frontal.is_file() for study in studies)
 
 
-def test_a_film_becomes_a_manifest(tmp_path: Path) -> None:
+def test_a_film_becomes_a_manifest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from data.dicom import example_radiograph
 
-    done = _maira("prepare", "dicom", example_radiograph(), "--out", tmp_path)
+    monkeypatch.chdir(tmp_path)
+    done = _maira("prepare", "dicom", example_radiograph(), "--out", "film")
     assert done.returncode == 0, done.stderr
-    (study,) = read_manifest(tmp_path / "manifest.jsonl")
+    (study,) = read_manifest(tmp_path / "film" / "manifest.jsonl")
     assert study.frontal.is_file()
 
 
