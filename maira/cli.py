@@ -138,10 +138,13 @@ def generate(
     ] = None,
 ) -> None:
     """Draft a report for every study; the same command goes on where an interrupted run stopped."""
+    from transformers.utils.logging import disable_progress_bar
+
     from data.manifest import read_manifest
     from maira.examples import PRIOR_REPORT_UNUSED, has_unused_prior_report
     from maira.generate.engine import generate_drafts
 
+    disable_progress_bar()
     studies = read_manifest(manifest)
     with _bar("drafting") as bar:
         shown = bar.add_task("", total=len(studies))

@@ -35,7 +35,8 @@ class Engine:
         self.device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
         dtype = torch.bfloat16 if self.device.type == "cuda" else torch.float32
         self.model: Any = MairaForConditionalGeneration.from_pretrained(checkpoint, dtype=dtype).to(self.device).eval()
-        self.processor: Any = MairaProcessor.from_pretrained(checkpoint)
+        # Named, since transformers would otherwise announce that there is no torchvision one.
+        self.processor: Any = MairaProcessor.from_pretrained(checkpoint, backend="pil")
 
     @torch.inference_mode()
     def generate(self, examples: Sequence[Example], max_new_tokens: int) -> list[str]:
