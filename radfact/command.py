@@ -23,6 +23,11 @@ def run_command(app: Callable[[], Any], name: str) -> None:
         _stop(name, str(error), ExitCode.WRONG_INPUT)
     except RunFailed as error:
         _stop(name, str(error), ExitCode.FAILED)
+    except ModuleNotFoundError as error:
+        if (error.name or "").split(".")[0] in ("radfact", "encoders", "data", "maira"):
+            raise
+        wanted = 'pip install "maira-radfact[model]" brings what the model needs'
+        _stop(name, f"the package '{error.name}' is not installed; {wanted}", ExitCode.FAILED)
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""
         _stop(name, f"{where}{error.strerror or error}", ExitCode.FAILED)
