@@ -3,28 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from chat_server import ChatServer, Reply, last
+from chat_server import Reply, last
 
 from radfact.errors import Failure, InputError, RunFailed
 from radfact.llm import AnswerCache, Ask, ChatClient, load_chat_model, split_model_args
-
-
-@pytest.fixture
-def serve() -> Iterator[Callable[[Callable[[dict[str, Any], int], Reply]], ChatServer]]:
-    servers: list[ChatServer] = []
-
-    def start(reply: Callable[[dict[str, Any], int], Reply]) -> ChatServer:
-        servers.append(ChatServer(reply))
-        return servers[-1]
-
-    yield start
-    for server in servers:
-        server.close()
 
 
 class Waits(list[float]):

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
-from chat_server import ChatServer, Reply, last
+from chat_server import Reply, last
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -21,19 +20,6 @@ SHARED = Path(__file__).resolve().parents[2].parent / "shared"
 PUBLISHED = SHARED / "data" / "radfact" / "nli_few_shot_examples.json"
 PAPER = SHARED / "seeds" / "004_a3f772f833f07e27.txt"
 PREMISES = ("The heart is enlarged.", "Small left pleural effusion.", "No pneumothorax.")
-
-
-@pytest.fixture
-def serve() -> Iterator[Callable[[Callable[[dict[str, Any], int], Reply]], ChatServer]]:
-    servers: list[ChatServer] = []
-
-    def start(reply: Callable[[dict[str, Any], int], Reply]) -> ChatServer:
-        servers.append(ChatServer(reply))
-        return servers[-1]
-
-    yield start
-    for server in servers:
-        server.close()
 
 
 def yes(body: dict[str, Any], _: int) -> Reply:

@@ -26,8 +26,8 @@ REPORTS = Path(__file__).resolve().parents[2].parent / "shared" / "data" / "open
             ["No nodule is seen.", "No effusion is seen.", "No pneumothorax is seen."],
         ),
         (
-            "The heart size and pulmonary vasculature are normal.",
-            ["The heart size is normal.", "Pulmonary vasculature is normal."],
+            "The cardiac size and pulmonary vessels are normal.",
+            ["The cardiac size is normal.", "Pulmonary vessels are normal."],
         ),
         ("Lungs are clear and well expanded.", ["Lungs are clear.", "Lungs are well expanded."]),
         ("Lungs are hyperinflated without consolidation.", ["Lungs are hyperinflated.", "No consolidation."]),
