@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -89,6 +91,17 @@ _EXPECTED = {
     "string_type": "expected a text",
     "string_too_short": "expected a text that is not empty",
 }
+
+
+@lru_cache(maxsize=1 << 16)
+def normalised_text(text: str) -> str:
+    """What is compared where two texts must say the same: case, spaces, dashes and one final mark do not count.
+
+    Args:
+        text: a sentence.
+    """
+    text = re.sub("[-–—]", "", " ".join(text.lower().split()))
+    return re.sub(r"\s*[.:!?]$", "", text)
 
 
 def parse_sentences(

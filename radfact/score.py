@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import importlib
 import math
-import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
 from typing import Any, Literal, get_args
 
 from radfact.entailment.judge import Judge, Question, Status, Verdict
 from radfact.errors import Failure, InputError, RunFailed
 from radfact.files import Pair
 from radfact.regions import Compat, spatially_entailed
-from radfact.report import Box, Report, Sentence
+from radfact.report import Box, Report, Sentence, normalised_text
 from radfact.stats import Summary, harmonic_mean, summarise
 
 OnFailure = Literal["drop", "not-entailed", "stop"]
@@ -100,7 +98,7 @@ class _Sides:
             return []
         texts = tuple(premise.text for premise in premises)
         first: dict[str, str] = {}
-        return [Question(texts, first.setdefault(_same_text(one.text), one.text)) for one in hypotheses]
+        return [Question(texts, first.setdefault(normalised_text(one.text), one.text)) for one in hypotheses]
 
 
 def _split_offline(narrative: str) -> Sequence[str]:
@@ -285,20 +283,13 @@ def _as_pairs(candidates: Iterable[Pair] | Sequence[Report], references: Sequenc
     return pairs
 
 
-@lru_cache(maxsize=1 << 16)
-def _same_text(text: str) -> str:
-    """Key under which two sentences say the same: as published, case, spacing, dashes and a final mark do not count."""
-    text = re.sub(r"[-–—]", "", " ".join(text.lower().split()))
-    return re.sub(r"\s*[.:!?]$", "", text)
-
-
 def _occurrences(premises: Sequence[Sentence], compat: Compat) -> list[list[int]]:
     """For every premise the premises that evidence naming its text means.
 
     The published implementation looks evidence up by its text and takes the first hit; `exact` takes all of them.
     """
     places: dict[str, list[int]] = {}
-    keys = [_same_text(premise.text) for premise in premises]
+    keys = [normalised_text(premise.text) for premise in premises]
     for index, key in enumerate(keys):
         places.setdefault(key, []).append(index)
     return [places[key][:1] if compat == "paper" else places[key] for key in keys]

@@ -4,7 +4,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from radfact.errors import InputError
-from radfact.report import Box, Sentence, parse_sentences
+from radfact.report import Box, Sentence, normalised_text, parse_sentences
 
 shares = st.floats(0, 1)
 
@@ -55,3 +55,27 @@ def test_a_fault_is_named_by_the_path_of_its_field(value: object, field: str) ->
     assert str(caught.value).startswith("drafts.jsonl, line 7, field 'report")
     assert field in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("Nodule.", "nodule"),
+        ("Nodule  in\tthe lung ", "nodule in the lung"),
+        ("Well-inflated lungs.", "Wellinflated lungs!"),
+        ("Devices:", "devices"),
+        ("No effusion .", "No effusion"),
+    ],
+)
+def test_case_spaces_dashes_and_one_final_mark_do_not_count(one: str, other: str) -> None:
+    assert normalised_text(one) == normalised_text(other)
+
+
+@pytest.mark.parametrize(("one", "other"), [("Nodule?!", "Nodule"), ("No nodule", "Nodule"), ("A, b", "A b")])
+def test_words_and_other_marks_do_count(one: str, other: str) -> None:
+    assert normalised_text(one) != normalised_text(other)
+
+
+@given(text=st.text())
+def test_a_normalised_text_keeps_no_capitals_and_no_dashes(text: str) -> None:
+    assert not set(normalised_text(text)) & set("-–—\n\tABC")
