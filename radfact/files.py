@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Any, Literal, TypeVar, get_args
 
-from pydantic import BaseModel, BeforeValidator, StringConstraints, TypeAdapter, ValidationError
+from pydantic import BaseModel, TypeAdapter, ValidationError
 
+from radfact.coco import Id, read_coco
 from radfact.errors import InputError
 from radfact.jsonl import read_json, read_jsonl, read_text
 from radfact.report import Report, Sentence, as_input_error, parse_sentences
+
+Missing = Literal["refuse", "leave-out", "empty"]
+"""What becomes of a reference without a candidate: an error, a sample left out, or an empty candidate report."""
 
 _SHOWN_IDS = 5
 _CSV_COLUMNS = ("example_id", "prediction", "target")
@@ -31,11 +35,17 @@ class Pair:
 
 @dataclass(frozen=True, slots=True)
 class Pairs(Sequence[Pair]):
-    """The pairs of an evaluation in input order, and how many records were `read` and `skipped` to get them."""
+    """The pairs of an evaluation in input order, and how many records were `read` and `skipped` to get them.
+
+    Of the references without a candidate, `left_out` names those that make no pair, and `emptied` those that stand
+    among the pairs with an empty candidate.
+    """
 
     pairs: tuple[Pair, ...]
     read: int
     skipped: int = 0
+    left_out: tuple[str, ...] = ()
+    emptied: tuple[str, ...] = ()
 
     def __len__(self) -> int:
         return len(self.pairs)
@@ -47,17 +57,10 @@ class Pairs(Sequence[Pair]):
         return self.pairs[index]
 
 
-def _id_text(value: object) -> object:
-    return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
-
-
-_Id = Annotated[str, BeforeValidator(_id_text), StringConstraints(strip_whitespace=True, min_length=1)]
-
-
 class _GroundedRow(BaseModel):
     """One example of the published grounded layout."""
 
-    example_id: _Id
+    example_id: Id
     prediction: list[Sentence]
     target: list[Sentence]
 
@@ -65,7 +68,7 @@ class _GroundedRow(BaseModel):
 class _NarrativeRow(BaseModel):
     """One row of the published narrative table."""
 
-    example_id: _Id
+    example_id: Id
     prediction: str
     target: str
 
@@ -73,7 +76,7 @@ class _NarrativeRow(BaseModel):
 class _Keyed(BaseModel):
     """What a draft and a record of a manifest have in common."""
 
-    sample_id: _Id
+    sample_id: Id
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,34 +111,49 @@ def read_pairs(path: Path | str) -> Pairs:
     return reader(path)
 
 
-def read_candidates_and_references(candidates: Path | str, references: Path | str) -> Pairs:
-    """Read drafts and the records that hold their references, both JSON Lines keyed by `sample_id`.
+def read_candidates_and_references(
+    candidates: Path | str, references: Path | str, *, missing: Missing = "refuse"
+) -> Pairs:
+    """Read drafts and the records that hold their references: JSON Lines keyed by `sample_id`, or COCO files (.json).
 
     A draft has a `report`: a list of sentences or one narrative. The reference of a record is `grounded_findings`, or
     else `findings`, or else `report`. Records without any, and records of splits from which there is no draft at all,
-    are skipped and counted; every other record must have its draft, and every draft its reference.
+    are skipped and counted. Every draft must have its reference. For COCO files see `radfact.coco.read_coco`; a list of
+    results as candidates takes sizes and categories from the references.
+
+    Args:
+        candidates: drafts, or a COCO dataset or list of results.
+        references: a manifest, or a COCO dataset.
+        missing: `refuse` raises where a reference has no candidate, `leave-out` makes no pair of it and `empty` takes
+            an empty report for its candidate; both name it in the result.
 
     Raises:
         InputError: naming file, line and field, or the first ids that have no counterpart.
     """
-    drafted = read_drafts(candidates)
-    recorded = _read_keyed(references, _reference)
+    if missing not in get_args(Missing):
+        raise InputError(f"expected one of {', '.join(get_args(Missing))}, found {missing!r}", field="missing")
+    recorded = _read_references(references)
+    drafted = _read_candidates(candidates, references)
     wanted = {key: found.report for key, found in recorded.items() if found.report is not None}
 
     alone = [key for key in drafted if key not in wanted]
     if alone:
         raise InputError(f"{_some_ids(alone, 'candidate')} without a reference in {references}", file=candidates)
     splits = {recorded[key].split for key in drafted}
-    missed = [key for key in wanted if key not in drafted and recorded[key].split in splits]
-    if missed:
+    missed = tuple(key for key in wanted if key not in drafted and recorded[key].split in splits)
+    if missed and missing == "refuse":
         raise InputError(
-            f"{_some_ids(missed, 'reference')} without a candidate in {candidates}; "
-            "where the model said nothing, its draft is an empty report",
+            f"{_some_ids(missed, 'reference')} without a candidate in {candidates}; give --missing leave-out to score "
+            "the others alone, or --missing empty to count each as an empty report",
             file=references,
         )
 
-    pairs = tuple(Pair(key, report, wanted[key]) for key, report in drafted.items())
-    return Pairs(pairs, read=len(recorded), skipped=len(recorded) - len(pairs))
+    pairs = [Pair(key, report, wanted[key]) for key, report in drafted.items()]
+    skipped = len(recorded) - len(pairs) - len(missed)
+    if missing == "leave-out":
+        return Pairs(tuple(pairs), read=len(recorded), skipped=skipped, left_out=missed)
+    pairs += [Pair(key, "" if isinstance(wanted[key], str) else [], wanted[key]) for key in missed]
+    return Pairs(tuple(pairs), read=len(recorded), skipped=skipped, emptied=missed)
 
 
 def read_drafts(path: Path | str) -> dict[str, Report]:
@@ -147,6 +165,22 @@ def read_drafts(path: Path | str) -> dict[str, Report]:
     return _read_keyed(path, _draft)
 
 
+def _is_coco(path: Path | str) -> bool:
+    return Path(path).suffix.lower() == ".json"
+
+
+def _read_references(path: Path | str) -> dict[str, _Reference]:
+    if _is_coco(path):
+        return {key: _Reference(report, None) for key, report in read_coco(path).items()}
+    return _read_keyed(path, _reference)
+
+
+def _read_candidates(path: Path | str, references: Path | str) -> Mapping[str, Report]:
+    if _is_coco(path):
+        return read_coco(path, dataset=references if _is_coco(references) else None)
+    return read_drafts(path)
+
+
 def _some_ids(ids: Sequence[str], noun: str) -> str:
     shown = ", ".join(ids[:_SHOWN_IDS]) + (", ..." if len(ids) > _SHOWN_IDS else "")
     return f"{len(ids)} {noun}{'' if len(ids) == 1 else 's'} ({shown})"
@@ -156,7 +190,10 @@ def _read_grounded_json(path: Path) -> Pairs:
     rows = read_json(path)
     if not isinstance(rows, list):
         raise InputError(
-            f"expected a list of {{example_id, prediction, target}}, found {_kind(rows)}", file=path, field="(top)"
+            f"expected a list of {{example_id, prediction, target}}, found {_kind(rows)}; "
+            "COCO files are given as --candidates and --references",
+            file=path,
+            field="(top)",
         )
     seen: dict[str, str] = {}
     pairs = []
@@ -164,7 +201,8 @@ def _read_grounded_json(path: Path) -> Pairs:
         where = f"[{index}]"
         row = _validate(_GroundedRow, value, file=path, field=where)
         _once(seen, row.example_id, where, file=path, field=f"{where}.example_id")
-        _check_masks([*row.prediction, *row.target], file=path, field=where)
+        for name in ("prediction", "target"):
+            _check_masks(getattr(row, name), file=path, field=f"{where}.{name}")
         pairs.append(Pair(row.example_id, row.prediction, row.target))
     return Pairs(tuple(pairs), read=len(rows))
 
@@ -280,14 +318,13 @@ def _once(seen: dict[str, str], key: str, where: str, *, file: Path | str, line:
 def _check_masks(sentences: Sequence[Sentence], *, file: Path | str, line: int | None = None, field: str) -> None:
     from radfact.regions import decode_mask
 
-    for sentence in sentences:
-        for mask in sentence.masks or ():
+    for index, sentence in enumerate(sentences):
+        for place, mask in enumerate(sentence.masks or ()):
             try:
                 decode_mask(mask)
             except InputError as error:
-                raise InputError(
-                    f"a mask of '{sentence.text:.40}': {error}", file=file, line=line, field=field
-                ) from None
+                where = f"{field}[{index}].masks[{place}]"
+                raise InputError(str(error), file=file, line=line, field=where) from None
 
 
 def _kind(value: object) -> str:

@@ -2,149 +2,128 @@
 
 from __future__ import annotations
 
+import asyncio
+import concurrent.futures
 import importlib
-import math
+import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, get_args
 
-from radfact.entailment.judge import Judge, Question, Status, Verdict
+from radfact.entailment.judge import Judge, Question, Verdict
 from radfact.errors import Failure, InputError, RunFailed
-from radfact.files import Pair
-from radfact.regions import Compat, spatially_entailed
-from radfact.report import Box, Report, Sentence, normalised_text
-from radfact.stats import Summary, harmonic_mean, summarise
+from radfact.files import Pair, Pairs
+from radfact.regions import Compat
+from radfact.report import Report, Sentence
+from radfact.sample import (
+    F1_PARTS,
+    FIGURES,
+    PARTS,
+    Answers,
+    OnFailure,
+    Rules,
+    Sample,
+    SampleScore,
+    SentenceScore,
+    Side,
+    checked,
+)
+from radfact.sentences.splitter import Splitter
+from radfact.stats import Summary, summarise
 
-OnFailure = Literal["drop", "not-entailed", "stop"]
-Side = Literal["candidate", "reference"]
-Spatial = Literal["entailed", "not_entailed", "no_boxes"]
-
-KINDS = ("logical", "grounding", "spatial")
-F1_PARTS = {f"{kind}_f1": (f"{kind}_precision", f"{kind}_recall") for kind in KINDS}
-FIGURES = tuple(f"{kind}_{part}" for kind in KINDS for part in ("precision", "recall", "f1"))
-
-_PARTS: dict[Side, str] = {"candidate": "precision", "reference": "recall"}
-
-
-@dataclass(frozen=True, slots=True)
-class SentenceScore:
-    """One sentence as a hypothesis: what the judge said of it given the other report, and where it is seen.
-
-    `status` and `spatial` are None where the judge gave no valid answer; `evidence` indexes the other report.
-    """
-
-    sample_id: str
-    side: Side
-    index: int
-    text: str
-    boxes: tuple[Box, ...] | None
-    status: Status | None
-    evidence: tuple[int, ...]
-    spatial: Spatial | None
-    why: str | None
-
-
-@dataclass(frozen=True, slots=True)
-class SampleScore:
-    """One sample: its figures (NaN = no value), its numbers of sentences, and why it was left out, if it was."""
-
-    sample_id: str
-    figures: Mapping[str, float]
-    counts: Mapping[str, int]
-    failure: str | None = None
+Texts = Mapping[str, Sequence[str] | Failure]
 
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """The figures of a set of samples, and everything that they were computed from, in input order."""
+    """The figures of a set of samples, and everything that they were computed from, in input order.
+
+    `judge` and `splitter` describe who answered (no splitter where nothing was split), `options` hold those of
+    `RadFact`, and `account` what the answers of each cost.
+    """
 
     figures: Mapping[str, Summary]
     samples: Sequence[SampleScore]
     sentences: Sequence[SentenceScore]
     counts: Mapping[str, int]
     judge: Mapping[str, Any] = field(default_factory=dict)
+    splitter: Mapping[str, Any] | None = None
+    options: Mapping[str, Any] = field(default_factory=dict)
+    account: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
 
-    def to_frame(self) -> Any:
-        """The samples as a pandas DataFrame: one row a sample, NaN where a figure has no value.
+    def to_frame(self, rows: Literal["samples", "sentences"] = "samples") -> Any:
+        """The samples, or the sentences, as a pandas DataFrame.
+
+        Args:
+            rows: `samples` gives one row a sample, indexed by `sample_id`, NaN where a figure has no value; `sentences`
+                one row a sentence and direction, with the columns of `SentenceScore`.
 
         Raises:
             ImportError: pandas is not installed.
         """
         pandas = importlib.import_module("pandas")
-        rows = [{**sample.figures, **sample.counts, "failure": sample.failure} for sample in self.samples]
+        if rows == "sentences":
+            columns = list(SentenceScore.__dataclass_fields__)
+            table = [[getattr(one, name) for name in columns] for one in self.sentences]
+            return pandas.DataFrame(table, columns=columns)
+        records = [{**sample.figures, **sample.counts, "failure": sample.failure} for sample in self.samples]
         index = pandas.Index([sample.sample_id for sample in self.samples], name="sample_id")
-        return pandas.DataFrame(rows, index=index)
+        return pandas.DataFrame(records, index=index)
 
 
-@dataclass(frozen=True)
-class _Sides:
-    """The sentences of one sample, ready to be judged."""
-
-    sample_id: str
-    candidate: list[Sentence]
-    reference: list[Sentence]
-
-    def direction(self, side: Side) -> tuple[list[Sentence], list[Sentence]]:
-        """(hypotheses, premises)."""
-        return (self.candidate, self.reference) if side == "candidate" else (self.reference, self.candidate)
-
-    def questions(self, side: Side) -> list[Question]:
-        """One question a hypothesis; a sentence that says the same as an earlier one asks the earlier one's question.
-
-        Nothing follows from an empty report, so then there is nothing to ask.
-        """
-        hypotheses, premises = self.direction(side)
-        if not premises:
-            return []
-        texts = tuple(premise.text for premise in premises)
-        first: dict[str, str] = {}
-        return [Question(texts, first.setdefault(normalised_text(one.text), one.text)) for one in hypotheses]
-
-
-def _split_offline(narrative: str) -> Sequence[str]:
-    from radfact.sentences import split_narrative
-
-    return split_narrative(narrative)
-
-
-@dataclass(frozen=True)
 class RadFact:
-    """RadFact (paper 004, appendix C): which sentences of each report follow from the other one, and where they lie.
+    """RadFact (paper 004, appendix C): which sentences of each report follow from the other one, and where they lie."""
 
-    Args:
-        judge: answers the entailment questions; all of a set in one call, questions with the same premises adjacent.
-        compat: `paper` computes what the published implementation does, `exact` the same without its resolution.
-        threshold: share in [0, 1] of a sentence's region that its evidence must cover.
-        on_failure: what becomes of a sample with a question that the judge could not answer: `drop` leaves it out of
-            every figure, `not-entailed` counts the sentence as not entailed, `stop` raises.
-        bootstrap: number of replicates for the intervals; 0 for none.
-        seed: of the bootstrap.
-        splitter: makes single-finding sentences of a narrative; by default the offline one.
+    def __init__(
+        self,
+        judge: Judge | Callable[[Sequence[str], str], Any],
+        *,
+        compat: Compat = "paper",
+        threshold: float = 0.5,
+        on_failure: OnFailure = "drop",
+        bootstrap: int = 500,
+        seed: int = 42,
+        splitter: Splitter | Callable[[str], Sequence[str]] | None = None,
+    ) -> None:
+        """Take the judge and the options.
 
-    Raises:
-        InputError: an option has a value that it cannot have.
-    """
+        Args:
+            judge: answers the entailment questions; all of a set in one call, questions with the same premises
+                adjacent. A plain function of (premises, hypothesis) will do, see
+                `radfact.entailment.callable.CallableJudge`.
+            compat: `paper` computes what the published implementation does, `exact` the same without its resolution.
+            threshold: share in [0, 1] of a sentence's region that its evidence must cover.
+            on_failure: what becomes of a sample with a question that the judge could not answer: `drop` leaves it out
+                of every figure, `not-entailed` counts the sentence as not entailed, `stop` raises. A narrative that
+                could not be split has no sentences to count, so its sample is left out in both of the first two.
+            bootstrap: number of replicates for the intervals; 0 for none.
+            seed: of the bootstrap.
+            splitter: makes single-finding sentences of narratives, all in one call, or is a function of one narrative;
+                by default the offline one.
 
-    judge: Judge
-    compat: Compat = "paper"
-    threshold: float = 0.5
-    on_failure: OnFailure = "drop"
-    bootstrap: int = 500
-    seed: int = 42
-    splitter: Callable[[str], Sequence[str]] = _split_offline
-
-    def __post_init__(self) -> None:
+        Raises:
+            InputError: an option has a value that it cannot have.
+        """
         for name, value, choices in (
-            ("compat", self.compat, get_args(Compat)),
-            ("on_failure", self.on_failure, get_args(OnFailure)),
+            ("compat", compat, get_args(Compat)),
+            ("on_failure", on_failure, get_args(OnFailure)),
         ):
             if value not in choices:
                 raise InputError(f"expected one of {', '.join(choices)}, found {value!r}", field=name)
-        if not 0 <= self.threshold <= 1:
-            raise InputError(f"expected a share from 0 to 1, found {self.threshold!r}", field="threshold")
-        for name, number in (("bootstrap", self.bootstrap), ("seed", self.seed)):
+        if not 0 <= threshold <= 1:
+            raise InputError(f"expected a share from 0 to 1, found {threshold!r}", field="threshold")
+        for name, number in (("bootstrap", bootstrap), ("seed", seed)):
             if number < 0:
                 raise InputError(f"expected 0 or more, found {number!r}", field=name)
+        self.judge = _as_judge(judge)
+        self.rules = Rules(compat, threshold, on_failure)
+        self.bootstrap, self.seed = bootstrap, seed
+        self._splitter = splitter
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """The options by name, as they stand in `run.json`."""
+        return {**asdict(self.rules), "bootstrap": self.bootstrap, "seed": self.seed}
 
     def score(
         self, candidates: Iterable[Pair] | Sequence[Report], references: Sequence[Report] | None = None
@@ -153,115 +132,110 @@ class RadFact:
 
         Raises:
             InputError: the two lists differ in length, or an id stands twice.
-            RunFailed: with `on_failure="stop"`, a question stayed without a valid answer.
+            RunFailed: with `on_failure="stop"`, a question or a narrative stayed without a valid answer.
         """
-        samples = [self._sides(pair) for pair in _as_pairs(candidates, references)]
+        pairs = _as_pairs(candidates, references)
+        narratives = _narratives(pairs)
+        splitter = _as_splitter(self._splitter) if narratives else None
+        texts = self._split(splitter, narratives) if splitter else {}
+        samples = [_sample(pair, texts) for pair in pairs]
+        if isinstance(candidates, Pairs):
+            samples += [Sample(key, failure="no candidate report") for key in candidates.left_out]
         answers = self._ask(samples)
-        failures = [answer for answer in answers.values() if isinstance(answer, Failure)]
-        if failures and self.on_failure == "stop":
-            raise RunFailed(
-                f"{len(failures)} of {len(answers)} judgements have no valid answer (first: {failures[0].reason})"
-            )
         scored: list[SampleScore] = []
         sentences: list[SentenceScore] = []
         for sample in samples:
-            row, rows = self._score_sample(sample, answers)
+            row, rows = sample.score(answers, self.rules)
             scored.append(row)
             sentences += rows
+        asked = {
+            "judgements": len(answers),
+            "failed_judgements": sum(isinstance(answer, Failure) for answer in answers.values()),
+            "narratives": len(texts),
+            "failed_narratives": sum(isinstance(text, Failure) for text in texts.values()),
+        }
         return Result(
             figures=_figures(scored, self.bootstrap, self.seed),
             samples=scored,
             sentences=sentences,
-            counts=_total(scored) | {"judgements": len(answers), "failed_judgements": len(failures)},
+            counts=_total(scored) | asked,
             judge=self.judge.describe(),
+            splitter=splitter.describe() if splitter else None,
+            options=self.options,
+            account={one: who.account() for one, who in (("judge", self.judge), ("splitter", splitter)) if who},
         )
 
-    def _sides(self, pair: Pair) -> _Sides:
-        """Sentences of both reports; with a narrative on either side there are no regions to compare."""
-        reports = [pair.candidate, pair.reference]
-        if any(isinstance(report, str) for report in reports):
-            return _Sides(pair.sample_id, *([Sentence(text=text) for text in self._texts(one)] for one in reports))
-        return _Sides(pair.sample_id, *(list(report) for report in reports if not isinstance(report, str)))
+    async def ascore(
+        self, candidates: Iterable[Pair] | Sequence[Report], references: Sequence[Report] | None = None
+    ) -> Result:
+        """Score as `score` does, in a thread of its own, so that the running loop is free meanwhile.
 
-    def _texts(self, report: Report) -> list[str]:
-        if not isinstance(report, str):
-            return [sentence.text for sentence in report]
-        return [text for text in self.splitter(report) if text.strip()] if report.strip() else []
+        Cancelling stops the waiting. Questions already put to a model run on until they are answered or the program
+        ends; with a cache no answer is lost, and the same call asks only for what is missing.
 
-    def _ask(self, samples: Sequence[_Sides]) -> dict[Question, Verdict | Failure]:
+        Raises:
+            InputError: as `score`.
+            RunFailed: as `score`.
+        """
+        outcome: concurrent.futures.Future[Result] = concurrent.futures.Future()
+
+        def work() -> None:
+            outcome.set_running_or_notify_cancel()
+            try:
+                outcome.set_result(self.score(candidates, references))
+            except BaseException as error:
+                outcome.set_exception(error)
+
+        # A daemon, because a pool's threads would keep a program that was told to stop until the last answer.
+        threading.Thread(target=work, name="radfact-score", daemon=True).start()
+        return await asyncio.wrap_future(outcome)
+
+    def _split(self, splitter: Splitter, narratives: Sequence[str]) -> Texts:
+        split = splitter.split(narratives)
+        if len(split) != len(narratives):
+            raise RunFailed(f"splitter '{splitter.name}' gave {len(split)} answers to {len(narratives)} narratives")
+        self._stop_at_failures([one for one in split if isinstance(one, Failure)], len(split), "narratives")
+        return dict(zip(narratives, split, strict=True))
+
+    def _ask(self, samples: Sequence[Sample]) -> Answers:
         by_premises: dict[tuple[str, ...], dict[Question, None]] = {}
         for sample in samples:
-            for side in _PARTS:
+            for side in PARTS:
                 for question in sample.questions(side):
                     by_premises.setdefault(question.premises, {})[question] = None
         questions = [question for group in by_premises.values() for question in group]
-        answers = self.judge.judge(questions) if questions else []
+        answers: list[Verdict | Failure] = self.judge.judge(questions) if questions else []
         if len(answers) != len(questions):
             raise RunFailed(f"judge '{self.judge.name}' gave {len(answers)} answers to {len(questions)} questions")
-        return {question: _checked(answer, question) for question, answer in zip(questions, answers, strict=True)}
+        answers = [checked(answer, question) for question, answer in zip(questions, answers, strict=True)]
+        self._stop_at_failures([one for one in answers if isinstance(one, Failure)], len(answers), "judgements")
+        return dict(zip(questions, answers, strict=True))
 
-    def _score_sample(
-        self, sample: _Sides, answers: Mapping[Question, Verdict | Failure]
-    ) -> tuple[SampleScore, list[SentenceScore]]:
-        rows: list[SentenceScore] = []
-        counts: dict[str, int] = {}
-        figures: dict[str, float] = {}
-        failures: list[Failure] = []
-        for side, part in _PARTS.items():
-            asked = [answers[question] for question in sample.questions(side)]
-            failures += [answer for answer in asked if isinstance(answer, Failure)]
-            of_side = self._score_sentences(sample, side, asked)
-            rows += of_side
-            located = [row for row in of_side if row.spatial != "no_boxes"]
-            counts |= {f"{side}_sentences": len(of_side), f"{side}_sentences_with_boxes": len(located)}
-            figures |= {f"{kind}_{part}": value for kind, value in _fractions(of_side).items()}
-        failure = failures[0].reason if failures and self.on_failure == "drop" else None
-        figures |= {name: harmonic_mean(figures[p], figures[r]) for name, (p, r) in F1_PARTS.items()}
-        figures = {name: figures[name] if failure is None else math.nan for name in FIGURES}
-        return SampleScore(sample.sample_id, figures, counts, failure), rows
+    def _stop_at_failures(self, failures: Sequence[Failure], asked: int, noun: str) -> None:
+        if failures and self.rules.on_failure == "stop":
+            raise RunFailed(f"{len(failures)} of {asked} {noun} have no valid answer (first: {failures[0].reason})")
 
-    def _score_sentences(self, sample: _Sides, side: Side, answers: Sequence[Verdict | Failure]) -> list[SentenceScore]:
-        hypotheses, premises = sample.direction(side)
-        if not premises:
-            answers = [Verdict("not_entailment", why="the other report is empty")] * len(hypotheses)
-        occurrences = _occurrences(premises, self.compat)
-        return [
-            self._score_sentence(sample.sample_id, side, index, hypothesis, premises, answer, occurrences)
-            for index, (hypothesis, answer) in enumerate(zip(hypotheses, answers, strict=True))
-        ]
 
-    def _score_sentence(
-        self,
-        sample_id: str,
-        side: Side,
-        index: int,
-        hypothesis: Sentence,
-        premises: Sequence[Sentence],
-        answer: Verdict | Failure,
-        occurrences: Sequence[Sequence[int]],
-    ) -> SentenceScore:
-        status: Status | None = None
-        why: str | None
-        evidence: tuple[int, ...] = ()
-        spatial: Spatial | None = "not_entailed" if hypothesis.has_region else "no_boxes"
-        if isinstance(answer, Failure):
-            why = f"no valid answer: {answer.reason}"
-            if self.on_failure == "not-entailed":
-                status = "not_entailment"
-            elif hypothesis.has_region:
-                spatial = None
-        else:
-            status, why = answer.status, answer.why
-            evidence = tuple(dict.fromkeys(place for named in answer.evidence for place in occurrences[named]))
-            if (
-                status == "entailment"
-                and hypothesis.has_region
-                and spatially_entailed(
-                    hypothesis, [premises[i] for i in evidence], compat=self.compat, threshold=self.threshold
-                )
-            ):
-                spatial = "entailed"
-        return SentenceScore(sample_id, side, index, hypothesis.text, hypothesis.boxes, status, evidence, spatial, why)
+def _as_judge(judge: object) -> Judge:
+    if isinstance(judge, Judge):
+        return judge
+    if not callable(judge):
+        raise InputError(f"expected a judge or a function, found {type(judge).__name__}", field="judge")
+    from radfact.entailment.callable import CallableJudge
+
+    return CallableJudge(judge)
+
+
+def _as_splitter(splitter: Splitter | Callable[[str], Sequence[str]] | None) -> Splitter:
+    if isinstance(splitter, Splitter):
+        return splitter
+    from radfact.sentences.callable import CallableSplitter
+
+    if splitter is not None:
+        return CallableSplitter(splitter)
+    from radfact.sentences import split_narrative
+
+    return CallableSplitter(split_narrative, "offline")
 
 
 def _as_pairs(candidates: Iterable[Pair] | Sequence[Report], references: Sequence[Report] | None) -> list[Pair]:
@@ -283,43 +257,28 @@ def _as_pairs(candidates: Iterable[Pair] | Sequence[Report], references: Sequenc
     return pairs
 
 
-def _occurrences(premises: Sequence[Sentence], compat: Compat) -> list[list[int]]:
-    """For every premise the premises that evidence naming its text means.
-
-    The published implementation looks evidence up by its text and takes the first hit; `exact` takes all of them.
-    """
-    places: dict[str, list[int]] = {}
-    keys = [normalised_text(premise.text) for premise in premises]
-    for index, key in enumerate(keys):
-        places.setdefault(key, []).append(index)
-    return [places[key][:1] if compat == "paper" else places[key] for key in keys]
+def _narratives(pairs: Sequence[Pair]) -> list[str]:
+    """The distinct narratives that say anything."""
+    reports = [report for pair in pairs for report in (pair.candidate, pair.reference)]
+    return list(dict.fromkeys(report for report in reports if isinstance(report, str) and report.strip()))
 
 
-def _checked(answer: Verdict | Failure, question: Question) -> Verdict | Failure:
-    """A verdict that breaks the protocol is no answer: it must not become a score in silence."""
-    if isinstance(answer, Failure):
-        return answer
-    if answer.status == "entailment" and not answer.evidence:
-        return Failure("entailment without evidence")
-    if any(not 0 <= index < len(question.premises) for index in answer.evidence):
-        return Failure(f"evidence {list(answer.evidence)} outside of the {len(question.premises)} premises")
-    return answer
-
-
-def _fractions(rows: Sequence[SentenceScore]) -> dict[str, float]:
-    """Figures of one direction; a zero denominator gives NaN, never 0 and never 1."""
-    entailed = [row for row in rows if row.status == "entailment"]
-    located = [row for row in rows if row.spatial != "no_boxes"]
-    both = sum(row.spatial == "entailed" for row in rows)
-    return {
-        "logical": _ratio(len(entailed), len(rows)),
-        "grounding": _ratio(both, sum(row.spatial != "no_boxes" for row in entailed)),
-        "spatial": _ratio(both, len(located)),
-    }
-
-
-def _ratio(numerator: int, denominator: int) -> float:
-    return numerator / denominator if denominator else math.nan
+def _sample(pair: Pair, texts: Texts) -> Sample:
+    """The sentences of both reports; with a narrative on either side there are no regions to compare."""
+    sides: dict[Side, Report] = {"candidate": pair.candidate, "reference": pair.reference}
+    narrative = any(isinstance(report, str) for report in sides.values())
+    sentences: dict[Side, Sequence[Sentence]] = {}
+    failure = None
+    for side, report in sides.items():
+        if isinstance(report, str):
+            split = texts[report] if report.strip() else ()
+            if isinstance(split, Failure):
+                failure = failure or f"the {side} report could not be split: {split.reason}"
+                split = ()
+            sentences[side] = [Sentence(text=text) for text in split if text.strip()]
+        else:
+            sentences[side] = [Sentence(text=one.text) for one in report] if narrative else report
+    return Sample(pair.sample_id, sentences["candidate"], sentences["reference"], failure)
 
 
 def _figures(samples: Sequence[SampleScore], replicates: int, seed: int) -> dict[str, Summary]:
@@ -331,7 +290,6 @@ def _figures(samples: Sequence[SampleScore], replicates: int, seed: int) -> dict
 def _total(samples: Sequence[SampleScore]) -> dict[str, int]:
     left_out = sum(sample.failure is not None for sample in samples)
     totals = {"samples": len(samples), "scored": len(samples) - left_out, "left_out": left_out}
-    for side in _PARTS:
-        for name in (f"{side}_sentences", f"{side}_sentences_with_boxes"):
-            totals[name] = sum(sample.counts[name] for sample in samples)
+    for name in (f"{side}_sentences{kind}" for side in PARTS for kind in ("", "_with_boxes")):
+        totals[name] = sum(sample.counts[name] for sample in samples)
     return totals

@@ -59,22 +59,47 @@ def summarise(
         replicates: number of bootstrap replicates; 0 gives point estimates only.
         seed: of the generator.
     """
-    names = list(values)
-    table = np.array([values[name] for name in names], dtype=np.float64).reshape(len(names), -1)  # (figures, samples)
+    table, names = _table(values), list(values)
     known = ~np.isnan(table)
-    filled = np.where(known, table, 0.0)
-    samples = table.shape[1]
-
-    points = dict(zip(names, _means(filled.sum(axis=1), known.sum(axis=1)), strict=True))
-    drawn = _resample(filled, known, replicates, seed) if samples else np.full((len(names), replicates), math.nan)
-    spreads = dict(zip(names, drawn, strict=True))
+    points = dict(zip(names, _means(np.nansum(table, axis=1), known.sum(axis=1)).tolist(), strict=True))
     counts = dict(zip(names, known.sum(axis=1).tolist(), strict=True))
-
     for name, (precision, recall) in (f1 or {}).items():
-        points[name] = np.float64(harmonic_mean(float(points[precision]), float(points[recall])))
-        spreads[name] = _harmonic_means(spreads[precision], spreads[recall])
+        points[name] = harmonic_mean(points[precision], points[recall])
         counts[name] = int((known[names.index(precision)] & known[names.index(recall)]).sum())
-    return {name: _summary(float(points[name]), spreads[name], counts[name]) for name in points}
+    spreads = bootstrap(values, f1=f1, replicates=replicates, seed=seed)
+    return {name: _summary(point, spreads[name], counts[name]) for name, point in points.items()}
+
+
+def bootstrap(
+    values: Mapping[str, Sequence[float]],
+    *,
+    f1: Mapping[str, tuple[str, str]] | None = None,
+    replicates: int = 500,
+    seed: int = 42,
+) -> dict[str, NDArray[np.float64]]:
+    """The figures of the set on every replicate, by name, each of shape (replicates,); NaN where one has no value.
+
+    Args:
+        values: as in `summarise`.
+        f1: as in `summarise`.
+        replicates: number of replicates.
+        seed: of the generator.
+    """
+    table = _table(values)
+    known = ~np.isnan(table)
+    if table.shape[1]:
+        drawn = _resample(np.where(known, table, 0.0), known, replicates, seed)
+    else:
+        drawn = np.full((len(values), replicates), math.nan)
+    spreads = dict(zip(values, drawn, strict=True))
+    for name, (precision, recall) in (f1 or {}).items():
+        spreads[name] = _harmonic_means(spreads[precision], spreads[recall])
+    return spreads
+
+
+def _table(values: Mapping[str, Sequence[float]]) -> NDArray[np.float64]:
+    """(figures, samples)."""
+    return np.array(list(values.values()), dtype=np.float64).reshape(len(values), -1)
 
 
 def _means(sums: NDArray[np.float64], counts: NDArray[np.int_]) -> NDArray[np.float64]:

@@ -159,7 +159,7 @@ def test_samples_left_out_are_listed_and_give_exit_code_3(run: Run, tmp_path: Pa
 
 
 def test_narrative_ignores_boxes(run: Run, pairs: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("radfact.score._split_offline", lambda text: text.split())
+    monkeypatch.setattr("radfact.sentences.split_narrative", lambda text: text.split())
     assert run("score", pairs, "--judge", "verbatim", "--narrative")[0] == 0
     assert read_json(tmp_path / "results" / "scores.json")["figures"]["spatial_f1"]["point"] is None
 

@@ -81,7 +81,7 @@ def test_empty_reports_are_legal(tmp_path: Path) -> None:
         ),
         (
             [example(prediction=[{"text": "A.", "masks": [{"size": [2, 2], "counts": [3]}]}])],
-            "field '[0]': a mask of 'A.': field 'counts': the runs must be non-negative and sum to 2 x 2 = 4 pixels",
+            "field '[0].prediction[0].masks[0]': field 'counts': the runs must be non-negative and sum to 2 x 2 = 4",
         ),
     ],
 )

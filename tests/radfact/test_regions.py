@@ -157,7 +157,7 @@ def test_paper_mode_brings_a_mask_to_224_by_nearest_neighbour() -> None:
     assert covered_share(sentence((0.0, 0.0, 0.5, 1.0)), [sentence(masks=[mask(left)])]) == 0.5
 
 
-@pytest.mark.parametrize("counts", [[3], [5, -1], "~~~"])
+@pytest.mark.parametrize("counts", [[3], [5, -1], "", "5", "00000", "P", "~~~", "é"])
 def test_runs_that_make_no_mask_of_the_size_are_rejected(counts: list[int] | str) -> None:
-    with pytest.raises(InputError, match="2 x 2"):
+    with pytest.raises(InputError, match=r"field 'counts': (the runs must .* 2 x 2 = 4|no run-length encoding)"):
         decode_mask(Mask(size=(2, 2), counts=counts))

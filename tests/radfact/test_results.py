@@ -8,7 +8,7 @@ import pytest
 
 from radfact.entailment import Failure, Question, Verdict
 from radfact.jsonl import read_json, read_jsonl
-from radfact.report import Box, Sentence
+from radfact.report import Box, Mask, Sentence
 from radfact.results import write_results
 from radfact.score import FIGURES, RadFact, Result
 
@@ -52,7 +52,7 @@ def rows(path: Path) -> list[dict[str, Any]]:
 def test_scores_hold_every_figure_the_judge_and_the_counts(result: Result, tmp_path: Path) -> None:
     write_results(result, tmp_path, {})
     scores = read_json(tmp_path / "scores.json")
-    assert list(scores) == ["figures", "judge", "counts"]
+    assert list(scores) == ["figures", "judge", "splitter", "counts"]
     assert list(scores["figures"]) == list(FIGURES)
     assert list(scores["figures"]["logical_f1"]) == [
         "point", "low", "q25", "median", "q75", "high", "n", "direction",
@@ -79,6 +79,7 @@ def test_a_sample_is_one_row_with_null_for_what_has_no_value(result: Result, tmp
         "candidate_sentences_with_boxes": 1,
         "reference_sentences": 1,
         "reference_sentences_with_boxes": 1,
+        "failed_sentences": 0,
         "failure": None,
     }
     assert [left_out[name] for name in FIGURES] == [None] * 9
@@ -94,6 +95,8 @@ def test_a_sentence_is_one_row_that_can_be_drawn(result: Result, tmp_path: Path)
         "index": 0,
         "text": "nodule",
         "boxes": [{"x_min": 0.5, "y_min": 0.0, "x_max": 1.0, "y_max": 1.0}],
+        "masks": None,
+        "prior_boxes": None,
         "status": "entailment",
         "evidence": [0],
         "spatial": "entailed",
@@ -104,9 +107,21 @@ def test_a_sentence_is_one_row_that_can_be_drawn(result: Result, tmp_path: Path)
     assert (bad["status"], bad["why"]) == (None, "no valid answer: no YAML")
 
 
-def test_a_run_is_written_as_given(result: Result, tmp_path: Path) -> None:
-    write_results(result, tmp_path, {"seed": 42, "seconds": 1.5})
-    assert read_json(tmp_path / "run.json") == {"seed": 42, "seconds": 1.5}
+def test_a_run_holds_what_is_given_the_options_and_who_answered(result: Result, tmp_path: Path) -> None:
+    write_results(result, tmp_path, {"options": {"narrative": None}, "seconds": 1.5})
+    assert read_json(tmp_path / "run.json") == {
+        "seconds": 1.5,
+        "judge": {"name": "first premise", "version": 1},
+        "splitter": None,
+        "options": {
+            "narrative": None,
+            "compat": "paper",
+            "threshold": 0.5,
+            "on_failure": "drop",
+            "bootstrap": 500,
+            "seed": 42,
+        },
+    }
 
 
 def test_the_same_result_gives_the_same_bytes(result: Result, tmp_path: Path) -> None:
@@ -115,6 +130,20 @@ def test_the_same_result_gives_the_same_bytes(result: Result, tmp_path: Path) ->
     files = sorted(path.name for path in (tmp_path / "one").iterdir())
     assert files == ["run.json", "samples.jsonl", "scores.json", "sentences.jsonl"]
     assert all((tmp_path / "one" / name).read_bytes() == (tmp_path / "two" / name).read_bytes() for name in files)
+
+
+def test_masks_and_boxes_on_the_prior_image_can_be_drawn_too(tmp_path: Path) -> None:
+    sentence = Sentence(text="scar", masks=(Mask(size=(2, 2), counts=[1, 3]),), prior_boxes=(LEFT,))
+    write_results(RadFact(judge=FirstPremise(), bootstrap=0).score([[sentence]], [[sentence]]), tmp_path)
+    written, _ = rows(tmp_path / "sentences.jsonl")
+    assert written["masks"] == [{"size": [2, 2], "counts": [1, 3]}]
+    assert written["prior_boxes"] == [LEFT.model_dump()]
+
+
+def test_who_split_narratives_stands_in_the_scores(tmp_path: Path) -> None:
+    result = RadFact(judge=FirstPremise(), splitter=str.split).score(["nodule"], ["no effusion"])
+    write_results(result, tmp_path)
+    assert read_json(tmp_path / "scores.json")["splitter"] == {"name": "str.split"}
 
 
 def test_an_unfinished_folder_has_no_scores(result: Result, tmp_path: Path) -> None:

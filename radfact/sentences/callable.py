@@ -1,0 +1,35 @@
+"""A user's own function as splitter."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from radfact.errors import Failure
+
+
+class CallableSplitter:
+    """A splitter that asks a function for the sentences of one narrative at a time."""
+
+    def __init__(self, function: Callable[[str], Sequence[str]], name: str | None = None) -> None:
+        """Take the function, and the name under which it stands in results (by default the function's own)."""
+        self.function = function
+        self.name: str = name or str(getattr(function, "__qualname__", type(function).__name__))
+
+    def split(self, narratives: Sequence[str]) -> list[list[str] | Failure]:
+        """The sentences of each narrative, in order; a ValueError of the function makes a Failure of its narrative."""
+        return [self._split(narrative) for narrative in narratives]
+
+    def _split(self, narrative: str) -> list[str] | Failure:
+        try:
+            return list(self.function(narrative))
+        except ValueError as error:
+            return Failure(str(error) or type(error).__name__)
+
+    def describe(self) -> dict[str, Any]:
+        """The name: what else a function depends on is not known."""
+        return {"name": self.name}
+
+    def account(self) -> dict[str, int]:
+        """Nothing is counted."""
+        return {}
