@@ -1,16 +1,21 @@
-"""One way to talk to a language model: providers, concurrency, retries, cache on disk, answers parsed and repaired."""
+"""One way to talk to a language model: providers, concurrency, retries, answers kept on disk, parsed and repaired."""
 
-from radfact.llm.cache import AnswerCache, StoredAnswer
-from radfact.llm.client import Ask, ChatClient, Ledger, Message
-from radfact.llm.providers import load_chat_model, split_model_args
+from radfact.llm.cache import AnswerCache
+from radfact.llm.client import ChatClient, Ledger
+from radfact.llm.connect import connect, split_model_args
+from radfact.llm.conversation import Ask, Backend, Message, Prefix, StoredAnswer
+from radfact.llm.faults import CallFault
 
 __all__ = [
     "AnswerCache",
     "Ask",
+    "Backend",
+    "CallFault",
     "ChatClient",
     "Ledger",
     "Message",
+    "Prefix",
     "StoredAnswer",
-    "load_chat_model",
+    "connect",
     "split_model_args",
 ]

@@ -2,70 +2,156 @@
 
 from __future__ import annotations
 
-import hashlib
+import asyncio
 import json
 import sqlite3
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from radfact.errors import InputError
+from radfact.errors import InputError, RunFailed
+from radfact.llm.conversation import Message, Prefix, StoredAnswer, message_json
+
+LAYOUT = 1
+"""Number of the layout of keys and rows; it stands in the file, so that answers of another one are never misread."""
+
+_TABLE = (
+    "CREATE TABLE answers (key TEXT PRIMARY KEY, text TEXT NOT NULL, tokens_in INTEGER NOT NULL,"
+    " tokens_out INTEGER NOT NULL, cut INTEGER NOT NULL)"
+)
+_WAIT_FOR_OTHERS = 30.0
 
 
-@dataclass(frozen=True, slots=True)
-class StoredAnswer:
-    """The text that a model answered, and the tokens that it took."""
+def answer_key(
+    identity: bytes, prefix: Prefix, messages: Sequence[Message], schema: Mapping[str, Any] | None = None
+) -> str:
+    """SHA-256 of everything that changes an answer: the conversation (wherever its prefix ends), schema and identity.
 
-    text: str
-    tokens_in: int
-    tokens_out: int
+    Args:
+        identity: the model and its parameters, as canonical JSON.
+        prefix: the constant beginning of the conversation.
+        messages: the rest of it.
+        schema: the JSON schema that the answer must follow.
+    """
+    digest = prefix.begin_hash()
+    digest.update(message_json(messages))
+    digest.update(b"\n" + identity)
+    if schema is not None:
+        digest.update(b"\n" + canonical_json(schema))
+    return digest.hexdigest()
 
 
-def answer_key(**parts: Any) -> str:
-    """SHA-256 of everything that changes an answer (model, messages, parameters), as canonical JSON."""
-    text = json.dumps(parts, sort_keys=True, ensure_ascii=False, separators=(",", ":"), default=str)
-    return hashlib.sha256(text.encode()).hexdigest()
+def canonical_json(value: Any) -> bytes:
+    """JSON bytes that are equal for equal values."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), default=str).encode()
 
 
 class AnswerCache:
-    """A table of answers in one SQLite file."""
+    """A table of answers in one SQLite file; a second process may use the same file."""
 
     def __init__(self, folder: Path | str) -> None:
         """Open or make `folder`/answers.sqlite.
 
         Raises:
-            InputError: the folder cannot be used or the file is no answer cache.
+            InputError: the folder cannot be used, or the file is no answer cache or one of another layout.
         """
         self.path = Path(folder) / "answers.sqlite"
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            # The client's event loop runs in a thread of its own; only that thread writes.
-            self._connection = sqlite3.connect(self.path, check_same_thread=False, timeout=30)
-            self._connection.execute("PRAGMA journal_mode=WAL")
-            self._connection.execute(
-                "CREATE TABLE IF NOT EXISTS answers"
-                " (key TEXT PRIMARY KEY, text TEXT NOT NULL, tokens_in INTEGER NOT NULL, tokens_out INTEGER NOT NULL)"
-            )
+            # Two connections, so that reading never waits for a disk that is busy with a commit.
+            self._writer, self._reader = self._connect(), self._connect()
+            layout = self._layout()
         except (OSError, sqlite3.Error) as error:
             raise InputError(
                 f"no usable answer cache ({error}); name another folder or remove it", file=self.path
             ) from None
+        if layout != LAYOUT:
+            self.close()
+            raise InputError(
+                f"answers in layout {layout}, this version reads {LAYOUT}; name another folder or remove it",
+                file=self.path,
+            )
+
+    def _connect(self) -> sqlite3.Connection:
+        # Opened here, used by the event loop's thread and by the one that commits.
+        return sqlite3.connect(self.path, check_same_thread=False, timeout=_WAIT_FOR_OTHERS)
+
+    def _layout(self) -> int:
+        """Prepare the file for durable writing; the layout that it has."""
+        self._writer.execute("PRAGMA journal_mode=WAL")
+        self._writer.execute("PRAGMA synchronous=FULL")
+        with self._writer:
+            self._writer.execute("BEGIN IMMEDIATE")
+            if not self._writer.execute("SELECT 1 FROM sqlite_master").fetchone():
+                self._writer.execute(_TABLE)
+                self._writer.execute(f"PRAGMA user_version={LAYOUT}")
+        return int(self._writer.execute("PRAGMA user_version").fetchone()[0])
 
     def get(self, key: str) -> StoredAnswer | None:
         """The answer under `key`, if there is one."""
-        row = self._connection.execute(
-            "SELECT text, tokens_in, tokens_out FROM answers WHERE key = ?", (key,)
+        row = self._reader.execute(
+            "SELECT text, tokens_in, tokens_out, cut FROM answers WHERE key = ?", (key,)
         ).fetchone()
-        return None if row is None else StoredAnswer(*row)
+        return None if row is None else StoredAnswer(row[0], row[1], row[2], bool(row[3]))
 
-    def put(self, key: str, answer: StoredAnswer) -> None:
-        """Store an answer; it is on disk when this returns."""
-        with self._connection:
-            self._connection.execute(
-                "INSERT OR REPLACE INTO answers VALUES (?, ?, ?, ?)",
-                (key, answer.text, answer.tokens_in, answer.tokens_out),
-            )
+    def put(self, answers: Iterable[tuple[str, StoredAnswer]]) -> None:
+        """Store answers by key in one commit; they are on disk when this returns.
+
+        Raises:
+            RunFailed: they cannot be written, for example because the disk is full.
+        """
+        rows = [(key, one.text, one.tokens_in, one.tokens_out, one.cut) for key, one in answers]
+        try:
+            with self._writer:
+                self._writer.executemany("INSERT OR IGNORE INTO answers VALUES (?, ?, ?, ?, ?)", rows)
+        except sqlite3.Error as error:
+            raise RunFailed(f"{self.path}: answers cannot be kept ({error}); those kept so far are safe") from None
+
+    def merge(self, other: AnswerCache) -> None:
+        """Take over all answers of another cache that this one does not have."""
+        rows = other._reader.execute("SELECT key, text, tokens_in, tokens_out, cut FROM answers")
+        self.put((row[0], StoredAnswer(row[1], row[2], row[3], bool(row[4]))) for row in rows)
 
     def close(self) -> None:
         """Close the file."""
-        self._connection.close()
+        self._writer.close()
+        self._reader.close()
+
+
+class GroupCommit:
+    """Puts answers into a cache from an event loop: those that arrive during one commit share the next."""
+
+    def __init__(self, cache: AnswerCache) -> None:
+        self.cache = cache
+        self._rows: list[tuple[str, StoredAnswer]] = []
+        self._running: asyncio.Task[None] | None = None
+        self._next: asyncio.Task[None] | None = None
+        # A thread of its own, so that a slow disk holds up no request.
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="radfact-answers")
+
+    async def put(self, key: str, answer: StoredAnswer) -> None:
+        """Store an answer; it is on disk when this returns, and gets there even if the caller is cancelled.
+
+        Raises:
+            RunFailed: it cannot be written.
+        """
+        self._rows.append((key, answer))
+        if self._next is None:
+            self._next = asyncio.create_task(self._commit(self._running))
+        await asyncio.shield(self._next)
+
+    async def _commit(self, before: asyncio.Task[None] | None) -> None:
+        if before is not None:
+            await asyncio.wait([before])
+        rows, self._rows = self._rows, []
+        self._running, self._next = self._next, None
+        await asyncio.get_running_loop().run_in_executor(self._thread, self.cache.put, rows)
+
+    async def close(self) -> None:
+        """Wait for the last commit and close the cache."""
+        last = [task for task in (self._running, self._next) if task is not None]
+        if last:
+            await asyncio.wait(last)
+        self._thread.shutdown()
+        self.cache.close()

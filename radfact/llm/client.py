@@ -1,47 +1,43 @@
-"""The client that all prompting goes through: calls in parallel, retried, cached, parsed, repaired and counted."""
+"""The client that all prompting goes through: calls in parallel, retried, kept, parsed, repaired and counted."""
 
 from __future__ import annotations
 
 import asyncio
 import threading
+import weakref
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cache
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from radfact.errors import Failure, RunFailed
-from radfact.llm.cache import AnswerCache, StoredAnswer, answer_key
+from radfact.llm.cache import AnswerCache, GroupCommit, answer_key, canonical_json
+from radfact.llm.conversation import Ask, Backend, Message, StoredAnswer
+from radfact.llm.faults import ATTEMPTS, CallFault, Trouble, redact, shown
 
 if TYPE_CHECKING:
-    from langchain_core.language_models import BaseChatModel
-    from langchain_core.messages import AIMessage
     from tenacity import RetryCallState
 
 T = TypeVar("T")
 
-Message = tuple[str, str]
-"""(role, content), role one of system, user, assistant."""
-
 REPAIRS = 2
-_RETRIED = frozenset({408, 409, 425, 429, 500, 502, 503, 504, 529})
-_STOPPING = {
-    401: "the key was refused; set the provider's key in the environment",
-    403: "access was refused; check the key's rights",
-    404: "no such model or address; check the model's name and the base URL",
-}
+PATIENCE_AT_FIRST = 5.0
+"""Seconds of waiting for a server that has not yet been reached: an address is more often wrong than late."""
 
+FRUITLESS = 16
+"""Questions given up one after another, before any answer, after which all the others would fare the same."""
 
-@dataclass(frozen=True, slots=True)
-class Ask(Generic[T]):
-    """A conversation, and the parser of its answer: it returns a value or raises ValueError saying what is wrong."""
-
-    messages: tuple[Message, ...]
-    parse: Callable[[str], T]
+_CLOSING_SECONDS = 5.0
 
 
 @dataclass(slots=True)
 class Ledger:
-    """What the answers cost: `calls` that reached a model and came back, `cached` answers read from disk instead."""
+    """What the answers cost, and how far they are; may be read from any thread while they come in.
+
+    `calls` reached a model and came back; `cached` answers were there already (on disk, or an equal question's);
+    `planned` questions were given, `done` are settled, `failures` of them without a valid answer.
+    """
 
     calls: int = 0
     tokens_in: int = 0
@@ -50,6 +46,8 @@ class Ledger:
     failures: int = 0
     cached: int = 0
     retries: int = 0
+    planned: int = 0
+    done: int = 0
 
     def as_dict(self) -> dict[str, int]:
         """All counts by name."""
@@ -57,37 +55,54 @@ class Ledger:
 
 
 class ChatClient:
-    """Asks a chat model many questions at once, each until its answer can be used or is given up with a reason."""
+    """Asks a language model many questions at once, each until its answer can be used or is given up with a reason.
+
+    One pool keeps `concurrency` calls in flight from the first to the last question, in the order of the questions
+    (those with the same beginning stay together, for the sake of a server's prefix cache). Equal questions are asked
+    once. With a cache, an answer is on disk before it counts.
+    """
 
     def __init__(
         self,
-        model: BaseChatModel,
+        backend: Backend,
         identity: Mapping[str, Any],
         *,
         concurrency: int = 16,
         cache: AnswerCache | None = None,
-        attempts: int = 8,
+        attempts: Mapping[Trouble, int] = ATTEMPTS,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
-        """Take a LangChain chat model.
+        """Take a backend; it and the cache are closed with the client.
 
         Args:
-            model: the chat model, with its sampling parameters set.
-            identity: everything beside the messages that changes an answer; JSON values, no keys.
+            backend: who answers.
+            identity: what is asked, as it stands in results: `model`, `parameters`, `base_url`, ...; JSON values, no
+                keys. All of it but the address is part of the key under which answers are kept: a server that comes
+                back on another machine or port goes on where it was, and another model wants another name.
             concurrency: calls in flight.
-            cache: where answers are kept; none means that they are not.
-            attempts: how often one call is tried when the server is busy, slow or down.
+            cache: where answers are kept; none means in memory, as long as the client lives.
+            attempts: how often one call is tried, by the kind of trouble; a kind that is absent is not tried again.
             sleep: how to wait, in seconds, between two attempts.
         """
-        self.model, self.identity, self.cache = model, dict(identity), cache
-        self.concurrency, self.attempts, self.sleep = concurrency, attempts, sleep
+        self.backend, self.identity, self.concurrency = backend, dict(identity), concurrency
+        self.attempts, self.sleep = attempts, sleep
         self.ledger = Ledger()
+        own_server = self.identity.get("base_url") is not None
+        self._key_identity = canonical_json({**self.identity, "base_url": own_server})
+        self._disk = None if cache is None else GroupCommit(cache)
+        self._asked: dict[str, asyncio.Future[StoredAnswer | Failure]] = {}
+        self._reached = False
+        self._fruitless = 0
+        self._closer = weakref.finalize(self, _close, backend, self._disk)
 
     def ask_all(self, asks: Sequence[Ask[T]]) -> list[T | Failure]:
         """Answers in the order of `asks`; a question whose answer cannot be had or used gives a Failure.
 
+        Works from any thread, also from within a running event loop (a notebook's), which it holds up.
+
         Raises:
-            RunFailed: the server refuses the key or the model, or cannot be reached; answers so far are in the cache.
+            RunFailed: the server refuses the key or the model, cannot be reached, or refuses every question; answers
+                so far are in the cache.
         """
         # A loop of its own thread: works inside a notebook's loop, and connections live across calls.
         future = asyncio.run_coroutine_threadsafe(self._ask_all(asks), _event_loop())
@@ -97,13 +112,26 @@ class ChatClient:
             future.cancel()
             raise
 
+    def close(self) -> None:
+        """Close the backend and the cache; otherwise done when the client is forgotten or the program ends."""
+        self._closer()
+
+    def __enter__(self) -> ChatClient:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
+
     async def _ask_all(self, asks: Sequence[Ask[T]]) -> list[T | Failure]:
-        answers: list[T | Failure | None] = [None] * len(asks)
+        self.ledger.planned += len(asks)
+        answers: dict[int, T | Failure] = {}
         waiting = iter(range(len(asks)))
 
         async def work() -> None:
             for index in waiting:
-                answers[index] = await self._ask(asks[index])
+                answer = await self._ask(asks[index])
+                answers[index] = answer
+                self.ledger.done += 1
 
         workers = [asyncio.create_task(work()) for _ in range(min(self.concurrency, len(asks)))]
         try:
@@ -112,120 +140,143 @@ class ChatClient:
             for worker in workers:
                 worker.cancel()
             await asyncio.gather(*workers, return_exceptions=True)
-        return [Failure("not asked") if answer is None else answer for answer in answers]
+        return [answers[index] for index in range(len(asks))]
 
     async def _ask(self, ask: Ask[T]) -> T | Failure:
         messages = ask.messages
         fault = ""
         for turn in range(REPAIRS + 1):
-            answer = await self._answer(messages)
+            answer = await self._answer(ask, messages)
             if isinstance(answer, Failure):
                 self.ledger.failures += 1
                 return answer
             try:
-                value = ask.parse(answer.text)
+                value = ask.parse(_whole(answer))
             except ValueError as error:
-                fault = str(error)
+                fault = " ".join(str(error).split())
             else:
                 self.ledger.repairs += turn > 0
                 return value
-            messages = (*messages, ("assistant", answer.text), ("user", _repair_request(fault)))
+            # Some chat templates refuse an empty turn, and most want the roles to alternate.
+            messages = (*messages, ("assistant", answer.text.strip() or "..."), ("user", _repair_request(fault)))
         self.ledger.failures += 1
-        return Failure(f"no valid answer after {REPAIRS} repairs: {fault}")
+        return Failure(f"no valid answer after {REPAIRS} repairs: {redact(fault)}")
 
-    async def _answer(self, messages: tuple[Message, ...]) -> StoredAnswer | Failure:
-        key = answer_key(identity=self.identity, messages=messages)
-        if self.cache is not None and (stored := self.cache.get(key)) is not None:
+    async def _answer(self, ask: Ask[T], messages: tuple[Message, ...]) -> StoredAnswer | Failure:
+        key = answer_key(self._key_identity, ask.prefix, messages, ask.schema)
+        while (shared := self._asked.get(key)) is not None:
+            answer = await asyncio.shield(shared)
+            if answer is not _ABANDONED:
+                self.ledger.cached += 1
+                return answer
+        if self._disk is not None and (stored := self._disk.cache.get(key)) is not None:
             self.ledger.cached += 1
             return stored
-        answer = await self._call(messages)
+        future = self._asked[key] = asyncio.get_running_loop().create_future()
+        answer = _ABANDONED
+        try:
+            answer = await self._ask_model(key, ask, messages)
+        finally:
+            if self._disk is not None or isinstance(answer, Failure):
+                del self._asked[key]
+            future.set_result(answer)
+        return answer
+
+    async def _ask_model(self, key: str, ask: Ask[T], messages: tuple[Message, ...]) -> StoredAnswer | Failure:
+        answer = await self._call(ask, messages)
         if isinstance(answer, StoredAnswer):
-            if self.cache is not None:
-                self.cache.put(key, answer)
+            if self._disk is not None:
+                await self._disk.put(key, answer)
             self.ledger.calls += 1
             self.ledger.tokens_in += answer.tokens_in
             self.ledger.tokens_out += answer.tokens_out
         return answer
 
-    async def _call(self, messages: tuple[Message, ...]) -> StoredAnswer | Failure:
-        from tenacity import AsyncRetrying, retry_if_exception, stop_after_attempt
+    async def _call(self, ask: Ask[T], messages: tuple[Message, ...]) -> StoredAnswer | Failure:
+        from tenacity import AsyncRetrying, retry_if_exception
 
         retrying = AsyncRetrying(
-            retry=retry_if_exception(_is_passing),
-            stop=stop_after_attempt(self.attempts),
+            retry=retry_if_exception(lambda error: isinstance(error, CallFault) and error.trouble in self.attempts),
+            stop=self._is_enough,
             wait=_wait,
             sleep=self.sleep,
             before_sleep=self._count_retry,
             reraise=True,
         )
         try:
-            reply: AIMessage = await retrying(self.model.ainvoke, list(messages))
-        except Exception as error:
-            return self._give_up(error)
-        usage = reply.usage_metadata or {"input_tokens": 0, "output_tokens": 0}
-        return StoredAnswer(str(reply.text), usage["input_tokens"], usage["output_tokens"])
+            answer: StoredAnswer = await retrying(self._try, ask, messages)
+        except CallFault as fault:
+            return self._give_up(fault, ask, messages)
+        self._fruitless = 0
+        return answer
+
+    async def _try(self, ask: Ask[T], messages: tuple[Message, ...]) -> StoredAnswer:
+        try:
+            answer = await self.backend.complete(ask.prefix, messages, ask.schema)
+        except CallFault as fault:
+            self._reached = self._reached or fault.trouble != "unreachable"
+            raise
+        self._reached = True
+        # Half a surrogate pair, which JSON can carry, is no text that can be written to disk.
+        text = answer.text.encode(errors="replace").decode()
+        return StoredAnswer(text, answer.tokens_in, answer.tokens_out, answer.cut)
+
+    def _is_enough(self, state: RetryCallState) -> bool:
+        fault = state.outcome.exception() if state.outcome else None
+        if not isinstance(fault, CallFault):
+            return True
+        if fault.trouble == "unreachable" and not self._reached:
+            waited = max(state.idle_for, state.seconds_since_start or 0.0)
+            return waited >= PATIENCE_AT_FIRST
+        return state.attempt_number >= self.attempts[fault.trouble]
 
     def _count_retry(self, _: RetryCallState) -> None:
         self.ledger.retries += 1
 
-    def _give_up(self, error: Exception) -> Failure:
-        status = _status(error)
+    def _give_up(self, fault: CallFault, ask: Ask[T], messages: tuple[Message, ...]) -> Failure:
         name = self.identity.get("model", "the model")
-        if status in _STOPPING:
-            raise RunFailed(f"{name}: {_STOPPING[status]} (HTTP {status})") from None
-        if status is None and _is_connection(error) and not _is_timeout(error):
-            raise RunFailed(f"{name}: the server cannot be reached; answers so far are kept") from None
-        what = f"HTTP {status}" if status is not None else type(error).__name__
-        return Failure(f"{name}: {what} after {self.attempts} attempts" if _is_passing(error) else f"{name}: {what}")
+        if fault.trouble == "unreachable":
+            raise RunFailed(f"{name}: the server cannot be reached{self._address()}; answers so far are kept") from None
+        said = shown(fault.said, (content for _, content in (*ask.prefix.messages, *messages)))
+        reason = f"{name}: {fault.what}" + (f" ({said})" if said else "")
+        if fault.trouble == "stopped":
+            raise RunFailed(reason) from None
+        if fault.trouble in self.attempts:
+            reason += f", {self.attempts[fault.trouble]} times"
+        self._fruitless += 1
+        if not self.ledger.calls and self._fruitless >= FRUITLESS:
+            raise RunFailed(f"{reason}; the first {FRUITLESS} questions all fared so") from None
+        return Failure(reason)
+
+    def _address(self) -> str:
+        base_url = self.identity.get("base_url")
+        return "" if base_url is None else f" at {base_url}"
+
+
+# Stands in for the answer of a call that was cancelled: whoever shares the question asks it anew.
+_ABANDONED = Failure("abandoned")
+
+
+def _whole(answer: StoredAnswer) -> str:
+    if not answer.text.strip():
+        raise ValueError("it is empty")
+    if answer.cut:
+        raise ValueError("it was cut off at the limit of tokens; keep it short")
+    return answer.text
 
 
 def _repair_request(fault: str) -> str:
     return f"That answer cannot be used: {fault}. Answer again, in the same layout as before and with nothing else."
 
 
-def _status(error: BaseException) -> int | None:
-    """The HTTP status of a provider's error; their classes differ, the attributes hardly."""
-    for holder in (error, getattr(error, "response", None)):
-        for name in ("status_code", "code", "http_status"):
-            value = getattr(holder, name, None)
-            if isinstance(value, int):
-                return value
-    return None
-
-
-def _class_names(error: BaseException) -> str:
-    return " ".join(cls.__name__ for cls in type(error).__mro__)
-
-
-def _is_timeout(error: BaseException) -> bool:
-    return isinstance(error, TimeoutError) or "Timeout" in _class_names(error)
-
-
-def _is_connection(error: BaseException) -> bool:
-    names = _class_names(error)
-    return isinstance(error, ConnectionError) or any(
-        word in names for word in ("APIConnectionError", "ConnectError", "TransportError", "ClientConnectionError")
-    )
-
-
-def _is_passing(error: BaseException) -> bool:
-    """Whether the same call may succeed a little later."""
-    status = _status(error)
-    if status is not None:
-        return status in _RETRIED
-    return _is_timeout(error) or _is_connection(error)
-
-
 def _wait(state: RetryCallState) -> float:
-    """Seconds before the next attempt: what the server asks for, else doubling from 1 to 60 with jitter."""
-    from tenacity import wait_exponential_jitter
+    """Seconds before the next attempt: what the server asks for, else at random up to a bound that doubles to 60."""
+    from tenacity import wait_random_exponential
 
-    error = state.outcome.exception() if state.outcome else None
-    headers = getattr(getattr(error, "response", None), "headers", None) or {}
-    try:
-        return min(max(float(headers.get("retry-after", "")), 0.0), 300.0)
-    except ValueError:
-        return float(wait_exponential_jitter(initial=1, max=60)(state))
+    fault = state.outcome.exception() if state.outcome else None
+    if isinstance(fault, CallFault) and fault.retry_after is not None:
+        return fault.retry_after
+    return float(wait_random_exponential(multiplier=1, max=60)(state))
 
 
 @cache
@@ -233,3 +284,23 @@ def _event_loop() -> asyncio.AbstractEventLoop:
     loop = asyncio.new_event_loop()
     threading.Thread(target=loop.run_forever, name="radfact-llm", daemon=True).start()
     return loop
+
+
+def _close(backend: Backend, disk: GroupCommit | None) -> None:
+    async def close() -> None:
+        await backend.close()
+        if disk is not None:
+            await disk.close()
+
+    loop = _event_loop()
+    closing = asyncio.run_coroutine_threadsafe(close(), loop)
+    # A client may be forgotten in the loop's own thread, which cannot wait for itself.
+    if _running_loop() is not loop:
+        closing.result(_CLOSING_SECONDS)
+
+
+def _running_loop() -> asyncio.AbstractEventLoop | None:
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        return None

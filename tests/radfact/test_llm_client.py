@@ -10,7 +10,8 @@ import pytest
 from chat_server import Reply, last
 
 from radfact.errors import Failure, InputError, RunFailed
-from radfact.llm import AnswerCache, Ask, ChatClient, load_chat_model, split_model_args
+from radfact.llm import AnswerCache, Ask, ChatClient, connect, split_model_args
+from radfact.llm.http import HttpBackend
 
 
 class Waits(list[float]):
@@ -22,8 +23,8 @@ class Waits(list[float]):
 
 def client(base_url: str, **options: Any) -> ChatClient:
     options.setdefault("sleep", Waits())
-    model = load_chat_model("openai:m", base_url=base_url, temperature=0, max_tokens=1024, timeout=5)
-    return ChatClient(model, {"model": "openai:m"}, **options)
+    backend = HttpBackend("m", base_url, {"temperature": 0, "max_tokens": 1024}, timeout=5)
+    return ChatClient(backend, {"model": "openai:m", "base_url": base_url}, **options)
 
 
 def ask(text: str) -> Ask[int]:
@@ -64,14 +65,14 @@ def test_the_server_says_how_long_to_wait(serve: Any) -> None:
 def test_waits_grow_while_a_server_stays_busy(serve: Any) -> None:
     server = serve(lambda *_: (500, {}, "down"))
     waits = Waits()
-    client(server.base_url, attempts=6, sleep=waits).ask_all([ask("x")])
+    client(server.base_url, attempts={"broken": 6}, sleep=waits).ask_all([ask("x")])
     assert len(waits) == 5
     assert waits[-1] > waits[0]
 
 
 def test_a_server_that_stays_down_gives_a_failure_for_the_question_only(serve: Any) -> None:
     server = serve(lambda body, _: (500, {}, "down") if last(body) == "1" else (200, {}, last(body)))
-    answers = client(server.base_url, attempts=2).ask_all([ask("0"), ask("1"), ask("2")])
+    answers = client(server.base_url, attempts={"broken": 2}).ask_all([ask("0"), ask("1"), ask("2")])
     assert (answers[0], answers[2]) == (0, 2)
     assert isinstance(answers[1], Failure)
     assert "HTTP 500" in answers[1].reason
@@ -98,7 +99,7 @@ def test_an_address_where_nobody_listens_stops_the_run(serve: Any) -> None:
     server = serve(lambda *_: (200, {}, "1"))
     server.close()
     with pytest.raises(RunFailed, match="cannot be reached"):
-        client(server.base_url, attempts=2).ask_all([ask("x")])
+        client(server.base_url).ask_all([ask("x")])
 
 
 def test_a_wrong_answer_is_repaired_with_what_is_wrong(serve: Any) -> None:
@@ -153,10 +154,8 @@ def test_answers_before_a_stop_are_kept(serve: Any, tmp_path: Path) -> None:
 
 def test_another_model_has_other_answers(serve: Any, tmp_path: Path) -> None:
     server = serve(lambda _, n: (200, {}, str(n)))
-    client(server.base_url, cache=AnswerCache(tmp_path)).ask_all([ask("x")])
-    other = client(server.base_url, cache=AnswerCache(tmp_path))
-    other.identity["model"] = "openai:other"
-    assert other.ask_all([ask("x")]) == [2]
+    connect("openai:m", base_url=server.base_url, cache=tmp_path).ask_all([ask("x")])
+    assert connect("openai:other", base_url=server.base_url, cache=tmp_path).ask_all([ask("x")]) == [2]
 
 
 def test_a_file_that_is_no_cache_is_named(tmp_path: Path) -> None:
@@ -167,12 +166,12 @@ def test_a_file_that_is_no_cache_is_named(tmp_path: Path) -> None:
 
 def test_a_missing_partner_package_is_named_with_its_command() -> None:
     with pytest.raises(InputError, match="pip install langchain-cohere"):
-        load_chat_model("cohere:command")
+        connect("cohere:command")
 
 
 def test_an_unknown_provider_lists_the_known() -> None:
     with pytest.raises(InputError, match="unknown provider 'nobody'; known are anthropic"):
-        load_chat_model("nobody:model")
+        connect("nobody:model")
 
 
 def test_keys_come_only_from_the_environment() -> None:
@@ -191,9 +190,9 @@ def test_model_arguments_are_numbers_where_they_look_like_it() -> None:
 def test_no_key_and_no_server_is_one_clear_line(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
     with pytest.raises(InputError, match="set OPENAI_API_KEY"):
-        load_chat_model("openai:m")
+        connect("openai:m")
 
 
 def test_a_password_in_the_address_is_refused() -> None:
     with pytest.raises(InputError, match="no user name or password"):
-        load_chat_model("openai:m", base_url="http://me:secret@host/v1")
+        connect("openai:m", base_url="http://me:secret@host/v1")

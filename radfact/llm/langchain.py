@@ -1,0 +1,158 @@
+"""Every provider that LangChain has a chat model for; only the partner package of the one asked for is imported."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import json
+import os
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from radfact.errors import InputError
+from radfact.llm.conversation import Message, Prefix, StoredAnswer
+from radfact.llm.faults import CallFault, redact, status_fault
+
+if TYPE_CHECKING:
+    from langchain_core.language_models import BaseChatModel
+    from langchain_core.messages import AIMessage, BaseMessage
+
+# provider: (module, class); the package's name is the module's with dashes.
+_PARTNERS = {
+    "anthropic": ("langchain_anthropic", "ChatAnthropic"),
+    "azure_openai": ("langchain_openai", "AzureChatOpenAI"),
+    "bedrock": ("langchain_aws", "ChatBedrockConverse"),
+    "cohere": ("langchain_cohere", "ChatCohere"),
+    "deepseek": ("langchain_deepseek", "ChatDeepSeek"),
+    "fireworks": ("langchain_fireworks", "ChatFireworks"),
+    "google_genai": ("langchain_google_genai", "ChatGoogleGenerativeAI"),
+    "google_vertexai": ("langchain_google_vertexai", "ChatVertexAI"),
+    "groq": ("langchain_groq", "ChatGroq"),
+    "mistralai": ("langchain_mistralai", "ChatMistralAI"),
+    "ollama": ("langchain_ollama", "ChatOllama"),
+    "openai": ("langchain_openai", "ChatOpenAI"),
+    "together": ("langchain_together", "ChatTogether"),
+    "xai": ("langchain_xai", "ChatXAI"),
+}
+# Where the providers say why an answer ended, and how they say that the limit of tokens did it.
+_ENDINGS = ("finish_reason", "stop_reason", "stopReason", "done_reason")
+_CUT = frozenset({"length", "max_tokens", "model_length"})
+
+
+def load_chat_model(name: str, parameters: Mapping[str, Any]) -> BaseChatModel:
+    """A LangChain chat model.
+
+    Args:
+        name: "PROVIDER:MODEL".
+        parameters: sampling parameters and whatever else the provider's class takes.
+
+    Raises:
+        InputError: an unknown provider, a partner package that is missing (with the command that installs it), a key
+            that is not in the environment, or a parameter that the provider does not take.
+    """
+    provider, _, model = name.partition(":")
+    if provider not in _PARTNERS:
+        raise InputError(f"unknown provider '{provider}'; known are {', '.join(sorted(_PARTNERS))}", field="judge")
+    module, class_name = _PARTNERS[provider]
+    try:
+        chat_class = getattr(importlib.import_module(module), class_name)
+    except ImportError:
+        package = module.replace("_", "-")
+        raise InputError(f"the provider '{provider}' needs its package: pip install {package}", field="judge") from None
+    if provider == "openai" and not os.environ.get("OPENAI_API_KEY"):
+        raise InputError("set OPENAI_API_KEY in the environment, or give the address of your own server", field="judge")
+    arguments: dict[str, Any] = {"model": model, **parameters}
+    # Retries are the client's, which counts them; two layers of waiting would multiply.
+    if provider != "ollama":
+        arguments["max_retries"] = 0
+    try:
+        chat_model: BaseChatModel = chat_class(**arguments)
+    except Exception as error:
+        reason = " ".join(redact(str(error)).split())
+        raise InputError(f"{name} cannot be set up: {reason:.300}", field="judge") from None
+    return chat_model
+
+
+class LangChainBackend:
+    """A LangChain chat model behind the protocol of this package."""
+
+    def __init__(self, model: BaseChatModel, *, timeout: float = 600.0) -> None:
+        """Take a chat model, with its sampling parameters set, and the seconds for one call."""
+        self._model, self._timeout = model, timeout
+        self._prefixes: dict[str, list[BaseMessage]] = {}
+
+    async def complete(
+        self, prefix: Prefix, messages: Sequence[Message], schema: Mapping[str, Any] | None
+    ) -> StoredAnswer:
+        """See `Backend`."""
+        from langchain_core.messages import convert_to_messages
+
+        if prefix.sha256 not in self._prefixes:
+            self._prefixes[prefix.sha256] = convert_to_messages(list(prefix.messages))
+        conversation = [*self._prefixes[prefix.sha256], *convert_to_messages(list(messages))]
+        model = self._model if schema is None else self._bound(schema)
+        try:
+            async with asyncio.timeout(self._timeout):
+                reply = await model.ainvoke(conversation)
+        except Exception as error:
+            raise _fault(error, self._timeout) from None
+        if isinstance(reply, dict):
+            return _stored(reply["raw"], None if reply["parsed"] is None else json.dumps(reply["parsed"], default=str))
+        return _stored(reply)
+
+    def _bound(self, schema: Mapping[str, Any]) -> Any:
+        """The model made to answer in a schema: as a response format of the protocol, else as LangChain knows how."""
+        if type(self._model).__module__.startswith("langchain_openai"):
+            form = {"name": "answer", "strict": True, "schema": dict(schema)}
+            return self._model.bind(response_format={"type": "json_schema", "json_schema": form})
+        try:
+            # Tool calls, which many providers make of it, want a name.
+            return self._model.with_structured_output({"title": "answer", **schema}, include_raw=True)
+        except (NotImplementedError, ValueError, TypeError):
+            kind = type(self._model).__name__
+            raise InputError(f"{kind} cannot answer in a JSON schema; use the format yaml", field="format") from None
+
+    async def close(self) -> None:
+        """Nothing to give back: LangChain's classes close their connections themselves."""
+
+
+def _stored(reply: AIMessage, text: str | None = None) -> StoredAnswer:
+    usage = reply.usage_metadata or {"input_tokens": 0, "output_tokens": 0}
+    endings = {str(reply.response_metadata.get(name)).lower() for name in _ENDINGS}
+    return StoredAnswer(
+        text=str(reply.text) if text is None else text,
+        tokens_in=usage["input_tokens"],
+        tokens_out=usage["output_tokens"],
+        cut=not endings.isdisjoint(_CUT),
+    )
+
+
+def _fault(error: Exception, timeout: float) -> CallFault:
+    """What a provider's error means; their classes differ, the attributes hardly."""
+    status = _status(error)
+    body = getattr(error, "body", None)
+    said = str(body.get("message") if isinstance(body, dict) and body.get("message") else error)
+    if status is not None and status >= 300:
+        headers = getattr(getattr(error, "response", None), "headers", None) or {}
+        return status_fault(status, said, {str(name).lower(): str(value) for name, value in headers.items()})
+    causes = " ".join(_class_names(one) for one in (error, error.__cause__, error.__context__) if one is not None)
+    if "ConnectError" in causes or "ConnectTimeout" in causes or "ConnectorError" in causes:
+        return CallFault("unreachable", "no connection")
+    if "Timeout" in causes:
+        return CallFault("slow", f"no answer within {timeout:g} s")
+    if any(word in causes for word in ("ConnectionError", "TransportError", "ProtocolError", "JSONDecodeError")):
+        return CallFault("broken", "the connection broke off")
+    return CallFault("refused", type(error).__name__, said=said)
+
+
+def _status(error: BaseException) -> int | None:
+    for holder in (error, getattr(error, "response", None)):
+        for name in ("status_code", "code", "http_status"):
+            value = getattr(holder, name, None)
+            if isinstance(value, int):
+                return value
+    return None
+
+
+def _class_names(error: BaseException) -> str:
+    return " ".join(cls.__name__ for cls in type(error).__mro__)
