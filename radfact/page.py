@@ -17,7 +17,7 @@ from pydantic import ConfigDict, NonNegativeInt, ValidationError
 from radfact.errors import InputError
 from radfact.jsonl import open_atomic, read_jsonl, read_text
 from radfact.page_markup import Row, Scores, render
-from radfact.report import Box, as_input_error, parse_sentences
+from radfact.report import Box, Mask, as_input_error, parse_sentences
 
 LONGEST_SIDE = 640
 """Pixels of the longest side of an image as shown; the boxes are shares and do not depend on it."""
@@ -44,6 +44,7 @@ class _Sentence(Row):
     index: NonNegativeInt
     text: str
     boxes: tuple[Box, ...] | None = None
+    masks: tuple[Mask, ...] | None = None
     status: str | None = None
     evidence: tuple[NonNegativeInt, ...] | None = None
     spatial: str | None = None
@@ -173,7 +174,7 @@ def _add_sentences(studies: Mapping[str, dict[str, Any]], path: Path) -> None:
             if (sample_id, other, at) not in rows:
                 message = f"{sample_id!r} has no {other} sentence {at}"
                 raise InputError(message, file=path, line=lines[key], field="evidence")
-        shown = rows[key].model_dump(include={"text", "boxes", "status", "spatial", "why"})
+        shown = rows[key].model_dump(include={"text", "boxes", "masks", "status", "spatial", "why"}, exclude_none=True)
         sentences.append({**shown, "evidence": evidence})
 
 
@@ -199,7 +200,10 @@ def _read_drafts(path: Path) -> list[dict[str, Any]]:
             "sample_id": draft.sample_id,
             "scored": False,
             "model": draft.model,
-            "candidate": [{**s.model_dump(include={"text", "boxes"}), "evidence": ()} for s in sentences],
+            "candidate": [
+                {**s.model_dump(include={"text", "boxes", "masks"}, exclude_none=True), "evidence": ()}
+                for s in sentences
+            ],
         }
     return list(drafts.values())
 

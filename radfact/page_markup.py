@@ -40,6 +40,7 @@ class Scores(Row):
 
     figures: dict[str, Figure]
     judge: str | dict[str, Any] | None = None
+    splitter: dict[str, Any] | None = None
     counts: dict[str, Any] = Field(default_factory=dict)
 
 
@@ -104,7 +105,9 @@ def _judge(scores: Scores, run: Mapping[str, Any]) -> str:
     name = scores.judge if isinstance(scores.judge, str) else next((j["name"] for j in about if "name" in j), None)
     note = next((j["note"] for j in about if j.get("note")), None)
     said = f" {escape(str(note))}" if note else ""
-    return f'<p class="judge">Judge: <strong>{escape(str(name or "not named"))}</strong>.{said}</p>'
+    splitter = (scores.splitter or {}).get("name")
+    split = f" Narratives split by <strong>{escape(str(splitter))}</strong>." if splitter else ""
+    return f'<p class="judge">Judge: <strong>{escape(str(name or "not named"))}</strong>.{said}{split}</p>'
 
 
 def _notes(notes: Sequence[str]) -> str:
@@ -130,14 +133,16 @@ def _figure_table(figures: Mapping[str, Figure]) -> str:
         previous = group
         interval = "–" if figure.low is None or figure.high is None else f"{figure.low:.3f} – {figure.high:.3f}"
         lower = " (lower is better)" if figure.direction == "lower" else ""
-        cells = "".join(f"<td>{cell}</td>" for cell in (_number(figure.point), _number(figure.median), interval))
-        last = f'<td class="chart">{_bar(figure)}</td><td>{"–" if figure.n is None else figure.n}</td>'
+        median = f'<td class="spare">{_number(figure.median)}</td>'
+        cells = f"<td>{_number(figure.point)}</td>{median}<td>{interval}</td>"
+        last = f'<td class="chart spare">{_bar(figure)}</td><td>{"–" if figure.n is None else figure.n}</td>'
         rows.append(f'<tr{css}><th scope="row">{escape(_words(name))}{lower}</th>{cells}{last}</tr>')
     return (
-        "<table><caption>Mean over the studies that have a value; bootstrap median and 95 % interval. "
-        "The bar runs from 0 to 1: 95 % interval (light), middle half (dark), point (line).</caption><thead><tr>"
-        '<th scope="col">Figure</th><th scope="col">Point</th><th scope="col">Median</th>'
-        '<th scope="col">95 % interval</th><th scope="col" class="chart"><span class="unseen">Interval bar</span></th>'
+        '<table class="figure-table"><caption>Mean over the studies that have a value, with the bootstrap\'s 95 % interval'
+        '<span class="spare"> and median. The bar runs from 0 to 1: 95 % interval (light), middle half (dark), point '
+        "(line)</span>.</caption><thead><tr>"
+        '<th scope="col">Figure</th><th scope="col">Point</th><th scope="col" class="spare">Median</th>'
+        '<th scope="col">95 % interval</th><th scope="col" class="chart spare"><span class="unseen">Interval bar</span></th>'
         f'<th scope="col">n</th></tr></thead><tbody>{"".join(rows)}</tbody></table>'
     )
 

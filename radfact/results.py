@@ -17,6 +17,8 @@ from radfact.score import Result
 def write_results(result: Result, folder: Path | str, run: Mapping[str, Any] | None = None) -> None:
     """Write `samples.jsonl`, `sentences.jsonl`, `run.json` and, last of all, `scores.json`, each whole or not at all.
 
+    Those of an earlier run are replaced, its page goes.
+
     Args:
         result: as scored.
         folder: results folder, made if it is not there.
@@ -24,13 +26,15 @@ def write_results(result: Result, folder: Path | str, run: Mapping[str, Any] | N
             of the scoring and who judged and split stand there in any case.
     """
     folder = Path(folder)
+    # A folder that has its scores is complete: without them, one cut short on the way is no mixture of two runs.
+    for name in ("scores.json", "report.html"):
+        (folder / name).unlink(missing_ok=True)
     who = {"judge": dict(result.judge), "splitter": None if result.splitter is None else dict(result.splitter)}
     run = {**(run or {}), **who}
     run["options"] = {**run.get("options", {}), **result.options}
     write_jsonl(folder / "samples.jsonl", map(_sample_row, result.samples))
     write_jsonl(folder / "sentences.jsonl", map(_sentence_row, result.sentences))
     write_json(folder / "run.json", run)
-    # A folder that has its scores is complete.
     figures = {name: asdict(summary) for name, summary in result.figures.items()}
     write_json(folder / "scores.json", {"figures": figures, **who, "counts": dict(result.counts)})
 

@@ -1,5 +1,8 @@
 (() => {
   const PAGE_SIZE = 20;
+  const BINS = 20;
+  // Of fewer studies a histogram says less than their list.
+  const FEWEST_DRAWN = 10;
   const SHORT = { precision: "P", recall: "R", f1: "F1" };
   const LETTER = { candidate: "C", reference: "R" };
   const OTHER = { candidate: "reference", reference: "candidate" };
@@ -14,7 +17,10 @@
   };
   const IMAGES = { frontal: "Frontal", lateral: "Lateral", prior_frontal: "Prior frontal" };
 
-  const data = JSON.parse(document.getElementById("page-data").textContent);
+  const source = document.getElementById("page-data");
+  const data = JSON.parse(source.textContent);
+  // Of 15,000 studies the text alone takes as much memory as what was read from it.
+  source.remove();
   const viewers = new Set();
   const shownSides = new Set(["candidate", "reference"]);
   let count = 0;
@@ -56,8 +62,10 @@
 
   function boxesOf(study) {
     return ["candidate", "reference"].flatMap((side) =>
-      (study[side] ?? []).flatMap((sentence, index) =>
-        (sentence.boxes ?? []).map((box) => ({ ...box, side, id: `${side}-${index}`, label: LETTER[side] + (index + 1) }))));
+      (study[side] ?? []).flatMap((sentence, index) => {
+        const regions = [...(sentence.boxes ?? []), ...(sentence.masks ?? []).map((mask) => ({ mask }))];
+        return regions.map((region) => ({ ...region, side, id: `${side}-${index}`, label: LETTER[side] + (index + 1) }));
+      }));
   }
 
   function newViewer(root, image) {
@@ -251,6 +259,82 @@
     });
   }
 
+  const KINDS = {
+    all: ["All", () => true],
+    unsupported: ["With a candidate sentence that is not entailed", (study) => has(study.candidate, "status", "not_entailment")],
+    missed: ["With a reference sentence that is missed", (study) => has(study.reference, "status", "not_entailment")],
+    misplaced: ["Entailed, but elsewhere in the image", (study) => [...study.candidate, ...study.reference]
+      .some((sentence) => sentence.status === "entailment" && sentence.spatial === "not_entailed")],
+    failed: ["Left out of the figures", (study) => Boolean(study.failure)],
+  };
+
+  function has(sentences, field, value) {
+    return sentences.some((sentence) => sentence[field] === value);
+  }
+
+  /** Kinds of studies that are there at all, with their numbers. */
+  function fillKinds(select) {
+    for (const [key, [label, test]] of Object.entries(KINDS)) {
+      const count = data.studies.filter(test).length;
+      if (count) select.append(element("option", { value: key, text: `${label} (${count})` }));
+    }
+  }
+
+  /** Histograms of the per-study figures; `choose(range)` gets the bar that was picked, or null when it was let go. */
+  function drawHistograms(container, choose) {
+    let chosen = null;
+    const pick = (bar, range) => {
+      chosen?.setAttribute("aria-pressed", "false");
+      chosen = chosen === bar ? null : bar;
+      chosen?.setAttribute("aria-pressed", "true");
+      choose(chosen && range);
+    };
+    for (const name of Object.keys(data.directions)) {
+      const values = data.studies.map((study) => study.figures[name] ?? null).filter((value) => value !== null);
+      if (values.length >= FEWEST_DRAWN) container.append(histogram(name, values, pick));
+    }
+    return () => chosen && pick(chosen, null);
+  }
+
+  function histogram(name, values, pick) {
+    let [low, high] = [0, 1];
+    for (const value of values) [low, high] = [Math.min(low, value), Math.max(high, value)];
+    const width = (high - low) / BINS;
+    const counts = Array(BINS).fill(0);
+    const binOf = (value) => Math.min(BINS - 1, Math.floor((value - low) / width + 1e-9));
+    for (const value of values) counts[binOf(value)] += 1;
+    const most = Math.max(...counts);
+    const bars = counts.map((count, bin) => {
+      const range = { name, low: low + bin * width, high: low + (bin + 1) * width, holds: (value) => binOf(value) === bin };
+      const words = `${shortNumber(range.low)} to ${shortNumber(range.high)}: ${count} ${count === 1 ? "study" : "studies"}`;
+      const bar = element("button", { type: "button", class: "bin", "aria-pressed": "false", "aria-label": words, title: words,
+        tabindex: "-1" }, element("span"));
+      bar.firstChild.style.height = `${(100 * count) / most}%`;
+      bar.disabled = !count;
+      bar.addEventListener("click", () => pick(bar, range));
+      return bar;
+    });
+    const enabled = bars.filter((bar) => !bar.disabled);
+    enabled[0].tabIndex = 0;
+    const row = element("div", { class: "bins", role: "group", "aria-label": `${titleCase(name)}, ${values.length} studies` }, ...bars);
+    // One stop of the Tab key a histogram; the arrows go from bar to bar.
+    row.addEventListener("keydown", (event) => {
+      const step = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
+      const next = step && enabled[enabled.indexOf(document.activeElement) + step];
+      if (!next) return;
+      document.activeElement.tabIndex = -1;
+      next.tabIndex = 0;
+      next.focus();
+    });
+    return element("figure", { class: "histogram" },
+      element("figcaption", {}, element("span", { text: titleCase(name) }), element("span", { class: "n", text: `n = ${values.length}` })),
+      row, element("div", { class: "ends" }, element("span", { text: shortNumber(low) }), element("span", { text: shortNumber(high) })));
+  }
+
+  function shortNumber(value) {
+    return String(Number(value.toFixed(2)));
+  }
+
   function searchText(study) {
     study.search ??= [study.sample_id, study.indication, study.comparison, study.technique, study.prior_report, study.failure,
       ...study.candidate.map((sentence) => sentence.text), ...study.reference.map((sentence) => sentence.text)]
@@ -262,15 +346,31 @@
     const order = document.getElementById("order");
     const filter = document.getElementById("filter");
     const list = document.getElementById("study-list");
+    const kind = document.getElementById("kind");
+    const chip = document.getElementById("range");
+    let range = null;
     fillOrders(order);
+    fillKinds(kind);
     const redraw = () => {
       const words = filter.value.toLowerCase().split(/\s+/).filter(Boolean);
-      const found = data.studies.filter((study) => words.every((word) => searchText(study).includes(word)));
+      const inRange = (value) => value !== null && range.holds(value);
+      const found = data.studies.filter((study) => KINDS[kind.value][1](study)
+        && (range === null || inRange(study.figures[range.name] ?? null))
+        && (!words.length || words.every((word) => searchText(study).includes(word))));
       document.getElementById("shown").textContent = `${found.length} of ${data.studies.length} studies`;
       listStudies(list, ordered(found, order.value));
       for (const viewer of viewers) if (!viewer.root.isConnected) viewers.delete(viewer);
     };
+    const letGo = drawHistograms(document.getElementById("histograms"), (chosen) => {
+      range = chosen;
+      chip.hidden = range === null;
+      if (range) chip.textContent = `${titleCase(range.name)} ${shortNumber(range.low)} to ${shortNumber(range.high)} ✕`;
+      redraw();
+    });
+    document.getElementById("spread").hidden = !document.querySelector(".histogram");
+    chip.addEventListener("click", letGo);
     order.addEventListener("change", redraw);
+    kind.addEventListener("change", redraw);
     filter.addEventListener("input", redraw);
     for (const box of document.querySelectorAll("input[data-side]")) {
       box.addEventListener("change", () => {

@@ -1,10 +1,116 @@
 "use strict";
 
 /**
- * An image with boxes over it.
+ * A COCO run-length mask as an SVG path, on a grid of at most `LONGEST` cells a side.
+ *
+ * @param {{size: [number, number], counts: string | number[]}} mask  size is (height, width)
+ * @returns {{x_min, y_min, x_max, y_max, width, height, path} | null}
+ *   corners as shares of the mask's grid, the cells of the drawing, the path; null for a mask without a pixel
+ */
+const maskDrawing = (() => {
+  const LONGEST = 256;
+
+  /** Runs of the compressed form: six-bit groups of a signed number, each but the first two told as a difference. */
+  function decodeCounts(text) {
+    const counts = [];
+    for (let at = 0; at < text.length;) {
+      let value = 0;
+      let shift = 0;
+      let group;
+      do {
+        group = text.charCodeAt(at++) - 48;
+        value |= (group & 31) << shift;
+        shift += 5;
+      } while (group & 32 && at < text.length);
+      if (group & 16) value |= -1 << shift;
+      counts.push(counts.length > 2 ? value + counts[counts.length - 2] : value);
+    }
+    return counts;
+  }
+
+  /** Spans [from, to) of rows by column; runs go down the columns, first one of background. */
+  function spansByColumn({ size: [height, width], counts }) {
+    const columns = new Map();
+    const runs = typeof counts === "string" ? decodeCounts(counts) : counts;
+    let at = 0;
+    runs.forEach((run, index) => {
+      const end = Math.min(at + Math.max(run, 0), height * width);
+      while (index % 2 && at < end) {
+        const x = Math.floor(at / height);
+        const to = Math.min(end, (x + 1) * height);
+        columns.set(x, [...(columns.get(x) ?? []), [at - x * height, to - x * height]]);
+        at = to;
+      }
+      at = end;
+    });
+    return columns;
+  }
+
+  /** The borders between cells inside and outside as closed paths, so that a dashed line runs on around a corner. */
+  function outlineOf(inside, width, height) {
+    const ends = new Map();
+    const vertex = (x, y) => y * (width + 1) + x;
+    const edge = (from, to) => ends.set(from, [...(ends.get(from) ?? []), to]);
+    for (let y = 0; y < height; y += 1) {
+      for (let x = 0; x < width; x += 1) {
+        if (!inside(x, y)) continue;
+        if (!inside(x, y - 1)) edge(vertex(x, y), vertex(x + 1, y));
+        if (!inside(x + 1, y)) edge(vertex(x + 1, y), vertex(x + 1, y + 1));
+        if (!inside(x, y + 1)) edge(vertex(x + 1, y + 1), vertex(x, y + 1));
+        if (!inside(x - 1, y)) edge(vertex(x, y + 1), vertex(x, y));
+      }
+    }
+    const parts = [];
+    for (const [start, left] of ends) {
+      while (left.length) {
+        let [at, step] = [start, 0];
+        parts.push("M");
+        do {
+          const next = ends.get(at).pop();
+          if (next - at !== step) parts.push(`${at % (width + 1)} ${Math.floor(at / (width + 1))} `);
+          [at, step] = [next, next - at];
+        } while (at !== start);
+        parts.push("z");
+      }
+    }
+    return parts.join("");
+  }
+
+  return (mask) => {
+    const columns = spansByColumn(mask);
+    if (!columns.size) return null;
+    const [rows, total] = mask.size;
+    let [left, right, top, bottom] = [Infinity, 0, Infinity, 0];
+    for (const [x, spans] of columns) {
+      [left, right] = [Math.min(left, x), Math.max(right, x + 1)];
+      [top, bottom] = [Math.min(top, spans[0][0]), Math.max(bottom, spans[spans.length - 1][1])];
+    }
+    const shrink = Math.min(1, LONGEST / Math.max(right - left, bottom - top));
+    const width = Math.max(1, Math.round((right - left) * shrink));
+    const height = Math.max(1, Math.round((bottom - top) * shrink));
+    const cells = new Uint8Array(width * height);
+    const row = (y) => Math.round(((y - top) * height) / (bottom - top));
+    for (let x = 0; x < width; x += 1) {
+      const source = left + Math.floor(((x + 0.5) * (right - left)) / width);
+      for (const [from, to] of columns.get(source) ?? []) {
+        const [start, end] = [Math.min(row(from), height - 1), Math.max(row(to), row(from) + 1)];
+        for (let y = start; y < Math.min(end, height); y += 1) cells[y * width + x] = 1;
+      }
+    }
+    const inside = (x, y) => x >= 0 && y >= 0 && x < width && y < height && cells[y * width + x] === 1;
+    return {
+      x_min: left / total, y_min: top / rows, x_max: right / total, y_max: bottom / rows,
+      width, height, path: outlineOf(inside, width, height),
+    };
+  };
+})();
+
+/**
+ * An image with boxes and masks over it.
  *
  * Boxes are `{id, side, label, x_min, y_min, x_max, y_max}`: corners are shares of the ORIGINAL image, x to the right,
  * y down; `side` is "candidate" or "reference" and decides colour and line; boxes of one sentence share one `id`.
+ * A pixel mask is `{id, side, label, mask}` with `mask` in COCO run-length encoding, over the whole image.
  *
  * `root` receives two events, each with `detail: {id, side}`, or `detail: null` where the pointer left the boxes:
  * "boxhover" (the pointer is over a box) and "boxselect" (a box was clicked).
@@ -54,11 +160,13 @@ class BoxViewer {
     this.frame.replaceChildren(img, this.layer);
   }
 
-  /** Replace the boxes. */
+  /** Replace the boxes and masks. */
   setBoxes(boxes) {
     const area = (box) => (box.x_max - box.x_min) * (box.y_max - box.y_min);
+    const drawn = boxes.map((box) => (box.mask ? { ...box, drawing: maskDrawing(box.mask) } : box));
+    const placed = drawn.filter((box) => box.drawing !== null).map((box) => ({ ...box, ...box.drawing }));
     // The smallest box comes last, on top, so that a box inside another one can be pointed at.
-    this.boxes = [...boxes].sort((a, b) => area(b) - area(a));
+    this.boxes = placed.sort((a, b) => area(b) - area(a));
     this.#draw();
   }
 
@@ -90,8 +198,23 @@ class BoxViewer {
     element.style.top = percent(box.y_min);
     element.style.width = percent(box.x_max - box.x_min);
     element.style.height = percent(box.y_max - box.y_min);
+    if (box.drawing) {
+      element.classList.add("mask");
+      element.append(this.#shape(box.drawing));
+    }
     if (box.label) element.append(this.#element("span", "box-viewer-label", box.label));
     return element;
+  }
+
+  #shape({ width, height, path }) {
+    const make = (tag, attributes) => {
+      const node = document.createElementNS("http://www.w3.org/2000/svg", tag);
+      for (const [name, value] of Object.entries(attributes)) node.setAttribute(name, value);
+      return node;
+    };
+    const shape = make("svg", { viewBox: `0 0 ${width} ${height}`, preserveAspectRatio: "none", "aria-hidden": "true" });
+    shape.append(make("path", { class: "rim", d: path }), make("path", { class: "outline", d: path }));
+    return shape;
   }
 
   #tell(name, event) {

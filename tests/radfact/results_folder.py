@@ -19,6 +19,11 @@ def box(x_min: float, y_min: float, x_max: float, y_max: float) -> dict[str, flo
     return {"x_min": x_min, "y_min": y_min, "x_max": x_max, "y_max": y_max}
 
 
+def ring() -> dict[str, Any]:
+    """A mask of 8 x 8 pixels: the square of rows and columns 2 to 5 without its four pixels in the middle."""
+    return {"size": [8, 8], "counts": [18, 4, 4, 1, 2, 1, 4, 1, 2, 1, 4, 4, 18]}
+
+
 def sentence(sample_id: str, side: str, index: int, text: str, **fields: Any) -> dict[str, Any]:
     row: dict[str, Any] = {
         "boxes": None,

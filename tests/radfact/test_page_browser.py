@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from results_folder import HOSTILE, write_folder, write_image, write_manifest
+from results_folder import HOSTILE, ring, sentence, write_folder, write_image, write_manifest
 
-from radfact.jsonl import write_jsonl
+from radfact.jsonl import write_json, write_jsonl
 from radfact.page import write_page
 
 if TYPE_CHECKING:
@@ -139,12 +139,12 @@ def test_the_worst_study_comes_first_and_those_without_a_value_last(page: Page) 
 
 
 def test_input_order_can_be_had(page: Page) -> None:
-    page.get_by_role("combobox").select_option(label="Input order")
+    page.get_by_label("Order").select_option(label="Input order")
     assert cards(page) == ["good", "bad", "failed"]
 
 
 def test_best_first_can_be_had(page: Page) -> None:
-    page.get_by_role("combobox").select_option(label="Logical F1, best first")
+    page.get_by_label("Order").select_option(label="Logical F1, best first")
     assert cards(page) == ["good", "bad", "failed"]
 
 
@@ -189,3 +189,89 @@ def test_a_draft_without_reference_shows_no_verdict(page: Page) -> None:
 def test_the_page_never_scrolls_sideways(page: Page, width: int) -> None:
     page.set_viewport_size({"width": width, "height": 900})
     assert page.evaluate("document.documentElement.scrollWidth") <= width
+
+
+@pytest.fixture(scope="module")
+def many(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Twenty studies with logical F1 of 0.00, 0.05 ... 0.95, the fourth with a mask in both of its encodings."""
+    folder = tmp_path_factory.mktemp("many")
+    names = [f"s{number:02d}" for number in range(20)]
+    write_json(folder / "scores.json", {"figures": {"logical_f1": {"point": 0.475}}, "judge": "tester"})
+    write_jsonl(
+        folder / "samples.jsonl",
+        [{"sample_id": name, "logical_f1": number / 20} for number, name in enumerate(names)],
+    )
+    # The same runs as in `ring`, compressed by pycocotools 2.0.
+    compressed = {"size": [8, 8], "counts": "b044MN020N023>"}
+    write_jsonl(
+        folder / "sentences.jsonl",
+        [
+            sentence("s03", "candidate", 0, "Mass.", masks=[ring()], spatial="not_entailed"),
+            sentence("s03", "reference", 0, "Lesion.", masks=[compressed], status="entailment", evidence=[0]),
+        ],
+    )
+    return write_page(folder)
+
+
+@pytest.fixture
+def many_page(browser: Browser, many: Path) -> Iterator[Page]:
+    context = browser.new_context(viewport={"width": 1400, "height": 900}, offline=True)
+    page = context.new_page()
+    page.goto(many.as_uri())
+    yield page
+    context.close()
+
+
+@pytest.mark.parametrize("side", ["candidate", "reference"])
+def test_a_mask_is_drawn_where_its_pixels_are(many_page: Page, side: str) -> None:
+    mask = card(many_page, "s03").locator(f".box-viewer-box.mask.{side}")
+    style = mask.evaluate("node => [node.style.left, node.style.top, node.style.width, node.style.height]")
+    assert style == ["25%", "25%", "50%", "50%"]
+    # Around four cells a side, then around the hole of two, the other way round.
+    assert mask.locator(".outline").get_attribute("d") == "M0 0 4 0 4 4 0 4 zM2 1 1 1 1 3 3 3 3 1 z"
+
+
+def test_pointing_at_a_mask_marks_its_sentence_and_pointing_into_its_hole_does_not(many_page: Page) -> None:
+    frame = card(many_page, "s03").locator(".box-viewer-frame")
+    frame.scroll_into_view_if_needed()
+    around = frame.bounding_box()
+    assert around is not None
+    active = card(many_page, "s03").locator(".sentence.active")
+    middle = around["x"] + around["width"] / 2
+    many_page.mouse.move(middle, around["y"] + around["height"] * 0.31)
+    assert active.count() == 1
+    many_page.mouse.move(middle, around["y"] + around["height"] / 2)
+    assert active.count() == 0
+
+
+def test_a_bar_of_a_histogram_lists_its_studies_until_it_is_let_go(many_page: Page) -> None:
+    many_page.get_by_role("button", name="0.2 to 0.25: 1 study", exact=True).click()
+    assert cards(many_page) == ["s04"]
+    many_page.get_by_title("List all studies again").click()
+    assert many_page.get_by_role("status").text_content() == "20 of 20 studies"
+
+
+def test_the_arrows_go_from_bar_to_bar(many_page: Page) -> None:
+    many_page.get_by_role("button", name="0 to 0.05: 1 study", exact=True).focus()
+    many_page.keyboard.press("ArrowRight")
+    many_page.keyboard.press("Enter")
+    assert cards(many_page) == ["s01"]
+
+
+def test_every_study_stands_in_one_bar(many_page: Page) -> None:
+    names = [bar.get_attribute("aria-label") or "" for bar in many_page.locator(".bin").all()]
+    assert [name.split(": ")[1] for name in names] == ["1 study"] * 20
+
+
+def test_few_studies_have_no_histogram(page: Page) -> None:
+    assert not page.locator("#spread").is_visible()
+
+
+def test_only_studies_with_a_missed_sentence_can_be_had(page: Page) -> None:
+    page.get_by_role("combobox", name="Show").select_option(label="With a reference sentence that is missed (1)")
+    assert cards(page) == ["bad"]
+
+
+def test_studies_left_out_can_be_had(page: Page) -> None:
+    page.get_by_role("combobox", name="Show").select_option(label="Left out of the figures (1)")
+    assert cards(page) == ["failed"]
