@@ -4,46 +4,95 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
+from radfact.entailment.callable import CallableJudge
 from radfact.entailment.judge import Judge, Question, Status, Verdict
 from radfact.errors import Failure, InputError
 
-__all__ = ["Failure", "Judge", "Question", "Status", "Verdict", "load_judge"]
+if TYPE_CHECKING:
+    from radfact.entailment.prompt import AnswerFormat, Batch
+
+__all__ = ["CallableJudge", "Failure", "Judge", "Question", "Status", "Verdict", "load_judge"]
+
+NAMES = "offline, PROVIDER:MODEL as in openai:gpt-4o, vllm:PATH or python:MODULE:OBJECT"
 
 
 def load_judge(
     name: str,
     *,
     base_url: str | None = None,
-    model_args: Mapping[str, str] | None = None,
+    judge_args: Mapping[str, str] | None = None,
+    few_shots: Path | None = None,
+    system: Path | None = None,
+    answer_format: AnswerFormat = "yaml",
+    batch: Batch = "sentence",
+    concurrency: int | None = None,
     cache: Path | None = None,
 ) -> Judge:
     """Make a judge from its name; only the judge asked for is imported.
 
     Args:
-        name: "offline", or "PROVIDER:MODEL" for a chat model through LangChain ("openai:MODEL" with `base_url` for any
-            server that speaks the OpenAI protocol).
+        name: "offline"; "PROVIDER:MODEL" for a chat model through LangChain ("openai:MODEL" with `base_url` for any
+            server that speaks the OpenAI protocol); "vllm:PATH" for a model in this process; "python:MODULE:OBJECT"
+            for a judge of your own (a `Judge`, a factory of one, or a function as for `CallableJudge`).
         base_url: address of such a server.
-        model_args: further arguments of the chat model, and `few_shots` (a file in the published layout) and
-            `concurrency` (calls in flight) of the judge.
-        cache: folder for the answers of a chat model, so that none is paid for twice.
+        judge_args: further arguments by name: of the model (reasoning effort and the like), of the offline judge
+            (`ontology`, a file), or of your own factory. Numbers, booleans and lists are written as in YAML.
+        few_shots: worked examples in the published layout, for a model instead of our own.
+        system: a file that replaces the system message of a model (paper 004, listing 3).
+        answer_format: of a model: "yaml" as in the paper, or "schema" for JSON that the server holds to a schema.
+        batch: one hypothesis a call to a model ("sentence", as in the paper), or all of a "report".
+        concurrency: calls in flight to a model.
+        cache: folder for the answers of a model, so that none is paid for twice; other judges keep none.
 
     Raises:
-        InputError: an unknown name or provider, an option that does not fit, or a partner package that is missing.
+        InputError: an unknown name or provider, an option that does not fit the judge, or a package that is missing.
     """
+    kind, _, rest = name.partition(":")
+    for_models = {
+        "base_url": base_url,
+        "few_shots": few_shots,
+        "system": system,
+        "answer_format": answer_format if answer_format != "yaml" else None,
+        "batch": batch if batch != "sentence" else None,
+        "concurrency": concurrency,
+    }
     if name == "offline":
-        if base_url is not None:
-            raise InputError(
-                "the offline judge asks no server; leave it out, or name a model as PROVIDER:MODEL", field="base_url"
-            )
-        if unknown := sorted(set(model_args or {}) - {"ontology"}):
-            raise InputError("the offline judge takes only 'ontology'", field=f"model_args.{unknown[0]}")
-        from radfact.entailment.offline import OfflineJudge
+        _refuse("the offline judge asks no server and no model", for_models)
+        return _offline(judge_args or {})
+    if kind == "python":
+        _refuse(f"{name} is a judge of your own, not a model", for_models)
+        from radfact.entailment.callable import load_python_judge
+        from radfact.llm import split_model_args
 
-        return OfflineJudge((model_args or {}).get("ontology"))
-    provider, colon, model = name.partition(":")
-    if not (colon and provider and model):
-        raise InputError(f"unknown judge '{name}'; use offline, or PROVIDER:MODEL as in openai:gpt-4o", field="judge")
+        return load_python_judge(rest, split_model_args(judge_args))
+    if not (kind and rest):
+        raise InputError(f"unknown judge '{name}'; use {NAMES}", field="judge")
     from radfact.entailment.llm import load_llm_judge
 
-    return load_llm_judge(name, base_url=base_url, model_args=model_args, cache=cache)
+    return load_llm_judge(
+        name,
+        base_url=base_url,
+        judge_args=judge_args,
+        few_shots=few_shots,
+        system=system,
+        answer_format=answer_format,
+        batch=batch,
+        concurrency=concurrency,
+        cache=cache,
+    )
+
+
+def _refuse(reason: str, options: Mapping[str, Any]) -> None:
+    for option, value in options.items():
+        if value is not None:
+            raise InputError(f"{reason}; leave this out, or name a model", field=option)
+
+
+def _offline(judge_args: Mapping[str, str]) -> Judge:
+    if unknown := sorted(set(judge_args) - {"ontology"}):
+        raise InputError("the offline judge takes only 'ontology'", field=f"judge_args.{unknown[0]}")
+    from radfact.entailment.offline import OfflineJudge
+
+    return OfflineJudge(judge_args.get("ontology"))

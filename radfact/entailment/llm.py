@@ -2,286 +2,225 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
-import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from difflib import SequenceMatcher
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, get_args
 
-from radfact.entailment.judge import Question, Status, Verdict
+from radfact.entailment.answer import parse_answer, parse_report_answer
+from radfact.entailment.judge import Question, Verdict
+from radfact.entailment.prompt import (
+    DEFAULT_FEW_SHOTS,
+    SYSTEM_MESSAGE,
+    AnswerFormat,
+    Batch,
+    Example,
+    answer_schema,
+    few_shot_messages,
+    load_few_shots,
+    query,
+    report_query,
+    report_schema,
+)
 from radfact.errors import Failure, InputError
 from radfact.jsonl import read_text
-from radfact.llm import AnswerCache, Ask, ChatClient, Message, load_chat_model, split_model_args
+from radfact.llm import Ask, ChatClient, Prefix, connect, split_model_args
 
-# Paper 004, listing 3, word for word.
-SYSTEM_MESSAGE = (
-    "You are an AI radiology assistant. Your task is to assess whether a statement about a chest X-ray "
-    '(the "hypothesis") is true or not, given a reference report about the chest X-ray. '
-    "This task is known as entailment verification. "
-    'If the statement is true ("entailed") according to the reference, provide the evidence to support it.'
-)
-DEFAULT_FEW_SHOTS = Path(__file__).with_name("few_shots.json")
-PARAMETERS: dict[str, Any] = {"temperature": 0, "top_p": 1, "max_tokens": 1024}
-EVIDENCE_COVER = 0.6
-"""Share of a quoted evidence text that the longest common substring with a premise must cover."""
+PARAMETERS: Mapping[str, Any] = {"temperature": 0, "top_p": 1, "max_tokens": 1024}
+"""Paper 004, appendix C.2, and the published configuration."""
+REPORT_MAX_TOKENS = 3072
+REPORT_MOST = 24
+"""Hypotheses in one call with `batch="report"`; an answer of so many fits into REPORT_MAX_TOKENS."""
 
-_DIRECTIONS = (("A", "B"), ("B", "A"))
-_STATUSES = ("entailment", "neutral", "contradiction", "not_entailment")
-_ENTAILED = frozenset({"entailment", "entailed", "yes", "true"})
-_NOT_ENTAILED = frozenset({"not entailment", "not entailed", "neutral", "contradiction", "no", "false"})
-_EMPTY = frozenset({"", "null", "none", "~", "[]", "n/a"})
-_FENCE = re.compile(r"```[a-zA-Z]*\s*\n(.*?)```", re.DOTALL)
-_KEY = re.compile(r"^\s*[\"']?(phrase|evidence|status)[\"']?\s*:\s?(.*)$", re.IGNORECASE)
-_DASHES = re.compile(r"[\u2010-\u2015\u2212]")
+_NOTHING_TO_QUOTE = Verdict("not_entailment", (), "the other report is empty")
 
 
 @dataclass(frozen=True, slots=True)
-class FewShot:
-    """One worked question: the report, the hypothesis, the sentences that decide it, and the verdict."""
-
-    reference: tuple[str, ...]
-    phrase: str
-    evidence: tuple[str, ...]
-    status: Status
-
-
-def load_few_shots(path: Path | str = DEFAULT_FEW_SHOTS) -> list[FewShot]:
-    """Read examples in the published bidirectional layout: one shot a sentence of A given B, then of B given A.
-
-    Raises:
-        InputError: the file cannot be read, or names the field that is wrong.
-    """
-    try:
-        examples = json.loads(read_text(path))
-    except json.JSONDecodeError as error:
-        raise InputError(f"not JSON: {error.msg}", file=path, line=error.lineno) from None
-    if not isinstance(examples, list) or not examples:
-        raise InputError("expected a list of at least one example", file=path)
-    return [shot for index, example in enumerate(examples) for shot in _shots(example, path, index)]
-
-
-def _shots(example: Any, path: Path | str, index: int) -> list[FewShot]:
-    shots = []
-    for own, other in _DIRECTIONS:
-        field = f"[{index}].input.phrases_{other}"
-        try:
-            reference = tuple(map(str, example["input"][f"phrases_{other}"]))
-            field = f"[{index}].output.phrases_{own}_evidenced"
-            for item in example["output"][f"phrases_{own}_evidenced"]:
-                if item["status"] not in _STATUSES:
-                    raise InputError(
-                        f"expected one of {', '.join(_STATUSES)}, found '{item['status']}'", file=path, field=field
-                    )
-                status: Status = "entailment" if item["status"] == "entailment" else "not_entailment"
-                shots.append(FewShot(reference, str(item["phrase"]), tuple(map(str, item["evidence"])), status))
-        except (KeyError, TypeError):
-            raise InputError(
-                "missing or of another kind than in the published layout", file=path, field=field
-            ) from None
-    return shots
-
-
-def _yaml(value: Mapping[str, Any]) -> str:
-    import yaml
-
-    return yaml.safe_dump(dict(value), sort_keys=False, allow_unicode=True, width=10_000)
-
-
-def prompt_prefix(few_shots: Sequence[FewShot]) -> tuple[Message, ...]:
-    """The constant part of every prompt: the system message, then a user and an assistant message a shot."""
-    messages: list[Message] = [("system", SYSTEM_MESSAGE)]
-    for shot in few_shots:
-        answer = {"phrase": shot.phrase, "evidence": list(shot.evidence), "status": shot.status}
-        messages += [("user", query(shot.reference, shot.phrase)), ("assistant", _yaml(answer))]
-    return tuple(messages)
-
-
-def query(reference: Sequence[str], hypothesis: str) -> str:
-    """A question as the user message of the protocol (paper 004, listing 5)."""
-    return _yaml({"reference": list(reference), "hypothesis": hypothesis})
-
-
-def parse_answer(text: str, premises: Sequence[str]) -> tuple[Verdict, int]:
-    """Read a model's answer, strict on meaning and lenient on form.
+class JudgePrompt:
+    """What is shown before every question, and where it comes from.
 
     Args:
-        text: YAML or JSON with `evidence` and `status`, fenced or not.
-        premises: the sentences that evidence may quote.
-
-    Returns:
-        The verdict, and how many evidence texts matched no premise and were dropped.
-
-    Raises:
-        ValueError: no status, an unknown one, or an entailment without evidence among the premises.
+        examples: worked questions.
+        system: the system message.
+        answer_format: yaml, or JSON held to a schema.
+        batch: one hypothesis a call, or all of a report.
+        examples_from: what the results say of the examples' origin.
+        system_from: what they say of the system message's.
     """
-    fields = _fields(text)
-    word = " ".join(re.split(r"[\s_-]+", str(fields.get("status", "")).strip(" .*\"'").lower()))
-    if word not in _ENTAILED | _NOT_ENTAILED:
-        found = f"found '{word}'" if word else "found none"
-        raise ValueError(f"status must be {' or '.join(get_args(Status))}, {found}")
-    matches = [_match(quoted, premises) for quoted in _listed(fields.get("evidence"))]
-    evidence = tuple(sorted({match for match in matches if match is not None}))
-    dropped = matches.count(None)
-    if word in _NOT_ENTAILED:
-        return Verdict("not_entailment", evidence), dropped
-    if not evidence:
-        raise ValueError("entailment needs evidence: quote at least one sentence of the reference word for word")
-    return Verdict("entailment", evidence), dropped
+
+    examples: Sequence[Example]
+    system: str = SYSTEM_MESSAGE
+    answer_format: AnswerFormat = "yaml"
+    batch: Batch = "sentence"
+    examples_from: str = "default examples (not the published ones)"
+    system_from: str = "paper 004, listing 3"
 
 
-def _fields(text: str) -> dict[str, Any]:
-    import yaml
+@dataclass(slots=True)
+class _ReportCall:
+    """Hypotheses of one report that are asked together, and what has been answered so far."""
 
-    fenced = _FENCE.search(text)
-    body = (fenced[1] if fenced else text.replace("```", "")).strip()
-    try:
-        # The base loader keeps every scalar as it is written, so No and True stay words.
-        value = yaml.load(body, Loader=yaml.BaseLoader)
-    except yaml.YAMLError:
-        value = None
-    if isinstance(value, str) and " ".join(value.split()).strip(".").lower() in _ENTAILED | _NOT_ENTAILED | {
-        "not_entailment"
-    }:
-        return {"status": value}
-    if isinstance(value, dict):
-        fields = {str(key).strip().lower(): item for key, item in value.items()}
-        evidence = fields.get("evidence", [])
-        if "status" in fields and (
-            isinstance(evidence, str)
-            or (isinstance(evidence, list) and all(isinstance(item, str) for item in evidence))
-        ):
-            return fields
-    return _fields_by_line(body)
+    premises: tuple[str, ...]
+    hypotheses: Sequence[str]
+    found: dict[int, tuple[Verdict, int]] = field(default_factory=dict)
 
+    def parse(self, text: str) -> int:
+        """Keep what can be used of an answer; how many hypotheses are answered.
 
-def _fields_by_line(body: str) -> dict[str, Any]:
-    """Read `key: value` lines and list items when the whole is no YAML, as with a colon inside a sentence."""
-    fields: dict[str, Any] = {}
-    current = ""
-    for line in body.splitlines():
-        if match := _KEY.match(line):
-            current = match[1].lower()
-            value = match[2].strip().strip(",")
-            fields[current] = [_unquoted(value)] if current == "evidence" and value.lower() not in _EMPTY else value
-            if current == "evidence" and value.lower() in _EMPTY:
-                fields[current] = []
-        elif current == "evidence" and line.strip(" ,[]"):
-            item = line.strip().strip(",")
-            if item.startswith("- "):
-                fields[current].append(_unquoted(item[2:]))
-            elif fields[current]:
-                fields[current][-1] += f" {item}"
-    return fields
-
-
-def _unquoted(text: str) -> str:
-    text = text.strip()
-    return text[1:-1] if len(text) > 1 and text[0] == text[-1] and text[0] in "\"'" else text
-
-
-def _listed(evidence: Any) -> list[str]:
-    texts = evidence if isinstance(evidence, list) else [evidence or ""]
-    return [text for item in texts if (text := str(item).strip()).lower() not in _EMPTY]
-
-
-def _normalised(text: str) -> str:
-    text = " ".join(_DASHES.sub("-", text).lower().split())
-    return text[:-1].rstrip() if text[-1:] in tuple(".,;:!?") else text
-
-
-def _match(quoted: str, premises: Sequence[str]) -> int | None:
-    """The first premise that a quotation means: verbatim, then normalised, then by the longest common substring."""
-    if quoted in premises:
-        return list(premises).index(quoted)
-    wanted, known = _normalised(quoted), [_normalised(premise) for premise in premises]
-    if wanted in known:
-        return known.index(wanted)
-    best, best_size = None, 0
-    for index, premise in enumerate(known):
-        size = SequenceMatcher(None, wanted, premise, autojunk=False).find_longest_match().size
-        if size > best_size:
-            best, best_size = index, size
-    return best if wanted and best_size >= EVIDENCE_COVER * len(wanted) else None
+        Raises:
+            ValueError: what is still missing or wrong.
+        """
+        answer = parse_report_answer(text, self.premises, self.hypotheses)
+        self.found |= answer.verdicts
+        if len(self.found) < len(self.hypotheses):
+            raise ValueError("; ".join(answer.faults))
+        return len(self.found)
 
 
 class LLMJudge:
-    """A chat model as judge, asked exactly as in the paper (paper 004, appendix C.2)."""
+    """A chat model as judge, asked exactly as in the paper (paper 004, appendix C.2), or a whole report at a time."""
 
-    def __init__(
-        self, name: str, client: ChatClient, few_shots: Sequence[FewShot], *, few_shots_from: str = "default"
-    ) -> None:
-        """Take the judge's name as it stands in results, the client to ask through, and the worked examples."""
-        self.name, self.client = name, client
-        self._prefix = prompt_prefix(few_shots)
-        self._few_shots, self._few_shots_from = len(few_shots), few_shots_from
+    def __init__(self, name: str, client: ChatClient, prompt: JudgePrompt) -> None:
+        """Take the judge's name as it stands in results, the client to ask through, and what it is shown."""
+        self.name, self.client, self.prompt = name, client, prompt
+        self._prefix = Prefix(few_shot_messages(prompt.examples, prompt.system, prompt.answer_format, prompt.batch))
         self._counts: Counter[str] = Counter()
 
+    @property
+    def batch(self) -> Batch:
+        """How many hypotheses a call holds."""
+        return self.prompt.batch
+
     def judge(self, questions: Sequence[Question]) -> list[Verdict | Failure]:
-        """One answer a question, in order; equal questions are asked once.
+        """One answer a question, in order; equal questions are asked once, those with the same premises together.
 
         Raises:
             RunFailed: the server refuses the key or the model, or cannot be reached.
         """
-        unique = list(dict.fromkeys(questions))
-        answered = [q for q in unique if q.premises]
-        verdicts: dict[Question, Verdict | Failure] = {
-            q: Verdict("not_entailment", (), "the other report is empty") for q in unique if not q.premises
-        }
-        asks: list[Ask[Verdict]] = [self._ask(question) for question in answered]
-        answers = self.client.ask_all(asks)
-        verdicts.update(zip(answered, answers, strict=True))
+        by_premises: dict[tuple[str, ...], dict[str, None]] = {}
+        for question in questions:
+            by_premises.setdefault(question.premises, {})[question.hypothesis] = None
+        nothing = by_premises.pop((), {})
+        ask = self._ask_sentences if self.batch == "sentence" else self._ask_reports
+        verdicts = dict.fromkeys((Question((), one) for one in nothing), _NOTHING_TO_QUOTE) | ask(by_premises)
         return [verdicts[question] for question in questions]
 
-    def _ask(self, question: Question) -> Ask[Verdict]:
+    def _ask_sentences(self, by_premises: Mapping[tuple[str, ...], Iterable[str]]) -> dict[Question, Verdict | Failure]:
+        questions = [Question(premises, one) for premises, group in by_premises.items() for one in group]
+        answers = self.client.ask_all([self._sentence(question) for question in questions])
+        return dict(zip(questions, answers, strict=True))
+
+    def _sentence(self, question: Question) -> Ask[Verdict]:
         def parse(text: str) -> Verdict:
             verdict, dropped = parse_answer(text, question.premises)
             self._counts["evidence_dropped"] += dropped
             return verdict
 
-        return Ask((*self._prefix, ("user", query(question.premises, question.hypothesis))), parse)
+        content = query(question.premises, question.hypothesis)
+        schema = answer_schema(question.premises, question.hypothesis) if self._constrained else None
+        return Ask((("user", content),), parse, prefix=self._prefix, schema=schema)
+
+    def _ask_reports(self, by_premises: Mapping[tuple[str, ...], Iterable[str]]) -> dict[Question, Verdict | Failure]:
+        """Ask report by report; what stays open after the repairs of its report is asked once more, on its own."""
+        together = [
+            _ReportCall(premises, hypotheses[start : start + REPORT_MOST])
+            for premises, hypotheses in ((premises, list(group)) for premises, group in by_premises.items())
+            for start in range(0, len(hypotheses), REPORT_MOST)
+        ]
+        verdicts = self._settle(together)
+        alone = [
+            _ReportCall(call.premises, [hypothesis])
+            for call in together
+            if len(call.hypotheses) > 1
+            for index, hypothesis in enumerate(call.hypotheses)
+            if index not in call.found
+        ]
+        return verdicts | self._settle(alone)
+
+    def _settle(self, calls: Sequence[_ReportCall]) -> dict[Question, Verdict | Failure]:
+        verdicts: dict[Question, Verdict | Failure] = {}
+        outcomes = self.client.ask_all([self._report(call) for call in calls])
+        for call, outcome in zip(calls, outcomes, strict=True):
+            open_end = outcome if isinstance(outcome, Failure) else Failure("not answered")
+            for index, hypothesis in enumerate(call.hypotheses):
+                verdict, dropped = call.found.get(index, (open_end, 0))
+                verdicts[Question(call.premises, hypothesis)] = verdict
+                self._counts["evidence_dropped"] += dropped
+        return verdicts
+
+    def _report(self, call: _ReportCall) -> Ask[int]:
+        content = report_query(call.premises, call.hypotheses)
+        schema = report_schema(call.premises, call.hypotheses) if self._constrained else None
+        return Ask((("user", content),), call.parse, prefix=self._prefix, schema=schema)
+
+    @property
+    def _constrained(self) -> bool:
+        return self.prompt.answer_format == "schema"
+
+    def one_by_one(self) -> LLMJudge:
+        """The same judge with one hypothesis a call, to measure what asking for a report at a time changes."""
+        return LLMJudge(self.name, self.client, replace(self.prompt, batch="sentence"))
 
     def describe(self) -> dict[str, Any]:
-        """Name, model parameters, the hash of the constant prompt, and whose examples it shows."""
-        prompt = json.dumps(self._prefix, ensure_ascii=False)
+        """Name, model parameters, the hash of the constant prompt, and whose words and examples it shows."""
         return {
             "name": self.name,
             **self.client.identity,
-            "prompt_sha256": hashlib.sha256(prompt.encode()).hexdigest(),
-            "few_shots": self._few_shots,
-            "few_shots_from": self._few_shots_from,
+            "format": self.prompt.answer_format,
+            "batch": self.prompt.batch,
+            "prompt_sha256": self._prefix.sha256,
+            "system_from": self.prompt.system_from,
+            "few_shots": len(self.prompt.examples),
+            "few_shots_from": self.prompt.examples_from,
         }
 
     def account(self) -> dict[str, int]:
         """The client's ledger, and the quotations that matched no premise."""
         return {**self.client.ledger.as_dict(), "evidence_dropped": self._counts["evidence_dropped"]}
 
+    def close(self) -> None:
+        """Give back connections and the answers' file."""
+        self.client.close()
+
 
 def load_llm_judge(
     name: str,
     *,
     base_url: str | None = None,
-    model_args: Mapping[str, str] | None = None,
+    judge_args: Mapping[str, str] | None = None,
+    few_shots: Path | None = None,
+    system: Path | None = None,
+    answer_format: AnswerFormat = "yaml",
+    batch: Batch = "sentence",
+    concurrency: int | None = None,
     cache: Path | None = None,
 ) -> LLMJudge:
-    """Make the paper's judge from "PROVIDER:MODEL"; the arguments are those of `radfact.entailment.load_judge`.
+    """Make the paper's judge; the arguments are those of `radfact.entailment.load_judge`.
 
     Raises:
         InputError: an unknown provider, a missing package or key, or an option that does not fit.
     """
-    arguments = PARAMETERS | split_model_args(model_args)
-    few_shots_path = arguments.pop("few_shots", None)
-    concurrency = arguments.pop("concurrency", 16)
-    if not isinstance(concurrency, int) or concurrency < 1:
-        raise InputError(
-            f"expected a whole number of at least 1, found '{concurrency}'", field="model_args.concurrency"
-        )
-    shots = load_few_shots(few_shots_path or DEFAULT_FEW_SHOTS)
-    source = "default examples (not the published ones)" if few_shots_path is None else Path(few_shots_path).name
-    model = load_chat_model(name, base_url=base_url, **arguments)
-    identity = {"model": name, "base_url": base_url, "parameters": arguments}
-    client = ChatClient(model, identity, concurrency=concurrency, cache=None if cache is None else AnswerCache(cache))
-    return LLMJudge(name, client, shots, few_shots_from=source)
+    for option, value, choices in (
+        ("answer_format", answer_format, get_args(AnswerFormat)),
+        ("batch", batch, get_args(Batch)),
+    ):
+        if value not in choices:
+            raise InputError(f"expected {' or '.join(choices)}, found '{value}'", field=option)
+    longest = {"max_tokens": REPORT_MAX_TOKENS} if batch == "report" else {}
+    parameters = {**PARAMETERS, **longest, **split_model_args(judge_args)}
+    prompt = JudgePrompt(load_few_shots(few_shots or DEFAULT_FEW_SHOTS), answer_format=answer_format, batch=batch)
+    if few_shots is not None:
+        prompt = replace(prompt, examples_from=Path(few_shots).name)
+    if system is not None:
+        prompt = replace(prompt, system=_system_message(system), system_from=Path(system).name)
+    client = connect(name, base_url=base_url, parameters=parameters, concurrency=concurrency, cache=cache)
+    return LLMJudge(name, client, prompt)
+
+
+def _system_message(path: Path) -> str:
+    """The file as it is, its last line end included, as the published implementation reads its own."""
+    text = read_text(path)
+    if not text.strip():
+        raise InputError("expected a system message, found nothing", file=path)
+    return text

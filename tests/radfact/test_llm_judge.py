@@ -9,11 +9,9 @@ from typing import Any
 import pytest
 import yaml
 from chat_server import Reply, last
-from hypothesis import given
-from hypothesis import strategies as st
 
 from radfact.entailment import Failure, Judge, Question, Verdict, load_judge
-from radfact.entailment.llm import SYSTEM_MESSAGE, FewShot, load_few_shots, parse_answer, prompt_prefix
+from radfact.entailment.prompt import SYSTEM_MESSAGE, few_shot_messages, load_few_shots
 from radfact.errors import InputError
 
 SHARED = Path(__file__).resolve().parents[2].parent / "shared"
@@ -27,10 +25,6 @@ def yes(body: dict[str, Any], _: int) -> Reply:
     asked = yaml.safe_load(last(body))
     answer = {"phrase": asked["hypothesis"], "evidence": asked["reference"][:1], "status": "entailment"}
     return 200, {}, yaml.safe_dump(answer, sort_keys=False)
-
-
-def answer(text: str) -> Verdict:
-    return parse_answer(text, PREMISES)[0]
 
 
 @pytest.mark.skipif(not PAPER.exists(), reason="the paper's text is not here")
@@ -102,110 +96,6 @@ def test_a_run_taken_up_again_asks_nothing(serve: Any, tmp_path: Path) -> None:
     assert (len(server.requests), again.account()["cached"]) == (5, 5)
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "phrase: x\nevidence:\n- The heart is enlarged.\nstatus: entailment",
-        "```yaml\nphrase: x\nevidence:\n- The heart is enlarged.\nstatus: entailment\n```",
-        "Here it is:\n```\nevidence:\n- The heart is enlarged.\nstatus: entailment\n```\nHope that helps.",
-        '{"phrase": "x", "evidence": ["The heart is enlarged."], "status": "entailment"}',
-        "phrase: Heart: enlarged: yes\nevidence:\n- The heart is enlarged.\nstatus: entailment",
-        "phrase: x\nevidence: The heart is enlarged.\nstatus: entailment",
-        'phrase: x\nevidence:\n  - "the heart is  enlarged"\nstatus: Entailment',
-        "phrase: x\nevidence:\n- THE HEART IS ENLARGED!\nstatus: entailment",
-        "phrase: x\nevidence:\n- heart is enlarged\nstatus: entailment",
-        "phrase: Yes\nevidence:\n- The heart is enlarged.\nstatus: Yes",
-        "phrase: x\nevidence:\n- The heart is enlarged.\nstatus: True",
-    ],
-    ids=["yaml", "fence", "talk", "json", "colon", "scalar", "quoted", "case", "part", "yes", "true"],
-)
-def test_one_meaning_in_many_forms(text: str) -> None:
-    assert answer(text) == Verdict("entailment", (0,))
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "phrase: x\nevidence: []\nstatus: not_entailment",
-        "phrase: x\nevidence: null\nstatus: not_entailment",
-        "phrase: x\nevidence:\nstatus: not entailment",
-        "phrase: No\nevidence: none\nstatus: No",
-        "phrase: x: y: z\nevidence: []\nstatus: neutral",
-        "not_entailment",
-        "No",
-    ],
-)
-def test_not_entailed_in_many_forms(text: str) -> None:
-    assert answer(text) == Verdict("not_entailment")
-
-
-def test_a_contradiction_keeps_its_evidence() -> None:
-    assert answer("evidence:\n- No pneumothorax.\nstatus: contradiction") == Verdict("not_entailment", (2,))
-
-
-def test_a_colon_inside_evidence_does_not_break_the_answer() -> None:
-    verdict, _ = parse_answer(
-        "phrase: Lungs clear\nevidence:\n- Lungs: clear.\nstatus: entailment", ("Heart: big.", "Lungs: clear.")
-    )
-    assert verdict == Verdict("entailment", (1,))
-
-
-def test_evidence_that_is_no_premise_is_dropped_and_counted() -> None:
-    text = "evidence:\n- The heart is enlarged.\n- Fracture of the sixth rib.\nstatus: entailment"
-    assert parse_answer(text, PREMISES) == (Verdict("entailment", (0,)), 1)
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "evidence:\n- Fracture of the sixth rib.\nstatus: entailment",
-        "evidence: []\nstatus: entailment",
-        "Yes",
-        "evidence:\n- The heart is enlarged.\nstatus: maybe",
-        "evidence:\n- The heart is enlarged.",
-        "",
-    ],
-)
-def test_meaningless_answers_are_rejected(text: str) -> None:
-    with pytest.raises(ValueError, match=r"status|evidence"):
-        answer(text)
-
-
-def test_evidence_that_stands_twice_is_its_first_occurrence() -> None:
-    verdict, _ = parse_answer("evidence:\n- A b.\nstatus: entailment", ("C d.", "A b.", "A b."))
-    assert verdict.evidence == (1,)
-
-
-@pytest.mark.parametrize(("quoted", "found"), [("Small left pleural fluid", True), ("left-sided collapse", False)])
-def test_long_common_substrings_count_as_quotation(quoted: str, found: bool) -> None:
-    # "small left pleural " is 19 of 24 characters; "left" 4 of 19: above and below the 60 % of the specification.
-    text = f"evidence:\n- {quoted}\nstatus: contradiction"
-    assert bool(answer(text).evidence) is found
-
-
-sentences = st.text(st.characters(codec="utf-8", exclude_categories=["C", "Z"]), min_size=1, max_size=30).map(
-    # Words such as "none" mean that there is no evidence, so a sentence needs something of its own.
-    lambda text: f"Finding {text} seen"
-)
-
-
-@given(premises=st.lists(sentences, min_size=1, max_size=4, unique=True), data=st.data())
-def test_what_the_protocol_writes_it_reads(premises: list[str], data: st.DataObject) -> None:
-    index = data.draw(st.integers(0, len(premises) - 1))
-    shot = FewShot(tuple(premises), "x", (premises[index],), "entailment")
-    _, _, (_, written) = prompt_prefix([shot])
-    assert parse_answer(written, premises) == (Verdict("entailment", (index,)), 0)
-
-
-@given(st.text(max_size=200))
-def test_any_text_is_an_answer_or_a_value_error(text: str) -> None:
-    try:
-        verdict = answer(text)
-    except ValueError:
-        return
-    assert verdict.status == "not_entailment" or verdict.evidence
-
-
 def test_default_examples_are_ten_reports_with_evidence_for_every_entailment() -> None:
     shots = load_few_shots()
     reports = json.loads((Path(load_few_shots.__code__.co_filename).parent / "few_shots.json").read_text())
@@ -218,7 +108,7 @@ def test_default_examples_are_ten_reports_with_evidence_for_every_entailment() -
 def test_the_published_file_gives_67_shots_19_entailed() -> None:
     shots = load_few_shots(PUBLISHED)
     assert (len(shots), sum(shot.status == "entailment" for shot in shots)) == (67, 19)
-    assert len(prompt_prefix(shots)) == 135
+    assert len(few_shot_messages(shots, SYSTEM_MESSAGE, "yaml", "sentence")) == 135
 
 
 @pytest.mark.skipif(not PUBLISHED.exists(), reason="the published few-shot file is not here")
@@ -258,12 +148,12 @@ def test_own_examples_change_the_prompt_hash_and_are_named(serve: Any, tmp_path:
     }
     own.write_text(json.dumps([example]))
     default = load_judge("openai:m", base_url=server.base_url).describe()
-    other = load_judge("openai:m", base_url=server.base_url, model_args={"few_shots": str(own)}).describe()
+    other = load_judge("openai:m", base_url=server.base_url, few_shots=own).describe()
     assert default["prompt_sha256"] != other["prompt_sha256"]
     assert (other["few_shots"], other["few_shots_from"]) == (1, "mine.json")
 
 
 @pytest.mark.parametrize("name", ["ofline", "gpt-4o", "openai:", ":m", ""])
 def test_an_unknown_judge_says_what_would_be_right(name: str) -> None:
-    with pytest.raises(InputError, match="use offline, or PROVIDER:MODEL"):
+    with pytest.raises(InputError, match="use offline, PROVIDER:MODEL"):
         load_judge(name)

@@ -1,0 +1,92 @@
+"""Data as text for a model to read, and a model's text as data: YAML or JSON, fenced or not."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from typing import Any
+
+EMPTY_WORDS = frozenset({"", "null", "none", "~", "[]", "{}", "n/a", "''", '""'})
+"""What models write, in lower case, where there is nothing to write."""
+
+_FENCE = re.compile(r"```[\w-]*[ \t]*\n(.*?)(?:```|\Z)", re.DOTALL)
+_BULLET = re.compile(r"^(?:[-*•]|\d+[.)])\s+(.*)$")
+_END_OF_THOUGHT = "</think>"
+
+
+def dump_yaml(value: Any) -> str:
+    """Exactly what `yaml.safe_dump(value, sort_keys=False)` gives, mostly by the faster C library.
+
+    The published implementation writes its prompts so: lines fold at 80 columns, other than ASCII is escaped.
+
+    Args:
+        value: mappings and lists of texts.
+    """
+    import yaml
+
+    if getattr(yaml, "__with_libyaml__", False) and _is_plain(value):
+        return str(yaml.dump(value, Dumper=yaml.CSafeDumper, sort_keys=False))
+    return str(yaml.safe_dump(value, sort_keys=False))
+
+
+def _is_plain(value: Any) -> bool:
+    """Whether all texts are of printable ASCII; the C library folds escaped texts at other places."""
+    if isinstance(value, str):
+        return value.isascii() and value.isprintable()
+    if isinstance(value, dict):
+        return all(_is_plain(item) for item in value.values())
+    return all(_is_plain(item) for item in value) if isinstance(value, list) else True
+
+
+def bodies(text: str) -> Iterator[str]:
+    """Where in an answer its data may stand, best first: in fences, then all that is said after thinking aloud."""
+    text = text.rpartition(_END_OF_THOUGHT)[2]
+    for fenced in _FENCE.findall(text):
+        yield fenced.strip()
+    yield text.replace("```", "").strip()
+
+
+def read_data(body: str) -> Any:
+    """JSON or YAML as mappings, lists and texts; None if it is neither.
+
+    Scalars of YAML stay as they are written, so that No and True stay words.
+    """
+    import yaml
+
+    try:
+        if body[:1] in ("{", "["):
+            try:
+                return json.loads(body)
+            except json.JSONDecodeError:
+                pass  # YAML's flow style is more tolerant, for example of a comma at the end.
+        return yaml.load(body, Loader=getattr(yaml, "CBaseLoader", yaml.BaseLoader))
+    except (yaml.YAMLError, ValueError, RecursionError):
+        return None
+
+
+def read_list(lines: list[str]) -> list[str]:
+    """The texts of a list that is no YAML as a whole, as with a colon inside a sentence.
+
+    Args:
+        lines: what follows the list's key, its own line first.
+    """
+    block = "\n".join(lines).strip()
+    if block.startswith("[") and isinstance(data := read_data(block[: block.rfind("]") + 1]), list):
+        return [text for item in data if isinstance(item, str) and (text := item.strip())]
+    items: list[str] = []
+    for line in block.splitlines():
+        text = line.strip(" \t\r,[]{}")
+        if bullet := _BULLET.match(text):
+            items.append(bullet[1])
+        elif text[:1] in ('"', "'") or (text and not items):
+            items.append(text)
+        elif text:
+            items[-1] += f" {text}"
+    return [text for item in items if (text := unquoted(item)).lower() not in EMPTY_WORDS]
+
+
+def unquoted(text: str) -> str:
+    """A text without the pair of quotation marks around it."""
+    text = text.strip()
+    return text[1:-1] if len(text) > 1 and text[0] == text[-1] and text[0] in "\"'" else text
