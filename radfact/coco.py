@@ -105,14 +105,15 @@ class _Reader:
         self.path = path
         self.keys: dict[str, str] = {}
         self.images: dict[str, _Image] = {}
+        taken: set[str] = set()
         for index, image in enumerate(dataset.images):
-            if image.id in self.images or (image.sample_id or image.id) in self.keys.values():
+            key = image.sample_id or image.id
+            if image.id in self.images or key in taken:
                 raise InputError(
-                    f"'{image.sample_id or image.id}' stands twice; ids must be unique",
-                    file=dataset_path,
-                    field=f"images[{index}]",
+                    f"'{key}' stands twice; ids must be unique", file=dataset_path, field=f"images[{index}]"
                 )
-            self.images[image.id], self.keys[image.id] = image, image.sample_id or image.id
+            taken.add(key)
+            self.images[image.id], self.keys[image.id] = image, key
         self.categories = {category.id: category.name for category in dataset.categories}
 
     def reports(self, annotations: Sequence[_Annotation], field: str) -> dict[str, list[Sentence]]:

@@ -8,7 +8,7 @@ import importlib
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from radfact.entailment.judge import Judge, Question, Verdict
 from radfact.errors import Failure, InputError, RunFailed
@@ -30,6 +30,9 @@ from radfact.sample import (
 )
 from radfact.sentences.splitter import Splitter
 from radfact.stats import Summary, summarise
+
+if TYPE_CHECKING:
+    from radfact.entailment.callable import JudgeFunction
 
 Texts = Mapping[str, Sequence[str] | Failure]
 
@@ -76,7 +79,7 @@ class RadFact:
 
     def __init__(
         self,
-        judge: Judge | Callable[[Sequence[str], str], Any],
+        judge: Judge | JudgeFunction,
         *,
         compat: Compat = "paper",
         threshold: float = 0.5,
@@ -216,7 +219,7 @@ class RadFact:
             raise RunFailed(f"{len(failures)} of {asked} {noun} have no valid answer (first: {failures[0].reason})")
 
 
-def _as_judge(judge: object) -> Judge:
+def _as_judge(judge: Judge | JudgeFunction) -> Judge:
     if isinstance(judge, Judge):
         return judge
     if not callable(judge):

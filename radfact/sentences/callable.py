@@ -17,14 +17,14 @@ class CallableSplitter:
         self.name: str = name or str(getattr(function, "__qualname__", type(function).__name__))
 
     def split(self, narratives: Sequence[str]) -> list[list[str] | Failure]:
-        """The sentences of each narrative, in order; a ValueError of the function makes a Failure of its narrative."""
+        """The sentences of each narrative, in order; an exception leaves its narrative without any."""
         return [self._split(narrative) for narrative in narratives]
 
     def _split(self, narrative: str) -> list[str] | Failure:
         try:
             return list(self.function(narrative))
-        except ValueError as error:
-            return Failure(str(error) or type(error).__name__)
+        except Exception as error:
+            return Failure(f"{self.name}: {type(error).__name__}: {' '.join(str(error).split()):.300}")
 
     def describe(self) -> dict[str, Any]:
         """The name: what else a function depends on is not known."""

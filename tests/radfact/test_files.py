@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from radfact.errors import InputError
 from radfact.files import Pair, read_candidates_and_references, read_pairs
-from radfact.report import Box, Sentence
+from radfact.report import Box, Mask, Sentence
 
 PUBLISHED = Path(__file__).resolve().parents[2].parent / "shared" / "data" / "radfact"
 needs_published = pytest.mark.skipif(not PUBLISHED.is_dir(), reason="the published examples are not on this machine")
@@ -180,6 +180,62 @@ def test_every_id_without_a_counterpart_is_an_error(
         read_candidates_and_references(drafts, manifest)
     assert f"{len(alone)} {'candidate' if drafted - recorded else 'reference'}" in str(caught.value)
     assert ", ".join(alone[:5]) in str(caught.value)
+
+
+@pytest.fixture
+def one_of_three(tmp_path: Path) -> tuple[Path, Path]:
+    """Drafts of the middle one of three studies, whose references are sentences, sentences and a narrative."""
+    drafts = lines(tmp_path / "drafts.jsonl", {"sample_id": "b", "report": []})
+    manifest = lines(
+        tmp_path / "manifest.jsonl",
+        {"sample_id": "a", "grounded_findings": [{"text": "Mass."}]},
+        {"sample_id": "b", "grounded_findings": [{"text": "Mass."}]},
+        {"sample_id": "c", "findings": "A mass."},
+    )
+    return drafts, manifest
+
+
+def test_a_refused_study_without_a_draft_is_told_both_ways_out(one_of_three: tuple[Path, Path]) -> None:
+    with pytest.raises(InputError, match=r"2 references \(a, c\) .* --missing leave-out .* --missing empty"):
+        read_candidates_and_references(*one_of_three)
+
+
+def test_studies_without_a_draft_are_left_out_by_name(one_of_three: tuple[Path, Path]) -> None:
+    pairs = read_candidates_and_references(*one_of_three, missing="leave-out")
+    assert [pair.sample_id for pair in pairs] == ["b"]
+    assert (pairs.left_out, pairs.emptied, pairs.read, pairs.skipped) == (("a", "c"), (), 3, 0)
+
+
+def test_studies_without_a_draft_are_empty_reports_by_name(one_of_three: tuple[Path, Path]) -> None:
+    pairs = read_candidates_and_references(*one_of_three, missing="empty")
+    assert [(pair.sample_id, pair.candidate) for pair in pairs] == [("b", []), ("a", []), ("c", "")]
+    assert (pairs.left_out, pairs.emptied) == ((), ("a", "c"))
+
+
+def test_an_unknown_way_out_is_named(one_of_three: tuple[Path, Path]) -> None:
+    with pytest.raises(InputError, match="field 'missing': expected one of refuse, leave-out, empty, found 'ignore'"):
+        read_candidates_and_references(*one_of_three, missing="ignore")  # type: ignore[arg-type]
+
+
+def test_masks_and_boxes_on_the_prior_image_are_read(tmp_path: Path) -> None:
+    mask = {"size": [2, 2], "counts": [1, 3]}
+    report = [{"text": "Scar.", "boxes": [BOX], "masks": [mask], "prior_boxes": [BOX]}]
+    drafts = lines(tmp_path / "drafts.jsonl", {"sample_id": "a", "report": report})
+    manifest = lines(tmp_path / "manifest.jsonl", {"sample_id": "a", "grounded_findings": report})
+    (drafted,) = read_candidates_and_references(drafts, manifest)
+    (paired,) = read_pairs(document(tmp_path / "pairs.json", [example("a", prediction=report, target=report)]))
+    wanted = Sentence(text="Scar.", boxes=(Box(**BOX),), masks=(Mask(**mask),), prior_boxes=(Box(**BOX),))
+    assert drafted == paired == Pair("a", [wanted], [wanted])
+
+
+def test_a_broken_mask_of_a_draft_is_named(tmp_path: Path) -> None:
+    drafts = lines(
+        tmp_path / "drafts.jsonl",
+        {"sample_id": "a", "report": [{"text": "A."}, {"text": "B.", "masks": [{"size": [2, 2], "counts": "1"}]}]},
+    )
+    manifest = lines(tmp_path / "manifest.jsonl", {"sample_id": "a", "findings": "x"})
+    with pytest.raises(InputError, match=r"drafts\.jsonl, line 1, field 'report\[1\]\.masks\[0\]': field 'counts'"):
+        read_candidates_and_references(drafts, manifest)
 
 
 @pytest.mark.parametrize(

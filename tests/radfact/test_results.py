@@ -10,7 +10,8 @@ from radfact.entailment import Failure, Question, Verdict
 from radfact.jsonl import read_json, read_jsonl
 from radfact.report import Box, Mask, Sentence
 from radfact.results import write_results
-from radfact.score import FIGURES, RadFact, Result
+from radfact.sample import FIGURES
+from radfact.score import RadFact, Result
 
 
 class FirstPremise:

@@ -1,5 +1,7 @@
+import asyncio
 import math
 import sys
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from itertools import groupby
 from typing import Any
@@ -10,9 +12,10 @@ from hypothesis import strategies as st
 
 from radfact.entailment import Failure, Question, Verdict
 from radfact.errors import InputError, RunFailed
-from radfact.files import Pair
+from radfact.files import Pair, Pairs
 from radfact.report import Box, Report, Sentence
-from radfact.score import FIGURES, RadFact, SampleScore, SentenceScore
+from radfact.sample import FIGURES, SampleScore, SentenceScore
+from radfact.score import RadFact
 
 Answer = Verdict | Failure
 NO = Verdict("not_entailment")
@@ -193,6 +196,107 @@ def test_narratives_are_split_and_have_no_spatial_figures() -> None:
     assert all(result.figures[name].point is None for name in FIGURES if not name.startswith("logical"))
 
 
+class Semicolons:
+    """A splitter that remembers what it was given, and cannot split what says 'bad'."""
+
+    name = "semicolons"
+
+    def __init__(self) -> None:
+        self.calls: list[list[str]] = []
+
+    def split(self, narratives: Sequence[str]) -> list[list[str] | Failure]:
+        self.calls.append(list(narratives))
+        return [Failure("no JSON") if "bad" in one else one.split("; ") for one in narratives]
+
+    def describe(self) -> dict[str, Any]:
+        return {"name": self.name, "mark": ";"}
+
+    def account(self) -> dict[str, int]:
+        return {"calls": len(self.calls)}
+
+
+def test_all_narratives_are_split_in_one_call_each_once() -> None:
+    splitter = Semicolons()
+    RadFact(Oracle(verbatim), bootstrap=0, splitter=splitter).score(["a; b", "a", ""], ["a", "a; b", texts("c")])
+    assert splitter.calls == [["a; b", "a"]]
+
+
+def test_who_split_stands_in_the_result_with_what_it_cost() -> None:
+    result = RadFact(Oracle(verbatim), bootstrap=0, splitter=Semicolons()).score(["a"], ["a"])
+    assert result.splitter == {"name": "semicolons", "mark": ";"}
+    assert result.account == {"judge": {"calls": 1}, "splitter": {"calls": 1}}
+
+
+def test_where_nothing_is_split_there_is_no_splitter() -> None:
+    result = RadFact(Oracle(verbatim), bootstrap=0, splitter=Semicolons()).score([texts("a")], [texts("a")])
+    assert (result.splitter, list(result.account)) == (None, ["judge"])
+
+
+def test_narratives_are_split_offline_unless_somebody_else_is_named() -> None:
+    result = RadFact(Oracle(verbatim), bootstrap=0).score(["There is a nodule. No effusion."], ["No effusion."])
+    assert result.splitter is not None
+    assert result.splitter["name"] == "offline"
+    assert result.counts["candidate_sentences"] == 2
+
+
+@pytest.mark.parametrize("on_failure", ["drop", "not-entailed"])
+def test_a_narrative_that_cannot_be_split_leaves_its_sample_out_unjudged(on_failure: Any) -> None:
+    judge = Oracle(verbatim)
+    metric = RadFact(judge, bootstrap=0, splitter=Semicolons(), on_failure=on_failure)
+    result = metric.score(["bad", "a"], ["x; y", "a"])
+    left_out, kept = result.samples
+    assert left_out.failure == "the candidate report could not be split: no JSON"
+    assert (result.figures["logical_precision"].point, result.figures["logical_precision"].n) == (1.0, 1)
+    assert {question.hypothesis for question in judge.calls[0]} == {"a"}
+    assert (result.counts["left_out"], result.counts["failed_narratives"], kept.failure) == (1, 1, None)
+    assert [row.status for row in result.sentences if row.sample_id == "0"] == [None, None]
+
+
+def test_a_narrative_that_cannot_be_split_may_stop_the_run_before_anybody_judges() -> None:
+    judge = Oracle(verbatim)
+    with pytest.raises(RunFailed, match=r"1 of 2 narratives .* no JSON"):
+        RadFact(judge, splitter=Semicolons(), on_failure="stop").score(["bad"], ["a"])
+    assert judge.calls == []
+
+
+def test_a_splitter_that_loses_answers_stops_the_run() -> None:
+    class Lossy(Semicolons):
+        def split(self, narratives: Sequence[str]) -> list[list[str] | Failure]:
+            return super().split(narratives)[1:]
+
+    with pytest.raises(RunFailed, match="gave 1 answers to 2 narratives"):
+        RadFact(Oracle(verbatim), splitter=Lossy()).score(["a"], ["b"])
+
+
+def test_a_function_that_raises_cannot_split() -> None:
+    def fussy(_: str) -> list[str]:
+        raise ValueError("no verb")
+
+    result = RadFact(Oracle(verbatim), splitter=fussy).score(["a"], [texts("b")])
+    assert "fussy: ValueError: no verb" in str(result.samples[0].failure)
+
+
+def test_a_judge_may_be_a_function_of_premises_and_hypothesis() -> None:
+    result = RadFact(lambda premises, hypothesis: hypothesis in premises).score([texts("a", "b")], [texts("a")])
+    assert result.samples[0].figures["logical_precision"] == 0.5
+
+
+def test_what_is_neither_judge_nor_function_is_named() -> None:
+    with pytest.raises(InputError, match="field 'judge': expected a judge or a function, found str"):
+        RadFact("offline")  # type: ignore[arg-type]
+
+
+def test_references_without_a_candidate_are_samples_left_out() -> None:
+    pairs = Pairs((Pair("a", texts("x"), texts("x")),), read=3, left_out=("b", "c"))
+    result = RadFact(Oracle(verbatim)).score(pairs)
+    assert [(one.sample_id, one.failure) for one in result.samples] == [
+        ("a", None),
+        ("b", "no candidate report"),
+        ("c", "no candidate report"),
+    ]
+    assert (result.figures["logical_f1"].point, result.figures["logical_f1"].n, result.counts["left_out"]) == (1, 1, 2)
+
+
 def failing(question: Question) -> Answer:
     return Failure("no YAML") if question.hypothesis == "bad" else verbatim(question)
 
@@ -278,8 +382,68 @@ def test_the_samples_as_a_frame() -> None:
     assert frame.loc["x", "logical_f1"] == 1.0
 
 
+def test_the_sentences_as_a_frame() -> None:
+    pytest.importorskip("pandas")
+    frame = RadFact(Oracle(verbatim)).score([Pair("x", [located("a", LEFT)], texts("a", "b"))]).to_frame("sentences")
+    assert frame["text"].tolist() == ["a", "a", "b"]
+    assert frame.query("side == 'reference'")["status"].tolist() == ["entailment", "not_entailment"]
+
+
 def test_without_pandas_the_frame_says_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pandas", None)
     result = RadFact(judge=Oracle(verbatim)).score([texts("a")], [texts("a")])
     with pytest.raises(ImportError, match="pandas"):
         result.to_frame()
+
+
+def test_the_async_twin_gives_the_same_result() -> None:
+    metric = RadFact(Oracle(verbatim))
+    pairs = [Pair("1", texts("a", "b"), texts("a"))]
+    assert asyncio.run(metric.ascore(pairs)).figures == metric.score(pairs).figures
+
+
+def test_the_async_twin_raises_what_the_other_raises() -> None:
+    with pytest.raises(InputError, match="1 candidates but 0 references"):
+        asyncio.run(RadFact(Oracle(verbatim)).ascore([texts("a")], []))
+
+
+class Held(Oracle):
+    """A judge that answers when it is let go."""
+
+    def __init__(self) -> None:
+        super().__init__(verbatim)
+        self.asked, self.free, self.done = threading.Event(), threading.Event(), threading.Event()
+
+    def judge(self, questions: Sequence[Question]) -> list[Answer]:
+        self.asked.set()
+        self.free.wait(10)
+        self.done.set()
+        return super().judge(questions)
+
+
+def test_the_async_twin_leaves_the_loop_free() -> None:
+    judge = Held()
+
+    async def both() -> float | None:
+        scoring = asyncio.create_task(RadFact(judge).ascore([texts("a")], [texts("a")]))
+        # The judge waits for what only a loop that goes on can do.
+        await asyncio.to_thread(judge.asked.wait, 10)
+        judge.free.set()
+        return (await scoring).figures["logical_f1"].point
+
+    assert asyncio.run(both()) == 1.0
+
+
+def test_cancelling_the_async_twin_stops_the_waiting() -> None:
+    judge = Held()
+
+    async def give_up() -> None:
+        scoring = asyncio.create_task(RadFact(judge).ascore([texts("a")], [texts("a")]))
+        await asyncio.to_thread(judge.asked.wait, 10)
+        scoring.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await scoring
+
+    asyncio.run(give_up())
+    assert not judge.done.is_set()
+    judge.free.set()

@@ -1,0 +1,159 @@
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from pycocotools import mask as coco
+
+from radfact.coco import read_coco
+from radfact.errors import InputError
+from radfact.files import read_candidates_and_references, read_pairs
+from radfact.regions import decode_mask
+from radfact.report import Box, Sentence
+
+IMAGES = [{"id": 1, "width": 200, "height": 100, "file_name": "a.png"}, {"id": 2, "width": 100, "height": 100}]
+CATEGORIES = [{"id": 7, "name": "Nodule"}, {"id": 8, "name": "Effusion"}]
+SQUARE = [10, 10, 30, 10, 30, 40, 10, 40]
+
+
+def dataset(*annotations: dict[str, Any], **changes: Any) -> dict[str, Any]:
+    return {"images": IMAGES, "annotations": list(annotations), "categories": CATEGORIES} | changes
+
+
+def on_first(**fields: Any) -> dict[str, Any]:
+    return {"image_id": 1, "category_id": 7} | fields
+
+
+def document(path: Path, value: Any) -> Path:
+    path.write_text(json.dumps(value))
+    return path
+
+
+def only(tmp_path: Path, *annotations: dict[str, Any]) -> Sentence:
+    """The one sentence of the first image."""
+    (sentence,) = read_coco(document(tmp_path / "coco.json", dataset(*annotations)))["1"]
+    return sentence
+
+
+def test_a_bbox_in_pixels_becomes_a_box_in_shares(tmp_path: Path) -> None:
+    sentence = only(tmp_path, on_first(bbox=[20, 10, 60, 40]))
+    assert sentence == Sentence(text="Nodule", boxes=(Box(x_min=0.1, y_min=0.1, x_max=0.4, y_max=0.5),))
+
+
+def test_annotations_of_one_category_are_one_sentence(tmp_path: Path) -> None:
+    sentence = only(tmp_path, on_first(bbox=[0, 0, 20, 20]), on_first(bbox=[100, 0, 20, 20]))
+    assert sentence.boxes is not None
+    assert len(sentence.boxes) == 2
+
+
+def test_a_caption_comes_before_the_name_of_the_category(tmp_path: Path) -> None:
+    assert only(tmp_path, on_first(caption=" Calcified nodule. ")) == Sentence(text="Calcified nodule.")
+
+
+def test_polygons_become_a_mask_and_come_before_the_bbox(tmp_path: Path) -> None:
+    sentence = only(tmp_path, on_first(segmentation=[SQUARE], bbox=[0, 0, 200, 100]))
+    assert sentence.boxes is None
+    assert sentence.masks is not None
+    wanted = np.zeros((100, 200), dtype=bool)
+    wanted[10:40, 10:30] = True
+    assert (decode_mask(sentence.masks[0]) == wanted).all()
+
+
+@pytest.mark.parametrize("packed", [True, False])
+def test_run_lengths_become_a_mask(packed: bool, tmp_path: Path) -> None:
+    pixels = np.zeros((100, 200), dtype=np.uint8)
+    pixels[:, :50] = 1
+    counts = coco.encode(np.asfortranarray(pixels))["counts"].decode() if packed else [0, 5000, 15000]
+    sentence = only(tmp_path, on_first(segmentation={"size": [100, 200], "counts": counts}))
+    assert sentence.masks is not None
+    assert (decode_mask(sentence.masks[0]) == pixels).all()
+
+
+def test_an_empty_segmentation_leaves_the_bbox(tmp_path: Path) -> None:
+    assert only(tmp_path, on_first(segmentation=[], bbox=[0, 0, 10, 10])).boxes is not None
+
+
+def test_an_image_without_annotations_has_an_empty_report(tmp_path: Path) -> None:
+    assert read_coco(document(tmp_path / "coco.json", dataset(on_first(bbox=[0, 0, 9, 9]))))["2"] == []
+
+
+def test_an_image_may_name_its_sample(tmp_path: Path) -> None:
+    images = [IMAGES[0] | {"sample_id": "study-a"}]
+    found = read_coco(document(tmp_path / "coco.json", dataset(on_first(), images=images)))
+    assert found == {"study-a": [Sentence(text="Nodule")]}
+
+
+def test_a_detector_s_box_is_cut_at_the_edge_of_its_image(tmp_path: Path) -> None:
+    sentence = only(tmp_path, on_first(bbox=[-0.4, 0, 200.8, 100.5]))
+    assert sentence.boxes == (Box(x_min=0, y_min=0, x_max=1, y_max=1),)
+
+
+def test_results_take_sizes_and_names_from_the_references(tmp_path: Path) -> None:
+    references = document(tmp_path / "gt.json", dataset(on_first(bbox=[0, 0, 100, 100])))
+    results = document(tmp_path / "dt.json", [on_first(bbox=[0, 0, 50, 100], score=0.9)])
+    first, second = read_candidates_and_references(results, references)
+    half, whole = (0.0, 0.0, 0.25, 1.0), (0.0, 0.0, 0.5, 1.0)
+    assert [one.boxes[0].as_tuple() for one in (*first.candidate, *first.reference)] == [half, whole]
+    assert (second.sample_id, second.candidate, second.reference) == ("2", [], [])
+
+
+def test_drafts_go_with_a_dataset(tmp_path: Path) -> None:
+    drafts = tmp_path / "drafts.jsonl"
+    drafts.write_text('{"sample_id": "1", "report": [{"text": "Nodule."}]}\n{"sample_id": "2", "report": []}\n')
+    references = document(tmp_path / "gt.json", dataset(on_first(bbox=[0, 0, 9, 9])))
+    pairs = read_candidates_and_references(drafts, references)
+    assert [(len(pair.candidate), len(pair.reference)) for pair in pairs] == [(1, 1), (0, 0)]
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        ({"annotations": []}, "field 'images': field required"),
+        (dataset(images=[{"id": 1, "width": 0, "height": 5}]), "field 'images[0].width': "),
+        (dataset(images=[IMAGES[0]] * 2), "field 'images[1]': '1' stands twice"),
+        (dataset(on_first(image_id=3)), "field 'annotations[0].image_id': no image has the id '3'"),
+        (dataset(on_first(category_id=3)), "field 'annotations[0].category_id': no category has the id '3'"),
+        (dataset({"image_id": 1}), "field 'annotations[0]': expected a caption or a category_id"),
+        (dataset(on_first(bbox=[1, 2, 3])), "field 'annotations[0].bbox': "),
+        (
+            dataset(on_first(), on_first(bbox=[150, 0, 60, 10])),
+            "field 'annotations[1].bbox': expected [x, y, width, height] in pixels within 200 x 100, found [150.0, 0.0",
+        ),
+        (dataset(on_first(bbox=[0, 0, -5, 10])), "field 'annotations[0].bbox': expected [x, y, width, height]"),
+        (
+            dataset(on_first(segmentation=[SQUARE, [1, 2, 3, 4]])),
+            "field 'annotations[0].segmentation[1]': expected [x1, y1, x2, y2, x3, y3, ...] in pixels",
+        ),
+        (dataset(on_first(segmentation=[5])), "field 'annotations[0].segmentation[0]': expected [x1, y1"),
+        (
+            dataset(on_first(segmentation={"size": [200, 100], "counts": [20000]})),
+            "field 'annotations[0].segmentation.size': expected the size of the image [100, 200] (height, width)",
+        ),
+        (
+            dataset(on_first(segmentation={"size": [100, 200], "counts": [5]})),
+            "field 'annotations[0].segmentation': field 'counts': the runs must be non-negative and sum to",
+        ),
+        (dataset(on_first(segmentation={"counts": [5]})), "field 'annotations[0].segmentation.size': field required"),
+        ([on_first(bbox=[0, 0, 1, 1])], "a list of results goes with one on the other side"),
+    ],
+)
+def test_a_fault_is_one_line_with_its_path(value: Any, message: str, tmp_path: Path) -> None:
+    path = document(tmp_path / "coco.json", value)
+    with pytest.raises(InputError) as caught:
+        read_coco(path)
+    assert str(caught.value).startswith(str(path))
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_fault_in_results_is_named_in_their_file(tmp_path: Path) -> None:
+    references = document(tmp_path / "gt.json", dataset())
+    results = document(tmp_path / "dt.json", [on_first(image_id=9)])
+    with pytest.raises(InputError, match=r"dt\.json, field '\[0\]\.image_id': no image has the id '9'"):
+        read_candidates_and_references(results, references)
+
+
+def test_a_dataset_as_a_file_of_pairs_is_told_where_it_goes(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="COCO files are given as --candidates and --references"):
+        read_pairs(document(tmp_path / "gt.json", dataset()))

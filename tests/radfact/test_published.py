@@ -1,0 +1,292 @@
+"""The figures in `paper` mode against a plain computation of their definition, and corner by corner."""
+
+import math
+import random
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pycocotools import mask as coco
+
+from radfact.entailment import Failure, Question, Verdict
+from radfact.files import Pair, read_pairs
+from radfact.report import Box, Mask, Sentence
+from radfact.sample import FIGURES
+from radfact.score import RadFact, Result
+
+PUBLISHED = Path(__file__).resolve().parents[2].parent / "shared" / "data" / "radfact"
+needs_published = pytest.mark.skipif(not PUBLISHED.is_dir(), reason="the published examples are not on this machine")
+
+Corners = tuple[float, float, float, float]
+KINDS = ("logical", "grounding", "spatial")
+NO = Verdict("not_entailment")
+
+
+class Dice:
+    """A judge whose answer is anything that is valid, and the same whenever the same is asked."""
+
+    name = "dice"
+
+    def __init__(self, seed: int) -> None:
+        self.seed = seed
+
+    def judge(self, questions: Sequence[Question]) -> list[Verdict | Failure]:
+        return [self.answer(question) for question in questions]
+
+    def answer(self, question: Question) -> Verdict:
+        draw = random.Random(f"{self.seed} {question}")
+        if draw.random() < 0.4:
+            return NO
+        premises = range(len(question.premises))
+        return Verdict("entailment", tuple(draw.choices(premises, k=draw.randint(1, 3))))
+
+    def describe(self) -> dict[str, Any]:
+        return {"name": self.name}
+
+    def account(self) -> dict[str, int]:
+        return {}
+
+
+# The definition, computed plainly: no code of the package, every mask painted, every replicate on its own.
+
+
+def plain_text(text: str) -> str:
+    return re.sub(r"[.:!?]$", "", re.sub("[-–—]", "", re.sub(r"\s+", " ", text.strip().lower())))
+
+
+def painted(sentences: Sequence[Sentence]) -> np.ndarray:
+    canvas = np.zeros((224, 224), dtype=bool)
+    for one in sentences:
+        for box in one.boxes or ():
+            x0, y0, x1, y1 = (np.array(box.as_tuple()) * 224).astype(int)
+            canvas[y0:y1, x0:x1] = True
+    return canvas
+
+
+def plain_direction(hypotheses: Sequence[Sentence], premises: Sequence[Sentence], judge: Dice) -> list[float]:
+    """Logical, grounding and spatial fraction of one direction."""
+    entailed = located = entailed_located = both = 0
+    texts = tuple(one.text for one in premises)
+    for one in hypotheses:
+        same = next(other for other in hypotheses if plain_text(other.text) == plain_text(one.text))
+        verdict = judge.answer(Question(texts, same.text)) if premises else NO
+        evidence = []
+        for named in verdict.evidence:
+            evidence.append(next(other for other in premises if plain_text(other.text) == plain_text(texts[named])))
+        is_entailed = verdict.status == "entailment"
+        entailed += is_entailed
+        located += one.boxes is not None
+        entailed_located += is_entailed and one.boxes is not None
+        if is_entailed and one.boxes and any(other.boxes for other in evidence):
+            mine, theirs = painted([one]), painted(evidence)
+            both += bool(mine.any() and (mine & theirs).sum() / mine.sum() > 0.5)
+    pairs = [(entailed, len(hypotheses)), (both, entailed_located), (both, located)]
+    return [above / below if below else math.nan for above, below in pairs]
+
+
+def plain_f1(precision: float, recall: float) -> float:
+    if math.isnan(precision) or math.isnan(recall):
+        return math.nan
+    return 2 * precision * recall / (precision + recall) if precision + recall else 0.0
+
+
+def plain_figures(rows: np.ndarray) -> list[float]:
+    """The nine figures of a set of (precisions, recalls) rows, in the order of `FIGURES`."""
+    means = []
+    for column in rows.T:
+        known = column[~np.isnan(column)]
+        means.append(known.mean() if known.size else math.nan)
+    return [value for p, r in zip(means[:3], means[3:], strict=True) for value in (p, r, plain_f1(p, r))]
+
+
+def assert_equal_to_the_definition(pairs: Sequence[Pair], judge: Dice, result: Result, replicates: int) -> None:
+    rows = np.array(
+        [
+            [*plain_direction(p.candidate, p.reference, judge), *plain_direction(p.reference, p.candidate, judge)]
+            for p in pairs
+        ]
+    )
+    for sample, row in zip(result.samples, rows, strict=True):
+        found = [sample.figures[name] for name in FIGURES]
+        assert found == pytest.approx(plain_figures(row[None]), abs=1e-9, nan_ok=True)
+    generator = np.random.default_rng(42)
+    drawn = [plain_figures(rows[generator.choice(len(rows), len(rows), replace=True)]) for _ in range(replicates)]
+    for name, point, column in zip(FIGURES, plain_figures(rows), np.array(drawn).T, strict=True):
+        figure, known = result.figures[name], column[~np.isnan(column)]
+        wanted = [point, *np.quantile(known, [0.025, 0.25, 0.5, 0.75, 0.975])] if known.size else [point] + [None] * 5
+        if math.isnan(point):
+            wanted = [None] * 6
+        found = [figure.point, figure.low, figure.q25, figure.median, figure.q75, figure.high]
+        assert found == pytest.approx(wanted, abs=1e-9)
+
+
+# Corners on the grid make shares of exactly one half likely, free ones make boxes thinner than a pixel.
+shares = st.integers(0, 8).map(lambda step: step / 8) | st.floats(0, 1)
+
+
+@st.composite
+def boxes(draw: st.DrawFn) -> Box:
+    (x0, x1), (y0, y1) = (sorted((draw(shares), draw(shares))) for _ in range(2))
+    return Box(x_min=x0, y_min=y0, x_max=x1, y_max=y1)
+
+
+sentences = st.builds(
+    Sentence,
+    text=st.sampled_from(["Nodule.", "nodule", "No-dule!", "Effusion", "Clear lungs.", "clear  lungs"]),
+    boxes=st.none() | st.lists(boxes(), max_size=3).map(tuple),
+)
+reports = st.lists(sentences, max_size=4)
+
+
+@settings(max_examples=60)
+@given(reports=st.lists(st.tuples(reports, reports), min_size=1, max_size=5), seed=st.integers(0, 99))
+def test_every_figure_is_the_definition_s(reports: list[tuple[list[Sentence], list[Sentence]]], seed: int) -> None:
+    pairs = [Pair(str(index), *both) for index, both in enumerate(reports)]
+    judge = Dice(seed)
+    assert_equal_to_the_definition(pairs, judge, RadFact(judge, bootstrap=12).score(pairs), 12)
+
+
+@needs_published
+def test_the_published_examples_have_the_figures_of_the_definition() -> None:
+    pairs, judge = read_pairs(PUBLISHED / "grounded_reporting_examples.json"), Dice(0)
+    assert_equal_to_the_definition(pairs, judge, RadFact(judge, bootstrap=100).score(pairs), 100)
+
+
+LEFT, RIGHT, WHOLE = (0.5, 0.0, 1.0, 1.0), (0.0, 0.0, 0.5, 1.0), (0.0, 0.0, 1.0, 1.0)
+Evidence = dict[str, tuple[int, ...]]
+
+
+def located(text: str, *corners: Corners) -> Sentence:
+    made = tuple(Box(x_min=a, y_min=b, x_max=c, y_max=d) for a, b, c, d in corners)
+    return Sentence(text=text, boxes=made or None)
+
+
+def masked(text: str, pixels: np.ndarray) -> Sentence:
+    encoded = coco.encode(np.asfortranarray(pixels, dtype=np.uint8))
+    return Sentence(text=text, masks=(Mask(size=pixels.shape, counts=encoded["counts"].decode()),))
+
+
+class Table(Dice):
+    """A judge that is told what is entailed by what."""
+
+    def __init__(self, evidence: Evidence) -> None:
+        self.evidence = evidence
+
+    def answer(self, question: Question) -> Verdict:
+        named = self.evidence.get(question.hypothesis)
+        return Verdict("entailment", named) if named else NO
+
+
+def figures(candidate: list[Sentence], reference: list[Sentence], entailed: Evidence, compat: Any) -> list[Any]:
+    """Precision and recall of each kind, None for no value, where `entailed` names the evidence of hypotheses."""
+    (sample,) = RadFact(Table(entailed), compat=compat, bootstrap=0).score([candidate], [reference]).samples
+    values = [sample.figures[f"{kind}_{part}"] for kind in KINDS for part in ("precision", "recall")]
+    return [None if math.isnan(value) else value for value in values]
+
+
+HALF_MASK = np.pad(np.ones((224, 112), dtype=bool), ((0, 0), (0, 112)))
+CORNERS: dict[str, tuple[list[Sentence], list[Sentence], Evidence, list[Any], list[Any]]] = {
+    # candidate, reference, entailed: evidence; figures in paper mode, in exact mode (logical, grounding, spatial: P, R)
+    "no candidate sentences": ([], [located("x", LEFT)], {}, *[[None, 0, None, None, None, 0]] * 2),
+    "no sentences at all": ([], [], {}, *[[None] * 6] * 2),
+    "no boxes anywhere": ([located("a")], [located("x")], {"a": (0,)}, *[[1, 0, None, None, None, None]] * 2),
+    "boxes in the candidate only": (
+        [located("a", LEFT)],
+        [located("x")],
+        {"a": (0,), "x": (0,)},
+        *[[1, 1, 0, None, 0, None]] * 2,
+    ),
+    "boxes in the reference only": (
+        [located("a")],
+        [located("x", LEFT)],
+        {"a": (0,), "x": (0,)},
+        *[[1, 1, None, 0, None, 0]] * 2,
+    ),
+    "evidence without boxes beside evidence that has some": (
+        [located("a", LEFT)],
+        [located("x"), located("y", LEFT)],
+        {"a": (0, 1)},
+        *[[1, 0, 1, None, 1, 0]] * 2,
+    ),
+    "several boxes against several evidences": (
+        [located("a", (0.0, 0.0, 0.25, 1.0), (0.75, 0.0, 1.0, 1.0))],
+        [located("x", (0.0, 0.0, 0.125, 1.0)), located("y", (0.75, 0.0, 0.9375, 1.0))],
+        {"a": (0, 1)},
+        *[[1, 0, 1, None, 1, 0]] * 2,
+    ),
+    "a box thinner than a pixel of the grid": (
+        [located("a", (0.5, 0.5, 0.501, 0.6))],
+        [located("x", WHOLE)],
+        {"a": (0,)},
+        [1, 0, 0, None, 0, 0],
+        [1, 0, 1, None, 1, 0],
+    ),
+    "evidence thinner than a pixel of the grid": (
+        [located("a", (0.5, 0.5, 0.501, 0.6))],
+        [located("x", (0.5, 0.5, 0.501, 0.6))],
+        {"a": (0,)},
+        [1, 0, 0, None, 0, 0],
+        [1, 0, 1, None, 1, 0],
+    ),
+    "a share of exactly one half": (
+        [located("a", WHOLE)],
+        [located("x", LEFT)],
+        {"a": (0,)},
+        [1, 0, 0, None, 0, 0],
+        [1, 0, 1, None, 1, 0],
+    ),
+    "a sentence that stands twice with different boxes": (
+        [located("a", LEFT), located("A.", RIGHT)],
+        [located("x", LEFT)],
+        {"a": (0,)},
+        *[[1, 0, 0.5, None, 0.5, 0]] * 2,
+    ),
+    "evidence that stands twice with different boxes": (
+        [located("a", LEFT)],
+        [located("x", RIGHT), located("X.", LEFT)],
+        {"a": (1,)},
+        [1, 0, 0, None, 0, 0],
+        [1, 0, 1, None, 1, 0],
+    ),
+    "a mask in the candidate and a box in the reference": (
+        [masked("a", HALF_MASK)],
+        [located("x", WHOLE)],
+        {"a": (0,), "x": (0,)},
+        [1, 1, 1, 0, 1, 0],
+        [1, 1, 1, 1, 1, 1],
+    ),
+    "a mask without a pixel": (
+        [masked("a", np.zeros((4, 4), dtype=bool))],
+        [located("x", WHOLE)],
+        {"a": (0,), "x": (0,)},
+        *[[1, 1, 0, 0, 0, 0]] * 2,
+    ),
+}
+
+
+@pytest.mark.parametrize("corner", CORNERS)
+@pytest.mark.parametrize("compat", ["paper", "exact"])
+def test_corner(corner: str, compat: str) -> None:
+    candidate, reference, entailed, paper, exact = CORNERS[corner]
+    assert figures(candidate, reference, entailed, compat) == (paper if compat == "paper" else exact)
+
+
+def test_an_f1_of_no_precision_and_no_recall_is_zero_in_the_sample_the_set_and_every_replicate() -> None:
+    result = RadFact(Table({}), bootstrap=10).score([[located("a")]], [[located("x")]])
+    figure = result.figures["logical_f1"]
+    assert [result.samples[0].figures["logical_f1"], figure.point, figure.median, figure.high] == [0, 0, 0, 0]
+
+
+def test_golden_figures_of_the_published_metric() -> None:
+    # Origin: what the published implementation's own test of its metric expects of four sentences a side with these
+    # boxes, the first three entailed by each other; the sentences here are ours.
+    small, near, far = (0.1, 0.1, 0.2, 0.2), (0.3, 0.3, 0.4, 0.4), (0.5, 0.5, 0.6, 0.6)
+    candidate = [located("a", small), located("b", near, far), located("c"), located("d")]
+    reference = [located("p", small), located("q", near), located("r", far), located("s")]
+    entailed = {"a": (0,), "b": (1,), "c": (2,), "p": (0,), "q": (1,), "r": (2,)}
+    assert figures(candidate, reference, entailed, "paper") == pytest.approx([0.75, 0.75, 0.5, 2 / 3, 0.5, 2 / 3])
