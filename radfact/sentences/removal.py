@@ -1,0 +1,164 @@
+"""What is no finding of the film and goes: technique, recommendations, comparisons, interpretation, headings."""
+
+from __future__ import annotations
+
+import re
+
+from radfact.sentences import words as w
+from radfact.sentences.clause import Facts
+
+_HEADING = re.compile(r"^[A-Za-z][^:.;,()]{0,60}:\s+")
+_REMARK_HEADING = re.compile(
+    r"^(?:technique|comparisons?|recommendations?|indications?|(?:clinical )?(?:history|information)|exam(?:ination)?"
+    r"|procedure|notifications?|views?)\s*:",
+    re.IGNORECASE,
+)
+_CONNECTIVE = re.compile(
+    r"^(?:(?:however|in addition|additionally|furthermore|moreover|also|and|but|specifically|incidentally)\b,?\s+(?=\w)"
+    r"|(?:due to|given|because of|owing to|allowing for|accounting for) [^,]*,\s+)+",
+    re.IGNORECASE,
+)
+_RECOMMENDATION = re.compile(
+    r"\brecommend|\bsuggest(?:ed|s)? (?:a |an |repeat |follow|further|ct\b|clinical|correlat)|\badvis(?:e|ed|able)\b"
+    r"|\bshould be (?:obtained|considered|performed|repeated)"
+    r"|\b(?:may|might|would) be (?:necessary|helpful|useful|of value)"
+    r"|\bfollow[- ]?up (?:is|ct|chest|imaging|radiograph|film|study|exam)"
+    r"|^correlat|\bcorrelat(?:e|ion) (?:clinically|is|with)\b|\bis (?:indicated|warranted)\b"
+    r"|\bclinical(?:ly)? (?:correlat|indicated)",
+    re.IGNORECASE,
+)
+_TECHNIQUE = re.compile(
+    r"\b(?:views?|techniques?|projections?|ap|pa|upright|supine|portable|rotat(?:ed|ion)|lordotic|exposures?|penetrat\w+|"
+    r"inspir\w+|examination|exam|study|studies|radiographs?|x-?rays?|films?|images?|motion|artifacts?|artefacts?|dictated|"
+    r"discussed|communicated|telephoned|notified|year[- ]old|overlying soft tissues?)\b|^(?:clinical )?history\b",
+    re.IGNORECASE,
+)
+_ON_THE_FILM = re.compile(
+    r"\b(?:on|in|by|since|from|to|than) (?:the |this |these |that |a |an |today's )?(?:[\w-]+ ){0,3}"
+    r"(?:views?|projections?|examinations?|exams?|study|studies|radiographs?|x-?rays?|films?|images?)\b",
+    re.IGNORECASE,
+)
+_COMPARISON = re.compile(
+    r"^(?:in |by |as )?(?:comparison|compared|comparisons?)\b|^no (?:prior|previous|comparison)"
+    r"|^(?:prior|previous) (?:exam|stud|film|radiograph|image|comparison|ct\b|chest )",
+    re.IGNORECASE,
+)
+_ANAPHORA = re.compile(
+    r"^(?:this|these|those|it|they|such|findings?|which|the findings?|the appearance)\b", re.IGNORECASE
+)
+_LINK = re.compile(
+    r"^(?:this|these|those|it|they)\b(?: (?:finding|findings|change|changes|appearance))?\b", re.IGNORECASE
+)
+_SIZE = re.compile(r"\b\d+(?:\.\d+)?\s*(?:mm|cm)\b", re.IGNORECASE)
+_HEDGE = (
+    r"(?:may|might|could|can|would|likely|possibly|probably|presumably|perhaps|most|is|are|to|which|that|and|findings?)"
+)
+_INTERPRETATION = re.compile(
+    r"(?:,? in the (?:correct|appropriate|proper|right) (?:clinical )?(?:setting|context),?(?: this| these)?)?"
+    rf",?(?: {_HEDGE})*(?: X{{2,}}(?= represent| indicat| due))?(?:"
+    r" (?:represent(?:s|ing|ative of)?|reflect(?:s|ing)?|suggest(?:s|ing|ive of)?|be indicative of|indicative of)"
+    r"| (?:highly |most |more )?"
+    r"(?:suggestive of|(?:consistent|compatible|concordant) with|(?:concerning|suspicious|worrisome) for)"
+    r"| (?:be )?(?:due to|secondary to|related to|attributable to|attributed to|caused by)| in keeping with"
+    r"|(?<=may) indicate|(?<=might) indicate|(?<=could) indicate|(?<=likely) indicat(?:es?|ing)"
+    r"|(?<=likely)|(?<=possibly)|(?<=probably)|(?<=presumably)|(?<=perhaps))"
+    r"\b(?! (?:located|in|at|within|on|stable|unchanged|chronic|a small|small))"
+    r"[^.;]*?(?=[.;]|,? but |,? although |, and (?:there|no|the) |,? with(?:out)? no |,? without |, no |$)",
+    re.IGNORECASE,
+)
+_DIAGNOSIS = re.compile(
+    r"\b(?:aspirat\w+|infect\w+|pneumoni\w+|malignan\w+|neoplas\w+|metasta\w+|tubercul\w+|sarcoid\w+|lymphoma|carcinoma|cancer"
+    r"|heart failure|chf|asthma|contusion|infarct\w*|hypertension)\b",
+    re.IGNORECASE,
+)
+_UNSURE = re.compile(
+    r"\b(?:possib\w+|probab\w+|likely|may|might|could|suspect\w*|suspicio\w+|question\w*|presum\w+|consider\w*|differential"
+    r"|cannot|can not|not (?:entirely |completely )?(?:be )?excluded|concern\w*|suggest\w*)\b",
+    re.IGNORECASE,
+)
+_MARK = re.compile(r"^(?:x{2,}|_+|[\d:/.-]+|[ap]\.?m|\W+)$", re.IGNORECASE)
+
+
+def without_connective(sentence: str) -> str:
+    """Drop "However," and its like, which only tie a sentence to the one before."""
+    return _CONNECTIVE.sub("", sentence)
+
+
+def without_heading(sentence: str, facts: Facts) -> str:
+    """Drop "Lungs and pleura:" where what follows says the same without it; "Lungs: Clear" stays."""
+    match = _HEADING.match(sentence)
+    if match is None or _REMARK_HEADING.match(sentence):
+        return sentence
+    rest = sentence[match.end() :]
+    first = rest.split()[0].lower()
+    negated = first == "no" and len(rest.split()) > 1
+    says_all = bool(facts.stated(rest)) and facts.kept_by([rest], sentence)
+    place_kept = not facts.of(rest) or negated or facts.same([rest], sentence)
+    return rest if (says_all and place_kept) or (first == "there" and says_all) else sentence
+
+
+def without_interpretation(sentence: str, facts: Facts) -> str:
+    """Cut "..., which may represent pneumonia" where a finding was described before it, and none is lost by it."""
+    for match in _INTERPRETATION.finditer(sentence):
+        before, cut = sentence[: match.start()], match[0]
+        unspecific = re.search(r"\b(?:likely|possibly|probably|presumably|perhaps)\b", cut) is not None
+        if not facts.named(before) or (unspecific and not facts.named(cut) and not _DIAGNOSIS.search(cut)):
+            continue
+        kept = (before + sentence[match.end() :]).strip(" ,;")
+        if facts.stated(kept) >= facts.stated(sentence) and kept.split()[-1].lower() not in w.PREPOSITIONS | w.FINITE:
+            return kept
+    return sentence
+
+
+def without_recommendation(sentence: str, facts: Facts) -> str:
+    """Cut "..., CT is recommended" after a finding."""
+    match = _RECOMMENDATION.search(sentence)
+    if match is None:
+        return sentence
+    joints = [m.start() for m in re.finditer(r",|;|\band\b|\bfor which\b", sentence[: match.start()])]
+    kept = sentence[: joints[-1]].strip(" ,;") if joints else ""
+    return kept if facts.named(kept) else sentence
+
+
+def is_linked(sentence: str, facts: Facts) -> bool:
+    """Whether the sentence adds change, degree or size to the one before, as "This has increased." does."""
+    if _LINK.match(sentence) is None or facts.named(sentence) or _RECOMMENDATION.search(sentence):
+        return False
+    known = any(facts.is_modifier(word.lower) for word in w.words_of(sentence)[1:])
+    return (known or _SIZE.search(sentence) is not None) and not _INTERPRETATION.search(sentence)
+
+
+def is_no_finding(sentence: str, facts: Facts) -> bool:
+    """Whether the sentence says nothing of what is or is not on the film (paper 004, listing 1)."""
+    if all(_MARK.match(word) for word in sentence.split()) or _REMARK_HEADING.match(sentence):
+        return True
+    found = facts.of(sentence)
+    if _RECOMMENDATION.search(sentence) and all(fact.possible or fact.present for fact in found):
+        return True
+    if all(fact.possible for fact in found):
+        if found and _ANAPHORA.match(sentence):
+            return True
+        if _DIAGNOSIS.search(sentence) and _UNSURE.search(sentence) and all(_is_diagnosis(f.concept) for f in found):
+            return True
+    # Low volumes are a remark on technique (paper 004, listing 1).
+    if found:
+        only_volumes = all(fact.concept == "low_lung_volumes" and fact.present for fact in found)
+        return only_volumes and not re.search(r"\b(?:but|although|though|clear)\b", sentence)
+    words = w.words_of(sentence)
+    if len(words) <= 4 and all(
+        facts.is_structure(word.lower)
+        or facts.is_modifier(word.lower)
+        or word.lower in w.CONJUNCTIONS | {"chest", "the"}
+        for word in words
+    ):
+        return not any(facts.is_change(word.lower) for word in words)  # A heading, such as "Chest."
+    if _LINK.match(sentence) is not None or _COMPARISON.match(sentence):
+        return True
+    said = _ON_THE_FILM.sub("", sentence)
+    if words[0].lower == "there":
+        said = " ".join(said.split()[:7])  # What there is: "there is motion artifact", not how it was seen.
+    return _TECHNIQUE.search(said) is not None
+
+
+def _is_diagnosis(concept: str) -> bool:
+    return _DIAGNOSIS.search(concept.replace("_", " ")) is not None
