@@ -25,7 +25,7 @@ class InputError(ValueError):
     def __init__(
         self, message: str, *, file: Path | str | None = None, line: int | None = None, field: str | None = None
     ) -> None:
-        self.file, self.line, self.field = file, line, field
+        self.message, self.file, self.line, self.field = message, file, line, field
         where = "" if file is None else str(file)
         where += "" if line is None else f", line {line}"
         where += "" if field is None else f"{', ' if where else ''}field '{field}'"

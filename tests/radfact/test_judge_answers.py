@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
-import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
 from radfact.entailment import Verdict
-from radfact.entailment.answer import parse_answer, parse_report_answer
+from radfact.entailment.answer import parse_answer
 from radfact.entailment.prompt import Example, few_shot_messages
 
 PREMISES = ("The heart is enlarged.", "Small left pleural effusion.", "No pneumothorax.")
