@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -18,7 +18,21 @@ DEFAULT_PATH = Path(__file__).with_name("ontology.yaml")
 Entry = tuple[str, str]
 """(kind, id): what a phrase means, for example ("finding", "nodule") or ("side", "left")."""
 
-_TOKEN = re.compile(r"\d+(?:\.\d+)?|[a-z]+(?:'[a-z]+)?|[,;:.()?]")
+_TOKEN = re.compile(r"\d+(?:\.\d+)?(?:(?:st|nd|rd|th)\b)?|[a-z]+(?:'[a-z]+)?|[,;:.()?]")
+_ORDINALS = (
+    "first",
+    "second",
+    "third",
+    "fourth",
+    "fifth",
+    "sixth",
+    "seventh",
+    "eighth",
+    "ninth",
+    "tenth",
+    "eleventh",
+    "twelfth",
+)
 _AMERICAN = (("oedema", "edema"), ("haem", "hem"), ("oesoph", "esoph"), ("tumour", "tumor"), ("centre", "center"))
 _IRREGULAR = {
     "apices": "apex",
@@ -29,6 +43,20 @@ _IRREGULAR = {
     "pneumothoraces": "pneumothorax",
     "vertebrae": "vertebra",
     "visualised": "visualized",
+    **{word: str(number) for number, word in enumerate(_ORDINALS, start=1)},
+}
+_FINDING_KEYS = {
+    "names",
+    "absence",
+    "is_a",
+    "denies",
+    "excludes",
+    "exhaustive",
+    "when",
+    "midline",
+    "generic",
+    "usual_zone",
+    "good_position",
 }
 _SECTIONS = (
     "findings",
@@ -45,7 +73,9 @@ _SECTIONS = (
 
 
 def lemma(token: str) -> str:
-    """The dictionary form of a lower-case word: American spelling, singular."""
+    """The dictionary form of a lower-case word: American spelling, singular; ordinals as plain numbers."""
+    if token[0].isdigit():
+        return token.rstrip("stndrh")
     for british, american in _AMERICAN:
         token = token.replace(british, american)
     if token in _IRREGULAR:
@@ -71,15 +101,24 @@ class Finding:
     id: str
     ancestors: frozenset[str]
     denies: frozenset[str]
+    excludes: frozenset[str]
     exhaustive: tuple[str, ...]
+    when: Mapping[str, str]
     midline: bool
+    generic: bool
+    usual_zone: str | None
+    good_position: frozenset[str]
 
 
 @dataclass(frozen=True, slots=True)
 class Structure:
-    """A part of the anatomy, the findings that its being normal, clear or acutely normal denies, and its states."""
+    """A part of the anatomy, the findings that its being normal, clear or acutely normal denies, and its states.
+
+    `wholes`: itself and the structures that it is a part of.
+    """
 
     id: str
+    wholes: frozenset[str]
     abnormal: str
     clear: str
     acute: str
@@ -101,11 +140,30 @@ class Ontology:
     zone_whole: Mapping[str, str | None]
     levels: Mapping[str, frozenset[int]]
     entails: Mapping[str, frozenset[str]]
+    homes: Mapping[str, frozenset[str]]
 
     def is_a(self, special: str, general: str) -> bool:
         """Whether every `special` is also a `general`."""
         finding = self.findings.get(special)
         return special == general if finding is None else general in finding.ancestors
+
+    def is_generic(self, finding: str) -> bool:
+        """Whether the name stands for any device ("the tube")."""
+        node = self.findings.get(finding)
+        return node is not None and node.generic
+
+    def standard_position(self, finding: str, details: Set[str], measures: Sequence[float]) -> frozenset[str]:
+        """ "good_position" where the device ends where it should, or 20 to 70 mm above the carina."""
+        node = self.findings.get(finding)
+        if node is None or "malpositioned" in details or not node.good_position & details:
+            return frozenset()
+        if "above_carina" in details and not (measures and all(20 <= size <= 70 for size in measures)):
+            return frozenset()
+        return frozenset({"good_position"})
+
+    def concerns(self, finding: str, structure: str) -> bool:
+        """Whether what is said of `finding` (or of a structure of that name) is said of `structure`."""
+        return any(finding == whole or finding in self.homes[whole] for whole in self.structures[structure].wholes)
 
     def denied_by(self, absent: str, finding: str) -> bool:
         """Whether the absence of `absent` rules `finding` out."""
@@ -113,6 +171,11 @@ class Ontology:
             return True
         node = self.findings.get(absent)
         return node is not None and any(self.denied_by(other, finding) for other in node.denies)
+
+    def excluded_by(self, present: str, finding: str) -> bool:
+        """Whether the presence of `present` rules `finding` out."""
+        node = self.findings.get(present)
+        return node is not None and any(self.is_a(finding, other) for other in node.excludes)
 
 
 def _key(phrase: str) -> tuple[str, ...]:
@@ -162,21 +225,30 @@ def _findings(build: _Builder, data: Mapping[str, Any]) -> dict[str, Finding]:
         field = f"findings.{name}"
         if not isinstance(node, dict):
             raise build.fault(field, "expected a mapping with names, is_a, ...")
-        if unknown := set(node) - {"names", "is_a", "denies", "exhaustive", "midline"}:
+        if unknown := set(node) - _FINDING_KEYS:
             raise build.fault(field, f"unknown key '{min(unknown)}'")
         build.add("finding", name, node.get("names", []), f"{field}.names")
-        for key in ("denies", "exhaustive"):
+        build.add("absence", name, node.get("absence", []), f"{field}.absence")
+        for key in ("denies", "excludes", "exhaustive"):
             for other in build.names(node.get(key, []), f"{field}.{key}"):
                 if other not in data:
                     raise build.fault(f"{field}.{key}", f"'{other}' is not defined")
+        for other in node.get("when", {}).values():
+            if other not in data:
+                raise build.fault(f"{field}.when", f"'{other}' is not defined")
     parents = {name: build.names(node.get("is_a", []), f"findings.{name}.is_a") for name, node in data.items()}
     return {
         name: Finding(
             name,
             ancestors,
             frozenset(data[name].get("denies", [])),
+            frozenset(data[name].get("excludes", [])),
             tuple(data[name].get("exhaustive", [])),
+            dict(data[name].get("when", {})),
             bool(data[name].get("midline", False)),
+            bool(data[name].get("generic", False)),
+            data[name].get("usual_zone"),
+            frozenset(data[name].get("good_position", [])),
         )
         for name, ancestors in build.closure(parents, "findings").items()
     }
@@ -185,9 +257,12 @@ def _findings(build: _Builder, data: Mapping[str, Any]) -> dict[str, Finding]:
 def _structures(build: _Builder, data: Mapping[str, Any], findings: Mapping[str, Finding]) -> dict[str, Structure]:
     structures = {}
     for name, node in data.items():
-        field = f"structures.{name}"
         if not isinstance(node, dict) or "abnormal" not in node:
-            raise build.fault(field, "expected a mapping with names, abnormal, ...")
+            raise build.fault(f"structures.{name}", "expected a mapping with names, abnormal, ...")
+    parts = {name: build.names(node.get("part_of", []), f"structures.{name}.part_of") for name, node in data.items()}
+    wholes = build.closure(parts, "structures")
+    for name, node in data.items():
+        field = f"structures.{name}"
         build.add("structure", name, node.get("names", []), f"{field}.names")
         build.add("state", name, node.get("normal_words", []), f"{field}.normal_words")
         states: dict[tuple[str, ...], str] = {}
@@ -200,7 +275,7 @@ def _structures(build: _Builder, data: Mapping[str, Any], findings: Mapping[str,
             if finding not in findings:
                 raise build.fault(field, f"'{finding}' is not defined under findings")
         normal = frozenset(_key(word) for word in node.get("normal_words", []))
-        structures[name] = Structure(name, targets[0], targets[1], targets[2], states, normal, here)
+        structures[name] = Structure(name, wholes[name], targets[0], targets[1], targets[2], states, normal, here)
     return structures
 
 
@@ -252,6 +327,7 @@ def load_ontology(path: Path | str = DEFAULT_PATH) -> Ontology:
     ):
         for name, node in data[section].items():
             build.add(kind, name, node["names"], f"{section}.{name}.names")
+    build.add("dominance", "dominance", data.get("dominance_words", []), "dominance_words")
     for cue, names in data["cues"].items():
         build.add(cue, cue, names, f"cues.{cue}")
     build.add("filler", "filler", data["filler"], "filler")
@@ -272,6 +348,7 @@ def load_ontology(path: Path | str = DEFAULT_PATH) -> Ontology:
         zone_whole=zone_whole,
         levels={name: frozenset(node["levels"]) for name, node in data["severity"].items()},
         entails=build.closure(graph, "change"),
+        homes={name: frozenset({node.abnormal, *node.states.values()}) for name, node in structures.items()},
     )
 
 
