@@ -61,7 +61,11 @@ def connect(
     parameters = dict(parameters or {})
     timeout = _seconds(parameters.pop("timeout", TIMEOUT))
     backend = _backend(provider, model, base_url, parameters, timeout)
-    identity = {"model": name, "base_url": base_url, "parameters": parameters}
+    identity: dict[str, Any] = {"model": name, "base_url": base_url, "parameters": parameters}
+    if provider == "vllm":
+        from radfact.llm.vllm import fingerprint
+
+        identity["model_sha256"] = fingerprint(model)
     answers = None if cache is None else AnswerCache(cache)
     return ChatClient(backend, identity, concurrency=concurrency, cache=answers)
 

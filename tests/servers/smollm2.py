@@ -1,4 +1,4 @@
-"""SmolLM2-135M-Instruct, the chat model that a Python package carries: its GGUF file, and the same as a model folder."""
+"""SmolLM2-135M-Instruct, the chat model that a Python package carries: its GGUF file, and a model folder of it."""
 
 from __future__ import annotations
 

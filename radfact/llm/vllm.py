@@ -1,0 +1,214 @@
+"""vLLM in this process: a model folder answers without a server, on as many GPUs as tensor parallelism is given."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import inspect
+import os
+from collections.abc import Mapping, Sequence
+from itertools import count
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from radfact.errors import InputError, RunFailed
+from radfact.llm.conversation import Prefix, StoredAnswer
+from radfact.llm.faults import CallFault
+
+if TYPE_CHECKING:
+    from vllm import SamplingParams
+    from vllm.v1.engine.async_llm import AsyncLLM
+
+# What vLLM reports about itself stays here: reports are patients' data, and standard output is the command's.
+_ENVIRONMENT = {
+    "VLLM_NO_USAGE_STATS": "1",
+    "DO_NOT_TRACK": "1",
+    "VLLM_LOGGING_LEVEL": "ERROR",
+    "VLLM_LOGGING_STREAM": "ext://sys.stderr",
+}
+_ENGINE_DEFAULTS: dict[str, Any] = {"enable_prefix_caching": True, "disable_log_stats": True}
+_OURS = frozenset({"model", "output_kind", "structured_outputs"})
+_TEMPLATE = "chat_template_kwargs"
+
+_READ_WHOLE = frozenset({".json", ".jinja", ".model", ".txt"})
+_WEIGHTS = frozenset({".safetensors", ".bin", ".gguf", ".pt"})
+_PROBES, _PROBE_BYTES = 16, 65_536
+
+
+class VLLMBackend:
+    """A backend that runs vLLM's asynchronous engine, whose continuous batching sees every question in flight.
+
+    The engine starts with the first question, so that a run whose answers are all on disk loads no model.
+    """
+
+    def __init__(self, model: str, parameters: Mapping[str, Any]) -> None:
+        """Take a model and its parameters, each going to what knows it by name.
+
+        Args:
+            model: a folder in the layout of Hugging Face, or ORGANISATION/NAME of a model that vLLM finds by itself.
+            parameters: fields of vLLM's SamplingParams (`temperature`, `max_tokens`, `seed`, ...), of its engine
+                arguments (`tensor_parallel_size`, `dtype`, `max_model_len`, `gpu_memory_utilization`, ...), and
+                `chat_template_kwargs` (a mapping).
+
+        Raises:
+            InputError: vLLM is not installed, no such folder, or a parameter that neither takes.
+        """
+        if importlib.util.find_spec("vllm") is None:
+            raise InputError('vllm:PATH needs vLLM: pip install "maira-radfact[vllm]"', field="judge")
+        if not Path(model).expanduser().is_dir() and (model.count("/") != 1 or model[0] in "./~"):
+            raise InputError(f"no such model folder: {model}", field="judge")
+        self.model = str(Path(model).expanduser())
+        for name, value in _ENVIRONMENT.items():
+            os.environ.setdefault(name, value)
+        sampling, engine = _known_names()
+        self._template = parameters.get(_TEMPLATE) or {}
+        if not isinstance(self._template, Mapping):
+            raise InputError("expected a mapping, as in {enable_thinking: false}", field=f"judge_args.{_TEMPLATE}")
+        self._sampling: dict[str, Any] = {}
+        self._engine_args = dict(_ENGINE_DEFAULTS)
+        for name, value in parameters.items():
+            if name in _OURS or (name not in sampling and name not in engine and name != _TEMPLATE):
+                raise InputError("vLLM has no such sampling parameter or engine argument", field=f"judge_args.{name}")
+            if name in sampling:
+                self._sampling[name] = value
+            elif name in engine:
+                self._engine_args[name] = value
+        try:
+            self._parameters(None)
+        except Exception as error:
+            raise InputError(
+                f"vLLM does not take the sampling parameters ({_line(error)})", field="judge_args"
+            ) from None
+        self._engine: AsyncLLM | None = None
+        self._fault: Exception | None = None
+        self._numbers = count()
+
+    async def complete(
+        self, prefix: Prefix, messages: Sequence[tuple[str, str]], schema: Mapping[str, Any] | None
+    ) -> StoredAnswer:
+        """One answer; equal beginnings are computed once by vLLM's prefix caching.
+
+        Raises:
+            CallFault: the question does not fit the model, or the engine died.
+            InputError, RunFailed: the engine cannot start.
+        """
+        engine = self._started()
+        from vllm.v1.engine.exceptions import EngineDeadError
+
+        prompt = self._prompt(engine, [*prefix.messages, *messages])
+        request = f"radfact-{next(self._numbers)}"
+        try:
+            outputs = [output async for output in engine.generate(prompt, self._parameters(schema), request)]
+        except EngineDeadError:
+            raise CallFault("stopped", "vLLM's engine died; its own messages say why") from None
+        except Exception as error:
+            raise CallFault("refused", f"vLLM: {type(error).__name__}", said=str(error)) from None
+        # Only the finished output comes, not its parts on the way.
+        (output,) = outputs
+        answer = output.outputs[0]
+        tokens_in, tokens_out = len(output.prompt_token_ids or ()), len(answer.token_ids)
+        return StoredAnswer(answer.text, tokens_in, tokens_out, cut=answer.finish_reason == "length")
+
+    async def close(self) -> None:
+        """End the engine and its processes."""
+        if self._engine is not None:
+            # Every answer is there or given up; there is nothing to wait for.
+            self._engine.shutdown(timeout=0)
+            self._engine = None
+
+    def _started(self) -> AsyncLLM:
+        """The engine; what kept it from starting is not tried again."""
+        if self._fault is not None:
+            raise self._fault
+        if self._engine is None:
+            try:
+                self._engine = self._start()
+            except Exception as error:
+                self._fault = error
+                raise
+        return self._engine
+
+    def _start(self) -> AsyncLLM:
+        from pydantic import ValidationError
+        from vllm import AsyncEngineArgs
+        from vllm.v1.engine.async_llm import AsyncLLM
+
+        try:
+            return AsyncLLM.from_engine_args(AsyncEngineArgs(model=self.model, **self._engine_args))
+        except ValidationError as error:
+            first = error.errors()[0]
+            field = ".".join(["judge_args", *map(str, first["loc"])])
+            raise InputError(f"{self.model}: {' '.join(first['msg'].split())}", field=field) from None
+        except (ValueError, TypeError) as error:
+            raise InputError(f"{self.model}: {_line(error)}", field="judge_args") from None
+        except Exception as error:
+            raise RunFailed(f"{self.model}: vLLM cannot start: {_line(error)}") from None
+
+    def _parameters(self, schema: Mapping[str, Any] | None) -> SamplingParams:
+        from vllm import SamplingParams
+        from vllm.sampling_params import RequestOutputKind, StructuredOutputsParams
+
+        structured = None if schema is None else StructuredOutputsParams(json=dict(schema))
+        return SamplingParams(**self._sampling, output_kind=RequestOutputKind.FINAL_ONLY, structured_outputs=structured)
+
+    def _prompt(self, engine: AsyncLLM, messages: Sequence[tuple[str, str]]) -> Any:
+        """The conversation as token ids, laid out by the model's own chat template."""
+        tokenizer: Any = engine.get_tokenizer()
+        conversation = [{"role": role, "content": content} for role, content in messages]
+        try:
+            tokens = tokenizer.apply_chat_template(
+                conversation, add_generation_prompt=True, tokenize=True, return_dict=False, **self._template
+            )
+        except Exception as error:
+            raise CallFault(
+                "stopped", f"the model's chat template does not take the conversation ({_line(error)})"
+            ) from None
+        return {"prompt_token_ids": tokens}
+
+
+def fingerprint(model: str) -> str | None:
+    """Hash of a model folder (None for anything else), so that another checkpoint under its path is another model.
+
+    Configuration and tokenizer are read whole; of weights, which may be hundreds of gigabytes, the size and sixteen
+    places.
+
+    Raises:
+        InputError: a file cannot be read.
+    """
+    folder = Path(model).expanduser()
+    if not folder.is_dir():
+        return None
+    digest = hashlib.sha256()
+    try:
+        for path in sorted(folder.iterdir()):
+            if path.suffix in _READ_WHOLE | _WEIGHTS and path.is_file():
+                digest.update(f"\n{path.name} {path.stat().st_size}\n".encode())
+                digest.update(path.read_bytes() if path.suffix in _READ_WHOLE else _probed(path))
+    except OSError as error:
+        raise InputError(f"cannot be read: {error.strerror}", file=error.filename) from None
+    return digest.hexdigest()
+
+
+def _probed(path: Path) -> bytes:
+    size = path.stat().st_size
+    with path.open("rb") as file:
+        parts = []
+        for number in range(_PROBES):
+            file.seek(max(size - _PROBE_BYTES, 0) * number // (_PROBES - 1))
+            parts.append(file.read(_PROBE_BYTES))
+    return b"".join(parts)
+
+
+def _line(error: Exception) -> str:
+    return " ".join(str(error).split())
+
+
+def _known_names() -> tuple[frozenset[str], frozenset[str]]:
+    """Names that vLLM's sampling parameters and its engine arguments have, in the version that is installed."""
+    from vllm import AsyncEngineArgs, SamplingParams
+
+    sampling, engine = (
+        frozenset(name for name in inspect.signature(known).parameters if not name.startswith("_"))
+        for known in (SamplingParams, AsyncEngineArgs)
+    )
+    return sampling, engine
