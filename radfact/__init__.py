@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from radfact.report import Box, Mask, Report, Sentence
     from radfact.results import write_results
     from radfact.score import RadFact, Result
-    from radfact.sentences import split_narrative
+    from radfact.sentences import Splitter, load_splitter, split_narrative
     from radfact.stats import Summary
 
 __all__ = [
@@ -34,9 +34,11 @@ __all__ = [
     "Result",
     "RunFailed",
     "Sentence",
+    "Splitter",
     "Summary",
     "Verdict",
     "load_judge",
+    "load_splitter",
     "read_candidates_and_references",
     "read_pairs",
     "split_narrative",
@@ -52,7 +54,7 @@ _HOMES = {
     "report": ("Box", "Mask", "Report", "Sentence"),
     "results": ("write_results",),
     "score": ("RadFact", "Result"),
-    "sentences": ("split_narrative",),
+    "sentences": ("Splitter", "load_splitter", "split_narrative"),
     "stats": ("Summary",),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}

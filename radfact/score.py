@@ -230,15 +230,15 @@ def _as_judge(judge: Judge | JudgeFunction) -> Judge:
 
 
 def _as_splitter(splitter: Splitter | Callable[[str], Sequence[str]] | None) -> Splitter:
+    if splitter is None:
+        from radfact.sentences import load_splitter
+
+        return load_splitter("offline")
     if isinstance(splitter, Splitter):
         return splitter
     from radfact.sentences.callable import CallableSplitter
 
-    if splitter is not None:
-        return CallableSplitter(splitter)
-    from radfact.sentences import split_narrative
-
-    return CallableSplitter(split_narrative, "offline")
+    return CallableSplitter(splitter)
 
 
 def _as_pairs(candidates: Iterable[Pair] | Sequence[Report], references: Sequence[Report] | None) -> list[Pair]:

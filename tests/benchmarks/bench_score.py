@@ -2,9 +2,9 @@
 
     python tests/benchmarks/bench_score.py --studies 15000
 
-Reports are made of findings, sides, zones and degrees drawn at random, with two to six boxes each; candidates keep most
-of their reference. The judge is the offline one unless `--verbatim` asks for one that costs nothing, which leaves
-reading, figures, bootstrap and writing to be measured.
+Reports are made of findings, sides, zones, degrees and sizes drawn at random, with two to six boxes each; candidates
+keep most of their reference. The judge is the offline one unless `--verbatim` asks for one that costs nothing, which
+leaves reading, figures, bootstrap and writing to be measured.
 """
 
 from __future__ import annotations
@@ -45,11 +45,16 @@ def box(draw: random.Random) -> dict[str, float]:
     return {"x_min": x0, "y_min": y0, "x_max": x1, "y_max": y1}
 
 
+def size(draw: random.Random) -> str:
+    """Some of many, so that most sentences are read for the first time, as in real reports."""
+    return f"measuring {draw.randint(3, 60)} x {draw.randint(3, 60)} mm"
+
+
 def report(draw: random.Random) -> list[dict[str, Any]]:
     """Four to seven sentences, with two to six boxes in all."""
     located = [
         {
-            "text": f"{draw.choice(DEGREES)} {draw.choice(FINDINGS)} in the {draw.choice(PLACES)}.",
+            "text": f"{draw.choice(DEGREES)} {draw.choice(FINDINGS)} in the {draw.choice(PLACES)}, {size(draw)}.",
             "boxes": [box(draw) for _ in range(draw.randint(1, 2))],
         }
         for _ in range(draw.randint(2, 3))
