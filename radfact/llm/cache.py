@@ -148,10 +148,14 @@ class GroupCommit:
         self._running, self._next = self._next, None
         await asyncio.get_running_loop().run_in_executor(self._thread, self.cache.put, rows)
 
-    async def close(self) -> None:
-        """Wait for the last commit and close the cache."""
+    async def settle(self) -> None:
+        """Wait until all that was put is on disk, or has failed to get there."""
         last = [task for task in (self._running, self._next) if task is not None]
         if last:
             await asyncio.wait(last)
+
+    async def close(self) -> None:
+        """Wait for the last commit and close the cache."""
+        await self.settle()
         self._thread.shutdown()
         self.cache.close()

@@ -6,6 +6,7 @@ import asyncio
 import threading
 import weakref
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import cache
 from types import TracebackType
@@ -140,6 +141,8 @@ class ChatClient:
             for worker in workers:
                 worker.cancel()
             await asyncio.gather(*workers, return_exceptions=True)
+            if self._disk is not None:
+                await self._disk.settle()
         return [answers[index] for index in range(len(asks))]
 
     async def _ask(self, ask: Ask[T]) -> T | Failure:
@@ -151,7 +154,7 @@ class ChatClient:
                 self.ledger.failures += 1
                 return answer
             try:
-                value = ask.parse(_whole(answer))
+                value = _read(answer, ask.parse)
             except ValueError as error:
                 fault = " ".join(str(error).split())
             else:
@@ -257,12 +260,15 @@ class ChatClient:
 _ABANDONED = Failure("abandoned")
 
 
-def _whole(answer: StoredAnswer) -> str:
+def _read(answer: StoredAnswer, parse: Callable[[str], T]) -> T:
     if not answer.text.strip():
         raise ValueError("it is empty")
-    if answer.cut:
-        raise ValueError("it was cut off at the limit of tokens; keep it short")
-    return answer.text
+    if not answer.cut:
+        return parse(answer.text)
+    # Half an answer may still read like a whole one; a parser that keeps what it can use gets to see it.
+    with suppress(ValueError):
+        parse(answer.text)
+    raise ValueError("it was cut off at the limit of tokens; keep it short")
 
 
 def _repair_request(fault: str) -> str:

@@ -95,6 +95,8 @@ class LangChainBackend:
             async with asyncio.timeout(self._timeout):
                 reply = await model.ainvoke(conversation)
         except Exception as error:
+            if type(error).__name__ == "LengthFinishReasonError":
+                return _cut_off(error)
             raise _fault(error, self._timeout) from None
         if isinstance(reply, dict):
             return _stored(reply["raw"], None if reply["parsed"] is None else json.dumps(reply["parsed"], default=str))
@@ -124,6 +126,17 @@ def _stored(reply: AIMessage, text: str | None = None) -> StoredAnswer:
         tokens_in=usage["input_tokens"],
         tokens_out=usage["output_tokens"],
         cut=not endings.isdisjoint(_CUT),
+    )
+
+
+def _cut_off(error: Any) -> StoredAnswer:
+    """OpenAI's client makes an error of an answer in a schema that reaches the limit of tokens; it holds the answer."""
+    usage = error.completion.usage
+    return StoredAnswer(
+        text=error.completion.choices[0].message.content or "",
+        tokens_in=usage.prompt_tokens if usage else 0,
+        tokens_out=usage.completion_tokens if usage else 0,
+        cut=True,
     )
 
 

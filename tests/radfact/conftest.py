@@ -10,12 +10,12 @@ from chat_server import ChatServer, Reply
 
 
 @pytest.fixture
-def serve() -> Iterator[Callable[[Callable[[dict[str, Any], int], Reply]], ChatServer]]:
+def serve() -> Iterator[Callable[..., ChatServer]]:
     """Starts servers that answer with a function of (request, number of the request); closed at the end."""
     servers: list[ChatServer] = []
 
-    def start(reply: Callable[[dict[str, Any], int], Reply]) -> ChatServer:
-        servers.append(ChatServer(reply))
+    def start(reply: Callable[[dict[str, Any], int], Reply], port: int = 0) -> ChatServer:
+        servers.append(ChatServer(reply, port))
         return servers[-1]
 
     yield start

@@ -1,0 +1,27 @@
+"""Clients and questions that the tests of the language model's transport share."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from radfact.llm import Ask, ChatClient
+from radfact.llm.http import HttpBackend
+
+
+class Waits(list[float]):
+    """Stands in for sleeping and notes how long it would have been."""
+
+    async def __call__(self, seconds: float) -> None:
+        self.append(seconds)
+
+
+def http_client(base_url: str, **options: Any) -> ChatClient:
+    """A client of a server that speaks the OpenAI protocol, which does not really wait between attempts."""
+    options.setdefault("sleep", Waits())
+    backend = HttpBackend("m", base_url, {"temperature": 0, "max_tokens": 1024}, timeout=5)
+    return ChatClient(backend, {"model": "openai:m", "base_url": base_url}, **options)
+
+
+def ask(text: str) -> Ask[int]:
+    """A question whose answer must be a whole number."""
+    return Ask((("system", "Count."), ("user", text)), int)

@@ -1,0 +1,202 @@
+"""Answers on disk: what is kept is not asked again, what differs is, and nothing counts before it is there."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+import threading
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+from chat_server import last
+from hypothesis import given
+from hypothesis import strategies as st
+from llm_client import ask, http_client
+
+from radfact.errors import InputError, RunFailed
+from radfact.llm import AnswerCache, Ask, Prefix, StoredAnswer, connect
+from radfact.llm.cache import GroupCommit, answer_key
+
+MESSAGES = (("system", "Count."), ("user", "x"))
+
+
+def test_a_second_run_asks_nothing_twice(serve: Any, tmp_path: Path) -> None:
+    server = serve(lambda body, _: (200, {}, last(body)))
+    with http_client(server.base_url, cache=AnswerCache(tmp_path)) as first:
+        first.ask_all([ask("1"), ask("2")])
+    again = http_client(server.base_url, cache=AnswerCache(tmp_path))
+    assert again.ask_all([ask("1"), ask("2"), ask("3")]) == [1, 2, 3]
+    assert (len(server.requests), again.ledger.cached, again.ledger.calls) == (3, 2, 1)
+
+
+def test_answers_before_a_stop_are_kept(serve: Any, tmp_path: Path) -> None:
+    server = serve(lambda body, n: (200, {}, last(body)) if n <= 3 else (401, {}, "expired"))
+    with pytest.raises(RunFailed):
+        http_client(server.base_url, concurrency=1, cache=AnswerCache(tmp_path)).ask_all(
+            [ask(str(i)) for i in range(6)]
+        )
+    kept = http_client(server.base_url, cache=AnswerCache(tmp_path))
+    assert kept.ask_all([ask("0"), ask("1"), ask("2")]) == [0, 1, 2]
+    assert kept.ledger.cached == 3
+
+
+def test_a_repaired_answer_is_repaired_from_disk(serve: Any, tmp_path: Path) -> None:
+    server = serve(lambda _, n: (200, {}, "seven" if n == 1 else "7"))
+    for _ in range(2):
+        with http_client(server.base_url, cache=AnswerCache(tmp_path)) as chat:
+            assert chat.ask_all([ask("x")]) == [7]
+    assert (len(server.requests), chat.ledger.cached, chat.ledger.repairs) == (2, 2, 1)
+
+
+def test_an_answer_cut_off_stays_one_on_disk(tmp_path: Path) -> None:
+    cache = AnswerCache(tmp_path)
+    cache.put([("k", StoredAnswer("7", 1, 2, cut=True))])
+    assert cache.get("k") == StoredAnswer("7", 1, 2, cut=True)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"name": "openai:other"},
+        {"parameters": {"temperature": 1}},
+        {"parameters": {"temperature": 0, "reasoning_effort": "high"}},
+        {"question": Ask((("system", "Count well."), ("user", "1")), int)},
+        {"question": Ask((("system", "Count."), ("user", "1")), int, schema={"type": "integer"})},
+    ],
+    ids=["model", "parameter", "one more parameter", "prompt", "schema"],
+)
+def test_whatever_changes_an_answer_asks_anew(serve: Any, tmp_path: Path, other: dict[str, Any]) -> None:
+    server = serve(lambda _, n: (200, {}, str(n)))
+
+    def answer(**changed: Any) -> Any:
+        given = {"name": "openai:m", "parameters": {"temperature": 0}, "question": ask("1"), **changed}
+        with connect(given["name"], base_url=server.base_url, parameters=given["parameters"], cache=tmp_path) as chat:
+            return chat.ask_all([given["question"]])[0]
+
+    assert [answer(), answer(**other), answer()] == [1, 2, 1]
+
+
+def test_the_same_model_at_another_address_goes_on_where_it_was(serve: Any, tmp_path: Path) -> None:
+    servers = [serve(lambda body, _: (200, {}, last(body))) for _ in range(2)]
+    for server in servers:
+        with http_client(server.base_url, cache=AnswerCache(tmp_path)) as chat:
+            chat.ask_all([ask("1")])
+    assert [len(server.requests) for server in servers] == [1, 0]
+
+
+def test_how_long_to_wait_changes_no_answer(serve: Any, tmp_path: Path) -> None:
+    server = serve(lambda body, _: (200, {}, last(body)))
+    for timeout in (5, 50):
+        with connect("openai:m", base_url=server.base_url, parameters={"timeout": timeout}, cache=tmp_path) as chat:
+            chat.ask_all([ask("1")])
+    assert len(server.requests) == 1
+
+
+messages = st.lists(st.tuples(st.sampled_from(["system", "user", "assistant"]), st.text(max_size=8)), max_size=5)
+
+
+@given(st.lists(messages, max_size=4, unique_by=tuple))
+def test_different_conversations_have_different_keys(conversations: list[list[tuple[str, str]]]) -> None:
+    keys = {answer_key(b"{}", Prefix(), tuple(one)) for one in conversations}
+    assert len(keys) == len(conversations)
+
+
+@given(messages, st.data())
+def test_a_key_does_not_depend_on_where_the_prefix_ends(
+    conversation: list[tuple[str, str]], data: st.DataObject
+) -> None:
+    # A last message follows every prefix: the question.
+    whole = (*conversation, ("user", "q"))
+    cut = data.draw(st.integers(0, len(conversation)))
+    assert answer_key(b"{}", Prefix(whole[:cut]), whole[cut:]) == answer_key(b"{}", Prefix(), whole)
+
+
+def test_a_file_that_is_no_cache_is_named(tmp_path: Path) -> None:
+    (tmp_path / "answers.sqlite").write_text("this is no database, however long it may be" * 50)
+    with pytest.raises(InputError, match=r"answers\.sqlite"):
+        AnswerCache(tmp_path)
+
+
+def test_answers_in_another_layout_are_not_misread(tmp_path: Path) -> None:
+    with sqlite3.connect(tmp_path / "answers.sqlite") as file:
+        file.execute("CREATE TABLE answers (key TEXT PRIMARY KEY, text TEXT)")
+    file.close()
+    with pytest.raises(InputError, match=r"answers\.sqlite: answers in layout 0, this version reads 1"):
+        AnswerCache(tmp_path)
+
+
+def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(InputError, match="no usable answer cache"):
+        AnswerCache(tmp_path / "file" / "cache")
+
+
+def test_answers_that_cannot_be_written_stop_the_run_with_one_line(serve: Any, tmp_path: Path) -> None:
+    server = serve(lambda body, _: (200, {}, last(body)))
+    cache = AnswerCache(tmp_path)
+    cache._writer.execute("PRAGMA max_page_count = 2")  # what a full disk looks like to SQLite
+    with pytest.raises(RunFailed, match=r"answers cannot be kept \(database or disk is full\)"):
+        http_client(server.base_url, cache=cache).ask_all([Ask((("user", "1" * 9000),), str)])
+
+
+def test_a_file_keeps_up_with_a_second_process_writing(tmp_path: Path) -> None:
+    one, other = AnswerCache(tmp_path), AnswerCache(tmp_path)
+    one.put([("a", StoredAnswer("1", 0, 0))])
+    other.put([("b", StoredAnswer("2", 0, 0))])
+    assert (one.get("b"), other.get("a")) == (StoredAnswer("2", 0, 0), StoredAnswer("1", 0, 0))
+
+
+def test_caches_merge_without_changing_what_is_there(tmp_path: Path) -> None:
+    main, worker = AnswerCache(tmp_path / "main"), AnswerCache(tmp_path / "worker")
+    main.put([("a", StoredAnswer("1", 0, 0))])
+    worker.put([("a", StoredAnswer("other", 0, 0)), ("b", StoredAnswer("2", 0, 0, cut=True))])
+    main.merge(worker)
+    assert (main.get("a"), main.get("b")) == (StoredAnswer("1", 0, 0), StoredAnswer("2", 0, 0, cut=True))
+
+
+class _SlowDisk:
+    """A cache whose first commit takes until it is let go."""
+
+    def __init__(self) -> None:
+        self.commits: list[list[str]] = []
+        self.started, self.go = threading.Event(), threading.Event()
+
+    def put(self, answers: Iterable[tuple[str, StoredAnswer]]) -> None:
+        self.commits.append([key for key, _ in answers])
+        self.started.set()
+        self.go.wait()
+
+    def close(self) -> None:
+        pass
+
+
+def test_answers_that_arrive_during_a_commit_share_the_next() -> None:
+    disk = _SlowDisk()
+
+    async def arrive() -> None:
+        group = GroupCommit(cast("AnswerCache", disk))
+        puts = [asyncio.create_task(group.put("first", StoredAnswer("", 0, 0)))]
+        await asyncio.to_thread(disk.started.wait)
+        puts += [asyncio.create_task(group.put(key, StoredAnswer("", 0, 0))) for key in "abc"]
+        await asyncio.sleep(0)
+        assert not any(put.done() for put in puts)
+        disk.go.set()
+        await asyncio.gather(*puts)
+        await group.close()
+
+    asyncio.run(arrive())
+    assert disk.commits == [["first"], ["a", "b", "c"]]
+
+
+def test_an_answer_whose_asker_is_cancelled_is_kept(tmp_path: Path) -> None:
+    async def arrive() -> None:
+        group = GroupCommit(AnswerCache(tmp_path))
+        put = asyncio.create_task(group.put("k", StoredAnswer("7", 1, 2)))
+        await asyncio.sleep(0)
+        put.cancel()
+        await group.close()
+
+    asyncio.run(arrive())
+    assert AnswerCache(tmp_path).get("k") == StoredAnswer("7", 1, 2)

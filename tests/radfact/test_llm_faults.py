@@ -1,0 +1,243 @@
+"""Servers that misbehave as real ones do: what is waited for, what stops a run, and what is said of it."""
+
+from __future__ import annotations
+
+import logging
+import socket
+import time
+from datetime import UTC, datetime, timedelta
+from email.utils import format_datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from chat_server import Reply, last
+from hypothesis import given
+from hypothesis import strategies as st
+from llm_client import Waits, ask, http_client
+
+from radfact.errors import Failure, RunFailed
+from radfact.llm import Ask, connect
+from radfact.llm.faults import ATTEMPTS, LONGEST_WAIT, retry_after, shown
+
+SECRET = "sk-do-not-show-this-one"
+LEAKY = f"Incorrect API key provided: {SECRET}"
+
+
+def failure(base_url: str, question: Ask[Any] | None = None, **options: Any) -> str:
+    """The reason why one question stays without an answer."""
+    answer = http_client(base_url, **options).ask_all([question or ask("x")])[0]
+    assert isinstance(answer, Failure)
+    return answer.reason
+
+
+@pytest.mark.parametrize("status", [408, 409, 425, 429, 500, 502, 503, 504, 529])
+def test_a_busy_server_is_asked_again(serve: Any, status: int) -> None:
+    server = serve(lambda _, n: (200, {}, "7") if n > 2 else (status, {}, "busy"))
+    chat = http_client(server.base_url)
+    assert chat.ask_all([ask("x")]) == [7]
+    assert (chat.ledger.calls, chat.ledger.retries) == (1, 2)
+
+
+BROKEN: dict[str, bytes] = {
+    "dropped": b"",
+    "no body": b"HTTP/1.1 200 OK\r\nContent-Length: 400\r\n\r\n",
+    "half a body": b'HTTP/1.1 200 OK\r\nContent-Length: 400\r\n\r\n{"choices": [{"mess',
+    "half a document": b'HTTP/1.1 200 OK\r\nContent-Length: 12\r\n\r\n{"choices": ',
+    "no protocol": b"HTTP/1.1 200 OK\r\nContent-Length: 13\r\n\r\n<html></html>",
+    "no choices": b'HTTP/1.1 200 OK\r\nContent-Length: 15\r\n\r\n{"choices": []}',
+    "no HTTP": b"I am a teapot, short and stout.\r\n\r\n",
+    "an error as 200": b'HTTP/1.1 200 OK\r\nContent-Length: 41\r\n\r\n{"error": {"code": 502, "message": "up"}}',
+}
+
+
+@pytest.mark.parametrize("raw", BROKEN.values(), ids=BROKEN)
+def test_a_broken_reply_is_asked_for_again(serve: Any, raw: bytes) -> None:
+    server = serve(lambda _, n: (200, {}, "7") if n > 1 else raw)
+    chat = http_client(server.base_url)
+    assert chat.ask_all([ask("x")]) == [7]
+    assert len(server.requests) == 2
+
+
+def test_a_reply_that_never_comes_is_asked_for_again(serve: Any) -> None:
+    def reply(_: dict[str, Any], number: int) -> Reply:
+        while number == 1 and chat.ledger.retries == 0:
+            time.sleep(0.001)
+        return 200, {}, "7"
+
+    chat = connect("openai:m", base_url=serve(reply).base_url, parameters={"timeout": 0.2})
+    chat.sleep = Waits()
+    assert chat.ask_all([ask("x")]) == [7]
+
+
+def test_the_server_says_how_long_to_wait(serve: Any) -> None:
+    server = serve(lambda _, n: (200, {}, "7") if n > 1 else (429, {"Retry-After": "17"}, "busy"))
+    waits = Waits()
+    http_client(server.base_url, sleep=waits).ask_all([ask("x")])
+    assert waits == [17.0]
+
+
+@given(st.one_of(st.text(max_size=40), st.floats().map(str), st.datetimes().map(format_datetime)))
+def test_a_wait_is_never_beyond_its_ceiling(value: str) -> None:
+    seconds = retry_after(value)
+    assert seconds is None or 0 <= seconds <= LONGEST_WAIT
+
+
+def test_a_wait_may_be_given_as_a_date() -> None:
+    date = format_datetime(datetime.now(UTC) + timedelta(seconds=20), usegmt=True)
+    assert retry_after(date) == pytest.approx(19, abs=2)
+
+
+def test_a_date_gone_by_is_no_wait() -> None:
+    assert retry_after("Wed, 21 Oct 2015 07:28:00 GMT") == 0
+
+
+def test_waits_are_random_below_a_bound_that_doubles(serve: Any) -> None:
+    server = serve(lambda *_: (500, {}, "down"))
+    waits = Waits()
+    for number in range(6):
+        http_client(server.base_url, sleep=waits).ask_all([ask(str(number))])
+    tries = ATTEMPTS["broken"] - 1
+    assert len(waits) == 6 * tries
+    assert all(wait <= min(2 ** (index % tries), 60) for index, wait in enumerate(waits))
+    assert len(set(waits)) == len(waits)
+
+
+def test_a_server_that_stays_down_gives_a_failure_for_the_question_only(serve: Any) -> None:
+    server = serve(lambda body, _: (500, {}, "down") if last(body) == "1" else (200, {}, last(body)))
+    answers = http_client(server.base_url).ask_all([ask("0"), ask("1"), ask("2")])
+    assert (answers[0], answers[2]) == (0, 2)
+    assert answers[1] == Failure("openai:m: HTTP 500 (down), 8 times")
+
+
+@pytest.mark.parametrize("status", [400, 413, 422])
+def test_a_refused_question_is_not_asked_again(serve: Any, status: int) -> None:
+    server = serve(lambda *_: (status, {}, "the context is too long"))
+    assert failure(server.base_url) == f"openai:m: HTTP {status} (the context is too long)"
+    assert len(server.requests) == 1
+
+
+def test_the_other_questions_of_a_refused_one_are_answered(serve: Any) -> None:
+    server = serve(lambda body, _: (400, {}, "too long") if last(body) == "1" else (200, {}, last(body)))
+    assert http_client(server.base_url).ask_all([ask("0"), ask("1"), ask("2")])[::2] == [0, 2]
+
+
+def test_a_server_that_refuses_every_question_stops_the_run(serve: Any) -> None:
+    server = serve(lambda *_: (400, {}, "unknown field top_p"))
+    with pytest.raises(RunFailed, match=r"unknown field top_p.*all fared so"):
+        http_client(server.base_url).ask_all([ask(str(i)) for i in range(500)])
+    assert len(server.requests) < 100
+
+
+@pytest.mark.parametrize("status", [401, 402, 403, 404, 405, 307])
+def test_what_concerns_every_question_stops_the_run_with_one_line(serve: Any, status: int) -> None:
+    server = serve(lambda *_: (status, {"Location": "http://127.0.0.1:9/"}, "no"))
+    with pytest.raises(RunFailed, match=f"HTTP {status}") as caught:
+        http_client(server.base_url, concurrency=2).ask_all([ask(str(i)) for i in range(50)])
+    assert "\n" not in str(caught.value)
+    assert len(server.requests) <= 2
+
+
+def test_an_account_without_quota_is_not_waited_for(serve: Any) -> None:
+    server = serve(lambda *_: (429, {}, "insufficient_quota"))
+    with pytest.raises(RunFailed, match="quota"):
+        http_client(server.base_url).ask_all([ask("x")])
+
+
+def test_an_address_where_nobody_listens_stops_the_run_within_seconds(serve: Any) -> None:
+    server = serve(lambda *_: (200, {}, "1"))
+    server.close()
+    waits = Waits()
+    with pytest.raises(RunFailed, match=f"cannot be reached at {server.base_url}"):
+        http_client(server.base_url, sleep=waits).ask_all([ask("x")])
+    assert sum(waits[:-1]) < 5
+
+
+def test_a_server_that_goes_away_and_comes_back_is_waited_for(serve: Any) -> None:
+    server = serve(lambda body, _: (200, {"Connection": "close"}, last(body)))
+    chat = http_client(server.base_url)
+    chat.ask_all([ask("1")])
+    server.close()
+    waits = Waits()
+
+    async def later(seconds: float) -> None:
+        await waits(seconds)
+        if len(waits) == 20:
+            serve(lambda body, _: (200, {}, last(body)), port=int(server.base_url.rpartition(":")[2].split("/")[0]))
+
+    chat.sleep = later
+    assert chat.ask_all([ask("2")]) == [2]
+    assert sum(waits) > 10
+
+
+def test_a_server_that_stays_away_stops_the_run_at_last(serve: Any) -> None:
+    server = serve(lambda body, _: (200, {"Connection": "close"}, last(body)))
+    waits = Waits()
+    chat = http_client(server.base_url, sleep=waits)
+    chat.ask_all([ask("1")])
+    server.close()
+    with pytest.raises(RunFailed, match="cannot be reached"):
+        chat.ask_all([ask("2")])
+    assert len(waits) == ATTEMPTS["unreachable"] - 1
+
+
+def test_a_name_that_nobody_has_is_an_unreachable_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    def unknown(*_: Any, **__: Any) -> Any:
+        raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+
+    monkeypatch.setattr(socket, "getaddrinfo", unknown)
+    with pytest.raises(RunFailed, match="cannot be reached"):
+        http_client("http://judge.invalid/v1").ask_all([ask("x")])
+
+
+def test_a_message_that_repeats_the_report_is_not_shown(serve: Any) -> None:
+    report = "Small left pleural effusion with collapse of the lower lobe."
+    server = serve(lambda body, _: (422, {}, f"bad input: {last(body)[:30]}"))
+    assert failure(server.base_url, Ask((("user", report),), str)) == "openai:m: HTTP 422"
+
+
+@given(st.lists(st.sampled_from(["heart", "lung", "clear", "left", "no"]), min_size=3, max_size=30), st.data())
+def test_three_words_of_a_report_are_never_shown(words: list[str], data: st.DataObject) -> None:
+    start = data.draw(st.integers(0, len(words) - 3))
+    assert shown(f"bad: {words[start : start + 3]}", [" ".join(words)]) == ""
+
+
+def _texts(folder: Path) -> str:
+    return "".join(path.read_bytes().decode(errors="replace") for path in folder.rglob("*") if path.is_file())
+
+
+@pytest.mark.parametrize("status", [200, 400, 401, 403, 404, 422, 429, 500])
+@pytest.mark.parametrize("route", ["aiohttp", "LangChain"])
+def test_the_key_is_sent_and_never_told(
+    serve: Any,
+    route: str,
+    status: int,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    monkeypatch.setenv("OPENAI_API_KEY", SECRET)
+    server = serve(lambda *_: (status, {"Retry-After": "0"}, LEAKY))
+    monkeypatch.setenv("OPENAI_BASE_URL", server.base_url)
+    base_url = server.base_url if route == "aiohttp" else None
+    told = ""
+    with connect("openai:m", base_url=base_url, cache=tmp_path / "cache") as chat:
+        try:
+            told = str(chat.ask_all([ask("x")]))
+        except RunFailed as error:
+            told = str(error)
+        told += str(chat.identity)
+    assert server.headers[0]["authorization"] == f"Bearer {SECRET}"
+    out, err = capfd.readouterr()
+    # The model's own words are kept as they are; a server that answers with the key has it anyway.
+    kept = "" if status == 200 else _texts(tmp_path)
+    assert SECRET not in told + out + err + caplog.text + kept
+
+
+def test_no_key_in_the_environment_sends_none(serve: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    server = serve(lambda *_: (200, {}, "1"))
+    http_client(server.base_url).ask_all([ask("x")])
+    assert "authorization" not in server.headers[0]

@@ -1,0 +1,199 @@
+"""Both ways to a model: requests are equal, schemas and endings are understood, and a wrong name or option is told."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from chat_server import completion, last
+from langchain_core.language_models.fake_chat_models import GenericFakeChatModel
+from langchain_core.messages import AIMessage
+from llm_client import Waits
+
+from radfact.errors import Failure, InputError
+from radfact.llm import Ask, ChatClient, Prefix, connect, split_model_args
+from radfact.llm.connect import CONCURRENCY_OWN_SERVER, CONCURRENCY_PROVIDER
+from radfact.llm.langchain import LangChainBackend
+
+SCHEMA = {
+    "type": "object",
+    "properties": {"status": {"type": "string", "enum": ["a", "b"]}},
+    "required": ["status"],
+    "additionalProperties": False,
+}
+PREFIX = Prefix([("system", "Say."), ("user", 'L\u00f6we "x"\n- y'), ("assistant", "status: a\n")])
+
+
+@pytest.fixture
+def routes(serve: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """A server's two clients: by its address, and as the provider that the environment sends there."""
+
+    def start(reply: Any, **parameters: Any) -> tuple[Any, ChatClient, ChatClient]:
+        server = serve(reply)
+        monkeypatch.setenv("OPENAI_API_KEY", "sk-any-key-at-all")
+        monkeypatch.setenv("OPENAI_BASE_URL", server.base_url)
+        clients = [connect("openai:m", base_url=url, parameters=parameters) for url in (server.base_url, None)]
+        for client in clients:
+            client.sleep = Waits()
+        return server, clients[0], clients[1]
+
+    return start
+
+
+@pytest.mark.parametrize("schema", [None, SCHEMA], ids=["free", "schema"])
+def test_both_routes_send_equal_requests(routes: Any, schema: dict[str, Any] | None) -> None:
+    server, direct, chain = routes(
+        lambda *_: (200, {}, '{"status": "a"}'), temperature=0, top_p=1, max_tokens=1024, seed=3
+    )
+    question = Ask((("user", "Is it?"),), str, PREFIX, schema)
+    assert direct.ask_all([question]) == chain.ask_all([question]) == ['{"status": "a"}']
+    sent, by_chain = server.requests
+    # The provider calls the limit by a newer name, which servers of one's own may overlook.
+    by_chain["max_tokens"] = by_chain.pop("max_completion_tokens")
+    assert sent == by_chain
+    assert server.headers[0]["authorization"] == server.headers[1]["authorization"]
+
+
+@pytest.mark.parametrize("schema", [None, SCHEMA], ids=["free", "schema"])
+def test_both_routes_read_equal_answers(routes: Any, schema: dict[str, Any] | None) -> None:
+    _, direct, chain = routes(lambda _, n: completion('{"status": "', "length") if n % 2 else (200, {}, "{}"))
+    question = Ask((("user", "Is it?"),), str, PREFIX, schema)
+    assert direct.ask_all([question]) == chain.ask_all([question]) == ["{}"]
+    assert direct.ledger == chain.ledger
+    assert direct.ledger.repairs == 1
+
+
+@pytest.mark.parametrize(
+    ("status", "retries"), [(429, 23), (500, 7), (400, 0), (422, 0)], ids=["busy", "down", "refused", "invalid"]
+)
+def test_both_routes_meet_equal_faults(routes: Any, status: int, retries: int) -> None:
+    _, direct, chain = routes(lambda *_: (status, {"Retry-After": "2"}, "so it is"))
+    question = Ask((("user", "Is it?"),), str)
+    reasons = [client.ask_all([question])[0] for client in (direct, chain)]
+    assert reasons[0] == reasons[1]
+    assert isinstance(reasons[0], Failure)
+    assert "so it is" in reasons[0].reason
+    assert direct.sleep == chain.sleep == [2.0] * retries
+
+
+@pytest.mark.parametrize("raw", [b"", b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n{"], ids=["dropped", "half"])
+def test_both_routes_try_a_broken_connection_again(routes: Any, raw: bytes) -> None:
+    _, direct, chain = routes(lambda _, n: raw if n % 2 else (200, {}, "7"))
+    question = Ask((("user", "Is it?"),), int)
+    assert direct.ask_all([question]) == chain.ask_all([question]) == [7]
+
+
+class _CallsTools(GenericFakeChatModel):
+    def bind_tools(self, *_: Any, **__: Any) -> Any:
+        return self
+
+
+def test_a_provider_that_calls_tools_answers_in_a_schema() -> None:
+    reply = AIMessage("", tool_calls=[{"name": "answer", "args": {"status": "a"}, "id": "1"}])
+    chat = ChatClient(LangChainBackend(_CallsTools(messages=iter([reply]))), {"model": "fake"})
+    assert chat.ask_all([Ask((("user", "x"),), json.loads, schema=SCHEMA)]) == [{"status": "a"}]
+
+
+def test_a_provider_without_schemas_says_so() -> None:
+    chat = ChatClient(LangChainBackend(GenericFakeChatModel(messages=iter(["x"]))), {"model": "fake"})
+    with pytest.raises(InputError, match="use the format yaml"):
+        chat.ask_all([Ask((("user", "x"),), str, schema=SCHEMA)])
+
+
+@pytest.mark.parametrize(
+    "ending", [{"finish_reason": "MAX_TOKENS"}, {"stop_reason": "max_tokens"}, {"done_reason": "length"}]
+)
+def test_every_provider_s_word_for_cut_off_is_known(ending: dict[str, str]) -> None:
+    replies = [AIMessage("7", response_metadata=ending), AIMessage("8", response_metadata={"finish_reason": "stop"})]
+    chat = ChatClient(LangChainBackend(GenericFakeChatModel(messages=iter(replies))), {"model": "fake"})
+    assert chat.ask_all([Ask((("user", "x"),), int)]) == [8]
+
+
+def test_fields_of_the_extra_body_are_fields_of_the_request(routes: Any) -> None:
+    server, direct, chain = routes(lambda body, _: (200, {}, last(body)), extra_body={"top_k": 1})
+    for client in (direct, chain):
+        client.ask_all([Ask((("user", "x"),), str)])
+    assert [body["top_k"] for body in server.requests] == [1, 1]
+
+
+def test_a_server_of_one_s_own_gets_more_calls_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-any-key-at-all")
+    assert connect("openai:m", base_url="http://localhost:1/v1").concurrency == CONCURRENCY_OWN_SERVER == 64
+    assert connect("openai:m").concurrency == CONCURRENCY_PROVIDER == 16
+
+
+def test_a_missing_partner_package_is_named_with_its_command() -> None:
+    with pytest.raises(InputError, match="pip install langchain-cohere"):
+        connect("cohere:command")
+
+
+def test_an_unknown_provider_lists_the_known() -> None:
+    with pytest.raises(InputError, match="unknown provider 'nobody'; known are anthropic"):
+        connect("nobody:model")
+
+
+@pytest.mark.parametrize("name", ["gpt-4o", "openai:", ":m", ""])
+def test_a_name_without_provider_or_model_says_what_would_be_right(name: str) -> None:
+    with pytest.raises(InputError, match="use PROVIDER:MODEL"):
+        connect(name)
+
+
+def test_no_key_and_no_server_is_one_clear_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    with pytest.raises(InputError, match="set OPENAI_API_KEY"):
+        connect("openai:m")
+
+
+@pytest.mark.parametrize(
+    ("base_url", "message"),
+    [
+        ("http://me:secret@host/v1", "no user name or password"),
+        ("localhost:8000/v1", "expected http://HOST:PORT/v1"),
+        ("http://", "expected http://HOST:PORT/v1"),
+        ("http://host:port/v1", "expected http://HOST:PORT/v1"),
+        ("ftp://host/v1", "expected http://HOST:PORT/v1"),
+    ],
+)
+def test_an_address_that_is_none_is_refused(base_url: str, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        connect("openai:m", base_url=base_url)
+
+
+def test_an_address_goes_with_the_protocol_that_it_speaks() -> None:
+    with pytest.raises(InputError, match="openai:MODEL"):
+        connect("anthropic:m", base_url="http://localhost:1/v1")
+
+
+@pytest.mark.parametrize(
+    ("parameters", "field"),
+    [({"timeout": 0}, "timeout"), ({"timeout": "soon"}, "timeout"), ({"stream": True}, "stream"), ({"n": 2}, "n")],
+)
+def test_a_parameter_that_does_not_fit_is_named(parameters: dict[str, Any], field: str) -> None:
+    with pytest.raises(InputError, match=rf"judge_args\.{field}"):
+        connect("openai:m", base_url="http://localhost:1/v1", parameters=parameters)
+
+
+def test_calls_in_flight_are_at_least_one(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="at least 1"):
+        connect("openai:m", base_url="http://localhost:1/v1", concurrency=0, cache=tmp_path)
+
+
+@pytest.mark.parametrize(
+    "given", [{"api_key": "sk-1"}, {"api-key": "sk-1"}, {"default_headers": "{Authorization: Bearer x}"}]
+)
+def test_keys_come_only_from_the_environment(given: dict[str, str]) -> None:
+    with pytest.raises(InputError, match=rf"judge_args\.{next(iter(given))}.*environment"):
+        split_model_args(given)
+
+
+def test_model_arguments_are_numbers_where_they_look_like_it() -> None:
+    given = {"temperature": "0.5", "seed": "3", "user": "abc", "stop": "[a, b]", "max_tokens": "9"}
+    assert split_model_args(given) == {
+        "temperature": 0.5,
+        "seed": 3,
+        "user": "abc",
+        "stop": ["a", "b"],
+        "max_tokens": 9,
+    }
