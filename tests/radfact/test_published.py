@@ -240,6 +240,14 @@ CORNERS: dict[str, tuple[list[Sentence], list[Sentence], Evidence, list[Any], li
         [1, 0, 0, None, 0, 0],
         [1, 0, 1, None, 1, 0],
     ),
+    # 4 and 2 pixels of 224: other grids, and rounding instead of truncation, come to more than one half.
+    "corners that are truncated to the grid": (
+        [located("a", (0.0, 0.0, 0.02, 1.0))],
+        [located("x", (0.0, 0.0, 0.012, 1.0))],
+        {"a": (0,)},
+        [1, 0, 0, None, 0, 0],
+        [1, 0, 1, None, 1, 0],
+    ),
     "a sentence that stands twice with different boxes": (
         [located("a", LEFT), located("A.", RIGHT)],
         [located("x", LEFT)],
