@@ -93,15 +93,18 @@ class Clause:
 
     @cached_property
     def verbs(self) -> list[int]:
-        """Finite verbs outside relative and subordinate clauses."""
-        return [
-            i
-            for i, word in enumerate(self.words)
-            if word.lower in w.FINITE
-            and i >= self.start
-            and not (i and self.words[i - 1].lower in w.RELATIVES)
-            and not (i and self.words[i - 1].lower in w.DETERMINERS)
-        ]
+        """Finite verbs outside relative clauses."""
+        found: list[int] = []
+        relative = False
+        for i in range(self.start, len(self.words)):
+            word, following = self.lower(i), self.lower(i + 1)
+            if word in w.RELATIVES and i > self.start:
+                relative = True
+            elif word == "," or (word in w.SEPARATORS and following in w.DETERMINERS | {"there", "no"}):
+                relative = False
+            elif word in w.FINITE and not relative and self.lower(i - 1) not in w.DETERMINERS:
+                found.append(i)
+        return found
 
     def lower(self, i: int) -> str:
         """Word `i` in lower case, or nothing beyond the end."""
@@ -133,7 +136,10 @@ class Clause:
         return text[:begin] + w.agreeing(text[begin:end], plural) + text[end:]
 
     def _after_introduction(self) -> int:
-        """Where the clause begins after "Compared to the previous film, ..."."""
+        """Where the clause begins after "Lungs: ..." or "Compared to the previous film, ..."."""
+        colon = next((i for i, word in enumerate(self.words) if word.lower == ":"), None)
+        if colon is not None and colon + 1 < len(self.words):
+            return colon + 1
         first = self.words[0].lower if self.words else ""
         if first not in w.PREPOSITIONS | {"when", "as", "given", "allowing", "again"} or first in w.NEGATIONS:
             return 0

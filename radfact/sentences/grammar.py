@@ -108,15 +108,25 @@ def _is_subject(c: Clause, i: int, after: int, verb: int, before: Sequence[int])
     if len(set(last) - w.DETERMINERS) == len(set(last) & w.PARTS_OF_DEVICES):
         return False
     plural_verb = w.agreeing(c.lower(verb), False) != c.lower(verb)
-    if inner:
-        if c.lower(inner[-1]) not in w.CONJUNCTIONS or not plural_verb:
-            return False
-        return w.is_plural(last) is False or (bool(before) and _is_adjectival(c, before[-1]))
+    if inner and (c.lower(inner[-1]) not in w.CONJUNCTIONS or not plural_verb):
+        return False
     if not before:
-        return subject[0] in w.DETERMINERS or c.lower(i) in w.TURNS
+        if c.lower(c.start) in w.NEGATIONS and c.lower(i) == ",":
+            return not _is_observed(c, verb)  # "No effusion, heart size is normal."
+        return not inner and (subject[0] in w.DETERMINERS or c.lower(i) in w.TURNS)
+    if inner:
+        return not w.is_plural(last) or _is_adjectival(c, before[-1])
     too_small = plural_verb and not w.is_plural(subject) and c.lower(i) in w.CONJUNCTIONS
     earlier = any(before[-1] < s < i for s in c.separators)
     return not (too_small and earlier)
+
+
+def _is_observed(c: Clause, verb: int) -> bool:
+    """Whether the verb only says that something is seen."""
+    after = verb + 1
+    while c.lower(after) in w.ADVERBS:
+        after += 1
+    return c.lower(after) in w.OBSERVED
 
 
 def _is_adjectival(c: Clause, verb: int) -> bool:
@@ -157,7 +167,7 @@ def _predicates(c: Clause) -> Iterator[list[str]]:
         return
     verb = c.verbs[0]
     for i in c.separators:
-        if i <= verb + 1 or i + 1 >= len(c.words) or c.lower(i) == ",":
+        if i <= verb + 1 or c.lower(i) == "," or "with" in c.phrase(verb, i) or not _is_predicate(c, i + 1):
             continue
         rest = c.span(i + 1, len(c.words))
         subject = c.span(0, verb if c.lower(i + 1) in w.FINITE else verb + 1)

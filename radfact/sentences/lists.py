@@ -154,16 +154,11 @@ class _List:
         c = self.clause
         phrase = c.phrase(first, last)
         start = phrase[0]
-        if start in w.PREPOSITIONS | w.RELATIVES | w.LINKS | w.SUBORDINATORS | w.GOING_ON | w.FINITE:
+        if start in w.CONTINUATIONS or phrase[1:2] == ["for"] or phrase[-1] in w.PARTS_OF_DEVICES:
             return True
-        if (
-            start in w.INTERPRETING
-            or phrase[1:2] == ["for"]
-            or not any(word[0].isalpha() for word in phrase)
-            or phrase[-1] in w.PARTS_OF_DEVICES
-        ):
+        if all(word in w.PROPERTIES | w.DETERMINERS or not word[0].isalpha() for word in phrase):
             return True
-        if all(word in w.PROPERTIES | w.DETERMINERS for word in phrase):
+        if start[0].isdigit() and not {"mm", "cm"}.isdisjoint(phrase):
             return True
         if c.facts.named(c.span(first, last)):
             return False

@@ -90,11 +90,12 @@ def without_heading(sentence: str, facts: Facts) -> str:
     if match is None or _REMARK_HEADING.match(sentence):
         return sentence
     rest = sentence[match.end() :]
-    first = rest.split()[0].lower()
-    negated = first == "no" and len(rest.split()) > 1
-    says_all = bool(facts.stated(rest)) and facts.kept_by([rest], sentence)
-    place_kept = not facts.of(rest) or negated or facts.same([rest], sentence)
-    return rest if (says_all and place_kept) or (first == "there" and says_all) else sentence
+    words = {word.lower for word in w.words_of(match[0])}
+    if words & (w.FINITE | w.NEGATIONS):
+        return sentence
+    category = "/" in match[0] or "and" in words  # Not a finding, whatever it names.
+    named = bool(facts.named(rest)) and (category or facts.kept_by([rest], sentence))
+    return rest if named or any(word.lower in w.FINITE for word in w.words_of(rest)[1:]) else sentence
 
 
 def without_interpretation(sentence: str, facts: Facts) -> str:
@@ -152,7 +153,11 @@ def is_no_finding(sentence: str, facts: Facts) -> bool:
         for word in words
     ):
         return not any(facts.is_change(word.lower) for word in words)  # A heading, such as "Chest."
-    if _LINK.match(sentence) is not None or _COMPARISON.match(sentence):
+    if _LINK.match(sentence) is not None:
+        return True
+    if any(facts.is_change(word.lower) or word.lower == "change" for word in words):
+        return False
+    if _COMPARISON.match(sentence):
         return True
     said = _ON_THE_FILM.sub("", sentence)
     if words[0].lower == "there":

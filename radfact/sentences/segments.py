@@ -10,6 +10,7 @@ from radfact.sentences.words import ABBREVIATIONS
 _BEFORE_A_NUMBER = frozenset({"no", "nos", "fig", "ca"})
 _BULLET = re.compile(r"(?:^|(?<=[.!?:;\n]))\s*(?:\(?\d{1,2}[.)](?=\s)|[-*•](?=\s))\s*")
 _SENTENCE_END = re.compile(r"[.!?]+[\"')\]]*(?=\s+\S)|(?<=[a-z]{3})\.(?=[A-Z][a-z])")
+_MISSING_STOP = re.compile(r"(?<=[a-z)]) (?=(?:The|There|No) [a-z])")
 _OPEN_END = re.compile(
     r"(?:[,]|\b(?:the|a|an|no|of|in|at|on|with|without|and|or|is|are|was|were|has|have|to|for|from|by|left|right|new|small"
     r"|mild|moderate|large|stable|unchanged|pleural|bilateral|than|which|that))$",
@@ -60,6 +61,11 @@ def _is_abbreviation(before: str, mark: str, after: str) -> bool:
 
 
 def _worded(sentence: str) -> Iterator[str]:
-    sentence = " ".join(sentence.split()).strip(" .;,")
-    if any(c.isalnum() for c in sentence):
-        yield sentence
+    sentence = " ".join(sentence.split())
+    start = 0
+    for match in _MISSING_STOP.finditer(sentence):
+        if not _OPEN_END.search(sentence[start : match.start()]):
+            yield sentence[start : match.start()].strip(" .;,")
+            start = match.end()
+    if any(c.isalnum() for c in sentence[start:]):
+        yield sentence[start:].strip(" .;,")

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 _WORD = re.compile(
-    r"\([^()]*\)|\b(?:as well as|along with|together with)\b|\w+(?:['’./-]\w+)*%?|[^\w\s]", re.IGNORECASE
+    r"\([^()]*\)|\b(?:as well as|along with|together with|adjacent to)\b|\w+(?:['’./-]\w+)*%?|[^\w\s]", re.IGNORECASE
 )
 
 
@@ -27,15 +27,17 @@ SEPARATORS = CONJUNCTIONS | TURNS | {","}
 DETERMINERS = frozenset({"the", "a", "an", "any", "this", "that", "these", "those", "its", "their", "his", "her"})
 LINKS = frozenset({"it", "its", "their", "they", "this", "that", "these", "those", "which", "who", "such", "there's"})
 """Subjects that cannot be understood without the clause before them."""
-PARTS_OF_DEVICES = frozenset({"tip", "tips", "end", "sidehole", "port", "lead", "leads", "terminus"})
+PARTS_OF_DEVICES = frozenset(
+    {"tip", "tips", "electrode", "electrodes", "end", "sidehole", "port", "lead", "leads", "terminus"}
+)
 RELATIVES = frozenset({"which", "that", "who", "where", "whose"})
 SUBORDINATORS = frozenset(
     {"as", "because", "since", "if", "unless", "when", "due", "given", "likely", "so", "than", "until"}
 )
 
-PREPOSITIONS = _set(
+PREPOSITIONS = {"adjacent to"} | _set(
     "of in at on within over overlying along from near to into onto for by with through throughout above below"
-    " between beneath under about around across behind involving adjacent since after before during inside outside"
+    " between beneath under about around across behind involving since after before during inside outside"
     " against per compared relative superimposed projecting measuring via"
 )
 COPULAS = _set(
@@ -86,7 +88,7 @@ _IRREGULAR_PLURALS = _set(
     " fistulae granulomata diverticula"
 )
 _ADJECTIVE = re.compile(
-    r"(?:al|ar|ic|ous|ary|ive|able|ible|ed|ular|less|ish)$|^(?:patchy|hazy|streaky|bony|wavy|linear)$"
+    r"(?:al|ar|ic|ous|ary|ive|able|ible|ed|ular|less|ish)$|^(?:patchy|hazy|streaky|bony|wavy|linear|monitoring|support)$"
 )
 _SINGULAR = {"are": "is", "were": "was", "have": "has", "appear": "appears", "remain": "remains", "show": "shows"}
 _SINGULAR |= {"demonstrate": "demonstrates", "persist": "persists", "seem": "seems", "do": "does", "look": "looks"}
@@ -121,7 +123,7 @@ def is_plural(phrase: Sequence[str]) -> bool:
         if word[0].isalpha():
             head = word
     return head in _IRREGULAR_PLURALS or (
-        len(head) > 2 and head.endswith("s") and not head.endswith(("ss", "us", "is", "as"))
+        len(head) > 2 and head.endswith("s") and not head.endswith(("ss", "us", "is", "gas", "eas"))
     )
 
 
@@ -141,6 +143,8 @@ GOING_ON = _set(
     " limiting accentuating extending terminating"
 )
 """Words that begin a remark on what stands before them."""
+CONTINUATIONS = PREPOSITIONS | RELATIVES | LINKS | SUBORDINATORS | FINITE | INTERPRETING | GOING_ON
+"""Words that no member of a list begins with."""
 NOT_ATTACHED = _set(
     "consistent compatible compared comparison keeping concordant continuous patient patients correlated correlation"
     " contiguous concern with or"
