@@ -68,13 +68,28 @@ class _Draft(Row):
     model: str | None = None
 
 
+def page_record(folder: Path, manifest: Path | None, notes: Sequence[str], unscored: Path | None) -> dict[str, Any]:
+    """What `run.json` should hold under `page` so that the page can be drawn again; paths are relative to `folder`."""
+    paths = {"manifest": manifest, "unscored": unscored}
+    return {
+        **{name: None if path is None else os.path.relpath(path, folder) for name, path in paths.items()},
+        "notes": list(notes),
+    }
+
+
 def write_page(
-    folder: Path, *, manifest: Path | None = None, notes: Sequence[str] = (), unscored: Path | None = None
+    folder: Path,
+    *,
+    manifest: Path | None = None,
+    notes: Sequence[str] | None = None,
+    unscored: Path | None = None,
 ) -> Path:
     """Write `report.html` into a results folder: one self-contained page of its figures and studies.
 
     Up to `MOST_EMBEDDED` studies carry their images inside the page; with more, images are written to `images/`.
     An image that cannot be read is shown as missing. Text of reports is data: nothing in it can become markup.
+    What is not given is taken from `page` in `run.json`, as `page_record` makes it; a file named there that is gone is
+    said on the page.
 
     Args:
         folder: results folder with `scores.json`, `samples.jsonl`, `sentences.jsonl` and, if there, `run.json`.
@@ -92,6 +107,7 @@ def write_page(
     folder = Path(folder)
     scores = _validate(Scores, _read_json(folder / "scores.json"), folder / "scores.json")
     run = _read_run(folder / "run.json")
+    manifest, notes, unscored = _sources(folder, run, manifest, notes, unscored)
     studies = _read_studies(folder, list(scores.figures))
     drafts = _read_drafts(Path(unscored)) if unscored else []
 
@@ -121,6 +137,35 @@ def _read_run(path: Path) -> dict[str, Any]:
     if not isinstance(run, dict):
         raise InputError(f"expected one JSON object, found {type(run).__name__}", file=path)
     return run
+
+
+class _PageRecord(Row):
+    manifest: str | None = None
+    unscored: str | None = None
+    notes: tuple[str, ...] = ()
+
+
+def _sources(
+    folder: Path,
+    run: Mapping[str, Any],
+    manifest: Path | None,
+    notes: Sequence[str] | None,
+    unscored: Path | None,
+) -> tuple[Path | None, list[str], Path | None]:
+    """The manifest, the notes and the unscored drafts: each as given, or else as the run had it."""
+    record = _validate(_PageRecord, run.get("page") or {}, folder / "run.json")
+    said = list(record.notes if notes is None else notes)
+    paths = []
+    for given, named, what in (
+        (manifest, record.manifest, "The manifest with the images"),
+        (unscored, record.unscored, "The drafts without a reference"),
+    ):
+        path = folder / named if given is None and named is not None else given
+        if given is None and path is not None and not path.is_file():
+            said.append(f"{what} ({path.name}) is not where the run had it, so this page is without.")
+            path = None
+        paths.append(path)
+    return paths[0], said, paths[1]
 
 
 def _validate(kind: type[_AnyRow], value: Any, file: Path, line: int | None = None) -> _AnyRow:

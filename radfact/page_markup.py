@@ -138,11 +138,12 @@ def _figure_table(figures: Mapping[str, Figure]) -> str:
         last = f'<td class="chart spare">{_bar(figure)}</td><td>{"–" if figure.n is None else figure.n}</td>'
         rows.append(f'<tr{css}><th scope="row">{escape(_words(name))}{lower}</th>{cells}{last}</tr>')
     return (
-        '<table class="figure-table"><caption>Mean over the studies that have a value, with the bootstrap\'s 95 % interval'
-        '<span class="spare"> and median. The bar runs from 0 to 1: 95 % interval (light), middle half (dark), point '
-        "(line)</span>.</caption><thead><tr>"
+        '<table class="figure-table"><caption>Mean over the studies that have a value, with its bootstrapped 95 % '
+        'interval<span class="spare"> and median. The bar runs from 0 to 1: 95 % interval (light), middle half (dark), '
+        "point (line)</span>.</caption><thead><tr>"
         '<th scope="col">Figure</th><th scope="col">Point</th><th scope="col" class="spare">Median</th>'
-        '<th scope="col">95 % interval</th><th scope="col" class="chart spare"><span class="unseen">Interval bar</span></th>'
+        '<th scope="col">95 % interval</th>'
+        '<th scope="col" class="chart spare"><span class="unseen">Interval bar</span></th>'
         f'<th scope="col">n</th></tr></thead><tbody>{"".join(rows)}</tbody></table>'
     )
 
@@ -191,7 +192,8 @@ def _failures(failures: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _run(run: Mapping[str, Any]) -> str:
-    return f"<details><summary>How this was made</summary>{_pairs(run)}</details>" if run else ""
+    made = {name: value for name, value in run.items() if name != "page"}
+    return f"<details><summary>How this was made</summary>{_pairs(made)}</details>" if made else ""
 
 
 def _pairs(values: Mapping[str, Any]) -> str:

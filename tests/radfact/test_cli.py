@@ -8,6 +8,7 @@ import pytest
 
 import radfact.entailment
 import radfact.page
+import radfact.sentences
 from radfact.cli import main
 from radfact.entailment import Failure, Question, Verdict
 from radfact.errors import InputError
@@ -40,18 +41,40 @@ class Verbatim:
         return {"calls": 3, "failures": 1}
 
 
-def load_verbatim(name: str, *, base_url: str | None, model_args: dict[str, str], cache: Path) -> Verbatim:
+def load_verbatim(name: str, **options: Any) -> Verbatim:
     if name == "slow":
         raise KeyboardInterrupt
     if name not in ("verbatim", "humble"):
-        raise InputError(f"unknown judge '{name}' at {base_url} with {model_args}, answers in {cache}")
+        given = {option: value for option, value in options.items() if value is not None}
+        raise InputError(f"unknown judge '{name}' with {given}", field="judge")
     return Verbatim(name)
+
+
+class Spaces:
+    """Splits at every space."""
+
+    def __init__(self, name: str, options: dict[str, Any]) -> None:
+        self.name, self.options = name, options
+
+    def split(self, narratives: Sequence[str]) -> list[list[str] | Failure]:
+        return [narrative.split() for narrative in narratives]
+
+    def describe(self) -> dict[str, Any]:
+        return {"name": self.name, "options": {name: str(value) for name, value in self.options.items()}}
+
+    def account(self) -> dict[str, int]:
+        return {"calls": 2, "tokens_in": 1_000_000, "tokens_out": 500_000}
+
+
+def load_spaces(name: str, **options: Any) -> Spaces:
+    return Spaces(name, {option: value for option, value in options.items() if value is not None})
 
 
 @pytest.fixture
 def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Run:
     """Runs `radfact` with arguments in an empty folder and gives exit code, standard output and standard error."""
     monkeypatch.setattr(radfact.entailment, "load_judge", load_verbatim)
+    monkeypatch.setattr(radfact.sentences, "load_splitter", load_spaces)
     monkeypatch.delenv("RADFACT_JUDGE", raising=False)
     monkeypatch.setenv("COLUMNS", "200")
     monkeypatch.chdir(tmp_path)
@@ -142,10 +165,11 @@ def test_the_offline_judge_says_that_its_figures_are_not_comparable(
 
 
 def test_a_judge_gets_its_address_its_arguments_and_a_cache_in_the_results_folder(run: Run, pairs: str) -> None:
-    options = ["--base-url", "U", "--few-shots", "F", "--concurrency", "8", "--model-arg", "seed=1", "--out", "done"]
-    _, _, err = run("score", pairs, "--judge", "magic", *options)
-    arguments = {"seed": "1", "few_shots": "F", "concurrency": "8"}
-    assert f"at U with {arguments}, answers in {Path('done') / 'cache'}" in err
+    options = {"--base-url": "U", "--few-shots": "F", "--system": "S", "--format": "schema", "--batch": "report",
+               "--concurrency": "8", "--judge-arg": "seed=1", "--out": "done"}  # fmt: skip
+    _, _, err = run("score", pairs, "--judge", "magic", *(word for option in options.items() for word in option))
+    assert "'base_url': 'U', 'judge_args': {'seed': '1'}, 'few_shots': PosixPath('F'), 'system': PosixPath('S')" in err
+    assert "'answer_format': 'schema', 'batch': 'report', 'concurrency': 8, 'cache': PosixPath('done/cache')" in err
 
 
 def test_samples_left_out_are_listed_and_give_exit_code_3(run: Run, tmp_path: Path) -> None:
@@ -158,8 +182,7 @@ def test_samples_left_out_are_listed_and_give_exit_code_3(run: Run, tmp_path: Pa
     assert run("score", "pairs.json", "--judge", "verbatim", "--on-failure", "stop")[0] == 1
 
 
-def test_narrative_ignores_boxes(run: Run, pairs: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("radfact.sentences.split_narrative", lambda text: text.split())
+def test_narrative_ignores_boxes(run: Run, pairs: str, tmp_path: Path) -> None:
     assert run("score", pairs, "--judge", "verbatim", "--narrative")[0] == 0
     assert read_json(tmp_path / "results" / "scores.json")["figures"]["spatial_f1"]["point"] is None
 
@@ -176,13 +199,12 @@ def test_grounded_refuses_a_narrative(run: Run, tmp_path: Path) -> None:
     [
         (["nowhere.json", "--judge", "verbatim"], "nowhere.json: no such file"),
         (["empty.json", "--judge", "verbatim"], "empty.json: no pairs to score"),
-        (["pairs.json", "--judge", "magic"], "unknown judge 'magic'"),
+        (["pairs.json", "--judge", "magic"], "--judge: unknown judge 'magic'"),
         (["--judge", "verbatim"], "expected either a file of pairs, or both --candidates and --references"),
         (["pairs.json", "--candidates", "x.jsonl", "--judge", "verbatim"], "expected either a file of pairs"),
-        (["pairs.json", "--judge", "verbatim", "--threshold", "2"], "field 'threshold': expected a share"),
         (
-            ["pairs.json", "--judge", "verbatim", "--model-arg", "seed"],
-            "'--model-arg': expected KEY=VALUE, found 'seed'",
+            ["pairs.json", "--judge", "verbatim", "--judge-arg", "seed"],
+            "--judge-arg: expected KEY=VALUE, found 'seed'",
         ),
         (["pairs.json", "--judge", "verbatim", "--manifest", "m.jsonl"], "m.jsonl: no such file"),
         (["pairs.json", "--judge", "verbatim", "--out", "pairs.json"], "expected a results folder, found a file"),
@@ -199,7 +221,9 @@ def test_wrong_input_is_one_line_and_exit_code_2(run: Run, arguments: list[str],
     assert not (tmp_path / "results").exists()
 
 
-@pytest.mark.parametrize("arguments", [["--nonsense"], ["score", "--compat", "papre"], ["scoer"]])
+@pytest.mark.parametrize(
+    "arguments", [["--nonsense"], ["score", "--compat", "papre"], ["score", "--threshold", "2"], ["scoer"]]
+)
 def test_a_wrong_option_is_exit_code_2(run: Run, arguments: list[str]) -> None:
     code, _, err = run(*arguments)
     assert code == 2

@@ -1,0 +1,96 @@
+"""`--config FILE`: the options of a command by name, in YAML."""
+
+from __future__ import annotations
+
+import difflib
+from pathlib import Path
+from typing import Any
+
+import typer
+
+from radfact.errors import InputError
+from radfact.jsonl import read_text
+
+
+def read_config(context: typer.Context, path: Path | None) -> Path | None:
+    """Take a file's values as the defaults of the command's options, so that the command line goes before them.
+
+    Names are those of the options, with dashes or underscores. A switch is true or false; an option that may be
+    repeated takes a list, one of KEY=VALUE a mapping too.
+
+    Raises:
+        InputError: naming the file and the field of an unknown name or a value that does not fit.
+    """
+    if path is None or context.resilient_parsing:
+        return path
+    values = _read(path)
+    known = _options(context.command)
+    defaults: dict[str, Any] = {}
+    for key, value in values.items():
+        name = str(key).replace("_", "-")
+        if name not in known or name == "config":
+            raise InputError(_unknown(name, list(known)), file=path, field=str(key))
+        parameter, negated = known[name]
+        if negated and isinstance(value, bool):
+            value = not value
+        if parameter.name in defaults:
+            raise InputError("is given twice", file=path, field=str(key))
+        defaults[str(parameter.name)] = _as_given(parameter, value, context, path, str(key))
+    context.default_map = {**(context.default_map or {}), **defaults}
+    return path
+
+
+def _read(path: Path) -> dict[str, Any]:
+    import yaml
+
+    try:
+        values = yaml.safe_load(read_text(path))
+    except yaml.MarkedYAMLError as error:
+        line = error.problem_mark.line + 1 if error.problem_mark else None
+        raise InputError(f"not YAML: {error.problem}", file=path, line=line) from None
+    if not isinstance(values, dict):
+        raise InputError("expected options by name, one a line, as in 'judge: offline'", file=path)
+    return values
+
+
+def _options(command: Any) -> dict[str, tuple[Any, bool]]:
+    """Parameters by the names that a user knows, and whether the name stands for the opposite."""
+    found: dict[str, tuple[Any, bool]] = {}
+    for parameter in command.params:
+        if parameter.param_type_name == "argument":
+            found[str(parameter.name)] = (parameter, False)
+            continue
+        found |= {option.removeprefix("--"): (parameter, False) for option in parameter.opts}
+        found |= {option.removeprefix("--"): (parameter, True) for option in parameter.secondary_opts}
+    found.pop("help", None)
+    return found
+
+
+def _unknown(name: str, known: list[str]) -> str:
+    close = difflib.get_close_matches(name, known, n=1)
+    return "no such option" + (f"; did you mean '{close[0]}'?" if close else "")
+
+
+def _as_given(parameter: Any, value: Any, context: typer.Context, path: Path, key: str) -> Any:
+    """The value as the command line would have it."""
+    if getattr(parameter, "multiple", False):
+        if isinstance(value, dict):
+            value = [f"{name}={_text(item)}" for name, item in value.items()]
+        value = [_text(item) for item in (value if isinstance(value, list) else [value])]
+    elif isinstance(value, list):
+        value = ",".join(map(_text, value))
+    elif isinstance(value, dict):
+        raise InputError("expected one value, found a mapping", file=path, field=key)
+    elif not isinstance(value, bool) and value is not None:
+        value = _text(value)
+    try:
+        parameter.type_cast_value(context, value)
+    except typer.BadParameter as error:
+        raise InputError(error.message.rstrip("."), file=path, field=key) from None
+    return value
+
+
+def _text(value: Any) -> str:
+    import json
+
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)

@@ -1,0 +1,81 @@
+"""What `radfact score` reads, and the folder that it writes to, checked before anything is asked or written."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from radfact.errors import InputError
+
+if TYPE_CHECKING:
+    from radfact.files import Pairs
+    from radfact.report import Report
+
+
+def read_reports(pairs: Path | None, candidates: Path | None, references: Path | None, narrative: bool | None) -> Pairs:
+    """The pairs as the user wants them taken: as the files have them, as narratives, or only if grounded.
+
+    Raises:
+        InputError: files that do not go together or cannot be read, no pairs, or a narrative where none should be.
+    """
+    from radfact.files import read_candidates_and_references, read_pairs
+
+    if pairs is not None and candidates is None and references is None:
+        read = read_pairs(pairs)
+    elif pairs is None and candidates is not None and references is not None:
+        read = read_candidates_and_references(candidates, references)
+    else:
+        raise InputError("expected either a file of pairs, or both --candidates and --references")
+    if not (len(read) or read.left_out):
+        raise InputError("no pairs to score", file=pairs or candidates)
+    return _as_asked(read, narrative)
+
+
+def has_narratives(pairs: Pairs) -> bool:
+    """Whether any report of a set is still to be split."""
+    return any(isinstance(report, str) for pair in pairs for report in (pair.candidate, pair.reference))
+
+
+def check_files(*paths: Path | None) -> None:
+    """Say at once, not after the judging, that a file is not there.
+
+    Raises:
+        InputError: one that is named is no file.
+    """
+    for path in paths:
+        if path is not None and not path.is_file():
+            raise InputError("no such file", file=path)
+
+
+def check_folder(folder: Path) -> None:
+    """Say at once that the results folder cannot be one.
+
+    Raises:
+        InputError: it, or a folder above it, is a file.
+    """
+    existing = next(place for place in (folder, *folder.absolute().parents) if place.exists())
+    if not existing.is_dir():
+        raise InputError("expected a results folder, found a file", file=existing)
+    if not os.access(existing, os.W_OK):
+        raise InputError("results folder cannot be written to", file=existing)
+
+
+def _as_asked(pairs: Pairs, narrative: bool | None) -> Pairs:
+    from dataclasses import replace
+
+    if narrative is None:
+        return pairs
+    if narrative:
+        texts = (
+            replace(one, candidate=_narrative(one.candidate), reference=_narrative(one.reference)) for one in pairs
+        )
+        return replace(pairs, pairs=tuple(texts))
+    for one in pairs:
+        if isinstance(one.candidate, str) or isinstance(one.reference, str):
+            raise InputError(f"--grounded needs lists of sentences; sample '{one.sample_id}' has a narrative")
+    return pairs
+
+
+def _narrative(report: Report) -> str:
+    return report if isinstance(report, str) else " ".join(sentence.text for sentence in report)

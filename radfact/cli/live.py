@@ -1,0 +1,184 @@
+"""What a long run says while it runs: done, rate, time left, tokens, cost, failures, retries."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from radfact.cli.options import Price
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from radfact.entailment import Failure, Judge, Question, Verdict
+
+Account = Mapping[str, int]
+
+WINDOW = 20.0
+"""Seconds over which the rate is taken: what came from disk at the start must not promise an early end."""
+
+EVERY_ON_TERMINAL, EVERY_ELSEWHERE = 0.25, 30.0
+"""Seconds between two looks on a terminal, and between two lines where there is none."""
+
+
+def in_steps(judge: Judge) -> Judge:
+    """A judge whose account says how far it is: the judge itself, or one that puts it the questions in portions."""
+    return judge if "planned" in judge.account() else _InSteps(judge)
+
+
+class _InSteps:
+    """A judge asked in portions that take about half a second each, so that `planned` and `done` can be told."""
+
+    FIRST, LONG_ENOUGH = 64, 0.5
+
+    def __init__(self, judge: Judge) -> None:
+        self.name, self._judge = judge.name, judge
+        self._planned = self._done = 0
+
+    def judge(self, questions: Sequence[Question]) -> list[Verdict | Failure]:
+        answers: list[Verdict | Failure] = []
+        self._planned += len(questions)
+        size = self.FIRST
+        while len(answers) < len(questions):
+            started = time.monotonic()
+            portion = questions[len(answers) : len(answers) + size]
+            answers += self._judge.judge(portion)
+            self._done += len(portion)
+            if time.monotonic() - started < self.LONG_ENOUGH:
+                size *= 2
+        return answers
+
+    def describe(self) -> dict[str, Any]:
+        return self._judge.describe()
+
+    def account(self) -> dict[str, int]:
+        return {**self._judge.account(), "planned": self._planned, "done": self._done}
+
+
+@dataclass
+class Meter:
+    """Readings of one account over time, as words and numbers for a person."""
+
+    name: str
+    price: Price | None = None
+    _marks: deque[tuple[float, int, int]] = field(default_factory=deque)
+    planned: int = 0
+    done: int = 0
+    rate: float | None = None
+    words: str = ""
+
+    def read(self, account: Account, now: float) -> None:
+        """Take an account at `now`, in seconds of any clock that runs evenly."""
+        self.planned = account.get("planned", 0)
+        self.done = account.get("done", account.get("calls", 0))
+        retries = account.get("retries", 0)
+        self._marks.append((now, self.done, retries))
+        while len(self._marks) > 2 and self._marks[1][0] <= now - WINDOW:
+            self._marks.popleft()
+        since, done, retried = self._marks[0]
+        self.rate = (self.done - done) / (now - since) if now > since else None
+        stuck = retries > retried and self.done == done
+        self.words = ", ".join(self._parts(account, retries, stuck))
+
+    @property
+    def seconds_left(self) -> float | None:
+        """Seconds until all planned is done, at the present rate; None where that cannot be told."""
+        return (self.planned - self.done) / self.rate if self.planned and self.rate else None
+
+    def _parts(self, account: Account, retries: int, stuck: bool) -> list[str]:
+        parts = []
+        if account.get("tokens_in", 0):
+            parts.append(f"tokens {short(account['tokens_in'])} in {short(account.get('tokens_out', 0))} out")
+        if self.price is not None:
+            parts.append(f"cost {self.price.of(account):.2f}")
+        if account.get("failures", 0):
+            parts.append(f"{account['failures']} failed")
+        if stuck:
+            parts.append("server does not answer, retrying")
+        elif retries:
+            parts.append(f"{retries} retries")
+        return parts
+
+    def line(self) -> str:
+        """The reading as one line of text."""
+        of = f" of {self.planned:,}" if self.planned else ""
+        rate = f", {self.rate:.3g} a second" if self.rate else ""
+        left = "" if not self.seconds_left else f", {clock(self.seconds_left)} left"
+        words = f", {self.words}" if self.words else ""
+        return f"{self.name}: {self.done:,}{of} done{rate}{left}{words}"
+
+
+def short(number: int) -> str:
+    """A count in three digits: 950, 12.3k, 4.56M."""
+    for size, letter in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if number >= size:
+            return f"{number / size:.3g}{letter}"
+    return str(number)
+
+
+def clock(seconds: float) -> str:
+    """Seconds as H:MM:SS."""
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes // 60}:{minutes % 60:02d}:{rest:02d}"
+
+
+class LiveDisplay:
+    """Looks at accounts from a thread of its own while the block runs, so that Ctrl-C reaches the block itself.
+
+    On a terminal it draws bars that go away at the end, elsewhere it writes a line every half minute.
+    """
+
+    def __init__(
+        self, console: Console, accounts: Mapping[str, Callable[[], Account]], price: Price | None = None
+    ) -> None:
+        """Take the console (of standard error), and by what they are doing the accounts to look at."""
+        self.console, self.accounts, self.price = console, accounts, price
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._watch, name="radfact-live", daemon=True)
+
+    def __enter__(self) -> LiveDisplay:
+        self._thread.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self._over.set()
+        self._thread.join(2)
+
+    def _watch(self) -> None:
+        meters = {name: Meter(name, self.price) for name in self.accounts}
+        if self.console.is_terminal:
+            self._draw(meters)
+            return
+        while not self._over.wait(EVERY_ELSEWHERE):
+            for meter in self._read(meters):
+                self.console.print(meter.line(), highlight=False, markup=False, soft_wrap=True)
+
+    def _read(self, meters: Mapping[str, Meter]) -> list[Meter]:
+        """The meters of what is under way."""
+        now = time.monotonic()
+        for name, meter in meters.items():
+            meter.read(self.accounts[name](), now)
+        started = [meter for meter in meters.values() if meter.done or meter.planned]
+        return [meter for meter in started if meter is started[-1] or meter.done < meter.planned]
+
+    def _draw(self, meters: Mapping[str, Meter]) -> None:
+        from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+        columns = (TextColumn("{task.description}"), BarColumn(20), TextColumn("{task.fields[said]}"))
+        with Progress(*columns, TimeElapsedColumn(), console=self.console, transient=True) as progress:
+            tasks = {name: progress.add_task(name, total=None, visible=False, said="") for name in meters}
+            while True:
+                under_way = self._read(meters)
+                for name, meter in meters.items():
+                    said = meter.line().removeprefix(f"{name}: ")
+                    shown = meter in under_way or not under_way
+                    progress.update(
+                        tasks[name], total=meter.planned or None, completed=meter.done, said=said, visible=shown
+                    )
+                if self._over.wait(EVERY_ON_TERMINAL):
+                    return

@@ -1,0 +1,253 @@
+"""Options that several commands share, and what becomes of them: the judge, the splitter, prices."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from radfact.cli.config import read_config
+from radfact.errors import InputError
+
+if TYPE_CHECKING:
+    from radfact.entailment import Judge
+    from radfact.sentences import Splitter
+
+INPUT, JUDGE, FIGURES, OUTPUT = "Input", "Judge", "Figures", "Output"
+
+
+class AnswerFormat(StrEnum):
+    """How a model writes its answer."""
+
+    YAML = "yaml"
+    SCHEMA = "schema"
+
+
+class Batch(StrEnum):
+    """What one call to a model asks."""
+
+    SENTENCE = "sentence"
+    REPORT = "report"
+
+
+JudgeName = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAME",
+        help="Who judges: offline, PROVIDER:MODEL, vllm:PATH or python:MODULE:OBJECT. No default; RADFACT_JUDGE in the "
+        "environment names one too.",
+        rich_help_panel=JUDGE,
+    ),
+]
+JudgeArgs = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="KEY=VALUE",
+        help="One more argument of the judge's model, such as reasoning_effort=low; may be repeated.",
+        rich_help_panel=JUDGE,
+    ),
+]
+BaseUrl = Annotated[
+    str | None,
+    typer.Option(metavar="URL", help="Address of an OpenAI-compatible server.", rich_help_panel=JUDGE),
+]
+FewShots = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FILE",
+        help="Worked examples of judging in the published layout, instead of our own.",
+        rich_help_panel=JUDGE,
+    ),
+]
+System = Annotated[
+    Path | None,
+    typer.Option(metavar="FILE", help="System message, instead of the paper's.", rich_help_panel=JUDGE),
+]
+Format = Annotated[
+    AnswerFormat,
+    typer.Option(
+        "--format",
+        help="How a model answers: YAML as in the paper, or JSON that the server holds to a schema.",
+        rich_help_panel=JUDGE,
+    ),
+]
+BatchOption = Annotated[
+    Batch,
+    typer.Option(help="Ask a model one sentence a call, as in the paper, or a whole report.", rich_help_panel=JUDGE),
+]
+Concurrency = Annotated[
+    int | None,
+    typer.Option(min=1, metavar="N", help="Calls in flight to a model.", rich_help_panel=JUDGE),
+]
+PriceOption = Annotated[
+    str | None,
+    typer.Option(
+        "--price", metavar="IN,OUT", help="Price of a million tokens in and out: shows the cost.", rich_help_panel=JUDGE
+    ),
+]
+Config = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FILE",
+        help="YAML file of these options by name (compat: exact). The command line goes first.",
+        is_eager=True,
+        callback=read_config,
+        rich_help_panel=INPUT,
+    ),
+]
+Manifest = Annotated[
+    Path | None,
+    typer.Option(metavar="FILE", help="Manifest with the images for the page.", rich_help_panel=OUTPUT),
+]
+Notes = Annotated[
+    list[str] | None,
+    typer.Option(metavar="TEXT", help="A sentence for the page's banner; may be repeated.", rich_help_panel=OUTPUT),
+]
+Unscored = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FILE",
+        help="Drafts without a reference, shown on the page and in no figure.",
+        rich_help_panel=OUTPUT,
+    ),
+]
+
+
+@dataclass(frozen=True)
+class JudgeOptions:
+    """The judge as the user named it."""
+
+    judge: str | None
+    judge_arg: Sequence[str] | None = None
+    base_url: str | None = None
+    few_shots: Path | None = None
+    system: Path | None = None
+    answer_format: AnswerFormat = AnswerFormat.YAML
+    batch: Batch = Batch.SENTENCE
+    concurrency: int | None = None
+
+    @property
+    def name(self) -> str:
+        """The judge's name: from the command line or the configuration file, or else from the environment.
+
+        Raises:
+            InputError: there is none anywhere.
+        """
+        if name := self.judge or os.environ.get("RADFACT_JUDGE"):
+            return name
+        raise InputError(
+            "no judge is named: give --judge offline or --judge PROVIDER:MODEL (for example openai:MODEL), "
+            "name one in a --config file, or set RADFACT_JUDGE"
+        )
+
+    @property
+    def arguments(self) -> dict[str, str]:
+        """`--judge-arg` by name."""
+        return key_values(self.judge_arg, "--judge-arg")
+
+    def load(self, cache: Path | None, *, batch: Batch | None = None) -> Judge:
+        """The judge, its answers kept under `cache`; `batch` overrules the option."""
+        from radfact.entailment import load_judge
+
+        with naming_options():
+            return load_judge(
+                self.name,
+                base_url=self.base_url,
+                judge_args=self.arguments,
+                few_shots=self.few_shots,
+                system=self.system,
+                answer_format=self.answer_format.value,
+                batch=(batch or self.batch).value,
+                concurrency=self.concurrency,
+                cache=cache,
+            )
+
+    def load_splitter(
+        self, name: str | None, arguments: Sequence[str] | None, few_shots: Path | None, cache: Path
+    ) -> Splitter:
+        """Who splits narratives: whoever is named, by default the judge; a judge of one's own judges only."""
+        from radfact.sentences import load_splitter
+
+        # A model that also judges is reached where the judge is; another one stands elsewhere.
+        same = name in (None, self.name) and not self.name.startswith("python:")
+        default = self.name if same else "offline"
+        is_model = (name or default) != "offline"
+        with naming_options(judge_args="--splitter-arg", few_shots="--splitter-few-shots", judge="--splitter"):
+            return load_splitter(
+                name or default,
+                base_url=self.base_url if same and is_model else None,
+                splitter_args=(self.arguments if same else {}) | key_values(arguments, "--splitter-arg"),
+                few_shots=few_shots,
+                concurrency=self.concurrency if is_model else None,
+                cache=cache,
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class Price:
+    """Price of a million tokens in and out, in whatever currency."""
+
+    tokens_in: float
+    tokens_out: float
+
+    def of(self, account: Mapping[str, int]) -> float:
+        """What the answers of an account cost."""
+        spent = account.get("tokens_in", 0) * self.tokens_in + account.get("tokens_out", 0) * self.tokens_out
+        return spent / 1e6
+
+
+def read_price(text: str | None) -> Price | None:
+    """`--price IN,OUT`.
+
+    Raises:
+        InputError: it is not two numbers.
+    """
+    if text is None:
+        return None
+    try:
+        price = Price(*(float(part) for part in text.split(",")))
+    except (TypeError, ValueError):
+        price = Price(-1, -1)
+    if not (0 <= price.tokens_in < float("inf") and 0 <= price.tokens_out < float("inf")):
+        raise InputError(f"--price: expected IN,OUT, the price of a million tokens each, found '{text}'")
+    return price
+
+
+def key_values(given: Sequence[str] | None, option: str) -> dict[str, str]:
+    """Repeated KEY=VALUE options by key.
+
+    Raises:
+        InputError: one is not KEY=VALUE.
+    """
+    arguments = {}
+    for one in given or ():
+        key, equals, value = one.partition("=")
+        if not (key and equals):
+            raise InputError(f"{option}: expected KEY=VALUE, found '{one}'")
+        arguments[key] = value
+    return arguments
+
+
+@contextmanager
+def naming_options(**names: str) -> Iterator[None]:
+    """Faults of the library's arguments under the names of the options that they came from.
+
+    Args:
+        names: options by argument where they differ from the argument's own name.
+    """
+    names = {"judge_args": "--judge-arg", "splitter_args": "--splitter-arg", "answer_format": "--format", **names}
+    try:
+        yield
+    except InputError as error:
+        if error.file is not None or error.field is None:
+            raise
+        argument, _, inner = error.field.partition(".")
+        option = names.get(argument, f"--{argument.replace('_', '-')}")
+        message = str(error).removeprefix(f"field '{error.field}': ")
+        raise InputError(f"{option} {inner}: {message}" if inner else f"{option}: {message}") from None

@@ -1,0 +1,27 @@
+"""`radfact page`: the page of a results folder, drawn again."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from radfact.cli import options as shared
+
+
+def page(
+    folder: Annotated[Path, typer.Argument(help="A results folder.")],
+    manifest: shared.Manifest = None,
+    note: shared.Notes = None,
+    unscored: shared.Unscored = None,
+) -> None:
+    """Draw the page of a results folder again.
+
+    Manifest, notes and unscored drafts are those of the run unless given anew.
+    """
+    from radfact.page import write_page
+
+    written = write_page(folder, manifest=manifest, notes=note, unscored=unscored)
+    Console().print(f"Read the studies in {written}", highlight=False, markup=False, soft_wrap=True)

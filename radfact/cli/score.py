@@ -1,0 +1,236 @@
+"""`radfact score`: pairs of reports in, a results folder out."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+
+from radfact.cli import options as shared
+from radfact.cli.inputs import check_files, check_folder, has_narratives, read_reports
+from radfact.cli.live import LiveDisplay, in_steps
+from radfact.cli.options import FIGURES, INPUT, JUDGE, OUTPUT, JudgeOptions, read_price
+from radfact.cli.tables import say, show_result
+from radfact.errors import ExitCode, InputError
+
+if TYPE_CHECKING:
+    from radfact.score import Result
+
+
+# Rich keeps line ends as they are, so a paragraph is one line here.
+MANUAL = "\n".join(
+    (
+        "Score candidates against references and write a results folder with a page to read.",
+        "",
+        "The folder holds scores.json (the figures), samples.jsonl, sentences.jsonl (each sentence with its verdict "
+        "and evidence), run.json (judge, options, calls) and report.html; the answers of a model are kept in cache/. The "
+        "same command finishes a run that was cut short and asks nothing twice. Another judge or other options replace "
+        "the results as a whole; the answers stay.",
+        "",
+        "[bold]Examples[/bold]",
+        "  radfact score pairs.json --judge offline",
+        "  radfact score pairs.csv --judge openai:MODEL --splitter offline",
+        "      --price 0.5,1.5 --out results/model",
+        "  radfact score --candidates drafts.jsonl --references manifest.jsonl",
+        "      --judge openai:MODEL --base-url http://127.0.0.1:8000/v1",
+        "  radfact score --config llama.yaml --compat exact",
+        "",
+        "[bold]Exit codes[/bold]",
+        "  0 done; 1 the run failed; 2 wrong input or options;",
+        "  3 done, with samples left out and listed",
+    )
+)
+
+
+class Compat(StrEnum):
+    """How regions are compared."""
+
+    PAPER = "paper"
+    EXACT = "exact"
+
+
+class OnFailure(StrEnum):
+    """What becomes of a sample with a failed judgement."""
+
+    DROP = "drop"
+    NOT_ENTAILED = "not-entailed"
+    STOP = "stop"
+
+
+def score(
+    pairs: Annotated[Path | None, typer.Argument(help="Pairs: grounded (.json) or narrative (.csv).")] = None,
+    candidates: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Drafts (.jsonl); goes with --references.", rich_help_panel=INPUT),
+    ] = None,
+    references: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Manifest (.jsonl) with the reference reports.", rich_help_panel=INPUT),
+    ] = None,
+    narrative: Annotated[
+        bool | None,
+        typer.Option(
+            "--narrative/--grounded",
+            help="Split every report anew and ignore its regions / insist on sentences. Default: as the file has it.",
+            show_default=False,
+            rich_help_panel=INPUT,
+        ),
+    ] = None,
+    config: shared.Config = None,  # noqa: ARG001
+    judge: shared.JudgeName = None,
+    judge_arg: shared.JudgeArgs = None,
+    base_url: shared.BaseUrl = None,
+    few_shots: shared.FewShots = None,
+    system: shared.System = None,
+    answer_format: shared.Format = shared.AnswerFormat.YAML,
+    batch: shared.BatchOption = shared.Batch.SENTENCE,
+    concurrency: shared.Concurrency = None,
+    splitter: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="Who splits narratives into sentences: offline or a model. Default: the judge.",
+            rich_help_panel=JUDGE,
+        ),
+    ] = None,
+    splitter_arg: Annotated[
+        list[str] | None,
+        typer.Option(metavar="KEY=VALUE", help="As --judge-arg, for the splitter.", rich_help_panel=JUDGE),
+    ] = None,
+    splitter_few_shots: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Worked examples of splitting, published layout.", rich_help_panel=JUDGE),
+    ] = None,
+    price: shared.PriceOption = None,
+    compat: Annotated[
+        Compat,
+        typer.Option(
+            help="paper: as the published implementation computes; exact: without its resolution.",
+            rich_help_panel=FIGURES,
+        ),
+    ] = Compat.PAPER,
+    threshold: Annotated[
+        float,
+        typer.Option(
+            min=0,
+            max=1,
+            metavar="SHARE",
+            help="Share of a region that its evidence must cover.",
+            rich_help_panel=FIGURES,
+        ),
+    ] = 0.5,
+    on_failure: Annotated[
+        OnFailure,
+        typer.Option(
+            help="A sample with a question that stays without a valid answer: leave it out, count the sentence as not "
+            "entailed (as published), or stop.",
+            rich_help_panel=FIGURES,
+        ),
+    ] = OnFailure.DROP,
+    bootstrap: Annotated[
+        int, typer.Option(min=0, metavar="N", help="Bootstrap replicates; 0 for none.", rich_help_panel=FIGURES)
+    ] = 500,
+    seed: Annotated[int, typer.Option(min=0, metavar="N", help="Seed of the bootstrap.", rich_help_panel=FIGURES)] = 42,
+    out: Annotated[Path, typer.Option(metavar="FOLDER", help="Results folder.", rich_help_panel=OUTPUT)] = Path(
+        "results"
+    ),
+    manifest: shared.Manifest = None,
+    note: shared.Notes = None,
+    unscored: shared.Unscored = None,
+) -> None:
+    """Score candidates against references and write a results folder with a page to read."""
+    from radfact.page import page_record, write_page
+    from radfact.results import write_results
+    from radfact.score import RadFact
+
+    console, started = Console(), time.monotonic()
+    who = JudgeOptions(judge, judge_arg, base_url, few_shots, system, answer_format, batch, concurrency)
+    rate = read_price(price)
+    check_files(manifest, unscored)
+    read = read_reports(pairs, candidates, references, narrative)
+    check_folder(out)
+    loaded = in_steps(who.load(out / "cache"))
+    accounts = {"judging": loaded.account}
+    split = None
+    if has_narratives(read):
+        split = who.load_splitter(splitter, splitter_arg, splitter_few_shots, out / "cache")
+        accounts = {"splitting": split.account, **accounts}
+    metric = RadFact(
+        loaded,
+        compat=compat.value,
+        threshold=threshold,
+        on_failure=on_failure.value,
+        bootstrap=bootstrap,
+        seed=seed,
+        splitter=split,
+    )
+    say(console, f"records read: {read.read}, skipped: {read.skipped}, pairs: {len(read)}")
+    files = [str(path) for path in (pairs, candidates, references) if path is not None]
+    if replaced := _replaced(out, loaded.describe(), metric.options, files):
+        say(console, f"{out} holds figures {replaced}; they are replaced when this run is done", style="yellow")
+    with LiveDisplay(Console(stderr=True), accounts, rate):
+        result = metric.score(read)
+    record = {
+        **_versions(),
+        "options": {"narrative": narrative},
+        "input": {
+            "files": files,
+            "read": read.read,
+            "skipped": read.skipped,
+        },
+        **_spent(result),
+        "seconds": round(time.monotonic() - started, 3),
+        "page": page_record(out, manifest or references, note or [], unscored),
+    }
+    write_results(result, out, record)
+    show_result(console, result, f"RadFact, judge {loaded.name}, {compat.value} mode", rate)
+    page = write_page(out)
+    console.print(f"Read the studies in {page}", highlight=False, markup=False, soft_wrap=True)
+    if result.counts["left_out"]:
+        raise typer.Exit(ExitCode.SAMPLES_LEFT_OUT)
+
+
+def _replaced(folder: Path, judge: Mapping[str, Any], options: Mapping[str, Any], files: Sequence[str]) -> str:
+    """In what the finished run in a folder differs from this one, in words; empty where it does not, or is none."""
+    from radfact.jsonl import read_json
+
+    try:
+        run = read_json(folder / "run.json") if (folder / "scores.json").exists() else {}
+        past, chosen = dict(run.get("judge") or {}), dict(run.get("options") or {})
+        scored = list(map(str, dict(run.get("input") or {}).get("files") or files))
+    except (InputError, AttributeError, TypeError, ValueError):
+        return "that cannot be read"
+    if not run:
+        return ""
+    if scored != list(files):
+        return f"of other files ({', '.join(scored)})"
+    if past.get("name") != judge.get("name"):
+        return f"of the judge {past.get('name')}"
+    if past != dict(judge):
+        return "of the same judge with other settings"
+    differing = [f"{name} {chosen[name]}" for name, value in options.items() if chosen.get(name, value) != value]
+    return f"with {', '.join(differing)}" if differing else ""
+
+
+def _versions() -> dict[str, Any]:
+    import platform
+    from importlib.metadata import version
+
+    versions = {name: version(name) for name in ("maira-radfact", "numpy", "pydantic")}
+    return {"versions": {"python": platform.python_version(), **versions}}
+
+
+def _spent(result: Result) -> dict[str, Any]:
+    """What the answers cost: of judge and splitter together, and of each."""
+    parts = {
+        who: {name: count for name, count in account.items() if name not in ("planned", "done")}
+        for who, account in result.account.items()
+    }
+    names = dict.fromkeys(name for account in parts.values() for name in account)
+    totals = {name: sum(account.get(name, 0) for account in parts.values()) for name in names}
+    return {**totals, "account": parts}

@@ -1,0 +1,130 @@
+"""What the commands print at their end."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from rich.markup import escape
+from rich.table import Table
+
+from radfact.cli.live import short
+from radfact.cli.options import Price
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from radfact.entailment.check import Check, Confusion
+    from radfact.score import Result
+
+_LISTED = 10
+
+
+def show_result(console: Console, result: Result, title: str, price: Price | None) -> None:
+    """The figures of a run, who gave them, what they cost, and what was left out."""
+    table = Table(title=escape(title), title_justify="left")
+    for heading in ("figure", "point", "median", "95 % interval", "n"):
+        table.add_column(heading, justify="left" if heading == "figure" else "right")
+    for name, figure in result.figures.items():
+        interval = f"{number(figure.low)} to {number(figure.high)}" if figure.low is not None else "-"
+        table.add_row(name, number(figure.point), number(figure.median), interval, str(figure.n))
+    console.print(table)
+    counts = result.counts
+    say(
+        console,
+        f"{counts['scored']} of {counts['samples']} samples scored; {counts['candidate_sentences']} candidate and "
+        f"{counts['reference_sentences']} reference sentences; {counts['judgements']} judgements, "
+        f"{counts['failed_judgements']} without a valid answer",
+    )
+    for part, account in result.account.items():
+        if account.get("calls") or account.get("cached"):
+            say(console, f"{part}: {answers(account)}{_cost(account, price)}")
+    # What a judge says of its own figures belongs beside them.
+    if result.splitter is not None:
+        say(console, f"Narratives split by: {result.splitter.get('name')}")
+    for who in filter(None, (result.judge, result.splitter)):
+        for key, lead in (("note", ""), ("few_shots_from", f"Few-shot examples of {who.get('name')}: ")):
+            if said := who.get(key):
+                say(console, f"{lead}{said}", style="yellow")
+    left_out = [sample for sample in result.samples if sample.failure is not None]
+    for sample in left_out[:_LISTED]:
+        say(console, f"left out: {sample.sample_id}: {sample.failure}", style="red")
+    if len(left_out) > _LISTED:
+        say(console, f"and {len(left_out) - _LISTED} more, listed in samples.jsonl", style="red")
+
+
+def answers(account: Mapping[str, int]) -> str:
+    """An account in words: how many answers, from where, and how many that could not be used."""
+    parts = [f"{account.get('calls', 0)} calls"]
+    for key, words in (
+        ("cached", "answers that were kept"),
+        ("repairs", "repaired"),
+        ("failures", "failed"),
+        ("retries", "retries"),
+    ):
+        if account.get(key):
+            parts.append(f"{account[key]} {words}")
+    if account.get("tokens_in"):
+        parts.append(f"tokens {short(account['tokens_in'])} in, {short(account['tokens_out'])} out")
+    return ", ".join(parts)
+
+
+def _cost(account: Mapping[str, int], price: Price | None) -> str:
+    return "" if price is None else f", cost {price.of(account):.2f}"
+
+
+def show_check(console: Console, check: Check, price: Price | None) -> None:
+    """How often a judge was right, in what it was wrong, and what it took."""
+    say(console, f"Judge {check.judge} on {check.n} labelled judgements")
+    table = Table()
+    figures = {name: getattr(check, name) for name in ("accuracy", "precision", "recall", "f1", "evidence_f1")}
+    for name in figures:
+        table.add_column(name, justify="right")
+    table.add_row(*map(number, figures.values()))
+    console.print(table)
+    console.print(_confusion_table("label", {label: {label: row} for label, row in check.confusion.items()}))
+    if check.by_topic:
+        console.print(_confusion_table("topic", check.by_topic))
+    cost = {name: getattr(check, name) for name in ("calls", "tokens_in", "tokens_out", "failures")}
+    pace = f" ({check.n / check.seconds:.3g} a second)" if check.seconds else ""
+    say(console, f"{check.seconds:.3g} seconds{pace}; {answers(cost)}{_cost(cost, price)}")
+    if check.agreement is not None:
+        agreement = check.agreement
+        say(
+            console,
+            f"A report a call agrees with a sentence a call on {agreement.share:.1%} of {agreement.n}: accuracy "
+            f"{number(agreement.accuracy_report)} against {number(agreement.accuracy_sentence)}",
+        )
+    say(console, "Precision, recall and F1 are those of the entailed class; a failed answer counts as wrong.")
+
+
+def _confusion_table(heading: str, rows: Mapping[str, Confusion]) -> Table:
+    """One line a label or topic: how many, how they were judged, and the share that was judged rightly."""
+    from radfact.entailment.check import FAILED, accuracy_of
+
+    table = Table()
+    table.add_column(heading)
+    for name in ("n", "entailment", "not_entailment", FAILED, "accuracy"):
+        table.add_column(name, justify="right")
+    for name, confusion in rows.items():
+        said = {
+            status: sum(row.get(status, 0) for row in confusion.values())
+            for status in ("entailment", "not_entailment", FAILED)
+        }
+        table.add_row(
+            escape(name),
+            str(sum(said.values())),
+            *(str(count) for count in said.values()),
+            number(accuracy_of(confusion)),
+        )
+    return table
+
+
+def say(console: Console, text: str, style: str | None = None) -> None:
+    """One paragraph of plain text: nothing in it is markup."""
+    console.print(text, style=style, markup=False, highlight=False)
+
+
+def number(value: float | None) -> str:
+    """A figure in three decimals, a dash where there is none."""
+    return "-" if value is None else f"{value:.3f}"
