@@ -1,0 +1,271 @@
+"""A judge or a splitter in process, on many machines: the same questions, spread over a Ray cluster by Ray Data."""
+
+from __future__ import annotations
+
+import logging
+import os
+import pickle
+import shutil
+import uuid
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+from radfact.errors import InputError, RunFailed
+
+ROUNDS = 4
+"""Portions that each worker gets, so that the last to finish is not much behind the others."""
+SMALLEST, LARGEST = 32, 8192
+"""Questions in a portion: enough to keep an engine's batches full, few enough to see progress."""
+
+_OWN_CLUSTER = {
+    # A cluster that this process starts for itself listens on the loopback address alone: Ray asks nobody for a key.
+    "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_BACKEND_LOG_LEVEL": "fatal",
+}
+_OBJECT_STORE_BYTES = 512 * 1024**2
+
+
+@dataclass
+class Spread:
+    """Work for workers that each load the same judge or splitter and keep its answers in a store of their own.
+
+    The stores lie in the folder `workers` beside the main one, which all machines must see. They are merged into the
+    main one when the work ends, however it ends, and what a killed run left is merged when the next one begins.
+
+    Args:
+        load: makes the judge or splitter from `name` and `options`; a function of a module, so that workers find it.
+        method: the name of the method that takes the questions.
+        name: of the judge or splitter.
+        options: further arguments of `load`, all but `cache`.
+        cache: folder of the main store, if answers are kept.
+        workers: how many; by default one for each `gpus` GPUs, or for each CPU.
+        gpus: GPUs that one worker takes where the cluster has any.
+    """
+
+    load: Callable[..., Any]
+    method: str
+    name: str
+    options: Mapping[str, Any]
+    cache: Path | None = None
+    workers: int | None = None
+    gpus: int = 0
+    planned: int = 0
+    done: int = 0
+    _accounts: dict[str, Mapping[str, int]] = field(default_factory=dict)
+
+    def run(self, items: Sequence[Any], together: Callable[[Any], Any]) -> list[Any]:
+        """An answer to each item, in order.
+
+        Args:
+            items: questions or narratives; they travel pickled.
+            together: neighbours for which this is equal are given to the same worker at once.
+
+        Raises:
+            InputError: Ray is not installed.
+            RunFailed: the cluster or a worker cannot do its work; answers so far are in the main store.
+        """
+        self.planned += len(items)
+        if not items:
+            return []
+        answers: dict[int, list[Any]] = {}
+        self._merge_stores()
+        try:
+            with _cluster(self.workers) as resources:
+                workers, gpus = self._places(resources)
+                portions = list(_portions(items, together, -(-len(items) // (workers * ROUNDS))))
+                for index, answered in self._map(portions, workers, gpus):
+                    answers[index] = answered
+                    self.done += len(answered)
+        finally:
+            self._merge_stores()
+        return [answer for index in range(len(portions)) for answer in answers[index]]
+
+    def account(self) -> dict[str, int]:
+        """The workers' accounts added up, with the questions `planned` and `done`."""
+        total: Counter[str] = Counter()
+        for account in self._accounts.values():
+            total.update({name: count for name, count in account.items() if name not in ("planned", "done")})
+        return {**total, "planned": self.planned, "done": self.done}
+
+    def _places(self, resources: Mapping[str, float]) -> tuple[int, int]:
+        """How many workers there are, and how many GPUs each takes."""
+        in_cluster = int(resources.get("GPU", 0))
+        gpus = self.gpus if in_cluster else 0
+        if gpus > in_cluster:
+            raise RunFailed(f"{self.name}: a worker takes {gpus} GPUs, the cluster has {in_cluster}")
+        most = in_cluster // gpus if gpus else int(resources.get("CPU", 1))
+        return self.workers or max(most, 1), gpus
+
+    def _map(self, portions: Sequence[Sequence[Any]], workers: int, gpus: int) -> Iterator[tuple[int, list[Any]]]:
+        import ray.data
+        from ray.exceptions import RayError
+
+        rows = [{"portion": index, "items": pickle.dumps(list(one))} for index, one in enumerate(portions)]
+        dataset = ray.data.from_items(rows, override_num_blocks=len(rows)).map_batches(
+            _Worker,
+            fn_constructor_args=(self.load, self.method, self.name, dict(self.options), self.cache),
+            compute=ray.data.ActorPoolStrategy(size=min(workers, len(rows))),
+            batch_size=1,
+            num_cpus=1,
+            num_gpus=gpus,
+        )
+        try:
+            for row in dataset.iter_rows():
+                outcome: _Outcome = pickle.loads(row["outcome"])
+                if outcome.fault is not None:
+                    raise RunFailed(outcome.fault)
+                self._accounts[outcome.worker] = outcome.account
+                yield int(row["portion"]), outcome.answers
+        except RayError as error:
+            lines = str(error).strip().splitlines()
+            raise RunFailed(f"{self.name}: a worker of the Ray cluster failed: {lines[-1] if lines else ''}") from None
+
+    def _merge_stores(self) -> None:
+        if self.cache is None:
+            return
+        from radfact.llm import AnswerCache
+
+        for path in sorted((self.cache / "workers").glob("*/answers.sqlite")):
+            main, store = AnswerCache(self.cache), AnswerCache(path.parent)
+            main.merge(store)
+            main.close()
+            store.close()
+            shutil.rmtree(path.parent, ignore_errors=True)
+
+
+@dataclass(frozen=True)
+class _Outcome:
+    """What a worker makes of one portion: answers, and its account so far; or why there are none."""
+
+    worker: str
+    answers: list[Any] = field(default_factory=list)
+    account: Mapping[str, int] = field(default_factory=dict)
+    fault: str | None = None
+
+
+class _Worker:
+    """Lives in a process of the cluster; it loads what it asks with the first portion."""
+
+    def __init__(
+        self, load: Callable[..., Any], method: str, name: str, options: Mapping[str, Any], cache: Path | None
+    ) -> None:
+        self.id = uuid.uuid4().hex
+        self.load, self.method, self.name, self.options, self.cache = load, method, name, options, cache
+        self.loaded: Any = None
+
+    def __call__(self, batch: Mapping[str, Any]) -> dict[str, Any]:
+        outcomes = [pickle.dumps(self.answer(pickle.loads(items))) for items in batch["items"]]
+        return {"portion": batch["portion"], "outcome": outcomes}
+
+    def answer(self, items: Sequence[Any]) -> _Outcome:
+        """The answers to a portion; a fault that ends the run travels as text, since not every exception does."""
+        try:
+            if self.loaded is None:
+                self.loaded = self.load(self.name, **self.options, cache=self._store())
+            answers = getattr(self.loaded, self.method)(items)
+        except (InputError, RunFailed) as error:
+            return _Outcome(self.id, fault=str(error))
+        return _Outcome(self.id, answers, self.loaded.account())
+
+    def _store(self) -> Path | None:
+        """A store of its own that knows the answers of the main one: SQLite files are not for many machines."""
+        if self.cache is None:
+            return None
+        from radfact.llm import AnswerCache
+
+        folder = self.cache / "workers" / self.id
+        if (self.cache / "answers.sqlite").exists():
+            main, store = AnswerCache(self.cache), AnswerCache(folder)
+            store.merge(main)
+            main.close()
+            store.close()
+        return folder
+
+
+def _portions(items: Sequence[Any], together: Callable[[Any], Any], size: int) -> Iterator[list[Any]]:
+    """Items in order, about `size` at a time; neighbours that belong together are not parted."""
+    size = min(max(size, SMALLEST), LARGEST)
+    portion: list[Any] = []
+    for _, group in groupby(items, together):
+        portion += group
+        if len(portion) >= size:
+            yield portion
+            portion = []
+    if portion:
+        yield portion
+
+
+@contextmanager
+def _cluster(workers: int | None) -> Iterator[Mapping[str, float]]:
+    """The resources of the cluster that is connected already, of that in RAY_ADDRESS, or of one on this machine."""
+    try:
+        # Before Ray is imported: it reads them then.
+        if not os.environ.get("RAY_ADDRESS"):
+            for name, value in _OWN_CLUSTER.items():
+                os.environ.setdefault(name, value)
+        import ray
+        import ray.data
+    except ImportError:
+        raise InputError('--engine ray needs Ray: pip install "maira-radfact[ray]"', field="engine") from None
+    logging.getLogger("ray.data").setLevel(logging.ERROR)
+    ray.data.DataContext.get_current().enable_progress_bars = False
+    ours = not ray.is_initialized()
+    if ours:
+        _connect(workers)
+    try:
+        yield ray.cluster_resources()
+    finally:
+        if ours:
+            ray.shutdown()
+
+
+def _connect(workers: int | None) -> None:
+    import ray
+
+    quiet = {"log_to_driver": False, "logging_level": logging.ERROR}
+    try:
+        if os.environ.get("RAY_ADDRESS"):
+            ray.init(**quiet)
+        else:
+            ray.init(
+                address="local",
+                num_cpus=workers,
+                include_dashboard=False,
+                object_store_memory=_OBJECT_STORE_BYTES,
+                _node_ip_address="127.0.0.1",
+                **quiet,
+            )
+    except (ConnectionError, RuntimeError, ValueError) as error:
+        raise RunFailed(f"no Ray cluster: {' '.join(str(error).split())}") from None
+
+
+def in_process(name: str, what: str) -> None:
+    """Refuse what sends its questions elsewhere: it needs no cluster, only more calls in flight.
+
+    Raises:
+        InputError: `name` is a model behind an address or at a provider; `what` names the option.
+    """
+    kind, _, rest = name.partition(":")
+    if name != "offline" and kind not in ("vllm", "python") and rest:
+        raise InputError(
+            f"--engine ray spreads what runs in process (offline, vllm:PATH, python:MODULE:OBJECT); {name} answers "
+            "elsewhere, so use --engine local with more --concurrency",
+            field=what,
+        )
+
+
+def gpus_of(name: str, arguments: Mapping[str, str] | None) -> int:
+    """GPUs that one worker with this judge or splitter takes: as many as its tensor parallelism."""
+    if not name.startswith("vllm:"):
+        return 0
+    sizes: Iterable[str] = ((arguments or {}).get(f"{kind}_parallel_size", "1") for kind in ("tensor", "pipeline"))
+    product = 1
+    for size in sizes:
+        product *= int(size) if str(size).isdecimal() else 1
+    return product
