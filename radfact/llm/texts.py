@@ -11,7 +11,7 @@ EMPTY_WORDS = frozenset({"", "null", "none", "~", "[]", "{}", "n/a", "''", '""'}
 """What models write, in lower case, where there is nothing to write."""
 
 _FENCE = re.compile(r"```[\w-]*[ \t]*\n(.*?)(?:```|\Z)", re.DOTALL)
-_BULLET = re.compile(r"^(?:[-*•]|\d+[.)])\s+(.*)$")
+_BULLET = re.compile(r"^(?:[-*•]|\d+[.)])(?:\s+(.*))?$")
 _END_OF_THOUGHT = "</think>"
 
 
@@ -78,7 +78,7 @@ def read_list(lines: list[str]) -> list[str]:
     for line in block.splitlines():
         text = line.strip(" \t\r,[]{}")
         if bullet := _BULLET.match(text):
-            items.append(bullet[1])
+            items.append(bullet[1] or "")
         elif text[:1] in ('"', "'") or (text and not items):
             items.append(text)
         elif text:

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
+from typing import get_args
+
 import pytest
+import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from radfact.entailment import Verdict
-from radfact.entailment.answer import parse_answer
-from radfact.entailment.prompt import Example, few_shot_messages
+from radfact.entailment import Status, Verdict
+from radfact.entailment.answer import parse_answer, parse_report_answer
+from radfact.entailment.prompt import AnswerFormat, Example, few_shot_messages
+from radfact.report import normalised_text
 
 PREMISES = ("The heart is enlarged.", "Small left pleural effusion.", "No pneumothorax.")
 HYPOTHESES = ("Enlarged heart.", "Left effusion.", "Rib fracture.")
@@ -32,8 +38,19 @@ def answer(text: str) -> Verdict:
         "phrase: x\nevidence:\n- heart is enlarged\nstatus: entailment",
         "phrase: Yes\nevidence:\n- The heart is enlarged.\nstatus: Yes",
         "phrase: x\nevidence:\n- The heart is enlarged.\nstatus: True",
+        '{"phrase": "x", "evidence": ["The heart is enlarged.",], "status": "entailment",}',
+        '{"phrase": "x", "evidence": ["The heart is enlarged."], "status": true}',
+        'phrase: Heart: big\nevidence: ["The heart is enlarged."]\nstatus: entailment',
+        '{\n"phrase": "a "big" heart",\n"evidence": [\n"The heart is enlarged."\n],\n"status": "entailment"\n}',
+        "**phrase:** x: y\n**evidence:**\n* The heart is enlarged.\n**status:** **entailment**",
+        "<think>\nstatus: not_entailment?\n</think>\nevidence:\n- The heart is enlarged.\nstatus: entailment",
+        "Heart: see below.\n\nevidence:\n- The heart\n  is enlarged.\nstatus: entailment\n\nNote: it says so.",
+        "- phrase: x\n  evidence:\n  - The heart is enlarged.\n  status: entailment",
+        "evidence:\n- The heart is enlarged.\nstatus: entailment\nphrase: y\nevidence: []\nstatus: not_entailment",
+        "phrase: a: b\nevidence:\n- The heart is enlarged.\nstatus: entailment\n-----\nphrase: y\nevidence: []\n"
+        "status: neutral",
+        "```yaml\nevidence:\n- The heart is enlarged.\nstatus: entailment",
     ],
-    ids=["yaml", "fence", "talk", "json", "colon", "scalar", "quoted", "case", "part", "yes", "true"],
 )
 def test_one_meaning_in_many_forms(text: str) -> None:
     assert answer(text) == Verdict("entailment", (0,))
@@ -120,3 +137,108 @@ def test_any_text_is_an_answer_or_a_value_error(text: str) -> None:
     except ValueError:
         return
     assert verdict.status == "not_entailment" or verdict.evidence
+
+
+@given(st.text(alphabet="-:[]{}\"'`,\n ex0statusevidencephrase", max_size=300))
+def test_any_shape_is_an_answer_or_a_value_error(text: str) -> None:
+    with contextlib.suppress(ValueError):
+        assert answer(text).status in get_args(Status)
+
+
+@pytest.mark.parametrize("text", ["[" * 20_000, "{" * 20_000, "- " * 20_000, "&a [" * 500, "```\n" * 5_000])
+def test_nonsense_as_long_as_an_answer_can_be_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="status"):
+        answer(text)
+
+
+def test_evidence_that_looks_like_a_key_stays_evidence() -> None:
+    premises = ("Status: after sternotomy.", "No effusion.")
+    text = "phrase: Wires: seen\nevidence:\n- Status: after sternotomy.\nstatus: entailment"
+    assert parse_answer(text, premises)[0] == Verdict("entailment", (0,))
+
+
+def items(*answers: tuple[int | None, str, str]) -> str:
+    """An answer to a report, in YAML, from (number, phrase, status); every item quotes the first premise."""
+    rows = [
+        {"number": number, "phrase": phrase, "evidence": [PREMISES[0]], "status": status}
+        for number, phrase, status in answers
+    ]
+    return yaml.safe_dump({"answers": rows}, sort_keys=False)
+
+
+RIGHT = (
+    (1, HYPOTHESES[0], "entailment"),
+    (2, HYPOTHESES[1], "not_entailment"),
+    (3, HYPOTHESES[2], "contradiction"),
+)
+
+
+def statuses(text: str) -> dict[int, str]:
+    found = parse_report_answer(text, PREMISES, HYPOTHESES).verdicts
+    return {index: verdict.status for index, (verdict, _) in sorted(found.items())}
+
+
+ALL = {0: "entailment", 1: "not_entailment", 2: "not_entailment"}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        items(*RIGHT),
+        "```yaml\n" + items(*RIGHT) + "```",
+        items(*RIGHT).replace("phrase: Left effusion.", "phrase: Left: effusion."),
+        json.dumps(yaml.safe_load(items(*RIGHT))),
+        json.dumps(yaml.safe_load(items(*RIGHT))["answers"]),
+        json.dumps({str(row.pop("number")): row for row in yaml.safe_load(items(*RIGHT))["answers"]}),
+        items(*reversed(RIGHT)),
+        items(*((None, phrase, status) for _, phrase, status in RIGHT)),
+        items(*((number, "said in other words", status) for number, _, status in RIGHT)),
+        items(*RIGHT, RIGHT[0]),
+    ],
+    ids=["yaml", "fence", "colon", "json", "bare list", "by number", "backwards", "unnumbered", "reworded", "twice"],
+)
+def test_a_report_answered_in_many_forms(text: str) -> None:
+    assert statuses(text) == ALL
+
+
+@pytest.mark.parametrize(
+    ("text", "left", "fault"),
+    [
+        (items(*RIGHT[:2]), {0, 1}, "no answer to number 3"),
+        (
+            items(RIGHT[0], (2, HYPOTHESES[2], "neutral"), RIGHT[2]),
+            {0, 2},
+            "number 2 quotes the hypothesis of number 3",
+        ),
+        (items(*RIGHT, (1, HYPOTHESES[0], "neutral")), {1, 2}, "number 1 is answered twice"),
+        (items(*RIGHT, (7, "Goitre.", "neutral")), {0, 1, 2}, "number 7 belongs to none of the 3 hypotheses"),
+        (items((None, "Goitre.", "neutral"), *RIGHT[1:]), {1, 2}, "no answer to number 1"),
+        (items(RIGHT[0], (2, HYPOTHESES[1], "perhaps"), RIGHT[2]), {0, 2}, "number 2: status must be"),
+        ("I cannot say.", set(), "no answer to number 1, 2, 3"),
+        ("", set(), "no answer to number 1, 2, 3"),
+    ],
+)
+def test_what_is_wrong_with_a_report_is_left_out_and_named(text: str, left: set[int], fault: str) -> None:
+    read = parse_report_answer(text, PREMISES, HYPOTHESES)
+    assert (set(read.verdicts), fault in "; ".join(read.faults)) == (left, True)
+
+
+@given(premises=st.lists(sentences, min_size=1, max_size=4, unique=True), data=st.data())
+def test_a_report_as_the_protocol_writes_it_is_read(premises: list[str], data: st.DataObject) -> None:
+    phrases = data.draw(st.lists(sentences, min_size=1, max_size=5, unique_by=normalised_text))
+    named = [data.draw(st.sets(st.sampled_from(premises))) for _ in phrases]
+    examples = [
+        Example(tuple(premises), phrase, tuple(sorted(texts)), "entailment" if texts else "neutral")
+        for phrase, texts in zip(phrases, named, strict=True)
+    ]
+    answer_format: AnswerFormat = data.draw(st.sampled_from(get_args(AnswerFormat)))
+    _, _, (_, written) = few_shot_messages(examples, "", answer_format, "report")
+    read = parse_report_answer(written, premises, phrases)
+    assert read.faults == []
+    assert [{premises[i] for i in read.verdicts[n][0].evidence} for n in range(len(phrases))] == named
+
+
+@given(st.text(max_size=200) | st.text(alphabet="-:[]{}\"'\n answersnumber12phrase", max_size=300))
+def test_no_text_breaks_the_reading_of_a_report(text: str) -> None:
+    read = parse_report_answer(text, PREMISES, HYPOTHESES)
+    assert len(read.verdicts) == 3 or read.faults

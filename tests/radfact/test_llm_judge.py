@@ -3,15 +3,26 @@
 from __future__ import annotations
 
 import json
+import time
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
-from chat_server import Reply, last
+from chat_server import ChatServer, Reply, last
 
 from radfact.entailment import Failure, Judge, Question, Verdict, load_judge
-from radfact.entailment.prompt import SYSTEM_MESSAGE, few_shot_messages, load_few_shots
+from radfact.entailment.llm import REPORT_MOST
+from radfact.entailment.prompt import (
+    MOST_CHOICES,
+    SYSTEM_MESSAGE,
+    answer_schema,
+    few_shot_messages,
+    load_few_shots,
+    query,
+    report_schema,
+)
 from radfact.errors import InputError
 
 SHARED = Path(__file__).resolve().parents[2].parent / "shared"
@@ -157,3 +168,251 @@ def test_own_examples_change_the_prompt_hash_and_are_named(serve: Any, tmp_path:
 def test_an_unknown_judge_says_what_would_be_right(name: str) -> None:
     with pytest.raises(InputError, match="use offline, PROVIDER:MODEL"):
         load_judge(name)
+
+
+def test_questions_are_written_as_the_published_implementation_writes_them(serve: Any) -> None:
+    """Lines fold at 80 columns and other than ASCII is escaped: the defaults of yaml.dump, which it uses."""
+    server = serve(yes)
+    long = "Moderate left pleural effusion, larger than on the film of the day before, with atelectasis beside it."
+    load_judge("openai:m", base_url=server.base_url).judge([Question((long, "5\u20137 mm nodule."), "An effusion.")])
+    assert last(server.requests[0]) == (
+        "reference:\n"
+        "- Moderate left pleural effusion, larger than on the film of the day before, with\n"
+        "  atelectasis beside it.\n"
+        '- "5\\u20137 mm nodule."\n'
+        "hypothesis: An effusion.\n"
+    )
+
+
+def test_questions_with_the_same_premises_are_neighbours(serve: Any) -> None:
+    server = serve(yes)
+    judge = load_judge("openai:m", base_url=server.base_url, concurrency=1)
+    judge.judge([Question((premise,), f"H{i}.") for i in range(3) for premise in ("A.", "B.")])
+    asked = [yaml.safe_load(last(body))["reference"][0] for body in server.requests]
+    assert asked == ["A."] * 3 + ["B."] * 3
+
+
+def test_a_system_message_of_ones_own_is_sent_as_it_is_and_named(serve: Any, tmp_path: Path) -> None:
+    server = serve(yes)
+    own = tmp_path / "system.txt"
+    own.write_text("Judge CT reports.\n")
+    judge = load_judge("openai:m", base_url=server.base_url, system=own)
+    judge.judge([Question(PREMISES, "Enlarged heart.")])
+    assert server.requests[0]["messages"][0]["content"] == "Judge CT reports.\n"
+    assert judge.describe()["system_from"] == "system.txt"
+
+
+def test_an_empty_system_message_is_refused(tmp_path: Path) -> None:
+    own = tmp_path / "system.txt"
+    own.write_text(" \n")
+    with pytest.raises(InputError, match="expected a system message"):
+        load_judge("openai:m", base_url="http://127.0.0.1:9/v1", system=own)
+
+
+def schema_of(body: dict[str, Any]) -> dict[str, Any]:
+    schema: dict[str, Any] = body["response_format"]["json_schema"]["schema"]
+    return schema
+
+
+def test_a_schema_admits_only_sentences_of_the_report_and_asks_for_evidence_first(serve: Any) -> None:
+    server = serve(lambda *_: (200, {}, '{"phrase": "x", "evidence": ["No pneumothorax."], "status": "entailment"}'))
+    judge = load_judge("openai:m", base_url=server.base_url, answer_format="schema")
+    assert judge.judge([Question(PREMISES, "Lungs are up.")]) == [Verdict("entailment", (2,))]
+    schema = schema_of(server.requests[0])
+    assert list(schema["properties"]) == schema["required"] == ["phrase", "evidence", "status"]
+    assert schema["properties"]["evidence"] == {
+        "type": "array",
+        "items": {"type": "string", "enum": list(PREMISES)},
+        "maxItems": 3,
+    }
+
+
+def is_bounded(schema: Any) -> bool:
+    """Whether every text of a schema is one of a list or has a greatest length, and every list has one too."""
+    if isinstance(schema, list):
+        return all(map(is_bounded, schema))
+    if not isinstance(schema, dict):
+        return True
+    bound = {"string": ("enum", "maxLength"), "array": ("maxItems",), "integer": ("enum",)}.get(schema.get("type"), ())
+    return (not bound or any(name in schema for name in bound)) and all(map(is_bounded, schema.values()))
+
+
+@pytest.mark.parametrize("premises", [1, MOST_CHOICES, MOST_CHOICES + 1])
+def test_nothing_in_a_schema_is_without_bounds(premises: int) -> None:
+    texts = [f"Finding {i}." for i in range(premises)]
+    assert is_bounded(answer_schema(texts, "A finding."))
+    assert is_bounded(report_schema(texts, ["A finding.", "Another."]))
+
+
+def test_worked_answers_are_json_where_answers_must_be() -> None:
+    shots = load_few_shots()
+    yaml_messages = few_shot_messages(shots, "s", "yaml", "sentence")
+    json_messages = few_shot_messages(shots, "s", "schema", "sentence")
+    assert [content for role, content in json_messages if role != "assistant"] == [
+        content for role, content in yaml_messages if role != "assistant"
+    ]
+    for (role, as_json), (_, as_yaml) in zip(json_messages, yaml_messages, strict=True):
+        if role == "assistant":
+            assert json.loads(as_json) == yaml.safe_load(as_yaml)
+
+
+HYPOTHESES = ("Enlarged heart.", "Left effusion.", "Rib fracture.")
+
+
+def answered(body: dict[str, Any], numbers: Collection[int]) -> Reply:
+    """Answers the hypotheses with these numbers: entailed by the first sentence of the reference."""
+    asked = yaml.safe_load(last_question(body))
+    rows = [
+        {"number": n, "phrase": phrase, "evidence": asked["reference"][:1], "status": "entailment"}
+        for n, phrase in asked["hypotheses"].items()
+        if n in numbers
+    ]
+    return 200, {}, yaml.safe_dump({"answers": rows}, sort_keys=False)
+
+
+def last_question(body: dict[str, Any]) -> str:
+    """The last user message that holds a question, not a request to repair."""
+    return next(str(m["content"]) for m in reversed(body["messages"]) if m["content"].startswith("reference:"))
+
+
+def all_answered(body: dict[str, Any], _: int) -> Reply:
+    return answered(body, range(1, 100))
+
+
+QUESTIONS = [Question(PREMISES, one) for one in HYPOTHESES]
+YES = Verdict("entailment", (0,))
+
+
+def by_report(server: ChatServer, **options: Any) -> Judge:
+    return load_judge("openai:m", base_url=server.base_url, batch="report", **options)
+
+
+def test_a_report_is_one_call(serve: Any) -> None:
+    server = serve(all_answered)
+    assert by_report(server).judge(QUESTIONS) == [YES] * 3
+    assert [yaml.safe_load(last(body)) for body in server.requests] == [
+        {"reference": list(PREMISES), "hypotheses": dict(enumerate(HYPOTHESES, 1))}
+    ]
+
+
+def test_questions_of_a_report_are_one_call_however_they_are_mixed(serve: Any) -> None:
+    server = serve(all_answered)
+    by_report(server).judge([Question((premise,), h) for h in (*HYPOTHESES, HYPOTHESES[0]) for premise in ("A.", "B.")])
+    assert len(server.requests) == 2
+
+
+def test_worked_examples_are_regrouped_to_reports() -> None:
+    messages = few_shot_messages(load_few_shots(), SYSTEM_MESSAGE, "yaml", "report")
+    assert len(messages) == 1 + 2 * 20  # ten examples, each in both directions
+    assert messages[0][1].startswith(SYSTEM_MESSAGE)
+    asked, told = (yaml.safe_load(content) for _, content in messages[1:3])
+    assert list(asked["hypotheses"].values()) == [row["phrase"] for row in told["answers"]]
+    assert list(told["answers"][0]) == ["number", "phrase", "evidence", "status"]
+
+
+def test_a_hypothesis_left_out_is_asked_for_again(serve: Any) -> None:
+    server = serve(lambda body, n: answered(body, {1, 2} if n == 1 else {3}))
+    judge = by_report(server)
+    assert judge.judge(QUESTIONS) == [YES] * 3
+    assert (len(server.requests), judge.account()["repairs"]) == (2, 1)
+    assert "no answer to number 3" in last(server.requests[1])
+
+
+def test_what_stays_open_after_repairs_is_asked_on_its_own(serve: Any) -> None:
+    def reply(body: dict[str, Any], _: int) -> Reply:
+        asked = yaml.safe_load(last_question(body))["hypotheses"]
+        return answered(body, {1, 2} if len(asked) > 1 else {1})
+
+    server = serve(reply)
+    assert by_report(server).judge(QUESTIONS) == [YES] * 3
+    assert yaml.safe_load(last(server.requests[-1]))["hypotheses"] == {1: HYPOTHESES[2]}
+
+
+def test_only_the_hypotheses_without_an_answer_fail(serve: Any) -> None:
+    server = serve(lambda body, _: answered(body, {2}))
+    answers = by_report(server).judge(QUESTIONS)
+    assert [isinstance(one, Failure) for one in answers] == [True, False, True]
+
+
+def test_a_long_report_is_several_calls(serve: Any) -> None:
+    server = serve(all_answered)
+    questions = [Question(PREMISES, f"Finding {i}.") for i in range(REPORT_MOST + 1)]
+    assert by_report(server).judge(questions) == [YES] * len(questions)
+    assert sorted(len(yaml.safe_load(last(body))["hypotheses"]) for body in server.requests) == [1, REPORT_MOST]
+
+
+def test_a_report_held_to_a_schema_has_as_many_answers_as_hypotheses(serve: Any) -> None:
+    server = serve(all_answered)
+    by_report(server, answer_format="schema").judge(QUESTIONS)
+    answers = schema_of(server.requests[0])["properties"]["answers"]
+    assert (answers["minItems"], answers["maxItems"]) == (3, 3)
+    assert answers["items"]["required"] == ["number", "phrase", "evidence", "status"]
+
+
+@pytest.mark.parametrize("options", [{"answer_format": "schema"}, {"batch": "report"}, {"judge_args": {"seed": "1"}}])
+def test_other_options_are_other_questions_to_the_cache(serve: Any, tmp_path: Path, options: dict[str, Any]) -> None:
+    server = serve(lambda body, n: all_answered(body, n) if options.get("batch") and n > 1 else yes(body, n))
+    question = [Question(PREMISES, "Enlarged heart.")]
+    first = load_judge("openai:m", base_url=server.base_url, cache=tmp_path)
+    first.judge(question)
+    other = load_judge("openai:m", base_url=server.base_url, cache=tmp_path, **options)
+    other.judge(question)
+    assert other.account()["cached"] == 0
+    assert other.describe() != first.describe()
+
+
+def test_quotations_that_match_nothing_are_counted_in_both_batches(serve: Any) -> None:
+    server = serve(
+        lambda body, _: (
+            200,
+            {},
+            "answers:\n- number: 1\n  evidence: [Goitre.]\n  status: neutral"
+            if "hypotheses" in last(body)
+            else "evidence: [Goitre.]\nstatus: neutral",
+        )
+    )
+    for judge in (load_judge("openai:m", base_url=server.base_url), by_report(server)):
+        judge.judge(QUESTIONS[:1])
+        assert judge.account()["evidence_dropped"] == 1
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"base_url": "http://127.0.0.1:9/v1"},
+        {"few_shots": Path("shots.json")},
+        {"system": Path("system.txt")},
+        {"answer_format": "schema"},
+        {"batch": "report"},
+        {"concurrency": 4},
+    ],
+    ids=lambda options: str(*options),
+)
+@pytest.mark.parametrize("name", ["offline", "python:mine:judge"])
+def test_an_option_of_models_does_not_fit_other_judges(name: str, options: dict[str, Any]) -> None:
+    with pytest.raises(InputError) as caught:
+        load_judge(name, **options)
+    assert caught.value.field == next(iter(options))
+
+
+@pytest.mark.parametrize(
+    ("options", "field"),
+    [
+        ({"answer_format": "xml"}, "answer_format"),
+        ({"batch": "study"}, "batch"),
+        ({"concurrency": 0}, "concurrency"),
+        ({"judge_args": {"api_key": "sk-1"}}, "judge_args.api_key"),
+    ],
+)
+def test_a_value_that_an_option_cannot_have_is_named(options: dict[str, Any], field: str) -> None:
+    with pytest.raises(InputError) as caught:
+        load_judge("openai:m", base_url="http://127.0.0.1:9/v1", **options)
+    assert caught.value.field == field
+
+
+def test_writing_a_question_takes_little_time() -> None:
+    """At most 0.2 ms a question (0.03 measured with libyaml), so that the processor is not what a run waits for."""
+    started = time.process_time()
+    for i in range(500):
+        query([*PREMISES, "The lungs are clear apart from atelectasis at both bases.", f"Nodule {i}."], "A nodule.")
+    assert time.process_time() - started < 500 * 0.0002

@@ -1,0 +1,212 @@
+"""Judges of users' own: functions and objects named on the command line."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from radfact.entailment import CallableJudge, Failure, Judge, Question, Verdict, load_judge
+from radfact.errors import InputError
+
+PREMISES = ("The heart is enlarged.", "No pneumothorax.")
+QUESTION = Question(PREMISES, "Enlarged heart.")
+
+
+def judge_with(opinion: Any) -> Verdict | Failure:
+    return CallableJudge(lambda *_: opinion).judge([QUESTION])[0]
+
+
+@pytest.mark.parametrize(
+    ("opinion", "verdict"),
+    [
+        (True, Verdict("entailment", (0, 1))),
+        (False, Verdict("not_entailment")),
+        ((True, [1]), Verdict("entailment", (1,))),
+        (("entailment", (0,)), Verdict("entailment", (0,))),
+        (("not_entailment", [0]), Verdict("not_entailment", (0,))),
+        (Verdict("entailment", (0,), "because"), Verdict("entailment", (0,), "because")),
+    ],
+)
+def test_an_opinion_becomes_a_verdict(opinion: Any, verdict: Verdict) -> None:
+    assert judge_with(opinion) == verdict
+
+
+@pytest.mark.parametrize("opinion", [None, 1, "yes", ("maybe", []), (True, ["No pneumothorax."]), (True, 0), (True,)])
+def test_an_answer_of_another_kind_stops_at_once_and_says_what_is_expected(opinion: Any) -> None:
+    with pytest.raises(InputError, match="expected a Verdict, True or False, or"):
+        judge_with(opinion)
+
+
+def test_an_async_function_is_refused() -> None:
+    async def judge(premises: Sequence[str], hypothesis: str) -> bool:
+        return bool(premises and hypothesis)
+
+    with pytest.raises(InputError, match="not async"):
+        CallableJudge(judge).judge([QUESTION])  # type: ignore[arg-type]
+
+
+def test_a_function_that_takes_other_arguments_stops_at_the_first_question() -> None:
+    with pytest.raises(InputError, match="TypeError"):
+        CallableJudge(len).judge([QUESTION])  # type: ignore[arg-type]
+
+
+def fails_at(place: int, error: Exception) -> Any:
+    asked = iter(range(100))
+
+    def judge(premises: Sequence[str], hypothesis: str) -> bool:
+        if next(asked) == place:
+            raise error
+        return bool(premises and hypothesis)
+
+    return judge
+
+
+def questions(count: int) -> list[Question]:
+    return [Question(PREMISES, f"Finding {i}.") for i in range(count)]
+
+
+@pytest.mark.parametrize("error", [ValueError("odd"), RuntimeError("busy"), KeyError("x"), OSError("gone")])
+@pytest.mark.parametrize("place", [0, 1])
+def test_an_exception_costs_its_question_alone(place: int, error: Exception) -> None:
+    answers = CallableJudge(fails_at(place, error)).judge(questions(3))
+    assert [index for index, answer in enumerate(answers) if isinstance(answer, Failure)] == [place]
+
+
+def test_a_mistake_of_programming_after_an_answer_costs_its_question_alone() -> None:
+    answers = CallableJudge(fails_at(1, TypeError("one of them has no text"))).judge(questions(3))
+    assert [type(answer) for answer in answers] == [Verdict, Failure, Verdict]
+
+
+def test_equal_questions_are_put_once() -> None:
+    judge = CallableJudge(lambda *_: True)
+    judge.judge([QUESTION] * 3)
+    assert judge.account()["calls"] == 1
+
+
+@given(st.lists(st.sampled_from("abc"), max_size=6))
+def test_answers_keep_the_order_of_the_questions(letters: list[str]) -> None:
+    judge = CallableJudge(lambda _, hypothesis: (hypothesis == "a", [0]))
+    answers = judge.judge([Question(PREMISES, letter) for letter in letters])
+    assert [isinstance(one, Verdict) and one.status == "entailment" for one in answers] == [x == "a" for x in letters]
+
+
+def test_the_source_of_the_function_stands_in_the_results() -> None:
+    first = CallableJudge(lambda *_: True, "mine")
+    second = CallableJudge(lambda *_: False, "mine")
+    assert isinstance(first, Judge)
+    json.dumps(first.describe(), allow_nan=False)
+    assert first.describe()["source_sha256"] != second.describe()["source_sha256"]
+
+
+MODULE = """
+from radfact.entailment import CallableJudge
+
+def function(premises, hypothesis):
+    return hypothesis in premises, [i for i, one in enumerate(premises) if one == hypothesis]
+
+def always(premises, hypothesis):
+    return True
+
+judge = CallableJudge(function, "ready")
+
+def factory(name="made"):
+    return CallableJudge(function, name)
+
+class Strict(CallableJudge):
+    def __init__(self, level: int = 1):
+        super().__init__(function, f"strict {level}")
+
+class House:
+    judge = judge
+
+def three(a, b, c): ...
+
+def broken():
+    raise OSError("no weights here")
+
+def useless():
+    return 5
+
+number = 5
+"""
+
+
+@pytest.fixture
+def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """A module in the current directory."""
+    name = "judges_of_my_own"
+    (tmp_path / f"{name}.py").write_text(MODULE)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [path for path in sys.path if path != str(tmp_path)])
+    yield name
+    sys.modules.pop(name, None)
+
+
+@pytest.mark.parametrize(
+    ("found", "name"),
+    [
+        ("function", "python:judges_of_my_own:function"),
+        ("judge", "ready"),
+        ("factory", "made"),
+        ("Strict", "strict 1"),
+        ("House.judge", "ready"),
+    ],
+)
+def test_an_object_of_the_current_directory_is_a_judge(module: str, found: str, name: str) -> None:
+    judge = load_judge(f"python:{module}:{found}")
+    assert judge.name == name
+    assert judge.judge([Question(PREMISES, PREMISES[1])]) == [Verdict("entailment", (1,))]
+
+
+def test_arguments_go_to_the_factory(module: str) -> None:
+    assert load_judge(f"python:{module}:Strict", judge_args={"level": "3"}).name == "strict 3"
+
+
+@pytest.mark.parametrize(
+    ("found", "judge_args", "message"),
+    [
+        ("nothing", {}, "there is no 'nothing' in 'judges_of_my_own'"),
+        ("number", {}, "expected a judge, a factory of one or a function"),
+        ("useless", {}, "expected a judge, a factory of one or a function"),
+        ("three", {}, "can be called neither as a function"),
+        ("broken", {}, "cannot be set up: OSError: no weights here"),
+        ("function", {"level": "3"}, "takes no arguments"),
+        ("judge", {"level": "3"}, "takes no arguments"),
+        ("Strict", {"depth": "3"}, "with depth"),
+    ],
+)
+def test_what_is_no_judge_is_refused_in_one_line(
+    module: str, found: str, judge_args: dict[str, str], message: str
+) -> None:
+    with pytest.raises(InputError, match=message) as caught:
+        load_judge(f"python:{module}:{found}", judge_args=judge_args)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("python:no_such_module_here:x", "no module named 'no_such_module_here'"),
+        ("python:json", "expected python:MODULE:OBJECT"),
+        ("python:", "expected python:MODULE:OBJECT"),
+        ("python::x", "expected python:MODULE:OBJECT"),
+    ],
+)
+def test_a_name_that_leads_nowhere_is_refused(name: str, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        load_judge(name)
+
+
+def test_a_module_that_fails_to_import_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "judges_half_done.py").write_text("x = undefined_name\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    with pytest.raises(InputError, match="cannot be imported: NameError"):
+        load_judge("python:judges_half_done:x")

@@ -1,0 +1,68 @@
+"""Data written for models and read from what they write."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+from radfact.llm.texts import dump_yaml, read_data, read_list
+
+words = st.lists(
+    st.sampled_from(["effusion", "-", ":", "#", "'left'", '"x"', "no", "  ", "1.5", "null", "é", "\u2028"]), max_size=60
+)
+texts = st.text(max_size=120) | words.map(" ".join)
+
+
+@given(st.lists(texts, max_size=3), texts)
+def test_yaml_is_written_as_the_safe_dumper_writes_it(reference: list[str], hypothesis: str) -> None:
+    value = {"reference": reference, "hypothesis": hypothesis}
+    assert dump_yaml(value) == yaml.safe_dump(value, sort_keys=False)
+
+
+@given(st.dictionaries(st.integers(1, 30), texts, max_size=4))
+def test_numbered_texts_are_written_as_the_safe_dumper_writes_them(numbered: dict[int, str]) -> None:
+    assert dump_yaml({"hypotheses": numbered}) == yaml.safe_dump({"hypotheses": numbered}, sort_keys=False)
+
+
+@pytest.mark.parametrize(
+    ("body", "data"),
+    [
+        ("a: No\nb: 1.0", {"a": "No", "b": "1.0"}),
+        ('{"a": ["x",],}', {"a": ["x"]}),
+        ('{"a": true}', {"a": True}),
+        ("a: b: c", None),
+        ("a: !!python/object:os.system x", {"a": "x"}),
+    ],
+    ids=["words", "comma", "json", "no yaml", "tag"],
+)
+def test_data_is_read_without_giving_words_another_meaning(body: str, data: Any) -> None:
+    assert read_data(body) == data
+
+
+@given(st.text(max_size=300))
+def test_any_text_can_be_tried_as_data(body: str) -> None:
+    read_data(body)
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        ["", "- Heart: big.", "- No effusion."],
+        ["", "  * Heart: big.", "  * No", "    effusion."],
+        ["[", '  "Heart: big.",', '  "No effusion."', "]"],
+        ['["Heart: big.", "No effusion."]'],
+        ["", "1. Heart: big.", "2. No effusion."],
+    ],
+    ids=["dash", "folded", "brackets", "flow", "numbers"],
+)
+def test_a_list_in_many_forms(lines: list[str]) -> None:
+    assert read_list(lines) == ["Heart: big.", "No effusion."]
+
+
+@pytest.mark.parametrize("lines", [[""], ["[]"], ["null"], ["", "- "], ["", "- ''"], []])
+def test_an_empty_list_in_many_forms(lines: list[str]) -> None:
+    assert read_list(lines) == []
