@@ -53,6 +53,10 @@ class _Sample(BaseModel):
     failed_sentences: NonNegativeInt
     failure: str | None
 
+    @property
+    def judged(self) -> bool:
+        return self.failure is None or self.failed_sentences > 0
+
 
 class _Options(BaseModel):
     bootstrap: NonNegativeInt
@@ -83,9 +87,10 @@ def export(folder: Path | str, path: Path | str | None = None) -> Path:
 
     A figure has the keys `FIGURE/mean`, `/stderr`, `/p2.5th`, `/p25th`, `/median`, `/p75th` and `/p97.5th`, over the
     bootstrap replicates that the run drew; those without a figure's name are the logical F1's. A run without replicates
-    has one key a figure. Samples that were left out are the published `num_invalid_processed_samples`. Values are not
-    rounded; where the published command writes NaN, this one writes null. Counters that only the published client
-    keeps (phrases that a model wrote anew, calls of its splitter) are absent.
+    has one key a figure. Samples left out for a failed judgement are the published `num_invalid_processed_samples`,
+    those without two reports to judge are nowhere. Values are not rounded; where the published command writes NaN, this
+    one writes null. Counters that only the published client keeps (phrases that a model wrote anew, calls of its
+    splitter) are absent.
 
     Args:
         folder: a results folder with `scores.json`, `samples.jsonl` and `run.json`.
@@ -102,9 +107,9 @@ def export(folder: Path | str, path: Path | str | None = None) -> Path:
         raise InputError("expected a finished results folder, but it has no scores.json", file=folder)
     scores = _validated(_Scores, read_json(folder / "scores.json"), folder / "scores.json")
     run = _validated(_Run, read_json(folder / "run.json"), folder / "run.json")
-    samples = [
-        _validated(_Sample, row, folder / "samples.jsonl", line) for line, row in read_jsonl(folder / "samples.jsonl")
-    ]
+    path_of_samples = folder / "samples.jsonl"
+    rows = [_validated(_Sample, row, path_of_samples, line) for line, row in read_jsonl(path_of_samples)]
+    samples = [row for row in rows if row.judged]
     _check(scores, samples, run.options, folder)
     if path is None:
         stem = Path(run.input.files[0]).stem if run.input.files else folder.resolve().name
@@ -150,8 +155,7 @@ def _flat(samples: Sequence[_Sample], options: _Options, *, zero_boxes: bool) ->
     drawn["num_samples"] = drawn.pop("num_samples") * len(samples)
     width = len(drawn["num_samples"])
     failed = sum(one.failed_sentences for one in samples)
-    judged = [one for one in samples if one.failure is None or one.failed_sentences]
-    asked = sum(one.candidate_sentences + one.reference_sentences for one in judged)
+    asked = sum(one.candidate_sentences + one.reference_sentences for one in samples)
     drawn["num_llm_failures"] = np.full(width, float(failed))
     drawn["num_llm_success"] = np.full(width, float(asked - failed))
     drawn["num_invalid_processed_samples"] = len(samples) - drawn["num_samples"]

@@ -54,6 +54,11 @@ class SampleScore:
     counts: Mapping[str, int]
     failure: str | None = None
 
+    @property
+    def judged(self) -> bool:
+        """Whether there were two reports to judge; as published, replicates are drawn from such samples alone."""
+        return self.failure is None or self.counts["failed_sentences"] > 0
+
 
 @dataclass(frozen=True, slots=True)
 class Rules:

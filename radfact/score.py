@@ -285,7 +285,8 @@ def _sample(pair: Pair, texts: Texts) -> Sample:
 
 
 def _figures(samples: Sequence[SampleScore], replicates: int, seed: int) -> dict[str, Summary]:
-    values = {name: [one.figures[name] for one in samples] for name in FIGURES if name not in F1_PARTS}
+    judged = [one.figures for one in samples if one.judged]
+    values = {name: [figures[name] for figures in judged] for name in FIGURES if name not in F1_PARTS}
     summaries = summarise(values, f1=F1_PARTS, replicates=replicates, seed=seed)
     return {name: summaries[name] for name in FIGURES}
 

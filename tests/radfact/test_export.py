@@ -10,6 +10,7 @@ import pytest
 from radfact.entailment import Failure, Question, Verdict
 from radfact.errors import InputError
 from radfact.export import export
+from radfact.files import Pair, Pairs
 from radfact.jsonl import read_json, read_jsonl, write_json, write_jsonl
 from radfact.report import Box, Sentence
 from radfact.results import write_results
@@ -127,6 +128,17 @@ def test_sentences_with_and_without_an_answer_are_counted(tmp_path: Path) -> Non
     sentences = sum(len(one.split()) for one in CANDIDATES + REFERENCES)
     assert (written["num_llm_failures"], written["num_llm_success"]) == (1, sentences - 1)
     assert (written["num_samples"], written["num_invalid_processed_samples"]) == (4, 1)
+
+
+def test_samples_without_two_reports_are_nowhere(tmp_path: Path) -> None:
+    pairs = tuple(Pair(name, texts("a " + name), texts("a")) for name in "abc")
+    metric = RadFact(Verbatim(), bootstrap=20)
+    both = [Pairs(pairs, read=3), Pairs(pairs, read=4, left_out=("d",))]
+    alone, beside = (
+        export(folder_of(metric.score(one), tmp_path / str(len(one.left_out))), tmp_path / f"{len(one.left_out)}.json")
+        for one in both
+    )
+    assert alone.read_bytes() == beside.read_bytes()
 
 
 def test_what_has_no_value_is_null(tmp_path: Path) -> None:

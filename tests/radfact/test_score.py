@@ -297,6 +297,13 @@ def test_references_without_a_candidate_are_samples_left_out() -> None:
     assert (result.figures["logical_f1"].point, result.figures["logical_f1"].n, result.counts["left_out"]) == (1, 1, 2)
 
 
+def test_figures_and_intervals_are_those_of_the_judged_samples_alone() -> None:
+    pairs = tuple(Pair(name, texts("a", name), texts("a")) for name in "abcdef")
+    metric = RadFact(Oracle(verbatim), splitter=Semicolons())
+    unsplit = Pair("bad", "bad", "a")
+    assert metric.score(Pairs((unsplit, *pairs), read=8, left_out=("x",))).figures == metric.score(pairs).figures
+
+
 def failing(question: Question) -> Answer:
     return Failure("no YAML") if question.hypothesis == "bad" else verbatim(question)
 
