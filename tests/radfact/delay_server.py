@@ -1,7 +1,7 @@
 """A chat server in a process of its own that answers every question after a fixed time.
 
-Started as `python delay_server.py SECONDS`, it prints its port, and ends with its standard input. It parses nothing but lengths, so that one core serves more than
-a thousand questions a second and the client stays what is measured.
+Started as `python delay_server.py SECONDS`, it prints its port, and ends with its standard input. It parses nothing but
+lengths, so that one core serves more than a thousand questions a second and the client stays what is measured.
 """
 
 from __future__ import annotations
