@@ -40,6 +40,7 @@ COVER = 0.6
 """Share of a text that its longest common substring with another must cover, to count as taken from it."""
 
 _KEY = re.compile(r"^[\s{*\"']*(?:-\s+)?[{*\"']*(orig|new)[\"'*]*\s*:[*\s]*(.*)$", re.IGNORECASE)
+_ORIG_LINE = re.compile(r"^\s*(?:-\s+)?orig\s*:", re.IGNORECASE | re.MULTILINE)
 _SENTENCE_END = re.compile(r"(?<=[.!?;])\s+|\n+")
 
 
@@ -145,7 +146,9 @@ def _items(body: str) -> list[SplitSentence]:
         data = next((value for value in data.values() if isinstance(value, list)), None)
     items = [_item(item) for item in (data if isinstance(data, list) else [data])]
     read = [item for item in items if item is not None]
-    return read if read and len(read) == len(items) else _items_by_line(body)
+    # Listing 2 has its keys again and again on one level, of which YAML keeps the last.
+    begun = len(_ORIG_LINE.findall(body))
+    return read if read and len(read) == max(len(items), begun) else _items_by_line(body)
 
 
 def _item(data: Any) -> SplitSentence | None:

@@ -1,0 +1,165 @@
+"""Judges checked against labelled judgements."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from chat_server import Reply, last
+from hypothesis import given
+from hypothesis import strategies as st
+
+from radfact.entailment import CallableJudge, Question, Verdict, load_judge
+from radfact.entailment.check import Agreement, Label, Labelled, accuracy_of, check, load_labelled
+from radfact.errors import InputError
+
+SHARED = Path(__file__).resolve().parents[2].parent / "shared"
+PUBLISHED = SHARED / "data" / "radfact" / "nli_few_shot_examples.json"
+PREMISES = ("First.", "Second.", "Third.")
+
+
+def labelled(hypothesis: str, label: Label, evidence: tuple[int, ...] = (), topic: str | None = None) -> Labelled:
+    return Labelled(Question(PREMISES, hypothesis), label, evidence, topic)
+
+
+SET = [
+    labelled("a", "entailment", (0,), "lists"),
+    labelled("b", "entailment", (0, 1), "lists"),
+    labelled("c", "entailment", (2,)),
+    labelled("d", "neutral", (), "devices"),
+    labelled("e", "contradiction", (1,)),
+    labelled("f", "neutral"),
+]
+ANSWERS: dict[str, Verdict] = {
+    "a": Verdict("entailment", (0,)),
+    "b": Verdict("entailment", (1, 2)),
+    "c": Verdict("not_entailment"),
+    "d": Verdict("entailment", (0,)),
+    "e": Verdict("not_entailment", (1,)),
+}
+
+
+def answer(_: Sequence[str], hypothesis: str) -> Verdict:
+    if hypothesis not in ANSWERS:
+        raise ValueError("no idea")
+    return ANSWERS[hypothesis]
+
+
+CHECKED = check(CallableJudge(answer, "mine"), SET)
+
+
+def test_figures_of_the_entailed_class_are_those_of_the_counts() -> None:
+    # By hand: two of three called entailment are, two of three that are entailed are called so, 3 of 6 right.
+    assert (CHECKED.n, CHECKED.accuracy) == (6, pytest.approx(3 / 6))
+    assert (CHECKED.precision, CHECKED.recall, CHECKED.f1) == tuple(pytest.approx(2 / 3) for _ in range(3))
+
+
+def test_evidence_is_compared_where_both_say_entailment() -> None:
+    # Of a and b: two indices in common, three named, three labelled.
+    assert CHECKED.evidence_f1 == pytest.approx(2 / 3)
+
+
+def test_a_question_without_an_answer_is_a_failure_and_wrong() -> None:
+    assert CHECKED.failures == 1
+    assert CHECKED.confusion["neutral"] == {"entailment": 1, "failed": 1}
+
+
+def test_confusion_is_by_label_and_by_topic() -> None:
+    assert CHECKED.confusion["entailment"] == {"entailment": 2, "not_entailment": 1}
+    assert CHECKED.by_topic == {"lists": {"entailment": {"entailment": 2}}, "devices": {"neutral": {"entailment": 1}}}
+
+
+def test_a_check_is_json() -> None:
+    assert json.loads(json.dumps(CHECKED.as_dict(), allow_nan=False))["judge"] == "mine"
+
+
+@given(st.lists(st.tuples(st.sampled_from(["entailment", "neutral", "contradiction"]), st.booleans()), min_size=1))
+def test_the_confusion_holds_every_question_and_gives_the_accuracy(cases: list[tuple[Label, bool]]) -> None:
+    asked = [labelled(str(i), label, (0,)) for i, (label, _) in enumerate(cases)]
+    judge = CallableJudge(lambda _, hypothesis: (cases[int(hypothesis)][1], [0]))
+    checked = check(judge, asked)
+    assert sum(sum(row.values()) for row in checked.confusion.values()) == len(cases)
+    assert accuracy_of(checked.confusion) == pytest.approx(checked.accuracy)
+
+
+def test_a_judge_that_calls_nothing_entailed_has_no_precision() -> None:
+    checked = check(CallableJudge(lambda *_: False), SET)
+    assert (checked.precision, checked.recall, checked.f1, checked.evidence_f1) == (None, 0, None, None)
+
+
+def test_nothing_to_check_with_is_said() -> None:
+    with pytest.raises(InputError, match="no labelled questions"):
+        check(CallableJudge(answer), [])
+
+
+def test_the_set_that_comes_along_is_large_and_covers_the_topics() -> None:
+    topics = Counter(one.topic for one in load_labelled())
+    assert sum(topics.values()) >= 200
+    assert len(topics) >= 10
+    assert None not in topics
+
+
+@pytest.mark.skipif(not PUBLISHED.exists(), reason="the published few-shot file is not here")
+def test_the_published_examples_are_labelled_judgements() -> None:
+    read = load_labelled(PUBLISHED)
+    assert (len(read), sum(one.entailed for one in read)) == (67, 19)
+    assert {one.topic for one in read} == {None}
+
+
+def example(evidence: list[str], **more: Any) -> list[dict[str, Any]]:
+    item = {"phrase": "a", "evidence": evidence, "status": "contradiction", **more}
+    return [
+        {
+            "input": {"phrases_A": ["a"], "phrases_B": ["Heart normal.", "Lungs clear."]},
+            "output": {"phrases_A_evidenced": [item], "phrases_B_evidenced": []},
+        }
+    ]
+
+
+def test_evidence_is_found_among_the_premises_whatever_its_spelling(tmp_path: Path) -> None:
+    path = tmp_path / "labelled.json"
+    path.write_text(json.dumps(example(["lungs clear"], topic="devices")))
+    assert load_labelled(path) == [
+        Labelled(Question(("Heart normal.", "Lungs clear."), "a"), "contradiction", (1,), "devices")
+    ]
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (example(["Rib fracture."]), "'Rib fracture.' of 'a' is no sentence of the other report"),
+        (example([], topic=3), r"phrases_A_evidenced\[0\]\.topic"),
+        (example([], status="entailment"), "an entailment needs evidence"),
+    ],
+)
+def test_a_wrong_label_is_named(tmp_path: Path, content: Any, message: str) -> None:
+    path = tmp_path / "labelled.json"
+    path.write_text(json.dumps(content))
+    with pytest.raises(InputError, match=message):
+        load_labelled(path)
+
+
+def of_two_minds(body: dict[str, Any], _: int) -> Reply:
+    """Finds everything entailed when asked for a report, and nothing when asked for a sentence."""
+    asked = yaml.safe_load(last(body))
+    if "hypothesis" in asked:
+        return 200, {}, "evidence: []\nstatus: not_entailment"
+    rows = [{"number": n, "evidence": ["First."], "status": "entailment"} for n in asked["hypotheses"]]
+    return 200, {}, yaml.safe_dump({"answers": rows})
+
+
+def test_asking_by_report_is_compared_with_asking_by_sentence(serve: Any) -> None:
+    judge = load_judge("openai:m", base_url=serve(of_two_minds).base_url, batch="report")
+    checked = check(judge, SET)
+    assert checked.agreement == Agreement(n=6, share=0.0, accuracy_report=0.5, accuracy_sentence=0.5)
+    assert (checked.calls, checked.tokens_in, checked.tokens_out) == (1, 10, 3)
+
+
+def test_asking_by_sentence_is_compared_with_nothing(serve: Any) -> None:
+    judge = load_judge("openai:m", base_url=serve(of_two_minds).base_url)
+    assert check(judge, SET).agreement is None

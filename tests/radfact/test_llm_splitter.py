@@ -1,0 +1,239 @@
+"""The paper's splitter: listing 1 word for word, and answers that lose and invent nothing."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from chat_server import Reply, last
+from hypothesis import given
+from hypothesis import strategies as st
+
+from radfact.errors import Failure, InputError
+from radfact.llm.texts import dump_yaml
+from radfact.sentences import Splitter, load_splitter
+from radfact.sentences.llm import (
+    SYSTEM_MESSAGE,
+    SplitExample,
+    SplitSentence,
+    few_shot_messages,
+    load_split_examples,
+    parse_sentences,
+)
+
+SHARED = Path(__file__).resolve().parents[2].parent / "shared"
+PUBLISHED = SHARED / "data" / "radfact" / "report_to_phrases_few_shot_examples.json"
+PAPER = SHARED / "seeds" / "004_a3f772f833f07e27.txt"
+NARRATIVE = "Two views. Heart and hila are normal. Opacity at the left base, likely pneumonia."
+ANSWER = [
+    {"orig": "Two views.", "new": [""]},
+    {"orig": "Heart and hila are normal.", "new": ["Heart is normal.", "Hila are normal."]},
+    {"orig": "Opacity at the left base, likely pneumonia.", "new": ["Opacity at the left base."]},
+]
+SENTENCES = ["Heart is normal.", "Hila are normal.", "Opacity at the left base."]
+
+
+def say(text: str) -> Any:
+    return lambda *_: (200, {}, text)
+
+
+def splitter_of(server: Any, **options: Any) -> Splitter:
+    return load_splitter("openai:m", base_url=server.base_url, **options)
+
+
+@pytest.mark.skipif(not PAPER.exists(), reason="the paper's text is not here")
+def test_system_message_is_listing_1_word_for_word() -> None:
+    paper = " ".join(PAPER.read_text(encoding="utf-8").split())
+    assert f"System: {' '.join(SYSTEM_MESSAGE.split())} ```" in paper
+
+
+def test_the_first_question_sent_is_the_protocol(serve: Any) -> None:
+    server = serve(say(dump_yaml(ANSWER)))
+    assert splitter_of(server).split([NARRATIVE]) == [SENTENCES]
+    body = server.requests[0]
+    messages = body["messages"]
+    assert [m["role"] for m in messages] == ["system", *["user", "assistant"] * 9, "user"]
+    assert [list(item) for item in yaml.safe_load(messages[2]["content"])] == [["orig", "new"]] * 4
+    assert messages[-1]["content"] == NARRATIVE
+    assert body["temperature"] == 0
+
+
+def test_it_follows_the_protocol_of_splitters(serve: Any) -> None:
+    splitter = splitter_of(serve(say(dump_yaml(ANSWER))))
+    assert isinstance(splitter, Splitter)
+    splitter.split([NARRATIVE])
+    assert splitter.account() | {"calls": 1, "tokens_in": 10, "tokens_out": 3} == splitter.account()
+    json.dumps(splitter.describe(), allow_nan=False)
+
+
+def test_equal_narratives_are_asked_once_and_empty_ones_never(serve: Any) -> None:
+    server = serve(say(dump_yaml(ANSWER)))
+    assert splitter_of(server).split([NARRATIVE, "", NARRATIVE, " \n"]) == [SENTENCES, [], SENTENCES, []]
+    assert len(server.requests) == 1
+
+
+def test_a_lost_sentence_is_asked_for_again(serve: Any) -> None:
+    def reply(_: Any, number: int) -> Reply:
+        return 200, {}, dump_yaml(ANSWER[:2] if number == 1 else ANSWER)
+
+    server = serve(reply)
+    splitter = splitter_of(server)
+    assert splitter.split([NARRATIVE]) == [SENTENCES]
+    assert splitter.account()["repairs"] == 1
+    assert "'Opacity at the left base, likely pneumonia.' is missing" in last(server.requests[1])
+
+
+def test_a_narrative_that_stays_without_an_answer_is_a_failure_of_its_own(serve: Any) -> None:
+    server = serve(lambda body, _: (200, {}, dump_yaml(ANSWER) if NARRATIVE in str(body["messages"][-3:]) else "No."))
+    failed, split = splitter_of(server).split(["Lungs are clear.", NARRATIVE])
+    assert isinstance(failed, Failure)
+    assert split == SENTENCES
+
+
+def test_a_run_taken_up_again_asks_nothing(serve: Any, tmp_path: Path) -> None:
+    server = serve(say(dump_yaml(ANSWER)))
+    splitter_of(server, cache=tmp_path).split([NARRATIVE])
+    again = splitter_of(server, cache=tmp_path)
+    assert again.split([NARRATIVE]) == [SENTENCES]
+    assert (len(server.requests), again.account()["cached"]) == (1, 1)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        dump_yaml(ANSWER),
+        f"```yaml\n{dump_yaml(ANSWER)}```",
+        json.dumps(ANSWER),
+        json.dumps({"id": "x", "sentence_list": ANSWER}),
+        dump_yaml({"sentence_list": ANSWER}),
+        dump_yaml(ANSWER).replace("- ''", "-"),
+        dump_yaml(ANSWER).replace("\n  - ''", " []"),
+        dump_yaml(ANSWER).replace("\n  - ''", " null"),
+        dump_yaml(ANSWER).replace("Two views", "TWO  VIEWS"),
+        "orig: Two views.\nnew:\n-\norig: Heart and hila are normal.\nnew:\n- Heart is normal.\n- Hila are normal.\n"
+        "orig: Opacity at the left base, likely pneumonia.\nnew:\n- Opacity at the left base.",
+    ],
+    ids=["yaml", "fence", "json", "published", "key", "bare dash", "empty list", "null", "case", "listing 2"],
+)
+def test_one_meaning_in_many_forms(text: str) -> None:
+    assert parse_sentences(text, NARRATIVE) == SENTENCES
+
+
+def test_a_colon_inside_a_sentence_does_not_break_the_answer() -> None:
+    text = "- orig: Heart: normal.\n  new:\n  - Heart: normal.\n- orig: Lungs: clear.\n  new:\n  - Lungs: clear."
+    assert parse_sentences(text, "Heart: normal. Lungs: clear.") == ["Heart: normal.", "Lungs: clear."]
+
+
+def test_a_report_of_nothing_but_technique_has_no_sentences() -> None:
+    assert parse_sentences("- orig: Two views.\n  new: ['']", "Two views.") == []
+
+
+def test_a_heading_may_be_left_out() -> None:
+    assert parse_sentences("- orig: No effusion.\n  new: [No effusion.]", "PLEURA:\nNo effusion.") == ["No effusion."]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "expected a list of orig"),
+        ("The heart is normal.", "expected a list of orig"),
+        ("- Heart is normal.\n- Hila are normal.", "expected a list of orig"),
+        ("- orig: Two views.", "expected a list of orig"),
+        (dump_yaml([*ANSWER, {"orig": "Fracture of the sixth rib.", "new": ["Rib fracture."]}]), "has no sentence"),
+        (dump_yaml(ANSWER[1:]), "'Two views.' is missing"),
+    ],
+)
+def test_answers_that_lose_or_invent_are_rejected(text: str, message: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(message)):
+        parse_sentences(text, NARRATIVE)
+
+
+@given(st.text(max_size=200) | st.text(alphabet="-:[]{}\"'\n orignew", max_size=300))
+def test_any_text_is_an_answer_or_a_value_error(text: str) -> None:
+    try:
+        sentences = parse_sentences(text, NARRATIVE)
+    except ValueError:
+        return
+    assert all(sentence.strip() for sentence in sentences)
+
+
+phrases = st.text(st.characters(codec="utf-8", exclude_categories=["C", "Z"]), min_size=1, max_size=30).map(
+    # Words such as "none" mean that nothing is kept, so a sentence needs something of its own.
+    lambda text: f"Finding {text} seen."
+)
+
+
+@given(st.lists(st.tuples(phrases, st.lists(phrases, max_size=3)), min_size=1, max_size=4))
+def test_what_the_protocol_writes_it_reads(made: list[tuple[str, list[str]]]) -> None:
+    example = SplitExample(" ".join(orig for orig, _ in made), tuple(SplitSentence(o, tuple(n)) for o, n in made))
+    *_, (_, written) = few_shot_messages([example])
+    assert parse_sentences(written, example.narrative) == [one for _, new in made for one in new]
+
+
+def test_default_examples_are_nine_and_answer_for_every_sentence() -> None:
+    examples = load_split_examples()
+    assert len(examples) == 9
+    for example, (_, written) in zip(examples, few_shot_messages(examples)[2::2], strict=True):
+        kept = [text for one in example.sentences for text in one.new if text]
+        assert parse_sentences(written, example.narrative) == kept
+
+
+@pytest.mark.skipif(not PUBLISHED.exists(), reason="the published few-shot file is not here")
+def test_the_published_file_loads_and_shares_no_sentence_with_the_defaults(serve: Any) -> None:
+    published = load_split_examples(PUBLISHED)
+    assert len(published) == 9
+    texts = {one.orig for example in published for one in example.sentences}
+    assert texts.isdisjoint(one.orig for example in load_split_examples() for one in example.sentences)
+    splitter = splitter_of(serve(say(dump_yaml(ANSWER))), few_shots=PUBLISHED)
+    assert splitter.describe()["few_shots_from"] == PUBLISHED.name
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("[", "not JSON"),
+        ("[]", "expected a list"),
+        ("[{}]", r"\[0\]\.findings_text"),
+        ('[{"findings_text": "a"}]', r"\[0\]\.parsed_report\.sentence_list"),
+        (
+            '[{"findings_text": "a", "parsed_report": {"sentence_list": [{"orig": "a", "new": "a"}]}}]',
+            r"\[0\]\.parsed_report\.sentence_list\[0\]",
+        ),
+    ],
+)
+def test_a_wrong_few_shot_file_is_named_with_its_field(tmp_path: Path, content: str, message: str) -> None:
+    path = tmp_path / "shots.json"
+    path.write_text(content)
+    with pytest.raises(InputError, match=message) as caught:
+        load_split_examples(path)
+    assert str(path) in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "field"),
+    [
+        ("ofline", {}, "splitter"),
+        ("python:a:b", {}, "splitter"),
+        ("nobody:m", {}, "splitter"),
+        ("offline", {"base_url": "http://127.0.0.1:9/v1"}, "base_url"),
+        ("offline", {"few_shots": Path("x.json")}, "few_shots"),
+        ("offline", {"concurrency": 2}, "concurrency"),
+        ("offline", {"splitter_args": {"seed": "1"}}, "splitter_args.seed"),
+        ("openai:m", {"base_url": "http://127.0.0.1:9/v1", "splitter_args": {"api_key": "x"}}, "splitter_args.api_key"),
+        ("openai:m", {"base_url": "http://127.0.0.1:9/v1", "splitter_args": {"timeout": "x"}}, "splitter_args.timeout"),
+    ],
+)
+def test_what_does_not_fit_is_named(name: str, options: dict[str, Any], field: str) -> None:
+    with pytest.raises(InputError) as caught:
+        load_splitter(name, **options)
+    assert caught.value.field == field
+
+
+def test_the_offline_splitter_is_named_offline() -> None:
+    splitter = load_splitter("offline")
+    assert isinstance(splitter, Splitter)
+    assert splitter.name == "offline"
