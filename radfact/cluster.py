@@ -218,8 +218,10 @@ def _cluster(workers: int | None) -> Iterator[Mapping[str, float]]:
     ours = not ray.is_initialized()
     if ours:
         _connect(workers)
+    # Ray gives this function no types.
+    resources: Callable[[], dict[str, float]] = ray.cluster_resources
     try:
-        yield ray.cluster_resources()
+        yield resources()
     finally:
         if ours:
             ray.shutdown()
@@ -228,18 +230,18 @@ def _cluster(workers: int | None) -> Iterator[Mapping[str, float]]:
 def _connect(workers: int | None) -> None:
     import ray
 
-    quiet = {"log_to_driver": False, "logging_level": logging.ERROR}
     try:
         if os.environ.get("RAY_ADDRESS"):
-            ray.init(**quiet)
+            ray.init(log_to_driver=False, logging_level=logging.ERROR)
         else:
             ray.init(
                 address="local",
                 num_cpus=workers,
                 include_dashboard=False,
                 object_store_memory=_OBJECT_STORE_BYTES,
+                log_to_driver=False,
+                logging_level=logging.ERROR,
                 _node_ip_address="127.0.0.1",
-                **quiet,
             )
     except (ConnectionError, RuntimeError, ValueError) as error:
         raise RunFailed(f"no Ray cluster: {' '.join(str(error).split())}") from None

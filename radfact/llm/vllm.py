@@ -7,11 +7,13 @@ import importlib.util
 import inspect
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from radfact.errors import InputError, RunFailed
+from radfact.llm.cache import canonical_json
 from radfact.llm.conversation import Prefix, StoredAnswer
 from radfact.llm.faults import CallFault
 
@@ -30,15 +32,28 @@ _ENGINE_DEFAULTS: dict[str, Any] = {"enable_prefix_caching": True, "disable_log_
 _OURS = frozenset({"model", "output_kind", "structured_outputs"})
 _TEMPLATE = "chat_template_kwargs"
 
+_engines: dict[bytes, _Shared] = {}
+_requests = count()
+
 _READ_WHOLE = frozenset({".json", ".jinja", ".model", ".txt"})
 _WEIGHTS = frozenset({".safetensors", ".bin", ".gguf", ".pt"})
 _PROBES, _PROBE_BYTES = 16, 65_536
 
 
+@dataclass(slots=True)
+class _Shared:
+    """An engine and how many backends use it, or why it could not start."""
+
+    engine: AsyncLLM | None = None
+    fault: Exception | None = None
+    users: int = 0
+
+
 class VLLMBackend:
     """A backend that runs vLLM's asynchronous engine, whose continuous batching sees every question in flight.
 
-    The engine starts with the first question, so that a run whose answers are all on disk loads no model.
+    The engine starts with the first question, so that a run whose answers are all on disk loads no model. Backends of
+    the same model and engine arguments share one: judge and splitter do not load the weights twice.
     """
 
     def __init__(self, model: str, parameters: Mapping[str, Any]) -> None:
@@ -79,9 +94,8 @@ class VLLMBackend:
             raise InputError(
                 f"vLLM does not take the sampling parameters ({_line(error)})", field="judge_args"
             ) from None
-        self._engine: AsyncLLM | None = None
-        self._fault: Exception | None = None
-        self._numbers = count()
+        self._key = canonical_json([self.model, self._engine_args])
+        self._shared: _Shared | None = None
 
     async def complete(
         self, prefix: Prefix, messages: Sequence[tuple[str, str]], schema: Mapping[str, Any] | None
@@ -96,7 +110,7 @@ class VLLMBackend:
         from vllm.v1.engine.exceptions import EngineDeadError
 
         prompt = self._prompt(engine, [*prefix.messages, *messages])
-        request = f"radfact-{next(self._numbers)}"
+        request = f"radfact-{next(_requests)}"
         try:
             outputs = [output async for output in engine.generate(prompt, self._parameters(schema), request)]
         except EngineDeadError:
@@ -110,23 +124,31 @@ class VLLMBackend:
         return StoredAnswer(answer.text, tokens_in, tokens_out, cut=answer.finish_reason == "length")
 
     async def close(self) -> None:
-        """End the engine and its processes."""
-        if self._engine is not None:
-            # Every answer is there or given up; there is nothing to wait for.
-            self._engine.shutdown(timeout=0)
-            self._engine = None
+        """End the engine and its processes, if nobody else uses it."""
+        shared, self._shared = self._shared, None
+        if shared is None:
+            return
+        shared.users -= 1
+        if not shared.users:
+            del _engines[self._key]
+            if shared.engine is not None:
+                # Every answer is there or given up; there is nothing to wait for.
+                shared.engine.shutdown(timeout=0)
 
     def _started(self) -> AsyncLLM:
         """The engine; what kept it from starting is not tried again."""
-        if self._fault is not None:
-            raise self._fault
-        if self._engine is None:
+        if self._shared is None:
+            self._shared = _engines.setdefault(self._key, _Shared())
+            self._shared.users += 1
+        shared = self._shared
+        if shared.engine is None and shared.fault is None:
             try:
-                self._engine = self._start()
+                shared.engine = self._start()
             except Exception as error:
-                self._fault = error
-                raise
-        return self._engine
+                shared.fault = error
+        if shared.engine is None:
+            raise shared.fault or RunFailed(f"{self.model}: vLLM did not start")
+        return shared.engine
 
     def _start(self) -> AsyncLLM:
         from pydantic import ValidationError
