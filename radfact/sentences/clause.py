@@ -125,7 +125,7 @@ class Clause:
         following = self.lower(verb + 1)
         return not (following in w.ADVERBS | w.FINITE or following.endswith(("ed", "wn", "ly")))
 
-    def agreeing(self, first: int, last: int, plural: bool) -> str:
+    def agreeing(self, first: int, last: int, plural: bool | None) -> str:
         """The text of a range of words, its first verb in the number asked for."""
         text = self.span(first, last)
         verb = next((i for i in range(first, last) if self.lower(i) in w.FINITE), None)
@@ -140,7 +140,9 @@ class Clause:
         colon = next((i for i, word in enumerate(self.words) if word.lower == ":"), None)
         if colon is not None and colon + 1 < len(self.words):
             return colon + 1
-        first = self.words[0].lower if self.words else ""
+        first = self.lower(0)
+        if self.lower(1) == "," and (first in w.ADVERBS or first.endswith("ly")):
+            return 2
         if first not in w.PREPOSITIONS | {"when", "as", "given", "allowing", "again"} or first in w.NEGATIONS:
             return 0
         for i, word in enumerate(self.words):

@@ -76,7 +76,8 @@ def _is_state_without_verb(c: Clause, first: int) -> bool:
     end = next((s for s in c.separators if s > first), len(c.words))
     states = c.phrase(first, end)[1:]
     comma = next((s for s in c.separators if s > first and c.lower(s) == ","), len(c.words))
-    if (c.lower(first) in w.STATES or c.facts.is_change(c.lower(first))) and not any(v >= first for v in c.verbs):
+    leading = c.lower(first) in w.STATES or c.facts.is_change(c.lower(first))
+    if leading and c.lower(first + 1) not in w.PREPOSITIONS and not any(v >= first for v in c.verbs):
         return any(c.facts.is_structure(word) for word in c.phrase(first, comma))
     ends = any(word in w.STATES for word in states[-1:]) or states[-3:] == ["within", "normal", "limits"]
     return ends and not any(first <= v < end for v in c.verbs) and bool(c.facts.named(c.span(first, end)))
@@ -105,8 +106,8 @@ def _is_subject(c: Clause, i: int, after: int, verb: int, before: Sequence[int])
     last = subject[inner[-1] + 1 - after :] if inner else subject
     if set(subject) & (w.LINKS | w.RELATIVES | w.SUBORDINATORS) - {"likely"} or last[:1] == [] or "with" in last:
         return False
-    if len(set(last) - w.DETERMINERS) == len(set(last) & w.PARTS_OF_DEVICES):
-        return False
+    if all(word in w.DETERMINERS | w.PARTS_OF_DEVICES or c.facts.is_modifier(word) for word in last):
+        return False  # "The tip" of the tube before, "the left" of the joints before.
     plural_verb = w.agreeing(c.lower(verb), False) != c.lower(verb)
     if inner and (c.lower(inner[-1]) not in w.CONJUNCTIONS or not plural_verb):
         return False
@@ -156,7 +157,8 @@ def _attachments(c: Clause) -> Iterator[list[str]]:
 
 def _finding_follows(c: Clause, i: int) -> bool:
     stop = next((s for s in c.separators if s > i), len(c.words))
-    if set(c.phrase(i, min(i + 2, stop))) & _NO_FINDING_AFTER_WITH:
+    noun = next((j for j in range(i + 1, stop) if c.lower(j) in w.PREPOSITIONS), stop)
+    if not _NO_FINDING_AFTER_WITH.isdisjoint(c.phrase(i, noun)):
         return False
     return bool(c.facts.named(c.span(i, stop)))
 
@@ -167,7 +169,12 @@ def _predicates(c: Clause) -> Iterator[list[str]]:
         return
     verb = c.verbs[0]
     for i in c.separators:
-        if i <= verb + 1 or c.lower(i) == "," or "with" in c.phrase(verb, i) or not _is_predicate(c, i + 1):
+        if (
+            i <= verb + 1
+            or c.lower(i) in (",", "or", "and/or")
+            or "with" in c.phrase(verb, i)
+            or not _is_predicate(c, i + 1)
+        ):
             continue
         rest = c.span(i + 1, len(c.words))
         subject = c.span(0, verb if c.lower(i + 1) in w.FINITE else verb + 1)

@@ -23,7 +23,7 @@ def lists(c: Clause) -> Iterator[list[str]]:
 def _joined_afterwards(c: Clause) -> list[str] | None:
     """ "A has increased, along with B": B takes the predicate of A."""
     verb = c.verbs[0] if c.verbs else None
-    if verb is None or verb == c.start or c.lower(verb - 1) == "there" or c.is_transitive(verb):
+    if verb is None or verb == c.start or c.lower(verb - 1) in w.OBSERVED | {"there"} or c.is_transitive(verb):
         return None
     for i in c.separators:
         if i > verb + 1 and c.lower(i) in w.TOGETHER and i + 1 < len(c.words):
@@ -128,6 +128,13 @@ class _List:
             return []
         if not self.negative and joins & {"or", "and/or", "nor"}:
             return []  # "Scarring or atelectasis": one finding of unknown nature.
+        members = self._with_nouns(self._ranges())
+        return members if all(self._stands_alone(i, members) for i in range(len(members))) else []
+
+    def _ranges(self) -> list[tuple[int, int]]:
+        """The words between separators, what continues the member before it with that member."""
+        c = self.clause
+        cuts = [s for s in c.separators if self.lead <= s < self.tail]
         ranges: list[tuple[int, int]] = []
         first = self.lead
         for cut in [*cuts, self.tail]:
@@ -136,18 +143,27 @@ class _List:
             elif cut > first:
                 ranges.append((first, cut))
             first = cut + 1
-        members = self._with_nouns(ranges)
-        subjects = self.negative or self.tail in c.verbs
-        return members if subjects or all(self._stands_alone(first, last) for first, last in members) else []
+        return ranges
 
-    def _stands_alone(self, first: int, last: int) -> bool:
-        """Whether a member is a finding, or looks like a thing of its own and not like half a compound."""
+    def _stands_alone(self, index: int, members: Sequence[tuple[int, int]]) -> bool:
+        """Whether a member is a thing of its own, and not half of a compound: "5th and 6th rib fractures"."""
         c = self.clause
-        lead = c.span(c.start, self.lead)
-        if c.facts.named(f"{lead} {c.span(first, last)} {c.span(self.tail, len(c.words))}"):
+        first, last = members[index]
+        stated = f"{c.span(c.start, self.lead)} {c.span(first, last)} {c.span(self.tail, len(c.words))}"
+        if self._names_finding(first, last) or (not self.negative and c.facts.named(stated)):
             return True
-        phrase = c.phrase(first, last)
-        return not self.fragment and (phrase[0] in w.DETERMINERS or w.is_plural(phrase))
+        if self.fragment:
+            closing = first == members[-1][0] and c.lower(first - 1) in w.CONJUNCTIONS
+            return closing and last - first > 1 and not c.facts.is_modifier(c.lower(last - 1))
+        if not any(self._names_finding(*later) for later in members[index + 1 :]):
+            return True
+        if self.negative:
+            noun = c.lower(self._place(first, last) - 1)
+            return self._names_by_adjective(first, last) or not c.facts.is_structure(noun)
+        return c.lower(first) in w.DETERMINERS or w.is_plural(c.phrase(first, last)) is not False
+
+    def _names_finding(self, first: int, last: int) -> bool:
+        return bool(self.clause.facts.named(self.clause.span(first, last)))
 
     def _continues(self, previous: tuple[int, int], first: int, last: int) -> bool:
         """Whether the words go on with the member before them: a place, a property, a remark."""
@@ -156,6 +172,13 @@ class _List:
         start = phrase[0]
         if start in w.CONTINUATIONS or phrase[1:2] == ["for"] or phrase[-1] in w.PARTS_OF_DEVICES:
             return True
+        if phrase[1:2] and phrase[1] in w.GOING_ON | w.INTERPRETING:
+            return True
+        if start in w.DETERMINERS | {"distal", "proximal"} and not w.PARTS_OF_DEVICES.isdisjoint(phrase[1:3]):
+            return True
+        qualifying = w.PREPOSITIONS | w.PROPERTIES | w.DETERMINERS
+        if c.lower(first - 1) == "," and all(word in qualifying or c.facts.is_modifier(word) for word in phrase):
+            return self._names_finding(*previous)
         if all(word in w.PROPERTIES | w.DETERMINERS or not word[0].isalpha() for word in phrase):
             return True
         if start[0].isdigit() and not {"mm", "cm"}.isdisjoint(phrase):
@@ -195,7 +218,8 @@ class _List:
         if self.negative and self.tail > last and c.facts.is_place(c.span(first, last)):
             return True
         return all(
-            w.is_adjective(word) or word in w.DETERMINERS or c.facts.is_modifier(word) for word in phrase
+            w.is_adjective(word) or word.endswith("ly") or word in w.DETERMINERS or c.facts.is_modifier(word)
+            for word in phrase
         ) or phrase[-2:] == ["soft", "tissue"]
 
     def _names_by_adjective(self, first: int, last: int) -> bool:

@@ -62,7 +62,7 @@ _INTERPRETATION = re.compile(
     r"| (?:be )?(?:due to|secondary to|related to|attributable to|attributed to|caused by)| in keeping with"
     r"|(?<=may) indicate|(?<=might) indicate|(?<=could) indicate|(?<=likely) indicat(?:es?|ing)"
     r"|(?<=likely)|(?<=possibly)|(?<=probably)|(?<=presumably)|(?<=perhaps))"
-    r"\b(?! (?:located|in|at|within|on|stable|unchanged|chronic|a small|small))"
+    r"\b(?! (?:located|in|at|within|on|stable|unchanged|chronic|a small|small)\b)"
     r"[^.;]*?(?=[.;]|,? but |,? although |, and (?:there|no|the) |,? with(?:out)? no |,? without |, no |$)",
     re.IGNORECASE,
 )

@@ -78,15 +78,15 @@ ANATOMICAL = _set(
 )
 """Adjectives, and nouns used so, that name a thing each with the noun they share: "cardiac and hilar contours"."""
 DEGREES_OF_ABSENCE = _set(
-    "definite large significant obvious gross convincing discrete visible evident sizable sizeable appreciable"
-    " radiographic overt clear new suspicious"
+    "definite significant obvious gross convincing visible evident appreciable radiographic clear new suspicious"
 )
-"""Said once before a list of what is absent, and meant of all of it."""
+"""Said once before a list of what is absent, and meant of all of it; "large" is meant of its own noun alone."""
 
 _IRREGULAR_PLURALS = _set(
     "hila bronchi vertebrae apices bullae metastases pneumothoraces hemithoraces sulci foci loci data media"
     " fistulae granulomata diverticula"
 )
+_QUANTITIES = _set("multiple several numerous many few both two three four")
 _ADJECTIVE = re.compile(
     r"(?:al|ar|ic|ous|ary|ive|able|ible|ed|ular|less|ish)$|^(?:patchy|hazy|streaky|bony|wavy|linear|monitoring|support)$"
 )
@@ -114,22 +114,26 @@ def is_adjective(word: str) -> bool:
     return word in ANATOMICAL or bool(_ADJECTIVE.search(word))
 
 
-def is_plural(phrase: Sequence[str]) -> bool:
-    """Whether the head of a noun phrase (its last word before a preposition) is in the plural."""
+def is_plural(phrase: Sequence[str]) -> bool | None:
+    """Whether the head of a noun phrase (its last word before a preposition) is in the plural; None: cannot be told."""
     head = ""
     for word in phrase:
-        if head and (word in PREPOSITIONS or word in RELATIVES or word in OBSERVED):
+        if head and head not in DETERMINERS and word in PREPOSITIONS | RELATIVES | OBSERVED | SEPARATORS:
             break
         if word[0].isalpha():
             head = word
+    if not _QUANTITIES.isdisjoint(phrase[:2]):
+        return True
+    if re.fullmatch(r"x{2,}|_*", head):
+        return None
     return head in _IRREGULAR_PLURALS or (
         len(head) > 2 and head.endswith("s") and not head.endswith(("ss", "us", "is", "gas", "eas"))
     )
 
 
-def agreeing(verb: str, plural: bool) -> str:
-    """`verb` in the number asked for; other verbs as they are."""
-    return (_PLURAL if plural else _SINGULAR).get(verb.lower(), verb)
+def agreeing(verb: str, plural: bool | None) -> str:
+    """`verb` in the number asked for; other verbs, and all where the number cannot be told, as they are."""
+    return verb if plural is None else (_PLURAL if plural else _SINGULAR).get(verb.lower(), verb)
 
 
 def of_one(noun: str) -> str:
@@ -139,8 +143,8 @@ def of_one(noun: str) -> str:
 
 EVIDENCE = _set("evidence sign signs suggestion finding findings indication indications")
 GOING_ON = _set(
-    "greater worse more less larger smaller causing resulting obscuring demonstrating containing compressing producing"
-    " limiting accentuating extending terminating"
+    "greater worse more less larger largest smaller causing resulting obscuring demonstrating containing compressing"
+    " producing limiting accentuating extending terminating"
 )
 """Words that begin a remark on what stands before them."""
 CONTINUATIONS = PREPOSITIONS | RELATIVES | LINKS | SUBORDINATORS | FINITE | INTERPRETING | GOING_ON
