@@ -9,8 +9,9 @@ import typer
 from rich.console import Console
 
 from radfact.cli import options as shared
-from radfact.cli.live import LiveDisplay, in_steps
-from radfact.cli.options import OUTPUT, JudgeOptions, read_price
+from radfact.cli.live import LiveDisplay
+from radfact.cli.options import OUTPUT, JudgeOptions
+from radfact.cli.price import read_price
 from radfact.cli.tables import say, show_check
 
 MANUAL = "\n".join(
@@ -62,7 +63,7 @@ def judge_check(
     who = JudgeOptions(judge, judge_arg, base_url, few_shots, system, answer_format, batch, concurrency)
     rate = read_price(price)
     questions = load_labelled(labelled)
-    loaded = in_steps(who.load(None if out is None else out.parent / "cache"))
+    loaded = who.load(None if out is None else out.parent / "cache")
     with LiveDisplay(Console(stderr=True), {"judging": loaded.account}, rate):
         found = check(loaded, questions)
     show_check(console, found, rate)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from radfact.cli.options import Price
+from radfact.cli.price import Price
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -167,10 +167,10 @@ class LiveDisplay:
         return [meter for meter in started if meter is started[-1] or meter.done < meter.planned]
 
     def _draw(self, meters: Mapping[str, Meter]) -> None:
-        from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+        from rich.progress import BarColumn, Progress, TextColumn
 
         columns = (TextColumn("{task.description}"), BarColumn(20), TextColumn("{task.fields[said]}"))
-        with Progress(*columns, TimeElapsedColumn(), console=self.console, transient=True) as progress:
+        with Progress(*columns, console=self.console, transient=True) as progress:
             tasks = {name: progress.add_task(name, total=None, visible=False, said="") for name in meters}
             while True:
                 under_way = self._read(meters)

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from radfact.cli.config import read_config
+from radfact.cli.live import in_steps
 from radfact.errors import InputError
 
 if TYPE_CHECKING:
@@ -34,6 +35,13 @@ class Batch(StrEnum):
 
     SENTENCE = "sentence"
     REPORT = "report"
+
+
+class Engine(StrEnum):
+    """Where the judging runs."""
+
+    LOCAL = "local"
+    RAY = "ray"
 
 
 JudgeName = Annotated[
@@ -121,7 +129,7 @@ Unscored = Annotated[
 
 @dataclass(frozen=True)
 class JudgeOptions:
-    """The judge as the user named it."""
+    """The judge as the user named it, and where it works."""
 
     judge: str | None
     judge_arg: Sequence[str] | None = None
@@ -131,6 +139,8 @@ class JudgeOptions:
     answer_format: AnswerFormat = AnswerFormat.YAML
     batch: Batch = Batch.SENTENCE
     concurrency: int | None = None
+    engine: Engine = Engine.LOCAL
+    workers: int | None = None
 
     @property
     def name(self) -> str:
@@ -151,22 +161,27 @@ class JudgeOptions:
         """`--judge-arg` by name."""
         return key_values(self.judge_arg, "--judge-arg")
 
-    def load(self, cache: Path | None, *, batch: Batch | None = None) -> Judge:
-        """The judge, its answers kept under `cache`; `batch` overrules the option."""
+    def load(self, cache: Path | None) -> Judge:
+        """The judge, its answers kept under `cache`."""
         from radfact.entailment import load_judge
 
+        if self.workers is not None and self.engine is not Engine.RAY:
+            raise InputError("--workers goes with --engine ray")
+        options: dict[str, Any] = {
+            "base_url": self.base_url,
+            "judge_args": self.arguments,
+            "few_shots": self.few_shots,
+            "system": self.system,
+            "answer_format": self.answer_format.value,
+            "batch": self.batch.value,
+            "concurrency": self.concurrency,
+        }
         with naming_options():
-            return load_judge(
-                self.name,
-                base_url=self.base_url,
-                judge_args=self.arguments,
-                few_shots=self.few_shots,
-                system=self.system,
-                answer_format=self.answer_format.value,
-                batch=(batch or self.batch).value,
-                concurrency=self.concurrency,
-                cache=cache,
-            )
+            if self.engine is Engine.RAY:
+                from radfact.entailment.ray import ray_judge
+
+                return ray_judge(self.name, workers=self.workers, cache=cache, **options)
+            return in_steps(load_judge(self.name, cache=cache, **options))
 
     def load_splitter(
         self, name: str | None, arguments: Sequence[str] | None, few_shots: Path | None, cache: Path
@@ -178,45 +193,18 @@ class JudgeOptions:
         same = name in (None, self.name) and not self.name.startswith("python:")
         default = self.name if same else "offline"
         is_model = (name or default) != "offline"
+        options: dict[str, Any] = {
+            "base_url": self.base_url if same and is_model else None,
+            "splitter_args": (self.arguments if same else {}) | key_values(arguments, "--splitter-arg"),
+            "few_shots": few_shots,
+            "concurrency": self.concurrency if is_model else None,
+        }
         with naming_options(judge_args="--splitter-arg", few_shots="--splitter-few-shots", judge="--splitter"):
-            return load_splitter(
-                name or default,
-                base_url=self.base_url if same and is_model else None,
-                splitter_args=(self.arguments if same else {}) | key_values(arguments, "--splitter-arg"),
-                few_shots=few_shots,
-                concurrency=self.concurrency if is_model else None,
-                cache=cache,
-            )
+            if self.engine is Engine.RAY:
+                from radfact.sentences.ray import ray_splitter
 
-
-@dataclass(frozen=True, slots=True)
-class Price:
-    """Price of a million tokens in and out, in whatever currency."""
-
-    tokens_in: float
-    tokens_out: float
-
-    def of(self, account: Mapping[str, int]) -> float:
-        """What the answers of an account cost."""
-        spent = account.get("tokens_in", 0) * self.tokens_in + account.get("tokens_out", 0) * self.tokens_out
-        return spent / 1e6
-
-
-def read_price(text: str | None) -> Price | None:
-    """`--price IN,OUT`.
-
-    Raises:
-        InputError: it is not two numbers.
-    """
-    if text is None:
-        return None
-    try:
-        price = Price(*(float(part) for part in text.split(",")))
-    except (TypeError, ValueError):
-        price = Price(-1, -1)
-    if not (0 <= price.tokens_in < float("inf") and 0 <= price.tokens_out < float("inf")):
-        raise InputError(f"--price: expected IN,OUT, the price of a million tokens each, found '{text}'")
-    return price
+                return ray_splitter(name or default, workers=self.workers, cache=cache, **options)
+            return load_splitter(name or default, cache=cache, **options)
 
 
 def key_values(given: Sequence[str] | None, option: str) -> dict[str, str]:

@@ -13,8 +13,9 @@ from rich.console import Console
 
 from radfact.cli import options as shared
 from radfact.cli.inputs import check_files, check_folder, has_narratives, read_reports
-from radfact.cli.live import LiveDisplay, in_steps
-from radfact.cli.options import FIGURES, INPUT, JUDGE, OUTPUT, JudgeOptions, read_price
+from radfact.cli.live import LiveDisplay
+from radfact.cli.options import FIGURES, INPUT, JUDGE, OUTPUT, JudgeOptions
+from radfact.cli.price import read_price
 from radfact.cli.tables import say, show_result
 from radfact.errors import ExitCode, InputError
 
@@ -28,9 +29,9 @@ MANUAL = "\n".join(
         "Score candidates against references and write a results folder with a page to read.",
         "",
         "The folder holds scores.json (the figures), samples.jsonl, sentences.jsonl (each sentence with its verdict "
-        "and evidence), run.json (judge, options, calls) and report.html; the answers of a model are kept in cache/. The "
-        "same command finishes a run that was cut short and asks nothing twice. Another judge or other options replace "
-        "the results as a whole; the answers stay.",
+        "and evidence), run.json (judge, options, calls) and report.html; the answers of a model are kept in cache/. "
+        "The same command finishes a run that was cut short and asks nothing twice. Another judge or other options "
+        "replace the results as a whole; the answers stay.",
         "",
         "[bold]Examples[/bold]",
         "  radfact score pairs.json --judge offline",
@@ -107,6 +108,16 @@ def score(
         typer.Option(metavar="FILE", help="Worked examples of splitting, published layout.", rich_help_panel=JUDGE),
     ] = None,
     price: shared.PriceOption = None,
+    engine: Annotated[
+        shared.Engine,
+        typer.Option(
+            help="local: this process; ray: a Ray cluster, each worker with a judge in its process.",
+            rich_help_panel=JUDGE,
+        ),
+    ] = shared.Engine.LOCAL,
+    workers: Annotated[
+        int | None, typer.Option(min=1, metavar="N", help="Workers of --engine ray.", rich_help_panel=JUDGE)
+    ] = None,
     compat: Annotated[
         Compat,
         typer.Option(
@@ -149,12 +160,14 @@ def score(
     from radfact.score import RadFact
 
     console, started = Console(), time.monotonic()
-    who = JudgeOptions(judge, judge_arg, base_url, few_shots, system, answer_format, batch, concurrency)
+    who = JudgeOptions(
+        judge, judge_arg, base_url, few_shots, system, answer_format, batch, concurrency, engine, workers
+    )
     rate = read_price(price)
     check_files(manifest, unscored)
     read = read_reports(pairs, candidates, references, narrative)
     check_folder(out)
-    loaded = in_steps(who.load(out / "cache"))
+    loaded = who.load(out / "cache")
     accounts = {"judging": loaded.account}
     split = None
     if has_narratives(read):
@@ -177,7 +190,7 @@ def score(
         result = metric.score(read)
     record = {
         **_versions(),
-        "options": {"narrative": narrative},
+        "options": {"narrative": narrative, "engine": engine.value},
         "input": {
             "files": files,
             "read": read.read,

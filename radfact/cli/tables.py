@@ -9,7 +9,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from radfact.cli.live import short
-from radfact.cli.options import Price
+from radfact.cli.price import Price
 
 if TYPE_CHECKING:
     from rich.console import Console
