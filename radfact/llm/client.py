@@ -80,7 +80,7 @@ class ChatClient:
             identity: what is asked, as it stands in results: `model`, `parameters`, `base_url`, ...; JSON values, no
                 keys. All of it but the address is part of the key under which answers are kept: a server that comes
                 back on another machine or port goes on where it was, and another model wants another name.
-            concurrency: calls in flight.
+            concurrency: calls in flight, of all threads together.
             cache: where answers are kept; none means in memory, as long as the client lives.
             attempts: how often one call is tried, by the kind of trouble; a kind that is absent is not tried again.
             sleep: how to wait, in seconds, between two attempts.
@@ -92,6 +92,7 @@ class ChatClient:
         self._key_identity = canonical_json({**self.identity, "base_url": own_server})
         self._disk = None if cache is None else GroupCommit(cache)
         self._asked: dict[str, asyncio.Future[StoredAnswer | Failure]] = {}
+        self._slots = asyncio.Semaphore(concurrency)
         self._reached = False
         self._fruitless = 0
         self._closer = weakref.finalize(self, _close, backend, self._disk)
@@ -186,10 +187,11 @@ class ChatClient:
         return answer
 
     async def _ask_model(self, key: str, ask: Ask[T], messages: tuple[Message, ...]) -> StoredAnswer | Failure:
-        answer = await self._call(ask, messages)
-        if isinstance(answer, StoredAnswer):
-            if self._disk is not None:
+        async with self._slots:
+            answer = await self._call(ask, messages)
+            if isinstance(answer, StoredAnswer) and self._disk is not None:
                 await self._disk.put(key, answer)
+        if isinstance(answer, StoredAnswer):
             self.ledger.calls += 1
             self.ledger.tokens_in += answer.tokens_in
             self.ledger.tokens_out += answer.tokens_out
@@ -302,7 +304,8 @@ def _close(backend: Backend, disk: GroupCommit | None) -> None:
     closing = asyncio.run_coroutine_threadsafe(close(), loop)
     # A client may be forgotten in the loop's own thread, which cannot wait for itself.
     if _running_loop() is not loop:
-        closing.result(_CLOSING_SECONDS)
+        with suppress(TimeoutError):
+            closing.result(_CLOSING_SECONDS)
 
 
 def _running_loop() -> asyncio.AbstractEventLoop | None:

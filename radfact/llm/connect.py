@@ -38,7 +38,8 @@ def connect(
             speaks the OpenAI protocol; "vllm:PATH" for a model in this process.
         base_url: address of such a server, http://HOST:PORT/v1.
         parameters: sampling parameters and whatever else the model's server, class or engine takes, all of it part of
-            the key of the answers; and `timeout`, the seconds for one call (600), which is not.
+            the key of the answers; and `timeout`, the seconds for one call (600), which is not. None leaves one out
+            (some models take no temperature, some not together with top_p).
         concurrency: calls in flight; by default 64 for a model that the user serves, 16 for a provider.
         cache: folder of the answers, so that none is paid for twice.
 
@@ -58,7 +59,7 @@ def connect(
         concurrency = CONCURRENCY_OWN_SERVER if own else CONCURRENCY_PROVIDER
     elif concurrency < 1:
         raise InputError(f"expected a whole number of at least 1, found {concurrency}", field="concurrency")
-    parameters = dict(parameters or {})
+    parameters = {key: value for key, value in (parameters or {}).items() if value is not None}
     timeout = _seconds(parameters.pop("timeout", TIMEOUT))
     backend = _backend(provider, model, base_url, parameters, timeout)
     identity: dict[str, Any] = {"model": name, "base_url": base_url, "parameters": parameters}

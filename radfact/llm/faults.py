@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
-from typing import Literal
+from typing import Any, Literal
 
 Trouble = Literal["unreachable", "busy", "broken", "slow", "refused", "stopped"]
 """unreachable: no connection; busy: asked to wait; broken: an error or half an answer; slow: no answer in time;
@@ -51,8 +51,8 @@ class CallFault(Exception):
         self.trouble, self.what, self.said, self.retry_after = trouble, what, said, retry_after
 
 
-def status_fault(status: int, said: str = "", headers: Mapping[str, str] | None = None) -> CallFault:
-    """The fault that an HTTP status means; `headers` are those of the reply."""
+def status_fault(status: int, said: str = "", wait: str | None = None) -> CallFault:
+    """The fault that an HTTP status means; `said` is the error's message, `wait` the header Retry-After."""
     what = f"HTTP {status}"
     if status == 429 and _NO_QUOTA in said:
         return CallFault("stopped", f"the account has no quota left ({what})")
@@ -62,8 +62,16 @@ def status_fault(status: int, said: str = "", headers: Mapping[str, str] | None 
         return CallFault("stopped", f"the server is at another address than the base URL ({what})")
     if status in _BUSY or status >= 500:
         trouble: Trouble = "busy" if status in _BUSY else "broken"
-        return CallFault(trouble, what, said=said, retry_after=retry_after((headers or {}).get("retry-after")))
+        return CallFault(trouble, what, said=said, retry_after=retry_after(wait))
     return CallFault("refused", what, said=said)
+
+
+def error_message(body: Any) -> str:
+    """The message in a server's error, `message` or `detail` with its `code`, as servers do not agree on a layout."""
+    error = body.get("error", body) if isinstance(body, Mapping) else body
+    if not isinstance(error, Mapping):
+        return str(error)
+    return " ".join(str(part) for part in (error.get("message") or error.get("detail"), error.get("code")) if part)
 
 
 def retry_after(value: str | None) -> float | None:

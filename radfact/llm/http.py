@@ -11,7 +11,7 @@ from urllib.request import getproxies, proxy_bypass
 
 from radfact.errors import InputError
 from radfact.llm.conversation import Message, Prefix, StoredAnswer, message_json
-from radfact.llm.faults import CallFault, status_fault
+from radfact.llm.faults import CallFault, error_message, status_fault
 
 if TYPE_CHECKING:
     import aiohttp
@@ -43,7 +43,10 @@ class HttpBackend:
         fields.pop("extra_body", None)
         if taken := [name for name in _TAKEN if name in fields]:
             raise InputError("the client sets this itself", field=f"judge_args.{taken[0]}")
-        tail = json.dumps({"model": model, "stream": False, **fields}, allow_nan=False)
+        for name, value in fields.items():
+            if not _is_json(value):
+                raise InputError(f"expected a JSON value, found '{value}'", field=f"judge_args.{name}")
+        tail = json.dumps({"model": model, "stream": False, **fields})
         self._head, self._tail = b'{"messages":[', b"]," + tail[1:].encode()
         self._headers = {"Content-Type": "application/json"}
         if key := os.environ.get("OPENAI_API_KEY", "").strip():
@@ -74,8 +77,7 @@ class HttpBackend:
             ) as reply:
                 raw = await reply.read()
                 if reply.status != 200:
-                    headers = {"retry-after": reply.headers.get("Retry-After")}
-                    raise status_fault(reply.status, _said(raw), {k: v for k, v in headers.items() if v is not None})
+                    raise status_fault(reply.status, _said(raw), reply.headers.get("Retry-After"))
         except aiohttp.ClientConnectorCertificateError:
             raise CallFault("stopped", "the server's certificate is not trusted") from None
         except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError):
@@ -116,6 +118,14 @@ def _checked_address(base_url: str) -> str:
     return base_url.rstrip("/")
 
 
+def _is_json(value: Any) -> bool:
+    try:
+        json.dumps(value, allow_nan=False)
+    except (TypeError, ValueError):
+        return False
+    return True
+
+
 def _proxy(base_url: str) -> str | None:
     """The environment's proxy for an address, looked up once instead of at every request."""
     parts = urlsplit(base_url)
@@ -141,14 +151,8 @@ def _answer(raw: bytes) -> StoredAnswer:
 
 
 def _said(raw: bytes) -> str:
-    """The message of an error reply: `error.message` where there is one, as servers do not agree on the layout."""
     text = raw.decode(errors="replace")
     try:
-        body = json.loads(text)
+        return error_message(json.loads(text))
     except ValueError:
         return "" if "<html" in text.lower() else text
-    error = body.get("error", body) if isinstance(body, dict) else body
-    if isinstance(error, dict):
-        parts = [error.get("message") or error.get("detail") or "", error.get("code") or ""]
-        return " ".join(str(part) for part in parts if part)
-    return str(error)

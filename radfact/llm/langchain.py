@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from radfact.errors import InputError
 from radfact.llm.conversation import Message, Prefix, StoredAnswer
-from radfact.llm.faults import CallFault, redact, status_fault
+from radfact.llm.faults import CallFault, error_message, redact, status_fault
 
 if TYPE_CHECKING:
     from langchain_core.language_models import BaseChatModel
@@ -62,8 +62,11 @@ def load_chat_model(name: str, parameters: Mapping[str, Any]) -> BaseChatModel:
     if provider == "openai" and not os.environ.get("OPENAI_API_KEY"):
         raise InputError("set OPENAI_API_KEY in the environment, or give the address of your own server", field="judge")
     arguments: dict[str, Any] = {"model": model, **parameters}
-    # Retries are the client's, which counts them; two layers of waiting would multiply.
-    if provider != "ollama":
+    if provider == "ollama":
+        if "max_tokens" in arguments:
+            arguments["num_predict"] = arguments.pop("max_tokens")
+    else:
+        # Retries are the client's, which counts them; two layers of waiting would multiply.
         arguments["max_retries"] = 0
     try:
         chat_model: BaseChatModel = chat_class(**arguments)
@@ -142,12 +145,13 @@ def _cut_off(error: Any) -> StoredAnswer:
 
 def _fault(error: Exception, timeout: float) -> CallFault:
     """What a provider's error means; their classes differ, the attributes hardly."""
-    status = _status(error)
     body = getattr(error, "body", None)
-    said = str(body.get("message") if isinstance(body, dict) and body.get("message") else error)
-    if status is not None and status >= 300:
-        headers = getattr(getattr(error, "response", None), "headers", None) or {}
-        return status_fault(status, said, {str(name).lower(): str(value) for name, value in headers.items()})
+    said = error_message(body) if body else str(error)
+    for one in (error, error.__cause__):
+        status, headers = _reply(one)
+        if status is not None and status >= 300:
+            waits = [value for name, value in headers.items() if str(name).lower() == "retry-after"]
+            return status_fault(status, said, str(waits[0]) if waits else None)
     causes = " ".join(_class_names(one) for one in (error, error.__cause__, error.__context__) if one is not None)
     if "ConnectError" in causes or "ConnectTimeout" in causes or "ConnectorError" in causes:
         return CallFault("unreachable", "no connection")
@@ -158,13 +162,19 @@ def _fault(error: Exception, timeout: float) -> CallFault:
     return CallFault("refused", type(error).__name__, said=said)
 
 
-def _status(error: BaseException) -> int | None:
-    for holder in (error, getattr(error, "response", None)):
+def _reply(error: BaseException | None) -> tuple[int | None, Mapping[str, Any]]:
+    """HTTP status and headers of the reply that an error tells of."""
+    response = getattr(error, "response", None)
+    if isinstance(response, dict):  # botocore's
+        told = response.get("ResponseMetadata", {})
+        return told.get("HTTPStatusCode"), told.get("HTTPHeaders", {})
+    headers = getattr(response, "headers", None) or {}
+    for holder in (error, response):
         for name in ("status_code", "code", "http_status"):
             value = getattr(holder, name, None)
             if isinstance(value, int):
-                return value
-    return None
+                return value, headers
+    return None, headers
 
 
 def _class_names(error: BaseException) -> str:

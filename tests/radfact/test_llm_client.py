@@ -41,6 +41,23 @@ def test_no_more_calls_in_flight_than_allowed(serve: Any) -> None:
     assert server.most_in_flight <= 3
 
 
+def test_threads_together_have_no_more_calls_in_flight_than_allowed(serve: Any) -> None:
+    def reply(body: dict[str, Any], number: int) -> Reply:
+        time.sleep(0.005)
+        return echo(body, number)
+
+    server = serve(reply)
+    chat = http_client(server.base_url, concurrency=3)
+    threads = [
+        threading.Thread(target=chat.ask_all, args=([ask(str(100 * t + i)) for i in range(10)],)) for t in range(3)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert (len(server.requests), server.most_in_flight <= 3) == (30, True)
+
+
 def test_the_pool_is_full_while_there_are_questions(serve: Any) -> None:
     together = threading.Barrier(8, timeout=20)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 from chat_server import completion, last
@@ -118,6 +118,43 @@ def test_fields_of_the_extra_body_are_fields_of_the_request(routes: Any) -> None
     assert [body["top_k"] for body in server.requests] == [1, 1]
 
 
+def test_a_parameter_without_a_value_is_left_out(routes: Any) -> None:
+    server, direct, chain = routes(lambda body, _: (200, {}, last(body)), temperature=0, top_p=None)
+    for client in (direct, chain):
+        client.ask_all([Ask((("user", "x"),), str)])
+    assert ["top_p" in body for body in server.requests] == [False, False]
+    assert "top_p" not in direct.identity["parameters"]
+
+
+class _Throttled(Exception):
+    response: ClassVar[Any] = {"ResponseMetadata": {"HTTPStatusCode": 429, "HTTPHeaders": {"retry-after": "3"}}}
+
+
+class _FailsFirst(GenericFakeChatModel):
+    fault: Exception
+
+    def _generate(self, *arguments: Any, **options: Any) -> Any:
+        if self.fault.args:
+            self.fault.args = ()
+            raise self.fault
+        return super()._generate(*arguments, **options)
+
+
+def _caused(cause: Exception) -> Exception:
+    fault = ValueError("a provider's own")
+    fault.__cause__ = cause
+    return fault
+
+
+@pytest.mark.parametrize("fault", [_Throttled("slow down"), _caused(_Throttled("slow down"))], ids=["own", "cause"])
+def test_a_provider_s_error_may_tell_its_status_in_its_own_way(fault: Exception) -> None:
+    waits = Waits()
+    model = _FailsFirst(messages=iter(["7"]), fault=fault)
+    chat = ChatClient(LangChainBackend(model), {"model": "fake"}, sleep=waits)
+    assert chat.ask_all([Ask((("user", "x"),), int)]) == [7]
+    assert waits == [3.0]
+
+
 def test_a_server_of_one_s_own_gets_more_calls_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "sk-any-key-at-all")
     assert connect("openai:m", base_url="http://localhost:1/v1").concurrency == CONCURRENCY_OWN_SERVER == 64
@@ -168,7 +205,14 @@ def test_an_address_goes_with_the_protocol_that_it_speaks() -> None:
 
 @pytest.mark.parametrize(
     ("parameters", "field"),
-    [({"timeout": 0}, "timeout"), ({"timeout": "soon"}, "timeout"), ({"stream": True}, "stream"), ({"n": 2}, "n")],
+    [
+        ({"timeout": 0}, "timeout"),
+        ({"timeout": "soon"}, "timeout"),
+        ({"stream": True}, "stream"),
+        ({"n": 2}, "n"),
+        ({"seed": float("nan")}, "seed"),
+        ({"stop": {1, 2}}, "stop"),
+    ],
 )
 def test_a_parameter_that_does_not_fit_is_named(parameters: dict[str, Any], field: str) -> None:
     with pytest.raises(InputError, match=rf"judge_args\.{field}"):
