@@ -11,7 +11,7 @@ import subprocess
 import sys
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,9 @@ import smollm2
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
 FEW_SHOTS = HERE / "few_shots.json"
+PAIRS = HERE / "pairs.json"
 SPLIT_SHOTS = HERE / "split_shots.json"
+RADFACT = (str(Path(sys.executable).with_name("radfact")),)
 VLLM_PYTHON = ROOT / ".venv" / "vllm" / "bin" / "python"
 MODEL_FOLDER = ROOT / ".venv" / "smollm2"
 START_SECONDS = 300
@@ -60,6 +62,20 @@ class Server:
         )
         with urllib.request.urlopen(request, timeout=60) as reply:
             return json.load(reply)
+
+
+def radfact(
+    *arguments: object, command: Sequence[str] = RADFACT, environment: Mapping[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
+    """What became of the command with these arguments."""
+    return subprocess.run(
+        [*command, *map(str, arguments)],
+        env=os.environ | dict(environment or {}),
+        capture_output=True,
+        text=True,
+        timeout=START_SECONDS,
+        check=False,
+    )
 
 
 def _missing(reason: str) -> None:
