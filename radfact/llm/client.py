@@ -30,6 +30,8 @@ FRUITLESS = 16
 """Questions given up one after another, before any answer, after which all the others would fare the same."""
 
 _CLOSING_SECONDS = 5.0
+# A parser may quote the answer, which may be as long as the model's breath.
+_FAULT_SHOWN = 300
 
 
 @dataclass(slots=True)
@@ -157,7 +159,7 @@ class ChatClient:
             try:
                 value = _read(answer, ask.parse)
             except ValueError as error:
-                fault = " ".join(str(error).split())
+                fault = " ".join(str(error).split())[:_FAULT_SHOWN]
             else:
                 self.ledger.repairs += turn > 0
                 return value

@@ -6,7 +6,10 @@ import pytest
 
 import radfact
 
-HEAVY = {"torch", "transformers", "langchain_core", "langchain_openai", "openai", "matplotlib", "PIL", "pycocotools"}
+HEAVY = {
+    *("torch", "transformers", "langchain_core", "langchain_openai", "openai", "aiohttp", "tenacity"),
+    *("matplotlib", "PIL", "pycocotools"),
+}
 
 
 def loaded_by(statement: str) -> set[str]:
