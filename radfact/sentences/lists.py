@@ -289,16 +289,20 @@ class _List:
         """The member with what the list shares, the verbs in its number."""
         c = self.clause
         first, _, rest = phrase.partition(" ")
-        if index and first.lower() in ("no", "the") and (self.lead > c.start or first.lower() == "no") and rest:
-            if not self.negative and first.lower() == "no":
-                return phrase
-            phrase = rest if self.negative and first.lower() == "no" else phrase
-        if self.negative and index and first.lower() in ("a", "an", "any") and rest:
+        own = first.lower() if index and rest else ""
+        if own == "no" and not self.negative:
+            return phrase  # "There is a nodule, no mass": a statement of its own.
+        if self.negative and own in ("no", "a", "an", "any"):
             phrase = rest
         if self.negative and index and any(not fact.present for fact in c.facts.of(phrase)):
-            return phrase  # "No effusion, heart normal": a statement of its own.
-        plural = w.is_plural([word.lower for word in w.words_of(phrase)])
-        there = c.lower(c.start) == "there"
-        before = c.agreeing(0, self.lead, plural) if there else c.span(0, self.lead)
-        after = c.span(self.tail, len(c.words)) if there else c.agreeing(self.tail, len(c.words), plural)
-        return " ".join(part for part in (before, phrase, after) if part)
+            return phrase  # "No effusion, heart normal" likewise.
+        number = w.is_plural([word.lower for word in w.words_of(phrase)])
+        if c.lower(c.start) != "there":
+            return self._joined(c.span(0, self.lead), phrase, c.agreeing(self.tail, len(c.words), number))
+        counted = w.EVIDENCE.isdisjoint(c.phrase(0, self.lead))  # "There is no evidence of effusions."
+        before = c.agreeing(0, self.lead, number) if counted else c.span(0, self.lead)
+        return self._joined(before, phrase, c.span(self.tail, len(c.words)))
+
+    @staticmethod
+    def _joined(*parts: str) -> str:
+        return " ".join(part for part in parts if part)

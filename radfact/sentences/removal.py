@@ -91,7 +91,7 @@ def without_heading(sentence: str, facts: Facts) -> str:
         return sentence
     rest = sentence[match.end() :]
     words = {word.lower for word in w.words_of(match[0])}
-    if words & (w.FINITE | w.NEGATIONS):
+    if words & (w.FINITE | w.NEGATIONS | w.PREPOSITIONS | w.DETERMINERS):
         return sentence
     category = "/" in match[0] or "and" in words  # Not a finding, whatever it names.
     named = bool(facts.named(rest)) and (category or facts.kept_by([rest], sentence))

@@ -1,9 +1,13 @@
-"""The offline splitter: what it splits, what it removes, and that no stated finding is lost."""
+"""The offline splitter: what it divides, what it removes, and that no stated finding is lost."""
 
 from __future__ import annotations
 
+import difflib
+import json
 import re
 import tarfile
+from collections.abc import Iterable, Iterator
+from html import unescape
 from pathlib import Path
 
 import pytest
@@ -12,9 +16,13 @@ from hypothesis import strategies as st
 
 from radfact.entailment.facts import parse
 from radfact.entailment.ontology import default_ontology
-from radfact.sentences import split_narrative
+from radfact.errors import InputError
+from radfact.sentences import Splitter, split_narrative
+from radfact.sentences.offline import OfflineSplitter, explain_split
 
-REPORTS = Path(__file__).resolve().parents[2].parent / "shared" / "data" / "openi" / "NLMCXR_reports.tgz"
+DATA = Path(__file__).resolve().parents[2].parent / "shared" / "data"
+REPORTS = DATA / "openi" / "NLMCXR_reports.tgz"
+PUBLISHED = DATA / "radfact" / "report_to_phrases_few_shot_examples.json"
 
 
 @pytest.mark.parametrize(
@@ -26,11 +34,35 @@ REPORTS = Path(__file__).resolve().parents[2].parent / "shared" / "data" / "open
             ["No nodule is seen.", "No effusion is seen.", "No pneumothorax is seen."],
         ),
         (
+            "There is no evidence of edema or effusions.",
+            ["There is no evidence of edema.", "There is no evidence of effusions."],
+        ),
+        ("There is no nodule or masses.", ["There is no nodule.", "There are no masses."]),
+        ("No significant effusion or pneumothorax.", ["No significant effusion.", "No significant pneumothorax."]),
+        ("Lungs are without edema or effusion.", ["Lungs are without edema.", "Lungs are without effusion."]),
+        (
+            "No acute bony or soft tissue abnormality.",
+            ["No acute bony abnormality.", "No acute soft tissue abnormality."],
+        ),
+        ("No pneumothorax, heart size is normal.", ["No pneumothorax.", "Heart size is normal."]),
+    ],
+)
+def test_what_is_absent_is_listed_singly(text: str, sentences: list[str]) -> None:
+    assert split_narrative(text) == sentences
+
+
+@pytest.mark.parametrize(
+    ("text", "sentences"),
+    [
+        (
             "The cardiac size and pulmonary vessels are normal.",
             ["The cardiac size is normal.", "The pulmonary vessels are normal."],
         ),
-        ("Lungs are clear and well expanded.", ["Lungs are clear.", "Lungs are well expanded."]),
-        ("Lungs are hyperinflated without consolidation.", ["Lungs are hyperinflated.", "No consolidation."]),
+        ("Hila and vasculature are normal.", ["Hila are normal.", "Vasculature is normal."]),
+        (
+            "The cardiac and hilar silhouettes are large.",
+            ["The cardiac silhouette is large.", "The hilar silhouette is large."],
+        ),
         (
             "There is severe cardiomegaly and a small right effusion.",
             ["There is severe cardiomegaly.", "There is a small right effusion."],
@@ -39,19 +71,103 @@ REPORTS = Path(__file__).resolve().parents[2].parent / "shared" / "data" / "open
             "Atelectasis and effusion at the left base have increased.",
             ["Atelectasis at the left base has increased.", "Effusion at the left base has increased."],
         ),
+        (
+            "The effusion has increased since May, along with basal opacities.",
+            ["The effusion has increased since May.", "Basal opacities have increased since May."],
+        ),
+        ("Normal heart size and hilar contours.", ["Normal heart size.", "Normal hilar contours."]),
+        ("Mild cardiomegaly and vascular congestion.", ["Mild cardiomegaly.", "Vascular congestion."]),
+        (
+            "Heart size is normal, lungs and pleura are clear.",
+            ["Heart size is normal.", "Lungs are clear.", "Pleura is clear."],
+        ),
+        ("Heart normal, lungs clear, no effusion.", ["Heart normal.", "Lungs clear.", "No effusion."]),
+    ],
+)
+def test_what_a_list_shares_goes_with_each_member(text: str, sentences: list[str]) -> None:
+    assert split_narrative(text) == sentences
+
+
+@pytest.mark.parametrize(
+    ("text", "sentences"),
+    [
         ("The heart is large, but the lungs are clear.", ["The heart is large.", "The lungs are clear."]),
-        ("A nodule of 1.2 cm in the left upper lobe.", ["A nodule of 1.2 cm in the left upper lobe."]),
+        ("Lungs are clear and well expanded.", ["Lungs are clear.", "Lungs are well expanded."]),
+        ("Lungs are hyperinflated without consolidation.", ["Lungs are hyperinflated.", "No consolidation."]),
+        ("Edema with small effusions.", ["Edema.", "Small effusions."]),
+        ("The lungs are clear; the heart is large.", ["The lungs are clear.", "The heart is large."]),
+        (
+            "Currently, there is an effusion and the heart is large.",
+            ["Currently, there is an effusion.", "The heart is large."],
+        ),
+    ],
+)
+def test_clauses_and_attachments_stand_alone(text: str, sentences: list[str]) -> None:
+    assert split_narrative(text) == sentences
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Left basal scarring or atelectasis.",
+        "The heart is normal in size and contour.",
+        "A port is present and its tip is in the right atrium.",
+        "Right PICC line with tip in the lower SVC.",
+        "Opacities in the right middle lobe and lingula.",
+        "Degenerative changes of the spine and right shoulder.",
+        "Patchy and linear opacities at both bases.",
+        "Left 5th and 6th rib fractures are seen.",
+        "Right upper lobe mass, 3.2 x 2.1 cm, with spiculated margins, has grown.",
+        "A nodule of 1.2 cm in the left upper lobe.",
+        "Bilateral effusions, greater on the right.",
+        "The left effusion has increased.",
+        "New right nodule.",
+        "Possible small left effusion.",
+        "Effusion, indicating failure.",
+    ],
+)
+def test_one_finding_stays_whole(text: str) -> None:
+    assert split_narrative(text) == [text]
+
+
+@pytest.mark.parametrize(
+    ("text", "sentences"),
+    [
+        ("No widgetosis, gadgetoma or effusion.", ["No widgetosis.", "No gadgetoma.", "No effusion."]),
+        ("Cardiac size and lung gadgets are normal.", ["Cardiac size is normal.", "Lung gadgets are normal."]),
+        (
+            "There is gastrowidget junction and gadgetal nodule.",
+            ["There is gastrowidget junction and gadgetal nodule."],
+        ),
+        ("XXXX and the aorta are normal.", ["XXXX are normal.", "The aorta is normal."]),
+    ],
+)
+def test_words_that_the_ontology_lacks_are_not_garbled(text: str, sentences: list[str]) -> None:
+    assert split_narrative(text) == sentences
+
+
+@pytest.mark.parametrize(
+    ("text", "sentences"),
+    [
         ("1. Heart normal. 2. No effusion.", ["Heart normal.", "No effusion."]),
         ("- Heart normal\n- No effusion", ["Heart normal.", "No effusion."]),
         ("Heart normal per Dr. Smith. No effusion.", ["Heart normal per Dr. Smith.", "No effusion."]),
+        ("Tube removed at 8 p.m. on ___. No effusion.", ["Tube removed at 8 p.m. on ___.", "No effusion."]),
+        (
+            "There is no pleural\n effusion. The heart\nis large.",
+            ["There is no pleural effusion.", "The heart is large."],
+        ),
+        ("Lungs are clear There is no effusion", ["Lungs are clear.", "There is no effusion."]),
         ("Lungs: Clear.", ["Lungs: Clear."]),
         ("Lungs and pleura: No effusion.", ["No effusion."]),
-        ("Left basal scarring or atelectasis.", ["Left basal scarring or atelectasis."]),
+        ("Heart and mediastinum: Normal.", ["Heart and mediastinum: Normal."]),
+        ("However, there is a nodule.", ["There is a nodule."]),
         ("", []),
         (" . ", []),
+        ("XXXX. ___", []),
     ],
 )
-def test_splitting(text: str, sentences: list[str]) -> None:
+def test_the_sentences_of_a_section(text: str, sentences: list[str]) -> None:
     assert split_narrative(text) == sentences
 
 
@@ -60,64 +176,122 @@ def test_splitting(text: str, sentences: list[str]) -> None:
     [
         "PA and lateral views of the chest were obtained.",
         "Portable supine radiograph.",
+        "Technique: single view.",
         "Recommend CT of the chest to exclude a nodule.",
         "Follow-up radiograph is advised.",
         "Comparison is made with the film of last week.",
         "This may represent pneumonia.",
+        "Pneumonia cannot be excluded.",
         "Lung volumes are low.",
+        "Dr. Smith was notified by telephone.",
     ],
 )
 def test_what_is_no_finding_is_removed(removed: str) -> None:
     assert split_narrative(f"The heart is enlarged. {removed}") == ["The heart is enlarged."]
 
 
-def test_interpretation_is_cut_from_what_it_interprets() -> None:
-    assert split_narrative("Left basal opacity, which may represent pneumonia.") == ["Left basal opacity."]
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Left basal opacity, which may represent pneumonia.",
+        "Left basal opacity consistent with infection.",
+        "Left basal opacity, likely atelectasis.",
+        "Left basal opacity, highly suggestive of pneumonia.",
+        "Left basal opacity, CT is recommended.",
+    ],
+)
+def test_interpretation_is_cut_from_what_it_interprets(text: str) -> None:
+    assert split_narrative(text) == ["Left basal opacity."]
 
 
-@pytest.mark.parametrize("text", ["The left effusion has increased.", "Unchanged cardiomegaly.", "New right nodule."])
-def test_change_is_kept(text: str) -> None:
-    assert split_narrative(text) == [text]
+def test_a_technical_remark_keeps_the_finding_beside_it() -> None:
+    assert split_narrative("Low lung volumes with basal atelectasis.") == ["Basal atelectasis."]
 
 
-def test_an_uncertain_finding_is_no_speculation() -> None:
-    assert split_narrative("Possible small left effusion.") == ["Possible small left effusion."]
+def test_a_sentence_that_needs_the_one_before_stays_with_it() -> None:
+    assert split_narrative("There is a left nodule. This has increased.") == [
+        "There is a left nodule; this has increased."
+    ]
 
 
-def stated(texts: list[str]) -> set[tuple[str, bool]]:
+def test_the_explanation_shows_what_became_of_each_sentence() -> None:
+    divisions = explain_split("Two views. No nodule or mass.")
+    assert [(one.original, one.sentences) for one in divisions] == [
+        ("Two views", ()),
+        ("No nodule or mass", ("No nodule.", "No mass.")),
+    ]
+
+
+def test_the_splitter_keeps_to_the_protocol() -> None:
+    splitter = OfflineSplitter()
+    assert isinstance(splitter, Splitter)
+    assert splitter.split(["No nodule or mass.", ""]) == [["No nodule.", "No mass."], []]
+    assert not any(splitter.account().values())
+    described = json.loads(json.dumps(splitter.describe()))
+    assert described["ontology_sha256"] == default_ontology().sha256
+    assert "not comparable" in described["note"]
+
+
+def test_an_ontology_that_is_not_there_is_named(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"none\.yaml"):
+        OfflineSplitter(tmp_path / "none.yaml")
+
+
+def stated(texts: Iterable[str]) -> set[tuple[str, bool]]:
     """Certain findings of the ontology; low volumes count as technique (paper 004, listing 1)."""
-    known = default_ontology().findings.keys() - {"low_lung_volumes"}
+    findings = default_ontology().findings
     facts = (fact for text in texts for fact in parse(text).facts)
-    return {(fact.concept, fact.present) for fact in facts if fact.concept in known and not fact.possible}
+    found = {(fact.concept, fact.present) for fact in facts if fact.concept in findings and not fact.possible}
+    for name, node in findings.items():
+        if node.exhaustive and found.issuperset((part, False) for part in node.exhaustive):
+            found.add((name, False))
+    return {fact for fact in found if fact[0] != "low_lung_volumes"}
 
 
 findings = st.sampled_from(
     ["effusion", "consolidation", "a small nodule", "pneumothorax", "left atelectasis", "cardiomegaly", "edema"]
 )
-lists = st.lists(findings, min_size=1, max_size=4).map(lambda f: " and ".join(filter(None, [", ".join(f[:-1]), f[-1]])))
-clauses = st.builds(
-    lambda pattern, items: pattern.format(items),
-    st.sampled_from(
-        ["There is {}", "No {}", "There is no evidence of {}", "{} in the right lung", "The lungs show {}"]
-    ),
-    lists,
-)
-narratives = st.lists(
-    st.builds("{}{}{}.".format, clauses, st.sampled_from([" with ", ", ", " and ", " without ", "; ", ". "]), clauses),
-    min_size=1,
-    max_size=3,
-)
+things = findings | st.sampled_from(["widgetosis", "gadgetal lines", "a XXXX"])
 
 
-@given(narratives)
+def listed(members: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
+    some = st.lists(members, min_size=1, max_size=4)
+    return some.map(lambda found: " and ".join(filter(None, [", ".join(found[:-1]), found[-1]])))
+
+
+def narratives_of(members: st.SearchStrategy[str]) -> st.SearchStrategy[list[str]]:
+    patterns = ["There is {}", "No {}", "There is no evidence of {}", "{} in the right lung", "The lungs show {}"]
+    patterns += ["{} are seen", "Stable {} with a port", "Lungs: {}"]
+    clauses = st.builds(lambda pattern, items: str(pattern).format(items), st.sampled_from(patterns), listed(members))
+    joints = st.sampled_from([" with ", ", ", " and ", " without ", "; ", ". ", ", but "])
+    return st.lists(st.builds("{}{}{}.".format, clauses, joints, clauses), min_size=1, max_size=3)
+
+
+@given(narratives_of(findings))
 def test_no_stated_finding_is_lost(sentences: list[str]) -> None:
-    assert stated(split_narrative(" ".join(sentences))) >= stated(sentences)
+    before = stated(re.split(r"(?<=\.)\s+", " ".join(sentences)))
+    assert stated(split_narrative(" ".join(sentences))) >= before
 
 
-@given(narratives)
+@given(narratives_of(things))
 def test_splitting_what_is_split_changes_nothing(sentences: list[str]) -> None:
     once = split_narrative(" ".join(sentences))
     assert [part for sentence in once for part in split_narrative(sentence)] == once
+
+
+AGREEING = {"is", "are", "was", "were", "has", "have", "show", "shows", "no"}
+
+
+@given(narratives_of(things))
+def test_every_word_comes_from_the_sentence(sentences: list[str]) -> None:
+    for division in explain_split(" ".join(sentences)):
+        said = set(re.findall(r"\w+", " ".join(division.sentences).lower()))
+        assert said <= set(re.findall(r"\w+", division.original.lower())) | AGREEING
+
+
+@given(st.permutations(["cardiomegaly", "edema", "pneumothorax", "widgetosis"]))
+def test_reading_order_is_kept(members: list[str]) -> None:
+    assert split_narrative(f"No {', '.join(members[:-1])}, or {members[-1]}.") == [f"No {one}." for one in members]
 
 
 @given(st.text(max_size=200))
@@ -125,19 +299,50 @@ def test_any_text_is_split_into_sentences_with_words(text: str) -> None:
     assert all(re.search(r"\w", sentence) for sentence in split_narrative(text))
 
 
-@pytest.mark.skipif(not REPORTS.exists(), reason="the Open-i reports are not here")
-def test_open_i_reports_keep_their_findings() -> None:
-    """In 300 real reports at most one stated finding in a hundred goes (recommendations, interpretation)."""
-    total = lost = 0
+@pytest.mark.skipif(not PUBLISHED.exists(), reason="the published splitting examples are not here")
+def test_decisions_agree_with_the_published_examples() -> None:
+    """The nine published examples (46 sentences): as many parts in 95 in a hundred, and nearly the same words."""
+    agreed, similar = [], []
+    for example in json.loads(PUBLISHED.read_text(encoding="utf-8")):
+        for sentence in example["parsed_report"]["sentence_list"]:
+            expected = [text for text in sentence["new"] if text]
+            found = split_narrative(sentence["orig"])
+            agreed.append(len(found) == len(expected))
+            if agreed[-1]:
+                pairs = zip(map(_tokens, expected), map(_tokens, found), strict=True)
+                similar += [difflib.SequenceMatcher(None, one, other).ratio() for one, other in pairs]
+    assert sum(agreed) / len(agreed) >= 0.95
+    assert sum(similar) / len(similar) >= 0.95
+
+
+def _tokens(text: str) -> list[str]:
+    return re.findall(r"[\w.]+", text.lower().rstrip("."))
+
+
+def open_i(count: int) -> Iterator[str]:
+    """The findings sections among the first reports of the archive."""
     with tarfile.open(REPORTS) as archive:
-        for member in [m for m in archive.getmembers() if m.name.endswith(".xml")][:300]:
+        for member in [m for m in archive.getmembers() if m.name.endswith(".xml")][:count]:
             handle = archive.extractfile(member)
             assert handle is not None
             found = re.search(r'<AbstractText Label="FINDINGS">([^<]+)<', handle.read().decode("utf-8"))
-            if found is None:
-                continue
-            before = stated(re.split(r"(?<=\.)\s+", found[1]))
-            total += len(before)
-            lost += len(before - stated(split_narrative(found[1])))
-    assert total > 1000
-    assert lost <= total // 33
+            if found is not None:
+                yield unescape(found[1])
+
+
+@pytest.mark.skipif(not REPORTS.exists(), reason="the Open-i reports are not here")
+def test_open_i_reports_keep_their_findings() -> None:
+    """Of the findings stated in real reports at most one in a hundred goes (with recommendations, interpretation)."""
+    total = lost = 0
+    for division in (one for text in open_i(500) for one in explain_split(text)):
+        before = stated([division.original])
+        total += len(before)
+        lost += len(before - stated(division.sentences))
+    assert total > 1500
+    assert lost <= total // 100
+
+
+@pytest.mark.skipif(not REPORTS.exists(), reason="the Open-i reports are not here")
+def test_open_i_sentences_are_split_once_and_for_all() -> None:
+    sentences = {sentence for text in open_i(500) for sentence in split_narrative(text)}
+    assert [sentence for sentence in sentences if split_narrative(sentence) != [sentence]] == []
