@@ -16,7 +16,8 @@ def read_config(context: typer.Context, path: Path | None) -> Path | None:
     """Take a file's values as the defaults of the command's options, so that the command line goes before them.
 
     Names are those of the options, with dashes or underscores. A switch is true or false; an option that may be
-    repeated takes a list, one of KEY=VALUE a mapping too.
+    repeated takes a list, one of KEY=VALUE a mapping too. Options of another command are passed over, so that one file
+    can serve several commands.
 
     Raises:
         InputError: naming the file and the field of an unknown name or a value that does not fit.
@@ -25,11 +26,15 @@ def read_config(context: typer.Context, path: Path | None) -> Path | None:
         return path
     values = _read(path)
     known = _options(context.command)
+    group: Any = context.parent.command if context.parent else None
+    anywhere = {name for command in getattr(group, "commands", {}).values() for name in _options(command)}
     defaults: dict[str, Any] = {}
     for key, value in values.items():
         name = str(key).replace("_", "-")
-        if name not in known or name == "config":
-            raise InputError(_unknown(name, list(known)), file=path, field=str(key))
+        if name not in anywhere or name == "config":
+            raise InputError(_unknown(name, sorted(known)), file=path, field=str(key))
+        if name not in known:
+            continue
         parameter, negated = known[name]
         if negated and isinstance(value, bool):
             value = not value
@@ -81,10 +86,12 @@ def _as_given(parameter: Any, value: Any, context: typer.Context, path: Path, ke
         value = ",".join(map(_text, value))
     elif isinstance(value, dict):
         raise InputError("expected one value, found a mapping", file=path, field=key)
-    elif not isinstance(value, bool) and value is not None:
+    elif value is None:
+        raise InputError("has no value; leave the name out instead", file=path, field=key)
+    elif not isinstance(value, bool):
         value = _text(value)
     try:
-        parameter.type_cast_value(context, value)
+        parameter.process_value(context, value)
     except typer.BadParameter as error:
         raise InputError(error.message.rstrip("."), file=path, field=key) from None
     return value

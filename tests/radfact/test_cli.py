@@ -1,10 +1,15 @@
 import json
+import os
+import signal
+import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
+from chat_server import ChatServer, Reply
+from results_folder import write_image, write_manifest
 
 import radfact.entailment
 import radfact.page
@@ -257,3 +262,245 @@ def test_a_page_is_drawn_again_with_a_note(run: Run, pairs: str, tmp_path: Path)
 
 def test_a_page_of_no_results_folder_is_exit_code_2(run: Run) -> None:
     assert run("page", "nowhere")[0] == 2
+
+
+def test_a_page_drawn_again_has_the_images_and_notes_of_the_run(run: Run, pairs: str, tmp_path: Path) -> None:
+    write_image(tmp_path / "film.png")
+    write_manifest(tmp_path / "manifest.jsonl", {"sample_id": "1", "frontal": "film.png"})
+    command = ["--judge", "verbatim", "--manifest", "manifest.jsonl", "--note", "Phantoms.", "--out", "done"]
+    run("score", pairs, *command)
+    first = (tmp_path / "done" / "report.html").read_text()
+    assert "data:image/jpeg" in first
+    assert "Phantoms." in first
+    run("page", "done")
+    assert (tmp_path / "done" / "report.html").read_text() == first
+
+
+def test_a_manifest_that_is_gone_is_said_on_the_page(run: Run, pairs: str, tmp_path: Path) -> None:
+    write_manifest(tmp_path / "manifest.jsonl", {"sample_id": "1"})
+    run("score", pairs, "--judge", "verbatim", "--manifest", "manifest.jsonl", "--out", "done")
+    (tmp_path / "manifest.jsonl").unlink()
+    assert run("page", "done")[0] == 0
+    assert "(manifest.jsonl) is not where the run had it" in (tmp_path / "done" / "report.html").read_text()
+
+
+def configured(tmp_path: Path, text: str) -> list[str]:
+    (tmp_path / "run.yaml").write_text(text)
+    return ["--config", "run.yaml"]
+
+
+def test_a_config_file_gives_options_by_name(run: Run, pairs: str, tmp_path: Path) -> None:
+    text = f"pairs: {pairs}\njudge: verbatim\non-failure: not-entailed\nbootstrap: 3\nnote: [A., B.]\ngrounded: true\n"
+    assert run("score", *configured(tmp_path, text))[0] == 0
+    record = read_json(tmp_path / "results" / "run.json")
+    assert (record["judge"]["name"], record["page"]["notes"]) == ("verbatim", ["A.", "B."])
+    options = record["options"]
+    assert (options["on_failure"], options["bootstrap"], options["narrative"]) == ("not-entailed", 3, False)
+
+
+def test_key_value_options_are_a_mapping_in_a_config_file(run: Run, pairs: str, tmp_path: Path) -> None:
+    text = "judge: magic\njudge-arg:\n  reasoning_effort: low\n  seed: 7\n"
+    _, _, err = run("score", pairs, *configured(tmp_path, text))
+    assert "'judge_args': {'reasoning_effort': 'low', 'seed': '7'}" in err
+
+
+def test_the_command_line_goes_before_the_config_file(run: Run, pairs: str, tmp_path: Path) -> None:
+    run("score", pairs, *configured(tmp_path, "judge: magic\nseed: 1\n"), "--judge", "verbatim", "--seed", "2")
+    record = read_json(tmp_path / "results" / "run.json")
+    assert (record["judge"]["name"], record["options"]["seed"]) == ("verbatim", 2)
+
+
+def test_the_config_file_goes_before_the_environment(
+    run: Run, pairs: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RADFACT_JUDGE", "magic")
+    assert run("score", pairs, *configured(tmp_path, "judge: verbatim\n"))[0] == 0
+
+
+def test_one_config_file_serves_several_commands(run: Run, tmp_path: Path) -> None:
+    assert run("judge-check", *configured(tmp_path, "judge: verbatim\ncompat: exact\n"))[0] == 0
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("compta: exact", "run.yaml, field 'compta': no such option; did you mean 'compat'?"),
+        ("config: run.yaml", "run.yaml, field 'config': no such option"),
+        ("threshold: lots", "run.yaml, field 'threshold': "),
+        ("threshold: 2", "run.yaml, field 'threshold': "),
+        ("compat: papre", "run.yaml, field 'compat': "),
+        ("few-shots: {a: b}", "run.yaml, field 'few-shots': expected one value, found a mapping"),
+        ("seed:", "run.yaml, field 'seed': has no value"),
+        ("narrative: true\ngrounded: true", "run.yaml, field 'grounded': is given twice"),
+        ("- judge", "run.yaml: expected options by name"),
+        ("seed: [1", "run.yaml, line 1: not YAML"),
+    ],
+)
+def test_what_a_config_file_cannot_say_is_one_line(
+    run: Run, pairs: str, tmp_path: Path, text: str, message: str
+) -> None:
+    code, out, err = run("score", pairs, *configured(tmp_path, text))
+    assert (code, out) == (2, "")
+    assert err.count("\n") == 1
+    assert err.startswith(f"radfact: {message}")
+
+
+def narrative_pairs(tmp_path: Path) -> str:
+    (tmp_path / "pairs.csv").write_text("example_id,prediction,target\n5,a b,b c\n")
+    return "pairs.csv"
+
+
+@pytest.mark.parametrize(
+    ("options", "splitter"),
+    [
+        (["--judge", "humble"], "humble"),
+        (["--judge", "humble", "--splitter", "offline"], "offline"),
+        (["--judge", "python:m:f"], "offline"),
+    ],
+)
+def test_the_judge_splits_unless_it_is_a_function_or_another_is_named(
+    run: Run, tmp_path: Path, options: list[str], splitter: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(radfact.entailment, "load_judge", lambda name, **_: Verbatim(name))
+    _, out, _ = run("score", narrative_pairs(tmp_path), *options)
+    assert read_json(tmp_path / "results" / "run.json")["splitter"]["name"] == splitter
+    assert f"Narratives split by: {splitter}" in out
+
+
+def test_a_judge_that_splits_is_reached_in_the_same_way(run: Run, tmp_path: Path) -> None:
+    options = ["--base-url", "U", "--judge-arg", "seed=1", "--few-shots", "F", "--splitter-few-shots", "G"]
+    run("score", narrative_pairs(tmp_path), "--judge", "humble", *options)
+    given = read_json(tmp_path / "results" / "run.json")["splitter"]["options"]
+    assert (given["base_url"], given["splitter_args"], given["few_shots"]) == ("U", "{'seed': '1'}", "G")
+
+
+def test_another_splitter_is_not_looked_for_where_the_judge_is(run: Run, tmp_path: Path) -> None:
+    options = ["--base-url", "U", "--judge-arg", "seed=1", "--splitter", "openai:m", "--splitter-arg", "top_p=1"]
+    run("score", narrative_pairs(tmp_path), "--judge", "humble", *options)
+    given = read_json(tmp_path / "results" / "run.json")["splitter"]["options"]
+    assert given["splitter_args"] == "{'top_p': '1'}"
+    assert "base_url" not in given
+
+
+def test_costs_are_told_where_prices_are_known(run: Run, tmp_path: Path) -> None:
+    _, out, _ = run("score", narrative_pairs(tmp_path), "--judge", "verbatim", "--price", "2,4")
+    assert "splitter: 2 calls, tokens 1M in, 500k out, cost 4.00" in out
+
+
+@pytest.mark.parametrize("price", ["2", "2,x", "2,-1", "1,2,3", "nan,1"])
+def test_a_price_is_two_numbers(run: Run, pairs: str, price: str) -> None:
+    code, _, err = run("score", pairs, "--judge", "verbatim", "--price", price)
+    assert code == 2
+    assert f"--price: expected IN,OUT, the price of a million tokens each, found '{price}'" in err
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--judge", "verbatim"], ""),
+        (["--judge", "humble"], "of the judge verbatim"),
+        (["--judge", "verbatim", "--compat", "exact"], "with compat paper"),
+        (["--judge", "verbatim", "--seed", "7"], "with seed 42"),
+    ],
+)
+def test_figures_of_another_run_are_replaced_and_it_is_said(
+    run: Run, pairs: str, options: list[str], said: str
+) -> None:
+    run("score", pairs, "--judge", "verbatim")
+    _, out, _ = run("score", pairs, *options)
+    assert ("results holds figures" in out) == bool(said)
+    assert said in out
+
+
+def test_figures_of_other_files_are_replaced_and_it_is_said(run: Run, pairs: str, tmp_path: Path) -> None:
+    run("score", pairs, "--judge", "verbatim")
+    (tmp_path / "other.json").write_text((tmp_path / pairs).read_text())
+    assert "results holds figures of other files (pairs.json)" in run("score", "other.json", "--judge", "verbatim")[1]
+
+
+def test_a_run_that_fails_leaves_earlier_results_whole(run: Run, pairs: str, tmp_path: Path) -> None:
+    run("score", pairs, "--judge", "verbatim")
+    before = {path.name: path.read_bytes() for path in (tmp_path / "results").iterdir() if path.is_file()}
+    example = {"example_id": "x7", "prediction": [{"text": "bad"}], "target": [{"text": "Clear."}]}
+    (tmp_path / pairs).write_text(json.dumps([example]))
+    assert run("score", pairs, "--judge", "verbatim", "--on-failure", "stop")[0] == 1
+    assert {path.name: path.read_bytes() for path in (tmp_path / "results").iterdir() if path.is_file()} == before
+
+
+def test_workers_go_with_ray(run: Run, pairs: str) -> None:
+    code, _, err = run("score", pairs, "--judge", "verbatim", "--workers", "2")
+    assert (code, err) == (2, "radfact: --workers goes with --engine ray\n")
+
+
+def labelled(tmp_path: Path) -> str:
+    """Two judgements that a verbatim judge gets right and one that it misses."""
+    example = {
+        "input": {"phrases_A": ["Clear.", "Effusion."], "phrases_B": ["Clear."]},
+        "output": {
+            "phrases_A_evidenced": [
+                {"phrase": "Clear.", "status": "entailment", "evidence": ["Clear."], "topic": "normal"},
+                {"phrase": "Effusion.", "status": "neutral", "evidence": [], "topic": "fluid"},
+            ],
+            "phrases_B_evidenced": [
+                {"phrase": "Lungs clear.", "status": "entailment", "evidence": ["Clear."], "topic": "normal"},
+            ],
+        },
+    }
+    (tmp_path / "labelled.json").write_text(json.dumps([example]))
+    return "labelled.json"
+
+
+def test_a_judge_is_checked_against_labelled_judgements(run: Run, tmp_path: Path) -> None:
+    code, out, _ = run("judge-check", labelled(tmp_path), "--judge", "verbatim", "--out", "check.json")
+    assert code == 0
+    found = read_json(tmp_path / "check.json")
+    assert (found["n"], found["accuracy"], found["precision"], found["recall"]) == (3, pytest.approx(2 / 3), 1.0, 0.5)
+    assert found["described"] == {"name": "verbatim"}
+    row = next(line for line in out.splitlines() if "normal" in line)
+    assert row.split()[3:12:2] == ["2", "1", "1", "0", "0.500"]
+
+
+def test_the_offline_judge_is_checked_with_what_comes_with_the_package(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(radfact.entailment, "load_judge", LOAD_JUDGE)
+    code, out, _ = run("judge-check", "--judge", "offline")
+    assert code == 0
+    assert "laterality" in out
+
+
+def test_scores_are_exported_in_the_published_layout(run: Run, pairs: str, tmp_path: Path) -> None:
+    run("score", pairs, "--judge", "verbatim", "--out", "done")
+    assert run("export", "done", "--out", "flat.json")[0] == 0
+    assert "logical_precision/p2.5th" in read_json(tmp_path / "flat.json")
+
+
+def test_ctrl_c_ends_a_run_with_one_line_and_the_same_command_finishes_it(
+    tmp_path: Path, serve: Callable[..., ChatServer]
+) -> None:
+    """A process of its own is told to stop by the server, once the first answer must be on disk."""
+    pids: list[int] = []
+    answer = "phrase: x\nevidence: []\nstatus: not_entailment\n"
+
+    def reply(_: dict[str, Any], number: int) -> Reply:
+        if number == 2 and pids:
+            os.kill(pids.pop(), signal.SIGINT)
+        return 200, {}, answer
+
+    server = serve(reply)
+    sentences = [{"text": text} for text in ("Clear.", "Effusion.", "Nodule.")]
+    example = {"example_id": 1, "prediction": sentences, "target": [{"text": "Mass."}]}
+    (tmp_path / "pairs.json").write_text(json.dumps([example]))
+    command = [sys.executable, "-c", "from radfact.cli import main; main()", "score", "pairs.json", "--out", "done"]
+    command += ["--judge", "openai:m", "--base-url", server.base_url, "--concurrency", "1"]
+    first = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    pids.append(first.pid)
+    _, err = first.communicate(timeout=60)
+    assert (first.returncode, err.count("\n")) == (1, 1)
+    assert err.startswith("radfact: interrupted")
+    assert not (tmp_path / "done" / "scores.json").exists()
+    asked = len(server.requests)
+    subprocess.run(command, cwd=tmp_path, check=True, capture_output=True)
+    # Four questions in all; at most the one in flight is asked again.
+    assert len(server.requests) <= 4 + 1
+    assert len(server.requests) > asked

@@ -1,0 +1,114 @@
+"""What a run says of itself while it runs, by a clock of the tests' own."""
+
+from __future__ import annotations
+
+import io
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from radfact.cli import live
+from radfact.cli.live import LiveDisplay, Meter, in_steps
+from radfact.cli.price import Price
+from radfact.entailment import Failure, Question, Verdict
+
+
+def metered(*readings: tuple[float, dict[str, int]], price: Price | None = None) -> Meter:
+    meter = Meter("judging", price)
+    for now, account in readings:
+        meter.read(account, now)
+    return meter
+
+
+def test_rate_and_time_left_come_from_what_is_done() -> None:
+    meter = metered((0, {"planned": 100, "done": 0}), (10, {"planned": 100, "done": 20}))
+    assert (meter.rate, meter.seconds_left) == (2, 40)
+    assert meter.line() == "judging: 20 of 100 done, 2 a second, 0:00:40 left"
+
+
+def test_answers_from_disk_at_the_start_promise_no_early_end() -> None:
+    quick = [(0.0, {"planned": 9000, "done": 0}), (1.0, {"planned": 9000, "done": 5000})]
+    slow = [(float(now), {"planned": 9000, "done": 5000 + now}) for now in range(2, 60)]
+    assert metered(*quick, *slow).rate == pytest.approx(1)
+
+
+def test_tokens_cost_failures_and_retries_are_told() -> None:
+    account = {"planned": 9, "done": 5, "tokens_in": 2_000_000, "tokens_out": 1500, "failures": 1, "retries": 3}
+    meter = metered((0, account), price=Price(0.5, 100))
+    assert meter.words == "tokens 2M in 1.5k out, cost 1.15, 1 failed, 3 retries"
+
+
+def test_a_server_that_does_not_answer_is_said() -> None:
+    meter = metered((0, {"planned": 9, "done": 5}), (10, {"planned": 9, "done": 5, "retries": 2}))
+    assert "server does not answer, retrying" in meter.line()
+
+
+def test_retries_that_got_through_are_no_alarm() -> None:
+    meter = metered((0, {"planned": 9, "done": 5}), (10, {"planned": 9, "done": 6, "retries": 2}))
+    assert "does not answer" not in meter.line()
+
+
+@pytest.mark.parametrize(("number", "text"), [(0, "0"), (999, "999"), (1000, "1k"), (123456, "123k"), (2e9, "2G")])
+def test_counts_are_short(number: int, text: str) -> None:
+    assert live.short(number) == text
+
+
+def test_without_a_terminal_a_line_is_written_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(live, "EVERY_ELSEWHERE", 0.001)
+    written, said = io.StringIO(), threading.Event()
+
+    class Told(Console):
+        def print(self, *objects: Any, **options: Any) -> None:
+            super().print(*objects, **options)
+            said.set()
+
+    with LiveDisplay(Told(file=written), {"judging": lambda: {"planned": 3, "done": 1}}):
+        assert said.wait(10)
+    assert written.getvalue().startswith("judging: 1 of 3 done")
+
+
+def test_a_terminal_is_left_as_it_was() -> None:
+    written = io.StringIO()
+    with LiveDisplay(Console(file=written, force_terminal=True, width=100), {"judging": lambda: {"planned": 3}}):
+        pass
+    # The last thing drawn is erased, and the cursor is there again.
+    assert written.getvalue().endswith("\x1b[2K")
+    assert written.getvalue().count("\x1b[?25l") == written.getvalue().count("\x1b[?25h")
+
+
+class Counting:
+    """Entails nothing, and keeps the sizes of what it was asked."""
+
+    name = "counting"
+
+    def __init__(self) -> None:
+        self.sizes: list[int] = []
+
+    def judge(self, questions: Sequence[Question]) -> list[Verdict | Failure]:
+        self.sizes.append(len(questions))
+        return [Verdict("not_entailment", why=question.hypothesis) for question in questions]
+
+    def describe(self) -> dict[str, Any]:
+        return {"name": self.name}
+
+    def account(self) -> dict[str, int]:
+        return {"calls": 0}
+
+
+def test_a_judge_that_tells_nothing_is_asked_in_portions() -> None:
+    judge = Counting()
+    questions = [Question(("a",), str(number)) for number in range(1000)]
+    stepped = in_steps(judge)
+    answers = stepped.judge(questions)
+    assert [answer.why for answer in answers if isinstance(answer, Verdict)] == [q.hypothesis for q in questions]
+    assert len(judge.sizes) > 1
+    assert (stepped.account()["planned"], stepped.account()["done"]) == (1000, 1000)
+
+
+def test_a_judge_that_tells_how_far_it_is_is_asked_all_at_once() -> None:
+    judge = Counting()
+    judge.account = lambda: {"planned": 0, "done": 0}  # type: ignore[method-assign]
+    assert in_steps(judge) is judge
