@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import groupby
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -160,12 +161,18 @@ def _dump_json(value: Any) -> str:
 
 def query(reference: Sequence[str], hypothesis: str) -> str:
     """A question as the user message of the protocol (paper 004, listing 5)."""
-    return dump_yaml({"reference": list(reference), "hypothesis": hypothesis})
+    return _reference_yaml(tuple(reference)) + dump_yaml({"hypothesis": hypothesis})
 
 
 def report_query(reference: Sequence[str], hypotheses: Sequence[str]) -> str:
     """All hypotheses of a report, numbered from 1, as one user message."""
-    return dump_yaml({"reference": list(reference), "hypotheses": dict(enumerate(hypotheses, start=1))})
+    return _reference_yaml(tuple(reference)) + dump_yaml({"hypotheses": dict(enumerate(hypotheses, start=1))})
+
+
+@lru_cache(maxsize=64)
+def _reference_yaml(reference: tuple[str, ...]) -> str:
+    """Questions about one report are asked one after another, so its sentences are written once."""
+    return dump_yaml({"reference": list(reference)})
 
 
 def answer_schema(premises: Sequence[str], hypothesis: str) -> dict[str, Any]:

@@ -11,6 +11,8 @@ from typing import Any
 import pytest
 import yaml
 from chat_server import ChatServer, Reply, last
+from hypothesis import given
+from hypothesis import strategies as st
 
 from radfact.entailment import Failure, Judge, Question, Verdict, load_judge
 from radfact.entailment.llm import REPORT_MOST
@@ -21,6 +23,7 @@ from radfact.entailment.prompt import (
     few_shot_messages,
     load_few_shots,
     query,
+    report_query,
     report_schema,
 )
 from radfact.errors import InputError
@@ -408,6 +411,19 @@ def test_a_value_that_an_option_cannot_have_is_named(options: dict[str, Any], fi
     with pytest.raises(InputError) as caught:
         load_judge("openai:m", base_url="http://127.0.0.1:9/v1", **options)
     assert caught.value.field == field
+
+
+texts = st.text(max_size=120) | st.lists(
+    st.sampled_from(["effusion", "-", ":", "#", "'left'", '"x"', "no", "  ", "1.5", "null", "\u2013"]), max_size=60
+).map(" ".join)
+
+
+@given(st.lists(texts, max_size=3), st.lists(texts, min_size=1, max_size=3))
+def test_questions_are_yaml_as_the_safe_dumper_writes_it(reference: list[str], hypotheses: list[str]) -> None:
+    one = {"reference": reference, "hypothesis": hypotheses[0]}
+    several = {"reference": reference, "hypotheses": dict(enumerate(hypotheses, start=1))}
+    assert query(reference, hypotheses[0]) == yaml.safe_dump(one, sort_keys=False)
+    assert report_query(reference, hypotheses) == yaml.safe_dump(several, sort_keys=False)
 
 
 def test_writing_a_question_takes_little_time() -> None:

@@ -23,11 +23,6 @@ def test_yaml_is_written_as_the_safe_dumper_writes_it(reference: list[str], hypo
     assert dump_yaml(value) == yaml.safe_dump(value, sort_keys=False)
 
 
-@given(st.dictionaries(st.integers(1, 30), texts, max_size=4))
-def test_numbered_texts_are_written_as_the_safe_dumper_writes_them(numbered: dict[int, str]) -> None:
-    assert dump_yaml({"hypotheses": numbered}) == yaml.safe_dump({"hypotheses": numbered}, sort_keys=False)
-
-
 @pytest.mark.parametrize(
     ("body", "data"),
     [
