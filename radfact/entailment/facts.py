@@ -13,6 +13,7 @@ Place = tuple[str | None, str | None]
 """(side, zone): "left", "right", "each" (a plural: "at the bases") or unknown; a zone of the ontology or unknown."""
 
 _MODIFIERS = ("side", "zone", "place", "severity", "change", "detail", "measure", "dominance")
+_COMPARING = frozenset({"compare", "compared", "comparison", "since", "interval", "prior", "previous"})
 _CLAIMLESS = frozenset({"filler", "joining", "copula", "locative", "boundary"})
 
 
@@ -59,6 +60,7 @@ class SentenceReader(UnitFinder):
 
     def __init__(self, text: str, ontology: Ontology) -> None:
         super().__init__(text, ontology)
+        self._compared = any(not _COMPARING.isdisjoint(item.words) for item in self.items)
         for m, item in enumerate(self.items):
             if item.has(*_MODIFIERS):
                 self._attach(m)
@@ -68,7 +70,7 @@ class SentenceReader(UnitFinder):
     def _attach(self, m: int) -> None:
         anchored = [unit for unit in self.units if unit.anchor == m]
         if anchored or m in self.consumed:
-            own_change = m > 0 and self.items[m - 1].words[0] in ("has", "have", "had")
+            own_change = self._compared or (m > 0 and self.items[m - 1].words[0] in ("has", "have", "had"))
             for unit in self.units:
                 if unit.with_state and (m == unit.anchor or (m == unit.state and own_change)):
                     unit.modifiers.append(m)
@@ -160,12 +162,11 @@ class SentenceReader(UnitFinder):
         return tuple(tuple(dict.fromkeys(group)) for group in dict.fromkeys(map(tuple, groups)))
 
     def _alternative(self, first: Unit, second: Unit) -> bool:
-        if not first.present or "unchanged" in self._changes(first.modifiers):
+        if not first.present or min(first.doubt, second.doubt) > CERTAIN:
+            return False  # "may be scarring or atelectasis": both may be
+        if "unchanged" in self._changes(first.modifiers):
             return False  # "no change in pneumothorax or effusion" has both
-        return any(
-            "or" in item.words or item.words[0] in ("versus", "vs")
-            for item in self.items[first.anchor + 1 : second.anchor]
-        )
+        return any("or" in item.words for item in self.items[first.anchor + 1 : second.anchor])
 
     def _changes(self, modifiers: Sequence[int]) -> set[str]:
         return {change for m in modifiers if (change := self.items[m].kinds.get("change"))}
@@ -205,6 +206,8 @@ class SentenceReader(UnitFinder):
         # Acute is said of every infiltrate and effusion; only for bones is it a claim of its own.
         if not self.ontology.is_a(concept, "osseous_abnormality") or concept.startswith("acute_"):
             details.discard("acute")
+        node = self.ontology.findings.get(concept)
+        details -= node.implied if node is not None else frozenset()
         present = unit.present and "resolved" not in change
         if not present:
             # How long a finding has been absent says nothing about the current image; "no NEW nodule" does.
@@ -249,6 +252,8 @@ class SentenceReader(UnitFinder):
             unsided = [zone for side, zone in places if side in (None, "each") or len(sides) == 2]
             places = [place for place in places if place[0] not in (None, "each")]
             places += [(side, zone) for side in sides for zone in (dict.fromkeys(unsided) or [None])]
+        if any(zone not in (None, "all") for _, zone in places):
+            places = [place for place in places if place[1] != "all"]  # "complete collapse of the upper lobe"
         return tuple(sorted(set(places), key=str))
 
 

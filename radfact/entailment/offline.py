@@ -10,6 +10,7 @@ from radfact.entailment.facts import Parsed, parse
 from radfact.entailment.judge import Question, Verdict
 from radfact.entailment.ontology import Ontology, default_ontology, load_ontology
 from radfact.entailment.proofs import Prover
+from radfact.entailment.units import CONCLUDED
 from radfact.errors import Failure
 
 VERSION = "1"
@@ -53,6 +54,9 @@ class OfflineJudge:
         if not hypothesis.groups:
             return _by_words(hypothesis, premises)
         stated = [(frozenset((index,)), fact) for index, premise in enumerate(premises) for fact in premise.facts]
+        if all(len(group) == 1 and group[0].doubt > CONCLUDED for group in hypothesis.groups):
+            # "X is possible" says that it is not certain either.
+            stated = [(found, fact) for found, fact in stated if fact.doubt > CONCLUDED]
         evidence: set[int] = set()
         reasons: list[str] = []
         for group in hypothesis.groups:

@@ -43,6 +43,7 @@ _IRREGULAR = {
     "pneumothoraces": "pneumothorax",
     "vertebrae": "vertebra",
     "visualised": "visualized",
+    **{word: str(number) for number, word in enumerate(("two", "three", "four", "five", "six"), start=2)},
     **{word: str(number) for number, word in enumerate(_ORDINALS, start=1)},
 }
 _FINDING_KEYS = {
@@ -55,6 +56,9 @@ _FINDING_KEYS = {
     "when",
     "midline",
     "generic",
+    "collective",
+    "diffuse",
+    "implied",
     "usual_zone",
     "good_position",
 }
@@ -82,7 +86,7 @@ def lemma(token: str) -> str:
         return _IRREGULAR[token]
     if len(token) > 4 and token.endswith("ies"):
         return token[:-3] + "y"
-    if token.endswith("sses"):
+    if token.endswith(("sses", "ches", "shes", "xes")):
         return token[:-2]
     if len(token) > 3 and token.endswith("s") and not token.endswith(("ss", "us", "is")):
         return token[:-1]
@@ -106,6 +110,9 @@ class Finding:
     when: Mapping[str, str]
     midline: bool
     generic: bool
+    collective: bool
+    diffuse: bool
+    implied: frozenset[str]
     usual_zone: str | None
     good_position: frozenset[str]
 
@@ -247,6 +254,9 @@ def _findings(build: _Builder, data: Mapping[str, Any]) -> dict[str, Finding]:
             dict(data[name].get("when", {})),
             bool(data[name].get("midline", False)),
             bool(data[name].get("generic", False)),
+            bool(data[name].get("collective", False)),
+            bool(data[name].get("diffuse", False)),
+            frozenset(data[name].get("implied", [])),
             data[name].get("usual_zone"),
             frozenset(data[name].get("good_position", [])),
         )
@@ -277,6 +287,15 @@ def _structures(build: _Builder, data: Mapping[str, Any], findings: Mapping[str,
         normal = frozenset(_key(word) for word in node.get("normal_words", []))
         structures[name] = Structure(name, wholes[name], targets[0], targets[1], targets[2], states, normal, here)
     return structures
+
+
+def _homes(structures: Mapping[str, Structure]) -> dict[str, frozenset[str]]:
+    """The findings that are about each structure as a whole, not about a part of it."""
+    return {
+        name: frozenset({node.abnormal, *node.states.values()})
+        - {part.abnormal for part in structures.values() if name in part.wholes and part.id != name}
+        for name, node in structures.items()
+    }
 
 
 def _index(
@@ -348,7 +367,7 @@ def load_ontology(path: Path | str = DEFAULT_PATH) -> Ontology:
         zone_whole=zone_whole,
         levels={name: frozenset(node["levels"]) for name, node in data["severity"].items()},
         entails=build.closure(graph, "change"),
-        homes={name: frozenset({node.abnormal, *node.states.values()}) for name, node in structures.items()},
+        homes=_homes(structures),
     )
 
 

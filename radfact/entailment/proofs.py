@@ -33,7 +33,7 @@ class Prover:
         self.ontology = ontology
 
     def prove_group(self, group: Sequence[Fact], stated: Stated) -> Proof:
-        """Prove "X or Y": one of them for certain, or each at least as possible as it is said to be."""
+        """Prove "X or Y": one of them for certain, or each as possible."""
         if len(group) == 1:
             return self.prove(group[0], stated)
         for fact in group:
@@ -90,10 +90,17 @@ class Prover:
         if premise.concept in ontology.structures:
             return False
         if fact.present:
+            node = ontology.findings.get(fact.concept)
+            if node is not None and node.collective and (fact.change or fact.details):
+                return premise.concept == fact.concept  # "all devices are in standard position"
             sure = premise.doubt <= max(fact.doubt, CONCLUDED)
             return sure and premise.present and ontology.is_a(premise.concept, fact.concept)
         if premise.present:
-            return premise.doubt <= CONCLUDED and ontology.excluded_by(premise.concept, fact.concept)
+            if premise.doubt > CONCLUDED:
+                return False
+            return ontology.excluded_by(premise.concept, fact.concept) or _smaller(fact, premise)
+        if "resolved" in fact.change and premise.concept != fact.concept:
+            return False  # that it is gone also says what it was
         return self._not_excepted(fact, premise) and ontology.denied_by(premise.concept, fact.concept)
 
     def _not_excepted(self, fact: Fact, premise: Fact) -> bool:
@@ -164,26 +171,24 @@ class Prover:
 
     def _covering(self, fact: Fact, place: Place, fitting: Stated) -> set[frozenset[int]]:
         """The premises that say `fact` of one place; of the same finding if there are any."""
-        found = [(indices, p) for indices, p in fitting if self._covers(fact.present, place, p.places)]
+        found = [(indices, p) for indices, p in fitting if self._covers(fact, place, p)]
         if not found and not fact.present and place[0] in (None, "each"):
             halves = [
-                [(indices, p) for indices, p in fitting if self._covers(False, (side, place[1]), p.places)]
+                [(indices, p) for indices, p in fitting if self._covers(fact, (side, place[1]), p)]
                 for side in ("left", "right")
             ]
             found = halves[0] + halves[1] if all(halves) else []
         same = {indices for indices, p in found if p.concept == fact.concept}
         return same or {indices for indices, _ in found}
 
-    def _covers(self, present: bool, place: Place, premise: tuple[Place, ...]) -> bool:
-        if not premise:
-            return place == _EVERYWHERE if present else True
-        if (
-            not present
-            and place[0] is None
-            and {side for side, zone in premise if zone in (None, "all")} >= {"left", "right"}
-        ):
+    def _covers(self, fact: Fact, place: Place, premise: Fact) -> bool:
+        node = self.ontology.findings.get(premise.concept)
+        if not premise.places:
+            return place == _EVERYWHERE or not fact.present or (node is not None and node.diffuse and place[1] is None)
+        whole = {side for side, zone in premise.places if zone in (None, "all")} >= {"left", "right"}
+        if not fact.present and place[0] is None and whole:
             return True
-        return any(self._covers_one(present, place, other) for other in premise)
+        return any(self._covers_one(fact.present, place, other) for other in premise.places)
 
     def _covers_one(self, present: bool, place: Place, premise: Place) -> bool:
         (side, zone), (given_side, given_zone) = place, premise
@@ -205,6 +210,12 @@ class Prover:
 
 def _union(sets: Iterable[frozenset[_T]]) -> frozenset[_T]:
     return frozenset(member for members in sets for member in members)
+
+
+def _smaller(fact: Fact, premise: Fact) -> bool:
+    """Whether a degree is denied that the premise stays below: "no large effusion" where there is a small one."""
+    degrees = fact.severity and premise.severity and max(premise.severity) < min(fact.severity)
+    return bool(degrees) and fact.concept == premise.concept
 
 
 def _change_missing(lacking: frozenset[str]) -> str | None:

@@ -54,7 +54,7 @@ class UnitFinder:
                 pending, subject = [], []
             elif i in self.consumed:
                 continue
-            elif item.has(*_STATES) and self._resolve_state(i, pending, subject):
+            elif item.has(*_STATES) and not self._denies(i) and self._resolve_state(i, pending, subject):
                 subject = pending or [unit.anchor for unit in self.units[-1:]]
                 pending = []
             elif item.has("finding"):
@@ -68,7 +68,9 @@ class UnitFinder:
             self.units = [Unit(item.kinds["structure"], i, True) for i, item in self._kind("structure")]
         if not self.units and self.items and self.items[0].words[0] not in _PRONOUNS:
             # "There is no relevant change" speaks of the whole chest.
-            self.units = [Unit("chest", i, True, with_state=True) for i, item in self._kind("change")][:1]
+            others = any(not item.known or item.has("detail", "finding", "side", "zone") for item in self.items)
+            changes = [i for i, item in self._kind("change") if item.kinds["change"] == "unchanged"]
+            self.units = [Unit("chest", i, True, with_state=True) for i in changes[:1] if not others]
 
     def _kind(self, kind: str) -> Iterator[tuple[int, Item]]:
         return ((i, item) for i, item in enumerate(self.items) if kind in item.kinds)
@@ -99,7 +101,8 @@ class UnitFinder:
             before = [unit for unit in self.units if unit.anchor < i][-1:]
             after = [unit for unit in self.units if unit.anchor > i][:1]
             for unit in (*before, *after):
-                if not self._separated(min(i, unit.anchor), max(i, unit.anchor)):
+                first, last = sorted((i, unit.anchor))
+                if not any(item.joins or item.ends_clause or item.has("link") for item in self.items[first + 1 : last]):
                     unit.concept = here.get(unit.concept, unit.concept)
 
     def _note_exceptions(self) -> None:
@@ -201,11 +204,15 @@ class UnitFinder:
         return 0
 
     def _state_negated(self, first: int, last: int) -> bool:
-        between = self.items[first:last]
-        negated = any(item.has("negation", "not") for item in between)
-        if not any(item.has("copula") for item in between):
-            negated = negated or self._negated_before(first)
-        return negated or self._denied_after(last)
+        copula = False
+        for j in range(last - 1, first - 1, -1):
+            item = self.items[j]
+            if j in self.consumed and item.has(*_STATES):
+                return False  # "not enlarged and of normal size"
+            if item.has("negation", "not"):
+                return True
+            copula = copula or item.has("copula")
+        return (not copula and self._negated_before(first)) or self._denied_after(last)
 
     def _add_finding(self, i: int, pending: Sequence[int]) -> None:
         concepts = [(self.items[i].kinds["finding"], i)]
@@ -221,12 +228,18 @@ class UnitFinder:
         for concept, anchor in concepts:
             self.units.append(Unit(concept, anchor, not negated, self._doubt(i, i)))
 
+    def _denies(self, i: int) -> bool:
+        """Whether what follows is absent: "without", "clear of"."""
+        item = self.items[i]
+        following = self.items[i + 1].words[0] if i + 1 < len(self.items) else ""
+        return item.has("negation", "not") or (item.has("clear") and following in ("of", "from"))
+
     def _negated_before(self, i: int) -> bool:
         for j in range(i - 1, -1, -1):
             item = self.items[j]
             if item.ends_clause or item.words == ("with",):
                 return False
-            if item.has("negation", "not"):
+            if self._denies(j):
                 return True
             if item.joins and self._starts_anew(j):
                 return False
