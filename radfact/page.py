@@ -26,6 +26,7 @@ MOST_EMBEDDED = 200
 """Studies up to which images are embedded; above, they lie in `images/` and are loaded when they come into view."""
 
 _IMAGES = ("frontal", "lateral", "prior_frontal")
+_SHOWN = {"text", "boxes", "masks", "prior_boxes", "status", "spatial", "why"}
 _CONTEXT = ("indication", "technique", "comparison", "prior_report")
 
 
@@ -45,6 +46,7 @@ class _Sentence(Row):
     text: str
     boxes: tuple[Box, ...] | None = None
     masks: tuple[Mask, ...] | None = None
+    prior_boxes: tuple[Box, ...] | None = None
     status: str | None = None
     evidence: tuple[NonNegativeInt, ...] | None = None
     spatial: str | None = None
@@ -219,7 +221,7 @@ def _add_sentences(studies: Mapping[str, dict[str, Any]], path: Path) -> None:
             if (sample_id, other, at) not in rows:
                 message = f"{sample_id!r} has no {other} sentence {at}"
                 raise InputError(message, file=path, line=lines[key], field="evidence")
-        shown = rows[key].model_dump(include={"text", "boxes", "masks", "status", "spatial", "why"}, exclude_none=True)
+        shown = rows[key].model_dump(include=_SHOWN, exclude_none=True)
         sentences.append({**shown, "evidence": evidence})
 
 
@@ -245,10 +247,7 @@ def _read_drafts(path: Path) -> list[dict[str, Any]]:
             "sample_id": draft.sample_id,
             "scored": False,
             "model": draft.model,
-            "candidate": [
-                {**s.model_dump(include={"text", "boxes", "masks"}, exclude_none=True), "evidence": ()}
-                for s in sentences
-            ],
+            "candidate": [{**s.model_dump(include=_SHOWN, exclude_none=True), "evidence": ()} for s in sentences],
         }
     return list(drafts.values())
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,7 +14,22 @@ if TYPE_CHECKING:
     from radfact.report import Report
 
 
-def read_reports(pairs: Path | None, candidates: Path | None, references: Path | None, narrative: bool | None) -> Pairs:
+class Missing(StrEnum):
+    """What becomes of a reference without a candidate."""
+
+    REFUSE = "refuse"
+    LEAVE_OUT = "leave-out"
+    EMPTY = "empty"
+
+
+def read_reports(
+    pairs: Path | None,
+    candidates: Path | None,
+    references: Path | None,
+    *,
+    missing: Missing = Missing.REFUSE,
+    narrative: bool | None = None,
+) -> Pairs:
     """The pairs as the user wants them taken: as the files have them, as narratives, or only if grounded.
 
     Raises:
@@ -24,7 +40,7 @@ def read_reports(pairs: Path | None, candidates: Path | None, references: Path |
     if pairs is not None and candidates is None and references is None:
         read = read_pairs(pairs)
     elif pairs is None and candidates is not None and references is not None:
-        read = read_candidates_and_references(candidates, references)
+        read = read_candidates_and_references(candidates, references, missing=missing.value)
     else:
         raise InputError("expected either a file of pairs, or both --candidates and --references")
     if not (len(read) or read.left_out):

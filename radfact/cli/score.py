@@ -12,7 +12,7 @@ import typer
 from rich.console import Console
 
 from radfact.cli import options as shared
-from radfact.cli.inputs import check_files, check_folder, has_narratives, read_reports
+from radfact.cli.inputs import Missing, check_files, check_folder, has_narratives, read_reports
 from radfact.cli.live import LiveDisplay
 from radfact.cli.options import FIGURES, INPUT, JUDGE, OUTPUT, JudgeOptions
 from radfact.cli.price import read_price
@@ -67,12 +67,23 @@ def score(
     pairs: Annotated[Path | None, typer.Argument(help="Pairs: grounded (.json) or narrative (.csv).")] = None,
     candidates: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="Drafts (.jsonl); goes with --references.", rich_help_panel=INPUT),
+        typer.Option(
+            metavar="FILE", help="Drafts (.jsonl) or COCO (.json); goes with --references.", rich_help_panel=INPUT
+        ),
     ] = None,
     references: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="Manifest (.jsonl) with the reference reports.", rich_help_panel=INPUT),
+        typer.Option(
+            metavar="FILE", help="Manifest (.jsonl) with the reference reports, or COCO (.json).", rich_help_panel=INPUT
+        ),
     ] = None,
+    missing: Annotated[
+        Missing,
+        typer.Option(
+            help="A reference without a candidate: refuse it, leave it out and list it, or take an empty report.",
+            rich_help_panel=INPUT,
+        ),
+    ] = Missing.REFUSE,
     narrative: Annotated[
         bool | None,
         typer.Option(
@@ -165,7 +176,7 @@ def score(
     )
     rate = read_price(price)
     check_files(manifest, unscored)
-    read = read_reports(pairs, candidates, references, narrative)
+    read = read_reports(pairs, candidates, references, missing=missing, narrative=narrative)
     check_folder(out)
     loaded = who.load(out / "cache")
     accounts = {"judging": loaded.account}
@@ -182,7 +193,8 @@ def score(
         seed=seed,
         splitter=split,
     )
-    say(console, f"records read: {read.read}, skipped: {read.skipped}, pairs: {len(read)}")
+    empty = f", of these {len(read.emptied)} with an empty candidate" if read.emptied else ""
+    say(console, f"records read: {read.read}, skipped: {read.skipped}, pairs: {len(read)}{empty}")
     files = [str(path) for path in (pairs, candidates, references) if path is not None]
     if replaced := _replaced(out, loaded.describe(), metric.options, files):
         say(console, f"{out} holds figures {replaced}; they are replaced when this run is done", style="yellow")
@@ -190,15 +202,16 @@ def score(
         result = metric.score(read)
     record = {
         **_versions(),
-        "options": {"narrative": narrative, "engine": engine.value},
+        "options": {"missing": missing.value, "narrative": narrative, "engine": engine.value},
         "input": {
             "files": files,
             "read": read.read,
             "skipped": read.skipped,
+            "empty_candidates": len(read.emptied),
         },
         **_spent(result),
         "seconds": round(time.monotonic() - started, 3),
-        "page": page_record(out, manifest or references, note or [], unscored),
+        "page": page_record(out, manifest or _with_images(references), note or [], unscored),
     }
     write_results(result, out, record)
     show_result(console, result, f"RadFact, judge {loaded.name}, {compat.value} mode", rate)
@@ -206,6 +219,11 @@ def score(
     console.print(f"Read the studies in {page}", highlight=False, markup=False, soft_wrap=True)
     if result.counts["left_out"]:
         raise typer.Exit(ExitCode.SAMPLES_LEFT_OUT)
+
+
+def _with_images(references: Path | None) -> Path | None:
+    """The references as manifest of the page; a COCO file is none."""
+    return references if references is not None and references.suffix.lower() == ".jsonl" else None
 
 
 def _replaced(folder: Path, judge: Mapping[str, Any], options: Mapping[str, Any], files: Sequence[str]) -> str:

@@ -60,10 +60,12 @@
     return Object.keys(SHORT).find((name) => SHORT[name] === part) ?? "";
   }
 
-  function boxesOf(study) {
+  /** Regions on the frontal, or those on the prior frontal. */
+  function boxesOf(study, kind = "frontal") {
     return ["candidate", "reference"].flatMap((side) =>
       (study[side] ?? []).flatMap((sentence, index) => {
-        const regions = [...(sentence.boxes ?? []), ...(sentence.masks ?? []).map((mask) => ({ mask }))];
+        const masks = (sentence.masks ?? []).map((mask) => ({ mask }));
+        const regions = kind === "frontal" ? [...(sentence.boxes ?? []), ...masks] : sentence.prior_boxes ?? [];
         return regions.map((region) => ({ ...region, side, id: `${side}-${index}`, label: LETTER[side] + (index + 1) }));
       }));
   }
@@ -99,7 +101,8 @@
     const picture = element("img", { alt: "", loading: "lazy", src: image.src });
     const button = element("button", { type: "button", class: "thumb", "aria-label": `${name}: show larger` },
       picture, element("span", { text: name }));
-    button.addEventListener("click", () => openLarge(`${study.sample_id} · ${name}`, describedImage(study, kind), []));
+    button.addEventListener("click", () => openLarge(`${study.sample_id} · ${name}`, describedImage(study, kind),
+      kind === "prior_frontal" ? boxesOf(study, kind) : []));
     return button;
   }
 

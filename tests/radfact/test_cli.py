@@ -123,6 +123,7 @@ def test_a_run_records_what_its_numbers_depend_on(run: Run, pairs: str, tmp_path
     record = read_json(tmp_path / "done" / "run.json")
     assert record["judge"] == {"name": "verbatim"}
     assert record["options"] == {
+        "missing": "refuse",
         "engine": "local",
         "compat": "exact",
         "threshold": 0.5,
@@ -132,7 +133,7 @@ def test_a_run_records_what_its_numbers_depend_on(run: Run, pairs: str, tmp_path
         "seed": 7,
     }
     assert (record["calls"], record["failures"]) == (3, 1)
-    assert record["input"] == {"files": ["pairs.json"], "read": 1, "skipped": 0}
+    assert record["input"] == {"files": ["pairs.json"], "read": 1, "skipped": 0, "empty_candidates": 0}
     assert {"python", "maira-radfact", "numpy"} <= set(record["versions"])
 
 
@@ -142,6 +143,26 @@ def test_drafts_are_scored_against_a_manifest(run: Run, tmp_path: Path) -> None:
     code, _, _ = run("score", "--candidates", "drafts.jsonl", "--references", "manifest.jsonl", "--judge", "verbatim")
     assert code == 0
     assert read_json(tmp_path / "results" / "scores.json")["figures"]["logical_f1"]["point"] == 1.0
+
+
+@pytest.mark.parametrize(
+    ("missing", "code", "said"),
+    [
+        ("refuse", 2, "--missing leave-out"),
+        ("leave-out", 3, "left out: b: no candidate report"),
+        ("empty", 0, "pairs: 2, of these 1 with an empty candidate"),
+    ],
+)
+def test_a_reference_without_a_draft_is_never_passed_over(
+    run: Run, tmp_path: Path, missing: str, code: int, said: str
+) -> None:
+    (tmp_path / "drafts.jsonl").write_text('{"sample_id": "a", "report": [{"text": "Clear."}]}\n')
+    rows = [{"sample_id": name, "grounded_findings": [{"text": "Clear."}]} for name in "ab"]
+    write_manifest(tmp_path / "manifest.jsonl", *rows)
+    files = ["--candidates", "drafts.jsonl", "--references", "manifest.jsonl"]
+    found, out, err = run("score", *files, "--judge", "verbatim", "--missing", missing)
+    assert found == code
+    assert said in out + err
 
 
 def test_the_judge_may_be_named_by_the_environment(run: Run, pairs: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -473,6 +494,17 @@ def test_scores_are_exported_in_the_published_layout(run: Run, pairs: str, tmp_p
     run("score", pairs, "--judge", "verbatim", "--out", "done")
     assert run("export", "done", "--out", "flat.json")[0] == 0
     assert "logical_precision/p2.5th" in read_json(tmp_path / "flat.json")
+
+
+def test_coco_files_are_scored_and_are_no_manifest_of_the_page(run: Run, tmp_path: Path) -> None:
+    coco = {
+        "images": [{"id": 1, "file_name": "a.png", "width": 10, "height": 10}],
+        "categories": [{"id": 3, "name": "nodule"}],
+        "annotations": [{"id": 1, "image_id": 1, "category_id": 3, "bbox": [0, 0, 5, 5]}],
+    }
+    (tmp_path / "coco.json").write_text(json.dumps(coco))
+    assert run("score", "--candidates", "coco.json", "--references", "coco.json", "--judge", "verbatim")[0] == 0
+    assert read_json(tmp_path / "results" / "scores.json")["figures"]["spatial_f1"]["point"] == 1.0
 
 
 def test_ctrl_c_ends_a_run_with_one_line_and_the_same_command_finishes_it(

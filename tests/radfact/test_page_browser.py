@@ -222,6 +222,21 @@ def many_page(browser: Browser, many: Path) -> Iterator[Page]:
     context.close()
 
 
+def test_prior_boxes_are_drawn_on_the_prior_image(browser: Browser, tmp_path: Path) -> None:
+    write_image(tmp_path / "prior.png", 100, 100)
+    manifest = write_manifest(tmp_path / "manifest.jsonl", {"sample_id": "a", "prior_frontal": "prior.png"})
+    write_json(tmp_path / "scores.json", {"figures": {}, "judge": "tester"})
+    write_jsonl(tmp_path / "samples.jsonl", [{"sample_id": "a"}])
+    corner = {"x_min": 0, "y_min": 0, "x_max": 0.5, "y_max": 0.5}
+    write_jsonl(tmp_path / "sentences.jsonl", [sentence("a", "reference", 0, "Unchanged.", prior_boxes=[corner])])
+    page = browser.new_page()
+    page.goto(write_page(tmp_path, manifest=manifest).as_uri())
+    page.get_by_role("button", name="Prior frontal: show larger").click()
+    assert page.locator("dialog .box-viewer-label").all_text_contents() == ["R1"]
+    assert drawn(page, "a") == []
+    page.close()
+
+
 @pytest.mark.parametrize("side", ["candidate", "reference"])
 def test_a_mask_is_drawn_where_its_pixels_are(many_page: Page, side: str) -> None:
     mask = card(many_page, "s03").locator(f".box-viewer-box.mask.{side}")
