@@ -45,7 +45,7 @@ $(VENV)/vllm/installed: $(VENV)/installed $(SERVERS)/vllm-requirements.txt $(SER
 	$(BIN)/uv venv --quiet --clear --python $(BIN)/python $(VENV)/vllm
 	wheels="$$($(BIN)/python -m pip config get global.find-links 2>/dev/null || true)"; \
 	$(BIN)/uv pip install --quiet --python $(VENV)/vllm/bin/python --compile-bytecode $${wheels:+--find-links "$$wheels"} \
-		--override $(SERVERS)/vllm-overrides.txt --requirements $(SERVERS)/vllm-requirements.txt --editable . \
+		--override $(SERVERS)/vllm-overrides.txt --requirements $(SERVERS)/vllm-requirements.txt --editable ".[ray]" \
 		&& touch $@ || test -z "$$CI"
 
 # The same chat model as a folder that vLLM and transformers read.

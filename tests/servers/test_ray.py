@@ -1,0 +1,155 @@
+"""The same judge on a Ray cluster of two workers on this machine: equal verdicts, stores that become one."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from conftest import FEW_SHOTS, MODEL_FOLDER, PAIRS, VLLM_ENGINE, VLLM_ENVIRONMENT, Server, radfact
+
+from radfact.cluster import Spread
+from radfact.entailment import Question, load_judge
+from radfact.entailment.check import load_labelled
+from radfact.entailment.ray import ray_judge
+from radfact.errors import ExitCode, InputError, RunFailed
+from radfact.llm import AnswerCache, StoredAnswer
+
+pytest.importorskip("ray", reason='Ray is not installed: pip install "ray[data]"')
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[None]:
+    """A cluster of two CPUs on the loopback address, ended with the module."""
+    import ray
+
+    with pytest.MonkeyPatch.context() as environment:
+        environment.setenv("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")
+        environment.setenv("RAY_USAGE_STATS_ENABLED", "0")
+        # The workers import the judge that this module makes.
+        environment.setenv("PYTHONPATH", str(Path(__file__).parent))
+        ray.init(
+            address="local",
+            num_cpus=2,
+            include_dashboard=False,
+            object_store_memory=200 * 1024**2,
+            log_to_driver=False,
+            _node_ip_address="127.0.0.1",
+        )
+    yield
+    ray.shutdown()
+
+
+def _labelled_questions() -> list[Question]:
+    return [one.question for one in load_labelled(None)]
+
+
+def _premises(question: Question) -> tuple[str, ...]:
+    return question.premises
+
+
+@pytest.mark.usefixtures("cluster")
+def test_two_workers_give_the_verdicts_of_one_process() -> None:
+    questions = _labelled_questions()
+    spread = ray_judge("offline", workers=2)
+    assert spread.judge(questions) == load_judge("offline").judge(questions)
+    assert spread.account()["done"] == spread.account()["planned"] == len(questions)
+    assert spread.describe() == load_judge("offline").describe()
+
+
+@pytest.mark.usefixtures("cluster")
+def test_questions_with_the_same_premises_stay_together() -> None:
+    questions = [Question((f"Report {number}.",), f"Sentence {index}.") for number in range(40) for index in range(5)]
+    spread = Spread(_PortionJudge, "judge", "portions", {}, workers=2)
+    answers = spread.run(questions, _premises)
+    portion_of: dict[tuple[str, ...], set[Question]] = {}
+    for question, portion in zip(questions, answers, strict=True):
+        portion_of.setdefault(question.premises, set()).add(portion)
+    assert all(len(portions) == 1 for portions in portion_of.values())
+    assert len(set(answers)) > 2
+
+
+class _PortionJudge:
+    """Says of every question which one was the first of its portion."""
+
+    def __init__(self, name: str, *, cache: Path | None) -> None:
+        del name, cache
+
+    def judge(self, questions: list[Question]) -> list[Question]:
+        return [questions[0]] * len(questions)
+
+    def account(self) -> dict[str, int]:
+        return {}
+
+
+@pytest.mark.usefixtures("cluster")
+def test_the_stores_of_workers_become_one(llama_cpp: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("radfact.cluster.SMALLEST", 1)
+    # A judge behind an address is refused by ray_judge; here it stands for any that keeps its answers.
+    options = {
+        "base_url": llama_cpp.base_url,
+        "judge_args": {"max_tokens": "100"},
+        "few_shots": FEW_SHOTS,
+        "answer_format": "schema",
+    }
+    questions = [Question((f"Finding {number} is present.",), "No finding.") for number in range(6)]
+    first = Spread(load_judge, "judge", llama_cpp.judge, options, tmp_path, workers=2)
+    answers = first.run(questions, _premises)
+    assert not list((tmp_path / "workers").iterdir())
+    local = load_judge(llama_cpp.judge, **options, cache=tmp_path)
+    assert local.judge(questions) == answers
+    assert local.account()["calls"] == 0
+    again = Spread(load_judge, "judge", llama_cpp.judge, options, tmp_path, workers=2)
+    assert again.run(questions, _premises) == answers
+    assert (again.account()["calls"], again.account()["cached"]) == (0, len(questions))
+
+
+@pytest.mark.usefixtures("cluster")
+def test_what_a_killed_run_left_is_taken_over(tmp_path: Path) -> None:
+    left = AnswerCache(tmp_path / "workers" / "of-a-killed-run")
+    left.put([("key", StoredAnswer("text", 1, 2))])
+    left.close()
+    Spread(_PortionJudge, "judge", "portions", {}, tmp_path, workers=2).run([Question((), "A.")], _premises)
+    main = AnswerCache(tmp_path)
+    assert main.get("key") == StoredAnswer("text", 1, 2)
+    main.close()
+    assert not list((tmp_path / "workers").iterdir())
+
+
+@pytest.mark.usefixtures("cluster")
+def test_what_stops_a_worker_stops_the_run_with_one_line(tmp_path: Path) -> None:
+    options = {"base_url": "http://127.0.0.1:9/v1", "few_shots": FEW_SHOTS}
+    spread = Spread(load_judge, "judge", "openai:absent", options, tmp_path, workers=2)
+    with pytest.raises(RunFailed, match="the server cannot be reached"):
+        spread.run(_labelled_questions(), _premises)
+
+
+def test_a_judge_that_answers_elsewhere_is_refused() -> None:
+    with pytest.raises(InputError, match="what runs in process"):
+        ray_judge("openai:model", base_url="http://127.0.0.1:9/v1")
+
+
+def test_the_command_ends_the_cluster_that_it_started(tmp_path: Path) -> None:
+    local, spread = tmp_path / "local", tmp_path / "spread"
+    assert radfact("score", PAIRS, "--judge", "offline", "--out", local).returncode == ExitCode.DONE
+    ray = ("--engine", "ray", "--workers", "2")
+    done = radfact("score", PAIRS, "--judge", "offline", *ray, "--out", spread)
+    assert done.returncode == ExitCode.DONE, done.stderr
+    for name in ("scores.json", "samples.jsonl", "sentences.jsonl"):
+        assert (local / name).read_text() == (spread / name).read_text()
+
+
+def test_vllm_on_two_workers_judges_as_in_one_process(vllm_python: Path, tmp_path: Path) -> None:
+    command = (str(vllm_python.with_name("radfact")),)
+    engine = [word for name, value in VLLM_ENGINE.items() for word in ("--judge-arg", f"{name}={value}")]
+    arguments = ["score", PAIRS, "--judge", f"vllm:{MODEL_FOLDER}", *engine, "--judge-arg", "max_tokens=200"]
+    arguments += ["--few-shots", FEW_SHOTS, "--format", "schema", "--out"]
+    one, two = tmp_path / "one", tmp_path / "two"
+    ray = ("--engine", "ray", "--workers", "2")
+    done = radfact(*arguments, two, *ray, command=command, environment=VLLM_ENVIRONMENT)
+    assert done.returncode == ExitCode.DONE, done.stderr
+    assert radfact(*arguments, one, command=command, environment=VLLM_ENVIRONMENT).returncode == ExitCode.DONE
+    assert (one / "sentences.jsonl").read_text() == (two / "sentences.jsonl").read_text()
+    runs = [json.loads((out / "run.json").read_text()) for out in (one, two)]
+    assert runs[0]["calls"] == runs[1]["calls"]
