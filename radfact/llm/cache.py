@@ -21,6 +21,7 @@ _TABLE = (
     " tokens_out INTEGER NOT NULL, cut INTEGER NOT NULL)"
 )
 _WAIT_FOR_OTHERS = 30.0
+_ROWS = 1000  # five values each: SQLite takes 32,766 in one statement
 
 
 def answer_key(
@@ -75,7 +76,8 @@ class AnswerCache:
 
     def _connect(self) -> sqlite3.Connection:
         # Opened here, used by the event loop's thread and by the one that commits.
-        return sqlite3.connect(self.path, check_same_thread=False, timeout=_WAIT_FOR_OTHERS)
+        # Without the module's own transactions: a statement is begun and committed in one go.
+        return sqlite3.connect(self.path, check_same_thread=False, timeout=_WAIT_FOR_OTHERS, isolation_level=None)
 
     def _layout(self) -> int:
         """Prepare the file for durable writing; the layout that it has."""
@@ -96,15 +98,18 @@ class AnswerCache:
         return None if row is None else StoredAnswer(row[0], row[1], row[2], bool(row[3]))
 
     def put(self, answers: Iterable[tuple[str, StoredAnswer]]) -> None:
-        """Store answers by key in one commit; they are on disk when this returns.
+        """Store answers by key, up to a thousand in one commit; they are on disk when this returns.
 
         Raises:
             RunFailed: they cannot be written, for example because the disk is full.
         """
         rows = [(key, one.text, one.tokens_in, one.tokens_out, one.cut) for key, one in answers]
         try:
-            with self._writer:
-                self._writer.executemany("INSERT OR IGNORE INTO answers VALUES (?, ?, ?, ?, ?)", rows)
+            for start in range(0, len(rows), _ROWS):
+                some = rows[start : start + _ROWS]
+                # One statement, and so one hand-over of the interpreter, which a busy event loop is slow to give back.
+                places = ",".join(["(?,?,?,?,?)"] * len(some))
+                self._writer.execute(f"INSERT OR IGNORE INTO answers VALUES {places}", [v for row in some for v in row])
         except sqlite3.Error as error:
             raise RunFailed(f"{self.path}: answers cannot be kept ({error}); those kept so far are safe") from None
 
