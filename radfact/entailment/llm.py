@@ -129,10 +129,11 @@ class LLMJudge:
             for start in range(0, len(hypotheses), REPORT_MOST)
         ]
         verdicts = self._settle(together)
+        incomplete = [call for call in together if 1 < len(call.hypotheses) > len(call.found)]
+        self._counts["asked_again"] += len(incomplete)
         alone = [
             _ReportCall(call.premises, [hypothesis])
-            for call in together
-            if len(call.hypotheses) > 1
+            for call in incomplete
             for index, hypothesis in enumerate(call.hypotheses)
             if index not in call.found
         ]
@@ -176,8 +177,13 @@ class LLMJudge:
         }
 
     def account(self) -> dict[str, int]:
-        """The client's ledger, and the quotations that matched no premise."""
-        return {**self.client.ledger.as_dict(), "evidence_dropped": self._counts["evidence_dropped"]}
+        """The client's ledger, `evidence_dropped` quotations, and `asked_again` reports.
+
+        A report that was asked again, hypothesis by hypothesis, is no failure; what stayed open even so is.
+        """
+        counts = self.client.ledger.as_dict()
+        counts["failures"] -= self._counts["asked_again"]
+        return counts | {name: self._counts[name] for name in ("evidence_dropped", "asked_again")}
 
     def close(self) -> None:
         """Give back connections and the answers' file."""

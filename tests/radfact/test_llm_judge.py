@@ -327,14 +327,18 @@ def test_what_stays_open_after_repairs_is_asked_on_its_own(serve: Any) -> None:
         return answered(body, {1, 2} if len(asked) > 1 else {1})
 
     server = serve(reply)
-    assert by_report(server).judge(QUESTIONS) == [YES] * 3
+    judge = by_report(server)
+    assert judge.judge(QUESTIONS) == [YES] * 3
+    assert (judge.account()["asked_again"], judge.account()["failures"]) == (1, 0)
     assert yaml.safe_load(last(server.requests[-1]))["hypotheses"] == {1: HYPOTHESES[2]}
 
 
 def test_only_the_hypotheses_without_an_answer_fail(serve: Any) -> None:
     server = serve(lambda body, _: answered(body, {2}))
-    answers = by_report(server).judge(QUESTIONS)
+    judge = by_report(server)
+    answers = judge.judge(QUESTIONS)
     assert [isinstance(one, Failure) for one in answers] == [True, False, True]
+    assert judge.account()["failures"] == 2
 
 
 def test_a_long_report_is_several_calls(serve: Any) -> None:
