@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated
 
 import typer
 from rich.console import Console
@@ -16,12 +15,9 @@ from radfact.cli.inputs import Missing, check_files, check_folder, has_narrative
 from radfact.cli.live import LiveDisplay
 from radfact.cli.options import FIGURES, INPUT, JUDGE, OUTPUT, JudgeOptions
 from radfact.cli.price import read_price
+from radfact.cli.record import differences, read_in_words, run_record
 from radfact.cli.tables import say, show_result
-from radfact.errors import ExitCode, InputError
-
-if TYPE_CHECKING:
-    from radfact.score import Result
-
+from radfact.errors import ExitCode
 
 # Rich keeps line ends as they are, so a paragraph is one line here.
 MANUAL = "\n".join(
@@ -193,23 +189,16 @@ def score(
         seed=seed,
         splitter=split,
     )
-    empty = f", of these {len(read.emptied)} with an empty candidate" if read.emptied else ""
-    say(console, f"records read: {read.read}, skipped: {read.skipped}, pairs: {len(read)}{empty}")
-    files = [str(path) for path in (pairs, candidates, references) if path is not None]
-    if replaced := _replaced(out, loaded.describe(), metric.options, files):
+    files = [path for path in (pairs, candidates, references) if path is not None]
+    chosen = {"missing": missing.value, "narrative": narrative, **metric.options}
+    say(console, read_in_words(read))
+    if replaced := differences(out, files, {"judge": loaded, "splitter": split}, chosen):
         say(console, f"{out} holds figures {replaced}; they are replaced when this run is done", style="yellow")
     with LiveDisplay(Console(stderr=True), accounts, rate):
         result = metric.score(read)
     record = {
-        **_versions(),
-        "options": {"missing": missing.value, "narrative": narrative, "engine": engine.value},
-        "input": {
-            "files": files,
-            "read": read.read,
-            "skipped": read.skipped,
-            "empty_candidates": len(read.emptied),
-        },
-        **_spent(result),
+        **run_record(files, read, result),
+        "options": {**chosen, "engine": engine.value},
         "seconds": round(time.monotonic() - started, 3),
         "page": page_record(out, manifest or _with_images(references), note or [], unscored),
     }
@@ -224,44 +213,3 @@ def score(
 def _with_images(references: Path | None) -> Path | None:
     """The references as manifest of the page; a COCO file is none."""
     return references if references is not None and references.suffix.lower() == ".jsonl" else None
-
-
-def _replaced(folder: Path, judge: Mapping[str, Any], options: Mapping[str, Any], files: Sequence[str]) -> str:
-    """In what the finished run in a folder differs from this one, in words; empty where it does not, or is none."""
-    from radfact.jsonl import read_json
-
-    try:
-        run = read_json(folder / "run.json") if (folder / "scores.json").exists() else {}
-        past, chosen = dict(run.get("judge") or {}), dict(run.get("options") or {})
-        scored = list(map(str, dict(run.get("input") or {}).get("files") or files))
-    except (InputError, AttributeError, TypeError, ValueError):
-        return "that cannot be read"
-    if not run:
-        return ""
-    if scored != list(files):
-        return f"of other files ({', '.join(scored)})"
-    if past.get("name") != judge.get("name"):
-        return f"of the judge {past.get('name')}"
-    if past != dict(judge):
-        return "of the same judge with other settings"
-    differing = [f"{name} {chosen[name]}" for name, value in options.items() if chosen.get(name, value) != value]
-    return f"with {', '.join(differing)}" if differing else ""
-
-
-def _versions() -> dict[str, Any]:
-    import platform
-    from importlib.metadata import version
-
-    versions = {name: version(name) for name in ("maira-radfact", "numpy", "pydantic")}
-    return {"versions": {"python": platform.python_version(), **versions}}
-
-
-def _spent(result: Result) -> dict[str, Any]:
-    """What the answers cost: of judge and splitter together, and of each."""
-    parts = {
-        who: {name: count for name, count in account.items() if name not in ("planned", "done")}
-        for who, account in result.account.items()
-    }
-    names = dict.fromkeys(name for account in parts.values() for name in account)
-    totals = {name: sum(account.get(name, 0) for account in parts.values()) for name in names}
-    return {**totals, "account": parts}

@@ -422,6 +422,7 @@ def test_a_price_is_two_numbers(run: Run, pairs: str, price: str) -> None:
         (["--judge", "humble"], "of the judge verbatim"),
         (["--judge", "verbatim", "--compat", "exact"], "with compat paper"),
         (["--judge", "verbatim", "--seed", "7"], "with seed 42"),
+        (["--judge", "verbatim", "--narrative"], "without a splitter"),
     ],
 )
 def test_figures_of_another_run_are_replaced_and_it_is_said(
