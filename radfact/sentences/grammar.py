@@ -151,8 +151,15 @@ def _attachments(c: Clause) -> Iterator[list[str]]:
             rest = re.sub(r"^(?:any|no|an?)\s+", "", rest, flags=re.IGNORECASE)
             if c.facts.named(rest) or _EVIDENCE.match(rest.lower() + " "):
                 yield [left, f"no {rest}"]
-        elif _finding_follows(c, i + 1) and c.facts.named(left):
+        elif _finding_follows(c, i + 1) and (c.facts.named(left) or _is_structure_in_state(c, end)):
             yield [left, c.span(i + 1, len(c.words))]
+
+
+def _is_structure_in_state(c: Clause, end: int) -> bool:
+    """Whether "stable mediastinal contours" ends before `end`: a state, or its change, of a structure."""
+    phrase = c.phrase(c.start, end)
+    says = any(word in w.STATES or c.facts.is_change(word) for word in phrase)
+    return says and any(c.facts.is_structure(word) for word in phrase)
 
 
 def _finding_follows(c: Clause, i: int) -> bool:

@@ -21,7 +21,7 @@ def lists(c: Clause) -> Iterator[list[str]]:
 
 
 def _joined_afterwards(c: Clause) -> list[str] | None:
-    """ "A has increased, along with B": B takes the predicate of A."""
+    """B takes the predicate of A in "A has increased, along with B"."""
     verb = c.verbs[0] if c.verbs else None
     if verb is None or verb == c.start or c.lower(verb - 1) in w.OBSERVED | {"there"} or c.is_transitive(verb):
         return None
@@ -35,6 +35,7 @@ def _joined_afterwards(c: Clause) -> list[str] | None:
 
 
 def _find(c: Clause) -> _List | None:
+    """The list of a clause: what is absent, what there is or is shown, or the subjects of its verb."""
     verb = c.verbs[0] if c.verbs else None
     first = c.lower(c.start)
     end = len(c.words)

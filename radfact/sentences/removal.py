@@ -13,13 +13,16 @@ _REMARK_HEADING = re.compile(
     r"|procedure|notifications?|views?)\s*:",
     re.IGNORECASE,
 )
+_CATEGORY = re.compile(r"/|\b(?:changes|devices|lines|tubes|catheters|structures)\b", re.IGNORECASE)
+"""A heading with one of these states no finding, whatever it names."""
 _CONNECTIVE = re.compile(
     r"^(?:(?:however|in addition|additionally|furthermore|moreover|also|and|but|specifically|incidentally)\b,?\s+(?=\w)"
     r"|(?:due to|given|because of|owing to|allowing for|accounting for) [^,]*,\s+)+",
     re.IGNORECASE,
 )
 _RECOMMENDATION = re.compile(
-    r"\brecommend|\bsuggest(?:ed|s)? (?:a |an |repeat |follow|further|ct\b|clinical|correlat)|\badvis(?:e|ed|able)\b"
+    r"\brecommend|\badvis(?:e|ed|able)\b"
+    r"|\bsuggest(?:ed)? (?:an? )?(?:repeat|follow|further|lateral|ct\b|chest ct|clinical|correlat)"
     r"|\bshould be (?:obtained|considered|performed|repeated)"
     r"|\b(?:may|might|would) be (?:necessary|helpful|useful|of value)"
     r"|\bfollow[- ]?up (?:is|ct|chest|imaging|radiograph|film|study|exam)"
@@ -61,7 +64,7 @@ _INTERPRETATION = re.compile(
     r"(?:suggestive of|(?:consistent|compatible|concordant) with|(?:concerning|suspicious|worrisome) for)"
     r"| (?:be )?(?:due to|secondary to|related to|attributable to|attributed to|caused by)| in keeping with"
     r"|(?<=may) indicate|(?<=might) indicate|(?<=could) indicate|(?<=likely) indicat(?:es?|ing)"
-    r"|(?<=likely)|(?<=possibly)|(?<=probably)|(?<=presumably)|(?<=perhaps))"
+    r"|(?<=,) (?:probable|possible|presumed)|(?<=likely)|(?<=possibly)|(?<=probably)|(?<=presumably)|(?<=perhaps))"
     r"\b(?! (?:located|in|at|within|on|stable|unchanged|chronic|a small|small)\b)"
     r"[^.;]*?(?=[.;]|,? but |,? although |, and (?:there|no|the) |,? with(?:out)? no |,? without |, no |$)",
     re.IGNORECASE,
@@ -93,8 +96,7 @@ def without_heading(sentence: str, facts: Facts) -> str:
     words = {word.lower for word in w.words_of(match[0])}
     if words & (w.FINITE | w.NEGATIONS | w.PREPOSITIONS | w.DETERMINERS):
         return sentence
-    category = "/" in match[0] or "and" in words  # Not a finding, whatever it names.
-    named = bool(facts.named(rest)) and (category or facts.kept_by([rest], sentence))
+    named = bool(facts.named(rest)) and (_CATEGORY.search(match[0]) is not None or facts.kept_by([rest], sentence))
     return rest if named or any(word.lower in w.FINITE for word in w.words_of(rest)[1:]) else sentence
 
 
@@ -102,8 +104,9 @@ def without_interpretation(sentence: str, facts: Facts) -> str:
     """Cut "..., which may represent pneumonia" where a finding was described before it, and none is lost by it."""
     for match in _INTERPRETATION.finditer(sentence):
         before, cut = sentence[: match.start()], match[0]
-        unspecific = re.search(r"\b(?:likely|possibly|probably|presumably|perhaps)\b", cut) is not None
-        if not facts.named(before) or (unspecific and not facts.named(cut) and not _DIAGNOSIS.search(cut)):
+        unspecific = re.search(r"\b(?:likely|possibl[ey]|probabl[ey]|presum(?:ed|ably)|perhaps)\b", cut) is not None
+        described = facts.named(before) or (len(before.split()) > 3 and not _ANAPHORA.match(before))
+        if not described or (unspecific and not facts.named(cut) and not _DIAGNOSIS.search(cut)):
             continue
         kept = (before + sentence[match.end() :]).strip(" ,;")
         if facts.stated(kept) >= facts.stated(sentence) and kept.split()[-1].lower() not in w.PREPOSITIONS | w.FINITE:
@@ -139,7 +142,8 @@ def is_no_finding(sentence: str, facts: Facts) -> bool:
     if all(fact.possible for fact in found):
         if found and _ANAPHORA.match(sentence):
             return True
-        if _DIAGNOSIS.search(sentence) and _UNSURE.search(sentence) and all(_is_diagnosis(f.concept) for f in found):
+        only = all(_is_diagnosis(fact.concept) for fact in found) if found else len(sentence.split()) < 7
+        if only and _DIAGNOSIS.search(sentence) and _UNSURE.search(sentence):
             return True
     # Low volumes are a remark on technique (paper 004, listing 1).
     if found:
@@ -153,7 +157,7 @@ def is_no_finding(sentence: str, facts: Facts) -> bool:
         for word in words
     ):
         return not any(facts.is_change(word.lower) for word in words)  # A heading, such as "Chest."
-    if _LINK.match(sentence) is not None:
+    if _LINK.match(sentence) is not None and any(word.lower in w.FINITE for word in words[1:3]):
         return True
     if any(facts.is_change(word.lower) or word.lower == "change" for word in words):
         return False
