@@ -72,7 +72,9 @@ class SentenceReader(UnitFinder):
         if anchored or m in self.consumed:
             own_change = self._compared or (m > 0 and self.items[m - 1].words[0] in ("has", "have", "had"))
             for unit in self.units:
-                if unit.with_state and (m == unit.anchor or (m == unit.state and own_change)):
+                if m == unit.state == unit.anchor or unit.with_state and (
+                    m == unit.anchor or (m == unit.state and own_change)
+                ):
                     unit.modifiers.append(m)
             return
         if self._grades_change(m):
@@ -199,13 +201,14 @@ class SentenceReader(UnitFinder):
             return None  # a structure that is merely named
         concept = unit.concept
         node = self.ontology.findings.get(concept)
-        for detail in details & set(node.when if node is not None else ()):
-            assert node is not None
-            concept = node.when[detail]
-            details.discard(detail)
+        for said, special in node.when.items() if node is not None else ():
+            if said in details or said in change:
+                concept = special
+                details.discard(said)
         # Acute is said of every infiltrate and effusion; only for bones is it a claim of its own.
         if not self.ontology.is_a(concept, "osseous_abnormality") or concept.startswith("acute_"):
             details.discard("acute")
+        details |= {name for name, parts in self.ontology.derived.items() if parts <= details}
         node = self.ontology.findings.get(concept)
         details -= node.implied if node is not None else frozenset()
         present = unit.present and "resolved" not in change

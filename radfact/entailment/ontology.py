@@ -148,6 +148,7 @@ class Ontology:
     levels: Mapping[str, frozenset[int]]
     entails: Mapping[str, frozenset[str]]
     homes: Mapping[str, frozenset[str]]
+    derived: Mapping[str, frozenset[str]]
 
     def is_a(self, special: str, general: str) -> bool:
         """Whether every `special` is also a `general`."""
@@ -368,6 +369,12 @@ def load_ontology(path: Path | str = DEFAULT_PATH) -> Ontology:
         levels={name: frozenset(node["levels"]) for name, node in data["severity"].items()},
         entails=build.closure(graph, "change"),
         homes=_homes(structures),
+        derived={
+            name: frozenset(node["from"])
+            for part in ("descriptors", "positions")
+            for name, node in data[part].items()
+            if "from" in node
+        },
     )
 
 

@@ -38,6 +38,7 @@ class UnitFinder:
         self.ontology = ontology
         self.items: list[Item] = read_items(text, ontology)
         self.consumed: set[int] = set()
+        self.advises = any("advice" in item.kinds for item in self.items)
         self.units: list[Unit] = []
         self._find()
         self.units.sort(key=lambda unit: unit.anchor)
@@ -61,7 +62,7 @@ class UnitFinder:
                 self._add_finding(i, pending)
                 pending, subject = [], []
             elif item.has("absence"):
-                self.units.append(Unit(item.kinds["absence"], i, False))
+                self.units.append(Unit(item.kinds["absence"], i, False, state=i))
             elif item.has("structure") and not self._is_adjective(i) and not self._is_location(i):
                 pending.append(i)
         if not self.units:
@@ -115,14 +116,19 @@ class UnitFinder:
             and unit.anchor > i
             and not any(self.items[j].ends_clause for j in range(i + 1, unit.anchor))
         }
-        otherwise = any(True for _ in self._kind("otherwise"))
+        if any(True for _ in self._kind("otherwise")):
+            excepted |= {unit.concept for unit in self.units if unit.present} or {"*"}
         for unit in self.units:
             if unit.with_state and not unit.present:
-                unit.exceptions = frozenset(excepted) | (frozenset("*") if otherwise else frozenset())
+                unit.exceptions = frozenset(excepted)
 
     def _is_adjective(self, i: int) -> bool:
-        """Whether a structure only names another more closely: "MEDIASTINAL lymph nodes"."""
-        return i + 1 < len(self.items) and self.items[i + 1].has("structure") and not self.items[i + 1].has("finding")
+        """Whether a structure only names another more closely: "MEDIASTINAL lymph nodes", "BASE of the left lung"."""
+        j = i + 1
+        if j < len(self.items) and self.items[j].words == ("of",):
+            while j + 1 < len(self.items) and (self.items[j].words[0] in ("of", "the") or self.items[j].has("side")):
+                j += 1
+        return j < len(self.items) and self.items[j].has("structure") and not self.items[j].has("finding")
 
     def _is_location(self, i: int) -> bool:
         """Whether the structure only says where: "opacity in the left lung"."""
@@ -231,6 +237,8 @@ class UnitFinder:
     def _denies(self, i: int) -> bool:
         """Whether what follows is absent: "without", "clear of"."""
         item = self.items[i]
+        if self.advises and item.has("removal"):
+            return False
         following = self.items[i + 1].words[0] if i + 1 < len(self.items) else ""
         return item.has("negation", "not") or (item.has("clear") and following in ("of", "from"))
 
@@ -263,8 +271,8 @@ class UnitFinder:
             item = self.items[j]
             if item.ends_clause or item.has("part"):
                 return False
-            if item.has("negation_after"):
-                return True
+            if item.has("negation_after") and not (self.advises and item.has("removal")):
+                return True  # that it should be removed says that it is there
         return False
 
     def _doubt(self, first: int, last: int) -> int:
