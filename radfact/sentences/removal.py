@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 
+from radfact.entailment.facts import Fact
 from radfact.sentences import words as w
 from radfact.sentences.clause import Facts
 
@@ -139,32 +141,44 @@ def is_no_finding(sentence: str, facts: Facts) -> bool:
     found = facts.of(sentence)
     if _RECOMMENDATION.search(sentence) and all(fact.possible or fact.present for fact in found):
         return True
-    if all(fact.possible for fact in found):
-        if found and _ANAPHORA.match(sentence):
-            return True
-        only = all(_is_diagnosis(fact.concept) for fact in found) if found else len(sentence.split()) < 7
-        if only and _DIAGNOSIS.search(sentence) and _UNSURE.search(sentence):
-            return True
-    # Low volumes are a remark on technique (paper 004, listing 1).
-    if found:
+    if _is_speculation(sentence, found):
+        return True
+    if found:  # Low volumes are a remark on technique (paper 004, listing 1).
         only_volumes = all(fact.concept == "low_lung_volumes" and fact.present for fact in found)
         return only_volumes and not re.search(r"\b(?:but|although|though|clear)\b", sentence)
-    words = w.words_of(sentence)
-    if len(words) <= 4 and all(
-        facts.is_structure(word.lower)
-        or facts.is_modifier(word.lower)
-        or word.lower in w.CONJUNCTIONS | {"chest", "the"}
-        for word in words
-    ):
-        return not any(facts.is_change(word.lower) for word in words)  # A heading, such as "Chest."
-    if _LINK.match(sentence) is not None and any(word.lower in w.FINITE for word in words[1:3]):
+    return _is_bare_heading(sentence, facts) or _is_remark(sentence, facts)
+
+
+def _is_speculation(sentence: str, found: Collection[Fact]) -> bool:
+    """Whether the sentence only interprets, or only doubts a diagnosis."""
+    if not all(fact.possible for fact in found):
+        return False
+    if found and _ANAPHORA.match(sentence):
         return True
-    if any(facts.is_change(word.lower) or word.lower == "change" for word in words):
+    only = all(_is_diagnosis(fact.concept) for fact in found) if found else len(sentence.split()) < 7
+    return only and _DIAGNOSIS.search(sentence) is not None and _UNSURE.search(sentence) is not None
+
+
+def _is_bare_heading(sentence: str, facts: Facts) -> bool:
+    """Whether a few words only name a part of the body: "Chest."."""
+    words = [word.lower for word in w.words_of(sentence)]
+    if len(words) > 4 or any(map(facts.is_change, words)):
+        return False
+    joining = w.CONJUNCTIONS | {"chest", "the"}
+    return all(facts.is_structure(word) or facts.is_modifier(word) or word in joining for word in words)
+
+
+def _is_remark(sentence: str, facts: Facts) -> bool:
+    """Whether a sentence without a known finding speaks of the film, the comparison or the sentence before it."""
+    words = [word.lower for word in w.words_of(sentence)]
+    if _LINK.match(sentence) is not None and not w.FINITE.isdisjoint(words[1:3]):
+        return True
+    if "change" in words or any(map(facts.is_change, words)):
         return False
     if _COMPARISON.match(sentence):
         return True
     said = _ON_THE_FILM.sub("", sentence)
-    if words[0].lower == "there":
+    if words[0] == "there":
         said = " ".join(said.split()[:7])  # What there is: "there is motion artifact", not how it was seen.
     return _TECHNIQUE.search(said) is not None
 
