@@ -31,7 +31,9 @@ START_SECONDS = 300
 
 VLLM_ENVIRONMENT = {
     "VLLM_CPU_KVCACHE_SPACE": "1",
-    "VLLM_CPU_NUM_OF_RESERVED_CPU": "0",
+    # One thread: two on busy cores can be many times slower.
+    "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+    "OMP_NUM_THREADS": "1",
     "TORCHDYNAMO_DISABLE": "1",
     "HF_HUB_OFFLINE": "1",
     "VLLM_NO_USAGE_STATS": "1",
