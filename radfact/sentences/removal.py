@@ -19,7 +19,7 @@ _CATEGORY = re.compile(r"/|\b(?:changes|devices|lines|tubes|catheters|structures
 """A heading with one of these states no finding, whatever it names."""
 _CONNECTIVE = re.compile(
     r"^(?:(?:however|in addition|additionally|furthermore|moreover|also|and|but|specifically|incidentally)\b,?\s+(?=\w)"
-    r"|(?:due to|given|because of|owing to|allowing for|accounting for) [^,]*,\s+)+",
+    r"|(?:due to|given|because of|owing to|allowing for|accounting for) (?:[\w'/-]+ ?){1,6},\s+)+",
     re.IGNORECASE,
 )
 _RECOMMENDATION = re.compile(
