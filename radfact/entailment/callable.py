@@ -64,7 +64,7 @@ class CallableJudge:
 
     def describe(self) -> dict[str, Any]:
         """Name, and the hash of the function's source where there is one to read."""
-        described = {"name": self.name, "note": "The figures of a judge of one's own are comparable with its own only."}
+        described = {"name": self.name, "note": "Figures of a judge of one's own compare only with each other."}
         try:
             source = inspect.getsource(self.function)
         except (OSError, TypeError):

@@ -13,7 +13,6 @@ from radfact.errors import Failure, InputError
 from radfact.jsonl import read_json
 from radfact.llm import Ask, ChatClient, Message, Prefix, connect, split_model_args
 from radfact.llm.texts import EMPTY_WORDS, bodies, dump_yaml, read_data, read_list, unquoted
-from radfact.report import normalised_text
 
 # Paper 004, listing 1, word for word; the paper's page breaks two of its lines.
 SYSTEM_MESSAGE = """\
@@ -36,11 +35,14 @@ The objective is to extract phrases which refer to things which can be located o
 be present."""
 DEFAULT_FEW_SHOTS = Path(__file__).with_name("few_shots.json")
 PARAMETERS: Mapping[str, Any] = {"temperature": 0, "top_p": 1, "max_tokens": 2048}
-COVER = 0.6
-"""Share of a text that its longest common substring with another must cover, to count as taken from it."""
+SAME_ORIG = 0.6
+"""Share of the words of an `orig` that the narrative must have in the same order: less is somebody else's sentence."""
+SAME_SENTENCE = 0.8
+"""Share of the words of a sentence that an `orig` must have in the same order, so that the sentence is not lost."""
 
 _KEY = re.compile(r"^[\s{*\"']*(?:-\s+)?[{*\"']*(orig|new)[\"'*]*\s*:[*\s]*(.*)$", re.IGNORECASE)
 _ORIG_LINE = re.compile(r"^\s*(?:-\s+)?orig\s*:", re.IGNORECASE | re.MULTILINE)
+_WORD = re.compile(r"\w+")
 _SENTENCE_END = re.compile(r"(?<=[.!?;])\s+|\n+")
 
 
@@ -118,26 +120,29 @@ def parse_sentences(text: str, narrative: str) -> list[str]:
     items = next(filter(None, map(_items, bodies(text))), [])
     if not items:
         raise ValueError("expected a list of orig (a sentence of the report) and new (a list of sentences)")
-    whole = normalised_text(narrative)
     for item in items:
-        if not _taken_from(item.orig, whole):
+        if not _has(narrative, item.orig, SAME_ORIG):
             raise ValueError(f"the report has no sentence '{item.orig:.80}'; give its own sentences as orig")
-    covered = normalised_text(" ".join(item.orig for item in items))
+    origs = [item.orig for item in items]
     for sentence in _SENTENCE_END.split(narrative):
-        if not sentence.rstrip().endswith(":") and not _taken_from(sentence, covered):
-            raise ValueError(
-                f"the sentence '{sentence:.80}' is missing; give every sentence of the report as orig, with an empty "
-                "new where nothing of it is kept"
-            )
+        # A model may quote a heading with what follows, or not at all.
+        heading = sentence.rstrip().endswith(":")
+        if heading or _has(" ".join(origs), sentence) or any(_has(one, sentence, SAME_SENTENCE) for one in origs):
+            continue
+        raise ValueError(
+            f"the sentence '{sentence:.80}' is missing; give every sentence of the report as orig, with an empty "
+            "new where nothing of it is kept"
+        )
     return [sentence for item in items for sentence in item.new]
 
 
-def _taken_from(text: str, whole: str) -> bool:
-    wanted = normalised_text(text)
-    if wanted in whole or not any(map(str.isalpha, wanted)):
+def _has(source: str, text: str, share: float = 1.0) -> bool:
+    """Whether the source has the words of a text one after another, or this share of them in the same order."""
+    wanted, given = _WORD.findall(text.lower()), _WORD.findall(source.lower())
+    if f" {' '.join(wanted)} " in f" {' '.join(given)} ":
         return True
-    match = SequenceMatcher(None, wanted, whole, autojunk=False).find_longest_match()
-    return match.size >= COVER * len(wanted)
+    blocks = SequenceMatcher(None, wanted, given, autojunk=False).get_matching_blocks() if share < 1 else []
+    return sum(block.size for block in blocks) >= share * len(wanted)
 
 
 def _items(body: str) -> list[SplitSentence]:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from radfact.entailment import CallableJudge, Failure, Judge, Question, Verdict, load_judge
@@ -90,6 +90,7 @@ def test_equal_questions_are_put_once() -> None:
     assert judge.account()["calls"] == 1
 
 
+@settings(deadline=None)
 @given(st.lists(st.sampled_from("abc"), max_size=6))
 def test_answers_keep_the_order_of_the_questions(letters: list[str]) -> None:
     judge = CallableJudge(lambda _, hypothesis: (hypothesis == "a", [0]))

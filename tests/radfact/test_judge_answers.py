@@ -8,7 +8,7 @@ from typing import get_args
 
 import pytest
 import yaml
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from radfact.entailment import Status, Verdict
@@ -122,6 +122,7 @@ sentences = st.text(st.characters(codec="utf-8", exclude_categories=["C", "Z"]),
 )
 
 
+@settings(deadline=None)
 @given(premises=st.lists(sentences, min_size=1, max_size=4, unique=True), data=st.data())
 def test_what_the_protocol_writes_it_reads(premises: list[str], data: st.DataObject) -> None:
     index = data.draw(st.integers(0, len(premises) - 1))
@@ -130,6 +131,7 @@ def test_what_the_protocol_writes_it_reads(premises: list[str], data: st.DataObj
     assert parse_answer(written, premises) == (Verdict("entailment", (index,)), 0)
 
 
+@settings(deadline=None)
 @given(st.text(max_size=200))
 def test_any_text_is_an_answer_or_a_value_error(text: str) -> None:
     try:
@@ -139,6 +141,7 @@ def test_any_text_is_an_answer_or_a_value_error(text: str) -> None:
     assert verdict.status == "not_entailment" or verdict.evidence
 
 
+@settings(deadline=None)
 @given(st.text(alphabet="-:[]{}\"'`,\n ex0statusevidencephrase", max_size=300))
 def test_any_shape_is_an_answer_or_a_value_error(text: str) -> None:
     with contextlib.suppress(ValueError):
@@ -223,6 +226,7 @@ def test_what_is_wrong_with_a_report_is_left_out_and_named(text: str, left: set[
     assert (set(read.verdicts), fault in "; ".join(read.faults)) == (left, True)
 
 
+@settings(deadline=None)
 @given(premises=st.lists(sentences, min_size=1, max_size=4, unique=True), data=st.data())
 def test_a_report_as_the_protocol_writes_it_is_read(premises: list[str], data: st.DataObject) -> None:
     phrases = data.draw(st.lists(sentences, min_size=1, max_size=5, unique_by=normalised_text))
@@ -238,6 +242,7 @@ def test_a_report_as_the_protocol_writes_it_is_read(premises: list[str], data: s
     assert [{premises[i] for i in read.verdicts[n][0].evidence} for n in range(len(phrases))] == named
 
 
+@settings(deadline=None)
 @given(st.text(max_size=200) | st.text(alphabet="-:[]{}\"'\n answersnumber12phrase", max_size=300))
 def test_no_text_breaks_the_reading_of_a_report(text: str) -> None:
     read = parse_report_answer(text, PREMISES, HYPOTHESES)

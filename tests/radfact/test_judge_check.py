@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import yaml
 from chat_server import Reply, last
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from radfact.entailment import CallableJudge, Question, Verdict, load_judge
@@ -78,6 +78,7 @@ def test_a_check_is_json() -> None:
     assert json.loads(json.dumps(CHECKED.as_dict(), allow_nan=False))["judge"] == "mine"
 
 
+@settings(deadline=None)
 @given(st.lists(st.tuples(st.sampled_from(["entailment", "neutral", "contradiction"]), st.booleans()), min_size=1))
 def test_the_confusion_holds_every_question_and_gives_the_accuracy(cases: list[tuple[Label, bool]]) -> None:
     asked = [labelled(str(i), label, (0,)) for i, (label, _) in enumerate(cases)]

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import yaml
 from chat_server import ChatServer, Reply, last
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from radfact.entailment import Failure, Judge, Question, Verdict, load_judge
@@ -422,6 +422,7 @@ texts = st.text(max_size=120) | st.lists(
 ).map(" ".join)
 
 
+@settings(deadline=None)
 @given(st.lists(texts, max_size=3), st.lists(texts, min_size=1, max_size=3))
 def test_questions_are_yaml_as_the_safe_dumper_writes_it(reference: list[str], hypotheses: list[str]) -> None:
     one = {"reference": reference, "hypothesis": hypotheses[0]}

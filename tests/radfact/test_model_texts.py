@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import yaml
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from radfact.llm.texts import dump_yaml, read_data, read_list
@@ -17,6 +17,7 @@ words = st.lists(
 texts = st.text(max_size=120) | words.map(" ".join)
 
 
+@settings(deadline=None)
 @given(st.lists(texts, max_size=3), texts)
 def test_yaml_is_written_as_the_safe_dumper_writes_it(reference: list[str], hypothesis: str) -> None:
     value = {"reference": reference, "hypothesis": hypothesis}
@@ -38,6 +39,7 @@ def test_data_is_read_without_giving_words_another_meaning(body: str, data: Any)
     assert read_data(body) == data
 
 
+@settings(deadline=None)
 @given(st.text(max_size=300))
 def test_any_text_can_be_tried_as_data(body: str) -> None:
     read_data(body)
