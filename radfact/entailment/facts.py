@@ -205,9 +205,7 @@ class SentenceReader(UnitFinder):
             if said in details or said in change:
                 concept = special
                 details.discard(said)
-        # Acute is said of every infiltrate and effusion; only for bones is it a claim of its own.
-        if not self.ontology.is_a(concept, "osseous_abnormality") or concept.startswith("acute_"):
-            details.discard("acute")
+        details = {detail for detail in details if self.ontology.applies(detail, concept)}
         details |= {name for name, parts in self.ontology.derived.items() if parts <= details}
         node = self.ontology.findings.get(concept)
         details -= node.implied if node is not None else frozenset()

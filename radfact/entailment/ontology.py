@@ -149,6 +149,7 @@ class Ontology:
     entails: Mapping[str, frozenset[str]]
     homes: Mapping[str, frozenset[str]]
     derived: Mapping[str, frozenset[str]]
+    only: Mapping[str, tuple[str, ...]]
 
     def is_a(self, special: str, general: str) -> bool:
         """Whether every `special` is also a `general`."""
@@ -168,6 +169,10 @@ class Ontology:
         if "above_carina" in details and not (measures and all(20 <= size <= 70 for size in measures)):
             return frozenset()
         return frozenset({"good_position"})
+
+    def applies(self, detail: str, finding: str) -> bool:
+        """Whether the detail is a claim of its own for the finding ("acute" is one for bones only)."""
+        return detail not in self.only or any(self.is_a(finding, other) for other in self.only[detail])
 
     def concerns(self, finding: str, structure: str) -> bool:
         """Whether what is said of `finding` (or of a structure of that name) is said of `structure`."""
@@ -375,6 +380,7 @@ def load_ontology(path: Path | str = DEFAULT_PATH) -> Ontology:
             for name, node in data[part].items()
             if "from" in node
         },
+        only={name: tuple(node["only"]) for name, node in data["descriptors"].items() if "only" in node},
     )
 
 

@@ -12,6 +12,7 @@ CERTAIN, CONCLUDED, PROBABLE, POSSIBLE = range(4)
 """How sure a sentence is: "atelectasis", "consistent with atelectasis", "likely atelectasis", "may be atelectasis"."""
 
 _STATES = ("state", "normal", "clear", "abnormal")
+_NOUN_ENDINGS = ("ing", "ment", "tion", "sion", "ence", "ity", "ness")
 _PRONOUNS = frozenset({"this", "these", "those", "it", "they", "which", "that", "such", "finding"})
 _DOUBTS = {"concluded": CONCLUDED, "probable": PROBABLE, "uncertain": POSSIBLE}
 
@@ -102,9 +103,17 @@ class UnitFinder:
             before = [unit for unit in self.units if unit.anchor < i][-1:]
             after = [unit for unit in self.units if unit.anchor > i][:1]
             for unit in (*before, *after):
-                first, last = sorted((i, unit.anchor))
-                if not any(item.joins or item.ends_clause or item.has("link") for item in self.items[first + 1 : last]):
+                if not self._elsewhere(*sorted((i, unit.anchor))):
                     unit.concept = here.get(unit.concept, unit.concept)
+
+    def _elsewhere(self, first: int, last: int) -> bool:
+        """Whether two items belong to different parts of the sentence; "fracture of the sixth and seventh ribs" is one."""
+        for j in range(first + 1, last):
+            item = self.items[j]
+            numbers = item.joins and self.items[j - 1].words[0].isdigit() and self.items[j + 1].words[0].isdigit()
+            if item.ends_clause or item.has("link") or (item.joins and not numbers):
+                return True
+        return False
 
     def _note_exceptions(self) -> None:
         """ "Clear except for atelectasis", "otherwise clear": what a normal statement leaves out."""
@@ -125,7 +134,7 @@ class UnitFinder:
     def _is_adjective(self, i: int) -> bool:
         """Whether a structure only names another more closely: "MEDIASTINAL lymph nodes", "BASE of the left lung"."""
         j = i + 1
-        if j < len(self.items) and self.items[j].words == ("of",):
+        if j < len(self.items) and self.items[j].words == ("of",) and self.items[i].has("zone"):
             while j + 1 < len(self.items) and (self.items[j].words[0] in ("of", "the") or self.items[j].has("side")):
                 j += 1
         return j < len(self.items) and self.items[j].has("structure") and not self.items[j].has("finding")
@@ -183,6 +192,7 @@ class UnitFinder:
     def _structures_after(self, i: int) -> list[int]:
         """Structures that a state word stands before: "enlarged heart", "elevation of the right hemidiaphragm"."""
         found: list[int] = []
+        noun = self.items[i].words[0].endswith(_NOUN_ENDINGS)  # "blunting is seen at the left costophrenic angle"
         for j in range(i + 1, len(self.items)):
             item = self.items[j]
             if item.has("structure") and not item.has("finding"):
@@ -196,6 +206,7 @@ class UnitFinder:
                 return [s for s in found if s < self._list_start(copulas[0])] if copulas else found
             elif not (
                 item.has("side", "zone", "severity", "detail", "change", "joining")
+                or (noun and item.has("copula", "locative", "seeing"))
                 or item.words[0] in (",", "the", "of", "a", "size")
                 or (j == i + 1 and item.words == ("in",))
             ):
