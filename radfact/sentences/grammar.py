@@ -151,7 +151,7 @@ def _attachments(c: Clause) -> Iterator[list[str]]:
             rest = re.sub(r"^(?:any|no|an?)\s+", "", rest, flags=re.IGNORECASE)
             if c.facts.named(rest) or _EVIDENCE.match(rest.lower() + " "):
                 yield [left, f"no {rest}"]
-        elif _finding_follows(c, i + 1) and (c.facts.named(left) or _is_structure_in_state(c, end)):
+        elif _finding_follows(c, i + 1, left) and (c.facts.named(left) or _is_structure_in_state(c, end)):
             yield [left, c.span(i + 1, len(c.words))]
 
 
@@ -162,12 +162,13 @@ def _is_structure_in_state(c: Clause, end: int) -> bool:
     return says and any(c.facts.is_structure(word) for word in phrase)
 
 
-def _finding_follows(c: Clause, i: int) -> bool:
+def _finding_follows(c: Clause, i: int, left: str) -> bool:
+    """Whether a finding that `left` does not name yet begins at `i`."""
     stop = next((s for s in c.separators if s > i), len(c.words))
     noun = next((j for j in range(i + 1, stop) if c.lower(j) in w.PREPOSITIONS), stop)
     if not _NO_FINDING_AFTER_WITH.isdisjoint(c.phrase(i, noun)):
         return False
-    return bool(c.facts.named(c.span(i, stop)))
+    return bool(c.facts.named(c.span(i, stop)) - c.facts.named(left))
 
 
 def _predicates(c: Clause) -> Iterator[list[str]]:

@@ -124,6 +124,7 @@ def test_clauses_and_attachments_stand_alone(text: str, sentences: list[str]) ->
         "New right nodule.",
         "Possible small left effusion.",
         "Effusion, indicating failure.",
+        "Aortic atherosclerosis with vascular calcification.",
     ],
 )
 def test_one_finding_stays_whole(text: str) -> None:
