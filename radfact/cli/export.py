@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
 from radfact.cli.options import OUTPUT
+from radfact.cli.tables import new_console, say_path
 
 
 def export(
@@ -26,4 +26,4 @@ def export(
     from radfact.export import export as write
 
     written = write(folder, out)
-    Console().print(f"Scores in the published layout: {written}", highlight=False, markup=False, soft_wrap=True)
+    say_path(new_console(), "Scores in the published layout:", written)

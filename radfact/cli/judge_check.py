@@ -6,13 +6,12 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
 from radfact.cli import options as shared
 from radfact.cli.live import LiveDisplay
 from radfact.cli.options import OUTPUT, JudgeOptions
 from radfact.cli.price import read_price
-from radfact.cli.tables import say, show_check
+from radfact.cli.tables import new_console, say_path, show_check
 
 MANUAL = "\n".join(
     (
@@ -59,14 +58,14 @@ def judge_check(
     from radfact.entailment.check import check, load_labelled
     from radfact.jsonl import write_json
 
-    console = Console()
+    console = new_console()
     who = JudgeOptions(judge, judge_arg, base_url, few_shots, system, answer_format, batch, concurrency)
     rate = read_price(price)
     questions = load_labelled(labelled)
     loaded = who.load(None if out is None else out.parent / "cache")
-    with LiveDisplay(Console(stderr=True), {"judging": loaded.account}, rate):
+    with LiveDisplay(new_console(stderr=True), {"judging": loaded.account}, rate):
         found = check(loaded, questions)
     show_check(console, found, rate)
     if out is not None:
         write_json(out, {**found.as_dict(), "described": loaded.describe()})
-        say(console, f"Written to {out}")
+        say_path(console, "Written to", out)

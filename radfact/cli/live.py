@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from radfact.cli.price import Price
 
 if TYPE_CHECKING:
-    from rich.console import Console
+    from rich.console import Console, RenderableType
 
     from radfact.entailment import Failure, Judge, Question, Verdict
 
@@ -21,6 +21,9 @@ Account = Mapping[str, int]
 
 WINDOW = 20.0
 """Seconds over which the rate is taken: what came from disk at the start must not promise an early end."""
+
+PATIENCE = 5.0
+"""Seconds without an answer, but with retries, after which it is said that the server does not answer."""
 
 EVERY_ON_TERMINAL, EVERY_ELSEWHERE = 0.25, 30.0
 """Seconds between two looks on a terminal, and between two lines where there is none."""
@@ -66,51 +69,59 @@ class Meter:
 
     name: str
     price: Price | None = None
-    _marks: deque[tuple[float, int, int]] = field(default_factory=deque)
     planned: int = 0
     done: int = 0
     rate: float | None = None
     words: str = ""
+    _marks: deque[tuple[float, int]] = field(default_factory=deque)
+    _moved: tuple[float, int, int] | None = None
 
     def read(self, account: Account, now: float) -> None:
         """Take an account at `now`, in seconds of any clock that runs evenly."""
         self.planned = account.get("planned", 0)
         self.done = account.get("done", account.get("calls", 0))
-        retries = account.get("retries", 0)
-        self._marks.append((now, self.done, retries))
+        self._marks.append((now, self.done))
         while len(self._marks) > 2 and self._marks[1][0] <= now - WINDOW:
             self._marks.popleft()
-        since, done, retried = self._marks[0]
+        since, done = self._marks[0]
         self.rate = (self.done - done) / (now - since) if now > since else None
-        stuck = retries > retried and self.done == done
-        self.words = ", ".join(self._parts(account, retries, stuck))
+        self.words = ", ".join(self._parts(account, self._is_stuck(now, account.get("retries", 0))))
+
+    def _is_stuck(self, now: float, retries: int) -> bool:
+        """Whether nothing but retries has come about for a while."""
+        if self._moved is None or self._moved[1] != self.done:
+            self._moved = (now, self.done, retries)
+        since, _, retried = self._moved
+        return retries > retried and now - since >= PATIENCE
 
     @property
     def seconds_left(self) -> float | None:
         """Seconds until all planned is done, at the present rate; None where that cannot be told."""
         return (self.planned - self.done) / self.rate if self.planned and self.rate else None
 
-    def _parts(self, account: Account, retries: int, stuck: bool) -> list[str]:
-        parts = []
+    def _parts(self, account: Account, stuck: bool) -> list[str]:
+        parts = ["server does not answer, retrying"] if stuck else []
         if account.get("tokens_in", 0):
             parts.append(f"tokens {short(account['tokens_in'])} in {short(account.get('tokens_out', 0))} out")
         if self.price is not None:
             parts.append(f"cost {self.price.of(account):.2f}")
         if account.get("failures", 0):
             parts.append(f"{account['failures']} failed")
-        if stuck:
-            parts.append("server does not answer, retrying")
-        elif retries:
-            parts.append(f"{retries} retries")
+        if account.get("retries", 0) and not stuck:
+            parts.append(f"{account['retries']} retries")
         return parts
 
-    def line(self) -> str:
-        """The reading as one line of text."""
+    @property
+    def pace(self) -> str:
+        """Done, rate and time left."""
         of = f" of {self.planned:,}" if self.planned else ""
         rate = f", {self.rate:.3g} a second" if self.rate else ""
         left = "" if not self.seconds_left else f", {clock(self.seconds_left)} left"
-        words = f", {self.words}" if self.words else ""
-        return f"{self.name}: {self.done:,}{of} done{rate}{left}{words}"
+        return f"{self.done:,}{of} done{rate}{left}"
+
+    def line(self) -> str:
+        """The reading as one line of text."""
+        return ", ".join(filter(None, (f"{self.name}: {self.pace}", self.words)))
 
 
 def short(number: int) -> str:
@@ -167,18 +178,26 @@ class LiveDisplay:
         return [meter for meter in started if meter is started[-1] or meter.done < meter.planned]
 
     def _draw(self, meters: Mapping[str, Meter]) -> None:
-        from rich.progress import BarColumn, Progress, TextColumn
+        from rich.live import Live
 
-        columns = (TextColumn("{task.description}"), BarColumn(20), TextColumn("{task.fields[said]}"))
-        with Progress(*columns, console=self.console, transient=True) as progress:
-            tasks = {name: progress.add_task(name, total=None, visible=False, said="") for name in meters}
+        with Live(console=self.console, transient=True, auto_refresh=False) as display:
             while True:
-                under_way = self._read(meters)
-                for name, meter in meters.items():
-                    said = meter.line().removeprefix(f"{name}: ")
-                    shown = meter in under_way or not under_way
-                    progress.update(
-                        tasks[name], total=meter.planned or None, completed=meter.done, said=said, visible=shown
-                    )
+                display.update(_picture(self._read(meters)), refresh=True)
                 if self._over.wait(EVERY_ON_TERMINAL):
                     return
+
+
+def _picture(meters: Sequence[Meter]) -> RenderableType:
+    """A bar with the pace for each meter, and under it the rest, which a narrow terminal would cut off."""
+    from rich.console import Group
+    from rich.progress_bar import ProgressBar
+    from rich.table import Table
+    from rich.text import Text
+
+    lines: list[RenderableType] = []
+    for meter in meters:
+        row = Table.grid(padding=(0, 1))
+        bar = ProgressBar(meter.planned or None, meter.done, width=20)
+        row.add_row(Text(meter.name), bar, Text(meter.pace))
+        lines += [row, Text(meter.words)] if meter.words else [row]
+    return Group(*lines)

@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
 from radfact.cli import options as shared
+from radfact.cli.tables import new_console, say_path
 
 
 def page(
@@ -24,4 +24,4 @@ def page(
     from radfact.page import write_page
 
     written = write_page(folder, manifest=manifest, notes=note, unscored=unscored)
-    Console().print(f"Read the studies in {written}", highlight=False, markup=False, soft_wrap=True)
+    say_path(new_console(), "Read the studies in", written)

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
 from radfact.cli import options as shared
 from radfact.cli.inputs import Missing, check_files, check_folder, has_narratives, read_reports
@@ -16,7 +15,7 @@ from radfact.cli.live import LiveDisplay
 from radfact.cli.options import FIGURES, INPUT, JUDGE, OUTPUT, JudgeOptions
 from radfact.cli.price import read_price
 from radfact.cli.record import differences, read_in_words, run_record
-from radfact.cli.tables import say, show_result
+from radfact.cli.tables import new_console, say, say_path, show_result
 from radfact.errors import ExitCode
 
 # Rich keeps line ends as they are, so a paragraph is one line here.
@@ -166,7 +165,7 @@ def score(
     from radfact.results import write_results
     from radfact.score import RadFact
 
-    console, started = Console(), time.monotonic()
+    console, started = new_console(), time.monotonic()
     who = JudgeOptions(
         judge, judge_arg, base_url, few_shots, system, answer_format, batch, concurrency, engine, workers
     )
@@ -194,7 +193,7 @@ def score(
     say(console, read_in_words(read))
     if replaced := differences(out, files, {"judge": loaded, "splitter": split}, chosen):
         say(console, f"{out} holds figures {replaced}; they are replaced when this run is done", style="yellow")
-    with LiveDisplay(Console(stderr=True), accounts, rate):
+    with LiveDisplay(new_console(stderr=True), accounts, rate):
         result = metric.score(read)
     record = {
         **run_record(files, read, result),
@@ -205,7 +204,7 @@ def score(
     write_results(result, out, record)
     show_result(console, result, f"RadFact, judge {loaded.name}, {compat.value} mode", rate)
     page = write_page(out)
-    console.print(f"Read the studies in {page}", highlight=False, markup=False, soft_wrap=True)
+    say_path(console, "Read the studies in", page)
     if result.counts["left_out"]:
         raise typer.Exit(ExitCode.SAMPLES_LEFT_OUT)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
@@ -12,12 +13,15 @@ from radfact.cli.live import short
 from radfact.cli.price import Price
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from radfact.entailment.check import Check, Confusion
     from radfact.score import Result
 
 _LISTED = 10
+
+
+def new_console(*, stderr: bool = False) -> Console:
+    """A console that leaves texts alone: a name such as openai:m: holds no emoji."""
+    return Console(stderr=stderr, emoji=False, highlight=False)
 
 
 def show_result(console: Console, result: Result, title: str, price: Price | None) -> None:
@@ -122,9 +126,14 @@ def _confusion_table(heading: str, rows: Mapping[str, Confusion]) -> Table:
 
 def say(console: Console, text: str, style: str | None = None) -> None:
     """One paragraph of plain text: nothing in it is markup."""
-    console.print(text, style=style, markup=False, highlight=False)
+    console.print(text, style=style, markup=False)
 
 
 def number(value: float | None) -> str:
     """A figure in three decimals, a dash where there is none."""
     return "-" if value is None else f"{value:.3f}"
+
+
+def say_path(console: Console, lead: str, path: object) -> None:
+    """Where something lies, on one line however long it is, so that it can be copied."""
+    console.print(f"{lead} {path}", markup=False, soft_wrap=True)

@@ -170,6 +170,11 @@ def test_the_judge_may_be_named_by_the_environment(run: Run, pairs: str, monkeyp
     assert run("score", pairs)[0] == 0
 
 
+def test_a_name_holds_no_emoji(run: Run, pairs: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(radfact.entailment, "load_judge", lambda name, **_: Verbatim(name))
+    assert "judge openai:m: here, paper mode" in run("score", pairs, "--judge", "openai:m: here")[1]
+
+
 def test_no_judge_is_not_a_default(run: Run, pairs: str, tmp_path: Path) -> None:
     code, _, err = run("score", pairs, "--out", "done")
     assert code == 2

@@ -46,6 +46,11 @@ def test_a_server_that_does_not_answer_is_said() -> None:
     assert "server does not answer, retrying" in meter.line()
 
 
+def test_that_comes_before_what_a_narrow_terminal_would_cut_off() -> None:
+    readings = [(now, {"planned": 9, "tokens_in": 5, "tokens_out": 1, "retries": int(now)}) for now in (0.0, 9.0)]
+    assert metered(*readings).words.startswith("server does not answer")
+
+
 def test_retries_that_got_through_are_no_alarm() -> None:
     meter = metered((0, {"planned": 9, "done": 5}), (10, {"planned": 9, "done": 6, "retries": 2}))
     assert "does not answer" not in meter.line()
@@ -74,9 +79,9 @@ def test_a_terminal_is_left_as_it_was() -> None:
     written = io.StringIO()
     with LiveDisplay(Console(file=written, force_terminal=True, width=100), {"judging": lambda: {"planned": 3}}):
         pass
-    # The last thing drawn is erased, and the cursor is there again.
-    assert written.getvalue().endswith("\x1b[2K")
-    assert written.getvalue().count("\x1b[?25l") == written.getvalue().count("\x1b[?25h")
+    # Every line that was drawn is erased, and the cursor is there again.
+    assert written.getvalue().count("\x1b[?25l") == written.getvalue().count("\x1b[?25h") > 0
+    assert "judging" not in written.getvalue().rsplit("\x1b[2K", 1)[1]
 
 
 class Counting:
