@@ -111,7 +111,11 @@ def without_interpretation(sentence: str, facts: Facts) -> str:
         if not described or (unspecific and not facts.named(cut) and not _DIAGNOSIS.search(cut)):
             continue
         kept = (before + sentence[match.end() :]).strip(" ,;")
-        if facts.stated(kept) >= facts.stated(sentence) and kept.split()[-1].lower() not in w.PREPOSITIONS | w.FINITE:
+        lost = {concept for concept, _ in facts.stated(sentence) - facts.stated(kept)}
+        hedged = _UNSURE.search(cut) is not None and not re.search(r",|\band\b|\bwith\b", cut.strip(" ,"))
+        if lost and not (hedged and lost <= facts.named(cut)):
+            continue
+        if kept.split()[-1].lower() not in w.PREPOSITIONS | w.FINITE:
             return kept
     return sentence
 
