@@ -42,7 +42,7 @@ def _sentences(out: Path) -> list[dict[str, object]]:
 def test_the_model_in_process_judges_as_behind_its_server(
     in_vllm: tuple[str, ...], vllm_server: Server, tmp_path: Path
 ) -> None:
-    inside, behind = tmp_path / "inside", tmp_path / "behind", tmp_path / "again"
+    inside, behind = tmp_path / "inside", tmp_path / "behind"
     judge = ["score", PAIRS, "--judge", f"vllm:{MODEL_FOLDER}", *_engine_arguments(), *OPTIONS, "--out"]
     done = radfact(*judge, inside, command=in_vllm, environment=VLLM_ENVIRONMENT)
     assert done.returncode == ExitCode.DONE, done.stderr
