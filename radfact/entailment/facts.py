@@ -60,6 +60,8 @@ class SentenceReader(UnitFinder):
 
     def __init__(self, text: str, ontology: Ontology) -> None:
         super().__init__(text, ontology)
+        words = {item.words[0] for item in self.items}
+        self._past = bool(words & {"was", "were"}) and bool(words & {"prior", "previous", "previously", "before"})
         self._compared = any(not _COMPARING.isdisjoint(item.words) for item in self.items)
         for m, item in enumerate(self.items):
             if item.has(*_MODIFIERS):
@@ -72,8 +74,8 @@ class SentenceReader(UnitFinder):
         if anchored or m in self.consumed:
             own_change = self._compared or (m > 0 and self.items[m - 1].words[0] in ("has", "have", "had"))
             for unit in self.units:
-                if m == unit.state == unit.anchor or unit.with_state and (
-                    m == unit.anchor or (m == unit.state and own_change)
+                if m == unit.state == unit.anchor or (
+                    unit.with_state and (m == unit.anchor or (m == unit.state and own_change))
                 ):
                     unit.modifiers.append(m)
             return
@@ -110,10 +112,16 @@ class SentenceReader(UnitFinder):
         """Whether a degree is that of a change, not of the finding: "slightly worse", "improved markedly"."""
         if not self.items[m].has("severity"):
             return False
-        following = self.items[m + 1] if m + 1 < len(self.items) else None
+        before = self.items[m - 1].words[0] if m > 0 else ""
+        if before in ("previously", "formerly", "from"):
+            return True  # "decreased from moderate"
         graded = ("increased", "decreased")
-        if following is not None and following.kinds.get("change") in graded and m + 1 not in self.consumed:
+        j = m + 2 if m + 1 < len(self.items) and self.items[m + 1].words == ("interval",) else m + 1
+        following = self.items[j] if j < len(self.items) else None
+        if following is not None and following.kinds.get("change") in graded and j not in self.consumed:
             return True
+        if following is not None and following.has("detail") and following.words[-1].endswith(("tion", "ment")):
+            return True  # "mild loculation"
         adverb = self.items[m].words[-1].endswith("ly")
         return adverb and m > 0 and self.items[m - 1].kinds.get("change") in graded
 
@@ -153,6 +161,7 @@ class SentenceReader(UnitFinder):
         groups: list[list[Fact]] = []
         for index, unit in enumerate(self.units):
             facts = [fact for modifiers in self._variants(unit) if (fact := self._fact(unit, modifiers))]
+            facts = _compared_sides(facts)
             previous = self.units[index - 1] if index else None
             if not facts:
                 continue
@@ -190,7 +199,7 @@ class SentenceReader(UnitFinder):
     def _fact(self, unit: Unit, modifiers: Sequence[int]) -> Fact | None:
         severity: frozenset[int] = frozenset()
         details: set[str] = set()
-        change = self._changes(modifiers)
+        change = self._changes(modifiers) | ({"previous"} if self._past else set())
         for m in modifiers:
             kinds = self.items[m].kinds
             if "severity" in kinds and "change" not in kinds:
@@ -212,7 +221,7 @@ class SentenceReader(UnitFinder):
         present = unit.present and "resolved" not in change
         if not present:
             # How long a finding has been absent says nothing about the current image; "no NEW nodule" does.
-            change &= {"new", "increased", "unchanged", "resolved"}
+            change &= {"new", "increased", "unchanged", "resolved", "previous"}
         closed = frozenset().union(*(self.ontology.entails[c] for c in change))
         places = () if node is not None and node.midline else self._places(modifiers)
         measures = tuple(self.items[m].measure or 0.0 for m in modifiers if self.items[m].has("measure"))
@@ -256,6 +265,15 @@ class SentenceReader(UnitFinder):
         if any(zone not in (None, "all") for _, zone in places):
             places = [place for place in places if place[1] != "all"]  # "complete collapse of the upper lobe"
         return tuple(sorted(set(places), key=str))
+
+
+def _compared_sides(facts: list[Fact]) -> list[Fact]:
+    """ "Moderate right and small left effusions" are greater on the right."""
+    if len(facts) != 2 or not all(fact.severity for fact in facts):
+        return facts
+    larger = max(facts, key=lambda fact: max(fact.severity))
+    detail = f"{larger.places[0][0]}_dominant" if larger.places else ""
+    return [replace(fact, details=fact.details | {detail}) if detail else fact for fact in facts]
 
 
 @lru_cache(maxsize=200_000)

@@ -54,7 +54,12 @@ class Prover:
             opposite = next((p for _, p in stated if self._contradicts(fact, p)), None)
             why = "not stated" if opposite is None else f"contradicted by {describe_fact(opposite)}"
             return frozenset(), f"{label}: {why}"
+        if not fact.present and all(p.concept != fact.concept for _, p in related) and self._disputed(fact, stated):
+            return frozenset(), f"{label}: a general denial, where the report says more of it"
         fitting = [(found, p) for found, p in related if not self._detail_missing(fact, p)]
+        fitting = fitting or [
+            (found, p) for found, p in self._resumed(related, stated) if not self._detail_missing(fact, p)
+        ]
         fitting = fitting or [(found, p) for found, p in self._merged(related) if not self._detail_missing(fact, p)]
         if not fitting:
             other = related[0][1]
@@ -85,6 +90,11 @@ class Prover:
 
     def _concept_fits(self, fact: Fact, premise: Fact) -> bool:
         ontology = self.ontology
+        if "previous" in fact.change and "persistent" not in fact.change and fact.present:
+            known = not {"persistent", "resolved", "previous"}.isdisjoint(premise.change)
+            return known and ontology.is_a(premise.concept, fact.concept)
+        if "previous" in premise.change and premise.change.isdisjoint(("persistent", "resolved")):
+            return False  # what was seen before need not be there now
         if fact.concept in ontology.structures:
             return ontology.concerns(premise.concept, fact.concept) or premise.concept == "chest"
         if premise.concept in ontology.structures:
@@ -99,8 +109,6 @@ class Prover:
             if premise.doubt > CONCLUDED:
                 return False
             return ontology.excluded_by(premise.concept, fact.concept) or _smaller(fact, premise)
-        if "resolved" in fact.change and premise.concept != fact.concept:
-            return False  # that it is gone also says what it was
         return self._not_excepted(fact, premise) and ontology.denied_by(premise.concept, fact.concept)
 
     def _not_excepted(self, fact: Fact, premise: Fact) -> bool:
@@ -127,7 +135,8 @@ class Prover:
             if missing := _change_missing((fact.change & _CHANGES_OF_ABSENCE) - premise.change):
                 return missing
         strict, loose = (fact, premise) if fact.present else (premise, fact)
-        if strict.severity and not (loose.severity and loose.severity <= strict.severity):
+        degree = loose.severity or (self._degree_by_size(loose) if fact.present else frozenset())
+        if strict.severity and not (degree and degree <= strict.severity):
             return "degree or size differs or is not stated"
         lacking = strict.change - loose.change
         if missing := _change_missing(lacking if fact.present else lacking & _NARROWING):
@@ -137,6 +146,29 @@ class Prover:
         if any(not any(_same_size(a, b) for b in loose.measures) for a in strict.measures):
             return "the measured size differs or is not stated"
         return None
+
+    def _disputed(self, fact: Fact, stated: Stated) -> bool:
+        """Whether the finding that a summary denies is stated, or denied in part: "no large effusion"."""
+        return any(
+            self.ontology.is_a(p.concept, fact.concept) and (p.severity or (p.present and p.doubt <= CONCLUDED))
+            for _, p in stated
+        )
+
+    def _degree_by_size(self, fact: Fact) -> frozenset[int]:
+        """A nodule of at most 10 mm is small, of at most 5 mm tiny."""
+        if not fact.measures or not self.ontology.is_a(fact.concept, "nodule") or max(fact.measures) > 10:
+            return frozenset()
+        return frozenset({1 if max(fact.measures) <= 5 else 2})
+
+    def _resumed(self, related: Stated, stated: Stated) -> Stated:
+        """What a later sentence says of the same finding by a general name: "the opacities have worsened"."""
+        return [
+            (found | others, replace(p, change=p.change | q.change, details=p.details | q.details))
+            for found, p in related
+            for others, q in stated
+            if p.present and q.present and q.change and not q.places and not p.change
+            if others != found and q.concept != p.concept and self.ontology.is_a(p.concept, q.concept)
+        ]
 
     def _merged(self, related: Stated) -> Stated:
         """What several premises say of the same finding at the same place, as one fact."""

@@ -107,7 +107,7 @@ class UnitFinder:
                     unit.concept = here.get(unit.concept, unit.concept)
 
     def _elsewhere(self, first: int, last: int) -> bool:
-        """Whether two items belong to different parts of the sentence; "fracture of the sixth and seventh ribs" is one."""
+        """Whether two items are parts of different claims; "fracture of the sixth and seventh ribs" is one claim."""
         for j in range(first + 1, last):
             item = self.items[j]
             numbers = item.joins and self.items[j - 1].words[0].isdigit() and self.items[j + 1].words[0].isdigit()
@@ -276,8 +276,11 @@ class UnitFinder:
         return own and not any("or" in self.items[j].words for j in range(joint, len(self.items)))
 
     def _denied_after(self, i: int) -> bool:
-        if any(item.has("part") for item in self.items[max(0, i - 3) : i]):
-            return False  # "the tip of the tube is not seen": the tube is there
+        for j in range(i - 1, -1, -1):
+            if self.items[j].has("part") and not self.items[j].joins:
+                return False  # "the tip of the tube is not seen": the tube is there
+            if self.items[j].ends_clause or self.items[j].joins:
+                break
         for j in range(i + 1, len(self.items)):
             item = self.items[j]
             if item.ends_clause or item.has("part"):
@@ -296,8 +299,10 @@ class UnitFinder:
             doubt = max(doubt, self._doubt_of(j))
         for j in range(last + 1, len(self.items)):
             item = self.items[j]
-            if item.ends_clause or (item.has("finding", "structure") and self._linked(last, j)):
+            if item.ends_clause:
                 break
+            if item.has("finding", "structure") and (self._linked(last, j) or self._listed(last, j)):
+                break  # "a new opacity, and infection should be considered"
             if item.has("uncertain_after") and not self._leads_on(j):
                 return POSSIBLE
         return doubt
@@ -312,6 +317,10 @@ class UnitFinder:
 
     def _linked(self, first: int, last: int) -> bool:
         return any(self.items[j].has("link") for j in range(first + 1, last))
+
+    def _listed(self, first: int, last: int) -> bool:
+        between = self.items[first + 1 : last]
+        return any(item.joins for item in between) and not any("or" in item.words for item in between)
 
     def _leads_on(self, j: int) -> bool:
         """Whether "is likely" goes on to its conclusion, "due to atelectasis", and so doubts that alone."""
