@@ -19,8 +19,8 @@ from radfact.errors import InputError, RunFailed
 
 ROUNDS = 4
 """Portions that each worker gets, so that the last to finish is not much behind the others."""
-SMALLEST, LARGEST = 32, 8192
-"""Questions in a portion: enough to keep an engine's batches full, few enough to see progress."""
+SMALLEST, LARGEST = 4, 8192
+"""Questions in a portion: few enough to use all workers in a small run, and to see progress in a large one."""
 
 _OWN_CLUSTER = {
     # A cluster that this process starts for itself listens on the loopback address alone: Ray asks nobody for a key.

@@ -17,6 +17,7 @@ from radfact.errors import ExitCode, InputError, RunFailed
 from radfact.llm import AnswerCache, StoredAnswer
 
 pytest.importorskip("ray", reason='Ray is not installed: pip install "ray[data]"')
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning:ray.data.context")
 
 
 @pytest.fixture(scope="module")
@@ -84,8 +85,7 @@ class _PortionJudge:
 
 
 @pytest.mark.usefixtures("cluster")
-def test_the_stores_of_workers_become_one(llama_cpp: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("radfact.cluster.SMALLEST", 1)
+def test_the_stores_of_workers_become_one(llama_cpp: Server, tmp_path: Path) -> None:
     # A judge behind an address is refused by ray_judge; here it stands for any that keeps its answers.
     options = {
         "base_url": llama_cpp.base_url,

@@ -88,8 +88,9 @@ def test_judge_and_splitter_share_an_engine_and_a_second_run_loads_none(
     pairs.write_text(f"example_id,prediction,target\none,{narrative},{narrative}\n")
     arguments = ["score", pairs, "--judge", f"vllm:{MODEL_FOLDER}", *_engine_arguments(), *OPTIONS]
     arguments += ["--splitter-few-shots", SPLIT_SHOTS, "--out", out]
-    done = radfact(*arguments, command=in_vllm, environment=VLLM_ENVIRONMENT)
+    done = radfact(*arguments, command=in_vllm, environment=VLLM_ENVIRONMENT | {"VLLM_LOGGING_LEVEL": "INFO"})
     assert done.returncode == ExitCode.DONE, done.stderr
+    assert done.stderr.count("Initializing a V1 LLM engine") == 1
     first = _sentences(out)
     # An engine that had to start here would find no room for its cache.
     again = radfact(*arguments, command=in_vllm, environment=VLLM_ENVIRONMENT | {"VLLM_CPU_KVCACHE_SPACE": "100000"})
