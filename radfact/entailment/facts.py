@@ -180,7 +180,8 @@ class SentenceReader(UnitFinder):
         return any("or" in item.words for item in self.items[first.anchor + 1 : second.anchor])
 
     def _changes(self, modifiers: Sequence[int]) -> set[str]:
-        return {change for m in modifiers if (change := self.items[m].kinds.get("change"))}
+        said = (self.items[m] for m in modifiers)
+        return {item.kinds["change"] for item in said if item.has("change") and not (self.advises and item.has("removal"))}
 
     def _variants(self, unit: Unit) -> Iterator[list[int]]:
         """One list of modifiers a side, where each side has its own: "large right and small left effusions"."""

@@ -94,11 +94,17 @@ def _by_words(hypothesis: Parsed, premises: Sequence[Parsed]) -> Verdict:
     """For a sentence without a known finding: one premise must hold nearly all of its words."""
     if not hypothesis.words:
         return Verdict("not_entailment", (), "no words to compare")
-    shares = [len(hypothesis.words & premise.words) / len(hypothesis.words) for premise in premises]
+    asked = _stems(hypothesis)
+    shares = [len(asked & _stems(premise)) / len(asked) for premise in premises]
     best = max(range(len(shares)), key=shares.__getitem__, default=None)
     if best is None or shares[best] < UNKNOWN_OVERLAP or _negations(hypothesis) != _negations(premises[best]):
         return Verdict("not_entailment", (), "no known finding, and no premise with the same words")
     return Verdict("entailment", (best,), f"no known finding; {shares[best]:.0%} of its words in one premise")
+
+
+def _stems(parsed: Parsed) -> frozenset[str]:
+    """Words without their endings: "rotated" and "rotation" are one."""
+    return frozenset(word[:5] for word in parsed.words)
 
 
 def _negations(parsed: Parsed) -> bool:

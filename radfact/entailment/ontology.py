@@ -34,6 +34,7 @@ _ORDINALS = (
     "twelfth",
 )
 _AMERICAN = (("oedema", "edema"), ("haem", "hem"), ("oesoph", "esoph"), ("tumour", "tumor"), ("centre", "center"))
+_ISE = re.compile(r"alis(ation|ed|ing|e)$")
 _IRREGULAR = {
     "apices": "apex",
     "bullae": "bulla",
@@ -82,6 +83,7 @@ def lemma(token: str) -> str:
         return token.rstrip("stndrh")
     for british, american in _AMERICAN:
         token = token.replace(british, american)
+    token = _ISE.sub(r"aliz\1", token)
     if token in _IRREGULAR:
         return _IRREGULAR[token]
     if len(token) > 4 and token.endswith("ies"):
