@@ -21,6 +21,9 @@
   const data = JSON.parse(source.textContent);
   // Of 15,000 studies the text alone takes as much memory as what was read from it.
   source.remove();
+  // Of narratives there are no boxes to speak of.
+  const located = [...data.studies, ...(data.unscored ?? [])].some((study) =>
+    [...study.candidate, ...(study.reference ?? [])].some((sentence) => sentence.boxes?.length || sentence.masks?.length));
   const viewers = new Set();
   const shownSides = new Set(["candidate", "reference"]);
   let count = 0;
@@ -136,7 +139,7 @@
     const item = element("li", { class: "sentence", "data-id": `${side}-${index}` }, button);
     if (!scored) return item;
     const verdict = element("p", { class: "verdict", id }, tag(STATUS[sentence.status] ?? ["none", "not judged"], "status"));
-    if (sentence.spatial) verdict.append(tag(SPATIAL[sentence.spatial] ?? ["none", sentence.spatial], "spatial"));
+    if (sentence.spatial && located) verdict.append(tag(SPATIAL[sentence.spatial] ?? ["none", sentence.spatial], "spatial"));
     if (sentence.evidence.length) {
       const names = sentence.evidence.map((at) => LETTER[OTHER[side]] + (at + 1)).join(", ");
       verdict.append(element("span", { class: "evidence", text: `evidence ${names}` }));
@@ -376,6 +379,7 @@
     kind.addEventListener("change", redraw);
     filter.addEventListener("input", redraw);
     for (const box of document.querySelectorAll("input[data-side]")) {
+      box.closest("label").hidden = !located;
       box.addEventListener("change", () => {
         if (box.checked) shownSides.add(box.dataset.side);
         else shownSides.delete(box.dataset.side);
