@@ -181,7 +181,9 @@ class SentenceReader(UnitFinder):
 
     def _changes(self, modifiers: Sequence[int]) -> set[str]:
         said = (self.items[m] for m in modifiers)
-        return {item.kinds["change"] for item in said if item.has("change") and not (self.advises and item.has("removal"))}
+        return {
+            item.kinds["change"] for item in said if item.has("change") and not (self.advises and item.has("removal"))
+        }
 
     def _variants(self, unit: Unit) -> Iterator[list[int]]:
         """One list of modifiers a side, where each side has its own: "large right and small left effusions"."""

@@ -6,7 +6,7 @@ import hashlib
 import re
 from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -77,6 +77,7 @@ _SECTIONS = (
 )
 
 
+@lru_cache(maxsize=50_000)
 def lemma(token: str) -> str:
     """The dictionary form of a lower-case word: American spelling, singular; ordinals as plain numbers."""
     if token[0].isdigit():
@@ -138,13 +139,18 @@ class Structure:
 
 @dataclass(frozen=True, eq=False)
 class Ontology:
-    """Findings, structures and the lexicon: lemmas of a phrase to everything that it can mean."""
+    """Findings, structures and the lexicon.
+
+    `phrases`: lemmas of a phrase to everything that it can mean; `lengths`: first lemma to the lengths of its phrases,
+    longest first.
+    """
 
     version: str
     sha256: str
     findings: Mapping[str, Finding]
     structures: Mapping[str, Structure]
-    lexicon: Mapping[str, tuple[tuple[tuple[str, ...], dict[str, str]], ...]]
+    phrases: Mapping[tuple[str, ...], dict[str, str]]
+    lengths: Mapping[str, tuple[int, ...]]
     places: Mapping[str, tuple[str, str]]
     zone_whole: Mapping[str, str | None]
     levels: Mapping[str, frozenset[int]]
@@ -306,13 +312,11 @@ def _homes(structures: Mapping[str, Structure]) -> dict[str, frozenset[str]]:
     }
 
 
-def _index(
-    phrases: Mapping[tuple[str, ...], dict[str, str]],
-) -> dict[str, tuple[tuple[tuple[str, ...], dict[str, str]], ...]]:
-    by_first: dict[str, list[tuple[tuple[str, ...], dict[str, str]]]] = {}
-    for words, meanings in phrases.items():
-        by_first.setdefault(words[0], []).append((words, meanings))
-    return {first: tuple(sorted(found, key=lambda x: -len(x[0]))) for first, found in by_first.items()}
+def _lengths(phrases: Iterable[tuple[str, ...]]) -> dict[str, tuple[int, ...]]:
+    by_first: dict[str, set[int]] = {}
+    for words in phrases:
+        by_first.setdefault(words[0], set()).add(len(words))
+    return {first: tuple(sorted(found, reverse=True)) for first, found in by_first.items()}
 
 
 def load_ontology(path: Path | str = DEFAULT_PATH) -> Ontology:
@@ -370,7 +374,8 @@ def load_ontology(path: Path | str = DEFAULT_PATH) -> Ontology:
         sha256=hashlib.sha256(text.encode()).hexdigest(),
         findings=findings,
         structures=structures,
-        lexicon=_index(build.phrases),
+        phrases=build.phrases,
+        lengths=_lengths(build.phrases),
         places=places,
         zone_whole=zone_whole,
         levels={name: frozenset(node["levels"]) for name, node in data["severity"].items()},

@@ -25,7 +25,7 @@ class Item:
 
     def has(self, *kinds: str) -> bool:
         """Whether the phrase can mean one of `kinds`."""
-        return any(kind in self.kinds for kind in kinds)
+        return not self.kinds.keys().isdisjoint(kinds)
 
     @property
     def known(self) -> bool:
@@ -47,7 +47,7 @@ def read_items(text: str, ontology: Ontology) -> list[Item]:
     """Cut `text` into the longest phrases of the lexicon, measures, punctuation and unknown words."""
     tokens = lemmas(text)
     words = [word for word, _, _ in tokens]
-    measures = {m.start(): m for m in _MEASURE.finditer(text)} if any(c.isdigit() for c in text) else {}
+    measures = {m.start(): m for m in _MEASURE.finditer(text)} if _NUMBER.search(text) else {}
     items: list[Item] = []
     i = 0
     while i < len(tokens):
@@ -55,15 +55,16 @@ def read_items(text: str, ontology: Ontology) -> list[Item]:
         if begin in measures:
             match = measures[begin]
             numbers = [float(n) for n in _NUMBER.findall(match[0])]
-            size = max(numbers) * (10.0 if match[3].lower() == "cm" else 1.0)
-            items.append(Item(("measure",), {"measure": "measure"}, begin, match.end(), measure=size))
+            measure = max(numbers) * (10.0 if match[3].lower() == "cm" else 1.0)
+            items.append(Item(("measure",), {"measure": "measure"}, begin, match.end(), measure=measure))
             while i < len(tokens) and tokens[i][1] < match.end():
                 i += 1
             continue
         length, meanings = 1, {}
-        for phrase, kinds in ontology.lexicon.get(words[i], ()):
-            if tuple(words[i : i + len(phrase)]) == phrase:
-                length, meanings = len(phrase), kinds
+        for size in ontology.lengths.get(words[i], ()):
+            phrase = tuple(words[i : i + size])
+            if phrase in ontology.phrases:
+                length, meanings = len(phrase), ontology.phrases[phrase]
                 break
         last, end = tokens[i + length - 1][1:]
         plural = end - last != len(words[i + length - 1]) and text[end - 1] in "saeSAE"

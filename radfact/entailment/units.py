@@ -238,9 +238,8 @@ class UnitFinder:
             adjective = self.items[i - 2]
             phrase = (*adjective.words, self.items[i].words[-1])
             shares = i - 2 in pending or not adjective.kinds
-            for known, kinds in self.ontology.lexicon.get(phrase[0], ()) if shares else ():
-                if known == phrase and "finding" in kinds:
-                    concepts.insert(0, (kinds["finding"], i - 2))
+            if shares and (shared := self.ontology.phrases.get(phrase, {}).get("finding")):
+                concepts.insert(0, (shared, i - 2))
         negated = self._negated_before(i) or self._denied_after(i)
         for concept, anchor in concepts:
             self.units.append(Unit(concept, anchor, not negated, self._doubt(i, i)))

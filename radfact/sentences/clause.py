@@ -68,10 +68,7 @@ class Facts:
         )
 
     def _kinds(self, word: str) -> frozenset[str]:
-        key = (lemma(word.lower()),)
-        return frozenset(
-            kind for phrase, kinds in self.ontology.lexicon.get(key[0], ()) if phrase == key for kind in kinds
-        )
+        return frozenset(self.ontology.phrases.get((lemma(word.lower()),), {}))
 
 
 class Clause:
