@@ -13,6 +13,7 @@ Place = tuple[str | None, str | None]
 """(side, zone): "left", "right", "each" (a plural: "at the bases") or unknown; a zone of the ontology or unknown."""
 
 _MODIFIERS = ("side", "zone", "place", "severity", "change", "detail", "measure", "dominance")
+_ARTICLES = frozenset({"the", "a", "an", "recent", "known"})
 _COMPARING = frozenset({"compare", "compared", "comparison", "since", "interval", "prior", "previous"})
 _CLAIMLESS = frozenset({"filler", "joining", "copula", "locative", "boundary"})
 
@@ -42,12 +43,15 @@ class Fact:
 
 @dataclass(frozen=True, slots=True)
 class Parsed:
-    """`groups`: all must hold, of each group one ("scarring or atelectasis"). `unread`: words the ontology lacks."""
+    """`groups`: all must hold, of each group one ("scarring or atelectasis"). `unread`: words the ontology lacks.
+
+    `required`: words that an entailing text must have too: numbers, and unread words that name a place or a cause.
+    """
 
     groups: tuple[tuple[Fact, ...], ...]
     unread: frozenset[str]
     words: frozenset[str]
-    numbers: frozenset[str]
+    required: frozenset[str]
 
     @property
     def facts(self) -> tuple[Fact, ...]:
@@ -120,8 +124,10 @@ class SentenceReader(UnitFinder):
         following = self.items[j] if j < len(self.items) else None
         if following is not None and following.kinds.get("change") in graded and j not in self.consumed:
             return True
+        j += following is not None and following.has("side")
+        following = self.items[j] if j < len(self.items) else None
         if following is not None and following.has("detail") and following.words[-1].endswith(("tion", "ment")):
-            return True  # "mild loculation"
+            return True  # "mild right loculation"
         adverb = self.items[m].words[-1].endswith("ly")
         return adverb and m > 0 and self.items[m - 1].kinds.get("change") in graded
 
@@ -286,13 +292,15 @@ def parse(text: str, ontology: Ontology | None = None) -> Parsed:
     reader = SentenceReader(text, ontology)
     unread: set[str] = set()
     words: set[str] = set()
-    numbers: set[str] = set()
+    required: set[str] = set()
+    named = False
     for item in reader.items:
         word = item.words[0]
         if not item.known and len(word) > 1 and word.strip("x"):
-            unread.add(word)
+            (required if named else unread).add(word)
         if not item.kinds and word.isdigit():
-            numbers.add(word)
+            required.add(word)
+        named = item.has("locative", "link") or word == "after" or (named and word in _ARTICLES)
         if item.kinds.keys() - _CLAIMLESS or not item.kinds:
             words.update(word for word in item.words if word[0].isalnum())
-    return Parsed(reader.facts(), frozenset(unread), frozenset(words), frozenset(numbers))
+    return Parsed(reader.facts(), frozenset(unread), frozenset(words), frozenset(required))

@@ -66,9 +66,8 @@ class OfflineJudge:
             evidence |= found
             reasons.append(why)
         said = frozenset().union(*(premises[i].words for i in evidence))
-        if numbers := hypothesis.numbers - said:
-            return Verdict("not_entailment", (), f"numbers without counterpart: {', '.join(sorted(numbers))}")
-        if len(missing := hypothesis.unread - said) > UNREAD_ALLOWED:
+        missing = (hypothesis.unread | hypothesis.required) - said
+        if missing & hypothesis.required or len(missing) > UNREAD_ALLOWED:
             return Verdict("not_entailment", (), f"words without counterpart: {', '.join(sorted(missing))}")
         return Verdict("entailment", tuple(sorted(evidence)), "; ".join(dict.fromkeys(reasons)))
 

@@ -37,10 +37,15 @@ _AMERICAN = (("oedema", "edema"), ("haem", "hem"), ("oesoph", "esoph"), ("tumour
 _ISE = re.compile(r"alis(ation|ed|ing|e)$")
 _IRREGULAR = {
     "apices": "apex",
+    "bronchi": "bronchus",
     "bullae": "bulla",
+    "cannulae": "cannula",
+    "goitre": "goiter",
     "hemithoraces": "hemithorax",
     "hila": "hilum",
     "metastases": "metastasis",
+    "prostheses": "prosthesis",
+    "sulci": "sulcus",
     "pneumothoraces": "pneumothorax",
     "vertebrae": "vertebra",
     "visualised": "visualized",

@@ -54,8 +54,10 @@ class Prover:
             opposite = next((p for _, p in stated if self._contradicts(fact, p)), None)
             why = "not stated" if opposite is None else f"contradicted by {describe_fact(opposite)}"
             return frozenset(), f"{label}: {why}"
-        if not fact.present and all(p.concept != fact.concept for _, p in related) and self._disputed(fact, stated):
-            return frozenset(), f"{label}: a general denial, where the report says more of it"
+        if not fact.present and self._disputed(fact, stated):
+            related = [(found, p) for found, p in related if p.concept == fact.concept]
+            if not related:
+                return frozenset(), f"{label}: a general denial, where the report says more of it"
         fitting = [(found, p) for found, p in related if not self._detail_missing(fact, p)]
         fitting = fitting or [
             (found, p) for found, p in self._resumed(related, stated) if not self._detail_missing(fact, p)
