@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import FEW_SHOTS, PAIRS, RADFACT, SPLIT_SHOTS, Server, radfact
+from real_servers import FEW_SHOTS, PAIRS, RADFACT, SPLIT_SHOTS, Server, radfact
 
 from radfact.entailment import Question, load_judge
 from radfact.entailment.prompt import answer_schema, query

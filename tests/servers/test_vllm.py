@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 
 import pytest
-from conftest import (
+from real_servers import (
     FEW_SHOTS,
     MODEL_FOLDER,
     PAIRS,
