@@ -85,8 +85,11 @@ class SentenceReader(UnitFinder):
             return
         if self._grades_change(m):
             return
-        before = [unit for unit in self.units if unit.anchor < m]
-        after = [unit for unit in self.units if unit.anchor > m]
+        stops = [i for i, item in enumerate(self.items) if item.words == (".",)]
+        first = max((i for i in stops if i < m), default=-1)
+        last = min((i for i in stops if i > m), default=len(self.items))
+        before = [unit for unit in self.units if first < unit.anchor < m]
+        after = [unit for unit in self.units if m < unit.anchor < last]
         if not before and not after:
             return
         if not before or not after:
