@@ -20,7 +20,7 @@ CONCURRENCY_PROVIDER = 16
 TIMEOUT = 600.0
 """Seconds for one call."""
 
-_SECRETS = frozenset({"key", "token", "secret", "password", "credentials", "authorization"})
+_SECRETS = frozenset({"key", "secret", "password", "credentials", "authorization"})
 
 
 def connect(
@@ -109,11 +109,17 @@ def split_model_args(model_args: Mapping[str, str] | None, *, field: str = "judg
             values[name] = yaml.safe_load(value)
         except yaml.YAMLError:
             values[name] = value
-        if any(_SECRETS.intersection(one.lower().replace("-", "_").split("_")) for one in _names(name, values[name])):
+        if any(map(_is_secret, _names(name, values[name]))):
             raise InputError(
                 "keys come only from the environment (for example OPENAI_API_KEY)", field=f"{field}.{name}"
             )
     return values
+
+
+def _is_secret(name: str) -> bool:
+    words = name.lower().replace("-", "_").split("_")
+    # A token at the end is a secret (hf_token); elsewhere it is a piece of text (stop_token_ids).
+    return words[-1] == "token" or not _SECRETS.isdisjoint(words)
 
 
 def _names(name: str, value: Any) -> list[str]:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from langchain_core.language_models import BaseChatModel
     from langchain_core.messages import AIMessage, BaseMessage
 
-# provider: (module, class); the package's name is the module's with dashes.
+# provider: (module, class); the extra that brings it has the provider's name, with dashes.
 _PARTNERS = {
     "anthropic": ("langchain_anthropic", "ChatAnthropic"),
     "azure_openai": ("langchain_openai", "AzureChatOpenAI"),
@@ -57,15 +57,15 @@ def load_chat_model(name: str, parameters: Mapping[str, Any]) -> BaseChatModel:
     try:
         chat_class = getattr(importlib.import_module(module), class_name)
     except ImportError:
-        package = module.replace("_", "-")
-        raise InputError(f"the provider '{provider}' needs its package: pip install {package}", field="judge") from None
+        command = f'pip install "maira-radfact[{provider.replace("_", "-")}]"'
+        raise InputError(f"the provider '{provider}' needs its package: {command}", field="judge") from None
     if provider == "openai" and not os.environ.get("OPENAI_API_KEY"):
         raise InputError("set OPENAI_API_KEY in the environment, or give the address of your own server", field="judge")
     arguments: dict[str, Any] = {"model": model, **parameters}
     if provider == "ollama":
         if "max_tokens" in arguments:
             arguments["num_predict"] = arguments.pop("max_tokens")
-    else:
+    elif "max_retries" in chat_class.model_fields:
         # Retries are the client's, which counts them; two layers of waiting would multiply.
         arguments["max_retries"] = 0
     try:
@@ -73,7 +73,19 @@ def load_chat_model(name: str, parameters: Mapping[str, Any]) -> BaseChatModel:
     except Exception as error:
         reason = " ".join(redact(str(error)).split())
         raise InputError(f"{name} cannot be set up: {reason:.300}", field="judge") from None
+    if overlooked := _overlooked(chat_model, arguments):
+        raise InputError(
+            f"{class_name} takes no '{overlooked}'; leave it out with {overlooked}=null",
+            field=f"judge_args.{overlooked}",
+        )
     return chat_model
+
+
+def _overlooked(chat_model: BaseChatModel, arguments: Mapping[str, Any]) -> str | None:
+    """An argument that the class swallowed: it would stand in the results and change nothing."""
+    fields = type(chat_model).model_fields
+    taken = fields.keys() | {field.alias for field in fields.values()} | getattr(chat_model, "model_kwargs", {}).keys()
+    return next((name for name in arguments if name not in taken), None)
 
 
 class LangChainBackend:

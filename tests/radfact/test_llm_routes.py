@@ -15,7 +15,7 @@ from llm_client import Waits
 from radfact.errors import Failure, InputError
 from radfact.llm import Ask, ChatClient, Prefix, connect, split_model_args
 from radfact.llm.connect import CONCURRENCY_OWN_SERVER, CONCURRENCY_PROVIDER
-from radfact.llm.langchain import LangChainBackend
+from radfact.llm.langchain import _PARTNERS, LangChainBackend, load_chat_model
 
 SCHEMA = {
     "type": "object",
@@ -162,7 +162,7 @@ def test_a_server_of_one_s_own_gets_more_calls_at_once(monkeypatch: pytest.Monke
 
 
 def test_a_missing_partner_package_is_named_with_its_command() -> None:
-    with pytest.raises(InputError, match="pip install langchain-cohere"):
+    with pytest.raises(InputError, match=r"pip install \"maira-radfact\[cohere\]\""):
         connect("cohere:command")
 
 
@@ -241,3 +241,13 @@ def test_model_arguments_are_numbers_where_they_look_like_it() -> None:
         "stop": ["a", "b"],
         "max_tokens": 9,
     }
+
+
+def test_tokens_of_text_are_no_secret() -> None:
+    assert split_model_args({"stop_token_ids": "[2]"}) == {"stop_token_ids": [2]}
+
+
+def test_an_argument_that_the_provider_s_class_would_swallow_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(_PARTNERS, "fake", ("langchain_core.language_models.fake_chat_models", "FakeListChatModel"))
+    with pytest.raises(InputError, match="FakeListChatModel takes no 'top_p'; leave it out with top_p=null"):
+        load_chat_model("fake:model", {"responses": ["yes"], "top_p": 1})
