@@ -19,7 +19,7 @@ class Splitter(Protocol):
         ...
 
     def describe(self) -> dict[str, Any]:
-        """Everything that changes a sentence (name, version, prompt hash, options), for `run.json`; JSON values only."""
+        """Everything that changes a sentence (name, version, prompt hash), for `run.json`; JSON values only."""
         ...
 
     def account(self) -> dict[str, int]:

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 import pytest
 from chat_server import completion, last
-from langchain_core.language_models.fake_chat_models import GenericFakeChatModel
+from langchain_core.language_models.fake_chat_models import FakeListChatModel, GenericFakeChatModel
 from langchain_core.messages import AIMessage
 from llm_client import Waits
 
@@ -247,7 +247,11 @@ def test_tokens_of_text_are_no_secret() -> None:
     assert split_model_args({"stop_token_ids": "[2]"}) == {"stop_token_ids": [2]}
 
 
+class _Named(FakeListChatModel):
+    model: str
+
+
 def test_an_argument_that_the_provider_s_class_would_swallow_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(_PARTNERS, "fake", ("langchain_core.language_models.fake_chat_models", "FakeListChatModel"))
-    with pytest.raises(InputError, match="FakeListChatModel takes no 'top_p'; leave it out with top_p=null"):
+    monkeypatch.setitem(_PARTNERS, "fake", (__name__, "_Named"))
+    with pytest.raises(InputError, match="_Named takes no 'top_p'; leave it out with top_p=null"):
         load_chat_model("fake:model", {"responses": ["yes"], "top_p": 1})
