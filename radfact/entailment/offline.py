@@ -13,13 +13,22 @@ from radfact.entailment.proofs import Prover
 from radfact.entailment.units import CONCLUDED
 from radfact.errors import Failure
 
-VERSION = "1"
+VERSION = "2"
 UNKNOWN_OVERLAP = 0.8
-"""Share of the content lemmas of a sentence without any known finding that one premise must hold."""
+"""Share of the content words of a sentence without any known finding that one premise must hold."""
 UNREAD_ALLOWED = 1
-"""Unknown words of an otherwise understood hypothesis that need no counterpart; beyond it half of them do."""
+"""Unknown words of an otherwise understood hypothesis that need no counterpart."""
+MEASURED: dict[str, dict[str, float]] = {
+    "the 67 published few-shot examples": {"n": 67, "accuracy": 0.985, "f1": 0.973},
+    "the labelled judgements of this package": {"n": 252, "accuracy": 0.972, "f1": 0.970},
+}
+"""Accuracy, and F1 of the entailed class, as `radfact judge-check --judge offline` measures them on named sets."""
 
-_NOTE = "The figures of the offline judge are not comparable with RadFact-Llama3."
+_NOTE = (
+    "The figures of the offline judge are not comparable with RadFact-Llama3. Its accuracy: "
+    + ", ".join(f"{figures['accuracy']:.1%} on {name}" for name, figures in MEASURED.items())
+    + "."
+)
 
 
 class OfflineJudge:
@@ -28,7 +37,8 @@ class OfflineJudge:
     A hypothesis is entailed when each of its facts is: the same or a more special finding is present (or the same or a
     more general one absent), and every detail of the hypothesis (side, zone, degree, change, character, position,
     size) is stated too. An unstated side or degree does not entail a stated one (paper 004, caption of listing 4).
-    Sentences without any known finding must share their words with one premise.
+    What is concluded ("consistent with") counts as stated, what is likely or possible does not, and what is certain is
+    no case of what is possible. Sentences without any known finding must share their words with one premise.
     """
 
     name = "offline"
@@ -78,6 +88,7 @@ class OfflineJudge:
             "version": VERSION,
             "ontology_version": self.ontology.version,
             "ontology_sha256": self.ontology.sha256,
+            "measured": MEASURED,
             "note": _NOTE,
         }
 

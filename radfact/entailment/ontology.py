@@ -229,6 +229,18 @@ class _Builder:
             if meanings.setdefault(kind, identity) != identity and kind in ("finding", "structure"):
                 raise self.fault(field, f"'{name}' already means '{meanings[kind]}'")
 
+    def entries(self, data: Mapping[str, Any], section: str) -> Mapping[str, Any]:
+        """The entries of a section of modifiers, each with its names."""
+        entries = data[section]
+        if not isinstance(entries, dict):
+            raise self.fault(section, "expected a mapping of entries, each with names")
+        for name, node in entries.items():
+            if not isinstance(node, dict) or "names" not in node:
+                raise self.fault(f"{section}.{name}", "expected a mapping with names")
+            if section == "severity" and not node.get("levels"):
+                raise self.fault(f"{section}.{name}", "expected levels, a list of numbers from 0 to 4")
+        return entries
+
     def closure(self, parents: Mapping[str, list[str]], field: str) -> dict[str, frozenset[str]]:
         closed: dict[str, frozenset[str]] = {}
 
@@ -308,6 +320,25 @@ def _structures(build: _Builder, data: Mapping[str, Any], findings: Mapping[str,
     return structures
 
 
+def _check_modifiers(build: _Builder, data: Mapping[str, Any]) -> None:
+    """That the modifiers which findings and descriptors refer to are defined."""
+    details = {*data["descriptors"], *data["positions"]}
+    known = {"when": details | {*data["change"]}, "implied": details, "good_position": details}
+    for name, node in data["findings"].items():
+        for key, allowed in known.items():
+            for other in node.get(key, ()):
+                if other not in allowed:
+                    raise build.fault(f"findings.{name}.{key}", f"'{other}' is not defined")
+        if node.get("usual_zone", next(iter(data["zones"]))) not in data["zones"]:
+            raise build.fault(f"findings.{name}.usual_zone", f"'{node['usual_zone']}' is not defined under zones")
+    for section in ("descriptors", "positions"):
+        for name, node in data[section].items():
+            for key, allowed in (("only", data["findings"]), ("from", details)):
+                for other in node.get(key, ()):
+                    if other not in allowed:
+                        raise build.fault(f"{section}.{name}.{key}", f"'{other}' is not defined")
+
+
 def _homes(structures: Mapping[str, Structure]) -> dict[str, frozenset[str]]:
     """The findings that are about each structure as a whole, not about a part of it."""
     return {
@@ -361,8 +392,9 @@ def load_ontology(path: Path | str = DEFAULT_PATH) -> Ontology:
         ("descriptors", "detail"),
         ("positions", "detail"),
     ):
-        for name, node in data[section].items():
+        for name, node in build.entries(data, section).items():
             build.add(kind, name, node["names"], f"{section}.{name}.names")
+    _check_modifiers(build, data)
     build.add("dominance", "dominance", data.get("dominance_words", []), "dominance_words")
     for cue, names in data["cues"].items():
         build.add(cue, cue, names, f"cues.{cue}")

@@ -14,10 +14,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from radfact.entailment import Judge, Question, Verdict, load_judge
+from radfact.entailment.check import check, load_labelled
 from radfact.entailment.facts import parse
-from radfact.entailment.llm import load_few_shots
-from radfact.entailment.offline import OfflineJudge
-from radfact.entailment.ontology import default_ontology
+from radfact.entailment.offline import MEASURED, OfflineJudge
+from radfact.entailment.ontology import DEFAULT_PATH, default_ontology
 from radfact.errors import InputError
 
 PUBLISHED = Path(__file__).resolve().parents[2].parent / "shared" / "data" / "radfact" / "nli_few_shot_examples.json"
@@ -63,6 +63,21 @@ def test_what_is_present_is_not_absent(sentence: str, finding: str) -> None:
     assert judge([sentence], f"No {finding}.").status == "not_entailment"
 
 
+@given(statements, findings)
+def test_a_denied_finding_entails_nothing_of_it(sentence: str, finding: str) -> None:
+    assert judge([f"No {finding}."], sentence).status == "not_entailment" or finding not in sentence.lower()
+
+
+@given(statements, st.sampled_from(["possible ", "probable "]))
+def test_what_is_doubtful_is_not_certain(sentence: str, doubt: str) -> None:
+    assert judge([f"{doubt}{sentence}"], sentence).status == "not_entailment"
+
+
+@given(statements)
+def test_case_and_punctuation_change_nothing(sentence: str) -> None:
+    assert judge([sentence.upper()], sentence.rstrip(".")).status == "entailment"
+
+
 @given(statements, statements, st.lists(statements, max_size=3))
 def test_more_premises_never_take_an_entailment_away(premise: str, hypothesis: str, more: list[str]) -> None:
     if judge([premise], hypothesis).status == "entailment":
@@ -83,8 +98,8 @@ def test_any_text_gets_a_verdict_with_its_reason(premises: list[str], hypothesis
 
 @given(findings, st.sampled_from(["left", "right"]))
 def test_the_other_side_is_never_entailed(finding: str, side: str) -> None:
-    concept = parse(f"{finding}.").facts[0].concept
-    if default_ontology().findings[concept].midline:
+    node = default_ontology().findings[parse(f"{finding}.").facts[0].concept]
+    if node.midline:
         return
     other = "right" if side == "left" else "left"
     assert judge([f"{other} {finding}."], f"{side} {finding}.").status == "not_entailment"
@@ -100,20 +115,39 @@ def test_a_sentence_without_known_findings_says_so() -> None:
     assert "no known finding" in (judge(["Nipple rings."], "Nipple rings.").why or "")
 
 
-@pytest.mark.skipif(not PUBLISHED.exists(), reason="the published few-shot file is not here")
-def test_accuracy_on_the_published_examples() -> None:
-    """66 of 67 (98.5 %): the one missed calls an infiltrate an interstitial marking."""
-    shots = load_few_shots(PUBLISHED)
-    right = sum(judge(list(shot.reference), shot.phrase).status == shot.status for shot in shots)
-    assert right / len(shots) >= 0.98
+@pytest.mark.parametrize(
+    ("name", "path"),
+    [
+        pytest.param(
+            "the 67 published few-shot examples",
+            PUBLISHED,
+            marks=pytest.mark.skipif(not PUBLISHED.exists(), reason="the published few-shot file is not here"),
+        ),
+        ("the labelled judgements of this package", None),
+    ],
+)
+def test_the_stated_accuracy_is_the_measured_one(name: str, path: Path | None) -> None:
+    measured = check(JUDGE, load_labelled(path))
+    stated = MEASURED[name]
+    assert (measured.n, round(measured.accuracy, 3), round(measured.f1 or 0, 3)) == tuple(stated.values())
+    assert f"{measured.accuracy:.1%} on {name}" in JUDGE.describe()["note"]
+    assert stated["accuracy"] >= 0.97
 
 
-def test_two_thousand_judgements_take_less_than_a_second_of_processor_time() -> None:
+def test_five_thousand_judgements_take_less_than_a_second_of_processor_time() -> None:
     questions = [Question(tuple(p), h) for cases in JUDGEMENTS.values() for p, h, _ in cases]
-    questions = (questions * (2000 // len(questions) + 1))[:2000]
+    questions = (questions * (5000 // len(questions) + 1))[:5000]
     start = time.process_time()
     JUDGE.judge(questions)
     assert time.process_time() - start < 1.0
+
+
+def test_a_word_added_to_a_copy_of_the_ontology_is_understood(tmp_path: Path) -> None:
+    copy = tmp_path / "ontology.yaml"
+    copy.write_text(DEFAULT_PATH.read_text("utf-8").replace("names: [cavity, ", "names: [cavity, wotsit, "), "utf-8")
+    question = Question(("There is a wotsit in the right upper lobe.",), "Cavity in the right lung.")
+    assert load_judge("offline").judge([question])[0].status == "not_entailment"
+    assert load_judge("offline", judge_args={"ontology": str(copy)}).judge([question])[0].status == "entailment"
 
 
 def test_it_follows_the_protocol_of_judges() -> None:

@@ -88,6 +88,14 @@ def test_an_edit_changes_the_hash(tmp_path: Path) -> None:
         (lambda d: d["findings"]["mass"].update(name=["x"]), "unknown key 'name'"),
         (lambda d: d["findings"]["mass"].update(names="mass"), "expected a list of phrases"),
         (lambda d: d["cues"].update(negation=[False]), "in quotes"),
+        (lambda d: d["findings"]["nodule"].update(when={"calcifid": "granuloma"}), "'calcifid' is not defined"),
+        (lambda d: d["findings"]["nodule"].update(usual_zone="middel"), "'middel' is not defined under zones"),
+        (
+            lambda d: d["descriptors"]["patchy"].pop("names"),
+            "field 'descriptors.patchy': expected a mapping with names",
+        ),
+        (lambda d: d["severity"]["small"].pop("levels"), "field 'severity.small': expected levels"),
+        (lambda d: d["descriptors"]["dual_lead"].update({"from": ["atrium"]}), "'atrium' is not defined"),
         (lambda d: d["structures"]["heart"].update(abnormal="big"), "field 'structures.heart': 'big' is not defined"),
     ],
 )
