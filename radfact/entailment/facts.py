@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from itertools import pairwise
 
 from radfact.entailment.ontology import Ontology, default_ontology
 from radfact.entailment.units import CERTAIN, POSSIBLE, Unit, UnitFinder
@@ -64,14 +65,22 @@ class SentenceReader(UnitFinder):
 
     def __init__(self, text: str, ontology: Ontology) -> None:
         super().__init__(text, ontology)
-        words = {item.words[0] for item in self.items}
-        self._past = bool(words & {"was", "were"}) and bool(words & {"prior", "previous", "previously", "before"})
+        self._past = self._speaks_of_before()
         self._compared = any(not _COMPARING.isdisjoint(item.words) for item in self.items)
         for m, item in enumerate(self.items):
             if item.has(*_MODIFIERS):
                 self._attach(m)
         self._share_trailing()
         self._share_leading()
+
+    def _speaks_of_before(self) -> bool:
+        """Whether it tells what there was: "there was an effusion on the prior study"."""
+        words = [item.words[0] for item in self.items if item.words[0] != "the"]
+        if not {"was", "were"} & set(words) or any(item.has("change") for item in self.items):
+            return False
+        return "previously" in words or any(
+            first == "on" and second in ("prior", "previous") for first, second in pairwise(words)
+        )
 
     def _attach(self, m: int) -> None:
         anchored = [unit for unit in self.units if unit.anchor == m]
@@ -306,4 +315,6 @@ def parse(text: str, ontology: Ontology | None = None) -> Parsed:
         named = item.has("locative", "link") or word == "after" or (named and word in _ARTICLES)
         if item.kinds.keys() - _CLAIMLESS or not item.kinds:
             words.update(word for word in item.words if word[0].isalnum())
+    if not words:
+        words.update(word for item in reader.items for word in item.words if word[0].isalnum())
     return Parsed(reader.facts(), frozenset(unread), frozenset(words), frozenset(required))
