@@ -104,7 +104,7 @@ class SentenceReader(UnitFinder):
         if not before or not after:
             owner = after[0] if not before else self._subject(m, before)
         else:
-            to_next = not self._separated(m, after[0].anchor) and (
+            to_next = not self._separated(m, after[0].anchor, "of") and (
                 self._separated(before[-1].anchor, m) or not before[-1].with_state
             )
             owner = after[0] if to_next else before[-1]
@@ -166,7 +166,7 @@ class SentenceReader(UnitFinder):
                 continue
             joined = bool(between) and all(item.joins and item.words != ("with",) for item in between)
             bound = any(item.has("link", "adjoining") for item in between)
-            slots = {"where", "change"} if joined else {"where"} if bound else set()
+            slots = {"where", "change"} if joined or bound else set()
             leading = [m for m in first.modifiers if m < first.anchor or bound]
             second.modifiers.extend(m for m in leading if self._slots(m) & slots and not self._slots(m) & own)
 
@@ -243,6 +243,10 @@ class SentenceReader(UnitFinder):
         if not present:
             # How long a finding has been absent says nothing about the current image; "no NEW nodule" does.
             change &= {"new", "increased", "unchanged", "resolved", "previous"}
+        if present and "chronic" in details:
+            change = change | {"persistent"}
+        if unit.present and not present:
+            severity, details = frozenset(), set()  # what has resolved has no degree any more
         closed = frozenset().union(*(self.ontology.entails[c] for c in change))
         places = () if node is not None and node.midline else self._places(modifiers)
         measures = tuple(self.items[m].measure or 0.0 for m in modifiers if self.items[m].has("measure"))
@@ -312,7 +316,7 @@ def parse(text: str, ontology: Ontology | None = None) -> Parsed:
             (required if named else unread).add(word)
         if not item.kinds and word.isdigit():
             required.add(word)
-        named = item.has("locative", "link") or word == "after" or (named and word in _ARTICLES)
+        named = item.has("locative", "link") or word in ("after", "been") or (named and word in _ARTICLES)
         if item.kinds.keys() - _CLAIMLESS or not item.kinds:
             words.update(word for word in item.words if word[0].isalnum())
     if not words:

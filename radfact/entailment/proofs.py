@@ -111,10 +111,12 @@ class Prover:
             if premise.doubt > CONCLUDED:
                 return False
             return ontology.excluded_by(premise.concept, fact.concept) or _smaller(fact, premise)
+        if "resolved" in fact.change & premise.change and self.ontology.is_a(premise.concept, fact.concept):
+            return True  # "the opacity is gone" may speak of what was called a consolidation
         return self._not_excepted(fact, premise) and ontology.denied_by(premise.concept, fact.concept)
 
     def _not_excepted(self, fact: Fact, premise: Fact) -> bool:
-        if premise.exceptions <= fact.exceptions:
+        if premise.exceptions <= fact.exceptions or premise.places:
             return True
         is_a = self.ontology.is_a
         if "*" in premise.exceptions and fact.concept == premise.concept:
@@ -143,7 +145,8 @@ class Prover:
         lacking = strict.change - loose.change
         if missing := _change_missing(lacking if fact.present else lacking & _NARROWING):
             return missing
-        if lacking := strict.details - loose.details:
+        node = self.ontology.findings.get(loose.concept)
+        if lacking := strict.details - loose.details - (node.implied if node is not None else frozenset()):
             return f"'{min(lacking)}' is not stated"
         if any(not any(_same_size(a, b) for b in loose.measures) for a in strict.measures):
             return "the measured size differs or is not stated"

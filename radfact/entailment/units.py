@@ -62,6 +62,8 @@ class UnitFinder:
             elif item.has("finding"):
                 self._add_finding(i, pending)
                 pending, subject = [], []
+            elif item.words == ("with",):
+                subject = []
             elif item.has("absence"):
                 self.units.append(Unit(item.kinds["absence"], i, False, state=i))
             elif item.has("structure") and not self._is_adjective(i) and not self._is_location(i):
@@ -229,7 +231,13 @@ class UnitFinder:
             if item.has("negation", "not"):
                 return True
             copula = copula or item.has("copula")
-        return (not copula and self._negated_before(first)) or self._denied_after(last)
+        if not copula:
+            start = self.items[first]
+            direct = first > 0 and self.items[first - 1].has("negation", "not")
+            # "No effusion, and intact bones": what is denied in a list is no normal statement.
+            if direct or (not start.has("normal", "clear") and self._negated_before(first)):
+                return True
+        return self._denied_after(last)
 
     def _add_finding(self, i: int, pending: Sequence[int]) -> None:
         concepts = [(self.items[i].kinds["finding"], i)]
@@ -240,7 +248,7 @@ class UnitFinder:
             shares = i - 2 in pending or not adjective.kinds
             if shares and (shared := self.ontology.phrases.get(phrase, {}).get("finding")):
                 concepts.insert(0, (shared, i - 2))
-        negated = self._negated_before(i) or self._denied_after(i)
+        negated = self._negated_before(i, self.ontology.is_a(concepts[-1][0], "device")) or self._denied_after(i)
         for concept, anchor in concepts:
             self.units.append(Unit(concept, anchor, not negated, self._doubt(i, i)))
 
@@ -252,14 +260,14 @@ class UnitFinder:
         following = self.items[i + 1].words[0] if i + 1 < len(self.items) else ""
         return item.has("negation", "not") or (item.has("clear") and following in ("of", "from"))
 
-    def _negated_before(self, i: int) -> bool:
+    def _negated_before(self, i: int, device: bool = False) -> bool:
         for j in range(i - 1, -1, -1):
             item = self.items[j]
             if item.ends_clause or item.words == ("with",):
                 return False
             if self._denies(j):
                 return True
-            if item.joins and self._starts_anew(j):
+            if item.joins and (self._starts_anew(j) or (device and item.words == ("and",))):
                 return False
             if j in self.consumed and item.has("normal", "clear") and not item.has("negation"):
                 return False
@@ -294,6 +302,8 @@ class UnitFinder:
             if self.items[j].ends_clause or (self.items[j].joins and self._claim_between(j, first)):
                 break
             doubt = max(doubt, self._doubt_of(j))
+            if self.items[j].has("uncertain_after") and not any(i.has("finding", "structure") for i in self.items[:j]):
+                return POSSIBLE  # "there is possible pneumonia"
         for j in range(first + 1, last):
             doubt = max(doubt, self._doubt_of(j))
         for j in range(last + 1, len(self.items)):
@@ -327,9 +337,15 @@ class UnitFinder:
             item.has("link", "uncertain", "finding") or item.words == ("be",) for item in self.items[j + 1 : j + 4]
         )
 
-    def _separated(self, first: int, last: int) -> bool:
-        """Whether a joining or linking word, a comma or a clause end lies strictly between two items."""
+    def _separated(self, first: int, last: int, place: str | None = None) -> bool:
+        """Whether a joining or linking word, a comma or a clause end lies strictly between two items.
+
+        With `place`, prepositions of place other than that one separate too.
+        """
         return any(
-            item.joins or item.ends_clause or item.has("negation", "link", "probable", "uncertain")
+            item.joins
+            or item.ends_clause
+            or item.has("negation", "link", "probable", "uncertain")
+            or (place is not None and item.has("locative") and item.words != (place,))
             for item in self.items[first + 1 : last]
         )
