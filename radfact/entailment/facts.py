@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from itertools import pairwise
+from itertools import pairwise, zip_longest
 
 from radfact.entailment.ontology import Ontology, default_ontology
 from radfact.entailment.units import CERTAIN, POSSIBLE, Unit, UnitFinder
@@ -46,7 +46,7 @@ class Fact:
 class Parsed:
     """`groups`: all must hold, of each group one ("scarring or atelectasis"). `unread`: words the ontology lacks.
 
-    `required`: words that an entailing text must have too: numbers, and unread words that name a place or a cause.
+    `required`: words that an entailing text must have too: numbers, and unread words for a place, a cause or a deed.
     """
 
     groups: tuple[tuple[Fact, ...], ...]
@@ -310,10 +310,11 @@ def parse(text: str, ontology: Ontology | None = None) -> Parsed:
     words: set[str] = set()
     required: set[str] = set()
     named = False
-    for item in reader.items:
+    for item, following in zip_longest(reader.items, reader.items[1:]):
         word = item.words[0]
         if not item.known and len(word) > 1 and word.strip("x"):
-            (required if named else unread).add(word)
+            has_object = following is not None and following.words == ("the",)  # "invades the chest wall"
+            (required if named or has_object else unread).add(word)
         if not item.kinds and word.isdigit():
             required.add(word)
         named = item.has("locative", "link") or word in ("after", "been") or (named and word in _ARTICLES)
