@@ -302,8 +302,9 @@ class UnitFinder:
             if self.items[j].ends_clause or (self.items[j].joins and self._claim_between(j, first)):
                 break
             doubt = max(doubt, self._doubt_of(j))
-            if self.items[j].has("uncertain_after") and not any(i.has("finding", "structure") for i in self.items[:j]):
-                return POSSIBLE  # "there is possible pneumonia"
+            opens = not any(item.has("finding", "structure") for item in self.items[:j])
+            if self.items[j].has("uncertain_after") and (opens or self._linked(j, first)):
+                return POSSIBLE  # "there is possible pneumonia", "is unlikely to represent pneumonia"
         for j in range(first + 1, last):
             doubt = max(doubt, self._doubt_of(j))
         for j in range(last + 1, len(self.items)):
