@@ -120,7 +120,11 @@ class Spread:
                 outcome: _Outcome = pickle.loads(row["outcome"])
                 if outcome.fault is not None:
                     raise RunFailed(outcome.fault)
-                self._accounts[outcome.worker] = outcome.account
+                # Portions need not come back in the order in which a worker took them; its counts only grow.
+                before = self._accounts.get(outcome.worker, {})
+                self._accounts[outcome.worker] = {
+                    name: max(count, before.get(name, 0)) for name, count in outcome.account.items()
+                }
                 yield int(row["portion"]), outcome.answers
         except RayError as error:
             lines = str(error).strip().splitlines()
