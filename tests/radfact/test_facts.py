@@ -104,4 +104,5 @@ def test_alternatives_form_one_group_unless_each_is_possible() -> None:
 
 def test_unread_words_are_named() -> None:
     parsed = parse("Wotsits in the gubbins of the left lung, 6th rib nodule.")
-    assert (parsed.unread, parsed.required) == ({"wotsit"}, {"gubbin", "6"})
+    assert parsed.unread == {"wotsit"}
+    assert parsed.required == {"gubbin", "6"}

@@ -146,8 +146,10 @@ def test_a_word_added_to_a_copy_of_the_ontology_is_understood(tmp_path: Path) ->
     copy = tmp_path / "ontology.yaml"
     copy.write_text(DEFAULT_PATH.read_text("utf-8").replace("names: [cavity, ", "names: [cavity, wotsit, "), "utf-8")
     question = Question(("There is a wotsit in the right upper lobe.",), "Cavity in the right lung.")
-    assert load_judge("offline").judge([question])[0].status == "not_entailment"
-    assert load_judge("offline", judge_args={"ontology": str(copy)}).judge([question])[0].status == "entailment"
+    assert JUDGE.answer(question).status == "not_entailment"
+    [verdict] = load_judge("offline", judge_args={"ontology": str(copy)}).judge([question])
+    assert isinstance(verdict, Verdict)
+    assert verdict.status == "entailment"
 
 
 def test_it_follows_the_protocol_of_judges() -> None:
