@@ -25,6 +25,9 @@ _NARROWING = frozenset({"new", "increased"})
 _CHANGES_OF_ABSENCE = frozenset({"unchanged", "resolved"})
 """Changes that a denial may claim besides: "no effusion" does not say that one has resolved."""
 
+_CHANGES_IMPLIED = frozenset({"changed", "not_decreased", "not_increased", "persistent", "previous"})
+"""What a more telling word of change implies, and `why` need not repeat."""
+
 
 class Prover:
     """Proves facts from facts by the relations of one ontology."""
@@ -127,6 +130,9 @@ class Prover:
         if fact.present == premise.present:
             return False
         positive, negative = (fact, premise) if fact.present else (premise, fact)
+        sides, denied = ({side for side, _ in one.places} & {"left", "right"} for one in (positive, negative))
+        if sides and denied and sides.isdisjoint(denied):
+            return False
         return self.ontology.denied_by(negative.concept, positive.concept)
 
     def _detail_missing(self, fact: Fact, premise: Fact) -> str | None:
@@ -274,7 +280,10 @@ def describe_fact(fact: Fact) -> str:
     words = ["possible " if fact.possible else "", "" if fact.present else "no ", fact.concept.replace("_", " ")]
     more = [_place_name(place) for place in fact.places]
     more += [f"degree {'-'.join(map(str, sorted(fact.severity)))}"] if fact.severity else []
-    more += [*sorted(fact.change), *(detail.replace("_", " ") for detail in sorted(fact.details))]
+    more += [
+        *sorted(fact.change - _CHANGES_IMPLIED or fact.change),
+        *(detail.replace("_", " ") for detail in sorted(fact.details)),
+    ]
     more += [f"{size:g} mm" for size in fact.measures]
     more += [f"except {other.replace('_', ' ')}" for other in sorted(fact.exceptions - {"*"})]
     return "".join(words) + (f" ({', '.join(more)})" if more else "")
