@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import pairwise, zip_longest
 
-from radfact.entailment.ontology import Ontology, default_ontology
+from radfact.entailment.ontology import Ontology
+from radfact.entailment.ontology_file import default_ontology
 from radfact.entailment.units import CERTAIN, POSSIBLE, Unit, UnitFinder
 
 Place = tuple[str | None, str | None]

@@ -8,7 +8,8 @@ from typing import Any
 
 from radfact.entailment.facts import Parsed, parse
 from radfact.entailment.judge import Question, Verdict
-from radfact.entailment.ontology import Ontology, default_ontology, load_ontology
+from radfact.entailment.ontology import Ontology
+from radfact.entailment.ontology_file import default_ontology, load_ontology
 from radfact.entailment.proofs import Prover
 from radfact.entailment.units import CONCLUDED
 from radfact.errors import Failure

@@ -8,7 +8,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from radfact.entailment.ontology import Ontology, default_ontology, load_ontology
+from radfact.entailment.ontology import Ontology
+from radfact.entailment.ontology_file import default_ontology, load_ontology
 from radfact.errors import Failure
 from radfact.sentences import removal
 from radfact.sentences.clause import Facts

@@ -17,7 +17,7 @@ from radfact.entailment import Judge, Question, Verdict, load_judge
 from radfact.entailment.check import check, load_labelled
 from radfact.entailment.facts import parse
 from radfact.entailment.offline import MEASURED, OfflineJudge
-from radfact.entailment.ontology import DEFAULT_PATH, default_ontology
+from radfact.entailment.ontology_file import DEFAULT_PATH, default_ontology
 from radfact.errors import InputError
 
 PUBLISHED = Path(__file__).resolve().parents[2].parent / "shared" / "data" / "radfact" / "nli_few_shot_examples.json"

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from radfact.entailment.facts import parse
-from radfact.entailment.ontology import default_ontology
+from radfact.entailment.ontology_file import default_ontology
 from radfact.errors import InputError
 from radfact.sentences import Splitter, split_narrative
 from radfact.sentences.offline import OfflineSplitter, explain_split

@@ -10,7 +10,8 @@ import pytest
 import yaml
 
 from radfact.entailment.facts import parse
-from radfact.entailment.ontology import DEFAULT_PATH, default_ontology, lemma, load_ontology
+from radfact.entailment.ontology import lemma
+from radfact.entailment.ontology_file import DEFAULT_PATH, default_ontology, load_ontology
 from radfact.errors import InputError
 
 DATA: dict[str, Any] = yaml.safe_load(DEFAULT_PATH.read_text("utf-8"))
@@ -78,25 +79,34 @@ def test_an_edit_changes_the_hash(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("edit", "message"),
     [
-        (lambda d: d.pop("findings"), "field 'findings': this section is missing"),
+        (lambda d: d.pop("findings"), "field 'findings': field required"),
         (lambda d: d["findings"]["nodule"].update(is_a=["nodul"]), "'nodul' is not defined"),
         (lambda d: d["findings"]["opacity"].update(is_a=["nodule"]), "a circle"),
         (
             lambda d: d["findings"]["mass"]["names"].append("nodule"),
             "field 'findings.mass.names': 'nodule' already means",
         ),
-        (lambda d: d["findings"]["mass"].update(name=["x"]), "unknown key 'name'"),
-        (lambda d: d["findings"]["mass"].update(names="mass"), "expected a list of phrases"),
+        (lambda d: d["findings"]["mass"].update(name=["x"]), "field 'findings.mass.name': unknown field"),
+        (lambda d: d["findings"]["mass"].update(names="mass"), "field 'findings.mass.names': expected a list"),
         (lambda d: d["cues"].update(negation=[False]), "in quotes"),
         (lambda d: d["findings"]["nodule"].update(when={"calcifid": "granuloma"}), "'calcifid' is not defined"),
         (lambda d: d["findings"]["nodule"].update(usual_zone="middel"), "'middel' is not defined under zones"),
         (
             lambda d: d["descriptors"]["patchy"].pop("names"),
-            "field 'descriptors.patchy': expected a mapping with names",
+            "field 'descriptors.patchy.names': field required",
         ),
-        (lambda d: d["severity"]["small"].pop("levels"), "field 'severity.small': expected levels"),
+        (lambda d: d["severity"]["small"].pop("levels"), "field 'severity.small.levels': field required"),
         (lambda d: d["descriptors"]["dual_lead"].update({"from": ["atrium"]}), "'atrium' is not defined"),
-        (lambda d: d["structures"]["heart"].update(abnormal="big"), "field 'structures.heart': 'big' is not defined"),
+        (
+            lambda d: d["structures"]["heart"].update(abnormal="big"),
+            "field 'structures.heart.abnormal': 'big' is not defined",
+        ),
+        (lambda d: d["findings"]["mass"].update(names=["–"]), "a phrase with at least one word"),
+        (lambda d: d["findings"]["nodule"].update(denies=["nodule"]), "a circle"),
+        (lambda d: d["zones"]["upper"].update(whole="apex"), "a circle"),
+        (lambda d: d["places"][0].update(zone="middel"), "field 'places[0].zone': 'middel' is not defined under zones"),
+        (lambda d: d["cues"].update(negaton=["nope"]), "field 'cues.negaton"),
+        (lambda d: d.update(sides=None), "field 'sides'"),
     ],
 )
 def test_faults_are_named_with_their_field(tmp_path: Path, edit: Any, message: str) -> None:
