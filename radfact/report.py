@@ -125,6 +125,8 @@ def as_input_error(
     first = error.errors(include_url=False, include_context=False)[0]
     path = field
     for step in first["loc"]:
+        if step == "[key]":  # pydantic's mark of a name that is wrong itself
+            continue
         path += f"[{step}]" if isinstance(step, int) else f"{'.' if path else ''}{step}"
     message = _EXPECTED.get(first["type"], first["msg"].removeprefix("Value error, "))
     found = first.get("input")

@@ -154,17 +154,6 @@ class Sample:
         return rows
 
 
-def checked(answer: Verdict | Failure, question: Question) -> Verdict | Failure:
-    """The answer, or a failure where it breaks the protocol: that must not become a score in silence."""
-    if isinstance(answer, Failure):
-        return answer
-    if answer.status == "entailment" and not answer.evidence:
-        return Failure("entailment without evidence")
-    if any(not 0 <= index < len(question.premises) for index in answer.evidence):
-        return Failure(f"evidence {list(answer.evidence)} outside of the {len(question.premises)} premises")
-    return answer
-
-
 def _occurrences(premises: Sequence[Sentence], compat: Compat) -> list[list[int]]:
     """For every premise the premises that evidence naming its text means.
 

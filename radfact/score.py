@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
-from radfact.entailment.judge import Judge, Question, Verdict
+from radfact.entailment.judge import Judge, Question, ask_judge
 from radfact.errors import Failure, InputError, RunFailed
 from radfact.files import Pair, Pairs
 from radfact.regions import Compat
@@ -26,7 +26,6 @@ from radfact.sample import (
     SampleScore,
     SentenceScore,
     Side,
-    checked,
 )
 from radfact.sentences.splitter import Splitter
 from radfact.stats import Summary, summarise
@@ -134,7 +133,7 @@ class RadFact:
         """Score pairs, or a list of candidates against the list of their references (numbered from 0 then).
 
         Raises:
-            InputError: the two lists differ in length, or an id stands twice.
+            InputError: the two lists differ in length or hold something else than reports, or an id stands twice.
             RunFailed: with `on_failure="stop"`, a question or a narrative stayed without a valid answer.
         """
         pairs = _as_pairs(candidates, references)
@@ -207,10 +206,7 @@ class RadFact:
                 for question in sample.questions(side):
                     by_premises.setdefault(question.premises, {})[question] = None
         questions = [question for group in by_premises.values() for question in group]
-        answers: list[Verdict | Failure] = self.judge.judge(questions) if questions else []
-        if len(answers) != len(questions):
-            raise RunFailed(f"judge '{self.judge.name}' gave {len(answers)} answers to {len(questions)} questions")
-        answers = [checked(answer, question) for question, answer in zip(questions, answers, strict=True)]
+        answers = ask_judge(self.judge, questions) if questions else []
         self._stop_at_failures([one for one in answers if isinstance(one, Failure)], len(answers), "judgements")
         return dict(zip(questions, answers, strict=True))
 
@@ -242,6 +238,8 @@ def _as_splitter(splitter: Splitter | Callable[[str], Sequence[str]] | None) -> 
 
 
 def _as_pairs(candidates: Iterable[Pair] | Sequence[Report], references: Sequence[Report] | None) -> list[Pair]:
+    if isinstance(candidates, str) or isinstance(references, str):
+        raise InputError("expected a list of reports, found one text")
     given = list(candidates)
     if references is None:
         pairs = [one for one in given if isinstance(one, Pair)]
@@ -257,7 +255,20 @@ def _as_pairs(candidates: Iterable[Pair] | Sequence[Report], references: Sequenc
         if pair.sample_id in seen:
             raise InputError(f"'{pair.sample_id}' stands twice; ids must be unique", field="sample_id")
         seen.add(pair.sample_id)
+        for side, report in (("candidate", pair.candidate), ("reference", pair.reference)):
+            if not _is_report(report):
+                raise InputError(
+                    f"expected a list of Sentence or one narrative, found {report!r:.80}",
+                    field=f"{pair.sample_id}.{side}",
+                )
     return pairs
+
+
+def _is_report(value: object) -> bool:
+    """Whether it is one report: a list of reports and a list of sentences are easily taken for each other."""
+    return isinstance(value, str) or (
+        isinstance(value, list | tuple) and all(isinstance(one, Sentence) for one in value)
+    )
 
 
 def _narratives(pairs: Sequence[Pair]) -> list[str]:

@@ -44,13 +44,15 @@ class _InSteps:
         self._planned = self._done = 0
 
     def judge(self, questions: Sequence[Question]) -> list[Verdict | Failure]:
+        from radfact.entailment.judge import ask_judge
+
         answers: list[Verdict | Failure] = []
         self._planned += len(questions)
         size = self.FIRST
         while len(answers) < len(questions):
             started = time.monotonic()
             portion = questions[len(answers) : len(answers) + size]
-            answers += self._judge.judge(portion)
+            answers += ask_judge(self._judge, portion)
             self._done += len(portion)
             if time.monotonic() - started < self.LONG_ENOUGH:
                 size *= 2

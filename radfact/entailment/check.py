@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from radfact.entailment.answer import match_evidence
-from radfact.entailment.judge import Judge, Question, Verdict
+from radfact.entailment.judge import Judge, Question, Verdict, ask_judge
 from radfact.entailment.prompt import Label, load_few_shots
 from radfact.errors import Failure, InputError
 from radfact.stats import harmonic_mean
@@ -117,13 +117,13 @@ def check(judge: Judge, labelled: Sequence[Labelled]) -> Check:
 
     Raises:
         InputError: there are no questions.
-        RunFailed: the judge cannot be reached.
+        RunFailed: the judge cannot be reached, or does not answer every question.
     """
     if not labelled:
         raise InputError("there are no labelled questions to check the judge with")
     questions = [one.question for one in labelled]
     before, started = judge.account(), time.perf_counter()
-    answers = judge.judge(questions)
+    answers = ask_judge(judge, questions)
     seconds, after = time.perf_counter() - started, judge.account()
     cost = {name: after.get(name, 0) - before.get(name, 0) for name in ("calls", "tokens_in", "tokens_out")}
     precision, recall, f1 = _entailed_class(labelled, answers)
@@ -199,7 +199,7 @@ def _agreement(judge: Judge, labelled: Sequence[Labelled], answers: _Answers) ->
 
     if not isinstance(judge, LLMJudge) or judge.batch != "report":
         return None
-    alone = judge.one_by_one().judge([one.question for one in labelled])
+    alone = ask_judge(judge.one_by_one(), [one.question for one in labelled])
     same = sum(_said(a) == _said(b) != FAILED for a, b in zip(answers, alone, strict=True))
     n = len(labelled)
     return Agreement(n, same / n, _accuracy(labelled, answers), _accuracy(labelled, alone))

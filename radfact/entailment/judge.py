@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol, runtime_checkable
 
-from radfact.errors import Failure
+from radfact.errors import Failure, RunFailed
 
 Status = Literal["entailment", "not_entailment"]
 
@@ -45,3 +45,25 @@ class Judge(Protocol):
     def account(self) -> dict[str, int]:
         """What the answers cost so far: `calls`, `tokens_in`, `tokens_out`, `repairs`, `failures`, `cached`."""
         ...
+
+
+def ask_judge(judge: Judge, questions: Sequence[Question]) -> list[Verdict | Failure]:
+    """The judge's answers, in order; one that breaks the protocol becomes a failure, not a score in silence.
+
+    Raises:
+        RunFailed: there are not as many answers as questions.
+    """
+    answers = judge.judge(questions)
+    if len(answers) != len(questions):
+        raise RunFailed(f"judge '{judge.name}' gave {len(answers)} answers to {len(questions)} questions")
+    return [_checked(answer, question) for question, answer in zip(questions, answers, strict=True)]
+
+
+def _checked(answer: Verdict | Failure, question: Question) -> Verdict | Failure:
+    if isinstance(answer, Failure):
+        return answer
+    if answer.status == "entailment" and not answer.evidence:
+        return Failure("entailment without evidence")
+    if any(not 0 <= index < len(question.premises) for index in answer.evidence):
+        return Failure(f"evidence {list(answer.evidence)} outside of the {len(question.premises)} premises")
+    return answer

@@ -14,6 +14,7 @@ from radfact.cli import live
 from radfact.cli.live import LiveDisplay, Meter, in_steps
 from radfact.cli.price import Price
 from radfact.entailment import Failure, Question, Verdict
+from radfact.errors import RunFailed
 
 
 def metered(*readings: tuple[float, dict[str, int]], price: Price | None = None) -> Meter:
@@ -111,6 +112,13 @@ def test_a_judge_that_tells_nothing_is_asked_in_portions() -> None:
     assert [answer.why for answer in answers if isinstance(answer, Verdict)] == [q.hypothesis for q in questions]
     assert len(judge.sizes) > 1
     assert (stepped.account()["planned"], stepped.account()["done"]) == (1000, 1000)
+
+
+def test_a_judge_that_answers_nothing_stops_the_run() -> None:
+    judge = Counting()
+    judge.judge = lambda _: []  # type: ignore[method-assign]
+    with pytest.raises(RunFailed, match="gave 0 answers to 1 questions"):
+        in_steps(judge).judge([Question(("a",), "b")])
 
 
 def test_a_judge_that_tells_how_far_it_is_is_asked_all_at_once() -> None:

@@ -377,6 +377,12 @@ def test_lists_of_different_lengths_are_rejected() -> None:
         RadFact(judge=Oracle(verbatim)).score([texts("a")], [texts("a"), texts("b")])
 
 
+@pytest.mark.parametrize("given", [texts("a"), [[{"text": "a"}]], [None], [texts("a"), 3], "a report"])
+def test_what_is_no_list_of_reports_is_rejected(given: Any) -> None:
+    with pytest.raises(InputError, match="expected a list of"):
+        RadFact(judge=Oracle(verbatim)).score(given, given)
+
+
 def test_an_id_that_stands_twice_is_rejected() -> None:
     with pytest.raises(InputError, match="'1' stands twice"):
         RadFact(judge=Oracle(verbatim)).score([Pair("1", [], []), Pair("1", [], [])])
