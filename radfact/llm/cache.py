@@ -91,10 +91,17 @@ class AnswerCache:
         return int(self._writer.execute("PRAGMA user_version").fetchone()[0])
 
     def get(self, key: str) -> StoredAnswer | None:
-        """The answer under `key`, if there is one."""
-        row = self._reader.execute(
-            "SELECT text, tokens_in, tokens_out, cut FROM answers WHERE key = ?", (key,)
-        ).fetchone()
+        """The answer under `key`, if there is one.
+
+        Raises:
+            RunFailed: the file cannot be read.
+        """
+        try:
+            row = self._reader.execute(
+                "SELECT text, tokens_in, tokens_out, cut FROM answers WHERE key = ?", (key,)
+            ).fetchone()
+        except sqlite3.Error as error:
+            raise RunFailed(f"{self.path}: answers cannot be read ({error}); name another folder") from None
         return None if row is None else StoredAnswer(row[0], row[1], row[2], bool(row[3]))
 
     def put(self, answers: Iterable[tuple[str, StoredAnswer]]) -> None:

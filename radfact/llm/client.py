@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import weakref
+from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
@@ -202,25 +203,27 @@ class ChatClient:
     async def _call(self, ask: Ask[T], messages: tuple[Message, ...]) -> StoredAnswer | Failure:
         from tenacity import AsyncRetrying, retry_if_exception
 
+        tried: Counter[Trouble] = Counter()
         retrying = AsyncRetrying(
             retry=retry_if_exception(lambda error: isinstance(error, CallFault) and error.trouble in self.attempts),
-            stop=self._is_enough,
+            stop=lambda state: self._is_enough(state, tried),
             wait=_wait,
             sleep=self.sleep,
             before_sleep=self._count_retry,
             reraise=True,
         )
         try:
-            answer: StoredAnswer = await retrying(self._try, ask, messages)
+            answer: StoredAnswer = await retrying(self._try, ask, messages, tried)
         except CallFault as fault:
             return self._give_up(fault, ask, messages)
         self._fruitless = 0
         return answer
 
-    async def _try(self, ask: Ask[T], messages: tuple[Message, ...]) -> StoredAnswer:
+    async def _try(self, ask: Ask[T], messages: tuple[Message, ...], tried: Counter[Trouble]) -> StoredAnswer:
         try:
             answer = await self.backend.complete(ask.prefix, messages, ask.schema)
         except CallFault as fault:
+            tried[fault.trouble] += 1
             self._reached = self._reached or fault.trouble != "unreachable"
             raise
         self._reached = True
@@ -228,14 +231,14 @@ class ChatClient:
         text = answer.text.encode(errors="replace").decode()
         return StoredAnswer(text, answer.tokens_in, answer.tokens_out, answer.cut)
 
-    def _is_enough(self, state: RetryCallState) -> bool:
+    def _is_enough(self, state: RetryCallState, tried: Mapping[Trouble, int]) -> bool:
         fault = state.outcome.exception() if state.outcome else None
         if not isinstance(fault, CallFault):
             return True
         if fault.trouble == "unreachable" and not self._reached:
             waited = max(state.idle_for, state.seconds_since_start or 0.0)
             return waited >= PATIENCE_AT_FIRST
-        return state.attempt_number >= self.attempts[fault.trouble]
+        return tried[fault.trouble] >= self.attempts[fault.trouble]
 
     def _count_retry(self, _: RetryCallState) -> None:
         self.ledger.retries += 1

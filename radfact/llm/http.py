@@ -113,8 +113,10 @@ def _checked_address(base_url: str) -> str:
         usable = False
     if not usable:
         raise InputError(f"expected http://HOST:PORT/v1, found '{base_url}'", field="base_url")
-    if "@" in parts.netloc:
-        raise InputError("no user name or password in the address; keys come from the environment", field="base_url")
+    if "@" in parts.netloc or parts.query or parts.fragment:
+        raise InputError(
+            "no user name, password or query in the address; keys come from the environment", field="base_url"
+        )
     return base_url.rstrip("/")
 
 
@@ -135,8 +137,7 @@ def _proxy(base_url: str) -> str | None:
 def _answer(raw: bytes) -> StoredAnswer:
     try:
         body = json.loads(raw)
-        if "error" in body:
-            error = body["error"]
+        if error := body.get("error"):
             code = error.get("code") if isinstance(error, dict) else None
             raise status_fault(code if isinstance(code, int) and code >= 400 else 500, _said(raw))
         choice, usage = body["choices"][0], body.get("usage") or {}

@@ -141,6 +141,14 @@ def test_answers_that_cannot_be_written_stop_the_run_with_one_line(serve: Any, t
         http_client(server.base_url, cache=cache).ask_all([Ask((("user", "1" * 9000),), str)])
 
 
+def test_answers_that_cannot_be_read_stop_the_run_with_one_line(serve: Any, tmp_path: Path) -> None:
+    with http_client(serve(lambda *_: (200, {}, "7")).base_url, cache=AnswerCache(tmp_path)) as chat:
+        with sqlite3.connect(tmp_path / "answers.sqlite") as other:
+            other.execute("DROP TABLE answers")
+        with pytest.raises(RunFailed, match=r"answers\.sqlite: answers cannot be read"):
+            chat.ask_all([ask("x")])
+
+
 def test_a_file_keeps_up_with_a_second_process_writing(tmp_path: Path) -> None:
     one, other = AnswerCache(tmp_path), AnswerCache(tmp_path)
     one.put([("a", StoredAnswer("1", 0, 0))])

@@ -117,6 +117,18 @@ def test_a_refused_question_is_not_asked_again(serve: Any, status: int) -> None:
     assert len(server.requests) == 1
 
 
+def test_each_kind_of_trouble_has_its_own_patience(serve: Any) -> None:
+    server = serve(lambda _, n: (200, {}, "7") if n > 6 else (429, {}, "busy") if n % 2 else (500, {}, "down"))
+    chat = http_client(server.base_url, attempts={"busy": 4, "broken": 4})
+    assert chat.ask_all([ask("x")]) == [7]
+
+
+def test_an_answer_that_names_no_error_is_an_answer(serve: Any) -> None:
+    body = b'{"error": null, "choices": [{"message": {"content": "7"}}]}'
+    head = f"HTTP/1.1 200 OK\r\nContent-Length: {len(body)}\r\n\r\n".encode()
+    assert http_client(serve(lambda *_: head + body).base_url).ask_all([ask("x")]) == [7]
+
+
 def test_the_other_questions_of_a_refused_one_are_answered(serve: Any) -> None:
     server = serve(lambda body, _: (400, {}, "too long") if last(body) == "1" else (200, {}, last(body)))
     assert http_client(server.base_url).ask_all([ask("0"), ask("1"), ask("2")])[::2] == [0, 2]
