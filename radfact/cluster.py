@@ -266,7 +266,7 @@ def in_process(name: str, what: str) -> None:
         )
 
 
-def gpus_of(name: str, arguments: Mapping[str, str] | None) -> int:
+def gpus_of(name: str, arguments: Mapping[str, Any] | None) -> int:
     """GPUs that one worker with this judge or splitter takes: as many as its tensor parallelism."""
     if not name.startswith("vllm:"):
         return 0

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from radfact.entailment.callable import CallableJudge
+from radfact.entailment.callable import CallableJudge, load_python_judge
 from radfact.entailment.judge import Judge, Question, Status, Verdict
 from radfact.errors import Failure, InputError
 
@@ -22,7 +22,7 @@ def load_judge(
     name: str,
     *,
     base_url: str | None = None,
-    judge_args: Mapping[str, str] | None = None,
+    judge_args: Mapping[str, Any] | None = None,
     few_shots: Path | None = None,
     system: Path | None = None,
     answer_format: AnswerFormat = "yaml",
@@ -38,7 +38,7 @@ def load_judge(
             for a judge of your own (a `Judge`, a factory of one, or a function as for `CallableJudge`).
         base_url: address of such a server.
         judge_args: further arguments by name: of the model (reasoning effort and the like), of the offline judge
-            (`ontology`, a file), or of your own factory. Numbers, booleans and lists are written as in YAML.
+            (`ontology`, a file), or of your own factory. In texts, numbers, booleans and lists are written as in YAML.
         few_shots: worked examples in the published layout, for a model instead of our own.
         system: a file that replaces the system message of a model (paper 004, listing 3).
         answer_format: of a model: "yaml" as in the paper, or "schema" for JSON that the server holds to a schema.
@@ -63,7 +63,6 @@ def load_judge(
         return _offline(judge_args or {})
     if kind == "python":
         _refuse(f"{name} is a judge of your own, not a model", for_models)
-        from radfact.entailment.callable import load_python_judge
         from radfact.llm import split_model_args
 
         return load_python_judge(rest, split_model_args(judge_args))
@@ -90,7 +89,7 @@ def _refuse(reason: str, options: Mapping[str, Any]) -> None:
             raise InputError(f"{reason}; leave this out, or name a model", field=option)
 
 
-def _offline(judge_args: Mapping[str, str]) -> Judge:
+def _offline(judge_args: Mapping[str, Any]) -> Judge:
     if unknown := sorted(set(judge_args) - {"ontology"}):
         raise InputError("the offline judge takes only 'ontology'", field=f"judge_args.{unknown[0]}")
     from radfact.entailment.offline import OfflineJudge

@@ -194,7 +194,7 @@ def load_llm_judge(
     name: str,
     *,
     base_url: str | None = None,
-    judge_args: Mapping[str, str] | None = None,
+    judge_args: Mapping[str, Any] | None = None,
     few_shots: Path | None = None,
     system: Path | None = None,
     answer_format: AnswerFormat = "yaml",

@@ -20,7 +20,7 @@ CONCURRENCY_PROVIDER = 16
 TIMEOUT = 600.0
 """Seconds for one call."""
 
-_SECRETS = frozenset({"key", "secret", "password", "credentials", "authorization"})
+_SECRETS = frozenset({"key", "apikey", "secret", "password", "credentials", "authorization"})
 
 
 def connect(
@@ -91,11 +91,11 @@ def _seconds(value: Any) -> float:
     return float(value)
 
 
-def split_model_args(model_args: Mapping[str, str] | None, *, field: str = "judge_args") -> dict[str, Any]:
+def split_model_args(model_args: Mapping[str, Any] | None, *, field: str = "judge_args") -> dict[str, Any]:
     """Values of `--judge-arg NAME=VALUE` as numbers, booleans, lists or text, as YAML reads them.
 
     Args:
-        model_args: values by name, as text.
+        model_args: values by name; what is no text stays as it is.
         field: what the option is called in errors.
 
     Raises:
@@ -106,7 +106,7 @@ def split_model_args(model_args: Mapping[str, str] | None, *, field: str = "judg
     values: dict[str, Any] = {}
     for name, value in (model_args or {}).items():
         try:
-            values[name] = yaml.safe_load(value)
+            values[name] = yaml.safe_load(value) if isinstance(value, str) else value
         except yaml.YAMLError:
             values[name] = value
         if any(map(_is_secret, _names(name, values[name]))):

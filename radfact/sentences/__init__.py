@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from radfact.errors import InputError
-from radfact.sentences.offline import split_narrative
+from radfact.sentences.offline import OfflineSplitter, split_narrative
 from radfact.sentences.splitter import Splitter
 
 __all__ = ["Splitter", "load_splitter", "split_narrative"]
@@ -16,12 +17,12 @@ def load_splitter(
     name: str,
     *,
     base_url: str | None = None,
-    splitter_args: Mapping[str, str] | None = None,
+    splitter_args: Mapping[str, Any] | None = None,
     few_shots: Path | None = None,
     concurrency: int | None = None,
     cache: Path | None = None,
 ) -> Splitter:
-    """Make a splitter from its name; only the one asked for is imported.
+    """Make a splitter from its name; what asks a model is imported only for one.
 
     Args:
         name: "offline"; "PROVIDER:MODEL" for a chat model through LangChain ("openai:MODEL" with `base_url` for any
@@ -60,9 +61,7 @@ def load_splitter(
     )
 
 
-def _offline(splitter_args: Mapping[str, str]) -> Splitter:
+def _offline(splitter_args: Mapping[str, Any]) -> Splitter:
     if unknown := sorted(set(splitter_args) - {"ontology"}):
         raise InputError("the offline splitter takes only 'ontology'", field=f"splitter_args.{unknown[0]}")
-    from radfact.sentences.offline import OfflineSplitter
-
     return OfflineSplitter(splitter_args.get("ontology"))

@@ -245,7 +245,7 @@ def load_llm_splitter(
     name: str,
     *,
     base_url: str | None = None,
-    splitter_args: Mapping[str, str] | None = None,
+    splitter_args: Mapping[str, Any] | None = None,
     few_shots: Path | None = None,
     concurrency: int | None = None,
     cache: Path | None = None,

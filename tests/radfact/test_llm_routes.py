@@ -186,7 +186,8 @@ def test_no_key_and_no_server_is_one_clear_line(monkeypatch: pytest.MonkeyPatch)
 @pytest.mark.parametrize(
     ("base_url", "message"),
     [
-        ("http://me:secret@host/v1", "no user name or password"),
+        ("http://me:secret@host/v1", "no user name, password or query"),
+        ("http://host/v1?key=secret", "no user name, password or query"),
         ("localhost:8000/v1", "expected http://HOST:PORT/v1"),
         ("http://", "expected http://HOST:PORT/v1"),
         ("http://host:port/v1", "expected http://HOST:PORT/v1"),
@@ -225,7 +226,8 @@ def test_calls_in_flight_are_at_least_one(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "given", [{"api_key": "sk-1"}, {"api-key": "sk-1"}, {"default_headers": "{Authorization: Bearer x}"}]
+    "given",
+    [{"api_key": "sk-1"}, {"api-key": "sk-1"}, {"apikey": "sk-1"}, {"default_headers": "{Authorization: Bearer x}"}],
 )
 def test_keys_come_only_from_the_environment(given: dict[str, str]) -> None:
     with pytest.raises(InputError, match=rf"judge_args\.{next(iter(given))}.*environment"):
@@ -241,6 +243,11 @@ def test_model_arguments_are_numbers_where_they_look_like_it() -> None:
         "stop": ["a", "b"],
         "max_tokens": 9,
     }
+
+
+def test_model_arguments_of_a_program_stay_what_they_are() -> None:
+    given = {"temperature": 0.5, "stop": ["a"], "extra_body": {"top_k": 1}}
+    assert split_model_args(given) == given
 
 
 def test_tokens_of_text_are_no_secret() -> None:
