@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any
 
-from pydantic import BaseModel, BeforeValidator, Field, StringConstraints, TypeAdapter, ValidationError
+from pydantic import BaseModel, BeforeValidator, Field, RootModel, StringConstraints
 
 from radfact.errors import InputError
 from radfact.jsonl import read_json
-from radfact.report import Box, Mask, Sentence, Text, as_input_error
+from radfact.report import Box, Mask, Sentence, Text, validated
 
 # Detectors round: a box may lie this many pixels outside of its image and is cut there.
 _OVERHANG = 1.0
@@ -56,9 +56,8 @@ class _Dataset(BaseModel):
     categories: list[_Category] = []
 
 
-_ReadT = TypeVar("_ReadT")
-_dataset = TypeAdapter(_Dataset)
-_results = TypeAdapter(list[_Annotation])
+class _Results(RootModel[list[_Annotation]]):
+    pass
 
 
 def read_coco(path: Path | str, dataset: Path | str | None = None) -> dict[str, list[Sentence]]:
@@ -78,7 +77,7 @@ def read_coco(path: Path | str, dataset: Path | str | None = None) -> dict[str, 
     """
     value = read_json(path)
     if isinstance(value, dict):
-        found = _validated(_dataset, value, path)
+        found = validated(_Dataset, value, file=path)
         return _Reader(found, path, path).reports(found.annotations, "annotations")
     if dataset is None:
         raise InputError(
@@ -87,15 +86,8 @@ def read_coco(path: Path | str, dataset: Path | str | None = None) -> dict[str, 
             file=path,
             field="(top)",
         )
-    results = _validated(_results, value, path)
-    return _Reader(_validated(_dataset, read_json(dataset), dataset), dataset, path).reports(results, "")
-
-
-def _validated(adapter: TypeAdapter[_ReadT], value: Any, path: Path | str) -> _ReadT:
-    try:
-        return adapter.validate_python(value)
-    except ValidationError as error:
-        raise as_input_error(error, file=path) from None
+    results = validated(_Results, value, file=path).root
+    return _Reader(validated(_Dataset, read_json(dataset), file=dataset), dataset, path).reports(results, "")
 
 
 class _Reader:
@@ -164,11 +156,9 @@ class _Reader:
 
         if isinstance(segmentation, list):
             return self._filled(segmentation, image, field)
+        mask = validated(Mask, segmentation, file=self.path, field=field)
         try:
-            mask = Mask.model_validate(segmentation)
             decode_mask(mask)
-        except ValidationError as error:
-            raise as_input_error(error, file=self.path, field=field) from None
         except InputError as error:
             raise self._fault(str(error), field) from None
         if mask.size != (image.height, image.width):

@@ -5,15 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict, NonNegativeInt, ValidationError
+from pydantic import BaseModel, ConfigDict, NonNegativeInt
 
 from radfact.errors import InputError
 from radfact.jsonl import read_json, read_jsonl, write_json
-from radfact.report import as_input_error
+from radfact.report import validated
 from radfact.sample import F1_PARTS, FIGURES
 from radfact.stats import bootstrap, summarise
 
@@ -33,8 +33,6 @@ _MEANS = {
 _F1 = {name: F1_PARTS[name] for name in ("logical_f1", "spatial_f1", "grounding_f1")}
 _QUANTILES = {"p2.5th": 0.025, "p25th": 0.25, "median": 0.5, "p75th": 0.75, "p97.5th": 0.975}
 _SAME = 1e-9
-
-_ModelT = TypeVar("_ModelT", bound=BaseModel)
 
 
 class _Sample(BaseModel):
@@ -105,10 +103,10 @@ def export(folder: Path | str, path: Path | str | None = None) -> Path:
     folder = Path(folder)
     if not (folder / "scores.json").is_file():
         raise InputError("expected a finished results folder, but it has no scores.json", file=folder)
-    scores = _validated(_Scores, read_json(folder / "scores.json"), folder / "scores.json")
-    run = _validated(_Run, read_json(folder / "run.json"), folder / "run.json")
+    scores = validated(_Scores, read_json(folder / "scores.json"), file=folder / "scores.json")
+    run = validated(_Run, read_json(folder / "run.json"), file=folder / "run.json")
     path_of_samples = folder / "samples.jsonl"
-    rows = [_validated(_Sample, row, path_of_samples, line) for line, row in read_jsonl(path_of_samples)]
+    rows = [validated(_Sample, row, file=path_of_samples, line=line) for line, row in read_jsonl(path_of_samples)]
     samples = [row for row in rows if row.judged]
     _check(scores, samples, run.options, folder)
     if path is None:
@@ -118,13 +116,6 @@ def export(folder: Path | str, path: Path | str | None = None) -> Path:
     boxes = any(one.candidate_sentences_with_boxes or one.reference_sentences_with_boxes for one in samples)
     write_json(path, _flat(samples, run.options, zero_boxes=scores.splitter is not None and not boxes))
     return Path(path)
-
-
-def _validated(model: type[_ModelT], value: Any, path: Path, line: int | None = None) -> _ModelT:
-    try:
-        return model.model_validate(value)
-    except ValidationError as error:
-        raise as_input_error(error, file=path, line=line) from None
 
 
 def _check(scores: _Scores, samples: Sequence[_Sample], options: _Options, folder: Path) -> None:

@@ -14,7 +14,7 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 from radfact.coco import Id, read_coco
 from radfact.errors import InputError
 from radfact.jsonl import read_json, read_jsonl, read_text
-from radfact.report import Report, Sentence, as_input_error, parse_sentences
+from radfact.report import Report, Sentence, as_input_error, parse_sentences, validated
 
 Missing = Literal["refuse", "leave-out", "empty"]
 """What becomes of a reference without a candidate: an error, a sample left out, or an empty candidate report."""
@@ -85,7 +85,6 @@ class _Reference:
     split: object
 
 
-_RowT = TypeVar("_RowT", bound=BaseModel)
 _text = TypeAdapter(str)
 
 
@@ -199,7 +198,7 @@ def _read_grounded_json(path: Path) -> Pairs:
     pairs = []
     for index, value in enumerate(rows):
         where = f"[{index}]"
-        row = _validate(_GroundedRow, value, file=path, field=where)
+        row = validated(_GroundedRow, value, file=path, field=where)
         _once(seen, row.example_id, where, file=path, field=f"{where}.example_id")
         for name in ("prediction", "target"):
             _check_masks(getattr(row, name), file=path, field=f"{where}.{name}")
@@ -229,7 +228,7 @@ def _read_narrative_csv(path: Path) -> Pairs:
                 file=path,
                 line=line,
             )
-        row = _validate(_NarrativeRow, dict(zip(columns, cells, strict=True)), file=path, line=line)
+        row = validated(_NarrativeRow, dict(zip(columns, cells, strict=True)), file=path, line=line)
         _once(seen, row.example_id, f"line {line}", file=path, line=line, field="example_id")
         pairs.append(Pair(row.example_id, row.prediction.strip(), row.target.strip()))
     return Pairs(tuple(pairs), read=len(pairs))
@@ -257,7 +256,7 @@ def _read_keyed(path: Path | str, value_of: Callable[[dict[str, Any], Path | str
     seen: dict[str, str] = {}
     values: dict[str, _ValueT] = {}
     for line, row in read_jsonl(path):
-        key = _validate(_Keyed, row, file=path, line=line).sample_id
+        key = validated(_Keyed, row, file=path, line=line).sample_id
         _once(seen, key, f"line {line}", file=path, line=line, field="sample_id")
         values[key] = value_of(row, path, line)
     return values
@@ -294,16 +293,10 @@ def _report(value: Any, path: Path | str, line: int, field: str) -> Report:
             field=field,
         )
     try:
+        # Half a surrogate pair, which JSON can carry, is a str that is no text.
         return _text.validate_python(value).strip()
     except ValidationError as error:
         raise as_input_error(error, file=path, line=line, field=field) from None
-
-
-def _validate(model: type[_RowT], value: Any, *, file: Path | str, line: int | None = None, field: str = "") -> _RowT:
-    try:
-        return model.model_validate(value)
-    except ValidationError as error:
-        raise as_input_error(error, file=file, line=line, field=field) from None
 
 
 def _once(seen: dict[str, str], key: str, where: str, *, file: Path | str, line: int | None = None, field: str) -> None:

@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import json
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from io import BytesIO
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal
 
-from pydantic import ConfigDict, NonNegativeInt, ValidationError
+from pydantic import ConfigDict, NonNegativeInt
 
 from radfact.errors import InputError
-from radfact.jsonl import open_atomic, read_jsonl, read_text
+from radfact.jsonl import open_atomic, read_json, read_jsonl
 from radfact.page_markup import Row, Scores, render
-from radfact.report import Box, Mask, as_input_error, parse_sentences
+from radfact.report import Box, Mask, parse_sentences, validated
 
 LONGEST_SIDE = 640
 """Pixels of the longest side of an image as shown; the boxes are shares and do not depend on it."""
@@ -28,9 +27,6 @@ MOST_EMBEDDED = 200
 _IMAGES = ("frontal", "lateral", "prior_frontal")
 _SHOWN = {"text", "boxes", "masks", "prior_boxes", "status", "spatial", "why"}
 _CONTEXT = ("indication", "technique", "comparison", "prior_report")
-
-
-_AnyRow = TypeVar("_AnyRow", bound=Row)
 
 
 class _Sample(Row):
@@ -107,7 +103,7 @@ def write_page(
         InputError: a file is missing or holds what the page cannot show; nothing is written then.
     """
     folder = Path(folder)
-    scores = _validate(Scores, _read_json(folder / "scores.json"), folder / "scores.json")
+    scores = validated(Scores, read_json(folder / "scores.json"), file=folder / "scores.json")
     run = _read_run(folder / "run.json")
     manifest, notes, unscored = _sources(folder, run, manifest, notes, unscored)
     studies = _read_studies(folder, list(scores.figures))
@@ -127,15 +123,8 @@ def write_page(
     return folder / "report.html"
 
 
-def _read_json(path: Path) -> Any:
-    try:
-        return json.loads(read_text(path))
-    except json.JSONDecodeError as error:
-        raise InputError(f"not JSON: {error.msg} at column {error.colno}", file=path, line=error.lineno) from None
-
-
 def _read_run(path: Path) -> dict[str, Any]:
-    run = _read_json(path) if path.exists() else {}
+    run = read_json(path) if path.exists() else {}
     if not isinstance(run, dict):
         raise InputError(f"expected one JSON object, found {type(run).__name__}", file=path)
     return run
@@ -155,7 +144,7 @@ def _sources(
     unscored: Path | None,
 ) -> tuple[Path | None, list[str], Path | None]:
     """The manifest, the notes and the unscored drafts: each as given, or else as the run had it."""
-    record = _validate(_PageRecord, run.get("page") or {}, folder / "run.json")
+    record = validated(_PageRecord, run.get("page") or {}, file=folder / "run.json")
     said = list(record.notes if notes is None else notes)
     paths = []
     for given, named, what in (
@@ -170,19 +159,12 @@ def _sources(
     return paths[0], said, paths[1]
 
 
-def _validate(kind: type[_AnyRow], value: Any, file: Path, line: int | None = None) -> _AnyRow:
-    try:
-        return kind.model_validate(value)
-    except ValidationError as error:
-        raise as_input_error(error, file=file, line=line) from None
-
-
 def _read_studies(folder: Path, names: Sequence[str]) -> list[dict[str, Any]]:
     """Samples in input order, each with its per-sample figures and the sentences of both sides."""
     path = folder / "samples.jsonl"
     studies: dict[str, dict[str, Any]] = {}
     for line, row in read_jsonl(path):
-        sample = _validate(_Sample, row, path, line)
+        sample = validated(_Sample, row, file=path, line=line)
         if sample.sample_id in studies:
             raise InputError(f"{sample.sample_id!r} stands in the file twice", file=path, line=line, field="sample_id")
         studies[sample.sample_id] = {
@@ -201,7 +183,7 @@ def _add_sentences(studies: Mapping[str, dict[str, Any]], path: Path) -> None:
     lines: dict[tuple[str, str, int], int] = {}
     rows: dict[tuple[str, str, int], _Sentence] = {}
     for line, row in read_jsonl(path):
-        sentence = _validate(_Sentence, row, path, line)
+        sentence = validated(_Sentence, row, file=path, line=line)
         key: tuple[str, str, int] = (sentence.sample_id, sentence.side, sentence.index)
         if sentence.sample_id not in studies:
             raise InputError(f"{key[0]!r} is not in samples.jsonl", file=path, line=line, field="sample_id")
@@ -236,7 +218,7 @@ def _figure(value: Any, file: Path, line: int, name: str) -> float | None:
 def _read_drafts(path: Path) -> list[dict[str, Any]]:
     drafts: dict[str, dict[str, Any]] = {}
     for line, row in read_jsonl(path):
-        draft = _validate(_Draft, row, path, line)
+        draft = validated(_Draft, row, file=path, line=line)
         if draft.sample_id in drafts:
             raise InputError(f"{draft.sample_id!r} stands in the file twice", file=path, line=line, field="sample_id")
         report = draft.report
@@ -257,7 +239,7 @@ def _attach(studies: Sequence[dict[str, Any]], manifests: Iterable[Path]) -> Non
     wanted = {study["sample_id"]: study for study in studies}
     for path in manifests:
         for line, row in read_jsonl(path):
-            record = _validate(_Study, row, path, line)
+            record = validated(_Study, row, file=path, line=line)
             study = wanted.pop(record.sample_id, None)
             if study is None:
                 continue

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from functools import lru_cache
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, TypeAdapter, ValidationError, model_validator
 
@@ -114,6 +114,23 @@ def parse_sentences(
     """
     try:
         return _sentences.validate_python(value)
+    except ValidationError as error:
+        raise as_input_error(error, file=file, line=line, field=field) from None
+
+
+_ModelT = TypeVar("_ModelT", bound=BaseModel)
+
+
+def validated(
+    model: type[_ModelT], value: Any, *, file: Path | str | None = None, line: int | None = None, field: str = ""
+) -> _ModelT:
+    """A value as read from a file, checked and made an instance of `model`.
+
+    Raises:
+        InputError: naming file, line and the path of the field that is wrong, with what would be right.
+    """
+    try:
+        return model.model_validate(value)
     except ValidationError as error:
         raise as_input_error(error, file=file, line=line, field=field) from None
 

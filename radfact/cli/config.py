@@ -93,7 +93,7 @@ def _as_given(parameter: Any, value: Any, context: typer.Context, path: Path, ke
     try:
         parameter.process_value(context, value)
     except typer.BadParameter as error:
-        raise InputError(error.message.rstrip("."), file=path, field=key) from None
+        raise InputError(error.message.removeprefix("Value error, ").rstrip("."), file=path, field=key) from None
     return value
 
 

@@ -65,16 +65,16 @@ def check_files(*paths: Path | None) -> None:
 
 
 def check_folder(folder: Path) -> None:
-    """Say at once that the results folder cannot be one.
+    """Say at once that results cannot be written into a folder, which need not be there yet.
 
     Raises:
         InputError: it, or a folder above it, is a file.
     """
     existing = next(place for place in (folder, *folder.absolute().parents) if place.exists())
     if not existing.is_dir():
-        raise InputError("expected a results folder, found a file", file=existing)
+        raise InputError("expected a folder for the results, found a file", file=existing)
     if not os.access(existing, os.W_OK):
-        raise InputError("results folder cannot be written to", file=existing)
+        raise InputError("the folder for the results cannot be written to", file=existing)
 
 
 def _as_asked(pairs: Pairs, narrative: bool | None) -> Pairs:

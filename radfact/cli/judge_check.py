@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from radfact.cli import options as shared
+from radfact.cli.inputs import check_folder
 from radfact.cli.live import LiveDisplay
 from radfact.cli.options import OUTPUT, JudgeOptions
 from radfact.cli.price import read_price
@@ -62,6 +63,8 @@ def judge_check(
     who = JudgeOptions(judge, judge_arg, base_url, few_shots, system, answer_format, batch, concurrency)
     rate = read_price(price)
     questions = load_labelled(labelled)
+    if out is not None:
+        check_folder(out.parent)
     loaded = who.load(None if out is None else out.parent / "cache")
     with LiveDisplay(new_console(stderr=True), {"judging": loaded.account}, rate):
         found = check(loaded, questions)

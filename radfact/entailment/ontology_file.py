@@ -8,12 +8,12 @@ from functools import cache
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from radfact.entailment.ontology import Finding, Ontology, Structure, lemmas
 from radfact.errors import InputError
 from radfact.jsonl import read_text
-from radfact.report import as_input_error
+from radfact.report import validated
 
 DEFAULT_PATH = Path(__file__).with_name("ontology.yaml")
 
@@ -161,10 +161,7 @@ def load_ontology(path: Path | str = DEFAULT_PATH) -> Ontology:
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         raise InputError("not YAML", file=path, line=None if mark is None else mark.line + 1) from None
-    try:
-        file = _File.model_validate(data)
-    except ValidationError as error:
-        raise as_input_error(error, file=path) from None
+    file = validated(_File, data, file=path)
     for field, names, section, known in _references(file):
         if unknown := next((name for name in names if name not in known), None):
             raise InputError(f"'{unknown}' is not defined under {section}", file=path, field=field)

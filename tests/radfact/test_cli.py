@@ -242,7 +242,10 @@ def test_grounded_refuses_a_narrative(run: Run, tmp_path: Path) -> None:
             "--judge-arg: expected KEY=VALUE, found 'seed'",
         ),
         (["pairs.json", "--judge", "verbatim", "--manifest", "m.jsonl"], "m.jsonl: no such file"),
-        (["pairs.json", "--judge", "verbatim", "--out", "pairs.json"], "expected a results folder, found a file"),
+        (
+            ["pairs.json", "--judge", "verbatim", "--out", "pairs.json"],
+            "expected a folder for the results, found a file",
+        ),
     ],
 )
 @pytest.mark.usefixtures("pairs")
@@ -351,6 +354,7 @@ def test_one_config_file_serves_several_commands(run: Run, tmp_path: Path) -> No
     ("text", "message"),
     [
         ("compta: exact", "run.yaml, field 'compta': no such option; did you mean 'compat'?"),
+        ("compat: papre", "run.yaml, field 'compat': 'papre' is not one of 'paper', 'exact'"),
         ("config: run.yaml", "run.yaml, field 'config': no such option"),
         ("threshold: lots", "run.yaml, field 'threshold': "),
         ("threshold: 2", "run.yaml, field 'threshold': "),
@@ -485,6 +489,12 @@ def test_a_judge_is_checked_against_labelled_judgements(run: Run, tmp_path: Path
     assert found["described"] == {"name": "verbatim"}
     row = next(line for line in out.splitlines() if "normal" in line)
     assert row.split()[3:12:2] == ["2", "1", "1", "0", "0.500"]
+
+
+def test_where_a_check_cannot_be_written_is_said_before_anything_is_asked(run: Run, tmp_path: Path) -> None:
+    code, out, err = run("judge-check", labelled(tmp_path), "--judge", "verbatim", "--out", "labelled.json/check.json")
+    assert (code, out) == (2, "")
+    assert "labelled.json: expected a folder" in err
 
 
 def test_the_offline_judge_is_checked_with_what_comes_with_the_package(
