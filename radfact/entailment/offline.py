@@ -52,7 +52,6 @@ class OfflineJudge:
         """
         self.ontology: Ontology = default_ontology() if ontology is None else load_ontology(ontology)
         self._prover = Prover(self.ontology)
-        self._account = {"calls": 0, "tokens_in": 0, "tokens_out": 0, "repairs": 0, "failures": 0, "cached": 0}
 
     def judge(self, questions: Sequence[Question]) -> list[Verdict | Failure]:
         """One verdict a question, in the order of the questions."""
@@ -60,8 +59,8 @@ class OfflineJudge:
 
     def answer(self, question: Question) -> Verdict:
         """The verdict on one question, with the rule and the terms behind it."""
-        hypothesis = self._parse(question.hypothesis)
-        premises = [self._parse(premise) for premise in question.premises]
+        hypothesis = parse(question.hypothesis, self.ontology)
+        premises = [parse(premise, self.ontology) for premise in question.premises]
         if not hypothesis.groups:
             return _by_words(hypothesis, premises)
         stated = [(frozenset((index,)), fact) for index, premise in enumerate(premises) for fact in premise.facts]
@@ -95,10 +94,7 @@ class OfflineJudge:
 
     def account(self) -> dict[str, int]:
         """All zero: the answers cost no calls."""
-        return dict(self._account)
-
-    def _parse(self, text: str) -> Parsed:
-        return parse(text, self.ontology)
+        return dict.fromkeys(("calls", "tokens_in", "tokens_out", "repairs", "failures", "cached"), 0)
 
 
 def _by_words(hypothesis: Parsed, premises: Sequence[Parsed]) -> Verdict:

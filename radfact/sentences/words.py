@@ -82,6 +82,20 @@ DEGREES_OF_ABSENCE = _set(
 )
 """Said once before a list of what is absent, and meant of all of it; "large" is meant of its own noun alone."""
 
+EVIDENCE = _set("evidence sign signs suggestion finding findings indication indications")
+GOING_ON = _set(
+    "greater worse more less larger largest smaller causing resulting obscuring demonstrating containing compressing"
+    " producing limiting accentuating extending terminating"
+)
+"""Words that begin a remark on what stands before them."""
+CONTINUATIONS = PREPOSITIONS | RELATIVES | LINKS | SUBORDINATORS | FINITE | INTERPRETING | GOING_ON
+"""Words that no member of a list begins with."""
+NOT_ATTACHED = _set(
+    "consistent compatible compared comparison keeping concordant continuous patient patients correlated correlation"
+    " contiguous concern with or"
+)
+"""Words whose "with" adds nothing to the sentence."""
+
 _IRREGULAR_PLURALS = _set(
     "hila bronchi vertebrae apices bullae metastases pneumothoraces hemithoraces sulci foci loci data media"
     " fistulae granulomata diverticula"
@@ -139,18 +153,3 @@ def agreeing(verb: str, plural: bool | None) -> str:
 def of_one(noun: str) -> str:
     """A noun that several adjectives share, as one of them takes it: "cardiac and mediastinal silhouettes"."""
     return re.sub(r"\b(silhouette|size|shadow|border)s\b", r"\1", noun)
-
-
-EVIDENCE = _set("evidence sign signs suggestion finding findings indication indications")
-GOING_ON = _set(
-    "greater worse more less larger largest smaller causing resulting obscuring demonstrating containing compressing"
-    " producing limiting accentuating extending terminating"
-)
-"""Words that begin a remark on what stands before them."""
-CONTINUATIONS = PREPOSITIONS | RELATIVES | LINKS | SUBORDINATORS | FINITE | INTERPRETING | GOING_ON
-"""Words that no member of a list begins with."""
-NOT_ATTACHED = _set(
-    "consistent compatible compared comparison keeping concordant continuous patient patients correlated correlation"
-    " contiguous concern with or"
-)
-"""Words whose "with" adds nothing to the sentence."""
