@@ -160,7 +160,7 @@ class _Reader:
         try:
             decode_mask(mask)
         except InputError as error:
-            raise self._fault(str(error), field) from None
+            raise self._fault(error.message, f"{field}.{error.field}") from None
         if mask.size != (image.height, image.width):
             expected = f"[{image.height}, {image.width}] (height, width)"
             raise self._fault(f"expected the size of the image {expected}, found {list(mask.size)}", f"{field}.size")

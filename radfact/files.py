@@ -316,8 +316,8 @@ def _check_masks(sentences: Sequence[Sentence], *, file: Path | str, line: int |
             try:
                 decode_mask(mask)
             except InputError as error:
-                where = f"{field}[{index}].masks[{place}]"
-                raise InputError(str(error), file=file, line=line, field=where) from None
+                where = f"{field}[{index}].masks[{place}].{error.field}"
+                raise InputError(error.message, file=file, line=line, field=where) from None
 
 
 def _kind(value: object) -> str:

@@ -132,7 +132,7 @@ def test_drafts_go_with_a_dataset(tmp_path: Path) -> None:
         ),
         (
             dataset(on_first(segmentation={"size": [100, 200], "counts": [5]})),
-            "field 'annotations[0].segmentation': field 'counts': the runs must be non-negative and sum to",
+            "field 'annotations[0].segmentation.counts': the runs must be non-negative and sum to",
         ),
         (dataset(on_first(segmentation={"counts": [5]})), "field 'annotations[0].segmentation.size': field required"),
         ([on_first(bbox=[0, 0, 1, 1])], "a list of results goes with one on the other side"),

@@ -81,7 +81,7 @@ def test_empty_reports_are_legal(tmp_path: Path) -> None:
         ),
         (
             [example(prediction=[{"text": "A.", "masks": [{"size": [2, 2], "counts": [3]}]}])],
-            "field '[0].prediction[0].masks[0]': field 'counts': the runs must be non-negative and sum to 2 x 2 = 4",
+            "field '[0].prediction[0].masks[0].counts': the runs must be non-negative and sum to 2 x 2 = 4",
         ),
     ],
 )
@@ -234,7 +234,7 @@ def test_a_broken_mask_of_a_draft_is_named(tmp_path: Path) -> None:
         {"sample_id": "a", "report": [{"text": "A."}, {"text": "B.", "masks": [{"size": [2, 2], "counts": "1"}]}]},
     )
     manifest = lines(tmp_path / "manifest.jsonl", {"sample_id": "a", "findings": "x"})
-    with pytest.raises(InputError, match=r"drafts\.jsonl, line 1, field 'report\[1\]\.masks\[0\]': field 'counts'"):
+    with pytest.raises(InputError, match=r"drafts\.jsonl, line 1, field 'report\[1\]\.masks\[0\]\.counts'"):
         read_candidates_and_references(drafts, manifest)
 
 
