@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,11 +11,12 @@ from data.images import CropMap
 from data.study import Study
 from maira.parse import render_report
 from maira.prompts import Context, Preset, Task, build_prompt, build_target
-from maira.tokens import IMAGE
+from maira.tokens import IMAGE, NO_TEXT
 from radfact.errors import InputError
 from radfact.report import Sentence
 
 PRIOR_REPORT_UNUSED = "a prior report without a prior image cannot be used: the prompt has no place for it"
+BOX_CLIPPED = "a box was clipped to the centred square that the model sees"
 BOX_OUTSIDE = "a box outside of the centred square that the model sees was left out of the answer"
 MASK_UNUSED = "a mask cannot be written in the model's answer, which has boxes only"
 
@@ -74,7 +76,8 @@ def has_unused_prior_report(study: Study) -> bool:
 def make_example(study: Study, task: Task, *, phrase: Sentence | None = None, preset: Preset = "release") -> Example:
     """The sample of a task; its target is None where the study has no answer for the task.
 
-    What of the study cannot be used is a warning (Python shows each once) and one of the example's notes.
+    What of the study cannot be used is a warning (Python shows each once) and one of the example's notes, once for each
+    prior report, box or mask.
 
     Args:
         study: with image paths that can be opened.
@@ -95,10 +98,7 @@ def make_example(study: Study, task: Task, *, phrase: Sentence | None = None, pr
         images = tuple(p for p in (study.frontal, study.lateral, study.prior_frontal) if p is not None)
         if has_unused_prior_report(study):
             notes.append(PRIOR_REPORT_UNUSED)
-        if task == "findings":
-            target = None if study.findings is None else build_target(study.findings)
-        else:
-            target = _grounded(study, study.grounded_findings, notes)
+        target = _narrative(study) if task == "findings" else _grounded(study, study.grounded_findings, notes)
     if prompt.count(IMAGE) != len(images):
         raise InputError(f"a section of sample '{study.sample_id}' holds {IMAGE}, which stands for an image")
     for note in notes:
@@ -106,16 +106,43 @@ def make_example(study: Study, task: Task, *, phrase: Sentence | None = None, pr
     return Example(study.sample_id, task, prompt, images, target, tuple(notes))
 
 
+def into_crop(sentences: Iterable[Sentence], crop: CropMap) -> tuple[list[Sentence], list[tuple[int, str]]]:
+    """Sentences as the model can write them: boxes in the coordinates of its crop, no masks.
+
+    A box that lies partly outside is clipped, one that lies outside altogether is left out; the sentence stays.
+
+    Args:
+        sentences: with boxes on the original image.
+        crop: of that image.
+
+    Returns:
+        The sentences, and what each lost: (index, `BOX_CLIPPED`, `BOX_OUTSIDE` or `MASK_UNUSED`), once a box or mask.
+    """
+    inside: list[Sentence] = []
+    lost: list[tuple[int, str]] = []
+    for index, sentence in enumerate(sentences):
+        parts = [crop.to_crop(box) for box in sentence.boxes or ()]
+        lost += [(index, BOX_CLIPPED if part else BOX_OUTSIDE) for part, was_cut in parts if was_cut]
+        lost += [(index, MASK_UNUSED)] * len(sentence.masks or ())
+        boxes = tuple(part for part, _ in parts if part is not None)
+        inside.append(Sentence(text=sentence.text, boxes=boxes or None))
+    return inside, lost
+
+
+def _narrative(study: Study) -> str | None:
+    if study.findings is None:
+        return None
+    if token := next((token for token in NO_TEXT if token in study.findings), None):
+        raise InputError(f"the findings of sample '{study.sample_id}' hold {token}, which is no text for the model")
+    return build_target(study.findings)
+
+
 def _grounded(study: Study, sentences: list[Sentence] | None, notes: list[str]) -> str | None:
     """The answer with boxes brought into the crop; what is lost on the way is added to `notes`."""
     if not sentences:
         return None
-    crop = CropMap(*image_size(study.frontal))
-    inside = []
-    for sentence in sentences:
-        boxes = tuple(part for box in sentence.boxes or () if (part := crop.to_crop(box)[0]) is not None)
-        notes += [BOX_OUTSIDE] * (len(sentence.boxes or ()) - len(boxes)) + [MASK_UNUSED] * len(sentence.masks or ())
-        inside.append(Sentence(text=sentence.text, boxes=boxes or None))
+    inside, lost = into_crop(sentences, CropMap(*image_size(study.frontal)))
+    notes += [note for _, note in lost]
     try:
         return build_target(render_report(inside))
     except InputError as error:

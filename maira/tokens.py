@@ -17,6 +17,8 @@ SPARE_IMAGE_TOKENS = ("<image_prior>", "<image_lateral>")
 COORDINATES = tuple(f"<{axis}{i}>" for axis in "xy" for i in range(BINS))
 ADDED_TOKENS = (OBJECT, OBJECT_END, *COORDINATES, BOX, BOX_END)
 """Added but not special, so that decoding with `skip_special_tokens` keeps them."""
+NO_TEXT = ("<s>", "</s>", IMAGE, *SPARE_IMAGE_TOKENS, *ADDED_TOKENS)
+"""What a tokenizer turns into a control token wherever it stands, so no narrative may contain it."""
 
 
 def add_tokens(tokenizer: PreTrainedTokenizerBase) -> int:

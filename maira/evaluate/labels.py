@@ -17,11 +17,10 @@ from numpy.typing import NDArray
 
 from data.phantoms import read_label
 from data.study import Study
+from maira.evaluate.boxes import overlap
 from radfact.errors import InputError
 from radfact.report import Box, Report, Sentence
 
-GRID = 518
-"""Side of the pixel grid on which boxes are compared (paper 004, D.1)."""
 Finding = tuple[str, str | None]
 
 
@@ -33,21 +32,6 @@ class Figure:
     low: float | None
     high: float | None
     n: int
-
-
-def mask_iou(first: Sequence[Box], second: Sequence[Box], grid: int = GRID) -> float:
-    """Intersection over union of the pixel masks of two sets of boxes (paper 004, D.1); 0 where both are empty."""
-    one, other = _mask(first, grid), _mask(second, grid)
-    union = np.count_nonzero(one | other)
-    return float(np.count_nonzero(one & other) / union) if union else 0.0
-
-
-def _mask(boxes: Sequence[Box], grid: int) -> NDArray[np.bool_]:
-    mask = np.zeros((grid, grid), bool)
-    for box in boxes:
-        x0, y0, x1, y1 = (round(value * grid) for value in box.as_tuple())
-        mask[y0:y1, x0:x1] = True
-    return mask
 
 
 def evaluate_labels(
@@ -96,7 +80,9 @@ def _overlaps(said: Mapping[Finding, list[tuple[Box, ...]]], study: Study, match
     for finding, times in matched.items():
         boxes = list(chain.from_iterable(said[finding]))
         true = [b for label in study.labels or () if (label.kind, label.side) == finding for b in label.boxes or ()]
-        values += [mask_iou(boxes, true)] * times
+        iou = overlap(boxes, true).iou
+        # A finding of no place on the film has nothing that a box could meet.
+        values += [0.0 if np.isnan(iou) else iou] * times
     return values
 
 

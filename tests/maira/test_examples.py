@@ -8,7 +8,7 @@ import pytest
 from PIL import Image
 
 from data.study import Study
-from maira.examples import BOX_OUTSIDE, MASK_UNUSED, PRIOR_REPORT_UNUSED, image_size, make_example
+from maira.examples import BOX_CLIPPED, BOX_OUTSIDE, MASK_UNUSED, PRIOR_REPORT_UNUSED, image_size, make_example
 from maira.prompts import Task
 from radfact.errors import InputError
 from radfact.report import Box, Mask, Sentence
@@ -92,6 +92,23 @@ def test_a_box_outside_of_the_crop_is_noted(make_study: Any) -> None:
     assert example.target == " <obj>Device.<box><x50><y20><x75><y40></box></obj>"
 
 
+def test_a_sentence_without_a_box_in_the_crop_is_kept_as_text_and_noted(make_study: Any) -> None:
+    hidden = Sentence(text="Device.", boxes=(box(0, 0, 0.2, 1), box(0.8, 0, 1, 1)))
+    with pytest.warns(UserWarning, match="outside of the centred square"):
+        example = make_example(make_study(grounded_findings=[hidden]), "grounded")
+    assert example.notes == (BOX_OUTSIDE, BOX_OUTSIDE)
+    assert example.target == " <obj>Device.</obj>"
+
+
+@pytest.mark.parametrize("task", ["grounded", "phrase"])
+def test_a_box_partly_outside_of_the_crop_is_clipped_and_noted(make_study: Any, task: Task) -> None:
+    cut = Sentence(text="Left lung.", boxes=(box(0.5, 0.2, 0.9, 0.4),))
+    with pytest.warns(UserWarning, match="was clipped to the centred square"):
+        example = make_example(make_study(grounded_findings=[cut]), task, phrase=cut)
+    assert example.notes == (BOX_CLIPPED,)
+    assert example.target == " <obj>Left lung.<box><x50><y20><x99><y40></box></obj>"
+
+
 def test_a_mask_is_noted(make_study: Any) -> None:
     masked = Sentence(text="Fluid.", masks=(Mask(size=(2, 2), counts=[1, 3]),))
     with pytest.warns(UserWarning, match="a mask cannot be written"):
@@ -102,6 +119,12 @@ def test_a_mask_is_noted(make_study: Any) -> None:
 def test_a_section_with_the_placeholder_is_refused(make_study: Any) -> None:
     with pytest.raises(InputError, match="sample 's1' holds <image>"):
         make_example(make_study(indication="See <image>."), "findings")
+
+
+@pytest.mark.parametrize("token", ["<image>", "</s>", "<obj>", "<x10>", "</box>"])
+def test_findings_with_a_control_token_are_refused_by_sample(make_study: Any, token: str) -> None:
+    with pytest.raises(InputError, match=f"the findings of sample 's1' hold {token}"):
+        make_example(make_study(findings=f"Clear {token} lungs."), "findings")
 
 
 def test_a_sentence_with_a_token_of_the_format_is_refused_by_sample(make_study: Any) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from data.phantoms import make_study
 from data.study import Label, Study
-from maira.evaluate.labels import evaluate_labels, mask_iou, most_frequent_report
+from maira.evaluate.labels import evaluate_labels, most_frequent_report
 from radfact.errors import InputError
 from radfact.report import Box, Sentence
 
@@ -69,12 +69,6 @@ def test_intervals_hold_the_point() -> None:
     assert figure.point is not None
     assert figure.high is not None
     assert figure.low < figure.point < figure.high
-
-
-def test_iou_of_pixel_masks() -> None:
-    assert mask_iou([HALF], [QUARTER]) == pytest.approx(0.5)
-    assert mask_iou([QUARTER, HALF], [HALF]) == 1
-    assert mask_iou([], []) == 0
 
 
 def test_studies_without_labels_are_refused() -> None:

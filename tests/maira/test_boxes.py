@@ -1,0 +1,250 @@
+"""Boxes alone: overlap of pixel masks, means over phrases, and the completion of a reference report's boxes."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+from PIL import Image
+
+from data.study import Study
+from maira.evaluate.boxes import (
+    BoxCompletion,
+    Overlap,
+    answered_boxes,
+    box_completions,
+    draw_boxes,
+    overlap,
+    summarise_overlaps,
+)
+from maira.examples import BOX_CLIPPED, BOX_OUTSIDE, Example, make_example
+from radfact.report import Box, Sentence
+
+shares = st.floats(0, 1)
+boxes = st.tuples(shares, shares, shares, shares).map(
+    lambda c: box(min(c[0], c[2]), min(c[1], c[3]), max(c[0], c[2]), max(c[1], c[3]))
+)
+regions = st.lists(boxes, max_size=4)
+
+
+def box(x_min: float, y_min: float, x_max: float, y_max: float) -> Box:
+    return Box(x_min=x_min, y_min=y_min, x_max=x_max, y_max=y_max)
+
+
+LEFT, TOP = box(0, 0, 0.5, 1), box(0, 0, 1, 0.5)
+
+
+def test_a_pixel_belongs_to_the_box_that_holds_its_centre() -> None:
+    # On a grid of 4 centres lie at 0.125, 0.375, 0.625 and 0.875.
+    assert draw_boxes([box(0.13, 0.3, 0.63, 0.4)], 4).tolist() == [
+        [False] * 4,
+        [False, True, True, False],
+        [False] * 4,
+        [False] * 4,
+    ]
+
+
+def test_overlapping_boxes_are_one_region() -> None:
+    assert draw_boxes([LEFT, TOP, LEFT], 10).sum() == 75
+
+
+def test_the_default_grid_is_that_of_the_crop() -> None:
+    assert draw_boxes([LEFT]).shape == (518, 518)
+    assert draw_boxes([LEFT]).sum() == 259 * 518
+
+
+def test_overlap_of_a_half_and_a_quarter() -> None:
+    assert overlap([LEFT], [box(0, 0, 0.5, 0.5)]) == (0.5, 1, 0.5)
+    assert overlap([box(0, 0, 0.5, 0.5)], [LEFT]) == (1, 0.5, 0.5)
+
+
+def test_the_grid_decides_what_is_seen() -> None:
+    # A box of a hundredth lies between the centres of four pixels and covers one of a hundred.
+    thin = box(0, 0, 0.01, 1)
+    assert overlap([thin], [LEFT], grid=4) == (0, 0, 0)
+    assert overlap([thin], [LEFT], grid=100) == (1, 0.02, 0.02)
+
+
+@pytest.mark.parametrize("answered", [[], [box(0.5, 0, 0.5, 1)], [box(0.6, 0, 1, 1)]])
+def test_no_box_and_a_box_elsewhere_are_zero(answered: list[Box]) -> None:
+    assert overlap(answered, [LEFT]) == (0, 0, 0)
+
+
+def test_a_reference_that_covers_nothing_has_no_value() -> None:
+    assert all(math.isnan(value) for value in overlap([LEFT], [box(0.5, 0, 0.5, 1)]))
+
+
+@given(regions, regions, st.integers(1, 60))
+def test_overlap_is_what_sets_of_pixels_give(said: list[Box], true: list[Box], grid: int) -> None:
+    def pixels(region: list[Box]) -> set[tuple[int, int]]:
+        middles = [(i + 0.5) / grid for i in range(grid)]
+        return {
+            (i, j)
+            for i, y in enumerate(middles)
+            for j, x in enumerate(middles)
+            if any(b.x_min <= x < b.x_max and b.y_min <= y < b.y_max for b in region)
+        }
+
+    # A corner on a pixel's centre may fall to either side by rounding.
+    assume(all(abs(share * grid % 1 - 0.5) > 1e-9 for b in [*said, *true] for share in b.as_tuple()))
+    a, b = pixels(said), pixels(true)
+    assume(b)
+    expected = (len(a & b) / len(a) if a else 0, len(a & b) / len(b), len(a & b) / len(a | b))
+    assert overlap(said, true, grid) == expected
+
+
+def test_figures_are_means_over_phrases() -> None:
+    figures = summarise_overlaps([Overlap(1, 0.5, 0.5), Overlap(0, 0, 0), Overlap(math.nan, math.nan, math.nan)])
+    assert {name: (figure.point, figure.n) for name, figure in figures.items()} == {
+        "precision": (0.5, 2),
+        "recall": (0.25, 2),
+        "mean_iou": (0.25, 2),
+    }
+
+
+def test_intervals_are_those_of_the_bootstrap_over_phrases() -> None:
+    overlaps = [Overlap(1, 1, i / 99) for i in range(100)]
+    figures = summarise_overlaps(overlaps, replicates=2000)
+    # The standard error of the mean of 0, 1/99, ..., 1 is 0.0292: 95 % are 1.96 of them to either side.
+    assert figures["mean_iou"].low == pytest.approx(0.5 - 0.0571, abs=0.005)
+    assert figures["mean_iou"].high == pytest.approx(0.5 + 0.0571, abs=0.005)
+    assert (figures["recall"].low, figures["recall"].high) == (1, 1)
+    assert summarise_overlaps(overlaps, replicates=2000) == figures
+
+
+def test_no_phrases_have_no_figures() -> None:
+    assert {figure.point for figure in summarise_overlaps([]).values()} == {None}
+
+
+NODULE = Sentence(text="Left nodule.", boxes=(box(0.5, 0.2, 0.625, 0.4), box(0.5, 0.5, 0.6, 0.6)))
+OPACITY = Sentence(text="Opacity.", boxes=(box(0.3, 0.1, 0.4, 0.3),))
+REPORT = [Sentence(text="Clear right lung."), NODULE, OPACITY]
+
+
+@pytest.fixture
+def make_study(tmp_path: Path) -> Any:
+    """A study with a frontal twice as wide as high: its crop is the middle half, u = 2 x - 0.5."""
+    for name in ("frontal", "lateral"):
+        Image.new("L", (200, 100)).save(tmp_path / f"{name}.png")
+
+    def make(sentences: list[Sentence] | None = REPORT) -> Study:
+        return Study(
+            sample_id="s1",
+            frontal=tmp_path / "frontal.png",
+            lateral=tmp_path / "lateral.png",
+            indication="Cough.",
+            grounded_findings=sentences,
+        )
+
+    return make
+
+
+def test_the_condition_ends_with_the_first_box_of_the_sentence(make_study: Any) -> None:
+    study = make_study()
+    prompt = make_example(study, "grounded").prompt
+    first, second = box_completions(study)
+    assert first.example.prompt == f"{prompt} <obj>Clear right lung.</obj><obj>Left nodule.<box>"
+    assert first.example.target == "<x50><y20><x75><y40></box><box><x50><y50><x70><y60></box></obj>"
+    assert second.example.prompt == first.example.prompt + first.example.target + "<obj>Opacity.<box>"
+    assert second.example.target == "<x10><y10><x30><y30></box></obj>"
+    assert [item.index for item in (first, second)] == [1, 2]
+
+
+def test_condition_and_rest_are_the_start_of_what_the_model_was_trained_on(make_study: Any) -> None:
+    study = make_study()
+    whole = make_example(study, "grounded")
+    for item in box_completions(study):
+        assert f"{whole.prompt}{whole.target}".startswith(f"{item.example.prompt}{item.example.target}")
+        assert item.example.images == whole.images
+
+
+def test_the_paper_s_wording_can_be_asked_for(make_study: Any) -> None:
+    (first, _) = box_completions(make_study(), preset="paper")
+    assert " provide a description of the findings in the radiology study. " in first.example.prompt
+
+
+def test_the_reference_is_in_the_crop(make_study: Any) -> None:
+    (first, _) = box_completions(make_study())
+    assert [b.as_tuple() for b in first.reference] == [
+        pytest.approx((0.5, 0.2, 0.75, 0.4)),
+        pytest.approx((0.5, 0.5, 0.7, 0.6)),
+    ]
+    assert not first.is_clipped
+
+
+def test_what_the_crop_cuts_is_marked_and_what_it_hides_is_not_asked(make_study: Any) -> None:
+    sentences = [
+        Sentence(text="Hidden.", boxes=(box(0, 0, 0.2, 1),)),
+        Sentence(text="Half hidden.", boxes=(box(0.2, 0, 0.5, 1),)),
+        Sentence(text="One of two hidden.", boxes=(box(0, 0, 0.2, 1), box(0.5, 0, 0.7, 1))),
+    ]
+    with warnings.catch_warnings(record=True):
+        half, one = box_completions(make_study(sentences))
+    assert (half.index, half.is_clipped, one.index, one.is_clipped) == (1, True, 2, True)
+    assert [b.as_tuple() for b in half.reference] == [pytest.approx((0, 0, 0.5, 1))]
+    assert half.example.prompt.endswith(" <obj>Hidden.</obj><obj>Half hidden.<box>")
+    assert half.example.notes == (BOX_OUTSIDE, BOX_CLIPPED, BOX_OUTSIDE)
+
+
+@pytest.mark.parametrize("sentences", [None, [Sentence(text="Clear lungs.")]])
+def test_a_report_without_boxes_has_nothing_to_complete(make_study: Any, sentences: list[Sentence] | None) -> None:
+    assert box_completions(make_study(sentences)) == []
+
+
+def test_the_expected_continuation_is_read_within_half_a_bin(make_study: Any) -> None:
+    for item in box_completions(make_study()):
+        found, kinds = item.read(str(item.example.target))
+        assert kinds == ()
+        for ours, true in zip(found, item.reference, strict=True):
+            assert ours.as_tuple() == pytest.approx(true.as_tuple(), abs=0.005 + 1e-9)
+
+
+@pytest.fixture
+def asked(make_study: Any) -> BoxCompletion:
+    """The nodule's completion."""
+    made: BoxCompletion = box_completions(make_study())[0]
+    return made
+
+
+A = box(0.105, 0.205, 0.305, 0.405)
+
+
+@pytest.mark.parametrize(
+    ("continuation", "found", "kinds"),
+    [
+        ("<x10><y20><x30><y40></box></obj>", (A,), ()),
+        # What comes after the sentence is another one.
+        ("<x10><y20><x30><y40></box></obj><obj>More.<box><x1><y1><x2><y2></box></obj>", (A,), ()),
+        ("<x10><y20><x30><y40></box><obj>More.<box><x1><y1><x2><y2></box></obj>", (A,), ("nested",)),
+        ("<x10><y20><x30><y40></box><box><x5", (A,), ("cut_off",)),
+        ("<x30><y40><x10><y20></box></obj>", (A,), ("swapped_corners",)),
+        ("<x10><y20></box></obj>", (), ("malformed_box",)),
+        ("</obj>", (), ("malformed_box",)),
+        ("", (), ("cut_off",)),
+    ],
+)
+def test_a_continuation_is_read_up_to_the_end_of_the_sentence(
+    asked: BoxCompletion, continuation: str, found: tuple[Box, ...], kinds: tuple[str, ...]
+) -> None:
+    assert asked.read(continuation) == (found, kinds)
+
+
+X, Y = (0.015, 0.035), (0.025, 0.045)
+
+
+@given(st.lists(st.sampled_from(["<x1>", "<y2>", "<x3>", "<y4>", "<box>", "</box>", "<obj>", "</obj>", "a. ", " "])))
+def test_any_continuation_is_read(pieces: list[str]) -> None:
+    item = BoxCompletion(Example("s1", "grounded", "", ()), index=0, text="Nodule.", reference=(A,), is_clipped=False)
+    found, _ = item.read("".join(pieces))
+    assert {b.as_tuple() for b in found} <= {(x0, y0, x1, y1) for x0 in X for y0 in Y for x1 in X for y1 in Y}
+
+
+def test_the_answer_to_a_phrase_has_all_its_boxes() -> None:
+    answer = " <obj>Nodule.<box><x10><y20><x30><y40></box></obj><obj>Again.<box><x50><y50><x60><y60></box></obj>"
+    assert answered_boxes(answer) == (A, box(0.505, 0.505, 0.605, 0.605))
+    assert answered_boxes("<obj>Nodule.</obj>") == ()
