@@ -9,6 +9,25 @@ import torch
 from timm.layers import PatchEmbed
 from timm.models.vision_transformer import VisionTransformer
 from torch import Tensor, nn
+from torch.nn import functional as F
+
+
+class DinoVisionTransformer(VisionTransformer):
+    """timm's ViT, with DINOv2's way to fit the position embedding to images of another size.
+
+    timm filters against aliasing where it makes the grid smaller; DINOv2 and transformers' do not.
+    """
+
+    def _pos_embed(self, x: Tensor) -> Tensor:
+        """(images, rows, columns, width) -> (images, 1 + rows * columns, width), CLS token first."""
+        images, rows, columns, width = x.shape
+        cls, grid = self.pos_embed[:, :1], self.pos_embed[:, 1:]
+        if (rows, columns) != (old := tuple(self.patch_embed.grid_size)):
+            grid = grid.float().reshape(1, *old, width).permute(0, 3, 1, 2)
+            grid = F.interpolate(grid, size=(rows, columns), mode="bicubic", align_corners=False)
+            grid = grid.permute(0, 2, 3, 1).reshape(1, rows * columns, width).to(cls.dtype)
+        patches = x.reshape(images, rows * columns, width) + grid
+        return torch.cat([(self.cls_token + cls).expand(images, -1, -1), patches], 1)
 
 
 class ConvStem(PatchEmbed):
@@ -63,7 +82,7 @@ class Encoder(nn.Module):
         super().__init__()
         self.patch_size = patch_size
         self.frozen = frozen
-        self.vit = VisionTransformer(
+        self.vit = DinoVisionTransformer(
             img_size=image_size,
             patch_size=patch_size,
             embed_dim=hidden_size,
@@ -104,5 +123,5 @@ class Encoder(nn.Module):
         if height % self.patch_size or width % self.patch_size:
             raise ValueError(f"image sides must be multiples of {self.patch_size}, got {height} x {width}")
         with torch.set_grad_enabled(torch.is_grad_enabled() and not self.frozen):
-            tokens: Tensor = self.vit.forward_features(pixels)
+            tokens: Tensor = self.vit(pixels)
         return tokens[:, self.vit.num_prefix_tokens :]

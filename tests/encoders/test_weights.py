@@ -1,0 +1,174 @@
+"""Published weights in the encoder: features equal to transformers' own DINOv2, and back without a change."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+from transformers import Dinov2Backbone, Dinov2Config, Dinov2Model
+
+from encoders import load_encoder, save_encoder
+from encoders.weights import config_of_options, options_of_config, timm_name, to_hugging_face, to_timm
+
+SIZES: dict[str, Any] = {"hidden_size": 128, "num_hidden_layers": 3, "num_attention_heads": 2, "patch_size": 14}
+
+
+def published(**options: Any) -> Dinov2Model:
+    """A DINOv2 whose every parameter is random, norms and layer scales too."""
+    torch.manual_seed(0)
+    made = Dinov2Model(Dinov2Config(**SIZES | {"image_size": 518} | options)).eval()
+    with torch.no_grad():
+        for parameter in made.parameters():
+            parameter.normal_(std=0.2)
+    return made
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    place = tmp_path_factory.mktemp("rad-dino")
+    published().save_pretrained(place)
+    return place
+
+
+@pytest.fixture(scope="module")
+def state(folder: Path) -> dict[str, Tensor]:
+    """What is on disk."""
+    return dict(load_file(folder / "model.safetensors"))
+
+
+def images(height: int, width: int) -> Tensor:
+    return torch.randn(2, 3, height, width, generator=torch.Generator().manual_seed(1))
+
+
+def test_the_names_on_disk_are_those_of_the_release(state: dict[str, Tensor]) -> None:
+    assert "encoder.layer.2.attention.attention.query.weight" in state
+    assert "encoder.layer.0.attention.output.dense.bias" in state
+
+
+@pytest.mark.parametrize(("height", "width"), [(518, 518), (224, 224), (560, 602), (98, 280)])
+@torch.no_grad()
+def test_features_equal_those_of_transformers(folder: Path, height: int, width: int) -> None:
+    pixels = images(height, width)
+    expected = Dinov2Model.from_pretrained(folder)(pixels).last_hidden_state[:, 1:]
+    torch.testing.assert_close(load_encoder(folder)(pixels), expected, atol=1e-4, rtol=0)
+
+
+@torch.no_grad()
+def test_features_are_the_backbone_feature_map(folder: Path) -> None:
+    pixels = images(518, 518)
+    backbone = Dinov2Backbone.from_pretrained(folder, out_features=["stage3"], reshape_hidden_states=False).eval()
+    expected = backbone(pixels).feature_maps[-1][:, 1:]
+    torch.testing.assert_close(load_encoder(folder)(pixels), expected, atol=1e-4, rtol=0)
+
+
+def chunked(name: str) -> str:
+    head, *rest = name.split(".")
+    return ".".join([head, "0", *rest]) if head == "blocks" else name
+
+
+@pytest.mark.parametrize(
+    ("file", "wrap"),
+    [
+        ("backbone.safetensors", lambda s: s),
+        ("backbone.pth", lambda s: s),
+        ("training.pth", lambda s: {"teacher": {f"backbone.{n}": t for n, t in s.items()}}),
+        ("chunks.pth", lambda s: {chunked(n): t for n, t in s.items()}),
+        ("heads.pth", lambda s: s | {"dino_head.mlp.0.weight": torch.zeros(2, 2)}),
+    ],
+)
+@torch.no_grad()
+def test_a_backbone_state_dict_gives_the_same_features(
+    folder: Path,
+    state: dict[str, Tensor],
+    tmp_path: Path,
+    file: str,
+    wrap: Callable[[dict[str, Tensor]], dict[str, Any]],
+) -> None:
+    path = tmp_path / file
+    backbone = wrap(to_timm(state))
+    save_file(backbone, path) if path.suffix == ".safetensors" else torch.save(backbone, path)
+    pixels = images(224, 224)
+    assert torch.equal(load_encoder(path)(pixels), load_encoder(folder)(pixels))
+
+
+def test_written_back_it_is_the_same_file(folder: Path, state: dict[str, Tensor], tmp_path: Path) -> None:
+    save_encoder(load_encoder(folder), tmp_path, options=SIZES | {"image_size": 518})
+    written = load_file(tmp_path / "model.safetensors")
+    assert written.keys() == state.keys()
+    assert all(torch.equal(written[name], state[name]) for name in state)
+    loaded, info = Dinov2Model.from_pretrained(tmp_path, output_loading_info=True)
+    assert not any(info.values())
+    assert loaded.config.hidden_size == 128
+
+
+def test_the_backbone_names_survive_the_way_there_and_back(state: dict[str, Tensor]) -> None:
+    backbone = to_timm(state)
+    again = to_timm(to_hugging_face(backbone))
+    assert again.keys() == backbone.keys()
+    assert all(torch.equal(again[name], backbone[name]) for name in backbone)
+
+
+@pytest.mark.parametrize(
+    ("theirs", "ours"),
+    [
+        ("encoder.layer.11.attention.attention.key.bias", ("blocks.11.attn.qkv.bias", 1)),
+        ("encoder.layer.11.attention.v_proj.bias", ("blocks.11.attn.qkv.bias", 2)),
+        ("encoder.layer.0.attention.o_proj.weight", ("blocks.0.attn.proj.weight", None)),
+        ("layernorm.weight", ("norm.weight", None)),
+        ("blocks.3.norm1.weight", ("blocks.3.norm1.weight", None)),
+    ],
+)
+def test_names_of_every_publisher_are_known(theirs: str, ours: tuple[str, int | None]) -> None:
+    assert timm_name(theirs) == ours
+
+
+def test_a_missing_and_an_unexpected_name_are_both_listed(state: dict[str, Tensor], tmp_path: Path) -> None:
+    wrong = {name: tensor for name, tensor in state.items() if name != "layernorm.bias"} | {"extra": torch.zeros(1)}
+    save_file(wrong, tmp_path / "backbone.safetensors")
+    with pytest.raises(ValueError, match=r"missing: norm\.bias; unexpected: extra$"):
+        load_encoder(tmp_path / "backbone.safetensors")
+
+
+def test_a_lost_third_of_a_projection_is_named(state: dict[str, Tensor]) -> None:
+    lost = "encoder.layer.1.attention.attention.key.weight"
+    with pytest.raises(ValueError, match=f"lack {lost}$"):
+        to_timm({name: tensor for name, tensor in state.items() if name != lost})
+
+
+def test_a_folder_without_weights_says_so(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="no weights here"):
+        load_encoder(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("config", "said"),
+    [
+        ({"use_swiglu_ffn": True}, "use_swiglu_ffn is True; the encoder has False"),
+        ({"apply_layernorm": False}, "apply_layernorm is False"),
+        ({"out_features": ["stage11"]}, r"out_features is \['stage11'\]; the encoder gives those of stage12"),
+        ({"image_size": [518, 224]}, "sides differ"),
+    ],
+)
+def test_another_encoder_is_refused(config: dict[str, Any], said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        options_of_config(config)
+
+
+def test_what_a_config_leaves_out_is_transformers_default() -> None:
+    filled = Dinov2Config().to_dict()
+    assert options_of_config({}) == {name: filled[name] for name in options_of_config({})}
+
+
+def test_a_config_survives_the_way_there_and_back() -> None:
+    options = SIZES | {"image_size": 56}
+    assert options_of_config(config_of_options(options)) == options
+
+
+def test_a_convolutional_stem_is_refused() -> None:
+    with pytest.raises(ValueError, match="stem has no counterpart"):
+        config_of_options(SIZES | {"image_size": 64, "stem": "conv"})
