@@ -136,6 +136,10 @@ def generate(
     max_new_tokens: Annotated[
         int | None, typer.Option(help="Most tokens of a draft (default: by task).", min=1)
     ] = None,
+    free: Annotated[
+        bool,
+        typer.Option("--free", help="No grammar and no repetition guard: what the model writes, as released."),
+    ] = False,
 ) -> None:
     """Draft a report for every study; the same command goes on where an interrupted run stopped."""
     from transformers.utils.logging import disable_progress_bar
@@ -156,6 +160,7 @@ def generate(
             preset=preset.value,
             batch_size=batch,
             max_new_tokens=max_new_tokens,
+            free=free,
             on_progress=lambda done, total: bar.update(shown, completed=done, total=total),
         )
     console = Console()

@@ -16,19 +16,24 @@ from radfact.report import Box, Record, Report, Sentence
 
 BINS = 100
 """Bins of a coordinate, on each axis."""
+FORMAT_TOKEN = re.compile(r"(</?obj>|</?box>|<[xy][0-9]+>|</?s>|<unk>|<pad>|<image>)")
+"""The format's tokens, and those that say nothing, as they stand in a text."""
+WORD = re.compile(r"\w")
+"""What a sentence has at least one of."""
 
 IrregularityKind = Literal[
-    "cut_off",  # the text ends within an object, a box or a token
+    "cut_off",  # the text ends within an object, a box or a token, or generation stopped at its limit
     "nested",  # an object begins before this one has ended
-    "outside_object",  # a sentence of a grounded report that stands in no object
+    "outside_object",  # text of a grounded report that stands in no object
     "empty_object",  # an object without words; its boxes have no sentence to belong to and are left out
-    "text_after_box",  # words of the object follow a box; they are joined to those before it
+    "text_after_box",  # text of the object follows a box; it is joined to that before it
     "malformed_box",  # not exactly x, y, x, y in [0, 99]; left out
     "unclosed_box",  # the four coordinates are there, the end is not; kept
     "swapped_corners",  # put in order
     "repeated_box",  # the same box again in one sentence; left out
     "stray_token",  # a token where it means nothing; left out
     "repeated_sentence",  # the same words as an earlier sentence; kept
+    "repetition_cut",  # further copies of this sentence followed, word for word, and were cut (maira.repetition)
 ]
 
 
@@ -61,19 +66,25 @@ class ParsedReport:
         return self.text if self.is_narrative else self.sentences
 
 
-def parse_report(text: str) -> ParsedReport:
+def parse_report(text: str, *, cut_off: bool = False) -> ParsedReport:
     """Read the model's text; never raises, and every word of the text is in a sentence of the result.
 
     Args:
         text: the completion, with or without `<s>`, `</s>` and padding.
+        cut_off: whether generation is known to have stopped at its limit.
     """
     # A lone surrogate (bytes of a token cut apart) is no text that a record or a file can hold.
     text = text.encode("utf-8", "replace").decode()
     fragment = _FRAGMENT.search(text)
     parser = _Parser()
-    for piece in _TOKEN.split(text[: fragment.start()] if fragment else text):
+    for piece in FORMAT_TOKEN.split(text[: fragment.start()] if fragment else text):
         parser.feed(piece)
-    return parser.finish(cut_off=fragment is not None)
+    return parser.finish(in_token=fragment is not None, stopped=cut_off)
+
+
+def split_sentences(text: str) -> list[str]:
+    """A narrative, split after full stops, question and exclamation marks and at empty lines."""
+    return _SENTENCE_END.split(text)
 
 
 def render_report(sentences: Iterable[Sentence]) -> str:
@@ -87,7 +98,7 @@ def render_report(sentences: Iterable[Sentence]) -> str:
     """
     rendered = []
     for sentence in sentences:
-        if not _WORD.search(sentence.text) or _TOKEN.search(sentence.text):
+        if not WORD.search(sentence.text) or FORMAT_TOKEN.search(sentence.text):
             raise InputError(f"cannot be written as a grounded sentence: {sentence.text!r:.80}", field="text")
         bins = dict.fromkeys(tuple(map(_bin, box.as_tuple())) for box in sentence.boxes or ())
         boxes = (f"<box><x{x_min}><y{y_min}><x{x_max}><y{y_max}></box>" for x_min, y_min, x_max, y_max in bins)
@@ -95,11 +106,9 @@ def render_report(sentences: Iterable[Sentence]) -> str:
     return "".join(rendered)
 
 
-_TOKEN = re.compile(r"(</?obj>|</?box>|<[xy][0-9]+>|</?s>|<unk>|<pad>|<image>)")
 _COORDINATE = re.compile(r"<([xy])([0-9]+)>")
 _FRAGMENT = re.compile(r"<(?:/?(?:o|ob|obj|b|bo|box)|/|[xy][0-9]*)\Z")
 _PADDING = frozenset({"<s>", "</s>", "<unk>", "<pad>"})
-_WORD = re.compile(r"\w")
 # The full stop of an abbreviation or of a list's number is mostly followed by a small letter or a digit.
 _SENTENCE_END = re.compile(r"(?<=[.!?])\s+(?![a-z0-9])|\n\s*\n")
 
@@ -164,18 +173,20 @@ class _Parser:
             else:
                 # int() refuses a number of thousands of digits, which a looping model does write.
                 self.corners.append((coordinate[1], int(coordinate[2]) if len(coordinate[2]) < 3 else BINS))
-        elif _TOKEN.fullmatch(piece):
+        elif FORMAT_TOKEN.fullmatch(piece):
             self.open.kinds.append("stray_token")
         else:
             self.add_text(piece.strip())
 
-    def finish(self, *, cut_off: bool) -> ParsedReport:
+    def finish(self, *, in_token: bool, stopped: bool) -> ParsedReport:
+        cut_off = in_token or self.open.is_object or self.corners is not None
         if self.corners is not None and len(self.corners) < 4:
-            self.corners, cut_off = None, True
-        cut_off = cut_off or self.open.is_object or self.corners is not None
+            self.corners = None
         self.end_box()
-        if cut_off:
+        if cut_off or (stopped and self.open.pieces):
             self.open.kinds.append("cut_off")
+        elif stopped:
+            self.noted.append((len(self.sentences) - 1 if self.sentences else None, "cut_off"))
         self.end_stretch(_Open())
         is_narrative = not self.any_object and all(sentence.boxes is None for sentence in self.sentences)
         if is_narrative:
@@ -188,10 +199,10 @@ class _Parser:
     def add_text(self, text: str) -> None:
         self.end_box()
         self.prose.append(text)
-        if self.open.boxes and _WORD.search(text):
+        if self.open.boxes:
             if self.open.is_object:
                 self.open.kinds.append("text_after_box")
-            else:
+            elif WORD.search(text):
                 self.end_stretch(_Open())
         self.open.pieces.append(text)
 
@@ -219,12 +230,14 @@ class _Parser:
         """Turn the open stretch into sentences and go on with `following`."""
         ended, self.open = self.open, following
         text = " ".join(ended.pieces)
-        texts = [part for part in ([text] if ended.is_object else _SENTENCE_END.split(text)) if _WORD.search(part)]
+        texts = [part for part in ([text] if ended.is_object else split_sentences(text)) if WORD.search(part)]
         if not texts:
             if ended.is_object and "cut_off" not in ended.kinds:
                 ended.kinds.append("empty_object")
             elif ended.boxes:
                 ended.kinds.append("stray_token")
+            elif ended.pieces and not ended.is_object:
+                ended.kinds.append("outside_object")
             self.noted += [(None, kind) for kind in ended.kinds]
             return
         first = len(self.sentences)

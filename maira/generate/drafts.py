@@ -8,16 +8,19 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from data.images import CropMap
+from data.images import CropMap, image_size
 from data.manifest import Failure, write_failures
-from maira.examples import Example, image_size
+from maira.examples import Example
 from maira.parse import parse_report
+from maira.repetition import cut_repetitions
 from radfact.errors import InputError
 from radfact.jsonl import dumps, read_json, read_jsonl, write_json, write_jsonl
 from radfact.report import Sentence
 
 
-def make_draft(example: Example, raw: str, model: str, seconds: float) -> dict[str, Any]:
+def make_draft(
+    example: Example, raw: str, model: str, seconds: float, *, cut_off: bool = False, cut_loops: bool = True
+) -> dict[str, Any]:
     """The record of one draft, its boxes brought from the model's crop to the original image.
 
     Args:
@@ -25,8 +28,12 @@ def make_draft(example: Example, raw: str, model: str, seconds: float) -> dict[s
         raw: the model's text.
         model: name of the model.
         seconds: time the sample took (its share of its batch).
+        cut_off: generation stopped at its limit, which a text that the grammar closed or a narrative does not show.
+        cut_loops: whether a sentence's third and further copies are cut (`maira.repetition`).
     """
-    parsed = parse_report(raw)
+    parsed = parse_report(raw, cut_off=cut_off)
+    if cut_loops:
+        parsed = cut_repetitions(parsed)
     crop = CropMap(*image_size(example.images[0]))
     report: str | list[dict[str, Any]] = parsed.text
     if example.task != "findings":

@@ -1,0 +1,125 @@
+"""What keeps generation with transformers in form: the grammar of grounded reports, and an end to loops."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from transformers import LogitsProcessor
+
+from maira.grammar import Allow, Grammar, Vocabulary
+from maira.repetition import is_loop
+
+_CLOSING = 7
+"""Tokens before the limit from which on it decides what may follow (a box, and the end of its object)."""
+
+
+class GrammarProcessor(LogitsProcessor):
+    """Lets every row of a batch write nothing but what the grammar allows, and close what is open before the limit.
+
+    Made for one call of `generate` without beams: rows must stay in their places.
+
+    Args:
+        grammar: the tables.
+        max_new_tokens: limit of that call.
+
+    Attributes:
+        cut_off: for each row, whether the limit kept the model from what it would have written.
+    """
+
+    def __init__(self, grammar: Grammar, max_new_tokens: int) -> None:
+        self.grammar, self.left = grammar, max_new_tokens
+        self.cut_off: list[bool] = []
+        self._states: list[Any] = []
+        self._length = 0
+        self._before: list[int] = []
+        self._allowed = torch.empty(0)
+
+    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
+        """Scores (rows, vocabulary) with -inf for what may not follow `input_ids` (rows, length).
+
+        Raises:
+            ValueError: this is not the next step of the same call, or rows have changed places.
+        """
+        if self._states:
+            self._advance(input_ids)
+        else:
+            self._begin(input_ids, scores)
+        chosen = [state.choices(self.left) for state in self._states]
+        if self.left < _CLOSING:
+            self._note_cuts(scores, [row for row, _ in chosen])
+        rows = torch.tensor([row for row, _ in chosen], device=scores.device)
+        # A score that is already -inf must not make what is allowed as unlikely as what is not.
+        scores = scores.clamp(min=torch.finfo(scores.dtype).min).masked_fill(~self._allowed[rows], -torch.inf)
+        for row, (_, banned) in enumerate(chosen):
+            if banned:
+                scores[row, banned] = -torch.inf
+        self.left -= 1
+        return scores
+
+    def _begin(self, input_ids: Tensor, scores: Tensor) -> None:
+        self._states = [self.grammar.start() for _ in range(len(input_ids))]
+        self.cut_off = [False] * len(input_ids)
+        self._length, self._before = input_ids.shape[1], input_ids[:, -1].tolist()
+        # A head may have more rows than the vocabulary has tokens.
+        allowed = np.zeros((len(self.grammar.allowed), scores.shape[1]), bool)
+        allowed[:, : self.grammar.allowed.shape[1]] = self.grammar.allowed
+        allowed[Allow.ANYTHING] = True
+        self._allowed = torch.from_numpy(allowed).to(scores.device)
+
+    def _advance(self, input_ids: Tensor) -> None:
+        self._length += 1
+        pairs = input_ids[:, -2:].tolist()
+        if input_ids.shape[1] != self._length or [before for before, _ in pairs] != self._before:
+            raise ValueError("a grammar processor serves one call of generate, without beams")
+        self._before = [token for _, token in pairs]
+        for state, token in zip(self._states, self._before, strict=True):
+            state.advance(token)
+
+    def _note_cuts(self, scores: Tensor, rows: list[int]) -> None:
+        """Note the rows in which the limit forbids the token that would come next without it."""
+        for i, (state, row) in enumerate(zip(self._states, rows, strict=True)):
+            wanted, banned = state.choices()
+            if wanted != row:
+                free = scores[i].masked_fill(~self._allowed[wanted], -torch.inf)
+                free[banned] = -torch.inf
+                self.cut_off[i] = self.cut_off[i] or not bool(self._allowed[row, free.argmax()])
+
+
+class NarrativeGuard(LogitsProcessor):
+    """Ends a narrative that says a sentence for the third time; for greedy generation without beams.
+
+    Args:
+        vocabulary: of the model.
+        tokenizer: that turns ids into text.
+    """
+
+    def __init__(self, vocabulary: Vocabulary, tokenizer: Any) -> None:
+        self.vocabulary, self.tokenizer = vocabulary, tokenizer
+        self._enders = {i for i, t in enumerate(vocabulary.texts) if t.rstrip().endswith((".", "!", "?")) or "\n" in t}
+        self._prompt: int | None = None
+
+    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
+        """Scores (rows, vocabulary) with -inf for all but the end in rows of `input_ids` that loop."""
+        if self._prompt is None:
+            self._prompt = input_ids.shape[1]
+            return scores
+        for row, token in enumerate(input_ids[:, -1].tolist()):
+            if token not in self._enders:
+                continue
+            if self._loops(input_ids[row, self._prompt :].tolist(), int(scores[row].argmax())):
+                scores = scores.clone()
+                ends = list(self.vocabulary.ends)
+                kept = scores[row, ends].clamp(min=torch.finfo(scores.dtype).min)
+                scores[row] = -torch.inf
+                scores[row, ends] = kept
+        return scores
+
+    def _loops(self, said: list[int], following: int) -> bool:
+        written = self._text(said)
+        return is_loop(written, written) and is_loop(written, self._text([*said, following]))
+
+    def _text(self, ids: list[int]) -> str:
+        return str(self.tokenizer.decode(ids, skip_special_tokens=True))
