@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from transformers import LogitsProcessor
 
-from maira.grammar import Allow, Grammar, Vocabulary
+from maira.grammar import Allow, Grammar, ReportState, Vocabulary
 from maira.repetition import is_loop
 
 _CLOSING = 7
@@ -32,10 +32,10 @@ class GrammarProcessor(LogitsProcessor):
     def __init__(self, grammar: Grammar, max_new_tokens: int) -> None:
         self.grammar, self.left = grammar, max_new_tokens
         self.cut_off: list[bool] = []
-        self._states: list[Any] = []
+        self._states: list[ReportState] = []
         self._length = 0
         self._before: list[int] = []
-        self._allowed = torch.empty(0)
+        self._forbidden = torch.empty(0)
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
         """Scores (rows, vocabulary) with -inf for what may not follow `input_ids` (rows, length).
@@ -52,7 +52,7 @@ class GrammarProcessor(LogitsProcessor):
             self._note_cuts(scores, [row for row, _ in chosen])
         rows = torch.tensor([row for row, _ in chosen], device=scores.device)
         # A score that is already -inf must not make what is allowed as unlikely as what is not.
-        scores = scores.clamp(min=torch.finfo(scores.dtype).min).masked_fill(~self._allowed[rows], -torch.inf)
+        scores = scores.clamp(min=torch.finfo(scores.dtype).min).masked_fill(self._forbidden[rows], -torch.inf)
         for row, (_, banned) in enumerate(chosen):
             if banned:
                 scores[row, banned] = -torch.inf
@@ -67,7 +67,7 @@ class GrammarProcessor(LogitsProcessor):
         allowed = np.zeros((len(self.grammar.allowed), scores.shape[1]), bool)
         allowed[:, : self.grammar.allowed.shape[1]] = self.grammar.allowed
         allowed[Allow.ANYTHING] = True
-        self._allowed = torch.from_numpy(allowed).to(scores.device)
+        self._forbidden = torch.from_numpy(~allowed).to(scores.device)
 
     def _advance(self, input_ids: Tensor) -> None:
         self._length += 1
@@ -83,9 +83,9 @@ class GrammarProcessor(LogitsProcessor):
         for i, (state, row) in enumerate(zip(self._states, rows, strict=True)):
             wanted, banned = state.choices()
             if wanted != row:
-                free = scores[i].masked_fill(~self._allowed[wanted], -torch.inf)
+                free = scores[i].masked_fill(self._forbidden[wanted], -torch.inf)
                 free[banned] = -torch.inf
-                self.cut_off[i] = self.cut_off[i] or not bool(self._allowed[row, free.argmax()])
+                self.cut_off[i] = self.cut_off[i] or bool(self._forbidden[row, free.argmax()])
 
 
 class NarrativeGuard(LogitsProcessor):

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import functools
+import itertools
 import json
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from data.images import CropMap
 from data.manifest import read_manifest
@@ -16,7 +19,9 @@ from maira.generate import engine
 from maira.generate.drafts import DraftFolder, fingerprint, make_draft
 from maira.generate.engine import generate_drafts
 from maira.model import MairaForConditionalGeneration
+from maira.parse import parse_report
 from maira.processor import MairaProcessor
+from maira.prompts import Task
 from radfact.errors import InputError, RunFailed
 
 
@@ -56,6 +61,73 @@ def test_a_batch_changes_no_draft(studies: list[Study], checkpoint: Path, tmp_pa
     _run(studies, checkpoint, tmp_path / "two.jsonl")
     generate_drafts(studies, checkpoint, tmp_path / "one.jsonl", task="grounded", batch_size=1, max_new_tokens=12)
     assert _without_time(_rows(tmp_path / "one.jsonl")) == _without_time(_rows(tmp_path / "two.jsonl"))
+
+
+@pytest.mark.parametrize("limit", [1, 7, 60])
+def test_a_grounded_draft_parses_whatever_the_model(
+    studies: list[Study], checkpoint: Path, tmp_path: Path, limit: int
+) -> None:
+    generate_drafts(studies, checkpoint, tmp_path / "drafts.jsonl", task="grounded", batch_size=3, max_new_tokens=limit)
+    for row in _rows(tmp_path / "drafts.jsonl"):
+        kinds = {note["kind"] for note in row["irregularities"]}
+        assert kinds <= {"cut_off", "repeated_sentence", "repetition_cut"}
+        assert parse_report(row["raw"]).is_narrative == (not row["raw"])
+
+
+def test_free_is_what_generate_of_transformers_writes(
+    studies: list[Study], checkpoint: Path, tmp_path: Path, model: Any, processor: Any
+) -> None:
+    out = tmp_path / "drafts.jsonl"
+    generate_drafts(studies, checkpoint, out, task="grounded", batch_size=5, max_new_tokens=12, free=True)
+    for row, study in zip(_rows(out), studies, strict=True):
+        example = make_example(study, "grounded")
+        inputs = processor([example.images], [example.prompt])
+        ids = model.generate(**inputs, max_new_tokens=12, do_sample=False)[0, inputs["input_ids"].shape[1] :]
+        assert row["raw"] == processor.tokenizer.decode(ids, skip_special_tokens=True).strip()
+    with pytest.raises(InputError, match="another run \\(other free"):
+        generate_drafts(studies, checkpoint, out, task="grounded", max_new_tokens=12)
+
+
+def _parroting(engine_: engine.Engine, text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the engine's model want to write a text again and again."""
+    ids = engine_.processor.tokenizer(text, add_special_tokens=False)["input_ids"]
+    forward, place = engine_.model.forward, itertools.count()
+
+    @functools.wraps(forward)
+    def parrot(*arguments: Any, **inputs: Any) -> Any:
+        outputs = forward(*arguments, **inputs)
+        outputs.logits = torch.zeros_like(outputs.logits)
+        outputs.logits[..., ids[next(place) % len(ids)]] = 1
+        return outputs
+
+    monkeypatch.setattr(engine_.model, "forward", parrot)
+
+
+@pytest.mark.parametrize(
+    ("task", "text", "said"),
+    [
+        ("findings", "No mass. Clear lungs. ", "No mass. Clear lungs. No mass. Clear lungs. No mass."),
+        ("grounded", "<obj>No mass.</obj>", "<obj>No mass.</obj>" * 3),
+    ],
+)
+def test_a_loop_is_ended_unless_free(
+    studies: list[Study], checkpoint: Path, monkeypatch: pytest.MonkeyPatch, task: Task, text: str, said: str
+) -> None:
+    examples = [make_example(study, task) for study in studies[:2]]
+    guarded = engine.Engine(checkpoint)
+    _parroting(guarded, text, monkeypatch)
+    assert guarded.generate(examples, 90) == [engine.Answer(said, cut_off=False)] * 2
+    free = engine.Engine(checkpoint, free=True)
+    _parroting(free, text, monkeypatch)
+    assert all(answer.text.count("No mass.") > 3 and answer.cut_off for answer in free.generate(examples, 90))
+
+
+def test_a_loop_is_cut_from_the_report_unless_free(studies: list[Study]) -> None:
+    example = make_example(studies[0], "grounded")
+    raw = "<obj>No mass.</obj>" * 4
+    guarded, free = (make_draft(example, raw, "model", 0.5, cut_loops=cut) for cut in (True, False))
+    assert [len(guarded["report"]), len(free["report"])] == [2, 4]
+    assert {"index": 1, "kind": "repetition_cut"} in guarded["irregularities"]
 
 
 def test_boxes_are_placed_on_the_original_image(studies: list[Study]) -> None:

@@ -354,7 +354,7 @@ def test_a_token_costs_less_than_a_hundred_microseconds() -> None:
     ids = {token: len(texts) + i for i, token in enumerate(ADDED_TOKENS)}
     words = frozenset(range(8, len(texts)))
     vocabulary = Vocabulary((*texts, *[""] * 207), words, frozenset(), ids, frozenset({2}), str)
-    grammar = Grammar(vocabulary)
+    grammar = Grammar(vocabulary, max_copies=None)
     said = [ids[OBJECT], *range(20, 32), *(ids[t] for t in re.findall("<.*?>", BOX_A + BOX_B)), ids[OBJECT_END]]
     rows, steps = 24, 200
     # Each row begins at another place of white space, so that all states occur in one step.

@@ -1,10 +1,12 @@
 from __future__ import annotations
 
+import random
 import re
 
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
+from parse_fuzz import check, mutate, well_formed
 
 from maira.parse import ParsedReport, parse_report, render_report
 from radfact.errors import InputError
@@ -66,6 +68,12 @@ def test_any_text_is_parsed_and_parsing_is_stable(text: str) -> None:
         assert parse_report(render_report(parsed.sentences)).sentences == parsed.sentences
 
 
+def test_no_mutated_report_raises_or_loses_a_word() -> None:
+    rng = random.Random(0)
+    for _ in range(20_000):
+        check(mutate(well_formed(rng), rng))
+
+
 @given(st.lists(st.sampled_from(TOKENS) | texts.map(lambda t: re.sub("[<>]", "", t)) | st.just(BOX)))
 def test_no_word_is_lost(stretches: list[str]) -> None:
     parsed = parse_report(" ".join(stretches))
@@ -110,6 +118,8 @@ def test_coordinate_is_the_middle_of_its_bin() -> None:
         (f"<obj>A.{BOX}{BOX}{BOX}</obj>", [("A.", 1)], [(0, "repeated_box")]),
         (f"<obj>A. {BOX} {BOX.replace('0', '1')}</obj>", [("A.", 2)], []),
         (f"<obj>Large {BOX} nodule.</obj>", [("Large nodule.", 1)], [(0, "text_after_box")]),
+        (f"<obj>A{BOX}.</obj>", [("A .", 1)], [(0, "text_after_box")]),
+        ("<obj>A.</obj>, <obj>B.</obj>", [("A.", 0), ("B.", 0)], [(None, "outside_object")]),
         (f"<obj>{BOX}</obj><obj>A.</obj>", [("A.", 0)], [(None, "empty_object")]),
         ("<obj> . </obj>", [], [(None, "empty_object")]),
         ("<obj>A.<x5></obj>", [("A.", 0)], [(0, "stray_token")]),
@@ -130,6 +140,20 @@ def test_irregular_text(
     parsed = parse_report(text)
     assert bare(parsed) == sentences
     assert kinds(parsed) == irregularities
+
+
+@pytest.mark.parametrize(
+    ("text", "noted"),
+    [
+        ("<obj>A.</obj><obj>B.</obj>", [(1, "cut_off")]),
+        ("<obj>A.</obj><obj>B", [(1, "cut_off")]),
+        ("<obj>A.</obj><obj>", [(None, "cut_off")]),
+        ("Clear lungs. No", [(1, "cut_off")]),
+        ("", [(None, "cut_off")]),
+    ],
+)
+def test_a_stop_at_the_limit_is_noted_once_on_the_last_sentence(text: str, noted: list[tuple[int | None, str]]) -> None:
+    assert kinds(parse_report(text, cut_off=True)) == noted
 
 
 def test_swapped_corners_are_put_right() -> None:

@@ -1,0 +1,122 @@
+"""A loop is ended while it is written, cut from the report, and marked."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from maira.generate.constraints import NarrativeGuard
+from maira.grammar import Vocabulary
+from maira.parse import parse_report
+from maira.repetition import cut_repetitions, is_loop
+from maira.train.tokenizer import train_tokenizer
+
+BOX, OTHER_BOX = "<box><x10><y20><x30><y40></box>", "<box><x11><y20><x30><y40></box>"
+CLEAR, MASS = "<obj>Clear.</obj>", "<obj>Mass.</obj>"
+TOKENIZER = train_tokenizer(["Clear lungs. No mass. 1.5 cm, 1.2 cm."] * 3, 300)
+
+
+@pytest.mark.parametrize(
+    ("text", "said", "noted"),
+    [
+        (CLEAR * 2, ["Clear.", "Clear."], [(1, "repeated_sentence")]),
+        (CLEAR * 3, ["Clear.", "Clear."], [(1, "repeated_sentence"), (1, "repetition_cut")]),
+        (CLEAR * 40, ["Clear.", "Clear."], [(1, "repeated_sentence"), (1, "repetition_cut")]),
+        (
+            (CLEAR + MASS) * 3,
+            ["Clear.", "Mass.", "Clear.", "Mass."],
+            [(2, "repeated_sentence"), (2, "repetition_cut"), (3, "repeated_sentence"), (3, "repetition_cut")],
+        ),
+        (
+            f"{CLEAR * 3}{MASS}",
+            ["Clear.", "Clear.", "Mass."],
+            [(1, "repeated_sentence"), (1, "repetition_cut")],
+        ),
+        (
+            f"<obj>A.{BOX}</obj><obj>A.{OTHER_BOX}</obj><obj>A.{BOX}</obj>",
+            ["A.", "A."],
+            [(1, "repeated_sentence"), (1, "repetition_cut")],
+        ),
+        (
+            f"{CLEAR * 2}<obj>Clear.<x1>",
+            ["Clear.", "Clear."],
+            [(1, "repeated_sentence"), (1, "repetition_cut"), (None, "stray_token"), (None, "cut_off")],
+        ),
+        (
+            f"{CLEAR * 3}<obj>Mass.<x1></obj>",
+            ["Clear.", "Clear.", "Mass."],
+            [(1, "repeated_sentence"), (1, "repetition_cut"), (2, "stray_token")],
+        ),
+    ],
+)
+def test_the_third_copy_is_cut_and_marked(text: str, said: list[str], noted: list[tuple[int | None, str]]) -> None:
+    cut = cut_repetitions(parse_report(text))
+    assert [sentence.text for sentence in cut.sentences] == said
+    assert [(note.index, note.kind) for note in cut.irregularities] == noted
+
+
+def test_a_narrative_is_cut_too() -> None:
+    cut = cut_repetitions(parse_report("Clear lungs. No mass. Clear lungs. Clear lungs. Clear lungs. No effusion."))
+    assert cut.report == "Clear lungs. No mass. Clear lungs. No effusion."
+
+
+def test_copies_in_other_words_are_kept() -> None:
+    parsed = parse_report(f"{CLEAR}<obj>clear.</obj><obj>Clear</obj><obj>CLEAR.</obj>")
+    assert cut_repetitions(parsed) == parsed
+
+
+@given(st.lists(st.sampled_from(["Clear.", "Mass.", f"Mass.{BOX}", "<x1>"])))
+def test_notes_point_at_the_sentences_they_were_of(texts: list[str]) -> None:
+    parsed = parse_report("".join(f"<obj>{text}</obj>" for text in texts))
+    cut = cut_repetitions(parsed)
+    assert cut_repetitions(cut).sentences == cut.sentences
+    for note in cut.irregularities:
+        if note.kind == "repetition_cut":
+            assert note.index is not None
+            text = cut.sentences[note.index].text
+            assert [s.text for s in parsed.sentences].count(text) > 2 == [s.text for s in cut.sentences].count(text)
+
+
+@pytest.mark.parametrize(
+    ("written", "following", "loop"),
+    [
+        ("Clear. Clear. Clear.", "", True),
+        ("Clear. Clear. Clear.", " Mass", True),
+        ("Clear. Clear.", "", False),
+        ("Clear. Mass. Clear. Mass. Clear.", " No", True),
+        ("Of 1.5 cm. Of 1.2 cm. Of 1.", "5", False),
+        ("Node of 1. Node of 1. Node of 1.", "5", False),
+        ("Approx. Approx. Approx.", " half", False),
+        ("", "", False),
+    ],
+)
+def test_loop_of_a_narrative(written: str, following: str, loop: bool) -> None:
+    assert is_loop(written, written + following) is loop
+
+
+def _wants(text: str) -> int:
+    return int(TOKENIZER(text, add_special_tokens=False)["input_ids"][0])
+
+
+@pytest.mark.parametrize(
+    ("written", "wanted", "ended"),
+    [
+        ("Clear lungs. Clear lungs. Clear lungs.", " No", True),
+        ("Clear lungs. Clear lungs. Clear lungs", ".", False),
+        ("Clear lungs. Clear lungs.", " Clear", False),
+        ("No 1. No 1. No 1.", "5", False),
+    ],
+)
+def test_only_a_narrative_that_loops_is_ended(written: str, wanted: str, ended: bool) -> None:
+    guard = NarrativeGuard(Vocabulary.of(TOKENIZER), TOKENIZER)
+    said: list[int] = TOKENIZER(written, add_special_tokens=False)["input_ids"]
+    following = TOKENIZER(wanted, add_special_tokens=False)["input_ids"][0]
+    # The prompt says the same sentences, which do not count; the other row says nothing.
+    ids = torch.tensor([said * 2, [TOKENIZER.pad_token_id] * (2 * len(said))])
+    scores = torch.zeros(2, len(TOKENIZER))
+    scores[:, following] = 1
+    for end in range(len(said), 2 * len(said) + 1):
+        guarded = guard(ids[:, :end], scores)
+    assert guarded.argmax(1).tolist() == [TOKENIZER.eos_token_id if ended else following, following]
