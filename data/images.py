@@ -19,11 +19,37 @@ if TYPE_CHECKING:
 
 Gray: TypeAlias = npt.NDArray[np.float32]
 
-MAX_ASPECT = 8
+MAX_ASPECT = 64
 """Longer over shorter side beyond which an image is no radiograph, and resizing it would cost unbounded memory."""
+
+_ORIENTATION = 0x0112
+# Where a PNG keeps an orientation tag. Asking Pillow for the tag of one that has none decodes the whole image.
+_PNG_TAGS = frozenset({"exif", "Raw profile type exif", "XML:com.adobe.xmp"})
 
 # Shares closer than this are the same place: far below a pixel, far above rounding.
 _TOLERANCE = 1e-9
+
+
+def image_size(path: Path) -> tuple[int, int]:
+    """(width, height) of an image file in pixels as `load_gray` reads it, taken from its header.
+
+    Raises:
+        InputError: no such file, or no image.
+    """
+    from PIL import Image
+
+    try:
+        with Image.open(path) as image:
+            width, height = image.size
+            is_tagged = image.format == "PNG" and not _PNG_TAGS.isdisjoint(image.info)
+            # Tags 5 to 8 turn the image by a quarter; of a TIFF Pillow gives the size after that.
+            if (is_tagged or image.format not in ("PNG", "TIFF")) and image.getexif().get(_ORIENTATION, 1) >= 5:
+                return height, width
+            return width, height
+    except FileNotFoundError:
+        raise InputError("no such file", file=path) from None
+    except (OSError, SyntaxError, ValueError):
+        raise InputError("is no image that can be read; a PNG or JPEG is needed", file=path) from None
 
 
 def load_gray(path: Path | str) -> Gray:
@@ -46,7 +72,7 @@ def load_gray(path: Path | str) -> Gray:
         with Image.open(path) as image:
             frames = getattr(image, "n_frames", 1)
             if frames == 1:
-                gray = _to_gray(ImageOps.exif_transpose(image))
+                gray = gray_levels(ImageOps.exif_transpose(image))
     except FileNotFoundError:
         raise InputError("no such file", file=path) from None
     except UnidentifiedImageError:
@@ -62,6 +88,19 @@ def load_gray(path: Path | str) -> Gray:
     if not np.isfinite(gray).all():
         raise InputError("has pixels that are not finite numbers", file=path)
     return gray
+
+
+def gray_levels(image: Image.Image) -> Gray:
+    """Grey values of an image of any mode, (H, W): colour becomes luma, transparent pixels become black."""
+    if image.mode == "P":
+        image = image.convert("RGBA" if "transparency" in image.info else "RGB")
+    if image.mode in ("LA", "PA", "RGBA"):
+        luma, alpha = (np.asarray(band, np.float32) for band in image.convert("RGBA").convert("LA").split())
+        return luma * (alpha / np.float32(255))
+    if image.mode in ("I", "F") or image.mode.startswith("I;16"):
+        return np.asarray(image).astype(np.float32)
+    # By way of RGB, since CMYK, YCbCr and Lab photos have no luma of their own.
+    return np.asarray((image if image.mode in ("1", "L") else image.convert("RGB")).convert("L"), np.float32)
 
 
 def prepare(image: npt.NDArray[np.floating] | npt.NDArray[np.integer], size: int) -> Gray:
@@ -152,18 +191,6 @@ def _clip(low: float, high: float) -> tuple[float, float, bool]:
     if cut and inside_high - inside_low <= _TOLERANCE:
         return 1.0, 0.0, True
     return min(inside_low, 1.0), max(inside_high, 0.0), cut
-
-
-def _to_gray(image: Image.Image) -> Gray:
-    if image.mode == "P":
-        image = image.convert("RGBA" if "transparency" in image.info else "RGB")
-    if image.mode in ("LA", "PA", "RGBA"):
-        luma, alpha = (np.asarray(band, np.float32) for band in image.convert("RGBA").convert("LA").split())
-        return luma * (alpha / np.float32(255))
-    if image.mode in ("I", "F") or image.mode.startswith("I;16"):
-        return np.asarray(image).astype(np.float32)
-    # By way of RGB, since CMYK, YCbCr and Lab photos have no luma of their own.
-    return np.asarray((image if image.mode in ("1", "L") else image.convert("RGB")).convert("L"), np.float32)
 
 
 def _resize_shorter_side(image: Gray, size: int) -> Gray:

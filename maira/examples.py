@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from data.images import CropMap
+from data.images import CropMap, image_size
 from data.study import Study
 from maira.parse import render_report
 from maira.prompts import Context, Preset, Task, build_prompt, build_target
@@ -36,23 +36,6 @@ class Example:
     images: tuple[Path, ...]
     target: str | None = None
     notes: tuple[str, ...] = ()
-
-
-def image_size(path: Path) -> tuple[int, int]:
-    """(width, height) of an image file in pixels, read from its header.
-
-    Raises:
-        InputError: no such file, or no image.
-    """
-    from PIL import Image
-
-    try:
-        with Image.open(path) as image:
-            return image.size
-    except FileNotFoundError:
-        raise InputError("no such file", file=path) from None
-    except OSError:
-        raise InputError("is no image that can be read; a PNG or JPEG is needed", file=path) from None
 
 
 def study_context(study: Study, phrase: str | None = None) -> Context:

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
+from PIL import Image
 from torch import Tensor
-from transformers import AutoImageProcessor, AutoProcessor, BatchFeature
+from transformers import AutoImageProcessor, AutoProcessor, AutoTokenizer, BatchFeature, PreTrainedTokenizerFast
 from transformers.image_processing_utils import BaseImageProcessor
 from transformers.processing_utils import ProcessorMixin
 
-from data.images import Gray, load_gray, prepare
+from data.images import Gray, gray_levels, load_gray, prepare
 from maira.config import MairaConfig
 from maira.prompts import PROMPT_END
 from maira.tokens import IMAGE
@@ -22,35 +23,77 @@ MEAN, DEVIATION = 0.5307, 0.2583
 """Grey level statistics of RAD-DINO's training images on a [0, 1] scale (specification, "Image preparation")."""
 
 
+ImageInput: TypeAlias = Path | str | Image.Image | Gray
+"""A file, an open image, or grey levels (height, width) on any scale."""
+
+# Settings of transformers' own image processors that are no choice here: the preparation is always the same.
+_FIXED = frozenset(
+    {
+        "crop_size",
+        "do_center_crop",
+        "do_convert_rgb",
+        "do_normalize",
+        "do_rescale",
+        "do_resize",
+        "resample",
+        "rescale_factor",
+    }
+)
+
+
 class MairaImageProcessor(BaseImageProcessor):
     """Grey, min-max, centred square, normalised, three equal channels.
+
+    The settings of a standard image processor are understood too, as released folders have them: a size by name and
+    three equal means and deviations.
 
     Args:
         size: side of the square, pixels.
         image_mean, image_std: of grey levels on a [0, 1] scale.
+
+    Raises:
+        ValueError: the size is no square, or the channels have different statistics.
     """
 
     model_input_names = ["pixel_values"]  # noqa: RUF012
 
-    def __init__(self, size: int = 518, image_mean: float = MEAN, image_std: float = DEVIATION, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
-        self.size, self.image_mean, self.image_std = size, image_mean, image_std
+    def __init__(
+        self,
+        size: int | Mapping[str, int] = 518,
+        image_mean: float | Sequence[float] = MEAN,
+        image_std: float | Sequence[float] = DEVIATION,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**{name: value for name, value in kwargs.items() if name not in _FIXED})
+        self.size = int(_the_one("size", size.values() if isinstance(size, Mapping) else [size]))
+        self.image_mean = _the_one("image_mean", image_mean if isinstance(image_mean, Sequence) else [image_mean])
+        self.image_std = _the_one("image_std", image_std if isinstance(image_std, Sequence) else [image_std])
 
-    def __call__(self, images: Sequence[Path | str | Gray], **_: Any) -> BatchFeature:
+    def __call__(self, images: Sequence[ImageInput], **_: Any) -> BatchFeature:
         """Read and prepare images.
-
-        Args:
-            images: paths, or grey levels (height, width).
 
         Returns:
             `pixel_values` (images, 3, size, size).
 
         Raises:
-            InputError: a file cannot be read as an image.
+            InputError: a file cannot be read as an image, or an image is no radiograph.
         """
-        squares = [prepare(image if isinstance(image, np.ndarray) else load_gray(image), self.size) for image in images]
+        squares = [prepare(_levels(image), self.size) for image in images]
         pixels = (torch.from_numpy(np.stack(squares)) - self.image_mean) / self.image_std
         return BatchFeature({"pixel_values": pixels[:, None].expand(-1, 3, -1, -1)})
+
+
+def _levels(image: ImageInput) -> Gray:
+    if isinstance(image, Image.Image):
+        return gray_levels(image)
+    return image if isinstance(image, np.ndarray) else load_gray(image)
+
+
+def _the_one(name: str, values: Iterable[float]) -> float:
+    found = set(values)
+    if len(found) != 1:
+        raise ValueError(f"{name} must be one number, or the same for all channels and sides, not {sorted(found)}")
+    return found.pop()
 
 
 class MairaProcessor(ProcessorMixin):
@@ -60,6 +103,9 @@ class MairaProcessor(ProcessorMixin):
         image_processor: prepares the images.
         tokenizer: with MAIRA-2's tokens.
         image_seq_length: tokens an image takes.
+
+    Raises:
+        ValueError: the tokenizer has no image token.
     """
 
     def __init__(
@@ -67,7 +113,33 @@ class MairaProcessor(ProcessorMixin):
     ) -> None:
         self.image_seq_length = image_seq_length
         self.image_token_id = tokenizer.convert_tokens_to_ids(IMAGE)
+        if self.image_token_id in (None, tokenizer.unk_token_id):
+            raise ValueError(f"the tokenizer has no token {IMAGE}; MAIRA-2's tokens must be added to it")
         super().__init__(image_processor, tokenizer, **kwargs)
+
+    @classmethod
+    def from_pretrained(cls, pretrained_model_name_or_path: str | Path, **kwargs: Any) -> MairaProcessor:
+        """Read our own folder or the released one.
+
+        The released one names a standard image processor, which leaves out the min-max step: its statistics are taken,
+        not its code. A `tokenizer.json` is taken as it is, since transformers 5 would build a Llama tokenizer anew and
+        may put spaces behind added tokens, or leave them out, other than the one that the model was trained with.
+
+        Args:
+            pretrained_model_name_or_path: folder.
+            kwargs: as for any `from_pretrained`.
+
+        Raises:
+            OSError: the files of a processor are not there.
+        """
+        # Neither choice is left: there is one image processor, and code of the folder is not run.
+        kwargs = {name: value for name, value in kwargs.items() if name not in ("backend", "trust_remote_code")}
+        settings, kwargs = cls.get_processor_dict(pretrained_model_name_or_path, **kwargs)
+        image_processor = MairaImageProcessor.from_pretrained(pretrained_model_name_or_path, **kwargs)
+        has_own = (Path(pretrained_model_name_or_path) / "tokenizer.json").is_file()
+        tokenizer_class = PreTrainedTokenizerFast if has_own else AutoTokenizer
+        tokenizer = tokenizer_class.from_pretrained(pretrained_model_name_or_path, **kwargs)
+        return MairaProcessor(image_processor, tokenizer, settings.get("image_seq_length", 1369))
 
     def encode_prompt(self, prompt: str, images: int) -> list[int]:
         """Token ids of a prompt, `<s>` in front and every placeholder as often as an image has tokens.
@@ -97,20 +169,28 @@ class MairaProcessor(ProcessorMixin):
             )
         return [*both[len(before) :], self.tokenizer.eos_token_id]
 
-    def __call__(self, images: Sequence[Sequence[Path | str | Gray]], text: Sequence[str], **_: Any) -> BatchFeature:
+    def __call__(
+        self, images: Sequence[Sequence[ImageInput]], text: Sequence[str], *, return_tensors: str = "pt"
+    ) -> BatchFeature:
         """A batch for `generate`, padded on the left.
 
         Args:
             images: for each prompt its images, in the order of the placeholders.
             text: the prompts.
+            return_tensors: "pt"; there are no others.
 
         Returns:
             `input_ids` and `attention_mask` (batch, length), `pixel_values` (images, 3, size, size).
 
         Raises:
-            ValueError: placeholders and images of a prompt do not match.
-            InputError: a file cannot be read as an image.
+            ValueError: placeholders and images of a prompt do not match, or prompts and lists of images.
+            InputError: a file cannot be read as an image, or an image is no radiograph.
         """
+        if return_tensors != "pt":
+            raise ValueError(f"tensors are PyTorch's ('pt'), not {return_tensors!r}")
+        if isinstance(text, str) or len(text) != len(images) or not text:
+            count = 1 if isinstance(text, str) else len(text)
+            raise ValueError(f"a list of prompts needs as many lists of images: {count} and {len(images)} were given")
         ids = [self.encode_prompt(prompt, len(shown)) for prompt, shown in zip(text, images, strict=True)]
         tokens, mask = pad(ids, self.tokenizer.pad_token_id, left=True)
         flat = [image for shown in images for image in shown]
@@ -130,5 +210,11 @@ def pad(rows: Sequence[Sequence[int]], value: int, *, left: bool = False, multip
     return ids, mask
 
 
+class Maira2Processor(MairaProcessor):
+    """The same by the name that a released folder gives it, which is how AutoProcessor finds the class."""
+
+
 AutoImageProcessor.register(MairaConfig, MairaImageProcessor)
 AutoProcessor.register(MairaConfig, MairaProcessor)
+# No configuration leads to this one: only the name does.
+AutoProcessor.register(Maira2Processor, Maira2Processor)

@@ -36,7 +36,10 @@ NEW_TOKENS: dict[Task, int] = {"findings": 300, "grounded": 450, "phrase": 150}
 
 @dataclass(frozen=True)
 class Context:
-    """What a prompt says about a study beside its frontal image; None is a missing section or image."""
+    """What a prompt says about a study beside its frontal image; None or a blank text is a missing section.
+
+    Sections stand in the prompt as they are, line ends included.
+    """
 
     has_lateral: bool = False
     has_prior: bool = False
@@ -56,7 +59,7 @@ def build_prompt(task: Task, context: Context, preset: Preset = "release") -> st
         ValueError: phrase grounding without a phrase.
     """
     if task == "phrase":
-        if not context.phrase:
+        if not (context.phrase or "").strip():
             raise ValueError("phrase grounding needs the phrase to ground")
         image, instruction = (IMAGE, RELEASE_PHRASE) if preset == "release" else (f" {IMAGE}", PAPER_PHRASE)
         items = f"Given the current frontal image{image} {instruction}{context.phrase}"
@@ -76,15 +79,19 @@ def image_count(task: Task, context: Context) -> int:
     return 1 if task == "phrase" else 1 + context.has_lateral + context.has_prior
 
 
+def _or_missing(section: str | None) -> str:
+    return section if section and section.strip() else MISSING
+
+
 def _sections(context: Context) -> str:
     return (
-        f"INDICATION: {context.indication or MISSING} TECHNIQUE: {context.technique or MISSING} "
-        f"COMPARISON: {context.comparison or MISSING}"
+        f"INDICATION: {_or_missing(context.indication)} TECHNIQUE: {_or_missing(context.technique)} "
+        f"COMPARISON: {_or_missing(context.comparison)}"
     )
 
 
 def _release_items(task: Task, context: Context) -> str:
-    prior_report = f"PRIOR_REPORT: {context.prior_report or MISSING}"
+    prior_report = f"PRIOR_REPORT: {_or_missing(context.prior_report)}"
     images = {
         (False, False): f"Given the current frontal image only{IMAGE}",
         (True, False): f"Given the current frontal image{IMAGE} and the current lateral image{IMAGE}",
@@ -103,7 +110,7 @@ def _paper_items(task: Task, context: Context) -> str:
     if context.has_lateral:
         messages.append(f"the current lateral image {IMAGE}")
     if context.has_prior:
-        messages += [f"and the prior frontal image {IMAGE}", f"PRIOR_REPORT: {context.prior_report or MISSING}"]
+        messages += [f"and the prior frontal image {IMAGE}", f"PRIOR_REPORT: {_or_missing(context.prior_report)}"]
     messages.append(PAPER_FINDINGS)
     if task == "grounded":
         messages.append(GROUNDING)

@@ -14,9 +14,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from data.images import CropMap
+from data.images import CropMap, image_size
 from data.study import Study
-from maira.examples import BOX_CLIPPED, BOX_OUTSIDE, Example, image_size, into_crop, make_example
+from maira.examples import BOX_CLIPPED, BOX_OUTSIDE, Example, into_crop, make_example
 from maira.parse import IrregularityKind, parse_report, render_report
 from maira.prompts import Preset, build_target
 from maira.tokens import BOX, OBJECT, OBJECT_END

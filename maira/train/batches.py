@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from data.images import CropMap
+from data.images import CropMap, image_size
 from data.study import Study
-from maira.examples import Example, image_size, make_example
+from maira.examples import Example, make_example
 from maira.processor import MairaProcessor, pad
 from maira.prompts import Task
 from maira.train.recipe import Recipe

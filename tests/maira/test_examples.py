@@ -8,7 +8,7 @@ import pytest
 from PIL import Image
 
 from data.study import Study
-from maira.examples import BOX_CLIPPED, BOX_OUTSIDE, MASK_UNUSED, PRIOR_REPORT_UNUSED, image_size, make_example
+from maira.examples import BOX_CLIPPED, BOX_OUTSIDE, MASK_UNUSED, PRIOR_REPORT_UNUSED, make_example
 from maira.prompts import Task
 from radfact.errors import InputError
 from radfact.report import Box, Mask, Sentence
@@ -130,18 +130,3 @@ def test_findings_with_a_control_token_are_refused_by_sample(make_study: Any, to
 def test_a_sentence_with_a_token_of_the_format_is_refused_by_sample(make_study: Any) -> None:
     with pytest.raises(InputError, match=r"sample 's1'.*cannot be written.*</obj>"):
         make_example(make_study(grounded_findings=[Sentence(text="Odd </obj> text.")]), "grounded")
-
-
-def test_the_size_is_width_by_height(make_study: Any) -> None:
-    assert image_size(make_study().frontal) == (200, 100)
-
-
-def test_a_missing_image_is_named(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"none\.png: no such file"):
-        image_size(tmp_path / "none.png")
-
-
-def test_a_file_that_is_no_image_is_named(tmp_path: Path) -> None:
-    (tmp_path / "a.png").write_text("no image", encoding="utf-8")
-    with pytest.raises(InputError, match=r"a\.png: is no image"):
-        image_size(tmp_path / "a.png")

@@ -1,6 +1,9 @@
 from __future__ import annotations
 
+import json
+from itertools import product
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -8,13 +11,13 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
-from transformers import AutoProcessor, PreTrainedTokenizerFast
+from tokenizers import Tokenizer, models, pre_tokenizers, trainers
+from transformers import AutoProcessor, LlamaTokenizer
 
 from data.images import Gray
 from maira.parse import render_report
 from maira.processor import DEVIATION, MEAN, MairaImageProcessor, MairaProcessor, pad
-from maira.prompts import Context, build_prompt, build_target
+from maira.prompts import Context, Preset, Task, build_prompt, build_target, image_count
 from maira.tokens import add_tokens
 from maira.train.tokenizer import train_tokenizer
 from radfact.errors import InputError
@@ -27,55 +30,92 @@ REPORT = render_report(
         Sentence(text="Small left pleural effusion.", boxes=(Box(x_min=0.1, y_min=0.2, x_max=0.3, y_max=1),)),
     ]
 )
+SECTIONS: dict[str, Any] = {"indication": "Cough.", "technique": "PA view.", "comparison": "None.", "phrase": "Nodule."}
+CONTEXTS = [
+    Context(has_lateral=lateral, has_prior=prior, prior_report="Clear.", **SECTIONS)
+    for lateral, prior in product((False, True), repeat=2)
+]
+
+
+def llama_tokenizer(*, legacy: bool) -> LlamaTokenizer:
+    """transformers' own, with a few pieces and all bytes; only a legacy one puts a space behind an added token."""
+    trained = Tokenizer(models.BPE(unk_token="<unk>", fuse_unk=True, byte_fallback=True))
+    trained.pre_tokenizer = pre_tokenizers.Metaspace()
+    special = ["<unk>", "<s>", "</s>", *(f"<0x{i:02X}>" for i in range(256))]
+    sentences = [build_prompt("findings", Context()), " The lungs are clear.", " Small left pleural effusion."]
+    trained.train_from_iterator(sentences * 3, trainers.BpeTrainer(vocab_size=420, special_tokens=special))
+    model = json.loads(trained.to_str())["model"]
+    merges = [tuple(merge) for merge in model["merges"]]
+    tokenizer = LlamaTokenizer(vocab=model["vocab"], merges=merges, legacy=legacy, pad_token="<unk>")
+    add_tokens(tokenizer)
+    return tokenizer
 
 
 @pytest.fixture(scope="module")
-def llama_like() -> MairaProcessor:
-    """With a tokenizer of Llama's kind: spaces are part of the words, and one is put in front of every text."""
-    tokenizer = Tokenizer(models.BPE(unk_token="<unk>", fuse_unk=True, byte_fallback=True))
-    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="always")
-    tokenizer.decoder = decoders.Sequence([decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()])
-    special = ["<unk>", "<s>", "</s>", *(f"<0x{i:02X}>" for i in range(256))]
-    sentences = [build_prompt("findings", Context()), " The lungs are clear.", " Small left pleural effusion."]
-    tokenizer.train_from_iterator(sentences * 3, trainers.BpeTrainer(vocab_size=420, special_tokens=special))
-    tokenizer.post_processor = processors.TemplateProcessing(single="<s> $A", special_tokens=[("<s>", 1)])
-    fast = PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer, bos_token="<s>", eos_token="</s>", unk_token="<unk>", pad_token="<unk>"
-    )
-    add_tokens(fast)
-    return MairaProcessor(MairaImageProcessor(size=32), fast, image_seq_length=1)
+def made(request: pytest.FixtureRequest) -> MairaProcessor:
+    """A processor with a tokenizer of the kind that is asked for."""
+    if request.param == "byte_level":
+        kept: MairaProcessor = request.getfixturevalue("processor")
+        return kept
+    return MairaProcessor(MairaImageProcessor(size=32), llama_tokenizer(legacy=request.param == "legacy_llama"))
 
 
-def test_a_tokenizer_of_llamas_kind_does_put_a_space_in_front(llama_like: MairaProcessor) -> None:
-    def encode(text: str) -> list[int]:
-        ids: list[int] = llama_like.tokenizer(text, add_special_tokens=False)["input_ids"]
-        return ids
-
-    assert encode("The lungs") == encode("x The lungs")[-len(encode("The lungs")) :]
+KINDS = ["byte_level", "llama", "legacy_llama"]
+every_kind = pytest.mark.parametrize("made", KINDS, indirect=True)
 
 
-@pytest.mark.parametrize("kind", ["processor", "llama_like"])
-@pytest.mark.parametrize("answer", ["The lungs are clear.", REPORT, "7", "é ü", "...", "\n"])
-def test_prompt_and_answer_are_together_what_the_whole_text_is(
-    kind: str, answer: str, request: pytest.FixtureRequest
-) -> None:
-    made: MairaProcessor = request.getfixturevalue(kind)
-    prompt, target = build_prompt("findings", Context()), build_target(answer)
-    whole = made.tokenizer(prompt + target)["input_ids"]
-    ids = made.encode_prompt(prompt, 1)
-    position = ids.index(made.image_token_id)
-    ids[position : position + made.image_seq_length] = [made.image_token_id]
-    assert [*ids, *made.encode_target(target)] == [*whole, made.tokenizer.eos_token_id]
+def test_tokenizers_of_llamas_kind_differ_in_the_space_behind_an_added_token() -> None:
+    both = [llama_tokenizer(legacy=legacy).tokenize("a<obj>The lungs") for legacy in (False, True)]
+    assert [tokens[tokens.index("<obj>") + 1][0] for tokens in both] == ["T", "▁"]
 
 
-@settings(max_examples=100, deadline=None)
+def assert_together_they_are_the_whole_text(made: MairaProcessor, prompt: str, images: int, answer: str) -> None:
+    target = build_target(answer)
+    whole: list[int] = made.tokenizer(prompt + target)["input_ids"]
+    start: list[int] = made.tokenizer(prompt)["input_ids"]
+    assert whole[: len(start)] == start
+    repeats = {made.image_token_id: made.image_seq_length}
+    expanded = [token for token in whole for _ in range(repeats.get(token, 1))]
+    assert [*made.encode_prompt(prompt, images), *made.encode_target(target)] == [
+        *expanded,
+        made.tokenizer.eos_token_id,
+    ]
+
+
+@every_kind
+@pytest.mark.parametrize("preset", ["release", "paper"])
+@pytest.mark.parametrize("task", ["findings", "grounded", "phrase"])
+def test_every_prompt_is_an_exact_prefix_of_prompt_and_answer(made: MairaProcessor, task: Task, preset: Preset) -> None:
+    for context in CONTEXTS:
+        prompt = build_prompt(task, context, preset)
+        assert_together_they_are_the_whole_text(made, prompt, image_count(task, context), REPORT)
+
+
+@every_kind
+@pytest.mark.parametrize("answer", ["The lungs are clear.", "7", "é ü", "...", "\n", " two spaces", "<obj>", "肺"])
+def test_prompt_and_answer_are_together_what_the_whole_text_is(made: MairaProcessor, answer: str) -> None:
+    assert_together_they_are_the_whole_text(made, build_prompt("findings", Context()), 1, answer)
+
+
+@every_kind
+@settings(max_examples=50, deadline=None)
 @given(texts, texts)
 def test_a_prompt_is_a_prefix_of_prompt_and_answer_for_any_text(
-    processor: MairaProcessor, indication: str, answer: str
+    made: MairaProcessor, indication: str, answer: str
 ) -> None:
-    prompt, target = build_prompt("findings", Context(indication=indication)), build_target(answer)
-    whole = processor.tokenizer(prompt + target)["input_ids"]
-    assert [*processor.tokenizer(prompt)["input_ids"], *processor.encode_target(target)[:-1]] == whole
+    prompt = build_prompt("findings", Context(indication=indication))
+    assert_together_they_are_the_whole_text(made, prompt, 1, answer)
+
+
+@every_kind
+def test_a_prompt_may_end_within_the_answer(made: MairaProcessor) -> None:
+    """As for the completion of boxes, which conditions on the start of a report."""
+    prompt = build_prompt("grounded", Context())
+    start, box, rest = build_target(REPORT).partition("<box>")
+    whole = [*made.encode_prompt(prompt, 1), *made.encode_target(start + box + rest)]
+    condition = made.encode_prompt(prompt + start + box, 1)
+    assert whole[: len(condition)] == condition
+    assert whole[len(condition)] == made.tokenizer.convert_tokens_to_ids("<x10>")
 
 
 def test_an_answer_that_the_tokenizer_joins_to_the_prompt_is_refused() -> None:
@@ -94,9 +134,48 @@ def test_each_placeholder_becomes_as_many_as_an_image_has_tokens(processor: Mair
     assert ids[0] == processor.tokenizer.bos_token_id
 
 
-def test_placeholders_and_images_that_do_not_match_fail_with_both_numbers(processor: MairaProcessor) -> None:
-    with pytest.raises(ValueError, match="1 image placeholders and there are 2 images"):
-        processor.encode_prompt("a <image> b", 2)
+def test_an_image_takes_1369_tokens_unless_another_number_is_set() -> None:
+    made = MairaProcessor(MairaImageProcessor(), llama_tokenizer(legacy=False))
+    context = Context(has_lateral=True, has_prior=True)
+    ids = made.encode_prompt(build_prompt("grounded", context), 3)
+    assert ids.count(made.image_token_id) == 3 * 37 * 37
+    # Each image's tokens stand together, where its placeholder stood.
+    starts = [i for i, token in enumerate(ids) if token == made.image_token_id and ids[i - 1] != token]
+    assert len(starts) == 3
+    assert all(set(ids[i : i + 1369]) == {made.image_token_id} for i in starts)
+
+
+@pytest.mark.parametrize(("prompt", "placeholders", "images"), [("a <image> b", 1, 2), ("a <image> b <image>", 2, 1)])
+def test_placeholders_and_images_that_do_not_match_fail_with_both_numbers(
+    processor: MairaProcessor, films: list[Gray], prompt: str, placeholders: int, images: int
+) -> None:
+    message = f"{placeholders} image placeholders and there are {images} images"
+    with pytest.raises(ValueError, match=message):
+        processor.encode_prompt(prompt, images)
+    with pytest.raises(ValueError, match=message):
+        processor([films[:images]], [prompt])
+
+
+def test_prompts_and_lists_of_images_that_do_not_match_fail_with_both_numbers(
+    processor: MairaProcessor, films: list[Gray]
+) -> None:
+    with pytest.raises(ValueError, match="2 and 1 were given"):
+        processor([films[:1]], ["a <image>", "b <image>"])
+
+
+def test_one_prompt_that_is_no_list_is_refused(processor: MairaProcessor, films: list[Gray]) -> None:
+    with pytest.raises(ValueError, match="a list of prompts"):
+        processor([films[:1]] * 9, "a <image>")
+
+
+def test_other_tensors_than_those_of_torch_are_refused(processor: MairaProcessor, films: list[Gray]) -> None:
+    with pytest.raises(ValueError, match="not 'np'"):
+        processor([films[:1]], ["a <image>"], return_tensors="np")
+
+
+def test_a_tokenizer_without_the_image_token_is_refused() -> None:
+    with pytest.raises(ValueError, match="has no token <image>"):
+        MairaProcessor(MairaImageProcessor(), LlamaTokenizer())
 
 
 def test_a_batch_is_padded_on_the_left(processor: MairaProcessor, films: list[Gray]) -> None:
@@ -123,6 +202,72 @@ def test_pixels_are_scaled_normalised_and_equal_in_three_channels(tmp_path: Path
     # Mean 0.5307 and deviation 0.2583 on a [0, 1] scale (specification, "Image preparation").
     for channel in pixels:
         np.testing.assert_allclose(channel.numpy(), (shares - 0.5307) / 0.2583, atol=1e-5)
+
+
+def bicubic(side: int, target: int) -> np.ndarray[Any, np.dtype[np.float64]]:
+    """(target, side) weights of Keys' kernel with a = -0.5, widened by the scale where the image shrinks."""
+    scale = side / target
+    width = max(scale, 1.0)
+    middles = (np.arange(target)[:, None] + 0.5) * scale
+    x = np.abs((np.arange(side)[None] + 0.5 - middles) / width)
+    near, far = 1.5 * x**3 - 2.5 * x**2 + 1, -0.5 * x**3 + 2.5 * x**2 - 4 * x + 2
+    weights = np.where(x < 1, near, np.where(x < 2, far, 0))
+    return weights / weights.sum(1, keepdims=True)
+
+
+def plain_preparation(image: np.ndarray[Any, Any], size: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
+    """Image preparation as the specification words it, in double precision: 8 bit grey levels, (size, size)."""
+    gray = image.astype(np.float64)
+    if gray.ndim == 3:
+        gray = np.round(gray @ [0.299, 0.587, 0.114])  # ITU-R BT.601, stored as 8 bit
+    height, width = gray.shape
+    if min(height, width) != size:
+        low, high = gray.min(), gray.max()
+        target = (size * height // min(height, width), size * width // min(height, width))
+        gray = np.clip(bicubic(height, target[0]) @ gray @ bicubic(width, target[1]).T, low, high)
+    low, high = gray.min(), gray.max()
+    levels = np.zeros(gray.shape) if low == high else (gray - low) / (high - low) * 255
+    top, left = ((side - size) // 2 for side in gray.shape)
+    return levels[top : top + size, left : left + size].round().astype(np.uint8)
+
+
+@pytest.mark.parametrize(
+    ("shape", "dtype", "low", "high", "size"),
+    [
+        ((518, 518), np.uint8, 0, 255, 518),
+        ((640, 518), np.uint8, 0, 255, 518),
+        ((700, 853), np.uint8, 30, 90, 518),
+        ((300, 211), np.uint16, 0, 65535, 518),  # 16 bit, as of PadChest
+        ((300, 211), np.uint16, 31000, 31900, 518),
+        ((90, 75, 3), np.uint8, 0, 255, 64),  # a photo
+        ((64, 64), np.uint8, 7, 8, 64),  # constant
+        ((90, 75), np.uint16, 40000, 40001, 64),  # constant
+        ((1, 1), np.uint8, 0, 255, 64),
+        ((2, 3), np.uint8, 0, 255, 64),
+        ((12, 700), np.uint8, 0, 255, 64),  # very elongated, either way
+        ((1900, 31), np.uint16, 0, 65535, 64),
+    ],
+)
+def test_an_image_file_is_prepared_as_by_a_plain_reference(
+    tmp_path: Path, shape: tuple[int, ...], dtype: type[np.uint8 | np.uint16], low: int, high: int, size: int
+) -> None:
+    image = np.random.default_rng(0).integers(low, high, shape, dtype)
+    Image.fromarray(image).save(tmp_path / "a.png")
+    (pixels,) = MairaImageProcessor(size=size)([tmp_path / "a.png"])["pixel_values"]
+    levels = (pixels.numpy() * 0.2583 + 0.5307) * 255
+    expected = plain_preparation(image, size)
+    for channel in levels:
+        assert np.abs(channel - expected).max() <= 1
+
+
+@pytest.mark.parametrize("mode", ["L", "I;16", "RGB", "RGBA"])
+def test_an_open_image_is_prepared_like_its_file(tmp_path: Path, mode: str) -> None:
+    shape = (40, 32, *{"RGB": (3,), "RGBA": (4,)}.get(mode, ()))
+    dtype = np.uint16 if mode == "I;16" else np.uint8
+    image = Image.fromarray(np.random.default_rng(0).integers(0, np.iinfo(dtype).max, shape, dtype))
+    image.save(tmp_path / "a.png")
+    prepare = MairaImageProcessor(size=32)
+    assert torch.equal(prepare([image])["pixel_values"], prepare([tmp_path / "a.png"])["pixel_values"])
 
 
 def test_the_statistics_can_be_changed(films: list[Gray]) -> None:
@@ -153,6 +298,57 @@ def test_saved_and_loaded_it_gives_the_same_tensors(
     assert ours.keys() == theirs.keys()
     assert all(torch.equal(ours[name], theirs[name]) for name in ours)
     assert loaded.encode_target(REPORT) == processor.encode_target(REPORT)
+
+
+@pytest.mark.parametrize("legacy", [False, True])
+def test_a_saved_llama_tokenizer_gives_the_same_tokens_again(tmp_path: Path, legacy: bool) -> None:
+    made = MairaProcessor(MairaImageProcessor(size=32), llama_tokenizer(legacy=legacy), image_seq_length=4)
+    made.save_pretrained(tmp_path)
+    text = build_prompt("grounded", Context()) + build_target(REPORT)
+    assert AutoProcessor.from_pretrained(tmp_path).encode_prompt(text, 1) == made.encode_prompt(text, 1)
+
+
+@pytest.fixture
+def released(tmp_path: Path) -> Path:
+    """A folder that names the released code's classes and a standard image processor, as inferred, not seen."""
+    llama_tokenizer(legacy=False).save_pretrained(tmp_path)
+    code = {"auto_map": {"AutoProcessor": "processing_maira2.Maira2Processor"}, "processor_class": "Maira2Processor"}
+    image_processor = {
+        "image_processor_type": "BitImageProcessor",
+        "size": {"shortest_edge": 518},
+        "crop_size": {"height": 518, "width": 518},
+        "do_normalize": True,
+        "image_mean": [0.5307] * 3,
+        "image_std": [0.2583] * 3,
+        "resample": 3,
+    }
+    (tmp_path / "preprocessor_config.json").write_text(json.dumps(code | image_processor))
+    (tmp_path / "processor_config.json").write_text(json.dumps(code | {"image_token": "<image>", "patch_size": 14}))
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "maira2"}))
+    return tmp_path
+
+
+def test_a_released_folder_gets_our_processor_and_runs_no_code_of_its_own(released: Path) -> None:
+    (released / "processing_maira2.py").write_text("raise RuntimeError('was run')")
+    loaded = AutoProcessor.from_pretrained(released, trust_remote_code=True)
+    assert type(loaded) is MairaProcessor
+    assert type(loaded.image_processor) is MairaImageProcessor
+    assert loaded.image_seq_length == 1369
+    assert vars(loaded.image_processor).items() >= {"size": 518, "image_mean": 0.5307, "image_std": 0.2583}.items()
+
+
+def test_a_released_folder_is_saved_as_ours(released: Path, tmp_path: Path) -> None:
+    AutoProcessor.from_pretrained(released).save_pretrained(tmp_path / "ours")
+    loaded = AutoProcessor.from_pretrained(tmp_path / "ours")
+    assert type(loaded) is MairaProcessor
+    assert loaded.image_processor.to_dict().keys().isdisjoint({"crop_size", "do_normalize", "resample"})
+
+
+def test_an_image_processor_of_another_kind_is_refused() -> None:
+    with pytest.raises(ValueError, match="image_mean must be one number"):
+        MairaImageProcessor(image_mean=[0.485, 0.456, 0.406])
+    with pytest.raises(ValueError, match="size must be one number"):
+        MairaImageProcessor(size={"height": 224, "width": 336})
 
 
 @given(st.lists(st.lists(st.integers(1, 9), min_size=1, max_size=9), min_size=1, max_size=5), st.booleans())
