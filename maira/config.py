@@ -7,6 +7,8 @@ from typing import Any
 from transformers import AutoConfig, LlamaConfig
 from transformers.configuration_utils import PreTrainedConfig
 
+from encoders.weights import options_of_config
+
 RAD_DINO: dict[str, Any] = {
     "image_size": 518,
     "patch_size": 14,
@@ -51,8 +53,18 @@ class VisionConfig(PreTrainedConfig):
         return {name: getattr(self, name) for name in RAD_DINO}
 
 
+FIXED: dict[str, Any] = {
+    "vision_feature_layer": -1,
+    "vision_feature_select_strategy": "default",
+    "projector_hidden_act": "gelu",
+}
+"""What the release's configuration states and this model cannot do otherwise."""
+
+
 class MairaConfig(PreTrainedConfig):
     """Encoder, adapter and language model of MAIRA-2; the defaults are the 7B model of the paper.
+
+    The release's `config.json`, and transformers 5's, are read as well: their encoder is a Hugging Face `Dinov2Config`.
 
     Attributes:
         vision_config: the encoder.
@@ -75,13 +87,20 @@ class MairaConfig(PreTrainedConfig):
     tie_word_embeddings: bool = False
 
     def __post_init__(self, **kwargs: Any) -> None:
+        # The code that a checkpoint names for its configuration is the release's, which this package stands in for.
+        kwargs.pop("auto_map", None)
+        for name, value in FIXED.items():
+            if (given := kwargs.pop(name, None)) not in (None, value):
+                raise ValueError(f"{name} is {given!r}; the model has {value!r}")
         if not isinstance(self.vision_config, VisionConfig):
-            self.vision_config = VisionConfig(**_without_type(self.vision_config or RAD_DINO))
+            self.vision_config = _vision_config(self.vision_config)
         if not isinstance(self.text_config, LlamaConfig):
             self.text_config = LlamaConfig(**_without_type(self.text_config or VICUNA_7B))
         side = self.vision_config.image_size // self.vision_config.patch_size
         if side % self.image_merge:
             raise ValueError(f"image_merge {self.image_merge} does not divide the {side} patches of a side")
+        if (length := kwargs.pop("image_seq_length", None)) not in (None, self.image_seq_length):
+            raise ValueError(f"image_seq_length is {length}; the encoder gives {self.image_seq_length} tokens an image")
         super().__post_init__(**kwargs)
 
     @property
@@ -89,6 +108,14 @@ class MairaConfig(PreTrainedConfig):
         """Tokens of the language model that one image takes (1,369 for the 7B model)."""
         side = self.vision_config.image_size // self.vision_config.patch_size
         return int((side // self.image_merge) ** 2)
+
+
+def _vision_config(values: Any) -> VisionConfig:
+    if isinstance(values, PreTrainedConfig):
+        values = values.to_dict()
+    if values and values.get("model_type") == "dinov2":
+        values = options_of_config(values)
+    return VisionConfig(**_without_type(values or RAD_DINO))
 
 
 def _without_type(values: dict[str, Any]) -> dict[str, Any]:

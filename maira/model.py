@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import copy
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 from transformers import AutoModelForImageTextToText, GenerationMixin, LlamaForCausalLM
+from transformers.conversion_mapping import register_checkpoint_conversion_mapping
 from transformers.modeling_outputs import CausalLMOutputWithPast
 from transformers.modeling_utils import PreTrainedModel
 
 from encoders import Encoder
+from maira.checkpoint import fit, has_weights, loading_faults, read_headers, refuse, weight_transforms
 from maira.config import MairaConfig
 
 
@@ -52,7 +56,8 @@ class MairaForConditionalGeneration(PreTrainedModel, GenerationMixin):
     _supports_sdpa = True
     _supports_flash_attn = True
     _supports_flex_attn = True
-    _no_split_modules = ("Block", "LlamaDecoderLayer")
+    # The encoder's position embedding belongs to no block, and its parts are small.
+    _no_split_modules = ("Encoder", "LlamaDecoderLayer")
 
     def __init__(self, config: MairaConfig) -> None:
         super().__init__(config)
@@ -60,6 +65,29 @@ class MairaForConditionalGeneration(PreTrainedModel, GenerationMixin):
         self.multi_modal_projector = Adapter(config)
         self.language_model = LlamaForCausalLM._from_config(config.text_config)
         self.post_init()
+
+    @classmethod
+    def from_pretrained(cls, pretrained_model_name_or_path: Any, *args: Any, **kwargs: Any) -> Any:
+        """As every model of transformers, from a checkpoint of any layout (`maira.checkpoint`), or not at all.
+
+        transformers itself would give parameters without weights random ones, and only warn.
+
+        Raises:
+            InputError: names are missing or unexpected, or shapes differ; all are listed.
+        """
+        wants_info = kwargs.pop("output_loading_info", False)
+        folder = Path(str(pretrained_model_name_or_path))
+        if has_weights(folder) and not kwargs.get("subfolder") and not kwargs.get("variant"):
+            config = kwargs.get("config") or cls.config_class.from_pretrained(folder)
+            fit(read_headers(folder), expected_shapes(config), file=folder)
+        loaded, info = super().from_pretrained(pretrained_model_name_or_path, *args, output_loading_info=True, **kwargs)
+        refuse(*loading_faults(info), file=str(pretrained_model_name_or_path))
+        return (loaded, info) if wants_info else loaded
+
+    def save_pretrained(self, save_directory: Any, *args: Any, **kwargs: Any) -> Any:
+        """As every model of transformers, in our own layout whatever the layout that the model was read from."""
+        kwargs.setdefault("save_original_format", False)
+        return super().save_pretrained(save_directory, *args, **kwargs)
 
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:
@@ -112,7 +140,8 @@ class MairaForConditionalGeneration(PreTrainedModel, GenerationMixin):
             )
         if image_tokens is None:
             return embeddings
-        return embeddings.masked_scatter(placeholders.unsqueeze(-1), image_tokens.to(embeddings.dtype))
+        # Where a device map puts encoder and language model apart, also to the language model's device.
+        return embeddings.masked_scatter(placeholders.unsqueeze(-1), image_tokens.to(embeddings))
 
     def forward(
         self,
@@ -194,4 +223,12 @@ class MairaForConditionalGeneration(PreTrainedModel, GenerationMixin):
         return inputs
 
 
+def expected_shapes(config: MairaConfig) -> dict[str, tuple[int, ...]]:
+    """Names and shapes of the parameters of a model, which is not made for it."""
+    with torch.device("meta"):
+        state = MairaForConditionalGeneration(copy.deepcopy(config)).state_dict()
+    return {name: tuple(tensor.shape) for name, tensor in state.items()}
+
+
+register_checkpoint_conversion_mapping("maira2", weight_transforms(), overwrite=True)
 AutoModelForImageTextToText.register(MairaConfig, MairaForConditionalGeneration)

@@ -11,7 +11,7 @@ import pytest
 
 from data.manifest import read_manifest
 
-MAIRA = [sys.executable, "-c", "from maira.cli import main; main()"]
+MAIRA = [sys.executable, "-m", "maira"]
 
 
 def _maira(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
@@ -88,5 +88,8 @@ def test_the_baseline_says_the_same_of_every_study(tmp_path: Path) -> None:
 
 
 def test_help_does_not_load_torch() -> None:
-    code = "import sys, maira.cli; sys.exit('torch' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+    command = [sys.executable, "-X", "importtime", "-m", "maira", "--help"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    imported = {line.rsplit("|", 1)[-1].strip() for line in done.stderr.splitlines()}
+    assert "maira.cli" in imported
+    assert not imported & {"torch", "transformers"}

@@ -1,0 +1,195 @@
+"""A checkpoint rewritten in another layout, shard by shard, every byte of its tensors kept."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from huggingface_hub import split_torch_state_dict_into_shards
+from safetensors import safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from encoders.weights import config_of_options
+from maira.checkpoint import INDEX, Layout, Stored, fit, names_in, read_headers
+from maira.config import FIXED, MairaConfig
+from maira.model import expected_shapes
+from radfact.errors import InputError
+from radfact.jsonl import write_json
+
+SHARD_SIZE = "5GB"
+"""What is in memory at a time, at most."""
+
+ARCHITECTURES: dict[Layout, str] = {
+    "own": "MairaForConditionalGeneration",
+    "released": "Maira2ForConditionalGeneration",
+    "transformers5": "Maira2ForConditionalGeneration",
+}
+
+
+def convert(
+    folder: Path,
+    out: Path,
+    layout: Layout,
+    *,
+    shard_size: str = SHARD_SIZE,
+    on_progress: Callable[[int, int], None] = lambda *_: None,
+) -> int:
+    """Write a checkpoint in another layout; tokenizer and processor are copied as they are.
+
+    Args:
+        folder: the checkpoint, in any layout.
+        out: folder to make.
+        layout: to write.
+        shard_size: largest size of a file, such as "5GB", and about the memory that is used.
+        on_progress: called with (files written, files in all).
+
+    Returns:
+        The number of tensors written.
+
+    Raises:
+        InputError: `folder` is no checkpoint, its weights do not fit its configuration, the model has parts that the
+            layout has no place for, or `out` exists.
+    """
+    config = read_config(folder)
+    stored = read_headers(folder)
+    try:
+        values = config_in(config, layout)
+    except ValueError as error:
+        raise InputError(f"cannot be written as '{layout}': {error}", file=folder) from None
+    plan = fit(stored, expected_shapes(config), file=folder)
+    targets = _targets(plan, stored, layout)
+    with made_whole(out) as made:
+        for file in folder.iterdir():
+            if file.is_file() and file.suffix in (".json", ".model", ".txt", ".jinja") and file.name != INDEX:
+                shutil.copy2(file, made / file.name)
+        write_json(made / "config.json", values)
+        shards = split_torch_state_dict_into_shards(
+            {name: target.meta for name, target in targets.items()},
+            max_shard_size=shard_size,
+        )
+        with ExitStack() as stack:
+            read = _Reader(stored, stack)
+            for done, (shard, names) in enumerate(sorted(shards.filename_to_tensors.items()), start=1):
+                save_file({name: targets[name].read(read) for name in names}, made / shard, metadata={"format": "pt"})
+                on_progress(done, len(shards.filename_to_tensors))
+        if shards.is_sharded:
+            write_json(made / INDEX, {"metadata": shards.metadata, "weight_map": shards.tensor_to_filename})
+    return len(targets)
+
+
+def read_config(folder: Path) -> MairaConfig:
+    """The configuration of a checkpoint, of any layout.
+
+    Raises:
+        InputError: there is none, or it is not that of a model of this kind.
+    """
+    path = folder / "config.json"
+    if not path.is_file():
+        raise InputError("no checkpoint here (config.json is missing)", file=folder)
+    try:
+        config: MairaConfig = MairaConfig.from_pretrained(folder)
+    except (ValueError, TypeError, OSError) as error:
+        raise InputError(f"no configuration of MAIRA-2: {str(error).splitlines()[-1].strip()}", file=path) from None
+    return config
+
+
+def config_in(config: MairaConfig, layout: Layout) -> dict[str, Any]:
+    """The `config.json` of a layout.
+
+    Raises:
+        ValueError: the layout has no place for a part of the model.
+    """
+    values: dict[str, Any] = json.loads(config.to_json_string(use_diff=False))
+    values["architectures"] = [ARCHITECTURES[layout]]
+    if layout == "own":
+        return values
+    if values.pop("image_merge") != 1:
+        raise ValueError(f"image_merge is {config.image_merge}; it knows none")
+    values |= FIXED | {"image_seq_length": config.image_seq_length}
+    values["vision_config"] = config_of_options(config.vision_config.encoder_options())
+    if layout == "released":
+        # transformers 4, for which the release was made, knows the rotary embedding by these keys.
+        text = values["text_config"]
+        rope = dict(text.pop("rope_parameters"))
+        text["rope_theta"] = rope.pop("rope_theta")
+        text["rope_scaling"] = rope | {"type": rope["rope_type"]} if rope["rope_type"] != "default" else None
+        for part in (values, text):
+            part["torch_dtype"] = part.pop("dtype", None)
+    return values
+
+
+@contextmanager
+def made_whole(out: Path) -> Iterator[Path]:
+    """A temporary folder that takes the name of `out` when the block ends without error.
+
+    Raises:
+        InputError: `out` exists and is not empty.
+    """
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise InputError("exists; name another folder or remove it", file=out)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=out.parent, prefix=f".{out.name}.", ignore_cleanup_errors=True) as temporary:
+        made = Path(temporary) / "made"
+        made.mkdir()
+        yield made
+        if out.exists():
+            out.rmdir()
+        made.rename(out)
+
+
+class _Reader:
+    """Tensors by name, from files that stay open (and mapped, so that nothing is read before it is written)."""
+
+    def __init__(self, stored: Mapping[str, Stored], stack: ExitStack) -> None:
+        files = {place.file for place in stored.values()}
+        self.open = {file: stack.enter_context(safe_open(file, framework="pt")) for file in files}
+        self.stored = stored
+
+    def __call__(self, name: str) -> Tensor:
+        tensor: Tensor = self.open[self.stored[name].file].get_tensor(name)
+        return tensor
+
+
+class _Target:
+    """A tensor to write: whole sources, or a third of one.
+
+    Attributes:
+        meta: shape and type, without data.
+    """
+
+    def __init__(self, sources: tuple[str, ...], third: int | None, stored: Mapping[str, Stored]) -> None:
+        self.sources, self.third = sources, third
+        rows, *rest = stored[sources[0]].shape or (1,)
+        rows = rows * len(sources) if third is None else rows // 3
+        shape = (rows, *rest) if stored[sources[0]].shape else ()
+        self.meta = torch.empty(shape, dtype=_TYPES[stored[sources[0]].dtype], device="meta")
+
+    def read(self, read: _Reader) -> Tensor:
+        """The tensor itself."""
+        parts = [read(name) for name in self.sources]
+        if self.third is not None:
+            return parts[0].chunk(3)[self.third].clone()
+        return torch.cat(parts) if len(parts) > 1 else parts[0]
+
+
+_TYPES = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
+
+
+def _targets(plan: Mapping[str, tuple[str, ...]], stored: Mapping[str, Stored], layout: Layout) -> dict[str, _Target]:
+    targets: dict[str, _Target] = {}
+    for ours, sources in plan.items():
+        names = names_in(ours, layout)
+        if len(names) == len(sources):
+            targets |= {name: _Target((part,), None, stored) for name, part in zip(names, sources, strict=True)}
+        elif len(names) == 1:
+            targets[names[0]] = _Target(sources, None, stored)
+        else:
+            targets |= {name: _Target(sources, third, stored) for third, name in enumerate(names)}
+    return targets

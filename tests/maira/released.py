@@ -1,0 +1,135 @@
+"""A small model of the released shape put together from transformers' own parts, and what it would be on disk.
+
+It is the reference of the checkpoint tests, so it uses nothing of this package.
+"""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import torch
+from huggingface_hub import save_torch_state_dict
+from safetensors.torch import load_file
+from torch import Tensor, nn
+from transformers import Dinov2Backbone, Dinov2Config, LlamaConfig, LlamaForCausalLM
+
+IMAGE_TOKEN = 90
+VISION: dict[str, Any] = {
+    "model_type": "dinov2",
+    "image_size": 56,
+    "patch_size": 14,
+    "hidden_size": 24,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 2,
+    "out_features": ["stage3"],
+    "reshape_hidden_states": False,
+}
+TEXT: dict[str, Any] = {
+    "model_type": "llama",
+    "vocab_size": 96,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "max_position_embeddings": 512,
+    "rope_scaling": {"type": "linear", "factor": 1.5},
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+    "pad_token_id": 0,
+}
+CONFIG: dict[str, Any] = {
+    "architectures": ["Maira2ForConditionalGeneration"],
+    "auto_map": {"AutoConfig": "configuration_maira2.Maira2Config"},
+    "model_type": "maira2",
+    "image_seq_length": 16,
+    "image_token_index": IMAGE_TOKEN,
+    "projector_n_layers": 4,
+    "vision_feature_layer": -1,
+    "vision_feature_select_strategy": "default",
+    "torch_dtype": "float32",
+    "vision_config": VISION,
+    "text_config": TEXT,
+}
+
+
+class Assembly(nn.Module):
+    """Encoder, adapter and language model, and the plainest way to run them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        vision = {name: value for name, value in VISION.items() if name != "model_type"}
+        text = {name: value for name, value in TEXT.items() if name not in ("model_type", "rope_scaling")}
+        rope = {"rope_type": "linear", "rope_theta": 10000.0, "factor": 1.5}
+        self.vision_tower = Dinov2Backbone(Dinov2Config(**vision))
+        layers: list[nn.Module] = [nn.Linear(24, 32)]
+        for _ in range(3):
+            layers += [nn.GELU(), nn.Linear(32, 32)]
+        self.projector = nn.Sequential(*layers)
+        self.language_model = LlamaForCausalLM(LlamaConfig(**text, rope_parameters=rope))
+        generator = torch.Generator().manual_seed(0)
+        with torch.no_grad():
+            for name, parameter in sorted(self.named_parameters()):
+                parameter.normal_(std=0.2, generator=generator)
+                if "norm" in name and name.endswith("weight"):
+                    parameter.add_(1)
+        self.eval()
+
+    @torch.no_grad()
+    def logits(self, ids: list[int], pixels: Tensor) -> Tensor:
+        """(length, vocabulary) for one text, its placeholders filled in order with the images' tokens."""
+        patches = self.vision_tower(pixels).feature_maps[-1][:, 1:]
+        tokens = iter(self.projector(patches).flatten(0, 1))
+        words = self.language_model.get_input_embeddings()(torch.tensor(ids))
+        rows = [next(tokens) if token == IMAGE_TOKEN else word for token, word in zip(ids, words, strict=True)]
+        assert next(tokens, None) is None
+        found: Tensor = self.language_model(inputs_embeds=torch.stack(rows)[None]).logits[0]
+        return found
+
+    def greedy(self, ids: list[int], pixels: Tensor, count: int) -> list[int]:
+        """The next tokens, everything computed anew for each."""
+        written: list[int] = []
+        for _ in range(count):
+            best = self.logits(ids + written, pixels)[-1]
+            best[IMAGE_TOKEN] = -torch.inf
+            written.append(int(best.argmax()))
+        return written
+
+    def on_disk(self) -> dict[str, Tensor]:
+        """The state dict under the release's names; transformers itself writes the encoder's."""
+        with tempfile.TemporaryDirectory() as folder:
+            self.vision_tower.save_pretrained(folder)
+            encoder = {name: tensor.clone() for name, tensor in load_file(Path(folder) / "model.safetensors").items()}
+        state = {f"vision_tower.{name}": tensor for name, tensor in encoder.items()}
+        state |= {
+            f"multi_modal_projector.layers.{name}": tensor for name, tensor in self.projector.state_dict().items()
+        }
+        return state | {f"language_model.{name}": tensor for name, tensor in self.language_model.state_dict().items()}
+
+
+def write_released(folder: Path, state: dict[str, Tensor], config: dict[str, Any] | None = None) -> Path:
+    """A folder as the release's: sharded weights and `config.json`."""
+    folder.mkdir(parents=True, exist_ok=True)
+    save_torch_state_dict(state, folder, max_shard_size="60KB")
+    (folder / "config.json").write_text(json.dumps(config or CONFIG), encoding="utf-8")
+    return folder
+
+
+def in_transformers5(state: dict[str, Tensor], *, in_memory_names: bool = False) -> dict[str, Tensor]:
+    """The state dict in transformers 5's layout, the encoder's names also as transformers 5 has them in memory."""
+    found = {}
+    for name, tensor in state.items():
+        if name.startswith("language_model.lm_head"):
+            name = name.removeprefix("language_model.")
+        elif name.startswith("language_model.model."):
+            name = name.replace("language_model.model.", "model.language_model.")
+        else:
+            name = f"model.{name}"
+        if in_memory_names:
+            for letter, word in (("q", "query"), ("k", "key"), ("v", "value")):
+                name = name.replace(f"attention.attention.{word}", f"attention.{letter}_proj")
+            name = name.replace("attention.output.dense", "attention.o_proj")
+        found[name] = tensor
+    return found

@@ -1,0 +1,329 @@
+"""Checkpoints of every layout: the logits of an independent assembly of transformers' parts, and refused if unfit."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from released import CONFIG, IMAGE_TOKEN, TEXT, VISION, Assembly, in_transformers5, write_released
+from safetensors import safe_open
+from torch import Tensor
+
+from maira.checkpoint import LAYOUTS, Layout, fold, layout_of, names_in, own_name, read_headers
+from maira.config import MairaConfig
+from maira.convert import convert
+from maira.model import MairaForConditionalGeneration, expected_shapes
+from maira.processor import pad
+from radfact.errors import InputError
+
+TEXTS = (
+    [1, 5, *[IMAGE_TOKEN] * 16, 8],
+    [1, 7, 9, *[IMAGE_TOKEN] * 16, 11, *[IMAGE_TOKEN] * 16, 12, 13, 14],
+    [1, *[IMAGE_TOKEN] * 32, 20, 21, *[IMAGE_TOKEN] * 16, 22],
+)
+"""Prompts with one, two and three images of 16 tokens."""
+
+
+@pytest.fixture(scope="module")
+def assembly() -> Assembly:
+    return Assembly()
+
+
+@pytest.fixture(scope="module")
+def state(assembly: Assembly) -> dict[str, Tensor]:
+    return assembly.on_disk()
+
+
+@pytest.fixture(scope="module")
+def folders(state: dict[str, Tensor], tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """The same weights in the released layout, both ways of transformers 5's, and our own."""
+    root = tmp_path_factory.mktemp("checkpoints")
+    found = {
+        "released": write_released(root / "released", state),
+        "transformers5": write_released(root / "transformers5", in_transformers5(state)),
+        "in memory": write_released(root / "in_memory", in_transformers5(state, in_memory_names=True)),
+    }
+    convert(found["released"], root / "own", "own", shard_size="60KB")
+    return found | {"own": root / "own"}
+
+
+KINDS = ("released", "transformers5", "in memory", "own")
+
+
+@pytest.fixture(scope="module")
+def pixels() -> list[Tensor]:
+    """The images of each prompt."""
+    generator = torch.Generator().manual_seed(3)
+    return [torch.randn(count, 3, 56, 56, generator=generator) for count in (1, 2, 3)]
+
+
+def load(folder: Path, **options: Any) -> MairaForConditionalGeneration:
+    model = MairaForConditionalGeneration.from_pretrained(folder, **options)
+    assert isinstance(model, MairaForConditionalGeneration)
+    return model
+
+
+def batch(pixels: list[Tensor]) -> dict[str, Tensor]:
+    ids, mask = pad(TEXTS, 0, left=True)
+    return {"input_ids": ids, "attention_mask": mask, "pixel_values": torch.cat(pixels)}
+
+
+def content(folder: Path) -> dict[str, tuple[str, bytes]]:
+    """Type and bytes of every tensor of a folder."""
+    found = {}
+    for name, place in read_headers(folder).items():
+        with safe_open(place.file, framework="pt") as handle:
+            found[name] = (place.dtype, handle.get_tensor(name).view(torch.uint8).numpy().tobytes())
+    return found
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@torch.no_grad()
+def test_logits_equal_the_assembly(
+    folders: dict[str, Path], assembly: Assembly, pixels: list[Tensor], kind: str
+) -> None:
+    model = load(folders[kind])
+    for ids, shown in zip(TEXTS, pixels, strict=True):
+        found = model(input_ids=torch.tensor([ids]), pixel_values=shown).logits[0]
+        torch.testing.assert_close(found, assembly.logits(ids, shown), atol=1e-5, rtol=0)
+
+
+@torch.no_grad()
+def test_logits_of_a_padded_batch_equal_the_assembly(
+    folders: dict[str, Path], assembly: Assembly, pixels: list[Tensor]
+) -> None:
+    together = load(folders["released"])(**batch(pixels)).logits
+    for row, (ids, shown) in enumerate(zip(TEXTS, pixels, strict=True)):
+        torch.testing.assert_close(together[row, -len(ids) :], assembly.logits(ids, shown), atol=1e-5, rtol=0)
+
+
+def test_generation_token_by_token_equals_the_assembly(
+    folders: dict[str, Path], assembly: Assembly, pixels: list[Tensor]
+) -> None:
+    inputs = batch(pixels)
+    model = load(folders["released"])
+    written = model.generate(**inputs, max_new_tokens=16, do_sample=False, eos_token_id=None)
+    for row, (ids, shown) in enumerate(zip(TEXTS, pixels, strict=True)):
+        assert written[row, -16:].tolist() == assembly.greedy(ids, shown, 16)
+
+
+def test_the_released_names_are_those_of_the_specification(state: dict[str, Tensor]) -> None:
+    assert "vision_tower.encoder.layer.2.attention.attention.query.weight" in state
+    assert "multi_modal_projector.layers.6.bias" in state
+    assert "language_model.lm_head.weight" in state
+
+
+def test_the_release_has_522_tensors() -> None:
+    names = [name for ours in expected_shapes(MairaConfig()) for name in names_in(ours, "released")]
+    assert len(names) == len(set(names)) == 522
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_every_name_leads_there_and_back(layout: Layout) -> None:
+    for ours in expected_shapes(MairaConfig()):
+        names = names_in(ours, layout)
+        thirds = [None] if len(names) == 1 else [0, 1, 2]
+        assert [own_name(name, layout) for name in names] == [(ours, third) for third in thirds]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+@torch.no_grad()
+def test_every_type_is_read_as_it_is_and_as_asked(
+    state: dict[str, Tensor], tmp_path: Path, pixels: list[Tensor], dtype: torch.dtype
+) -> None:
+    name = str(dtype).removeprefix("torch.")
+    stored = {key: tensor.to(dtype) for key, tensor in state.items()}
+    folder = write_released(tmp_path, stored, CONFIG | {"torch_dtype": name})
+    model = load(folder)
+    assert {parameter.dtype for parameter in model.parameters()} == {dtype}
+    assert model(input_ids=torch.tensor([TEXTS[0]]), pixel_values=pixels[0]).logits.isfinite().all()
+    assert {parameter.dtype for parameter in load(folder, dtype=torch.float32).parameters()} == {torch.float32}
+
+
+@torch.no_grad()
+def test_a_device_map_with_parts_on_disk_gives_the_same_logits(
+    folders: dict[str, Path], assembly: Assembly, pixels: list[Tensor], tmp_path: Path
+) -> None:
+    places = {
+        "vision_tower": "disk",
+        "multi_modal_projector": "cpu",
+        "language_model.model.embed_tokens": "cpu",
+        "language_model.model.rotary_emb": "cpu",
+        "language_model.model.layers.0": "cpu",
+        "language_model.model.layers.1": "disk",
+        "language_model.model.norm": "cpu",
+        "language_model.lm_head": "disk",
+    }
+    model = load(folders["released"], device_map=places, offload_folder=tmp_path)
+    found = model(input_ids=torch.tensor([TEXTS[2]]), pixel_values=pixels[2]).logits[0]
+    torch.testing.assert_close(found, assembly.logits(TEXTS[2], pixels[2]), atol=1e-5, rtol=0)
+
+
+def test_a_device_map_can_be_left_to_accelerate(
+    folders: dict[str, Path], assembly: Assembly, pixels: list[Tensor], tmp_path: Path
+) -> None:
+    model = load(folders["released"], device_map="auto", max_memory={"cpu": 200_000}, offload_folder=tmp_path)
+    assert set(model.hf_device_map.values()) == {"cpu", "disk"}
+    with torch.no_grad():
+        found = model(input_ids=torch.tensor([TEXTS[2]]), pixel_values=pixels[2]).logits[0]
+    torch.testing.assert_close(found, assembly.logits(TEXTS[2], pixels[2]), atol=1e-5, rtol=0)
+
+
+def test_what_was_read_in_another_layout_is_saved_in_our_own(folders: dict[str, Path], tmp_path: Path) -> None:
+    load(folders["released"]).save_pretrained(tmp_path)
+    assert layout_of(read_headers(tmp_path)) == "own"
+    assert content(tmp_path) == content(folders["own"])
+    assert "auto_map" not in json.loads((tmp_path / "config.json").read_text())
+
+
+@pytest.mark.parametrize("kind", ["released", "transformers5", "own"])
+def test_missing_unexpected_and_reshaped_names_are_listed_and_nothing_is_made_up(
+    state: dict[str, Tensor], folders: dict[str, Path], tmp_path: Path, kind: str
+) -> None:
+    whole = {"released": state, "transformers5": in_transformers5(state)}.get(kind)
+    if whole is None:
+        whole = {name: tensor.clone() for name, tensor in load(folders["own"]).state_dict().items()}
+    wrong = dict(whole)
+    lost = next(name for name in whole if name.endswith("layers.1.mlp.up_proj.weight"))
+    del wrong[lost]
+    wrong["vision_tower.pooler.weight"] = torch.zeros(3)
+    cut = next(name for name in whole if name.endswith("layers.4.bias"))
+    wrong[cut] = torch.zeros(31)
+    folder = write_released(tmp_path, wrong, json.loads((folders[kind] / "config.json").read_text()))
+    with pytest.raises(InputError) as caught:
+        load(folder)
+    said = str(caught.value)
+    assert f"missing: {lost};" in said
+    assert "unexpected: vision_tower.pooler.weight;" in said
+    assert said.endswith("layers.4.bias [31] instead of [32]")
+
+
+def test_a_lost_third_of_a_projection_is_named(state: dict[str, Tensor], tmp_path: Path) -> None:
+    lost = {"attention.attention.query.weight", "attention.attention.value.weight"}
+    folder = write_released(tmp_path, {n: t for n, t in state.items() if n.split("layer.0.")[-1] not in lost})
+    with pytest.raises(InputError) as caught:
+        load(folder)
+    prefix = "vision_tower.encoder.layer.0.attention.attention"
+    assert str(caught.value).endswith(f"missing: {prefix}.query.weight, {prefix}.value.weight")
+
+
+def test_faults_that_only_transformers_sees_are_errors_too(
+    folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A transformers that no longer renamed as it was asked to would otherwise leave random weights."""
+    import maira.model as module
+
+    monkeypatch.setattr(module, "has_weights", lambda _: False)
+    config = MairaConfig.from_pretrained(folders["released"])
+    config.projector_n_layers = 5
+    with pytest.raises(InputError, match=r"missing: multi_modal_projector\.layers\.8\.bias"):
+        load(folders["released"], config=config)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"vision_feature_layer": -2}, "vision_feature_layer is -2; the model has -1"),
+        ({"image_seq_length": 576}, "image_seq_length is 576; the encoder gives 16 tokens"),
+        ({"vision_config": VISION | {"use_swiglu_ffn": True}}, "use_swiglu_ffn is True"),
+        ({"vision_config": VISION | {"out_features": ["stage2"]}}, "out_features"),
+    ],
+)
+def test_a_configuration_of_another_model_is_refused(change: dict[str, Any], said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        MairaConfig(**{k: v for k, v in (CONFIG | change).items() if k != "model_type"})
+
+
+def test_the_released_rotary_embedding_is_understood(folders: dict[str, Path]) -> None:
+    text = MairaConfig.from_pretrained(folders["released"]).text_config
+    assert text.rope_parameters["factor"] == TEXT["rope_scaling"]["factor"]
+    assert text.rope_parameters["rope_type"] == "linear"
+
+
+@pytest.mark.parametrize("source", KINDS)
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_converted_and_back_every_byte_is_the_same(
+    folders: dict[str, Path], tmp_path: Path, source: str, layout: Layout
+) -> None:
+    written = convert(folders[source], tmp_path / "there", layout, shard_size="60KB")
+    there = content(tmp_path / "there")
+    assert written == len(there)
+    convert(tmp_path / "there", tmp_path / "back", "released")
+    assert content(tmp_path / "back") == content(folders["released"])
+    assert len(list((tmp_path / "there").glob("*.safetensors"))) > 2
+    assert len(list((tmp_path / "back").glob("*.safetensors"))) == 1
+    expected = {"released": folders["released"], "transformers5": folders["transformers5"], "own": folders["own"]}
+    assert there == content(expected[layout])
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_a_converted_configuration_is_the_same_model(folders: dict[str, Path], tmp_path: Path, layout: Layout) -> None:
+    convert(folders["released"], tmp_path / "there", layout)
+    found, expected = (MairaConfig.from_pretrained(folder) for folder in (tmp_path / "there", folders["released"]))
+    assert found.text_config.to_dict() == expected.text_config.to_dict()
+    assert found.vision_config.encoder_options() == expected.vision_config.encoder_options()
+    assert found.image_token_index == IMAGE_TOKEN
+    assert found.dtype == expected.dtype
+
+
+def test_a_released_configuration_is_one_for_the_releases_own_code(folders: dict[str, Path], tmp_path: Path) -> None:
+    convert(folders["own"], tmp_path / "there", "released")
+    config = json.loads((tmp_path / "there" / "config.json").read_text())
+    assert {name: config["vision_config"][name] for name in VISION} == VISION
+    assert config["text_config"]["rope_scaling"]["factor"] == 1.5
+    same = ("architectures", "model_type", "image_seq_length", "vision_feature_layer", "torch_dtype")
+    assert [config[name] for name in same] == [CONFIG[name] for name in same]
+
+
+def test_a_model_that_a_layout_has_no_place_for_is_refused(tmp_path: Path) -> None:
+    shipped = Path(__file__).resolve().parents[2] / "checkpoints" / "phantom"
+    with pytest.raises(InputError, match="cannot be written as 'released': image_merge is 2"):
+        convert(shipped, tmp_path / "out", "released")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_in_use_is_not_overwritten(folders: dict[str, Path], tmp_path: Path) -> None:
+    (tmp_path / "mine.txt").write_text("mine")
+    with pytest.raises(InputError, match="exists; name another folder"):
+        convert(folders["released"], tmp_path, "own")
+    assert [path.name for path in tmp_path.iterdir()] == ["mine.txt"]
+
+
+def test_a_missing_shard_is_named(state: dict[str, Tensor], tmp_path: Path) -> None:
+    folder = write_released(tmp_path / "in", state)
+    gone = sorted(folder.glob("model-00002*"))[0]
+    gone.unlink()
+    with pytest.raises(InputError, match=f"{gone.name}: no such file, though"):
+        convert(folder, tmp_path / "out", "own")
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_damaged_shard_is_named(state: dict[str, Tensor], tmp_path: Path) -> None:
+    folder = write_released(tmp_path / "in", state)
+    damaged = sorted(folder.glob("model-00002*"))[0]
+    damaged.write_bytes(damaged.read_bytes()[:100])
+    with pytest.raises(InputError, match=f"{damaged.name}: cannot be read as safetensors"):
+        load(folder)
+
+
+def test_names_of_many_layers_are_listed_as_one() -> None:
+    names = [f"a.layers.{i}.w" for i in (0, 1, 2, 5)] + ["a.layers.3.b", "head"]
+    assert fold(names) == ["a.layers.3.b", "a.layers.{0-2,5}.w", "head"]
+
+
+def test_importing_maira_is_enough_for_the_auto_classes(folders: dict[str, Path]) -> None:
+    code = (
+        "import sys, maira\n"
+        "from transformers import AutoConfig, AutoModelForImageTextToText\n"
+        "model = AutoModelForImageTextToText.from_pretrained(sys.argv[1])\n"
+        "print(type(model).__module__, type(AutoConfig.from_pretrained(sys.argv[1])).__module__)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(folders["released"])], capture_output=True, text=True, check=False
+    )
+    assert done.stdout.split() == ["maira.model", "maira.config"], done.stderr
