@@ -5,10 +5,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
 from PIL import Image
 
+from data.images import CropMap
 from data.study import Study
-from maira.examples import BOX_CLIPPED, BOX_OUTSIDE, MASK_UNUSED, PRIOR_REPORT_UNUSED, make_example
+from maira.examples import BOX_CLIPPED, BOX_OUTSIDE, MASK_UNUSED, PRIOR_REPORT_UNUSED, into_crop, make_example
+from maira.parse import parse_report, render_report
 from maira.prompts import Task
 from radfact.errors import InputError
 from radfact.report import Box, Mask, Sentence
@@ -130,3 +134,47 @@ def test_findings_with_a_control_token_are_refused_by_sample(make_study: Any, to
 def test_a_sentence_with_a_token_of_the_format_is_refused_by_sample(make_study: Any) -> None:
     with pytest.raises(InputError, match=r"sample 's1'.*cannot be written.*</obj>"):
         make_example(make_study(grounded_findings=[Sentence(text="Odd </obj> text.")]), "grounded")
+
+
+shares = st.floats(0, 1)
+sides = st.integers(1, 5000)
+
+
+@given(shares, shares, shares, shares, sides, sides)
+def test_a_box_goes_to_the_crop_and_back_with_half_a_bin_of_error(
+    x: float, y: float, other_x: float, other_y: float, width: int, height: int
+) -> None:
+    crop = CropMap(width, height)
+    region = box(min(x, other_x), min(y, other_y), max(x, other_x), max(y, other_y))
+    sentences, lost = into_crop([Sentence(text="Nodule.", boxes=(region,))], crop)
+    visible = sentences[0].boxes
+    assume(visible is not None)
+    assert visible is not None
+    read = parse_report(render_report(sentences))
+    (answered,) = read.sentences[0].boxes or ()
+    assert read.irregularities == []
+    # What the crop hides cannot come back: the part that it shows is what returns.
+    original = (region if not lost else crop.to_original(visible[0])).as_tuple()
+    back = crop.to_original(answered).as_tuple()
+    shorter = min(width, height)
+    for i, side in enumerate((width, height, width, height)):
+        assert abs(back[i] - original[i]) <= 0.005 * shorter / side + 1e-6
+
+
+@given(st.lists(st.tuples(shares, shares, shares, shares), max_size=5), sides, sides)
+def test_every_sentence_is_kept_and_every_change_of_a_box_is_marked(
+    corners: list[tuple[float, float, float, float]], width: int, height: int
+) -> None:
+    crop = CropMap(width, height)
+    regions = [box(min(a, c), min(b, d), max(a, c), max(b, d)) for a, b, c, d in corners]
+    said = [Sentence(text=f"Finding {i}.", boxes=(region,)) for i, region in enumerate(regions)]
+    inside, lost = into_crop(said, crop)
+    assert [sentence.text for sentence in inside] == [sentence.text for sentence in said]
+    marks = dict(lost)
+    for i, (sentence, region) in enumerate(zip(inside, regions, strict=True)):
+        if sentence.boxes is None:
+            assert marks[i] == BOX_OUTSIDE
+        elif i in marks:
+            assert marks[i] == BOX_CLIPPED
+        else:
+            assert crop.to_original(sentence.boxes[0]).as_tuple() == pytest.approx(region.as_tuple(), abs=1e-6)

@@ -86,9 +86,57 @@ def test_phrase_shows_the_frontal_alone_and_never_says_only(preset: Preset, late
     assert build_prompt("phrase", asked, preset) == HEAD + PHRASE[preset] + TAIL
 
 
+FIELDS = ("prior_report", "indication", "technique", "comparison")
+
+
 @pytest.mark.parametrize("preset", PRESETS)
 @pytest.mark.parametrize("task", ["findings", "grounded"])
-@pytest.mark.parametrize("missing", [None, ""])
+def test_every_combination_of_images_and_sections(preset: Preset, task: Task) -> None:
+    for lateral, prior, *present in product(BOTH, repeat=6):
+        said = {
+            name: value if there else None
+            for name, value, there in zip(
+                FIELDS, ("Lungs were clear.", "Cough.", "PA view.", "None."), present, strict=True
+            )
+        }
+        report, indication, technique, comparison = (value or "N/A" for value in said.values())
+        expected = (
+            HEAD
+            + IMAGES[preset][lateral, prior].replace("Lungs were clear.", report)
+            + INSTRUCTION[preset]
+            + (GROUNDED if task == "grounded" else "")
+            + f" INDICATION: {indication} TECHNIQUE: {technique} COMPARISON: {comparison}"
+            + TAIL
+        )
+        assert build_prompt(task, Context(has_lateral=lateral, has_prior=prior, **said), preset) == expected
+
+
+def test_a_whole_prompt_of_the_release() -> None:
+    asked = Context(has_prior=True, indication="Cough.", comparison="None.")
+    assert build_prompt("findings", asked) == (
+        "You are an expert radiology assistant tasked with interpreting a chest X-ray study. USER: Given the current "
+        "frontal image<image> and the prior frontal image<image> PRIOR_REPORT: N/A Provide a description of the "
+        "findings in the radiology study in comparison to the prior frontal image. INDICATION: Cough. TECHNIQUE: N/A "
+        "COMPARISON: None. ASSISTANT:"
+    )
+
+
+def test_a_whole_prompt_of_the_paper() -> None:
+    asked = Context(has_lateral=True, has_prior=True, prior_report="Lungs were clear.", technique="PA and lateral.")
+    assert build_prompt("grounded", asked, "paper") == (
+        "You are an expert radiology assistant tasked with interpreting a chest X-ray study. USER: Given the current "
+        "frontal image <image> the current lateral image <image> and the prior frontal image <image> PRIOR_REPORT: "
+        "Lungs were clear. provide a description of the findings in the radiology study. Each finding should be "
+        "described as a self-contained plain-text sentence. If the finding is groundable, locate the finding in the "
+        "current frontal chest X-ray image, with bounding boxes indicating all locations where it can be seen in the "
+        "current frontal image. Otherwise, generate just the ungrounded finding without bounding boxes. INDICATION: "
+        "N/A TECHNIQUE: PA and lateral. COMPARISON: N/A ASSISTANT:"
+    )
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+@pytest.mark.parametrize("task", ["findings", "grounded"])
+@pytest.mark.parametrize("missing", [None, "", " \n"])
 def test_what_is_missing_is_not_available(preset: Preset, task: Task, missing: str | None) -> None:
     nothing = Context(has_prior=True, prior_report=missing, indication=missing, technique=missing, comparison=missing)
     prompt = build_prompt(task, nothing, preset)
@@ -119,7 +167,12 @@ def test_the_release_is_the_default() -> None:
     assert build_prompt("findings", Context()) == build_prompt("findings", Context(), "release")
 
 
-@pytest.mark.parametrize("phrase", [None, ""])
+def test_a_section_stands_in_the_prompt_as_it_is() -> None:
+    prompt = build_prompt("findings", Context(indication="Cough.\n  Fever?"))
+    assert " INDICATION: Cough.\n  Fever? TECHNIQUE:" in prompt
+
+
+@pytest.mark.parametrize("phrase", [None, "", "  "])
 def test_phrase_grounding_needs_a_phrase(phrase: str | None) -> None:
     with pytest.raises(ValueError, match="needs the phrase"):
         build_prompt("phrase", Context(phrase=phrase))
