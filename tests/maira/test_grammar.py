@@ -301,7 +301,7 @@ def test_all_is_closed_when_the_tokens_run_out(made: tuple[Any, Grammar], report
     processor = GrammarProcessor(grammar, len(scores))
     (said,) = _generate(processor, scores, torch.ones(1, 1, dtype=torch.long), 0).tolist() if scores else [[]]
     parsed = parse_report(_decode(tokenizer, said))
-    assert parsed.irregularities == []
+    assert {note.kind for note in parsed.irregularities} <= {"repeated_sentence"}
     if scores and said != wanted[:limit]:
         assert processor.cut_off == [True]
     if len(said) == len(wanted):
