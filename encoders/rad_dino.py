@@ -62,6 +62,9 @@ class Encoder(nn.Module):
         stem: "patch" as in DINOv2, or "conv" for small encoders trained from scratch.
         frozen: keep the weights as they are: no gradients, evaluation mode always.
 
+    Attributes:
+        options: the arguments that it was made with.
+
     Raises:
         ValueError: sizes that do not divide each other as they must.
     """
@@ -80,6 +83,15 @@ class Encoder(nn.Module):
         if hidden_size % num_attention_heads:
             raise ValueError(f"hidden_size {hidden_size} is no multiple of the {num_attention_heads} attention heads")
         super().__init__()
+        self.options = {
+            "image_size": image_size,
+            "patch_size": patch_size,
+            "hidden_size": hidden_size,
+            "num_hidden_layers": num_hidden_layers,
+            "num_attention_heads": num_attention_heads,
+            "stem": stem,
+            "frozen": frozen,
+        }
         self.patch_size = patch_size
         self.frozen = frozen
         self.vit = DinoVisionTransformer(

@@ -55,6 +55,7 @@ HEAD_WIDTH = 64
 """Width of an attention head in every DINOv2; a bare state dict does not say it."""
 
 _REQUIRED = {
+    "model_type": "dinov2",
     "mlp_ratio": 4,
     "hidden_act": "gelu",
     "layer_norm_eps": 1e-6,
@@ -134,7 +135,7 @@ def options_of_config(config: Mapping[str, Any]) -> dict[str, Any]:
     """
     for key, value in _REQUIRED.items():
         if config.get(key, value) != value:
-            raise ValueError(f"{key} is {config[key]}; the encoder has {value}")
+            raise ValueError(f"{key} is {config[key]!r}; the encoder has {value!r}")
     options = {key: _side(config.get(key, default)) for key, default in _SIZES.items()}
     last = f"stage{options['num_hidden_layers']}"
     if (stages := config.get("out_features")) and list(stages) != [last]:
@@ -154,7 +155,7 @@ def config_of_options(options: Mapping[str, Any]) -> dict[str, Any]:
     stages = ["stem", *(f"stage{i}" for i in range(1, layers + 1))]
     sizes = {key: options[key] for key in _SIZES}
     backbone = {"out_features": [stages[-1]], "out_indices": [layers], "stage_names": stages}
-    return {"model_type": "dinov2", **sizes, **_REQUIRED, **backbone, "reshape_hidden_states": False}
+    return {**sizes, **_REQUIRED, **backbone, "reshape_hidden_states": False}
 
 
 def options_of_weights(state: Mapping[str, Tensor]) -> dict[str, Any]:
@@ -207,18 +208,17 @@ def load_encoder(path: Path, *, frozen: bool = True) -> Encoder:
     return encoder
 
 
-def save_encoder(encoder: Encoder, folder: Path, *, options: Mapping[str, Any]) -> None:
+def save_encoder(encoder: Encoder, folder: Path) -> None:
     """Write an encoder as Hugging Face's `Dinov2Model`: `config.json` and `model.safetensors`.
 
     Args:
         encoder: with a "patch" stem.
         folder: to write into; it is made if it is missing.
-        options: the arguments that the encoder was made with.
 
     Raises:
         ValueError: the encoder has another stem than DINOv2.
     """
-    config = config_of_options(options) | {"architectures": ["Dinov2Model"]}
+    config = config_of_options(encoder.options) | {"architectures": ["Dinov2Model"]}
     folder.mkdir(parents=True, exist_ok=True)
     save_file(to_hugging_face(encoder.vit.state_dict()), folder / "model.safetensors", metadata={"format": "pt"})
     (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")

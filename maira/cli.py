@@ -26,6 +26,8 @@ MANUAL = "\n".join(
         "  radfact score --candidates drafts.jsonl",
         "      --references phantoms/manifest.jsonl --judge offline --out results",
         "  maira train configs/phantom.yaml passes=1000",
+        "  maira convert maira-2 --to own --out maira-2-own",
+        "  maira assemble --encoder rad-dino --language-model vicuna-7b-v1.5 --out fresh",
         "",
         "[bold]Exit codes[/bold]",
         "  0 done; 1 the run failed; 2 wrong input or options;",
@@ -54,6 +56,18 @@ class _Task(StrEnum):
 class _Preset(StrEnum):
     RELEASE = "release"
     PAPER = "paper"
+
+
+class _Layout(StrEnum):
+    RELEASED = "released"
+    TRANSFORMERS5 = "transformers5"
+    OWN = "own"
+
+
+class _Dtype(StrEnum):
+    FLOAT32 = "float32"
+    FLOAT16 = "float16"
+    BFLOAT16 = "bfloat16"
 
 
 _OutFolder = Annotated[Path, typer.Option(help="Folder to write.")]
@@ -168,6 +182,48 @@ def generate(
         _say(console, f"{unused} of {len(studies)} studies: {PRIOR_REPORT_UNUSED}")
     _say(console, f"{drafted} of {len(studies)} studies drafted: {out}")
     _end(console, [(str(f.sample_id), f.reason) for f in failures])
+
+
+@app.command()
+def convert(
+    checkpoint: Annotated[Path, typer.Argument(help="Folder of a MAIRA-2, in any of the layouts.")],
+    out: _OutFolder,
+    to: Annotated[_Layout, typer.Option(help="Layout to write.")] = _Layout.OWN,
+    shard_size: Annotated[str, typer.Option(help="Largest size of a file, and about the memory used.")] = "5GB",
+) -> None:
+    """Write a checkpoint in another layout, every byte of its tensors kept."""
+    from maira.convert import convert as run
+
+    with _bar("writing files") as bar:
+        shown = bar.add_task("", total=None)
+        written = run(
+            checkpoint,
+            out,
+            to.value,
+            shard_size=shard_size,
+            on_progress=lambda done, total: bar.update(shown, completed=done, total=total),
+        )
+    _say(Console(), f"{written} tensors in the layout '{to.value}': {out}")
+
+
+@app.command()
+def assemble(
+    encoder: Annotated[Path, typer.Option(help="RAD-DINO: Hugging Face's folder, or DINOv2's state dict.")],
+    language_model: Annotated[Path, typer.Option(help="Folder of a Llama with its tokenizer, such as Vicuna.")],
+    out: _OutFolder,
+    seed: Annotated[int, typer.Option(help="Of the adapter's weights.")] = 0,
+    dtype: Annotated[_Dtype, typer.Option(help="Type of all weights.")] = _Dtype.FLOAT32,
+    rope_factor: Annotated[float, typer.Option(help="Linear scaling of the rotary embedding.", min=1)] = 1.5,
+) -> None:
+    """Make a fresh model from a published encoder and language model, ready to train."""
+    import torch
+    from transformers.utils.logging import disable_progress_bar
+
+    from maira.assemble import assemble as run
+
+    disable_progress_bar()
+    config = run(encoder, language_model, out, seed=seed, dtype=getattr(torch, dtype.value), rope_factor=rope_factor)
+    _say(Console(), f"a model of {config.text_config.vocab_size} tokens, {config.image_seq_length} an image: {out}")
 
 
 @evaluate.command("labels")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
@@ -57,6 +58,7 @@ def convert(
         InputError: `folder` is no checkpoint, its weights do not fit its configuration, the model has parts that the
             layout has no place for, or `out` exists.
     """
+    _check_size(shard_size)
     config = read_config(folder)
     stored = read_headers(folder)
     try:
@@ -82,6 +84,11 @@ def convert(
         if shards.is_sharded:
             write_json(made / INDEX, {"metadata": shards.metadata, "weight_map": shards.tensor_to_filename})
     return len(targets)
+
+
+def _check_size(size: str) -> None:
+    if not re.fullmatch(r"[1-9]\d*(KB|MB|GB|TB)", size, re.IGNORECASE):
+        raise InputError(f"expected a number and a unit, such as 5GB, not '{size}'", field="shard_size")
 
 
 def read_config(folder: Path) -> MairaConfig:
@@ -166,10 +173,13 @@ class _Target:
 
     def __init__(self, sources: tuple[str, ...], third: int | None, stored: Mapping[str, Stored]) -> None:
         self.sources, self.third = sources, third
-        rows, *rest = stored[sources[0]].shape or (1,)
+        rows, *rest = stored[sources[0]].shape
         rows = rows * len(sources) if third is None else rows // 3
-        shape = (rows, *rest) if stored[sources[0]].shape else ()
-        self.meta = torch.empty(shape, dtype=_TYPES[stored[sources[0]].dtype], device="meta")
+        if (dtype := stored[sources[0]].dtype) not in _TYPES:
+            raise InputError(
+                f"{sources[0]} is {dtype}; the layouts are for {', '.join(_TYPES)}", file=stored[sources[0]].file
+            )
+        self.meta = torch.empty((rows, *rest), dtype=_TYPES[dtype], device="meta")
 
     def read(self, read: _Reader) -> Tensor:
         """The tensor itself."""

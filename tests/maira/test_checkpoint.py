@@ -294,6 +294,20 @@ def test_a_folder_in_use_is_not_overwritten(folders: dict[str, Path], tmp_path: 
     assert [path.name for path in tmp_path.iterdir()] == ["mine.txt"]
 
 
+@pytest.mark.parametrize("size", ["much", "0GB", "5", "-1GB"])
+def test_a_size_that_is_none_is_refused(folders: dict[str, Path], tmp_path: Path, size: str) -> None:
+    with pytest.raises(InputError, match="such as 5GB"):
+        convert(folders["released"], tmp_path / "out", "own", shard_size=size)
+
+
+def test_a_type_that_no_layout_has_is_refused(state: dict[str, Tensor], tmp_path: Path) -> None:
+    folder = write_released(
+        tmp_path / "in", state | {"language_model.model.norm.weight": torch.ones(32, dtype=torch.int8)}
+    )
+    with pytest.raises(InputError, match=r"language_model\.model\.norm\.weight is I8"):
+        convert(folder, tmp_path / "out", "own")
+
+
 def test_a_missing_shard_is_named(state: dict[str, Tensor], tmp_path: Path) -> None:
     folder = write_released(tmp_path / "in", state)
     gone = sorted(folder.glob("model-00002*"))[0]
@@ -327,3 +341,20 @@ def test_importing_maira_is_enough_for_the_auto_classes(folders: dict[str, Path]
         [sys.executable, "-c", code, str(folders["released"])], capture_output=True, text=True, check=False
     )
     assert done.stdout.split() == ["maira.model", "maira.config"], done.stderr
+
+
+def maira(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "maira", *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+def test_the_command_converts(folders: dict[str, Path], tmp_path: Path) -> None:
+    done = maira("convert", folders["own"], "--to", "transformers5", "--out", tmp_path / "out")
+    assert done.returncode == 0, done.stderr
+    assert content(tmp_path / "out") == content(folders["transformers5"])
+
+
+def test_the_command_refuses_what_is_no_checkpoint(tmp_path: Path) -> None:
+    done = maira("convert", tmp_path, "--out", tmp_path / "out")
+    assert done.returncode == 2
+    assert done.stderr.splitlines()[-1] == f"maira: {tmp_path}: no checkpoint here (config.json is missing)"

@@ -1,0 +1,226 @@
+"""A model from published parts: every weight where it belongs, tokens at the specified ids, ready to train or write."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import sentencepiece
+import torch
+from tokenizers import Tokenizer, decoders, models, normalizers, processors
+from torch import Tensor
+from transformers import (
+    Dinov2Config,
+    Dinov2Model,
+    LlamaConfig,
+    LlamaForCausalLM,
+    LlamaTokenizer,
+    PreTrainedTokenizerFast,
+)
+
+from data.images import Gray
+from maira.assemble import assemble, build_tokenizer
+from maira.model import MairaForConditionalGeneration
+from maira.processor import MairaProcessor
+from maira.tokens import IMAGE
+from radfact.errors import InputError
+
+SENTENCES = (
+    "The lungs are clear.",
+    "There is a small left pleural effusion.",
+    "No pneumothorax. Heart size is normal.",
+)
+ROWS = 400
+"""Rows of the language model's embeddings, more than its tokenizer needs, as is common."""
+
+
+def sentencepiece_tokenizer(folder: Path) -> None:
+    """`tokenizer.model` alone, as Vicuna's folder has it."""
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(SENTENCES * 20),
+        model_prefix=str(folder / "tokenizer"),
+        vocab_size=340,
+        model_type="bpe",
+        byte_fallback=True,
+        hard_vocab_limit=False,
+        normalization_rule_name="identity",
+        minloglevel=2,
+    )
+
+
+def llama_tokenizer(folder: Path, size: int) -> None:
+    """`tokenizer.json` of a given number of tokens, with Llama 2's normaliser, byte fallback and beginning of text."""
+    vocabulary = ["<unk>", "<s>", "</s>", *(f"<0x{byte:02X}>" for byte in range(256)), "▁"]
+    vocabulary += [f"filler{i}" for i in range(size - len(vocabulary))]
+    tokenizer = Tokenizer(
+        models.BPE({token: i for i, token in enumerate(vocabulary)}, [], unk_token="<unk>", byte_fallback=True)
+    )
+    tokenizer.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
+    tokenizer.decoder = decoders.Sequence([decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()])
+    tokenizer.post_processor = processors.TemplateProcessing(single="<s> $A", special_tokens=[("<s>", 1)])
+    PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, unk_token="<unk>", bos_token="<s>", eos_token="</s>"
+    ).save_pretrained(folder)
+
+
+def language_model(folder: Path, **options: Any) -> LlamaForCausalLM:
+    sizes = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 2}
+    torch.manual_seed(1)
+    made = LlamaForCausalLM(LlamaConfig(vocab_size=ROWS, **sizes | options))
+    made.save_pretrained(folder)
+    return made
+
+
+@pytest.fixture(scope="module")
+def parts(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """Folders of an encoder and of a language model."""
+    root = tmp_path_factory.mktemp("parts")
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 24, "num_hidden_layers": 2, "num_attention_heads": 2}
+    Dinov2Model(Dinov2Config(image_size=56, patch_size=14, **sizes)).save_pretrained(root / "encoder")
+    language_model(root / "language")
+    sentencepiece_tokenizer(root / "language")
+    return root / "encoder", root / "language"
+
+
+@pytest.fixture(scope="module")
+def assembled(parts: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("assembled") / "model"
+    assemble(*parts, out, seed=3)
+    return out
+
+
+def state(folder: Path) -> dict[str, Tensor]:
+    return dict(MairaForConditionalGeneration.from_pretrained(folder).state_dict())
+
+
+def test_added_tokens_have_the_ids_of_the_release(tmp_path: Path) -> None:
+    llama_tokenizer(tmp_path, 32_000)
+    tokenizer, known = build_tokenizer(tmp_path)
+    assert (known, len(tokenizer)) == (32_000, 32_207)
+    expected = {"<obj>": 32000, "</obj>": 32001, "<x0>": 32002, "<y99>": 32201, "<box>": 32202, "</box>": 32203}
+    expected |= {IMAGE: 32204, "<unk>": 0, "<s>": 1, "</s>": 2}
+    assert {token: tokenizer.convert_tokens_to_ids(token) for token in expected} == expected
+    assert tokenizer.pad_token_id == 0
+
+
+def test_added_tokens_but_the_images_are_not_special(tmp_path: Path) -> None:
+    llama_tokenizer(tmp_path, 300)
+    tokenizer, _ = build_tokenizer(tmp_path)
+    text = "<obj>A mass.<box><x1><y2><x30><y40></box></obj>"
+    ids = tokenizer(text + IMAGE)["input_ids"]
+    assert tokenizer.decode(ids, skip_special_tokens=True).replace(" ", "") == text.replace(" ", "")
+
+
+def test_the_encoder_and_the_language_model_are_those_of_the_folders(parts: tuple[Path, Path], assembled: Path) -> None:
+    found = state(assembled)
+    language = LlamaForCausalLM.from_pretrained(parts[1]).state_dict()
+    for name in language:
+        if "embed_tokens" not in name and "lm_head" not in name:
+            assert torch.equal(found[f"language_model.{name}"], language[name]), name
+    encoder = Dinov2Model.from_pretrained(parts[0]).state_dict()
+    assert torch.equal(found["vision_tower.vit.pos_embed"], encoder["embeddings.position_embeddings"])
+
+
+@pytest.mark.parametrize("name", ["model.embed_tokens.weight", "lm_head.weight"])
+def test_new_embeddings_are_the_mean_of_the_known(parts: tuple[Path, Path], assembled: Path, name: str) -> None:
+    before = LlamaForCausalLM.from_pretrained(parts[1]).state_dict()[name]
+    after = state(assembled)[f"language_model.{name}"]
+    known = len(LlamaTokenizer.from_pretrained(parts[1]))
+    assert known < ROWS
+    assert after.shape == (known + 207, 32)
+    assert torch.equal(after[:known], before[:known])
+    torch.testing.assert_close(after[known:], before[:known].mean(0).expand(207, -1))
+
+
+def test_the_adapter_is_random_by_seed(parts: tuple[Path, Path], assembled: Path, tmp_path: Path) -> None:
+    assemble(*parts, tmp_path / "same", seed=3)
+    assemble(*parts, tmp_path / "other", seed=4)
+    first, same, other = (state(folder) for folder in (assembled, tmp_path / "same", tmp_path / "other"))
+    differs = {name for name in first if not torch.equal(first[name], other[name])}
+    assert all(torch.equal(first[name], same[name]) for name in first)
+    assert differs == {f"multi_modal_projector.layers.{i}.weight" for i in (0, 2, 4, 6)}
+
+
+def test_a_seed_leaves_the_generator_of_the_caller_alone(parts: tuple[Path, Path], tmp_path: Path) -> None:
+    torch.manual_seed(5)
+    expected = torch.rand(1)
+    torch.manual_seed(5)
+    assemble(*parts, tmp_path / "out")
+    assert torch.rand(1) == expected
+
+
+def test_the_configuration_follows_from_the_parts(assembled: Path) -> None:
+    config = MairaForConditionalGeneration.from_pretrained(assembled).config
+    tokenizer = MairaProcessor.from_pretrained(assembled).tokenizer
+    assert config.text_config.rope_parameters == {"rope_type": "linear", "rope_theta": 10000.0, "factor": 1.5}
+    assert config.text_config.vocab_size == len(tokenizer)
+    assert config.image_token_index == tokenizer.convert_tokens_to_ids(IMAGE)
+    assert (config.text_config.pad_token_id, config.text_config.eos_token_id) == (0, 2)
+    assert config.image_seq_length == 16
+
+
+def test_it_reads_and_writes_text_and_images(assembled: Path, films: list[Gray]) -> None:
+    model = MairaForConditionalGeneration.from_pretrained(assembled)
+    processor = MairaProcessor.from_pretrained(assembled)
+    inputs = processor([films[:2]], [f"The lungs{IMAGE} and{IMAGE} are ASSISTANT:"])
+    assert inputs["input_ids"][0, 0] == processor.tokenizer.bos_token_id
+    assert model.generate(**inputs, max_new_tokens=4, do_sample=False).shape[1] > inputs["input_ids"].shape[1]
+
+
+def test_a_tied_head_gets_a_weight_of_its_own(parts: tuple[Path, Path], tmp_path: Path) -> None:
+    language_model(tmp_path / "tied", tie_word_embeddings=True)
+    shutil.copy(parts[1] / "tokenizer.model", tmp_path / "tied")
+    assemble(parts[0], tmp_path / "tied", tmp_path / "out")
+    found = MairaForConditionalGeneration.from_pretrained(tmp_path / "out")
+    head, embeddings = found.get_output_embeddings().weight, found.get_input_embeddings().weight
+    assert torch.equal(head, embeddings)
+    assert head.data_ptr() != embeddings.data_ptr()
+
+
+def test_all_weights_are_of_the_type_asked_for(parts: tuple[Path, Path], tmp_path: Path) -> None:
+    assemble(*parts, tmp_path / "out", dtype=torch.bfloat16)
+    model = MairaForConditionalGeneration.from_pretrained(tmp_path / "out")
+    assert {parameter.dtype for parameter in model.parameters()} == {torch.bfloat16}
+
+
+def test_folders_without_their_part_are_refused_and_leave_nothing(parts: tuple[Path, Path], tmp_path: Path) -> None:
+    encoder, language = parts
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    for given, said in (
+        ((empty, language), "no weights here"),
+        ((encoder, empty), "no tokenizer here"),
+        ((language, language), "model_type is 'llama'; the encoder has 'dinov2'"),
+    ):
+        with pytest.raises(InputError, match=said):
+            assemble(*given, tmp_path / "out")
+    assert list(tmp_path.iterdir()) == [empty]
+
+
+def test_a_model_of_this_kind_is_no_plain_language_model(
+    parts: tuple[Path, Path], assembled: Path, tmp_path: Path
+) -> None:
+    with pytest.raises(InputError, match="has <image> already"):
+        assemble(parts[0], assembled, tmp_path / "out")
+
+
+def test_a_tokenizer_larger_than_the_language_model_is_refused(parts: tuple[Path, Path], tmp_path: Path) -> None:
+    language_model(tmp_path / "language")
+    llama_tokenizer(tmp_path / "language", ROWS + 1)
+    with pytest.raises(InputError, match="401 tokens and the language model 400"):
+        assemble(parts[0], tmp_path / "language", tmp_path / "out")
+
+
+def test_the_command_assembles(parts: tuple[Path, Path], tmp_path: Path) -> None:
+    encoder, language = map(str, parts)
+    options = ["--encoder", encoder, "--language-model", language, "--out", str(tmp_path / "out"), "--dtype", "float16"]
+    done = subprocess.run(
+        [sys.executable, "-m", "maira", "assemble", *options], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert next(iter(state(tmp_path / "out").values())).dtype == torch.float16
