@@ -132,8 +132,8 @@ class MairaProcessor(ProcessorMixin):
         Raises:
             OSError: the files of a processor are not there.
         """
-        # Neither choice is left: there is one image processor, and code of the folder is not run.
-        kwargs = {name: value for name, value in kwargs.items() if name not in ("backend", "trust_remote_code")}
+        # AutoProcessor passes it on, and code of the folder is never run.
+        kwargs.pop("trust_remote_code", None)
         settings, kwargs = cls.get_processor_dict(pretrained_model_name_or_path, **kwargs)
         image_processor = MairaImageProcessor.from_pretrained(pretrained_model_name_or_path, **kwargs)
         has_own = (Path(pretrained_model_name_or_path) / "tokenizer.json").is_file()
@@ -147,7 +147,8 @@ class MairaProcessor(ProcessorMixin):
         Raises:
             ValueError: the prompt has another number of placeholders than there are images.
         """
-        ids: list[int] = self.tokenizer(prompt)["input_ids"]
+        # Not left to the tokenizer, whose folder may say otherwise.
+        ids: list[int] = [self.tokenizer.bos_token_id, *self.tokenizer(prompt, add_special_tokens=False)["input_ids"]]
         wanted = ids.count(self.image_token_id)
         if wanted != images:
             raise ValueError(f"the prompt has {wanted} image placeholders and there are {images} images")

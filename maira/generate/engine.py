@@ -53,8 +53,7 @@ class Engine:
         self.device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
         dtype = torch.bfloat16 if self.device.type == "cuda" else torch.float32
         self.model: Any = MairaForConditionalGeneration.from_pretrained(checkpoint, dtype=dtype).to(self.device).eval()
-        # Named, since transformers would otherwise announce that there is no torchvision one.
-        self.processor: Any = MairaProcessor.from_pretrained(checkpoint, backend="pil")
+        self.processor: Any = MairaProcessor.from_pretrained(checkpoint)
         self.free = free
         ends = self.model.generation_config.eos_token_id
         self.vocabulary = Vocabulary.of(self.processor.tokenizer, ends if isinstance(ends, list) else [ends])

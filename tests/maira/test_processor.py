@@ -57,7 +57,7 @@ def made(request: pytest.FixtureRequest) -> MairaProcessor:
     if request.param == "byte_level":
         kept: MairaProcessor = request.getfixturevalue("processor")
         return kept
-    return MairaProcessor(MairaImageProcessor(size=32), llama_tokenizer(legacy=request.param == "legacy_llama"))
+    return MairaProcessor(MairaImageProcessor(size=32), llama_tokenizer(legacy=request.param == "legacy_llama"), 4)
 
 
 KINDS = ["byte_level", "llama", "legacy_llama"]
@@ -71,15 +71,13 @@ def test_tokenizers_of_llamas_kind_differ_in_the_space_behind_an_added_token() -
 
 def assert_together_they_are_the_whole_text(made: MairaProcessor, prompt: str, images: int, answer: str) -> None:
     target = build_target(answer)
-    whole: list[int] = made.tokenizer(prompt + target)["input_ids"]
-    start: list[int] = made.tokenizer(prompt)["input_ids"]
+    whole: list[int] = made.tokenizer(prompt + target, add_special_tokens=False)["input_ids"]
+    start: list[int] = made.tokenizer(prompt, add_special_tokens=False)["input_ids"]
     assert whole[: len(start)] == start
     repeats = {made.image_token_id: made.image_seq_length}
     expanded = [token for token in whole for _ in range(repeats.get(token, 1))]
-    assert [*made.encode_prompt(prompt, images), *made.encode_target(target)] == [
-        *expanded,
-        made.tokenizer.eos_token_id,
-    ]
+    first, last = made.tokenizer.bos_token_id, made.tokenizer.eos_token_id
+    assert [*made.encode_prompt(prompt, images), *made.encode_target(target)] == [first, *expanded, last]
 
 
 @every_kind
@@ -335,6 +333,20 @@ def test_a_released_folder_gets_our_processor_and_runs_no_code_of_its_own(releas
     assert type(loaded.image_processor) is MairaImageProcessor
     assert loaded.image_seq_length == 1369
     assert vars(loaded.image_processor).items() >= {"size": 518, "image_mean": 0.5307, "image_std": 0.2583}.items()
+
+
+@pytest.mark.parametrize("setting", ["add_bos_token", "add_eos_token"])
+def test_there_is_one_start_token_and_no_end_whatever_the_tokenizer_adds(released: Path, setting: str) -> None:
+    tokenizer = AutoProcessor.from_pretrained(released).tokenizer
+    setattr(tokenizer, setting, setting == "add_eos_token")
+    ids = MairaProcessor(MairaImageProcessor(), tokenizer).encode_prompt(build_prompt("findings", Context()), 1)
+    assert [i for i, token in enumerate(ids) if token == tokenizer.bos_token_id] == [0]
+    assert tokenizer.eos_token_id not in ids
+
+
+def test_a_folder_without_a_processor_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(OSError, match=r"preprocessor_config\.json"):
+        MairaProcessor.from_pretrained(tmp_path)
 
 
 def test_a_released_folder_is_saved_as_ours(released: Path, tmp_path: Path) -> None:
