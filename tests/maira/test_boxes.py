@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import assume, given
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
@@ -79,7 +79,8 @@ def test_a_reference_that_covers_nothing_has_no_value() -> None:
     assert all(math.isnan(value) for value in overlap([LEFT], [box(0.5, 0, 0.5, 1)]))
 
 
-@given(regions, regions, st.integers(1, 60))
+@settings(deadline=None)
+@given(regions, regions, st.integers(1, 30))
 def test_overlap_is_what_sets_of_pixels_give(said: list[Box], true: list[Box], grid: int) -> None:
     def pixels(region: list[Box]) -> set[tuple[int, int]]:
         middles = [(i + 0.5) / grid for i in range(grid)]
@@ -237,6 +238,7 @@ def test_a_continuation_is_read_up_to_the_end_of_the_sentence(
 X, Y = (0.015, 0.035), (0.025, 0.045)
 
 
+@settings(deadline=None)
 @given(st.lists(st.sampled_from(["<x1>", "<y2>", "<x3>", "<y4>", "<box>", "</box>", "<obj>", "</obj>", "a. ", " "])))
 def test_any_continuation_is_read(pieces: list[str]) -> None:
     item = BoxCompletion(Example("s1", "grounded", "", ()), index=0, text="Nodule.", reference=(A,), is_clipped=False)

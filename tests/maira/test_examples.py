@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import assume, given
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
@@ -140,6 +140,7 @@ shares = st.floats(0, 1)
 sides = st.integers(1, 5000)
 
 
+@settings(deadline=None)
 @given(shares, shares, shares, shares, sides, sides)
 def test_a_box_goes_to_the_crop_and_back_with_half_a_bin_of_error(
     x: float, y: float, other_x: float, other_y: float, width: int, height: int
@@ -161,6 +162,7 @@ def test_a_box_goes_to_the_crop_and_back_with_half_a_bin_of_error(
         assert abs(back[i] - original[i]) <= 0.005 * shorter / side + 1e-6
 
 
+@settings(deadline=None)
 @given(st.lists(st.tuples(shares, shares, shares, shares), max_size=5), sides, sides)
 def test_every_sentence_is_kept_and_every_change_of_a_box_is_marked(
     corners: list[tuple[float, float, float, float]], width: int, height: int
