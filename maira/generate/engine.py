@@ -55,7 +55,7 @@ class Engine:
         self.model: Any = MairaForConditionalGeneration.from_pretrained(checkpoint, dtype=dtype).to(self.device).eval()
         self.processor: Any = MairaProcessor.from_pretrained(checkpoint)
         self.free = free
-        ends = self.model.generation_config.eos_token_id
+        ends = self.model.generation_config.eos_token_id or []
         self.vocabulary = Vocabulary.of(self.processor.tokenizer, ends if isinstance(ends, list) else [ends])
         self.grammar = Grammar(self.vocabulary)
 

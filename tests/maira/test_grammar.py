@@ -278,6 +278,16 @@ def test_text_does_not_spell_a_token_of_the_format(pieces: list[str]) -> None:
     assert (last in _allowed(grammar, state)) is (pieces[-1] == "0x3E")  # "<>" is none
 
 
+def test_a_word_of_parts_is_not_undone_where_there_is_no_room_for_another() -> None:
+    tokenizer, grammar = MADE[0]
+    state = grammar.start()
+    for token in _ids(tokenizer, "<obj>ü"):
+        state.advance(token)
+    undoing = tokenizer.convert_tokens_to_ids("<0xC3>")
+    assert undoing in _allowed(grammar, state, 3)
+    assert _allowed(grammar, state, 2) == {grammar.vocabulary.ids[OBJECT_END]}
+
+
 def test_a_third_copy_of_a_sentence_ends_the_report() -> None:
     tokenizer, grammar = MADE[1]
     state = grammar.start()
