@@ -189,7 +189,7 @@ def convert(
     checkpoint: Annotated[Path, typer.Argument(help="Folder of a MAIRA-2, in any of the layouts.")],
     out: _OutFolder,
     to: Annotated[_Layout, typer.Option(help="Layout to write.")] = _Layout.OWN,
-    shard_size: Annotated[str, typer.Option(help="Largest size of a file, and about the memory used.")] = "5GB",
+    shard_size: Annotated[str, typer.Option(help="Largest size of a file.")] = "5GB",
 ) -> None:
     """Write a checkpoint in another layout, every byte of its tensors kept."""
     from maira.convert import convert as run

@@ -25,7 +25,6 @@ from radfact.errors import InputError
 from radfact.jsonl import write_json
 
 SHARD_SIZE = "5GB"
-"""What is in memory at a time, at most."""
 
 ARCHITECTURES: dict[Layout, str] = {
     "own": "MairaForConditionalGeneration",
@@ -48,7 +47,8 @@ def convert(
         folder: the checkpoint, in any layout.
         out: folder to make.
         layout: to write.
-        shard_size: largest size of a file, such as "5GB", and about the memory that is used.
+        shard_size: largest size of a file, such as "5GB". Files are mapped while they are copied, so memory does not
+            grow with it.
         on_progress: called with (files written, files in all).
 
     Returns:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -12,7 +13,9 @@ import pytest
 import torch
 from released import CONFIG, IMAGE_TOKEN, TEXT, VISION, Assembly, in_transformers5, write_released
 from safetensors import safe_open
+from tokenizers import Tokenizer, models
 from torch import Tensor
+from transformers import PreTrainedTokenizerFast
 
 from maira.checkpoint import LAYOUTS, Layout, fold, layout_of, names_in, own_name, read_headers
 from maira.config import MairaConfig
@@ -330,17 +333,31 @@ def test_names_of_many_layers_are_listed_as_one() -> None:
     assert fold(names) == ["a.layers.3.b", "a.layers.{0-2,5}.w", "head"]
 
 
-def test_importing_maira_is_enough_for_the_auto_classes(folders: dict[str, Path]) -> None:
+def test_importing_maira_is_enough_for_the_auto_classes(folders: dict[str, Path], tmp_path: Path) -> None:
+    folder = shutil.copytree(folders["released"], tmp_path / "released")
+    llama_tokenizer(folder)
+    settings = {"image_processor_type": "BitImageProcessor", "processor_class": "Maira2Processor"}
+    settings |= {"size": {"shortest_edge": 56}, "image_mean": [0.5307] * 3, "image_std": [0.2583] * 3}
+    (folder / "preprocessor_config.json").write_text(json.dumps(settings))
+    auto = {"auto_map": {"AutoProcessor": "processing_maira2.Maira2Processor"}, "processor_class": "Maira2Processor"}
+    (folder / "processor_config.json").write_text(json.dumps(auto))
     code = (
         "import sys, maira\n"
-        "from transformers import AutoConfig, AutoModelForImageTextToText\n"
-        "model = AutoModelForImageTextToText.from_pretrained(sys.argv[1])\n"
-        "print(type(model).__module__, type(AutoConfig.from_pretrained(sys.argv[1])).__module__)"
+        "from transformers import AutoConfig, AutoModelForImageTextToText, AutoProcessor\n"
+        "for kind in (AutoConfig, AutoModelForImageTextToText, AutoProcessor):\n"
+        "    print(type(kind.from_pretrained(sys.argv[1])).__name__)"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code, str(folders["released"])], capture_output=True, text=True, check=False
-    )
-    assert done.stdout.split() == ["maira.model", "maira.config"], done.stderr
+    done = subprocess.run([sys.executable, "-c", code, str(folder)], capture_output=True, text=True, check=False)
+    assert done.stdout.split() == ["MairaConfig", "MairaForConditionalGeneration", "MairaProcessor"], done.stderr
+
+
+def llama_tokenizer(folder: Path) -> None:
+    """The smallest tokenizer that has the image token."""
+    vocabulary = {"<unk>": 0, "<s>": 1, "</s>": 2}
+    special = {"unk_token": "<unk>", "bos_token": "<s>", "eos_token": "</s>", "pad_token": "<unk>"}
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=Tokenizer(models.BPE(vocabulary, [])), **special)
+    tokenizer.add_tokens(["<image>"], special_tokens=True)
+    tokenizer.save_pretrained(folder)
 
 
 def maira(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
