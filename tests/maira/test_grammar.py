@@ -42,6 +42,7 @@ def _sentencepiece() -> PreTrainedTokenizerFast:
         "obj>",
         "><",
         "▁▁",
+        "a<x1>b",
     ]
     tokenizer = Tokenizer(
         models.BPE({piece: i for i, piece in enumerate(pieces)}, [], unk_token="<unk>", byte_fallback=True)
@@ -146,6 +147,7 @@ def test_logits_without_a_number_give_one_too(made: tuple[Any, Grammar], bad: fl
     scores = [torch.full((2, len(grammar.vocabulary.texts)), bad)] * 20
     answers = _generate(GrammarProcessor(grammar, 20), scores, torch.ones(2, 3, dtype=torch.long), 0)
     assert all(parse_report(_decode(tokenizer, row)).irregularities == [] for row in answers.tolist())
+    assert all(row[0] in _allowed(grammar, grammar.start()) for row in answers.tolist())
 
 
 words = st.text(st.sampled_from("abcx Cl59.,<>/é-ü"), min_size=1, max_size=30).map(str.strip)
