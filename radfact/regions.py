@@ -15,6 +15,9 @@ from radfact.report import Box, Mask, Sentence
 Compat = Literal["paper", "exact"]
 """`paper`: what the published implementation computes; `exact`: the same shares without its resolution."""
 
+MOST_PIXELS = 100_000_000
+"""Of a mask; no film has as many, and a damaged size must not take all the memory there is."""
+
 PAPER_GRID = 224
 """Pixels a side of the mask on which the published implementation compares boxes."""
 
@@ -75,9 +78,11 @@ def decode_mask(mask: Mask) -> NDArray[np.bool_]:
     """The pixels of a COCO run-length mask, bool, (height, width).
 
     Raises:
-        InputError: the runs do not make a mask of the size that it names.
+        InputError: the runs do not make a mask of the size that it names, or no film has that size.
     """
     height, width = mask.size
+    if height * width > MOST_PIXELS:
+        raise InputError(f"expected at most {MOST_PIXELS} pixels, found {height} x {width}", field="size")
     runs = mask.counts if isinstance(mask.counts, list) else _unpacked(mask.counts)
     if any(run < 0 for run in runs) or sum(runs) != height * width:
         raise InputError(

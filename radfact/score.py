@@ -63,7 +63,10 @@ class Result:
         Raises:
             ImportError: pandas is not installed.
         """
-        pandas = importlib.import_module("pandas")
+        try:
+            pandas = importlib.import_module("pandas")
+        except ImportError:
+            raise ImportError("a frame needs pandas: pip install pandas") from None
         if rows == "sentences":
             columns = list(SentenceScore.__dataclass_fields__)
             table = [[getattr(one, name) for name in columns] for one in self.sentences]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -16,7 +16,10 @@ from radfact.cli.options import FIGURES, INPUT, JUDGE, OUTPUT, JudgeOptions
 from radfact.cli.price import read_price
 from radfact.cli.record import differences, read_in_words, run_record
 from radfact.cli.tables import new_console, say, say_path, show_result
-from radfact.errors import ExitCode
+from radfact.errors import ExitCode, RunFailed
+
+if TYPE_CHECKING:
+    from radfact.score import Result
 
 # Rich keeps line ends as they are, so a paragraph is one line here.
 MANUAL = "\n".join(
@@ -195,6 +198,7 @@ def score(
         say(console, f"{out} holds figures {replaced}; they are replaced when this run is done", style="yellow")
     with LiveDisplay(new_console(stderr=True), accounts, rate):
         result = metric.score(read)
+    _refuse_empty(result)
     record = {
         **run_record(files, read, result),
         "options": {**chosen, "engine": engine.value},
@@ -207,6 +211,18 @@ def score(
     say_path(console, "Read the studies in", page)
     if result.counts["left_out"]:
         raise typer.Exit(ExitCode.SAMPLES_LEFT_OUT)
+
+
+def _refuse_empty(result: Result) -> None:
+    """Stop before figures of nothing replace those that are there.
+
+    Raises:
+        RunFailed: judgements or splits failed, and no sample could be scored.
+    """
+    failed = result.counts["failed_judgements"] + result.counts["failed_narratives"]
+    if failed and not result.counts["scored"]:
+        reason = next(sample.failure for sample in result.samples if sample.failure is not None)
+        raise RunFailed(f"no sample could be scored ({reason}); no results are written, answers are kept in cache")
 
 
 def _with_images(references: Path | None) -> Path | None:

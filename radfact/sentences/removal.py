@@ -58,6 +58,13 @@ _SIZE = re.compile(r"\b\d+(?:\.\d+)?\s*(?:mm|cm)\b", re.IGNORECASE)
 _HEDGE = (
     r"(?:may|might|could|can|would|likely|possibly|probably|presumably|perhaps|most|is|are|to|which|that|and|findings?)"
 )
+# Where an interpretation ends before its sentence does: at another finding, the verb, or the place of what is seen.
+_RESUMED = (
+    r" with\b| (?:is|are|was|were) (?:again |now )?(?:seen|noted|present|identified|visualized|demonstrated)\b"
+    r"| projects?\b"
+    r"| (?:in|at|on|within|over|overlying|along|behind) (?:the |both )?(?:left|right|bilateral|upper|lower|mid|middle"
+    r"|bases?|ape?x|apices|lungs?|hil\w+|retrocardiac|lingula|heart)\b(?! clinical| setting| context)"
+)
 _INTERPRETATION = re.compile(
     r"(?:,? in the (?:correct|appropriate|proper|right) (?:clinical )?(?:setting|context),?(?: this| these)?)?"
     rf",?(?: {_HEDGE})*(?: X{{2,}}(?= represent| indicat| due))?(?:"
@@ -68,7 +75,7 @@ _INTERPRETATION = re.compile(
     r"|(?<=may) indicate|(?<=might) indicate|(?<=could) indicate|(?<=likely) indicat(?:es?|ing)"
     r"|(?<=,) (?:probable|possible|presumed)|(?<=likely)|(?<=possibly)|(?<=probably)|(?<=presumably)|(?<=perhaps))"
     r"\b(?! (?:located|in|at|within|on|stable|unchanged|chronic|a small|small)\b)"
-    r"[^.;]*?(?=[.;]|,? but |,? although |, and (?:there|no|the) |,? with(?:out)? no |,? without |, no |$)",
+    rf"[^.;]*?(?=[.;]|,? but |,? although |, and (?:there|no|the) |,? with(?:out)? no |,? without |, no |{_RESUMED}|$)",
     re.IGNORECASE,
 )
 _DIAGNOSIS = re.compile(
@@ -158,7 +165,7 @@ def _is_speculation(sentence: str, found: Collection[Fact]) -> bool:
     if not all(fact.possible for fact in found):
         return False
     if found and _ANAPHORA.match(sentence):
-        return True
+        return re.search(_RESUMED, sentence) is None
     only = all(_is_diagnosis(fact.concept) for fact in found) if found else len(sentence.split()) < 7
     return only and _DIAGNOSIS.search(sentence) is not None and _UNSURE.search(sentence) is not None
 

@@ -208,13 +208,27 @@ def test_a_judge_gets_its_address_its_arguments_and_a_cache_in_the_results_folde
 
 
 def test_samples_left_out_are_listed_and_give_exit_code_3(run: Run, tmp_path: Path) -> None:
-    example = {"example_id": "x7", "prediction": [{"text": "bad"}], "target": [{"text": "Clear."}]}
-    (tmp_path / "pairs.json").write_text(json.dumps([example]))
+    examples = [
+        {"example_id": "x7", "prediction": [{"text": "bad"}], "target": [{"text": "Clear."}]},
+        {"example_id": "x8", "prediction": [{"text": "Clear."}], "target": [{"text": "Clear."}]},
+    ]
+    (tmp_path / "pairs.json").write_text(json.dumps(examples))
     code, out, _ = run("score", "pairs.json", "--judge", "verbatim")
     assert code == 3
     assert "left out: x7: no YAML" in out
     assert run("score", "pairs.json", "--judge", "verbatim", "--on-failure", "not-entailed")[0] == 0
     assert run("score", "pairs.json", "--judge", "verbatim", "--on-failure", "stop")[0] == 1
+
+
+def test_a_run_in_which_every_sample_fails_replaces_no_results(run: Run, pairs: str, tmp_path: Path) -> None:
+    assert run("score", pairs, "--judge", "verbatim")[0] == 0
+    before = (tmp_path / "results" / "scores.json").read_bytes()
+    example = {"example_id": "x7", "prediction": [{"text": "bad"}], "target": [{"text": "Clear."}]}
+    (tmp_path / "bad.json").write_text(json.dumps([example]))
+    code, _, err = run("score", "bad.json", "--judge", "verbatim")
+    assert code == 1
+    assert "no sample could be scored (no YAML" in err
+    assert (tmp_path / "results" / "scores.json").read_bytes() == before
 
 
 def test_narrative_ignores_boxes(run: Run, pairs: str, tmp_path: Path) -> None:

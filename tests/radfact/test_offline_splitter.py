@@ -347,3 +347,25 @@ def test_open_i_reports_keep_their_findings() -> None:
 def test_open_i_sentences_are_split_once_and_for_all() -> None:
     sentences = {sentence for text in open_i(500) for sentence in split_narrative(text)}
     assert [sentence for sentence in sentences if split_narrative(sentence) != [sentence]] == []
+
+
+@pytest.mark.parametrize(
+    ("narrative", "sentences"),
+    [
+        (
+            "Opacity likely representing pneumonia is seen in the right lower lobe.",
+            ["Opacity is seen in the right lower lobe."],
+        ),
+        ("Density suspicious for mass in the left hilum.", ["Density in the left hilum."]),
+        (
+            "Left basal opacity suggesting pneumonia with small left effusion.",
+            ["Left basal opacity.", "Small left effusion."],
+        ),
+        (
+            "Findings suggesting pneumothorax are seen on the left.",
+            ["Findings suggesting pneumothorax are seen on the left."],
+        ),
+    ],
+)
+def test_what_stands_behind_an_interpretation_stays(narrative: str, sentences: list[str]) -> None:
+    assert split_narrative(narrative) == sentences
