@@ -133,6 +133,8 @@ class Prover:
         sides, denied = ({side for side, _ in one.places} & {"left", "right"} for one in (positive, negative))
         if sides and denied and sides.isdisjoint(denied):
             return False
+        if negative.severity or negative.change & _NARROWING:
+            return False  # "no new effusion" leaves room for an old one
         return self.ontology.denied_by(negative.concept, positive.concept)
 
     def _detail_missing(self, fact: Fact, premise: Fact) -> str | None:
