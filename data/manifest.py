@@ -32,13 +32,14 @@ class Failure(Record):
         return self
 
 
-def read_manifest(path: Path | str) -> list[Study]:
+def read_manifest(path: Path | str, left_out: list[Failure] | None = None) -> list[Study]:
     """Read a manifest, with image paths made absolute (relative ones are relative to the manifest's folder).
 
     Whether the images exist is left to who opens them.
 
     Args:
         path: a JSON Lines file, one sample a line.
+        left_out: takes the samples without a frontal image, which are an error where it is None.
 
     Raises:
         InputError: the file cannot be read, a line is not a study, or a `sample_id` occurs twice.
@@ -50,6 +51,10 @@ def read_manifest(path: Path | str) -> list[Study]:
         for column in row:
             if column not in Study.model_fields:
                 raise InputError(_unknown_column(column), file=path, line=line, field=column)
+        if left_out is not None and isinstance(row.get("sample_id"), str) and not row.get("frontal"):
+            reason = InputError("a study needs the path of its frontal image", file=path, line=line, field="frontal")
+            left_out.append(Failure(sample_id=row["sample_id"], stage="read", reason=str(reason)))
+            continue
         try:
             study = Study.model_validate(row)
         except ValidationError as error:
@@ -76,6 +81,23 @@ def write_manifest(path: Path | str, studies: Iterable[Study]) -> int:
     """
     folder = _folder(path)
     return write_jsonl(path, _rows(studies, folder, path))
+
+
+def read_failures(path: Path | str) -> list[Failure]:
+    """Read what was left out; nothing where there is no such file.
+
+    Raises:
+        InputError: the file cannot be read, or a line is no failure.
+    """
+    if not Path(path).exists():
+        return []
+    failures = []
+    for line, row in read_jsonl(path):
+        try:
+            failures.append(Failure.model_validate(row))
+        except ValidationError as error:
+            raise as_input_error(error, file=path, line=line) from None
+    return failures
 
 
 def write_failures(path: Path | str, failures: Iterable[Failure]) -> int:

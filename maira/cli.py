@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
@@ -70,8 +72,22 @@ class _Dtype(StrEnum):
     BFLOAT16 = "bfloat16"
 
 
+class _Engine(StrEnum):
+    TRANSFORMERS = "transformers"
+    VLLM = "vllm"
+    RAY = "ray"
+
+
 _OutFolder = Annotated[Path, typer.Option(help="Folder to write.")]
 _Manifest = Annotated[Path, typer.Option(help="manifest.jsonl of the studies.")]
+_Checkpoint = Annotated[Path, typer.Option(help="Folder with model and processor.")]
+_PresetOption = Annotated[_Preset, typer.Option("--preset", help="Wording of the prompt.")]
+_MaxNewTokens = Annotated[int | None, typer.Option(help="Most tokens of an answer (default: by task).", min=1)]
+_EngineOption = Annotated[_Engine, typer.Option("--engine", help="What runs the model.")]
+_Batch = Annotated[int | None, typer.Option(help="Most studies at a time (default: as memory allows).", min=1)]
+_Free = Annotated[
+    bool, typer.Option("--free", help="No grammar and no repetition guard: what the model writes, as released.")
+]
 
 
 @prepare.command("dicom")
@@ -141,46 +157,41 @@ def train(
 
 @app.command()
 def generate(
-    checkpoint: Annotated[Path, typer.Option(help="Folder with model and processor.")],
+    checkpoint: _Checkpoint,
     manifest: _Manifest,
     out: Annotated[Path, typer.Option(help="Drafts to write (.jsonl).")],
     task: Annotated[_Task, typer.Option(help="Narrative findings or a grounded report.")] = _Task.GROUNDED,
-    preset: Annotated[_Preset, typer.Option(help="Wording of the prompt.")] = _Preset.RELEASE,
-    batch: Annotated[int, typer.Option(help="Studies at a time.", min=1)] = 8,
-    max_new_tokens: Annotated[
-        int | None, typer.Option(help="Most tokens of a draft (default: by task).", min=1)
-    ] = None,
-    free: Annotated[
-        bool,
-        typer.Option("--free", help="No grammar and no repetition guard: what the model writes, as released."),
-    ] = False,
+    preset: _PresetOption = _Preset.RELEASE,
+    max_new_tokens: _MaxNewTokens = None,
+    engine: _EngineOption = _Engine.TRANSFORMERS,
+    batch: _Batch = None,
+    free: _Free = False,
 ) -> None:
     """Draft a report for every study; the same command goes on where an interrupted run stopped."""
-    from transformers.utils.logging import disable_progress_bar
-
-    from data.manifest import read_manifest
+    from data.manifest import Failure, read_manifest
     from maira.examples import PRIOR_REPORT_UNUSED, has_unused_prior_report
-    from maira.generate.engine import generate_drafts
+    from maira.generate.drafts import generate_drafts
+    from maira.generate.request import EngineOptions
 
-    disable_progress_bar()
-    studies = read_manifest(manifest)
-    with _bar("drafting") as bar:
-        shown = bar.add_task("", total=len(studies))
+    left_out: list[Failure] = []
+    studies = read_manifest(manifest, left_out)
+    with _answering("drafting") as on_progress:
         drafted, failures = generate_drafts(
             studies,
             checkpoint,
             out,
             task=task.value,
             preset=preset.value,
-            batch_size=batch,
             max_new_tokens=max_new_tokens,
-            free=free,
-            on_progress=lambda done, total: bar.update(shown, completed=done, total=total),
+            engine=engine.value,
+            options=EngineOptions(free=free, batch_size=batch),
+            failures=left_out,
+            on_progress=on_progress,
         )
     console = Console()
     if unused := sum(map(has_unused_prior_report, studies)):
         _say(console, f"{unused} of {len(studies)} studies: {PRIOR_REPORT_UNUSED}")
-    _say(console, f"{drafted} of {len(studies)} studies drafted: {out}")
+    _say(console, f"{drafted} of {len(studies) + len(left_out)} studies drafted: {out}")
     _end(console, [(str(f.sample_id), f.reason) for f in failures])
 
 
@@ -272,6 +283,17 @@ def write_baseline(
 def main() -> None:
     """Entry point of the command."""
     run_command(app, "maira")
+
+
+@contextmanager
+def _answering(title: str) -> Iterator[Callable[[int, int], None]]:
+    """A bar for a model's answers; gives what to call with how many there are, and of how many."""
+    from transformers.utils.logging import disable_progress_bar
+
+    disable_progress_bar()
+    with _bar(title) as bar:
+        shown = bar.add_task("", total=None)
+        yield lambda done, total: bar.update(shown, completed=done, total=total)
 
 
 def _bar(title: str) -> Progress:

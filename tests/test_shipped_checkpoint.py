@@ -9,7 +9,7 @@ import pytest
 from data.manifest import read_manifest
 from data.phantoms import write_phantoms
 from maira.evaluate.labels import evaluate_labels
-from maira.generate.engine import generate_drafts
+from maira.generate.drafts import generate_drafts
 from radfact import RadFact, load_judge
 from radfact.files import read_candidates_and_references, read_drafts
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import itertools
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +16,11 @@ from data.images import CropMap
 from data.manifest import read_manifest
 from data.study import Study
 from maira.examples import make_example
-from maira.generate import engine
-from maira.generate.drafts import DraftFolder, fingerprint, make_draft
-from maira.generate.engine import generate_drafts
+from maira.generate import drafts
+from maira.generate.answers import AnswerFile, fingerprint
+from maira.generate.drafts import generate_drafts, make_draft
+from maira.generate.request import Answer, EngineOptions, Request, report_request
+from maira.generate.transformers_engine import TransformersEngine
 from maira.model import MairaForConditionalGeneration
 from maira.parse import parse_report
 from maira.processor import MairaProcessor
@@ -41,7 +44,8 @@ def studies(phantoms: Path) -> list[Study]:
 
 
 def _run(studies: list[Study], checkpoint: Path, out: Path, **options: Any) -> tuple[int, list[Any]]:
-    return generate_drafts(studies, checkpoint, out, task="grounded", batch_size=2, max_new_tokens=12, **options)
+    settings: dict[str, Any] = {"task": "grounded", "max_new_tokens": 12, "options": EngineOptions(batch_size=2)}
+    return generate_drafts(studies, checkpoint, out, **settings | options)
 
 
 def _rows(out: Path) -> list[dict[str, Any]]:
@@ -59,7 +63,7 @@ def test_drafts_come_in_the_order_of_the_manifest(studies: list[Study], checkpoi
 
 def test_a_batch_changes_no_draft(studies: list[Study], checkpoint: Path, tmp_path: Path) -> None:
     _run(studies, checkpoint, tmp_path / "two.jsonl")
-    generate_drafts(studies, checkpoint, tmp_path / "one.jsonl", task="grounded", batch_size=1, max_new_tokens=12)
+    _run(studies, checkpoint, tmp_path / "one.jsonl", options=EngineOptions(batch_size=1))
     assert _without_time(_rows(tmp_path / "one.jsonl")) == _without_time(_rows(tmp_path / "two.jsonl"))
 
 
@@ -67,7 +71,7 @@ def test_a_batch_changes_no_draft(studies: list[Study], checkpoint: Path, tmp_pa
 def test_a_grounded_draft_parses_whatever_the_model(
     studies: list[Study], checkpoint: Path, tmp_path: Path, limit: int
 ) -> None:
-    generate_drafts(studies, checkpoint, tmp_path / "drafts.jsonl", task="grounded", batch_size=3, max_new_tokens=limit)
+    _run(studies, checkpoint, tmp_path / "drafts.jsonl", max_new_tokens=limit)
     for row in _rows(tmp_path / "drafts.jsonl"):
         kinds = {note["kind"] for note in row["irregularities"]}
         assert kinds <= {"cut_off", "repeated_sentence", "repetition_cut"}
@@ -78,20 +82,20 @@ def test_free_is_what_generate_of_transformers_writes(
     studies: list[Study], checkpoint: Path, tmp_path: Path, model: Any, processor: Any
 ) -> None:
     out = tmp_path / "drafts.jsonl"
-    generate_drafts(studies, checkpoint, out, task="grounded", batch_size=5, max_new_tokens=12, free=True)
+    _run(studies, checkpoint, out, options=EngineOptions(free=True))
     for row, study in zip(_rows(out), studies, strict=True):
         example = make_example(study, "grounded")
         inputs = processor([example.images], [example.prompt])
         ids = model.generate(**inputs, max_new_tokens=12, do_sample=False)[0, inputs["input_ids"].shape[1] :]
         assert row["raw"] == processor.tokenizer.decode(ids, skip_special_tokens=True).strip()
     with pytest.raises(InputError, match="another run \\(other free"):
-        generate_drafts(studies, checkpoint, out, task="grounded", max_new_tokens=12)
+        _run(studies, checkpoint, out)
 
 
-def _parroting(engine_: engine.Engine, text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def _parroting(engine: TransformersEngine, text: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the engine's model want to write a text again and again."""
-    ids = engine_.processor.tokenizer(text, add_special_tokens=False)["input_ids"]
-    forward, place = engine_.model.forward, itertools.count()
+    ids = engine.processor.tokenizer(text, add_special_tokens=False)["input_ids"]
+    forward, place = engine.model.forward, itertools.count()
 
     @functools.wraps(forward)
     def parrot(*arguments: Any, **inputs: Any) -> Any:
@@ -100,7 +104,7 @@ def _parroting(engine_: engine.Engine, text: str, monkeypatch: pytest.MonkeyPatc
         outputs.logits[..., ids[next(place) % len(ids)]] = 1
         return outputs
 
-    monkeypatch.setattr(engine_.model, "forward", parrot)
+    monkeypatch.setattr(engine.model, "forward", parrot)
 
 
 @pytest.mark.parametrize(
@@ -113,19 +117,23 @@ def _parroting(engine_: engine.Engine, text: str, monkeypatch: pytest.MonkeyPatc
 def test_a_loop_is_ended_unless_free(
     studies: list[Study], checkpoint: Path, monkeypatch: pytest.MonkeyPatch, task: Task, text: str, said: str
 ) -> None:
-    examples = [make_example(study, task) for study in studies[:2]]
-    guarded = engine.Engine(checkpoint)
+    requests = [report_request(make_example(study, task), 90) for study in studies[:2]]
+    guarded = TransformersEngine(checkpoint, EngineOptions())
     _parroting(guarded, text, monkeypatch)
-    assert guarded.generate(examples, 90) == [engine.Answer(said, cut_off=False)] * 2
-    free = engine.Engine(checkpoint, free=True)
+    answers = [answer for _, answer in guarded.answers(requests)]
+    assert [(answer.text, answer.cut_off) for answer in answers if isinstance(answer, Answer)] == [(said, False)] * 2
+    free = TransformersEngine(checkpoint, EngineOptions(free=True))
     _parroting(free, text, monkeypatch)
-    assert all(answer.text.count("No mass.") > 3 and answer.cut_off for answer in free.generate(examples, 90))
+    for _, answer in free.answers(requests):
+        assert isinstance(answer, Answer)
+        assert answer.text.count("No mass.") > 3
+        assert answer.cut_off
 
 
 def test_a_loop_is_cut_from_the_report_unless_free(studies: list[Study]) -> None:
     example = make_example(studies[0], "grounded")
     raw = "<obj>No mass.</obj>" * 4
-    guarded, free = (make_draft(example, raw, "model", 0.5, cut_loops=cut) for cut in (True, False))
+    guarded, free = (make_draft(example, Answer(raw, False, 0.5), "model", cut_loops=cut) for cut in (True, False))
     assert [len(guarded["report"]), len(free["report"])] == [2, 4]
     assert {"index": 1, "kind": "repetition_cut"} in guarded["irregularities"]
 
@@ -133,7 +141,7 @@ def test_a_loop_is_cut_from_the_report_unless_free(studies: list[Study]) -> None
 def test_boxes_are_placed_on_the_original_image(studies: list[Study]) -> None:
     study = next(s for s in studies if s.labels)
     example = make_example(study, "grounded")
-    draft = make_draft(example, "<obj>A mass.<box><x0><y0><x99><y99></box></obj>", "model", 0.5)
+    draft = make_draft(example, Answer("<obj>A mass.<box><x0><y0><x99><y99></box></obj>", False, 0.5), "model")
     from PIL import Image
 
     with Image.open(study.frontal) as image:
@@ -146,9 +154,8 @@ def test_boxes_are_placed_on_the_original_image(studies: list[Study]) -> None:
 
 def test_findings_are_a_narrative(studies: list[Study]) -> None:
     example = make_example(studies[0], "findings")
-    assert (
-        make_draft(example, "Lungs are clear. No effusion.", "model", 0.5)["report"] == "Lungs are clear. No effusion."
-    )
+    text = "Lungs are clear. No effusion."
+    assert make_draft(example, Answer(text, False, 0.5), "model")["report"] == text
 
 
 def test_an_interrupted_run_asks_only_for_what_is_missing(
@@ -169,13 +176,13 @@ def test_an_interrupted_run_asks_only_for_what_is_missing(
         partial.write('{"sample_id": "half a li')
 
     asked: list[str] = []
-    generate = engine.Engine.generate
+    answers = TransformersEngine.answers
 
-    def spy(self: engine.Engine, examples: Any, limit: int) -> list[str]:
-        asked.extend(example.sample_id for example in examples)
-        return generate(self, examples, limit)
+    def spy(self: TransformersEngine, requests: Sequence[Request]) -> Any:
+        asked.extend(request.example.sample_id for request in requests)
+        return answers(self, requests)
 
-    monkeypatch.setattr(engine.Engine, "generate", spy)
+    monkeypatch.setattr(TransformersEngine, "answers", spy)
     _run(studies, checkpoint, out)
     assert len(asked) == 1
     assert _without_time(_rows(out)) == _without_time(_rows(whole))
@@ -187,7 +194,7 @@ def test_a_finished_run_is_left_alone(
 ) -> None:
     _run(studies, checkpoint, tmp_path / "drafts.jsonl")
     before = (tmp_path / "drafts.jsonl").read_bytes()
-    monkeypatch.delattr(engine, "Engine")
+    monkeypatch.delattr(drafts, "start_engine")
     assert _run(studies, checkpoint, tmp_path / "drafts.jsonl") == (5, [])
     assert (tmp_path / "drafts.jsonl").read_bytes() == before
 
@@ -195,13 +202,13 @@ def test_a_finished_run_is_left_alone(
 def test_drafts_of_another_run_are_not_mixed(studies: list[Study], checkpoint: Path, tmp_path: Path) -> None:
     _run(studies, checkpoint, tmp_path / "drafts.jsonl")
     with pytest.raises(InputError, match="another run \\(other task"):
-        generate_drafts(studies, checkpoint, tmp_path / "drafts.jsonl", task="findings", max_new_tokens=12)
+        _run(studies, checkpoint, tmp_path / "drafts.jsonl", task="findings")
 
 
 def test_a_file_that_is_not_ours_is_not_overwritten(tmp_path: Path) -> None:
     (tmp_path / "drafts.jsonl").write_text("mine\n")
     with pytest.raises(InputError, match="was not made by this command"):
-        DraftFolder(tmp_path / "drafts.jsonl", {})
+        AnswerFile(tmp_path / "drafts.jsonl", {})
 
 
 def test_unreadable_studies_are_listed_and_the_others_drafted(

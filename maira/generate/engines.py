@@ -1,0 +1,27 @@
+"""Engines by name; what an engine needs is imported when it is started."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from pathlib import Path
+
+from maira.generate.request import Engine, EngineKind, EngineOptions
+
+_ENGINES: dict[EngineKind, str] = {
+    "transformers": "maira.generate.transformers_engine:TransformersEngine",
+    "vllm": "maira.generate.vllm_engine:VLLMEngine",
+    "ray": "maira.generate.ray_engine:RayEngine",
+}
+
+
+def start_engine(kind: EngineKind, checkpoint: Path, options: EngineOptions) -> Engine:
+    """An engine with a checkpoint, ready to answer.
+
+    Raises:
+        InputError: the folder is no checkpoint of ours, its tokenizer lacks the format's tokens, or a package that the
+            engine needs is not installed.
+        RunFailed: the engine cannot start.
+    """
+    module, name = _ENGINES[kind].split(":")
+    engine: Engine = getattr(import_module(module), name)(checkpoint, options)
+    return engine

@@ -1,0 +1,102 @@
+"""What is asked of a model, what it answers, and what every engine that runs it looks like."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, Protocol
+
+from maira.examples import Example
+from maira.prompts import NEW_TOKENS
+
+Form = Literal["narrative", "report", "boxes"]
+"""What an answer is held to: no loops of a narrative; the grammar of a grounded report; that grammar from inside a
+sentence's first box up to the end of its object."""
+EngineKind = Literal["transformers", "vllm", "ray"]
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One question.
+
+    Attributes:
+        example: prompt and images; the prompt of a box completion ends within a report.
+        form: of the answer.
+        max_new_tokens: most tokens of the answer.
+    """
+
+    example: Example
+    form: Form
+    max_new_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What the model wrote.
+
+    Attributes:
+        text: without control tokens; of a box completion up to and including `</obj>`.
+        cut_off: it stopped at the limit of tokens, or was closed there, and not at an end of the model's own.
+        seconds: time it took, its share of what ran together.
+    """
+
+    text: str
+    cut_off: bool
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Unanswered:
+    """Why there is no answer, as one line."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class EngineOptions:
+    """What an engine is started with; none of it decides what a model says, but for `free`.
+
+    Attributes:
+        free: no grammar and no repetition guard: the released behaviour.
+        batch_size: most requests at a time; None takes what memory allows.
+        device: of the transformers engine; None takes the accelerator if there is one.
+        workers: of a Ray cluster; None takes one for each GPU, or for each CPU.
+        worker_engine: what each of them runs.
+        language_model: folder for the plain Llama that vLLM reads; None takes the user's cache.
+        arguments: further engine arguments by vLLM's own names.
+    """
+
+    free: bool = False
+    batch_size: int | None = None
+    device: str | None = None
+    workers: int | None = None
+    worker_engine: Literal["transformers", "vllm"] = "transformers"
+    language_model: Path | None = None
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+
+
+class Engine(Protocol):
+    """A checkpoint ready to answer; made as `Engine(checkpoint, options)`.
+
+    Attributes:
+        name: of the checkpoint, with its fingerprint.
+    """
+
+    name: str
+
+    def answers(self, requests: Sequence[Request]) -> Iterator[tuple[int, Answer | Unanswered]]:
+        """Each request's answer once, with its index, in whatever order they come.
+
+        Raises:
+            RunFailed: the engine itself is broken, so that no further answer will come.
+        """
+
+    def close(self) -> None:
+        """Give back what the engine holds."""
+
+
+def report_request(example: Example, max_new_tokens: int | None = None) -> Request:
+    """The request for a whole answer, with the limit of its task (specification, "Grounded output") by default."""
+    form: Form = "narrative" if example.task == "findings" else "report"
+    return Request(example, form, max_new_tokens or NEW_TOKENS[example.task])
