@@ -156,31 +156,38 @@ class Grammar:
             table[Allow.Y + least, self.y[least:]] = True
         return table
 
-    def start(self) -> ReportState:
-        """The state of a sequence of which nothing is written yet."""
-        return ReportState(self)
+    def start(self, *, in_box: bool = False) -> ReportState:
+        """The state of a sequence of which nothing is written yet.
+
+        Args:
+            in_box: the prompt ends with a sentence's first `<box>`; the sequence then ends with that sentence's
+                `</obj>`, for which six tokens are the least.
+        """
+        return ReportState(self, in_box=in_box)
 
 
 class ReportState:
     """Where one sequence stands in the grammar.
 
     Attributes:
-        ended: the end token is written; whatever follows is padding.
+        ended: the end token is written, or what ends a sequence that began in a box; whatever follows is padding.
         looped: a sentence was said once too often; nothing but the end may follow.
     """
 
     __slots__ = (
-        "_boxes", "_corners", "_grammar", "_has_parts", "_has_word", "_in_object", "_said", "_tail", "_text",
-        "ended", "looped",
+        "_boxes", "_corners", "_grammar", "_has_parts", "_has_word", "_in_object", "_one_object", "_said", "_tail",
+        "_text", "ended", "looped",
     )  # fmt: skip
 
-    def __init__(self, grammar: Grammar) -> None:
+    def __init__(self, grammar: Grammar, *, in_box: bool = False) -> None:
         self._grammar = grammar
         self.ended = False
         self.looped = False
         self._said: Counter[tuple[int, ...]] = Counter()
-        self._corners: list[int] | None = None  # of the box being written
-        self._open(False)
+        self._one_object = in_box
+        self._corners: list[int] | None = [] if in_box else None  # of the box being written
+        self._open(in_box)
+        self._has_word = in_box
 
     def _open(self, in_object: bool) -> None:
         self._in_object, self._has_word, self._has_parts, self._tail = in_object, False, False, ""
@@ -203,6 +210,8 @@ class ReportState:
             self._corners = []
         elif token == ids[OBJECT]:
             self._open(True)
+        elif token == ids[OBJECT_END] and self._one_object:
+            self.ended = True
         elif token == ids[OBJECT_END]:
             said = tuple(self._text)
             self._said[said] += 1

@@ -24,13 +24,14 @@ class GrammarProcessor(LogitsProcessor):
     Args:
         grammar: the tables.
         max_new_tokens: limit of that call.
+        in_box: the prompts end with a sentence's first `<box>`, the answers with its `</obj>`.
 
     Attributes:
         cut_off: for each row, whether the limit kept the model from what it would have written.
     """
 
-    def __init__(self, grammar: Grammar, max_new_tokens: int) -> None:
-        self.grammar, self.left = grammar, max_new_tokens
+    def __init__(self, grammar: Grammar, max_new_tokens: int, *, in_box: bool = False) -> None:
+        self.grammar, self.left, self.in_box = grammar, max_new_tokens, in_box
         self.cut_off: list[bool] = []
         self._states: list[ReportState] = []
         self._length = 0
@@ -60,7 +61,7 @@ class GrammarProcessor(LogitsProcessor):
         return scores
 
     def _begin(self, input_ids: Tensor, scores: Tensor) -> None:
-        self._states = [self.grammar.start() for _ in range(len(input_ids))]
+        self._states = [self.grammar.start(in_box=self.in_box) for _ in range(len(input_ids))]
         self.cut_off = [False] * len(input_ids)
         self._length, self._before = input_ids.shape[1], input_ids[:, -1].tolist()
         # A head may have more rows than the vocabulary has tokens.

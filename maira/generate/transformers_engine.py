@@ -17,6 +17,7 @@ from maira.generate.request import Answer, EngineOptions, Form, Request, Unanswe
 from maira.grammar import Grammar, Vocabulary
 from maira.model import MairaForConditionalGeneration
 from maira.processor import MairaProcessor
+from maira.tokens import OBJECT_END
 from radfact.errors import InputError
 
 _BATCH = 8
@@ -80,16 +81,23 @@ class TransformersEngine:
         examples = [request.example for request in requests]
         inputs = self.processor([e.images for e in examples], [e.prompt for e in examples]).to(self.device)
         tokenizer = self.processor.tokenizer
+        ends = set(self.vocabulary.ends)
+        if form == "boxes":
+            ends.add(self.vocabulary.ids[OBJECT_END])
         grammar, constraints = None, []
-        if not self.options.free and form == "report":
-            constraints = [grammar := GrammarProcessor(self.grammar, limit)]
-        elif not self.options.free:
+        if not self.options.free and form == "narrative":
             constraints = [NarrativeGuard(self.vocabulary, tokenizer)]
+        elif not self.options.free:
+            constraints = [grammar := GrammarProcessor(self.grammar, limit, in_box=form == "boxes")]
         ids = self.model.generate(
-            **inputs, max_new_tokens=limit, do_sample=False, logits_processor=LogitsProcessorList(constraints)
+            **inputs,
+            max_new_tokens=limit,
+            do_sample=False,
+            eos_token_id=sorted(ends),
+            logits_processor=LogitsProcessorList(constraints),
         )
         ids = ids[:, inputs["input_ids"].shape[1] :]
-        cut_off = [self.vocabulary.ends.isdisjoint(row) for row in ids.tolist()]
+        cut_off = [ends.isdisjoint(row) for row in ids.tolist()]
         if grammar is not None:
             cut_off = [cut or limited for cut, limited in zip(cut_off, grammar.cut_off, strict=True)]
         texts = tokenizer.batch_decode(ids, skip_special_tokens=True)

@@ -10,12 +10,14 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import example, given, settings
+from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders, models, normalizers
 from torch import Tensor
 from transformers import PreTrainedTokenizerFast
 
+from maira.evaluate.boxes import BoxCompletion
+from maira.examples import Example
 from maira.generate.constraints import GrammarProcessor
 from maira.grammar import Grammar, ReportState, Vocabulary
 from maira.parse import parse_report, render_report
@@ -98,6 +100,8 @@ def _decode(tokenizer: Any, ids: Sequence[int]) -> str:
 def _generate(processor: GrammarProcessor, scores: Sequence[Tensor], prompt: Tensor, pad: int) -> Tensor:
     """As `generate` does it, greedily: rows that have ended are padded, the answers (rows, tokens) are returned."""
     ids, length, ends = prompt, prompt.shape[1], list(processor.grammar.vocabulary.ends)
+    if processor.in_box:
+        ends.append(processor.grammar.vocabulary.ids[OBJECT_END])
     done = torch.zeros(len(prompt), dtype=torch.bool)
     for step in scores:
         chosen = processor(ids, step).argmax(-1)
@@ -138,6 +142,22 @@ def test_any_logits_give_a_report_that_parses_without_an_irregularity(made: tupl
         assert not parsed.is_narrative or not parsed.sentences
         said = [sentence.text for sentence in cut_repetitions(parsed).sentences]
         assert all(said.count(text) <= 2 for text in said)
+
+
+@given(logits())
+@settings(max_examples=200, deadline=None)
+def test_any_logits_complete_boxes_that_parse_without_an_irregularity(made: tuple[Any, Grammar, list[Tensor]]) -> None:
+    tokenizer, grammar, scores = made
+    assume(len(scores) >= 6)  # four coordinates, </box> and </obj>
+    processor = GrammarProcessor(grammar, len(scores), in_box=True)
+    asked = BoxCompletion(Example("s", "grounded", "", ()), 0, "A mass.", (), False)
+    prompt = torch.full((len(scores[0]), 1), grammar.vocabulary.ids[BOX])
+    for answer in _generate(processor, scores, prompt, tokenizer.pad_token_id).tolist():
+        text = _decode(tokenizer, answer)
+        boxes, kinds = asked.read(text)
+        assert boxes
+        assert kinds == ()
+        assert text.endswith(OBJECT_END)
 
 
 @pytest.mark.parametrize("bad", [-np.inf, np.inf, np.nan])
