@@ -1,0 +1,78 @@
+"""What every archive comes down to before samples are made of it: studies with their films, sections and split."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from data.manifest import Failure
+from data.study import Label
+from radfact.report import Sentence
+
+View = Literal["frontal", "lateral"]
+
+
+@dataclass(frozen=True, slots=True)
+class Film:
+    """One image of a study.
+
+    Attributes:
+        key: its name, unique in the archive and safe as a file name; the PNG made of it is called so.
+        path: the file (DICOM, PNG, JPEG), or the zip archive that holds it.
+        view: from the front or from the side; films of other views are no part of a study here.
+        member: name within the zip archive, None where `path` is the file itself.
+    """
+
+    key: str
+    path: Path
+    view: View
+    member: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ArchiveStudy:
+    """One study as its archive has it. Sections are prose; missing is None, never blank.
+
+    Attributes:
+        study_id: unique in the archive.
+        patient_id: None where the archive does not tell patients apart.
+        when: the study's place in its patient's time; any values that sort, of one type in an archive. None where the
+            archive does not say, and then the study neither has a prior nor is one.
+        films: frontal and lateral ones, in the archive's order.
+        findings, indication, technique, comparison: sections of the report.
+        report: what a later study shows as its prior report; None where there is none.
+        grounded_findings: the grounded report, boxes as shares of the original frontal image.
+        phrases: sentences to ground on the frontal image.
+        labels: what is known of the study without reading its report.
+        split: "train", "validate" or "test"; None where the archive has none.
+    """
+
+    study_id: str
+    patient_id: str | None = None
+    when: Any = None
+    films: tuple[Film, ...] = ()
+    findings: str | None = None
+    indication: str | None = None
+    technique: str | None = None
+    comparison: str | None = None
+    report: str | None = None
+    grounded_findings: tuple[Sentence, ...] | None = None
+    phrases: tuple[Sentence, ...] | None = None
+    labels: tuple[Label, ...] | None = None
+    split: str | None = None
+
+
+@dataclass(frozen=True)
+class Archive:
+    """What a reader found in an archive.
+
+    Attributes:
+        source: name of the archive, as `Study.source` has it.
+        studies: in the archive's order; those that will give no sample (no findings, no frontal) among them.
+        failures: what could not be read, and why: films, rows of tables, reports. `stage` is "read".
+    """
+
+    source: str
+    studies: list[ArchiveStudy]
+    failures: list[Failure] = field(default_factory=list)
