@@ -1,0 +1,214 @@
+"""Samples out of an archive's studies, by the rules of the paper (004, B.1)."""
+
+from __future__ import annotations
+
+import hashlib
+import random
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import groupby
+from pathlib import Path
+from typing import Literal
+
+from data.archive import Archive, ArchiveStudy, Film
+from data.manifest import Failure
+from data.study import Study
+from radfact.errors import InputError
+
+Priors = Literal["every", "one", "none"]
+"""Of the prior study's frontal films: every one, each a sample of its own; one at random; or no prior at all."""
+SPLITS = ("train", "validate", "test")
+
+
+@dataclass(frozen=True)
+class Rules:
+    """How samples are made.
+
+    Attributes:
+        seed: of every choice at random. Each choice depends on it and on the sample's own study alone, so that other
+            studies in the archive change nothing.
+        train_priors: at training time; "every" is the paper's rule for MIMIC-CXR, "one" that for PadChest.
+        priors: in every other split, and where an archive has none.
+        shares: of the splits that patients are drawn into by chance; None keeps the archive's own.
+    """
+
+    seed: int = 0
+    train_priors: Priors = "one"
+    priors: Priors = "one"
+    shares: Mapping[str, float] | None = None
+
+
+@dataclass(frozen=True)
+class Samples:
+    """Samples with the films they show.
+
+    Attributes:
+        studies: images are where the PNGs of their films belong, relative to the manifest's folder.
+        films: by that path.
+        left_out: studies that give no sample, and why.
+    """
+
+    studies: list[Study]
+    films: dict[Path, Film]
+    left_out: list[Failure] = field(default_factory=list)
+
+
+def png_path(film: Film) -> Path:
+    """Where the PNG of a film lies below the manifest's folder; 256 folders, since archives have 400,000 films."""
+    return Path("images") / hashlib.sha256(film.key.encode()).hexdigest()[:2] / f"{film.key}.png"
+
+
+def make_samples(archive: Archive, rules: Rules, without: frozenset[str] = frozenset()) -> Samples:
+    """The samples of an archive: each frontal its own, one lateral, and the prior study's frontal and report.
+
+    The prior study is the patient's last one before this that has a report and a frontal film. A study at the same
+    moment is none before it.
+
+    Args:
+        archive: as read.
+        rules: of the draw.
+        without: keys of films that cannot be used; samples are made as if the archive did not have them.
+
+    Raises:
+        InputError: two studies or two films have the same name, a study with boxes has several frontal films, or a
+            patient is in two splits.
+    """
+    studies = [_without(study, without) for study in archive.studies]
+    if rules.shares is not None:
+        studies = [replace(study, split=draw_split(study, rules.shares, rules.seed)) for study in studies]
+    check_splits(studies)
+    priors = _prior_studies(studies)
+    made = Samples([], {})
+    seen: set[str] = set()
+    names: dict[str, Film] = {}
+    for study in studies:
+        if study.study_id in seen:
+            raise InputError(f"the archive has two studies '{study.study_id}'")
+        seen.add(study.study_id)
+        for film in study.films:
+            if names.setdefault(film.key, film) != film:
+                raise InputError(f"the archive has two films '{film.key}'")
+        if (study.grounded_findings or study.phrases) and len(_films(study, "frontal")) > 1:
+            raise InputError(
+                f"study '{study.study_id}' has boxes and several frontal films; they belong to one of them"
+            )
+        if reason := _lack(study):
+            made.left_out.append(Failure(source=study.study_id, stage="select", reason=reason))
+            continue
+        pairs = list(_pairs(study, priors.get(study.study_id), rules))
+        for number, (frontal, lateral, prior) in enumerate(pairs, start=1):
+            shown = (frontal, lateral, prior)
+            made.films.update({png_path(film): film for film in shown if film is not None})
+            sample_id = study.study_id if len(pairs) == 1 else f"{study.study_id}-{number}"
+            before = priors.get(study.study_id) if prior else None
+            made.studies.append(_sample(archive.source, study, sample_id, shown, before))
+    return made
+
+
+def check_splits(studies: Iterable[ArchiveStudy]) -> None:
+    """Refuse studies of one patient in different splits: what a model has learnt of a patient is no test of it.
+
+    Raises:
+        InputError: names such patients.
+    """
+    splits: defaultdict[str, set[str]] = defaultdict(set)
+    for study in studies:
+        if study.patient_id is not None and study.split is not None:
+            splits[study.patient_id].add(study.split)
+    torn = {patient: found for patient, found in splits.items() if len(found) > 1}
+    if torn:
+        patient, found = next(iter(torn.items()))
+        raise InputError(
+            f"{len(torn)} patients are in more than one split, such as '{patient}' in {' and '.join(sorted(found))}; "
+            "a split must be by patient"
+        )
+
+
+def draw_split(study: ArchiveStudy, shares: Mapping[str, float], seed: int) -> str:
+    """The split of a study by its patient (by itself where the patient is not known), drawn with these shares."""
+    draw = _draw(seed, "split", study.patient_id or study.study_id)
+    (split,) = draw.choices(list(shares), list(shares.values()))
+    return split
+
+
+def _draw(seed: int, *names: str) -> random.Random:
+    return random.Random("\0".join([str(seed), *names]))
+
+
+def _without(study: ArchiveStudy, keys: frozenset[str]) -> ArchiveStudy:
+    if keys.isdisjoint(film.key for film in study.films):
+        return study
+    return replace(study, films=tuple(film for film in study.films if film.key not in keys))
+
+
+def _lack(study: ArchiveStudy) -> str | None:
+    """Why a study gives no sample."""
+    if study.findings is None and study.grounded_findings is None and study.phrases is None:
+        return "no findings section"
+    return None if _films(study, "frontal") else "no frontal film"
+
+
+def _films(study: ArchiveStudy, view: str) -> list[Film]:
+    return [film for film in study.films if film.view == view]
+
+
+def _prior_studies(studies: Sequence[ArchiveStudy]) -> dict[str, ArchiveStudy]:
+    """By study, the patient's last one before it that can be shown as its prior."""
+    of_patient: defaultdict[str, list[ArchiveStudy]] = defaultdict(list)
+    for study in studies:
+        if study.patient_id is not None and study.when is not None:
+            of_patient[study.patient_id].append(study)
+    priors: dict[str, ArchiveStudy] = {}
+    for history in of_patient.values():
+        history.sort(key=lambda study: study.when)
+        last: ArchiveStudy | None = None
+        for _, moment in groupby(history, lambda study: study.when):
+            together = list(moment)
+            if last is not None:
+                priors |= {study.study_id: last for study in together}
+            last = next((s for s in reversed(together) if s.report is not None and _films(s, "frontal")), last)
+    return priors
+
+
+def _pairs(
+    study: ArchiveStudy, prior: ArchiveStudy | None, rules: Rules
+) -> Iterator[tuple[Film, Film | None, Film | None]]:
+    """(frontal, lateral, prior frontal) of each sample of a study."""
+    laterals = _films(study, "lateral")
+    choice = rules.train_priors if study.split == "train" else rules.priors
+    before = _films(prior, "frontal") if prior is not None and choice != "none" else []
+    for frontal in _films(study, "frontal"):
+        draw = _draw(rules.seed, study.study_id, frontal.key)
+        lateral = draw.choice(laterals) if laterals else None
+        shown: list[Film | None] = [*before] if choice == "every" else [draw.choice(before)] if before else []
+        for prior_film in shown or [None]:
+            yield frontal, lateral, prior_film
+
+
+def _sample(
+    source: str,
+    study: ArchiveStudy,
+    sample_id: str,
+    shown: tuple[Film, Film | None, Film | None],
+    prior: ArchiveStudy | None,
+) -> Study:
+    frontal, lateral, prior_film = shown
+    return Study(
+        sample_id=sample_id,
+        study_id=study.study_id,
+        patient_id=study.patient_id,
+        frontal=png_path(frontal),
+        lateral=png_path(lateral) if lateral else None,
+        prior_frontal=png_path(prior_film) if prior_film else None,
+        prior_report=prior.report if prior else None,
+        indication=study.indication,
+        technique=study.technique,
+        comparison=study.comparison,
+        findings=study.findings,
+        grounded_findings=list(study.grounded_findings) if study.grounded_findings else None,
+        phrases=list(study.phrases) if study.phrases else None,
+        split=study.split,
+        source=source,
+        labels=list(study.labels) if study.labels is not None else None,
+    )

@@ -1,0 +1,172 @@
+"""Samples of an archive's studies: which there are, and what each shows."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from data.archive import Archive, ArchiveStudy, Film, View
+from data.pairing import Rules, Samples, check_splits, make_samples
+from data.study import Study
+from radfact.errors import InputError
+from radfact.report import Sentence
+
+
+def _film(key: str, view: View = "frontal") -> Film:
+    return Film(key, Path("/archive") / f"{key}.dcm", view)
+
+
+def _study(name: str, **fields: Any) -> ArchiveStudy:
+    defaults: dict[str, Any] = {
+        "patient_id": "p",
+        "when": name,
+        "films": (_film(f"{name}-f"),),
+        "findings": "Clear lungs.",
+        "report": f"Report {name}.",
+    }
+    return ArchiveStudy(name, **defaults | fields)
+
+
+def _make(*studies: ArchiveStudy, **rules: Any) -> Samples:
+    return make_samples(Archive("test", list(studies)), Rules(**rules))
+
+
+def _keys(study: Study) -> tuple[str | None, ...]:
+    return tuple(path.stem if path else None for path in (study.frontal, study.lateral, study.prior_frontal))
+
+
+def test_every_frontal_is_a_sample() -> None:
+    made = _make(_study("s", films=(_film("a"), _film("b"), _film("c", "lateral"))))
+    assert [(s.sample_id, s.study_id, _keys(s)) for s in made.studies] == [
+        ("s-1", "s", ("a", "c", None)),
+        ("s-2", "s", ("b", "c", None)),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("lacking", "reason"),
+    [({"findings": None}, "no findings section"), ({"films": (_film("l", "lateral"),)}, "no frontal film")],
+)
+def test_a_study_without_what_a_sample_needs_is_listed(lacking: dict[str, Any], reason: str) -> None:
+    made = _make(_study("s", **lacking))
+    assert not made.studies
+    assert [(f.source, f.stage, f.reason) for f in made.left_out] == [("s", "select", reason)]
+
+
+def test_phrases_are_a_sample_without_findings() -> None:
+    made = _make(_study("s", findings=None, phrases=(Sentence(text="A mass."),)))
+    assert [s.phrases for s in made.studies] == [[Sentence(text="A mass.")]]
+
+
+def test_the_prior_is_the_last_study_before_with_report_and_frontal() -> None:
+    made = _make(
+        _study("1"),
+        _study("2"),
+        _study("3", report=None),
+        _study("4", films=(_film("l", "lateral"),)),
+        _study("5"),
+    )
+    assert [(s.sample_id, _keys(s)[2], s.prior_report) for s in made.studies] == [
+        ("1", None, None),
+        ("2", "1-f", "Report 1."),
+        ("3", "2-f", "Report 2."),
+        ("5", "2-f", "Report 2."),
+    ]
+
+
+def test_a_study_without_findings_can_still_be_a_prior() -> None:
+    made = _make(_study("1", findings=None), _study("2"))
+    assert [_keys(s)[2] for s in made.studies] == ["1-f"]
+
+
+def test_studies_of_the_same_moment_are_no_priors_of_each_other() -> None:
+    made = _make(_study("a", when=1), _study("b", when=1), _study("c", when=2))
+    assert [_keys(s)[2] for s in made.studies] == [None, None, "b-f"]
+
+
+@pytest.mark.parametrize("unknown", [{"patient_id": None}, {"when": None}])
+def test_without_patient_or_time_there_is_no_prior(unknown: dict[str, Any]) -> None:
+    made = _make(_study("1", **unknown), _study("2", **unknown))
+    assert [_keys(s)[2] for s in made.studies] == [None, None]
+
+
+def test_another_patient_is_no_prior() -> None:
+    made = _make(_study("1"), _study("2", patient_id="q"))
+    assert [_keys(s)[2] for s in made.studies] == [None, None]
+
+
+def test_training_pairs_every_prior_frontal_where_that_is_the_rule() -> None:
+    first = _study("1", films=(_film("a"), _film("b")), split="train")
+    then = _study("2", films=(_film("c"), _film("d")), split="train")
+    made = _make(first, then, train_priors="every")
+    assert [_keys(s)[::2] for s in made.studies][2:] == [("c", "a"), ("c", "b"), ("d", "a"), ("d", "b")]
+    tested = _make(replace(first, split="test"), replace(then, split="test"), train_priors="every")
+    assert [_keys(s)[0] for s in tested.studies] == ["a", "b", "c", "d"]
+
+
+def test_no_prior_where_the_rule_says_so() -> None:
+    assert [_keys(s)[2] for s in _make(_study("1"), _study("2"), priors="none").studies] == [None, None]
+
+
+def test_every_lateral_is_drawn_sooner_or_later() -> None:
+    laterals = tuple(_film(f"l{n}", "lateral") for n in range(3))
+    study = _study("s", films=(_film("f"), *laterals))
+    drawn = Counter(_keys(_make(study, seed=seed).studies[0])[1] for seed in range(60))
+    assert set(drawn) == {"l0", "l1", "l2"}
+
+
+def test_other_studies_change_no_draw() -> None:
+    films = (_film("f"), *(_film(f"l{n}", "lateral") for n in range(5)))
+    alone = _make(_study("s", films=films)).studies
+    assert _make(_study("a", patient_id="q"), _study("s", films=films), _study("z")).studies[1] == alone[0]
+
+
+def test_films_that_cannot_be_used_are_as_if_not_there() -> None:
+    archive = Archive("test", [_study("s", films=(_film("a"), _film("b"), _film("c", "lateral")))])
+    made = make_samples(archive, Rules(), without=frozenset({"a", "c"}))
+    assert [(s.sample_id, _keys(s)) for s in made.studies] == [("s", ("b", None, None))]
+
+
+def test_the_films_of_all_samples_are_named() -> None:
+    made = _make(_study("1"), _study("2"))
+    assert {film.key for film in made.films.values()} == {"1-f", "2-f"}
+    assert set(made.films) == {p for s in made.studies for p in (s.frontal, s.prior_frontal) if p}
+
+
+def test_a_patient_in_two_splits_is_refused() -> None:
+    with pytest.raises(InputError, match="1 patients are in more than one split, such as 'p' in test and train"):
+        check_splits([_study("1", split="train"), _study("2", split="test"), _study("3", patient_id="q")])
+
+
+@pytest.mark.parametrize(
+    ("studies", "message"),
+    [
+        ((_study("s"), _study("s")), "two studies 's'"),
+        ((_study("1", films=(_film("x"),)), _study("2", films=(_film("x", "lateral"),))), "two films 'x'"),
+        ((_study("1", films=(_film("x"), _film("y")), phrases=(Sentence(text="A."),)),), "several frontal films"),
+    ],
+)
+def test_ambiguous_names_are_refused(studies: tuple[ArchiveStudy, ...], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        _make(*studies)
+
+
+@given(st.integers(0, 5), st.lists(st.integers(0, 40), min_size=1, max_size=60))
+def test_drawn_splits_are_by_patient(seed: int, patients: list[int]) -> None:
+    studies = [_study(str(n), patient_id=str(patient)) for n, patient in enumerate(patients)]
+    made = _make(*studies, seed=seed, shares={"train": 0.5, "test": 0.5})
+    assert all(s.split in ("train", "test") for s in made.studies)
+    assert len({(s.patient_id, s.split) for s in made.studies}) == len(set(patients))
+
+
+def test_splits_are_drawn_by_their_shares() -> None:
+    studies = [_study(str(n), patient_id=str(n)) for n in range(2000)]
+    drawn = Counter(s.split for s in _make(*studies, shares={"train": 0.8, "validate": 0.0, "test": 0.2}).studies)
+    assert drawn["train"] == pytest.approx(1600, abs=80)
+    assert set(drawn) == {"train", "test"}
