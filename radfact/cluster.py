@@ -1,4 +1,4 @@
-"""A judge or a splitter in process, on many machines: the same questions, spread over a Ray cluster by Ray Data."""
+"""One model in process, on many machines: questions to it, spread over a Ray cluster by Ray Data."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ import pickle
 import shutil
 import uuid
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from itertools import groupby
+from itertools import accumulate, groupby
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +20,6 @@ from radfact.errors import InputError, RunFailed
 
 ROUNDS = 4
 """Portions that each worker gets, so that the last to finish is not much behind the others."""
-SMALLEST, LARGEST = 4, 8192
-"""Questions in a portion: few enough to use all workers in a small run, and to see progress in a large one."""
 
 _OWN_CLUSTER = {
     # A cluster that this process starts for itself listens on the loopback address alone: Ray asks nobody for a key.
@@ -33,19 +32,26 @@ _OBJECT_STORE_BYTES = 512 * 1024**2
 
 @dataclass
 class Spread:
-    """Work for workers that each load the same judge or splitter and keep its answers in a store of their own.
+    """Work for workers that each load the same judge, splitter or engine.
 
-    The stores lie in the folder `workers` beside the main one, which all machines must see. They are merged into the
-    main one when the work ends, however it ends, and what a killed run left is merged when the next one begins.
+    Where answers are kept, each worker keeps them in a store of its own. The stores lie in the folder `workers` beside
+    the main one, which all machines must see. They are merged into the main one when the work ends, however it ends,
+    and what a killed run left is merged when the next one begins.
 
     Args:
-        load: makes the judge or splitter from `name` and `options`; a function of a module, so that workers find it.
-        method: the name of the method that takes the questions.
-        name: of the judge or splitter.
+        load: makes what is asked from `name` and `options`, and from `cache` where answers are kept; a function or
+            class of a module, so that workers find it. What it makes has `account`, counts of what it did so far.
+        method: the name of the method that takes a list of questions, and gives an answer to each in order.
+        name: of what is asked.
         options: further arguments of `load`, all but `cache`.
         cache: folder of the main store, if answers are kept.
         workers: how many; by default one for each `gpus` GPUs, or for each CPU.
         gpus: GPUs that one worker takes where the cluster has any.
+        fill: questions that a worker answers no slower than one; portions hold a multiple, if that leaves none idle.
+        largest: most questions in a portion, for progress in a large run.
+
+    Attributes:
+        planned, done: questions that were given so far, and that are answered.
     """
 
     load: Callable[..., Any]
@@ -55,36 +61,44 @@ class Spread:
     cache: Path | None = None
     workers: int | None = None
     gpus: int = 0
+    fill: int = 4
+    largest: int = 8192
     planned: int = 0
     done: int = 0
     _accounts: dict[str, Mapping[str, int]] = field(default_factory=dict)
 
     def run(self, items: Sequence[Any], together: Callable[[Any], Any]) -> list[Any]:
-        """An answer to each item, in order.
+        """An answer to each item, in order; arguments and errors as of `stream`."""
+        answers = dict(self.stream(items, together))
+        return [answers[index] for index in range(len(items))]
+
+    def stream(
+        self, items: Sequence[Any], together: Callable[[Any], Any] | None = None
+    ) -> Generator[tuple[int, Any], None, None]:
+        """Each item's answer with its index, as the portions are done; closed early, it ends the work.
 
         Args:
-            items: questions or narratives; they travel pickled.
+            items: questions; they travel pickled.
             together: neighbours for which this is equal are given to the same worker at once.
 
         Raises:
-            InputError: Ray is not installed.
+            InputError: Ray is not installed, or a worker cannot use its options.
             RunFailed: the cluster or a worker cannot do its work; answers so far are in the main store.
         """
         self.planned += len(items)
         if not items:
-            return []
-        answers: dict[int, list[Any]] = {}
+            return
         self._merge_stores()
         try:
-            with _cluster(self.workers) as resources:
+            with cluster(self.workers) as resources:
                 workers, gpus = self._places(resources)
-                portions = list(_portions(items, together, -(-len(items) // (workers * ROUNDS))))
-                for index, answered in self._map(portions, workers, gpus):
-                    answers[index] = answered
-                    self.done += len(answered)
+                portions = list(_portions(items, together, self._portion_size(len(items), workers)))
+                starts = [0, *accumulate(map(len, portions))]
+                for portion, answers in self._map(portions, workers, gpus):
+                    self.done += len(answers)
+                    yield from enumerate(answers, starts[portion])
         finally:
             self._merge_stores()
-        return [answer for index in range(len(portions)) for answer in answers[index]]
 
     def account(self) -> dict[str, int]:
         """The workers' accounts added up, with the questions `planned` and `done`."""
@@ -101,6 +115,10 @@ class Spread:
             raise RunFailed(f"{self.name}: a worker takes {gpus} GPUs, the cluster has {in_cluster}")
         most = in_cluster // gpus if gpus else int(resources.get("CPU", 1))
         return self.workers or max(most, 1), gpus
+
+    def _portion_size(self, items: int, workers: int) -> int:
+        share, wanted = -(-items // workers), -(-items // (workers * ROUNDS))
+        return min(-(-wanted // self.fill) * self.fill, share, self.largest)
 
     def _map(self, portions: Sequence[Sequence[Any]], workers: int, gpus: int) -> Iterator[tuple[int, list[Any]]]:
         import ray.data
@@ -119,7 +137,7 @@ class Spread:
             for row in dataset.iter_rows():
                 outcome: _Outcome = pickle.loads(row["outcome"])
                 if outcome.fault is not None:
-                    raise RunFailed(outcome.fault)
+                    raise outcome.fault
                 # Portions need not come back in the order in which a worker took them; its counts only grow.
                 before = self._accounts.get(outcome.worker, {})
                 self._accounts[outcome.worker] = {
@@ -150,7 +168,7 @@ class _Outcome:
     worker: str
     answers: list[Any] = field(default_factory=list)
     account: Mapping[str, int] = field(default_factory=dict)
-    fault: str | None = None
+    fault: InputError | RunFailed | None = None
 
 
 class _Worker:
@@ -168,35 +186,34 @@ class _Worker:
         return {"portion": batch["portion"], "outcome": outcomes}
 
     def answer(self, items: Sequence[Any]) -> _Outcome:
-        """The answers to a portion; a fault that ends the run travels as text, since not every exception does."""
+        """The answers to a portion; a fault that ends the run travels as one, and not as a task to try again."""
         try:
             if self.loaded is None:
-                self.loaded = self.load(self.name, **self.options, cache=self._store())
+                store = {} if self.cache is None else {"cache": self._store(self.cache)}
+                self.loaded = self.load(self.name, **self.options, **store)
             answers = getattr(self.loaded, self.method)(items)
         except (InputError, RunFailed) as error:
-            return _Outcome(self.id, fault=str(error))
+            return _Outcome(self.id, fault=error)
         return _Outcome(self.id, answers, self.loaded.account())
 
-    def _store(self) -> Path | None:
+    def _store(self, cache: Path) -> Path:
         """A store of its own that knows the answers of the main one: SQLite files are not for many machines."""
-        if self.cache is None:
-            return None
         from radfact.llm import AnswerCache
 
-        folder = self.cache / "workers" / self.id
-        if (self.cache / "answers.sqlite").exists():
-            main, store = AnswerCache(self.cache), AnswerCache(folder)
+        folder = cache / "workers" / self.id
+        if (cache / "answers.sqlite").exists():
+            main, store = AnswerCache(cache), AnswerCache(folder)
             store.merge(main)
             main.close()
             store.close()
         return folder
 
 
-def _portions(items: Sequence[Any], together: Callable[[Any], Any], size: int) -> Iterator[list[Any]]:
+def _portions(items: Sequence[Any], together: Callable[[Any], Any] | None, size: int) -> Iterator[list[Any]]:
     """Items in order, about `size` at a time; neighbours that belong together are not parted."""
-    size = min(max(size, SMALLEST), LARGEST)
     portion: list[Any] = []
-    for _, group in groupby(items, together):
+    groups = ([item] for item in items) if together is None else (group for _, group in groupby(items, together))
+    for group in groups:
         portion += group
         if len(portion) >= size:
             yield portion
@@ -206,8 +223,17 @@ def _portions(items: Sequence[Any], together: Callable[[Any], Any], size: int) -
 
 
 @contextmanager
-def _cluster(workers: int | None) -> Iterator[Mapping[str, float]]:
-    """The resources of the cluster that is connected already, of that in RAY_ADDRESS, or of one on this machine."""
+def cluster(workers: int | None = None) -> Iterator[Mapping[str, float]]:
+    """The resources of the cluster that is connected already, of that in RAY_ADDRESS, or of one on this machine.
+
+    Args:
+        workers: CPUs of a cluster that is started on this machine, where it listens on the loopback address alone;
+            None takes all.
+
+    Raises:
+        InputError: Ray is not installed.
+        RunFailed: there is no cluster at RAY_ADDRESS, or none could be started.
+    """
     try:
         # Before Ray is imported: it reads them then.
         if not os.environ.get("RAY_ADDRESS"):
@@ -268,10 +294,10 @@ def in_process(name: str, what: str) -> None:
 
 def gpus_of(name: str, arguments: Mapping[str, Any] | None) -> int:
     """GPUs that one worker with this judge or splitter takes: as many as its tensor parallelism."""
-    if not name.startswith("vllm:"):
-        return 0
-    sizes: Iterable[str] = ((arguments or {}).get(f"{kind}_parallel_size", "1") for kind in ("tensor", "pipeline"))
-    product = 1
-    for size in sizes:
-        product *= int(size) if str(size).isdecimal() else 1
-    return product
+    return parallel_size(arguments or {}) if name.startswith("vllm:") else 0
+
+
+def parallel_size(arguments: Mapping[str, Any]) -> int:
+    """GPUs that one vLLM engine with these arguments takes."""
+    sizes = (str(arguments.get(f"{kind}_parallel_size", 1)) for kind in ("tensor", "pipeline"))
+    return prod(int(size) if size.isdecimal() else 1 for size in sizes)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,64 @@ from maira.repetition import is_loop
 
 _CLOSING = 7
 """Tokens before the limit from which on it decides what may follow (a box, and the end of its object)."""
+
+
+class GrammarMask:
+    """What a grammar forbids, as scores; holds no sequence, so that every engine can use it.
+
+    Args:
+        grammar: the tables.
+    """
+
+    def __init__(self, grammar: Grammar) -> None:
+        self.grammar = grammar
+        self._forbidden = torch.empty(0)
+
+    def __call__(
+        self, scores: Tensor, states: Sequence[ReportState], left: Sequence[int]
+    ) -> tuple[Tensor, Sequence[bool]]:
+        """Take out what may not come next.
+
+        Args:
+            scores: (rows, vocabulary) of the next tokens.
+            states: of the rows' sequences.
+            left: tokens that each may still write.
+
+        Returns:
+            The scores with -inf for what is forbidden, and for each row whether the limit forbids the token that would
+            come next without it.
+        """
+        forbidden = self._table(scores)
+        chosen = [state.choices(room) for state, room in zip(states, left, strict=True)]
+        cut = [
+            room < _CLOSING and self._is_cut(scores[row], state, choice)
+            for row, (state, room, (choice, _)) in enumerate(zip(states, left, chosen, strict=True))
+        ]
+        rows = torch.tensor([choice for choice, _ in chosen], device=scores.device)
+        # A score that is already -inf must not make what is allowed as unlikely as what is not.
+        scores = scores.clamp(min=torch.finfo(scores.dtype).min).masked_fill(forbidden[rows], -torch.inf)
+        for row, (_, banned) in enumerate(chosen):
+            if banned:
+                scores[row, banned] = -torch.inf
+        return scores, cut
+
+    def _table(self, scores: Tensor) -> Tensor:
+        """(rows of `Allow`, vocabulary) where the scores are."""
+        if self._forbidden.device != scores.device or self._forbidden.shape[-1] != scores.shape[1]:
+            # A head may have more rows than the vocabulary has tokens.
+            allowed = np.zeros((len(self.grammar.allowed), scores.shape[1]), bool)
+            allowed[:, : self.grammar.allowed.shape[1]] = self.grammar.allowed
+            allowed[Allow.ANYTHING] = True
+            self._forbidden = torch.from_numpy(~allowed).to(scores.device)
+        return self._forbidden
+
+    def _is_cut(self, scores: Tensor, state: ReportState, choice: int) -> bool:
+        wanted, banned = state.choices()
+        if wanted == choice:
+            return False
+        free = scores.masked_fill(self._forbidden[wanted], -torch.inf)
+        free[banned] = -torch.inf
+        return bool(self._forbidden[choice, free.argmax()])
 
 
 class GrammarProcessor(LogitsProcessor):
@@ -33,10 +92,10 @@ class GrammarProcessor(LogitsProcessor):
     def __init__(self, grammar: Grammar, max_new_tokens: int, *, in_box: bool = False) -> None:
         self.grammar, self.left, self.in_box = grammar, max_new_tokens, in_box
         self.cut_off: list[bool] = []
+        self._mask = GrammarMask(grammar)
         self._states: list[ReportState] = []
         self._length = 0
         self._before: list[int] = []
-        self._forbidden = torch.empty(0)
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
         """Scores (rows, vocabulary) with -inf for what may not follow `input_ids` (rows, length).
@@ -47,28 +106,16 @@ class GrammarProcessor(LogitsProcessor):
         if self._states:
             self._advance(input_ids)
         else:
-            self._begin(input_ids, scores)
-        chosen = [state.choices(self.left) for state in self._states]
-        if self.left < _CLOSING:
-            self._note_cuts(scores, [row for row, _ in chosen])
-        rows = torch.tensor([row for row, _ in chosen], device=scores.device)
-        # A score that is already -inf must not make what is allowed as unlikely as what is not.
-        scores = scores.clamp(min=torch.finfo(scores.dtype).min).masked_fill(self._forbidden[rows], -torch.inf)
-        for row, (_, banned) in enumerate(chosen):
-            if banned:
-                scores[row, banned] = -torch.inf
+            self._begin(input_ids)
+        scores, cut = self._mask(scores, self._states, [self.left] * len(self._states))
+        self.cut_off = [before or now for before, now in zip(self.cut_off, cut, strict=True)]
         self.left -= 1
         return scores
 
-    def _begin(self, input_ids: Tensor, scores: Tensor) -> None:
+    def _begin(self, input_ids: Tensor) -> None:
         self._states = [self.grammar.start(in_box=self.in_box) for _ in range(len(input_ids))]
         self.cut_off = [False] * len(input_ids)
         self._length, self._before = input_ids.shape[1], input_ids[:, -1].tolist()
-        # A head may have more rows than the vocabulary has tokens.
-        allowed = np.zeros((len(self.grammar.allowed), scores.shape[1]), bool)
-        allowed[:, : self.grammar.allowed.shape[1]] = self.grammar.allowed
-        allowed[Allow.ANYTHING] = True
-        self._forbidden = torch.from_numpy(~allowed).to(scores.device)
 
     def _advance(self, input_ids: Tensor) -> None:
         self._length += 1
@@ -78,15 +125,6 @@ class GrammarProcessor(LogitsProcessor):
         self._before = [token for _, token in pairs]
         for state, token in zip(self._states, self._before, strict=True):
             state.advance(token)
-
-    def _note_cuts(self, scores: Tensor, rows: list[int]) -> None:
-        """Note the rows in which the limit forbids the token that would come next without it."""
-        for i, (state, row) in enumerate(zip(self._states, rows, strict=True)):
-            wanted, banned = state.choices()
-            if wanted != row:
-                free = scores[i].masked_fill(self._forbidden[wanted], -torch.inf)
-                free[banned] = -torch.inf
-                self.cut_off[i] = self.cut_off[i] or bool(self._forbidden[row, free.argmax()])
 
 
 class NarrativeGuard(LogitsProcessor):
@@ -108,15 +146,19 @@ class NarrativeGuard(LogitsProcessor):
             self._prompt = input_ids.shape[1]
             return scores
         for row, token in enumerate(input_ids[:, -1].tolist()):
-            if token not in self._enders:
-                continue
-            if self._loops(input_ids[row, self._prompt :].tolist(), int(scores[row].argmax())):
+            if token in self._enders:
                 scores = scores.clone()
-                ends = list(self.vocabulary.ends)
-                kept = scores[row, ends].clamp(min=torch.finfo(scores.dtype).min)
-                scores[row] = -torch.inf
-                scores[row, ends] = kept
+                scores[row] = self.guarded(input_ids[row, self._prompt :].tolist(), scores[row])
         return scores
+
+    def guarded(self, said: Sequence[int], scores: Tensor) -> Tensor:
+        """Scores (vocabulary) of what follows `said`, with -inf for all but the end where a loop would go on."""
+        if not said or said[-1] not in self._enders or not self._loops([*said], int(scores.argmax())):
+            return scores
+        ends = list(self.vocabulary.ends)
+        only = torch.full_like(scores, -torch.inf)
+        only[ends] = scores[ends].clamp(min=torch.finfo(scores.dtype).min)
+        return only
 
     def _loops(self, said: list[int], following: int) -> bool:
         written = self._text(said)

@@ -159,6 +159,15 @@ def score(
     out: Annotated[Path, typer.Option(metavar="FOLDER", help="Results folder.", rich_help_panel=OUTPUT)] = Path(
         "results"
     ),
+    cache: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FOLDER",
+            help="Where the answers of a model are kept; several runs may share it. Default: cache/ in the results.",
+            show_default=False,
+            rich_help_panel=OUTPUT,
+        ),
+    ] = None,
     manifest: shared.Manifest = None,
     note: shared.Notes = None,
     unscored: shared.Unscored = None,
@@ -176,11 +185,12 @@ def score(
     check_files(manifest, unscored)
     read = read_reports(pairs, candidates, references, missing=missing, narrative=narrative)
     check_folder(out)
-    loaded = who.load(out / "cache")
+    cache = cache or out / "cache"
+    loaded = who.load(cache)
     accounts = {"judging": loaded.account}
     split = None
     if has_narratives(read):
-        split = who.load_splitter(splitter, splitter_arg, splitter_few_shots, out / "cache")
+        split = who.load_splitter(splitter, splitter_arg, splitter_few_shots, cache)
         accounts = {"splitting": split.account, **accounts}
     metric = RadFact(
         loaded,

@@ -566,3 +566,8 @@ def test_ctrl_c_ends_a_run_with_one_line_and_the_same_command_finishes_it(
     # Four questions in all; at most the one in flight is asked again.
     assert len(server.requests) <= 4 + 1
     assert len(server.requests) > asked
+
+
+def test_runs_may_share_the_answers_of_a_model(run: Run, pairs: str) -> None:
+    _, _, err = run("score", pairs, "--judge", "magic", "--out", "done", "--cache", "answers")
+    assert "'cache': PosixPath('answers')" in err

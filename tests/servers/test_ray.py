@@ -74,7 +74,7 @@ def test_questions_with_the_same_premises_stay_together() -> None:
 class _PortionJudge:
     """Says of every question which one was the first of its portion."""
 
-    def __init__(self, name: str, *, cache: Path | None) -> None:
+    def __init__(self, name: str, *, cache: Path | None = None) -> None:
         del name, cache
 
     def judge(self, questions: list[Question]) -> list[Question]:

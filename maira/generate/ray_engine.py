@@ -1,0 +1,103 @@
+"""One engine a worker on a Ray cluster: the same answers, from many machines."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Literal
+
+from maira.generate.answers import fingerprint
+from maira.generate.engines import start_engine
+from maira.generate.request import Answer, EngineOptions, Request, Unanswered
+from radfact.cluster import Spread, parallel_size
+from radfact.errors import InputError
+
+_FILL = 32
+"""Requests in a portion where no batch size is asked for: what memory allows of a 7B model is seldom more."""
+_LARGEST = 512
+"""Most requests in a portion: what a worker that is stopped has to answer again, some minutes of its work."""
+
+
+class RayEngine:
+    """A checkpoint whose requests are spread over the Ray cluster of RAY_ADDRESS, or over one on this machine.
+
+    Each worker starts `options.worker_engine` with its first portion; checkpoint and images must be seen by all
+    machines. Where the cluster has GPUs, a worker takes one, or as many as vLLM's arguments spread a model over.
+
+    Args:
+        checkpoint: folder with the model and its processor.
+        options: see there.
+
+    Raises:
+        InputError: the folder is no checkpoint, or the options name one GPU for all workers.
+    """
+
+    def __init__(self, checkpoint: Path, options: EngineOptions) -> None:
+        if ":" in (options.device or ""):
+            raise InputError(
+                f"'{options.device}' is one GPU, and Ray gives each worker its own: leave it out", field="device"
+            )
+        self.name = f"{checkpoint.resolve().name}@{fingerprint(checkpoint)}"
+        self.checkpoint, self.options = checkpoint.absolute(), options
+        self._running: Generator[tuple[int, Answer | Unanswered], None, None] | None = None
+
+    def answers(self, requests: Sequence[Request]) -> Iterator[tuple[int, Answer | Unanswered]]:
+        """Each request's answer, as the portions are done; requests of like length share one, the longest first.
+
+        Raises:
+            InputError: Ray is not installed, or the engine of a worker refuses the checkpoint or the options.
+            RunFailed: the cluster or a worker cannot do its work.
+        """
+        order = sorted(range(len(requests)), key=lambda index: _length(requests[index]), reverse=True)
+        self._running = self._spread().stream([_anywhere(requests[index]) for index in order])
+        for place, answer in self._running:
+            yield order[place], answer
+
+    def close(self) -> None:
+        """End what still runs, and the cluster if it was started for this engine."""
+        if self._running is not None:
+            self._running.close()
+
+    def _spread(self) -> Spread:
+        kind, options = self.options.worker_engine, self.options
+        if options.language_model is not None:
+            options = replace(options, language_model=options.language_model.absolute())
+        gpus = parallel_size(options.arguments) if kind == "vllm" else int(options.device != "cpu")
+        return Spread(
+            _WorkerEngine,
+            "answer",
+            kind,
+            {"checkpoint": self.checkpoint, "options": options},
+            workers=options.workers,
+            gpus=gpus,
+            fill=options.batch_size or _FILL,
+            largest=_LARGEST,
+        )
+
+
+class _WorkerEngine:
+    """The engine in a worker's process."""
+
+    def __init__(self, kind: Literal["transformers", "vllm"], *, checkpoint: Path, options: EngineOptions) -> None:
+        self.engine = start_engine(kind, checkpoint, options)
+
+    def answer(self, requests: Sequence[Request]) -> list[Answer | Unanswered]:
+        """Answers in the order of the requests."""
+        answers = dict(self.engine.answers(requests))
+        return [answers[index] for index in range(len(requests))]
+
+    def account(self) -> dict[str, int]:
+        """Nothing is counted but what the driver counts."""
+        return {}
+
+
+def _length(request: Request) -> tuple[str, int, int, int]:
+    """What orders requests by length, those of one form and limit together."""
+    return request.form, request.max_new_tokens, len(request.example.images), len(request.example.prompt)
+
+
+def _anywhere(request: Request) -> Request:
+    """The request with paths that do not depend on the folder that a process was started in."""
+    images = tuple(image.absolute() for image in request.example.images)
+    return replace(request, example=replace(request.example, images=images))

@@ -1,0 +1,113 @@
+"""Drafting on a Ray cluster of two workers on this machine: the drafts of one process, failures, resume."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from data.manifest import read_manifest
+from data.study import Study
+from maira.generate.drafts import generate_drafts
+from maira.generate.ray_engine import RayEngine
+from maira.generate.request import EngineOptions, Request
+from maira.model import MairaForConditionalGeneration
+from maira.processor import MairaProcessor
+from radfact.cluster import cluster
+from radfact.errors import InputError, RunFailed
+
+pytest.importorskip("ray", reason='Ray is not installed: pip install "ray[data]"')
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning:ray.data.context")
+
+OPTIONS = EngineOptions(batch_size=1, workers=2)
+
+
+@pytest.fixture(scope="module")
+def checkpoint(
+    model: MairaForConditionalGeneration, processor: MairaProcessor, tmp_path_factory: pytest.TempPathFactory
+) -> Path:
+    folder = tmp_path_factory.mktemp("checkpoint")
+    model.save_pretrained(folder)
+    processor.save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def studies(phantoms: Path) -> list[Study]:
+    return read_manifest(phantoms)[:5]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def two_workers() -> Iterator[None]:
+    with cluster(2):
+        yield
+
+
+def _run(studies: Sequence[Study], checkpoint: Path, out: Path, **options: Any) -> tuple[int, list[Any]]:
+    settings: dict[str, Any] = {"task": "grounded", "max_new_tokens": 12, "engine": "ray", "options": OPTIONS}
+    return generate_drafts(studies, checkpoint, out, **settings | options)
+
+
+def _rows(path: Path) -> list[dict[str, Any]]:
+    return [{k: v for k, v in json.loads(line).items() if k != "seconds"} for line in path.read_text().splitlines()]
+
+
+def test_two_workers_draft_as_one_process_does(studies: list[Study], checkpoint: Path, tmp_path: Path) -> None:
+    broken = tmp_path / "broken.png"
+    broken.write_bytes(studies[0].frontal.read_bytes()[:200])
+    asked = [studies[0].model_copy(update={"sample_id": "broken", "frontal": broken}), *studies]
+    spread, local = tmp_path / "spread" / "drafts.jsonl", tmp_path / "local" / "drafts.jsonl"
+    outcome = _run(asked, checkpoint, spread)
+    assert outcome == _run(asked, checkpoint, local, engine="transformers", options=EngineOptions(batch_size=2))
+    assert outcome[0] == len(studies)
+    assert [failure.sample_id for failure in outcome[1]] == ["broken"]
+    assert _rows(spread) == _rows(local)
+    assert _rows(spread.with_name("failures.jsonl")) == _rows(local.with_name("failures.jsonl"))
+
+
+def test_an_interrupted_run_asks_only_for_what_is_missing(
+    studies: list[Study], checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out, whole = tmp_path / "drafts.jsonl", tmp_path / "whole.jsonl"
+
+    def stop(done: int, _: int) -> None:
+        if done == 2:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        _run(studies, checkpoint, out, on_progress=stop)
+    drafted = {row["sample_id"] for row in _rows(out.with_name("drafts.jsonl.partial"))}
+    assert len(drafted) == 2
+
+    asked: list[str] = []
+    answers = RayEngine.answers
+
+    def spy(self: RayEngine, requests: Sequence[Request]) -> Any:
+        asked.extend(request.example.sample_id for request in requests)
+        return answers(self, requests)
+
+    monkeypatch.setattr(RayEngine, "answers", spy)
+    _run(studies, checkpoint, out)
+    assert sorted(asked) == sorted({study.sample_id for study in studies} - drafted)
+    _run(studies, checkpoint, whole, engine="transformers")
+    assert _rows(out) == _rows(whole)
+
+
+def test_a_worker_that_cannot_start_fails_the_run_in_one_line(
+    studies: list[Study], checkpoint: Path, tmp_path: Path
+) -> None:
+    folder = tmp_path / "checkpoint"
+    shutil.copytree(checkpoint, folder)
+    (folder / "tokenizer.json").unlink()
+    with pytest.raises(RunFailed, match="a worker of the Ray cluster failed") as failed:
+        _run(studies, folder, tmp_path / "drafts.jsonl")
+    assert "\n" not in str(failed.value)
+
+
+def test_one_gpu_for_all_workers_is_refused(checkpoint: Path) -> None:
+    with pytest.raises(InputError, match="field 'device': 'cuda:1' is one GPU"):
+        RayEngine(checkpoint, EngineOptions(device="cuda:1"))
