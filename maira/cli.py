@@ -162,6 +162,9 @@ def generate(
     out: Annotated[Path, typer.Option(help="Drafts to write (.jsonl).")],
     task: Annotated[_Task, typer.Option(help="Narrative findings or a grounded report.")] = _Task.GROUNDED,
     preset: _PresetOption = _Preset.RELEASE,
+    drop: Annotated[
+        str | None, typer.Option(metavar="INPUTS", help="What the model is not shown, such as prior+comparison.")
+    ] = None,
     max_new_tokens: _MaxNewTokens = None,
     engine: _EngineOption = _Engine.TRANSFORMERS,
     batch: _Batch = None,
@@ -172,7 +175,9 @@ def generate(
     from maira.examples import PRIOR_REPORT_UNUSED, has_unused_prior_report
     from maira.generate.drafts import generate_drafts
     from maira.generate.request import EngineOptions
+    from maira.inputs import drop_inputs, parse_inputs
 
+    dropped = parse_inputs(drop) if drop is not None else ()
     left_out: list[Failure] = []
     studies = read_manifest(manifest, left_out)
     with _answering("drafting") as on_progress:
@@ -182,6 +187,7 @@ def generate(
             out,
             task=task.value,
             preset=preset.value,
+            drop=dropped,
             max_new_tokens=max_new_tokens,
             engine=engine.value,
             options=EngineOptions(free=free, batch_size=batch),
@@ -189,7 +195,7 @@ def generate(
             on_progress=on_progress,
         )
     console = Console()
-    if unused := sum(map(has_unused_prior_report, studies)):
+    if unused := sum(has_unused_prior_report(drop_inputs(study, dropped)) for study in studies):
         _say(console, f"{unused} of {len(studies)} studies: {PRIOR_REPORT_UNUSED}")
     _say(console, f"{drafted} of {len(studies) + len(left_out)} studies drafted: {out}")
     _end(console, [(str(f.sample_id), f.reason) for f in failures])
