@@ -2,4 +2,6 @@
 
 from maira.cli import main
 
-main()
+# Processes that spawn others have them import this file again.
+if __name__ == "__main__":
+    main()

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
@@ -15,6 +15,11 @@ from rich.table import Table
 
 from radfact.command import run_command
 from radfact.errors import ExitCode, InputError
+
+if TYPE_CHECKING:
+    from maira.evaluate.grounding import BoxRun
+    from maira.evaluate.labels import Figure
+    from radfact.stats import Summary
 
 MANUAL = "\n".join(
     (
@@ -27,6 +32,8 @@ MANUAL = "\n".join(
         "      --manifest phantoms/manifest.jsonl --out drafts.jsonl",
         "  radfact score --candidates drafts.jsonl",
         "      --references phantoms/manifest.jsonl --judge offline --out results",
+        "  maira ground --checkpoint maira-2 --manifest ms-cxr.jsonl --out grounded.jsonl",
+        "  maira boxes --checkpoint maira-2 --manifest gr-bench.jsonl --out boxes.jsonl",
         "  maira train configs/phantom.yaml passes=1000",
         "  maira convert maira-2 --to own --out maira-2-own",
         "  maira assemble --encoder rad-dino --language-model vicuna-7b-v1.5 --out fresh",
@@ -162,6 +169,9 @@ def generate(
     out: Annotated[Path, typer.Option(help="Drafts to write (.jsonl).")],
     task: Annotated[_Task, typer.Option(help="Narrative findings or a grounded report.")] = _Task.GROUNDED,
     preset: _PresetOption = _Preset.RELEASE,
+    drop: Annotated[
+        str | None, typer.Option(metavar="INPUTS", help="What the model is not shown, such as prior+comparison.")
+    ] = None,
     max_new_tokens: _MaxNewTokens = None,
     engine: _EngineOption = _Engine.TRANSFORMERS,
     batch: _Batch = None,
@@ -172,7 +182,9 @@ def generate(
     from maira.examples import PRIOR_REPORT_UNUSED, has_unused_prior_report
     from maira.generate.drafts import generate_drafts
     from maira.generate.request import EngineOptions
+    from maira.inputs import drop_inputs, parse_inputs
 
+    dropped = parse_inputs(drop) if drop is not None else ()
     left_out: list[Failure] = []
     studies = read_manifest(manifest, left_out)
     with _answering("drafting") as on_progress:
@@ -182,6 +194,7 @@ def generate(
             out,
             task=task.value,
             preset=preset.value,
+            drop=dropped,
             max_new_tokens=max_new_tokens,
             engine=engine.value,
             options=EngineOptions(free=free, batch_size=batch),
@@ -189,10 +202,72 @@ def generate(
             on_progress=on_progress,
         )
     console = Console()
-    if unused := sum(map(has_unused_prior_report, studies)):
+    if unused := sum(has_unused_prior_report(drop_inputs(study, dropped)) for study in studies):
         _say(console, f"{unused} of {len(studies)} studies: {PRIOR_REPORT_UNUSED}")
     _say(console, f"{drafted} of {len(studies) + len(left_out)} studies drafted: {out}")
     _end(console, [(str(f.sample_id), f.reason) for f in failures])
+
+
+@app.command()
+def ground(
+    checkpoint: _Checkpoint,
+    manifest: _Manifest,
+    out: Annotated[Path, typer.Option(help="Located phrases to write (.jsonl).")],
+    phrases: Annotated[
+        Path | None,
+        typer.Option(help="sample_id,phrase as .csv, or .jsonl with boxes too (default: the manifest's phrases)."),
+    ] = None,
+    preset: _PresetOption = _Preset.RELEASE,
+    max_new_tokens: _MaxNewTokens = None,
+    engine: _EngineOption = _Engine.TRANSFORMERS,
+    batch: _Batch = None,
+    free: _Free = False,
+) -> None:
+    """Locate phrases on frontal images (phrase grounding), and compare with their boxes where these are known."""
+    from data.manifest import Failure, read_manifest
+    from maira.evaluate.grounding import BoxSettings, ground_phrases
+    from maira.evaluate.phrases import manifest_phrases, read_phrases
+    from maira.generate.request import EngineOptions
+
+    left_out: list[Failure] = []
+    studies = read_manifest(manifest, left_out)
+    if phrases is None:
+        asked = manifest_phrases(studies)
+    else:
+        asked = read_phrases(phrases, [*(s.sample_id for s in studies), *(str(f.sample_id) for f in left_out)])
+        left_out = [failure for failure in left_out if failure.sample_id in {phrase.sample_id for phrase in asked}]
+    options = EngineOptions(free=free, batch_size=batch)
+    settings = BoxSettings(preset.value, max_new_tokens, engine.value, options)
+    with _answering("locating") as on_progress:
+        run = ground_phrases(studies, asked, checkpoint, out, settings, failures=left_out, on_progress=on_progress)
+    _show_boxes("Phrase grounding", f"{run.answered} of {run.asked} phrases located: {out}", run)
+
+
+@app.command()
+def boxes(
+    checkpoint: _Checkpoint,
+    manifest: _Manifest,
+    out: Annotated[Path, typer.Option(help="Completed sentences to write (.jsonl).")],
+    preset: _PresetOption = _Preset.RELEASE,
+    max_new_tokens: _MaxNewTokens = None,
+    engine: _EngineOption = _Engine.TRANSFORMERS,
+    batch: _Batch = None,
+    free: _Free = False,
+) -> None:
+    """Complete the boxes of the reference reports' sentences (box completion), and compare with the references."""
+    from data.manifest import Failure, read_manifest
+    from maira.evaluate.grounding import BoxSettings, complete_boxes, has_reference_boxes
+    from maira.generate.request import EngineOptions
+
+    left_out: list[Failure] = []
+    studies = read_manifest(manifest, left_out)
+    options = EngineOptions(free=free, batch_size=batch)
+    settings = BoxSettings(preset.value, max_new_tokens, engine.value, options)
+    with _answering("completing") as on_progress:
+        run = complete_boxes(studies, checkpoint, out, settings, failures=left_out, on_progress=on_progress)
+    if without := sum(not has_reference_boxes(study) for study in studies):
+        _say(Console(), f"{without} of {len(studies)} studies have no sentence with boxes and are not asked")
+    _show_boxes("Box completion", f"boxes of {run.answered} of {run.asked} sentences completed: {out}", run)
 
 
 @app.command()
@@ -249,13 +324,7 @@ def evaluate_by_labels(
     from radfact.files import read_drafts
 
     figures = evaluate_labels(read_drafts(drafts), read_manifest(manifest))
-    table = Table(title="Findings by the generator's labels", title_justify="left")
-    for heading in ("figure", "point", "95 % interval", "n"):
-        table.add_column(heading, justify="left" if heading == "figure" else "right")
-    for name, figure in figures.items():
-        interval = "-" if figure.low is None else f"{figure.low:.3f} to {figure.high:.3f}"
-        table.add_row(name, "-" if figure.point is None else f"{figure.point:.3f}", interval, str(figure.n))
-    Console().print(table)
+    _show_figures(Console(), "Findings by the generator's labels", figures)
     if out is not None:
         from dataclasses import asdict
 
@@ -300,6 +369,31 @@ def _bar(title: str) -> Progress:
     return Progress(
         TextColumn(title), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), console=Console(stderr=True)
     )
+
+
+def _show_boxes(title: str, summary: str, run: BoxRun) -> None:
+    """What came of a run of boxes, with its figures where there is something to compare with."""
+    console = Console()
+    if run.compared:
+        _show_figures(console, title, run.figures)
+    else:
+        _say(console, "no reference boxes are known, so nothing is compared")
+    if run.clipped:
+        _say(console, f"references of which the crop cuts something off: {run.clipped}")
+    if run.outside:
+        _say(console, f"references without a pixel in the crop, which are not compared: {run.outside}")
+    _say(console, summary)
+    _end(console, [(str(f.sample_id), f.reason) for f in run.failures])
+
+
+def _show_figures(console: Console, title: str, figures: Mapping[str, Figure | Summary]) -> None:
+    table = Table(title=title, title_justify="left")
+    for heading in ("figure", "point", "95 % interval", "n"):
+        table.add_column(heading, justify="left" if heading == "figure" else "right")
+    for name, figure in figures.items():
+        interval = "-" if figure.low is None else f"{figure.low:.3f} to {figure.high:.3f}"
+        table.add_row(name, "-" if figure.point is None else f"{figure.point:.3f}", interval, str(figure.n))
+    console.print(table)
 
 
 def _say(console: Console, text: str) -> None:

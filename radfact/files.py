@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +11,7 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from radfact.coco import Id, read_coco
 from radfact.errors import InputError
-from radfact.jsonl import read_json, read_jsonl, read_text
+from radfact.jsonl import read_csv, read_json, read_jsonl
 from radfact.report import Report, Sentence, as_input_error, parse_sentences, validated
 
 Missing = Literal["refuse", "leave-out", "empty"]
@@ -209,9 +207,7 @@ def _read_grounded_json(path: Path) -> Pairs:
 def _read_narrative_csv(path: Path) -> Pairs:
     seen: dict[str, str] = {}
     pairs = []
-    rows = _csv_rows(path)
-    _, header = next(rows, (1, []))
-    columns = [name.strip() for name in header]
+    columns, rows = read_csv(path)
     missing = [name for name in _CSV_COLUMNS if columns.count(name) != 1]
     if missing:
         raise InputError(
@@ -221,31 +217,10 @@ def _read_narrative_csv(path: Path) -> Pairs:
             field=missing[0],
         )
     for line, cells in rows:
-        if len(cells) != len(columns):
-            raise InputError(
-                f"expected {len(columns)} cells as in the header, found {len(cells)} "
-                "(a text with commas or line ends needs double quotes)",
-                file=path,
-                line=line,
-            )
-        row = validated(_NarrativeRow, dict(zip(columns, cells, strict=True)), file=path, line=line)
+        row = validated(_NarrativeRow, cells, file=path, line=line)
         _once(seen, row.example_id, f"line {line}", file=path, line=line, field="example_id")
         pairs.append(Pair(row.example_id, row.prediction.strip(), row.target.strip()))
     return Pairs(tuple(pairs), read=len(pairs))
-
-
-def _csv_rows(path: Path) -> Iterator[tuple[int, list[str]]]:
-    """Yield (line number from 1 on which the row begins, cells) for every row that is not blank."""
-    # Strict, because a lenient reader swallows the rest of the file after a quote that is not closed.
-    reader = csv.reader(io.StringIO(read_text(path), newline=""), strict=True)
-    begins = 1
-    try:
-        for cells in reader:
-            if cells:
-                yield begins, cells
-            begins = reader.line_num + 1
-    except csv.Error as error:
-        raise InputError(f"not CSV: {error}", file=path, line=begins) from None
 
 
 _ValueT = TypeVar("_ValueT")

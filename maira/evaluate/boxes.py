@@ -98,16 +98,17 @@ class BoxCompletion:
     reference: tuple[Box, ...]
     is_clipped: bool
 
-    def read(self, continuation: str) -> tuple[tuple[Box, ...], tuple[IrregularityKind, ...]]:
+    def read(self, continuation: str, *, cut_off: bool = False) -> tuple[tuple[Box, ...], tuple[IrregularityKind, ...]]:
         """The boxes of what the model wrote after the prompt, in CROP coordinates, and what is irregular about it.
 
         What follows the sentence's `</obj>` is no part of the answer.
 
         Args:
             continuation: the model's text, whatever it looks like.
+            cut_off: whether generation is known to have stopped at its limit.
         """
         rest, end, _ = continuation.partition(OBJECT_END)
-        parsed = parse_report(f"{OBJECT}{self.text}{BOX}{rest}{end}")
+        parsed = parse_report(f"{OBJECT}{self.text}{BOX}{rest}{end}", cut_off=cut_off)
         kinds = tuple(note.kind for note in parsed.irregularities if note.index in (0, None))
         return parsed.sentences[0].boxes or (), kinds
 
@@ -138,12 +139,3 @@ def box_completions(study: Study, *, preset: Preset = "release") -> list[BoxComp
             asked.append(BoxCompletion(start, index, seen.text, seen.boxes, index in is_cut))
         before += written
     return asked
-
-
-def answered_boxes(answer: str) -> tuple[Box, ...]:
-    """All boxes of the model's answer to a phrase, in CROP coordinates; none where it grounds nothing.
-
-    Args:
-        answer: the model's text, whatever it looks like.
-    """
-    return tuple(box for sentence in parse_report(answer).sentences for box in sentence.boxes or ())

@@ -14,6 +14,7 @@ from maira.examples import Example, make_example
 from maira.generate.answers import AnswerFile, Item, answer_all, settings_of
 from maira.generate.engines import start_engine
 from maira.generate.request import Answer, EngineKind, EngineOptions, report_request
+from maira.inputs import Input, drop_inputs
 from maira.parse import ParsedReport, parse_report
 from maira.prompts import NEW_TOKENS, Preset
 from maira.repetition import cut_repetitions
@@ -70,6 +71,7 @@ def generate_drafts(
     *,
     task: Literal["findings", "grounded"],
     preset: Preset = "release",
+    drop: Sequence[Input] = (),
     max_new_tokens: int | None = None,
     engine: EngineKind = "transformers",
     options: EngineOptions | None = None,
@@ -84,6 +86,7 @@ def generate_drafts(
         out: drafts file (JSON Lines) to write, in the order of `studies`.
         task: what to write.
         preset: wording of the prompt.
+        drop: inputs that the model is not shown (`maira.inputs`).
         max_new_tokens: most tokens of an answer; None takes the task's (specification, "Grounded output").
         engine: what runs the model.
         options: of the engine.
@@ -99,12 +102,14 @@ def generate_drafts(
     """
     options = options or EngineOptions()
     limit = max_new_tokens or NEW_TOKENS[task]
-    settings = settings_of(checkpoint, task=task, preset=preset, max_new_tokens=limit, free=options.free)
+    settings = settings_of(
+        checkpoint, task=task, preset=preset, drop=sorted(drop) or None, max_new_tokens=limit, free=options.free
+    )
     file = AnswerFile(out, settings)
     items, unreadable = [], list(failures)
     for study in studies:
         try:
-            example = readable(make_example(study, task, preset=preset))
+            example = readable(make_example(drop_inputs(study, drop), task, preset=preset))
         except InputError as error:
             unreadable.append(Failure(sample_id=study.sample_id, stage="read", reason=str(error)))
             continue

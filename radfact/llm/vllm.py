@@ -68,13 +68,10 @@ class VLLMBackend:
         Raises:
             InputError: vLLM is not installed, no such folder, or a parameter that neither takes.
         """
-        if importlib.util.find_spec("vllm") is None:
-            raise InputError('vllm:PATH needs vLLM: pip install "maira-radfact[vllm]"', field="judge")
+        require_vllm("vllm:PATH", field="judge")
         if not Path(model).expanduser().is_dir() and (model.count("/") != 1 or model[0] in "./~"):
             raise InputError(f"no such model folder: {model}", field="judge")
         self.model = str(Path(model).expanduser())
-        for name, value in _ENVIRONMENT.items():
-            os.environ.setdefault(name, value)
         sampling, engine = _known_names()
         self._template = parameters.get(_TEMPLATE) or {}
         if not isinstance(self._template, Mapping):
@@ -151,20 +148,7 @@ class VLLMBackend:
         return shared.engine
 
     def _start(self) -> AsyncLLM:
-        from pydantic import ValidationError
-        from vllm import AsyncEngineArgs
-        from vllm.v1.engine.async_llm import AsyncLLM
-
-        try:
-            return AsyncLLM.from_engine_args(AsyncEngineArgs(model=self.model, **self._engine_args))
-        except ValidationError as error:
-            first = error.errors()[0]
-            field = ".".join(["judge_args", *map(str, first["loc"])])
-            raise InputError(f"{self.model}: {' '.join(first['msg'].split())}", field=field) from None
-        except (ValueError, TypeError) as error:
-            raise InputError(f"{self.model}: {_line(error)}", field="judge_args") from None
-        except Exception as error:
-            raise RunFailed(f"{self.model}: vLLM cannot start: {_line(error)}") from None
+        return start_engine(self.model, self._engine_args, field="judge_args")
 
     def _parameters(self, schema: Mapping[str, Any] | None) -> SamplingParams:
         from vllm import SamplingParams
@@ -186,6 +170,50 @@ class VLLMBackend:
                 "stopped", f"the model's chat template does not take the conversation ({_line(error)})"
             ) from None
         return {"prompt_token_ids": tokens}
+
+
+def require_vllm(what: str, *, field: str | None = None) -> None:
+    """Make sure that vLLM is installed, and that it keeps what it knows of its users to itself.
+
+    Args:
+        what: needs it, for the error.
+        field: for the error.
+
+    Raises:
+        InputError: it is not installed.
+    """
+    if importlib.util.find_spec("vllm") is None:
+        raise InputError(f'{what} needs vLLM: pip install "maira-radfact[vllm]"', field=field)
+    for name, value in _ENVIRONMENT.items():
+        os.environ.setdefault(name, value)
+
+
+def start_engine(model: str, arguments: Mapping[str, Any], *, field: str) -> AsyncLLM:
+    """vLLM's asynchronous engine with a model.
+
+    Args:
+        model: a folder, or ORGANISATION/NAME.
+        arguments: of the engine, by vLLM's names.
+        field: where the arguments were given, for the error.
+
+    Raises:
+        InputError: vLLM does not take the arguments.
+        RunFailed: the engine cannot start.
+    """
+    from pydantic import ValidationError
+    from vllm import AsyncEngineArgs
+    from vllm.v1.engine.async_llm import AsyncLLM
+
+    try:
+        return AsyncLLM.from_engine_args(AsyncEngineArgs(model=model, **arguments))
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = ".".join([field, *map(str, first["loc"])])
+        raise InputError(f"{model}: {' '.join(first['msg'].split())}", field=place) from None
+    except (ValueError, TypeError) as error:
+        raise InputError(f"{model}: {_line(error)}", field=field) from None
+    except Exception as error:
+        raise RunFailed(f"{model}: vLLM cannot start: {_line(error)}") from None
 
 
 def fingerprint(model: str) -> str | None:
@@ -225,12 +253,19 @@ def _line(error: Exception) -> str:
     return " ".join(str(error).split())
 
 
+def engine_arguments() -> frozenset[str]:
+    """Names of the engine arguments that the installed vLLM has."""
+    from vllm import AsyncEngineArgs
+
+    return _names(AsyncEngineArgs)
+
+
 def _known_names() -> tuple[frozenset[str], frozenset[str]]:
     """Names that vLLM's sampling parameters and its engine arguments have, in the version that is installed."""
-    from vllm import AsyncEngineArgs, SamplingParams
+    from vllm import SamplingParams
 
-    sampling, engine = (
-        frozenset(name for name in inspect.signature(known).parameters if not name.startswith("_"))
-        for known in (SamplingParams, AsyncEngineArgs)
-    )
-    return sampling, engine
+    return _names(SamplingParams), engine_arguments()
+
+
+def _names(known: Any) -> frozenset[str]:
+    return frozenset(name for name in inspect.signature(known).parameters if not name.startswith("_"))

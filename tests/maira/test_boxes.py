@@ -16,7 +16,6 @@ from data.study import Study
 from maira.evaluate.boxes import (
     BoxCompletion,
     Overlap,
-    answered_boxes,
     box_completions,
     draw_boxes,
     overlap,
@@ -244,9 +243,3 @@ def test_any_continuation_is_read(pieces: list[str]) -> None:
     item = BoxCompletion(Example("s1", "grounded", "", ()), index=0, text="Nodule.", reference=(A,), is_clipped=False)
     found, _ = item.read("".join(pieces))
     assert {b.as_tuple() for b in found} <= {(x0, y0, x1, y1) for x0 in X for y0 in Y for x1 in X for y1 in Y}
-
-
-def test_the_answer_to_a_phrase_has_all_its_boxes() -> None:
-    answer = " <obj>Nodule.<box><x10><y20><x30><y40></box></obj><obj>Again.<box><x50><y50><x60><y60></box></obj>"
-    assert answered_boxes(answer) == (A, box(0.505, 0.505, 0.605, 0.605))
-    assert answered_boxes("<obj>Nodule.</obj>") == ()

@@ -1,0 +1,311 @@
+"""Models asked for boxes, a whole set at a time: phrase grounding and box completion (paper 004, D.1 and D.4)."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from data.images import CropMap, image_size
+from data.manifest import Failure
+from data.study import Study
+from maira.evaluate.boxes import GRID, BoxCompletion, Overlap, box_completions, overlap, summarise_overlaps
+from maira.evaluate.phrases import Phrase
+from maira.examples import BOX_CLIPPED, BOX_OUTSIDE, Example, into_crop, make_example
+from maira.generate.answers import AnswerFile, Item, Row, answer_all, settings_of
+from maira.generate.drafts import on_original, read_answer, readable
+from maira.generate.engines import start_engine
+from maira.generate.request import Answer, EngineKind, EngineOptions, Request, report_request
+from maira.prompts import NEW_TOKENS, Preset
+from radfact.errors import InputError
+from radfact.jsonl import dumps, write_json
+from radfact.report import Box, Sentence
+from radfact.stats import Summary
+
+KEY = ("sample_id", "index")
+REPLICATES, SEED = 500, 42
+"""Of the bootstrap over phrases."""
+
+
+@dataclass(frozen=True, slots=True)
+class BoxSettings:
+    """How a set is asked.
+
+    Attributes:
+        preset: wording of the prompts.
+        max_new_tokens: most tokens of an answer; None takes a phrase's (specification, "Grounded output").
+        engine: what runs the model.
+        options: of the engine.
+    """
+
+    preset: Preset = "release"
+    max_new_tokens: int | None = None
+    engine: EngineKind = "transformers"
+    options: EngineOptions = field(default_factory=EngineOptions)
+
+    @property
+    def limit(self) -> int:
+        """Most tokens of an answer."""
+        return self.max_new_tokens or NEW_TOKENS["phrase"]
+
+
+@dataclass(frozen=True, slots=True)
+class BoxRun:
+    """What came of asking a set.
+
+    Attributes:
+        figures: `precision`, `recall` and `mean_iou` of the answers to which the reference is known.
+        asked, answered: phrases or sentences.
+        compared: answers that have figures of their own.
+        clipped: references of which the crop cuts something off, those outside among them.
+        outside: references that cover no pixel of the crop, so that there is nothing to compare with.
+        failures: everything without an answer, and why.
+    """
+
+    figures: dict[str, Summary]
+    asked: int
+    answered: int
+    compared: int
+    clipped: int
+    outside: int
+    failures: list[Failure]
+
+
+def ground_phrases(
+    studies: Sequence[Study],
+    phrases: Sequence[Phrase],
+    checkpoint: Path,
+    out: Path,
+    settings: BoxSettings | None = None,
+    *,
+    failures: Sequence[Failure] = (),
+    on_progress: Callable[[int, int], None] | None = None,
+) -> BoxRun:
+    """Locate every phrase, going on where an earlier run of the same phrases and settings stopped (paper 004, D.4).
+
+    Beside `out`, `OUT.figures.json` holds what is compared with the phrases' own boxes.
+
+    Args:
+        studies: whose frontal images are shown.
+        phrases: what to locate.
+        checkpoint: folder with the model.
+        out: file (JSON Lines) to write, one phrase a line in the order given.
+        settings: how to ask.
+        failures: what is known to be left out; listed with the rest.
+        on_progress: called with (phrases done, phrases in all).
+
+    Raises:
+        InputError: there are no phrases, or one is about a sample that is neither a study nor a failure, or the
+            checkpoint or `out` cannot be used.
+        RunFailed: not one phrase has an answer, or the engine broke.
+    """
+    settings = settings or BoxSettings()
+    if not phrases:
+        raise InputError("no study of the manifest has phrases; give them in a file", field="phrases")
+    by_id = {study.sample_id: study for study in studies}
+    known = by_id.keys() | {failure.sample_id for failure in failures}
+    if unknown := next((phrase.sample_id for phrase in phrases if phrase.sample_id not in known), None):
+        raise InputError(f"there is no study '{unknown}'", field="sample_id")
+    asked = [(phrase.sample_id, phrase.index, _plain(phrase.sentence)) for phrase in phrases]
+    file = _open(out, "phrases", asked, checkpoint, settings)
+    items, unreadable = [], list(failures)
+    for phrase in phrases:
+        if phrase.sample_id not in by_id:
+            continue
+        try:
+            items.append(_phrase_item(by_id[phrase.sample_id], phrase, settings))
+        except InputError as error:
+            unreadable.append(Failure(sample_id=phrase.sample_id, stage="read", reason=str(error)))
+    failed = _answer(items, unreadable, file, checkpoint, settings, on_progress)
+    return _finish(file, items, len(phrases), 0, failed)
+
+
+def complete_boxes(
+    studies: Sequence[Study],
+    checkpoint: Path,
+    out: Path,
+    settings: BoxSettings | None = None,
+    *,
+    failures: Sequence[Failure] = (),
+    on_progress: Callable[[int, int], None] | None = None,
+) -> BoxRun:
+    """Complete the boxes of every grounded sentence of the reference reports (paper 004, D.1).
+
+    Goes on where an earlier run of the same references and settings stopped. Beside `out`, `OUT.figures.json` holds
+    the figures. Studies whose reference report has no boxes are not asked.
+
+    Args:
+        studies: with `grounded_findings`.
+        checkpoint: folder with the model.
+        out: file (JSON Lines) to write, one sentence a line in the order of the studies.
+        settings: how to ask.
+        failures: what is known to be left out; listed with the rest.
+        on_progress: called with (sentences done, sentences in all).
+
+    Raises:
+        InputError: no study has a reference with boxes, or the checkpoint or `out` cannot be used.
+        RunFailed: not one sentence has an answer, or the engine broke.
+    """
+    settings = settings or BoxSettings()
+    grounded = [study for study in studies if has_reference_boxes(study)]
+    if not grounded:
+        raise InputError("no study of the manifest has sentences with boxes", field="grounded_findings")
+    reports = [(study.sample_id, [_plain(s) for s in study.grounded_findings or ()]) for study in grounded]
+    file = _open(out, "references", reports, checkpoint, settings)
+    items, unreadable, outside = [], list(failures), 0
+    for study in grounded:
+        try:
+            completions = [c for c in box_completions(study, preset=settings.preset) if readable(c.example)]
+        except InputError as error:
+            unreadable.append(Failure(sample_id=study.sample_id, stage="read", reason=str(error)))
+            continue
+        items += [_completion_item(study, completion, settings.limit) for completion in completions]
+        outside += sum(s.boxes is not None for s in study.grounded_findings or ()) - len(completions)
+    failed = _answer(items, unreadable, file, checkpoint, settings, on_progress)
+    return _finish(file, items, len(items), outside, failed)
+
+
+def has_reference_boxes(study: Study) -> bool:
+    """Whether a study's reference report has a sentence with boxes."""
+    return any(sentence.boxes for sentence in study.grounded_findings or ())
+
+
+def _phrase_item(study: Study, phrase: Phrase, settings: BoxSettings) -> Item:
+    # Without its boxes: where they fall in the crop matters to the comparison only.
+    asked = Sentence(text=phrase.sentence.text)
+    example = readable(make_example(study, "phrase", phrase=asked, preset=settings.preset))
+    (inside,), lost = into_crop([phrase.sentence], CropMap(*image_size(study.frontal)))
+    row = partial(
+        _phrase_row,
+        example,
+        phrase,
+        reference=inside.boxes or (),
+        is_clipped=any(note in (BOX_CLIPPED, BOX_OUTSIDE) for _, note in lost),
+        cut_loops=not settings.options.free,
+    )
+    key = (phrase.sample_id, phrase.index)
+    return Item(key, phrase.sample_id, report_request(example, settings.limit), row)
+
+
+def _phrase_row(
+    example: Example,
+    phrase: Phrase,
+    answer: Answer,
+    model: str,
+    *,
+    reference: Sequence[Box],
+    is_clipped: bool,
+    cut_loops: bool,
+) -> Row:
+    parsed = read_answer(answer, cut_loops=cut_loops)
+    said = [box for sentence in parsed.sentences for box in sentence.boxes or ()]
+    true = phrase.sentence.boxes
+    return {
+        "sample_id": phrase.sample_id,
+        "index": phrase.index,
+        "phrase": phrase.sentence.text,
+        "report": on_original(parsed.sentences, example.images[0]),
+        "reference": None if true is None else [box.model_dump() for box in true],
+        "is_clipped": None if true is None else is_clipped,
+        **_measures(said, reference),
+        "raw": answer.text,
+        "irregularities": [irregularity.model_dump() for irregularity in parsed.irregularities],
+        "model": model,
+        "seconds": round(answer.seconds, 4),
+    }
+
+
+def _completion_item(study: Study, completion: BoxCompletion, limit: int) -> Item:
+    key = (study.sample_id, completion.index)
+    request = Request(completion.example, "boxes", limit)
+    return Item(key, study.sample_id, request, partial(_completion_row, study, completion))
+
+
+def _completion_row(study: Study, completion: BoxCompletion, answer: Answer, model: str) -> Row:
+    said, kinds = completion.read(answer.text, cut_off=answer.cut_off)
+    (placed,) = on_original([Sentence(text=completion.text, boxes=said)], study.frontal)
+    true = (study.grounded_findings or [])[completion.index].boxes or ()
+    return {
+        "sample_id": study.sample_id,
+        "index": completion.index,
+        "text": completion.text,
+        "boxes": placed["boxes"],
+        "reference": [box.model_dump() for box in true],
+        "is_clipped": completion.is_clipped,
+        **_measures(said, completion.reference),
+        "raw": answer.text,
+        "irregularities": [{"index": completion.index, "kind": kind} for kind in kinds],
+        "model": model,
+        "seconds": round(answer.seconds, 4),
+    }
+
+
+def _measures(said: Iterable[Box], reference: Iterable[Box]) -> Row:
+    """The overlap of boxes of the crop by name, None where the reference covers nothing."""
+    values = overlap(said, reference)._asdict()
+    return {name: None if math.isnan(value) else value for name, value in values.items()}
+
+
+def _plain(sentence: Sentence) -> Any:
+    return sentence.model_dump(mode="json", include={"text", "boxes"})
+
+
+def _open(out: Path, asked_as: str, asked: Any, checkpoint: Path, settings: BoxSettings) -> AnswerFile:
+    """The file of a run; what is asked is one of its settings, since rows are known by their place in it."""
+    digest = hashlib.sha256(dumps(asked).encode()).hexdigest()[:12]
+    options = {"preset": settings.preset, "max_new_tokens": settings.limit, "free": settings.options.free}
+    return AnswerFile(out, settings_of(checkpoint, **{asked_as: digest}, **options), KEY)
+
+
+def _answer(
+    items: Sequence[Item],
+    unreadable: Sequence[Failure],
+    file: AnswerFile,
+    checkpoint: Path,
+    settings: BoxSettings,
+    on_progress: Callable[[int, int], None] | None,
+) -> list[Failure]:
+    return answer_all(
+        items,
+        file,
+        lambda: start_engine(settings.engine, checkpoint, settings.options),
+        # One line a reason: a study whose image is missing has many phrases.
+        failures=list(dict.fromkeys(unreadable)),
+        on_progress=on_progress,
+    )
+
+
+def _finish(file: AnswerFile, items: Sequence[Item], asked: int, outside: int, failures: list[Failure]) -> BoxRun:
+    """The figures of a finished run, written beside its answers."""
+    # In their order, on which the bootstrap's draws depend.
+    rows = [file.rows[item.key] for item in items if item.key in file.rows]
+    known = [row for row in rows if row["reference"] is not None]
+    overlaps = [_overlap_of(row) for row in known]
+    run = BoxRun(
+        summarise_overlaps(overlaps, replicates=REPLICATES, seed=SEED),
+        asked=asked,
+        answered=len(rows),
+        compared=sum(row["iou"] is not None for row in known),
+        clipped=sum(row["is_clipped"] for row in known),
+        outside=outside + sum(row["iou"] is None for row in known),
+        failures=failures,
+    )
+    counts = {name: getattr(run, name) for name in ("asked", "answered", "compared", "clipped", "outside")}
+    write_json(
+        file.out.with_name(f"{file.out.stem}.figures.json"),
+        {
+            "figures": {name: asdict(figure) for name, figure in run.figures.items()},
+            "counts": counts | {"failures": len(failures)},
+            "grid": GRID,
+            "bootstrap": {"replicates": REPLICATES, "seed": SEED},
+        },
+    )
+    return run
+
+
+def _overlap_of(row: Mapping[str, Any]) -> Overlap:
+    return Overlap(*(math.nan if row[name] is None else row[name] for name in Overlap._fields))
