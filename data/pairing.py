@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import random
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import groupby
 from pathlib import Path
@@ -16,6 +16,8 @@ from data.manifest import Failure
 from data.study import Study
 from radfact.errors import InputError
 
+SampleMaker = Callable[[frozenset[str]], "Samples"]
+"""Makes samples as if an archive did not have the films with these keys."""
 Priors = Literal["every", "one", "none"]
 """Of the prior study's frontal films: every one, each a sample of its own; one at random; or no prior at all."""
 SPLITS = ("train", "validate", "test")
@@ -37,6 +39,14 @@ class Rules:
     train_priors: Priors = "one"
     priors: Priors = "one"
     shares: Mapping[str, float] | None = None
+
+    def split_of(self, study: ArchiveStudy | Study) -> str | None:
+        """The split of a study: its own, or drawn for its patient (for itself where the patient is not known)."""
+        if self.shares is None:
+            return study.split
+        draw = _draw(self.seed, "split", study.patient_id or study.study_id or "")
+        (split,) = draw.choices(list(self.shares), list(self.shares.values()))
+        return split
 
 
 @dataclass(frozen=True)
@@ -76,7 +86,7 @@ def make_samples(archive: Archive, rules: Rules, without: frozenset[str] = froze
     """
     studies = [_without(study, without) for study in archive.studies]
     if rules.shares is not None:
-        studies = [replace(study, split=draw_split(study, rules.shares, rules.seed)) for study in studies]
+        studies = [replace(study, split=rules.split_of(study)) for study in studies]
     check_splits(studies)
     priors = _prior_studies(studies)
     made = Samples([], {})
@@ -106,7 +116,7 @@ def make_samples(archive: Archive, rules: Rules, without: frozenset[str] = froze
     return made
 
 
-def check_splits(studies: Iterable[ArchiveStudy]) -> None:
+def check_splits(studies: Iterable[ArchiveStudy | Study]) -> None:
     """Refuse studies of one patient in different splits: what a model has learnt of a patient is no test of it.
 
     Raises:
@@ -123,13 +133,6 @@ def check_splits(studies: Iterable[ArchiveStudy]) -> None:
             f"{len(torn)} patients are in more than one split, such as '{patient}' in {' and '.join(sorted(found))}; "
             "a split must be by patient"
         )
-
-
-def draw_split(study: ArchiveStudy, shares: Mapping[str, float], seed: int) -> str:
-    """The split of a study by its patient (by itself where the patient is not known), drawn with these shares."""
-    draw = _draw(seed, "split", study.patient_id or study.study_id)
-    (split,) = draw.choices(list(shares), list(shares.values()))
-    return split
 
 
 def _draw(seed: int, *names: str) -> random.Random:

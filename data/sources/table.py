@@ -1,0 +1,183 @@
+"""A hospital's own export: a table whose rows are studies in the columns of the Study record."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from difflib import get_close_matches
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from data.archive import Archive, ArchiveStudy, Film, View
+from data.manifest import Failure
+from data.pairing import Rules, SampleMaker, Samples, check_splits, make_samples, png_path
+from data.study import IMAGE_COLUMNS, Study
+from radfact.errors import InputError
+from radfact.jsonl import read_csv, read_jsonl
+from radfact.report import as_input_error
+
+DATE = "study_date"
+"""A column beside those of Study: with it, and without the prior's columns, priors are found by the paper's rules."""
+_PRIOR = ("prior_frontal", "prior_report")
+_NESTED = ("grounded_findings", "phrases", "labels")
+_VIEWS: dict[str, View] = {"frontal": "frontal", "prior_frontal": "frontal", "lateral": "lateral"}
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table as read.
+
+    Attributes:
+        make: makes its samples.
+        failures: rows without a frontal image.
+    """
+
+    make: SampleMaker
+    failures: list[Failure] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class _Row:
+    """A row with its images as films, and its date where the table has one."""
+
+    study: Study
+    films: Mapping[str, Film]
+    date: str | None
+
+
+def read_table(path: Path, images: Path | None = None, rules: Rules | None = None) -> Table:
+    """Read a table of studies (CSV with a header, or JSON Lines); images are PNG, JPEG or DICOM files.
+
+    The columns are those of `data.study.Study`; `sample_id` and `frontal` must be there. In a CSV file the nested ones
+    (`grounded_findings`, `phrases`, `labels`) are JSON. Each row is a sample with the prior that it names. A table with
+    a column `study_date` instead (text that sorts, such as 2024-03-01 or 20240301) is one of studies without priors:
+    rows of one `study_id` are its frontal films, and samples are made by the rules of the paper (B.1), where the prior
+    report is the earlier study's findings.
+
+    Args:
+        path: the table.
+        images: folder that image paths are relative to; None is the table's own.
+        rules: how samples are made.
+
+    Raises:
+        InputError: with line and field of what is wrong.
+    """
+    rules = rules or Rules()
+    folder, failures = (images or path.parent).absolute(), list[Failure]()
+    rows = list(_rows(path, folder, failures))
+    if any(row.date is not None for row in rows):
+        if any(row.study.prior_frontal or row.study.prior_report for row in rows):
+            raise InputError(f"a table has either this column or {' and '.join(_PRIOR)}", file=path, field=DATE)
+        archive = Archive("table", list(_studies(rows, path)))
+        return Table(partial(make_samples, archive, rules), failures)
+    drawn = [replace(row, study=row.study.model_copy(update={"split": rules.split_of(row.study)})) for row in rows]
+    check_splits(row.study for row in drawn)
+    return Table(partial(_as_they_are, drawn), failures)
+
+
+def _rows(path: Path, folder: Path, failures: list[Failure]) -> Iterator[_Row]:
+    first: dict[str, int] = {}
+    for line, cells in _cells(path):
+        date = cells.pop(DATE, None)
+        for column in cells:
+            if column not in Study.model_fields:
+                close = get_close_matches(column, [*Study.model_fields, DATE], n=1)
+                known = f"did you mean '{close[0]}'?" if close else f"known are {', '.join(Study.model_fields)}, {DATE}"
+                raise InputError(f"unknown column; {known}", file=path, line=line, field=column)
+        if not cells.get("frontal") and isinstance(name := cells.get("sample_id"), str) and name:
+            failures.append(Failure(sample_id=name, stage="read", reason=f"line {line} names no frontal image"))
+            continue
+        try:
+            study = Study.model_validate({"source": "table", **cells})
+        except ValidationError as error:
+            raise as_input_error(error, file=path, line=line) from None
+        if (before := first.setdefault(study.sample_id, line)) != line:
+            message = f"must be unique, but line {before} is '{study.sample_id}' too"
+            raise InputError(message, file=path, line=line, field="sample_id")
+        shown = {column: image for column in IMAGE_COLUMNS if (image := getattr(study, column)) is not None}
+        films = {column: _film(folder, image, _VIEWS[column]) for column, image in shown.items()}
+        yield _Row(study, films, str(date).strip() or None if date is not None else None)
+
+
+def _cells(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Line and values by column of each row; an empty cell is None."""
+    if path.suffix.lower() != ".csv":
+        yield from read_jsonl(path)
+        return
+    columns, rows = read_csv(path)
+    if missing := [name for name in ("sample_id", "frontal") if name not in columns]:
+        raise InputError(
+            f"the table needs this column; it has {', '.join(columns)}", file=path, line=1, field=missing[0]
+        )
+    for line, cells in rows:
+        row: dict[str, Any] = {column: cell.strip() or None for column, cell in cells.items()}
+        for column in _NESTED:
+            if row.get(column) is not None:
+                row[column] = _json(row[column], path, line, column)
+        yield line, row
+
+
+def _json(text: str, path: Path, line: int, column: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError as error:
+        raise InputError(f"expected JSON: {error}", file=path, line=line, field=column) from None
+
+
+def _film(folder: Path, image: Path, view: View) -> Film:
+    # Two images can have one name in different folders.
+    where = hashlib.sha256(image.as_posix().encode()).hexdigest()[:10]
+    return Film(f"{image.stem}-{where}", folder / image, view)
+
+
+def _studies(rows: Iterable[_Row], path: Path) -> Iterator[ArchiveStudy]:
+    """Rows of one study together, their frontal and lateral films in the table's order."""
+    together: dict[str, list[_Row]] = {}
+    for row in rows:
+        together.setdefault(row.study.study_id or row.study.sample_id, []).append(row)
+    for name, group in together.items():
+        first = group[0].study
+        for row in group[1:]:
+            for column in ("patient_id", "findings", "indication", "technique", "comparison", "split"):
+                if getattr(row.study, column) != getattr(first, column):
+                    message = f"rows of study '{name}' differ; samples '{first.sample_id}' and '{row.study.sample_id}'"
+                    raise InputError(message, file=path, field=column)
+        films = {film.key: film for row in group for film in row.films.values()}
+        yield ArchiveStudy(
+            study_id=name,
+            patient_id=first.patient_id,
+            when=group[0].date,
+            films=tuple(films.values()),
+            findings=first.findings,
+            indication=first.indication,
+            technique=first.technique,
+            comparison=first.comparison,
+            report=first.findings,
+            grounded_findings=tuple(first.grounded_findings) if first.grounded_findings else None,
+            phrases=tuple(first.phrases) if first.phrases else None,
+            labels=tuple(first.labels) if first.labels is not None else None,
+            split=first.split,
+        )
+
+
+def _as_they_are(rows: Iterable[_Row], without: frozenset[str]) -> Samples:
+    """Each row a sample; without its frontal film it is left out, without another it goes on without that."""
+    made = Samples([], {})
+    for row in rows:
+        usable = {column: film for column, film in row.films.items() if film.key not in without}
+        if "frontal" not in usable:
+            made.left_out.append(Failure(sample_id=row.study.sample_id, stage="select", reason="no frontal film"))
+            continue
+        shown: dict[str, Any] = dict.fromkeys(IMAGE_COLUMNS)
+        shown |= {column: png_path(film) for column, film in usable.items()}
+        if row.study.prior_frontal is not None and shown["prior_frontal"] is None:
+            # Without its image the prompt has no place for it.
+            shown["prior_report"] = None
+        made.films.update({png_path(film): film for film in usable.values()})
+        made.studies.append(row.study.model_copy(update=shown))
+    return made

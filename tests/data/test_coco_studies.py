@@ -1,0 +1,58 @@
+"""Studies of a COCO file: detections, captions, and both."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from data.sources.coco import read_coco_studies
+from radfact.errors import InputError
+
+IMAGES = [
+    {"id": 1, "file_name": "a/1.png", "width": 200, "height": 100},
+    {"id": 2, "file_name": "a/2.png", "width": 200, "height": 100},
+]
+
+
+def _write(folder: Path, annotations: list[dict[str, Any]], images: list[dict[str, Any]] = IMAGES) -> Path:
+    path = folder / "coco.json"
+    categories = [{"id": 5, "name": "Nodule"}]
+    path.write_text(json.dumps({"images": images, "annotations": annotations, "categories": categories}))
+    return path
+
+
+def test_detections_are_grounded_findings_and_phrases(tmp_path: Path) -> None:
+    boxes = [[20, 10, 40, 20], [100, 50, 20, 10]]
+    archive = read_coco_studies(
+        _write(tmp_path, [{"image_id": 1, "category_id": 5, "bbox": box} for box in boxes]), tmp_path / "films"
+    )
+    first, second = archive.studies
+    assert first.grounded_findings is not None
+    assert [(s.text, len(s.boxes or ())) for s in first.grounded_findings] == [("Nodule", 2)]
+    assert first.phrases == first.grounded_findings
+    assert first.films[0].path == tmp_path / "films/a/1.png"
+    assert (second.findings, second.grounded_findings, second.phrases) == (None, None, None)
+
+
+def test_a_caption_without_boxes_is_a_sentence_of_a_grounded_report(tmp_path: Path) -> None:
+    annotations = [
+        {"image_id": 1, "caption": "A mass.", "bbox": [0, 0, 10, 10]},
+        {"image_id": 1, "caption": "No effusion."},
+    ]
+    first = read_coco_studies(_write(tmp_path, annotations)).studies[0]
+    assert [s.text for s in first.grounded_findings or ()] == ["A mass.", "No effusion."]
+    assert [s.text for s in first.phrases or ()] == ["A mass."]
+
+
+def test_captions_alone_are_a_narrative(tmp_path: Path) -> None:
+    annotations = [{"image_id": 2, "caption": "Clear lungs."}, {"image_id": 2, "caption": "No effusion."}]
+    second = read_coco_studies(_write(tmp_path, annotations)).studies[1]
+    assert (second.findings, second.grounded_findings) == ("Clear lungs. No effusion.", None)
+
+
+def test_an_image_without_a_file_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"images\[0\]\.file_name"):
+        read_coco_studies(_write(tmp_path, [], [{"id": 1, "width": 5, "height": 5}]))

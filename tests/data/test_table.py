@@ -1,0 +1,121 @@
+"""Tables of a hospital's own export: rows as samples, or as studies in time."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from data.pairing import Rules
+from data.sources.table import read_table
+from data.study import Study
+from radfact.errors import InputError
+
+BOX = {"x_min": 0.1, "y_min": 0.1, "x_max": 0.5, "y_max": 0.5}
+
+
+def _csv(folder: Path, text: str) -> Path:
+    path = folder / "studies.csv"
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def _samples(path: Path, rules: Rules | None = None) -> list[Study]:
+    return read_table(path, rules=rules).make(frozenset()).studies
+
+
+def test_a_row_is_a_sample_with_the_prior_it_names(tmp_path: Path) -> None:
+    path = _csv(
+        tmp_path,
+        "sample_id,patient_id,frontal,lateral,prior_frontal,prior_report,findings,split\n"
+        'a,p,x/1.dcm,,y/1.dcm,"Old, stable.",Clear.,test\n'
+        "b,q,x/2.png,x/3.png,,,,\n",
+    )
+    table = read_table(path)
+    made = table.make(frozenset())
+    first, second = made.studies
+    assert (first.prior_report, first.findings, first.split, first.lateral) == ("Old, stable.", "Clear.", "test", None)
+    assert first.prior_frontal is not None
+    # Files of one name in different folders are different films.
+    assert made.films[first.frontal].path == tmp_path / "x/1.dcm"
+    assert made.films[first.prior_frontal].path == tmp_path / "y/1.dcm"
+    assert (second.findings, second.source) == (None, "table")
+    assert len(made.films) == 4
+
+
+def test_json_lines_are_read_as_well(tmp_path: Path) -> None:
+    path = tmp_path / "studies.jsonl"
+    sentence = {"text": "A mass.", "boxes": [BOX]}
+    path.write_text(json.dumps({"sample_id": "a", "frontal": "1.png", "grounded_findings": [sentence]}) + "\n")
+    (study,) = _samples(path)
+    assert study.grounded_findings is not None
+    assert study.grounded_findings[0].text == "A mass."
+
+
+def test_nested_columns_of_a_csv_are_json(tmp_path: Path) -> None:
+    cell = json.dumps([{"text": "A mass.", "boxes": [BOX]}]).replace('"', '""')
+    (study,) = _samples(_csv(tmp_path, f'sample_id,frontal,phrases\na,1.png,"{cell}"\n'))
+    assert study.phrases is not None
+    assert study.phrases[0].boxes
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("sample_id,frontal,findngs\na,1.png,x\n", r"line 2.*findngs.*did you mean 'findings'"),
+        ("frontal\n1.png\n", r"line 1.*sample_id"),
+        ("sample_id,frontal\na,1.png\na,2.png\n", r"line 3.*line 2 is 'a' too"),
+        ("sample_id,frontal,phrases\na,1.png,[x\n", r"line 2.*phrases.*expected JSON"),
+        ("sample_id,frontal,patient_id,split\na,1.png,p,train\nb,2.png,p,test\n", "more than one split"),
+        ("sample_id,frontal,study_date,prior_report\na,1.png,2020,Old.\n", r"study_date.*either"),
+        (
+            "sample_id,study_id,frontal,findings,study_date\na,s,1.png,Clear.,1\nb,s,2.png,Mass.,1\n",
+            "findings.*rows of study 's' differ",
+        ),
+    ],
+)
+def test_a_wrong_table_is_refused_in_one_line(tmp_path: Path, text: str, message: str) -> None:
+    with pytest.raises(InputError, match=message) as caught:
+        _samples(_csv(tmp_path, text))
+    assert "\n" not in str(caught.value)
+
+
+def test_a_row_without_a_frontal_is_listed(tmp_path: Path) -> None:
+    table = read_table(_csv(tmp_path, "sample_id,frontal\na,\nb,1.png\n"))
+    assert [(f.sample_id, f.reason) for f in table.failures] == [("a", "line 2 names no frontal image")]
+    assert [s.sample_id for s in table.make(frozenset()).studies] == ["b"]
+
+
+def test_studies_with_dates_get_their_priors_by_the_rules(tmp_path: Path) -> None:
+    path = _csv(
+        tmp_path,
+        "sample_id,study_id,patient_id,study_date,frontal,lateral,findings\n"
+        "late,s2,p,2021-02-01,3.png,,Worse.\n"
+        "a,s1,p,2020-01-01,1.png,l.png,Clear.\n"
+        "b,s1,p,2020-01-01,2.png,l.png,Clear.\n",
+    )
+    made = read_table(path).make(frozenset())
+    assert [s.sample_id for s in made.studies] == ["s2", "s1-1", "s1-2"]
+    late = made.studies[0]
+    assert late.prior_report == "Clear."
+    assert late.prior_frontal is not None
+    assert made.films[late.prior_frontal].path.name in ("1.png", "2.png")
+    assert all(s.lateral for s in made.studies[1:])
+
+
+def test_an_image_that_cannot_be_used_costs_no_more_than_it_must(tmp_path: Path) -> None:
+    path = _csv(tmp_path, "sample_id,frontal,lateral,prior_frontal,prior_report\na,1.png,2.png,3.png,Old.\n")
+    table = read_table(path)
+    films = {film.path.name: film.key for film in table.make(frozenset()).films.values()}
+    (without_prior,) = table.make(frozenset({films["3.png"], films["2.png"]})).studies
+    assert (without_prior.lateral, without_prior.prior_frontal, without_prior.prior_report) == (None, None, None)
+    assert [f.sample_id for f in table.make(frozenset({films["1.png"]})).left_out] == ["a"]
+
+
+def test_splits_can_be_drawn_by_patient(tmp_path: Path) -> None:
+    rows = "".join(f"{n},p{n % 20},{n}.png\n" for n in range(60))
+    path = _csv(tmp_path, f"sample_id,patient_id,frontal\n{rows}")
+    drawn = _samples(path, Rules(shares={"train": 0.5, "test": 0.5}))
+    assert {s.split for s in drawn} == {"train", "test"}
+    assert len({(s.patient_id, s.split) for s in drawn}) == 20
