@@ -1,0 +1,214 @@
+"""IU-Xray: a miniature of the release as Open-i distributes it, with names and quirks of the real one."""
+
+from __future__ import annotations
+
+import tarfile
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from data.archive import ArchiveStudy
+from data.pairing import Rules, make_samples
+from data.sources.iu_xray import read_iu_xray
+from radfact.errors import InputError
+
+REAL = Path(__file__).resolve().parents[2].parent / "shared" / "data" / "openi"
+
+# As in the real files, which have white space between all elements and more elements beside these.
+REPORT = """<?xml version="1.0" encoding="utf-8"?>
+<eCitation>
+   <uId id="{uid}"/>
+   <MedlineCitation Owner="Indiana University" Status="supplied by publisher">
+      <Article PubModel="Electronic">
+         <Abstract>
+            <AbstractText Label="COMPARISON">{comparison}</AbstractText>
+            <AbstractText Label="INDICATION">{indication}</AbstractText>
+            <AbstractText Label="FINDINGS">{findings}</AbstractText>
+            <AbstractText Label="IMPRESSION">Normal chest x-XXXX.</AbstractText>
+         </Abstract>
+      </Article>
+   </MedlineCitation>
+{images}
+</eCitation>"""
+IMAGE = '<parentImage id="{name}"><figureId>F1</figureId><caption>{caption}</caption></parentImage>'
+
+
+def _write(
+    root: Path,
+    uid: str,
+    images: Sequence[str],
+    *,
+    findings: str = "Clear lungs.",
+    indication: str = "",
+    comparison: str = "",
+    caption: str = "PA and lateral chest",
+) -> Path:
+    folder = root / "ecgen-radiology"
+    folder.mkdir(exist_ok=True, parents=True)
+    films = "".join(IMAGE.format(name=name, caption=caption) for name in images)
+    path = folder / f"{uid.removeprefix('CXR')}.xml"
+    path.write_text(
+        REPORT.format(uid=uid, findings=findings, indication=indication, comparison=comparison, images=films),
+        encoding="utf-8",
+    )
+    return path
+
+
+def _write_views(root: Path, *rows: str) -> None:
+    lines = ["uid,filename,projection", *rows]
+    (root / "indiana_projections.csv").write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    _write(tmp_path, "CXR10", ["CXR10_IM-0002-1001", "CXR10_IM-0002-2001"])
+    _write(
+        tmp_path,
+        "CXR1",
+        ["CXR1_1_IM-0001-3001", "CXR1_1_IM-0001-4001"],
+        findings="Stable since XXXX, XXXX. There are no XXXX of a  pleural\n effusion; X-XXXX of XXXXXXXX.",
+        indication="XXXX",
+        comparison=".",
+        caption="Xray Chest PA and Lateral on XXXX",
+    )
+    _write_views(
+        tmp_path,
+        "1,1_IM-0001-4001.dcm.png,Frontal",
+        "1,1_IM-0001-3001.dcm.png,Lateral",
+        "10,10_IM-0002-2001.dcm.png,Lateral",
+        "10,10_IM-0002-1001.dcm.png,Frontal",
+    )
+    return tmp_path
+
+
+def _first(root: Path) -> ArchiveStudy:
+    return read_iu_xray(root).studies[0]
+
+
+def test_studies_come_in_the_order_of_their_numbers(root: Path) -> None:
+    archive = read_iu_xray(root)
+    assert [study.study_id for study in archive.studies] == ["CXR1", "CXR10"]
+    assert archive.source == "iu-xray"
+    assert archive.failures == []
+
+
+def test_views_are_joined_by_name_also_where_the_report_repeats_the_number(root: Path) -> None:
+    films = [(film.key, film.view) for film in _first(root).films]
+    assert films == [("CXR1_1_IM-0001-3001", "lateral"), ("CXR1_1_IM-0001-4001", "frontal")]
+
+
+def test_deidentified_words_are_marked_as_in_mimic(root: Path) -> None:
+    study = _first(root)
+    assert study.findings == "Stable since ___, ___. There are no ___ of a pleural effusion; X-___ of ___."
+    assert study.indication == "___"
+
+
+def test_the_technique_is_the_caption_once(root: Path) -> None:
+    assert _first(root).technique == "Xray Chest PA and Lateral on ___"
+
+
+def test_a_section_without_words_is_none(root: Path) -> None:
+    _write(root, "CXR1", [], findings="", comparison=" . ", caption="")
+    study = _first(root)
+    assert (study.findings, study.comparison, study.technique) == (None, None, None)
+
+
+def test_there_are_no_patients_and_all_is_test(root: Path) -> None:
+    assert {(study.patient_id, study.when, study.split) for study in read_iu_xray(root).studies} == {
+        (None, None, "test")
+    }
+
+
+@pytest.mark.parametrize(
+    "place",
+    [
+        "NLMCXR_png/CXR10_IM-0002-1001.png",
+        "images/images_normalized/10_IM-0002-1001.dcm.png",
+        "NLMCXR_dcm/10/10_IM-0002-1001.dcm",
+    ],
+)
+def test_images_are_found_in_every_distribution(root: Path, place: str) -> None:
+    (root / place).parent.mkdir(parents=True)
+    (root / place).touch()
+    assert read_iu_xray(root).studies[1].films[0].path == root / place
+
+
+def test_a_dicom_goes_before_a_png_made_of_it(root: Path) -> None:
+    for name in ("NLMCXR_dcm/10/10_IM-0002-1001.dcm", "NLMCXR_png/CXR10_IM-0002-1001.png", "a/10_IM-0002-1001.dcm.png"):
+        (root / name).parent.mkdir(parents=True)
+        (root / name).touch()
+    assert read_iu_xray(root).studies[1].films[0].path.suffix == ".dcm"
+
+
+def test_an_image_that_is_nowhere_is_expected_in_the_release_of_pngs(root: Path) -> None:
+    assert _first(root).films[0].path == root / "NLMCXR_png" / "CXR1_1_IM-0001-3001.png"
+
+
+def test_the_reports_are_read_packed_too(root: Path) -> None:
+    loose = read_iu_xray(root)
+    with tarfile.open(root / "NLMCXR_reports.tgz", "w:gz") as packed:
+        packed.add(root / "ecgen-radiology", "ecgen-radiology")
+    for path in (root / "ecgen-radiology").iterdir():
+        path.unlink()
+    assert read_iu_xray(root) == loose
+
+
+def test_a_film_without_a_view_is_listed_and_no_film(root: Path) -> None:
+    _write(root, "CXR1", ["CXR1_IM-9999-1001"])
+    archive = read_iu_xray(root)
+    assert archive.studies[0].films == ()
+    assert [(f.source, f.stage) for f in archive.failures] == [("CXR1_IM-9999-1001", "read")]
+
+
+@pytest.mark.parametrize("row", ["1,1_IM-0001-4001.dcm.png,NaN", "1,1_IM-0001-4001.dcm.png,Oblique", "1,,Frontal"])
+def test_a_row_that_is_no_view_is_listed_with_its_line(root: Path, row: str) -> None:
+    _write_views(root, row)
+    assert "indiana_projections.csv, line 2: " in read_iu_xray(root).failures[0].reason
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [("<eCitation><uId", "not XML"), ("<eCitation><uId id='4'/></eCitation>", "no name such as CXR1")],
+)
+def test_a_broken_report_costs_itself_alone(root: Path, content: str, reason: str) -> None:
+    (root / "ecgen-radiology" / "1.xml").write_text(content, encoding="utf-8")
+    archive = read_iu_xray(root)
+    assert [study.study_id for study in archive.studies] == ["CXR10"]
+    assert [f.source for f in archive.failures] == ["1.xml"]
+    assert reason in archive.failures[0].reason
+
+
+def test_a_second_report_of_a_study_is_listed(root: Path) -> None:
+    (root / "ecgen-radiology" / "2.xml").write_bytes((root / "ecgen-radiology" / "1.xml").read_bytes())
+    archive = read_iu_xray(root)
+    assert len(archive.studies) == 2
+    assert archive.failures[0].reason == "another report is CXR1 too"
+
+
+def test_missing_reports_and_views_are_named(tmp_path: Path) -> None:
+    _write_views(tmp_path)
+    with pytest.raises(InputError, match=r"no reports: neither NLMCXR_reports\.tgz"):
+        read_iu_xray(tmp_path)
+    (tmp_path / "indiana_projections.csv").unlink()
+    with pytest.raises(InputError, match=r"indiana_projections\.csv: no such file"):
+        read_iu_xray(tmp_path)
+
+
+def test_a_damaged_tar_is_one_line(root: Path, tmp_path: Path) -> None:
+    for path in (root / "ecgen-radiology").iterdir():
+        path.unlink()
+    (tmp_path / "NLMCXR_reports.tgz").write_bytes(b"\x1f\x8b not gzip")
+    with pytest.raises(InputError, match=r"NLMCXR_reports\.tgz: cannot be read"):
+        read_iu_xray(root)
+
+
+@pytest.mark.skipif(not REAL.is_dir(), reason="needs the real reports beside the checkout (shared/data/openi)")
+def test_the_real_reports_come_to_table_1_but_for_one_study() -> None:
+    archive = read_iu_xray(REAL)
+    samples = make_samples(archive, Rules()).studies
+    assert len(archive.studies) == 3955
+    assert sum(study.findings is not None for study in archive.studies) == 3425
+    assert (len({s.study_id for s in samples}), len(samples)) == (3199, 3307)
+    assert sum(s.lateral is not None for s in samples) / len(samples) == pytest.approx(0.921, abs=0.0005)
+    assert len(archive.failures) == 4
