@@ -1,8 +1,9 @@
 """Studies: DICOM to PNG, manifests, images as the model sees them."""
 
-from data.dicom import ImageInfo, dicom_to_png, example_radiograph
+from data.dicom import dicom_to_png, example_radiograph
 from data.images import CropMap, Gray, load_gray, prepare
 from data.manifest import Failure, read_manifest, write_failures, write_manifest
+from data.pixels import ImageInfo
 from data.study import IMAGE_COLUMNS, Label, Side, Study
 
 __all__ = [

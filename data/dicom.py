@@ -1,23 +1,26 @@
-"""DICOM to the 8 bit PNG of the archive: resized isotropically with B-splines, min-max scaled (paper 004, B.4)."""
+"""DICOM films as grey values, whatever the way they are stored, and as the archive's PNG (paper 004, B.4)."""
 
 from __future__ import annotations
 
+import copy
+import io
 import os
 import sys
 import tempfile
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 import numpy.typing as npt
 
-from data.images import MAX_ASPECT
+from data.pixels import Frame, ImageInfo, frame_to_png
+from data.windows import WINDOW_TAGS, windowed
 from radfact.errors import InputError
-from radfact.jsonl import open_atomic
+
+Stored = npt.NDArray[np.integer]
 
 # Row spacing first, then column spacing; only their ratio matters here.
 _SPACINGS = ("PixelSpacing", "ImagerPixelSpacing", "NominalScannedPixelSpacing", "PixelAspectRatio")
@@ -27,10 +30,10 @@ _MAX_SPACING_RATIO = 10
 _PIXEL_TAGS = [
     *("SOPClassUID", "SOPInstanceUID", "Modality", "NumberOfFrames", "SamplesPerPixel", "PhotometricInterpretation"),
     *("Rows", "Columns", "BitsAllocated", "BitsStored", "HighBit", "PixelRepresentation", "PixelData"),
-    *("RescaleIntercept", "RescaleSlope", *_SPACINGS),
+    *("PixelPaddingValue", "PixelPaddingRangeLimit", "RescaleIntercept", "RescaleSlope", *_SPACINGS, *WINDOW_TAGS),
 ]
 
-# The transfer syntaxes that GDCM, the decoder inside SimpleITK, knows for a single frame.
+# The transfer syntaxes that GDCM, the decoder inside SimpleITK, knows for a single frame; pydicom knows some of them.
 _TRANSFER_SYNTAXES = {
     "1.2.840.10008.1.2": "implicit little endian",
     "1.2.840.10008.1.2.1": "explicit little endian",
@@ -48,56 +51,65 @@ _TRANSFER_SYNTAXES = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class ImageInfo:
-    """What was converted: sizes in pixels of the PNG and of its source, and how the source was stored."""
+# Where pydicom decodes in less time than GDCM, and with what.
+_PYDICOM_PLUGINS = {
+    "1.2.840.10008.1.2.4.90": "pillow",
+    "1.2.840.10008.1.2.4.91": "pillow",
+    "1.2.840.10008.1.2.5": "pydicom",
+}
 
-    width: int
-    height: int
-    source_width: int
-    source_height: int
-    photometric: str
-    bits_stored: int
+# Pillow's own limit against files that claim an absurd size.
+_MAX_PIXELS = 178_956_970
 
 
-def dicom_to_png(source: Path, target: Path, size: int = 518) -> ImageInfo:
+def dicom_to_png(source: Path, target: Path, size: int = 518, *, apply_windows: bool = False) -> ImageInfo:
     """Convert a radiograph from DICOM to an 8 bit PNG whose shorter side is `size` (paper 004, B.4).
-
-    The rescale slope is applied, windows (VOI) are not. Dark is air and bright is bone whatever the file's photometric
-    interpretation. Pixels that are not square become so. While SimpleITK decodes, the process's standard error is
-    shut, since its codecs write there on their own.
 
     Args:
         source: a DICOM file with one grey frame.
-        target: the PNG to write, whole or not at all.
+        target: the PNG to write, whole or not at all. Nothing of the file but its pixels goes into it.
         size: shorter side of the result, pixels.
+        apply_windows: see `read_dicom`.
 
     Raises:
         InputError: the file is no DICOM with one grey frame, or is damaged, constant, or of an unsupported kind; or
             SimpleITK and pydicom are not installed.
     """
-    from PIL import Image
+    with opened(source) as content:
+        frame = read_dicom(content, source, apply_windows=apply_windows)
+    return frame_to_png(frame, target, size, source)
 
-    with _damage_named(source):
-        header = _read_header(source)
-        spacing, bits_stored = _spacing(header, source), int(header.get("BitsStored") or header.BitsAllocated)
-        pixels = _decode(source, header)
-    resized = _resize(pixels, *spacing, size, source)
-    low, high = float(resized.min()), float(resized.max())
-    # The first test is for a constant film, of which resampling leaves rounding errors that scaling would blow up.
-    if pixels.min() == pixels.max() or low == high:
-        raise InputError("there is no image in it: all its pixels are equal", file=source)
-    scaled = np.rint((resized - low) * (255 / (high - low))).astype(np.uint8)
-    with open_atomic(target, "wb") as handle:
-        Image.fromarray(scaled).save(handle, format="PNG")
-    return ImageInfo(
-        width=scaled.shape[1],
-        height=scaled.shape[0],
-        source_width=pixels.shape[1],
-        source_height=pixels.shape[0],
-        photometric=str(header.PhotometricInterpretation),
-        bits_stored=bits_stored,
-    )
+
+def read_dicom(content: IO[bytes], path: Path, *, apply_windows: bool = False) -> Frame:
+    """Decode the one grey frame of a DICOM file.
+
+    Without windows the values are those stored: scaling from darkest to brightest makes a rescale intercept and the
+    amount of a slope equal, so that of both only the slope's sign is kept. While SimpleITK decodes, the process's
+    standard error is shut, since its codecs write there on their own.
+
+    Args:
+        content: the file, seekable.
+        path: what errors name as the file.
+        apply_windows: show what a viewer shows, the values within the file's first window (VOI), rather than all of
+            them as the paper has it.
+
+    Raises:
+        InputError: as `dicom_to_png`.
+    """
+    with _damage_named(path):
+        header = _read_header(content, path)
+        spacing = _spacing(header, path)
+        stored = _decode(header, path)
+        slope_is_negative = float(header.get("RescaleSlope") or 1) < 0
+        is_negative = header.PhotometricInterpretation == "MONOCHROME1"
+        return Frame(
+            pixels=windowed(stored, header, path) if apply_windows else stored,
+            is_inverted=is_negative if apply_windows else is_negative != slope_is_negative,
+            padded=_padded(stored, header),
+            spacing=spacing,
+            photometric=str(header.PhotometricInterpretation),
+            bits_stored=int(header.BitsStored),
+        )
 
 
 def example_radiograph() -> Path:
@@ -117,6 +129,22 @@ def example_radiograph() -> Path:
 
 
 @contextmanager
+def opened(path: Path) -> Iterator[IO[bytes]]:
+    """A file to read bytes from.
+
+    Raises:
+        InputError: it does not exist or cannot be read, also while the block reads on.
+    """
+    try:
+        with path.open("rb") as content:
+            yield content
+    except FileNotFoundError:
+        raise InputError("no such file", file=path) from None
+    except OSError as error:
+        raise InputError(f"cannot be read: {error.strerror or error}", file=path) from None
+
+
+@contextmanager
 def _damage_named(path: Path) -> Iterator[None]:
     """Damaged elements as InputError: pydicom passes on whatever its parsers raise or warn of, some only on access."""
     try:
@@ -130,8 +158,8 @@ def _damage_named(path: Path) -> Iterator[None]:
         raise InputError(f"a damaged DICOM file: {reason}", file=path) from None
 
 
-def _read_header(path: Path) -> Any:
-    """The pixel elements of a file, checked as far as that goes without decoding."""
+def _read_header(content: IO[bytes], path: Path) -> Any:
+    """The pixel elements of a file, checked and filled up as far as that goes without decoding."""
     try:
         import pydicom
         from pydicom.errors import InvalidDicomError
@@ -140,17 +168,14 @@ def _read_header(path: Path) -> Any:
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         try:
-            header = pydicom.dcmread(path, specific_tags=_PIXEL_TAGS)
-        except FileNotFoundError:
-            raise InputError("no such file", file=path) from None
+            header = pydicom.dcmread(content, specific_tags=_PIXEL_TAGS)
         except InvalidDicomError:
             raise InputError("not a DICOM file (it has no DICM prefix)", file=path) from None
-        except OSError as error:
-            raise InputError(f"cannot be read: {error.strerror or error}", file=path) from None
     if "PixelData" not in header:
         cut = any("End of file" in str(warning.message) for warning in caught)
         raise InputError("cut off within its pixel data" if cut else "a DICOM file without pixels", file=path)
     _check_one_gray_frame(header, path)
+    _check_bits(header, path)
     _check_complete(header, path)
     return header
 
@@ -168,6 +193,18 @@ def _check_one_gray_frame(header: Any, path: Path) -> None:
             f"{photometric!r} with {samples} samples a pixel is colour; a radiograph is MONOCHROME1 or MONOCHROME2"
         )
         raise InputError(message, file=path, field="PhotometricInterpretation")
+
+
+def _check_bits(header: Any, path: Path) -> None:
+    if header.Rows * header.Columns > _MAX_PIXELS:
+        raise InputError(f"{header.Columns} x {header.Rows} pixels are far more than a radiograph has", file=path)
+    allocated = int(header.BitsAllocated)
+    header.SamplesPerPixel, header.PixelRepresentation = 1, int(header.get("PixelRepresentation") or 0)
+    header.BitsStored = stored = int(header.get("BitsStored") or allocated)
+    header.HighBit = high = int(header.get("HighBit") or stored - 1)
+    if not stored - 1 <= high < allocated:
+        message = f"{stored} bits with the highest at {high} do not fit into {allocated}"
+        raise InputError(message, file=path, field="BitsStored")
 
 
 def _check_complete(header: Any, path: Path) -> None:
@@ -201,56 +238,88 @@ def _spacing(header: Any, path: Path) -> tuple[float, float]:
     return 1.0, 1.0
 
 
-def _decode(path: Path, header: Any) -> npt.NDArray[np.float64]:
-    """(H, W) rescaled pixel values, bright where a viewer shows bright."""
-    if header.PhotometricInterpretation == "MONOCHROME2":
-        return _read_pixels(path, header)
-    # Whether a reader inverts MONOCHROME1 itself depends on its version, and GDCM fails at that for signed pixels of
-    # odd depth. So it is never asked to: it gets the same pixels as MONOCHROME2, and the inversion is here, once.
-    header.PhotometricInterpretation, stored = "MONOCHROME2", header.PhotometricInterpretation
+def _decode(header: Any, path: Path) -> Stored:
+    """(H, W) stored values, without what else may lie in the unused bits of a pixel."""
+    syntax = header.file_meta.TransferSyntaxUID
+    is_plain = not syntax.is_encapsulated and header.BitsAllocated in (8, 16, 32)
+    if is_plain or (syntax in _PYDICOM_PLUGINS and header.BitsAllocated <= 16):
+        pixels = _decode_with_pydicom(header, path)
+    else:
+        pixels = _decode_with_gdcm(header, path)
+    if pixels.shape != (header.Rows, header.Columns):
+        raise _undecodable(header, path)
+    return pixels
+
+
+def _decode_with_pydicom(header: Any, path: Path) -> Stored:
+    from pydicom.pixels import get_decoder
+
+    syntax = header.file_meta.TransferSyntaxUID
+    plugin = _PYDICOM_PLUGINS.get(syntax, "")
+    if plugin == "pillow" and _codestream_shape(header) != (header.Rows, header.Columns):
+        raise _undecodable(header, path)
     try:
-        with tempfile.TemporaryDirectory() as folder:
-            copy = Path(folder) / "image.dcm"
-            header.save_as(copy)
-            return -_read_pixels(copy, header, path)
-    finally:
-        header.PhotometricInterpretation = stored
+        # Its correction of unused bits takes the stored ones to be the lowest.
+        pixels: Stored
+        pixels, _ = get_decoder(syntax).as_array(
+            header, decoding_plugin=plugin, view_only=True, correct_unused_bits=False
+        )
+    except (RuntimeError, ValueError):
+        raise _undecodable(header, path) from None
+    unused = 8 * pixels.itemsize - header.BitsStored
+    if plugin == "pillow" or not unused:
+        return pixels
+    shifted: Stored = pixels << (8 * pixels.itemsize - 1 - header.HighBit)
+    shifted >>= unused
+    return shifted
 
 
-def _read_pixels(path: Path, header: Any, named: Path | None = None) -> npt.NDArray[np.float64]:
+def _codestream_shape(header: Any) -> tuple[int, int] | None:
+    from PIL import Image
+    from pydicom.encaps import get_frame
+
+    try:
+        with Image.open(io.BytesIO(get_frame(header.PixelData, 0, number_of_frames=1))) as image:
+            return image.height, image.width
+    except (OSError, SyntaxError, ValueError):
+        return None
+
+
+def _decode_with_gdcm(header: Any, path: Path) -> Stored:
     sitk = _simpleitk()
+    # GDCM inverts MONOCHROME1 in some versions, and fails at that for signed pixels of odd depth; a rescale would make
+    # floats of all pixels. So it gets the pixels alone, as MONOCHROME2.
+    alone = copy.copy(header)
+    alone.PhotometricInterpretation = "MONOCHROME2"
+    for name in ("RescaleSlope", "RescaleIntercept"):
+        if name in alone:
+            del alone[name]
     try:
-        with _stderr_shut():
-            pixels = sitk.GetArrayFromImage(sitk.ReadImage(str(path), imageIO="GDCMImageIO"))
+        with tempfile.TemporaryDirectory() as folder, _stderr_shut():
+            alone.save_as(Path(folder) / "image.dcm")
+            image = sitk.ReadImage(str(Path(folder) / "image.dcm"), imageIO="GDCMImageIO")
     except RuntimeError:
         # Its reasons are lines of C++ with addresses in them.
-        kind = _TRANSFER_SYNTAXES[header.file_meta.TransferSyntaxUID]
-        message = f"the pixels cannot be decoded; they are damaged, or not what their header says ({kind})"
-        raise InputError(message, file=named or path, field="PixelData") from None
-    frame: npt.NDArray[np.float64] = pixels.reshape(pixels.shape[-2:]).astype(np.float64)
-    if not np.isfinite(frame).all():
-        raise InputError("has pixels that are not finite numbers", file=named or path, field="PixelData")
-    return frame
+        raise _undecodable(header, path) from None
+    pixels: Stored = sitk.GetArrayFromImage(image)
+    return pixels.reshape(pixels.shape[-2:])
 
 
-def _resize(
-    pixels: npt.NDArray[np.float64], row: float, column: float, size: int, path: Path
-) -> npt.NDArray[np.float64]:
-    """B-spline resampling to square pixels, so that the shorter side has `size` of them and the edges stay in place."""
-    sitk = _simpleitk()
-    height, width = pixels.shape
-    tall, wide = height * row, width * column
-    if max(tall, wide) > MAX_ASPECT * min(tall, wide) or min(height, width) < 4:
-        raise InputError(f"an image of {width} x {height} pixels is no radiograph", file=path)
-    unit = min(tall, wide) / size
-    target = max(size, round(wide / unit)), max(size, round(tall / unit))
-    spacing = wide / target[0], tall / target[1]
-    image = sitk.GetImageFromArray(pixels)
-    image.SetSpacing((column, row))
-    origin = (spacing[0] - column) / 2, (spacing[1] - row) / 2
-    resampled = sitk.Resample(image, target, sitk.Transform(), sitk.sitkBSpline, origin, spacing, image.GetDirection())
-    resized: npt.NDArray[np.float64] = sitk.GetArrayFromImage(resampled)
-    return resized
+def _undecodable(header: Any, path: Path) -> InputError:
+    kind = _TRANSFER_SYNTAXES[header.file_meta.TransferSyntaxUID]
+    message = f"the pixels cannot be decoded; they are damaged, or not what their header says ({kind})"
+    return InputError(message, file=path, field="PixelData")
+
+
+def _padded(stored: Stored, header: Any) -> npt.NDArray[np.bool_] | None:
+    """Which pixels are no image (PS3.3, C.7.5.1.1.2): of one value, or a range of values."""
+    value, limit = header.get("PixelPaddingValue"), header.get("PixelPaddingRangeLimit")
+    if value is None or value == "":
+        return None
+    # Some files give the value unsigned where pixels are signed, or the other way round: the same bits count.
+    ends = np.array([value, value if limit in (None, "") else limit], np.int64).astype(stored.dtype)
+    padded: npt.NDArray[np.bool_] = (stored >= ends.min()) & (stored <= ends.max())
+    return padded if padded.any() else None
 
 
 def _simpleitk() -> Any:
