@@ -1,0 +1,235 @@
+from __future__ import annotations
+
+import string
+from dataclasses import asdict
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from data.sections import split_sections
+
+# Written for these tests in the layout of MIMIC-CXR's report files: one space before each line, " " for a blank one.
+REPORT = """\
+                                 FINAL REPORT
+ EXAMINATION:  CHEST (PA AND LAT)
+
+ INDICATION:  ___ year old man with cough // rule out
+ pneumonia
+
+ TECHNIQUE:  Chest PA and lateral
+
+ COMPARISON:  ___.
+
+ FINDINGS:
+
+ The lungs are clear.  No pleural
+ effusion since ___.
+
+ Heart size is normal.
+
+ IMPRESSION:
+
+ No acute process.
+""".replace("\n\n", "\n \n")
+
+
+def test_sections_of_a_report_are_prose_on_one_line() -> None:
+    sections = split_sections(REPORT)
+    assert sections.examination == "CHEST (PA AND LAT)"
+    assert sections.indication == "___ year old man with cough // rule out pneumonia"
+    assert sections.technique == "Chest PA and lateral"
+    assert sections.comparison == "___."
+    assert sections.findings == "The lungs are clear. No pleural effusion since ___. Heart size is normal."
+    assert sections.impression == "No acute process."
+    assert sections.preamble is None
+    assert sections.last_paragraph is None
+
+
+def test_the_text_is_the_whole_report_with_its_headings() -> None:
+    text = split_sections(REPORT).text
+    assert text is not None
+    assert text.startswith("EXAMINATION: CHEST (PA AND LAT) INDICATION: ___ year old man")
+    assert text.endswith("Heart size is normal. IMPRESSION: No acute process.")
+
+
+@pytest.mark.parametrize(
+    ("heading", "section"),
+    [
+        ("FINDINGS", "findings"),
+        ("FINDING", "findings"),
+        ("FINDNGS", "findings"),
+        ("REFERENCE FINDINGS", "findings"),
+        ("Findings", "findings"),
+        ("CHEST, TWO VIEWS", "findings"),
+        ("PORTABLE AP CHEST RADIOGRAPH", "findings"),
+        ("PA & LATERAL VIEWS OF THE CHEST", "findings"),
+        ("SUPINE CHEST RADIOGRAPH, ___ AT 17:25", "findings"),
+        ("IMPRESSION", "impression"),
+        ("IMPRESSON", "impression"),
+        ("CONCLUSION", "impression"),
+        ("FINDINGS AND IMPRESSION", "impression"),
+        ("FINDINGS/IMPRESSION", "impression"),
+        ("INDICATION", "indication"),
+        ("NDICATION", "indication"),
+        ("CLINICAL INDICATION", "indication"),
+        ("REASON FOR EXAM", "indication"),
+        ("REASON FOR EXAMINATION", "indication"),
+        ("HISTORY", "history"),
+        ("CLINICAL HISTORY", "history"),
+        ("CLINICAL INFORMATION", "history"),
+        ("TECHNIQUE", "technique"),
+        ("COMPARISON", "comparison"),
+        ("COMPARISONS", "comparison"),
+        ("COMPARISION", "comparison"),
+        ("COMPARISON EXAM", "comparison"),
+        ("REFERENCE EXAM", "comparison"),
+        ("EXAMINATION", "examination"),
+        ("EXAM", "examination"),
+        ("TYPE OF EXAMINATION", "examination"),
+        ("ADDENDUM", "addendum"),
+        ("RECOMMENDATION(S)", "recommendation"),
+        ("NOTIFICATION", "notification"),
+        ("PROVISIONAL FINDINGS IMPRESSION (PFI)", "wet_read"),
+        ("ORDERING PHYSICIAN", "other"),
+    ],
+)
+def test_headings_by_their_many_spellings(heading: str, section: str) -> None:
+    sections = asdict(split_sections(f" {heading}:  One sentence of it.\n"))
+    sections.pop("text")
+    assert {name: text for name, text in sections.items() if text} == {section: "One sentence of it."}
+
+
+def test_a_report_without_headings_gives_its_paragraphs_after_the_title() -> None:
+    sections = split_sections("  FINAL REPORT\n CHEST RADIOGRAPH.\n \n The lungs are clear.\n \n Normal heart.\n")
+    assert (sections.preamble, sections.last_paragraph) == ("CHEST RADIOGRAPH.", "The lungs are clear. Normal heart.")
+    assert sections.findings is None
+
+
+def test_findings_without_a_heading_do_not_stay_in_the_section_before_them() -> None:
+    sections = split_sections(" INDICATION:  Fever.\n \n COMPARISON:\n None.\n \n The lungs are clear.\n")
+    assert (sections.comparison, sections.last_paragraph) == ("None.", "The lungs are clear.")
+    assert sections.text == "INDICATION: Fever. COMPARISON: None. The lungs are clear."
+
+
+def test_a_title_over_nothing_is_no_findings() -> None:
+    sections = split_sections(" CHEST, PA LATERAL:\n \n INDICATION:  Fever.\n \n FINDINGS:  Clear lungs.\n")
+    assert (sections.findings, sections.examination) == ("Clear lungs.", "CHEST, PA LATERAL:")
+
+
+def test_a_title_over_a_date_is_no_findings() -> None:
+    assert split_sections(" PORTABLE CHEST: ___ AT 5:20 AM\n \n IMPRESSION:  Clear.\n").findings is None
+
+
+def test_all_findings_are_kept_where_there_are_several() -> None:
+    report = " FINDINGS:  Clear lungs.\n \n IMPRESSION:  Normal.\n \n RIGHT RIBS, TWO VIEWS:\n No fracture.\n"
+    assert split_sections(report).findings == "Clear lungs. No fracture."
+
+
+def test_what_is_said_twice_is_kept_once() -> None:
+    assert split_sections(" FINDINGS:  Clear lungs.\n FINDINGS:  Clear lungs.\n").findings == "Clear lungs."
+
+
+def test_subheadings_stay_within_the_findings() -> None:
+    report = " FINDINGS:\n LUNGS AND PLEURA: Clear.\n HEART: Normal.\n IMPRESSION:  Normal.\n"
+    assert split_sections(report).findings == "LUNGS AND PLEURA: Clear. HEART: Normal."
+
+
+def test_subheadings_begin_findings_that_have_no_heading() -> None:
+    sections = split_sections(" INDICATION:  Fever.\n LUNGS: Clear.\n HEART: Normal.\n")
+    assert (sections.indication, sections.findings) == ("Fever.", "LUNGS: Clear. HEART: Normal.")
+
+
+def test_a_history_in_lower_case_stays_in_the_indication() -> None:
+    assert split_sections(" INDICATION:\n History: ___F with cough\n").indication == "History: ___F with cough"
+
+
+def test_a_heading_within_a_line_is_prose() -> None:
+    assert split_sections(" FINDINGS:  Clear. IMPRESSION: none\n").findings == "Clear. IMPRESSION: none"
+
+
+def test_a_time_of_day_after_capitals_is_no_heading() -> None:
+    assert split_sections(" FINDINGS:  Seen at\n OR 17:25 and later.\n").findings == "Seen at OR 17:25 and later."
+
+
+@pytest.mark.parametrize("title", ["WET READ: ___ ___ ___ 10:20 PM", "WET READ VERSION #1 ___ ___ 10:20 PM"])
+def test_a_preliminary_reading_is_kept_apart(title: str) -> None:
+    report = f" {title}\n  Large effusion.\n {'_' * 78}\n{REPORT}"
+    sections = split_sections(report)
+    assert sections.wet_read is not None
+    assert sections.wet_read.endswith("10:20 PM Large effusion.")
+    assert (sections.findings, sections.text) == (split_sections(REPORT).findings, split_sections(REPORT).text)
+
+
+def test_an_addendum_above_the_report() -> None:
+    report = f"    FINAL ADDENDUM\n Called to the ward at 5:20.\n {'_' * 78}\n{REPORT}"
+    sections = split_sections(report)
+    assert sections.addendum == "Called to the ward at 5:20."
+    assert sections.findings == split_sections(REPORT).findings
+
+
+def test_an_addendum_with_findings_of_its_own_adds_to_the_report() -> None:
+    sections = split_sections(REPORT + " ADDENDUM:  On review:\n FINDINGS:  A small nodule.\n")
+    assert sections.addendum == "On review:"
+    assert sections.findings is not None
+    assert sections.findings.endswith("Heart size is normal. A small nodule.")
+
+
+@pytest.mark.parametrize("text", ["", " \n \n", "FINDINGS:", "FINDINGS: \n IMPRESSION: .\n"])
+def test_nothing_said_is_none(text: str) -> None:
+    sections = asdict(split_sections(text))
+    sections.pop("text")
+    assert set(sections.values()) == {None}
+
+
+SENTENCE = st.lists(st.text(string.ascii_lowercase, min_size=1, max_size=8), min_size=1, max_size=12).map(
+    lambda words: " ".join(words).capitalize() + "."
+)
+HEADINGS = {
+    "INDICATION": "indication",
+    "HISTORY": "history",
+    "TECHNIQUE": "technique",
+    "COMPARISON": "comparison",
+    "FINDINGS": "findings",
+    "CHEST, TWO VIEWS": "findings",
+    "IMPRESSION": "impression",
+    "ADDENDUM": "addendum",
+    "SIGNED BY": "other",
+}
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from(list(HEADINGS)), st.lists(SENTENCE, min_size=1, max_size=4)), max_size=8),
+    st.sampled_from([" ", "\n ", "\n \n "]),
+)
+def test_each_sentence_is_in_its_section(report: list[tuple[str, list[str]]], gap: str) -> None:
+    text = "\n".join(f" {heading}: {gap.join(sentences)}\n " for heading, sentences in report)
+    sections = asdict(split_sections(text))
+    for heading, sentences in report:
+        held = f"{sections[HEADINGS[heading]] or ''} {sections['last_paragraph'] or ''}"
+        assert all(sentence in held for sentence in sentences)
+
+
+PIECES = st.sampled_from(
+    [
+        "FINDINGS:",
+        "HEART:",
+        "CHEST, PA:",
+        "Impression:",
+        "___",
+        "FINAL",
+        "A:B",
+        ":",
+        "\n",
+        "\n ",
+        "\n \n",
+        " ",
+        "x",
+        "1:20",
+    ]
+)
+
+
+@given(st.text() | st.lists(PIECES).map("".join))
+def test_any_text_is_a_report_and_keeps_what_it_says(text: str) -> None:
+    assert "".join((split_sections(text).text or "").split()) == "".join(text.split())
