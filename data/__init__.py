@@ -1,9 +1,10 @@
 """Studies: DICOM to PNG, manifests, images as the model sees them."""
 
 from data.dicom import dicom_to_png, example_radiograph
+from data.frames import ImageInfo
 from data.images import CropMap, Gray, load_gray, prepare
 from data.manifest import Failure, read_manifest, write_failures, write_manifest
-from data.pixels import ImageInfo
+from data.pixels import film_to_png
 from data.study import IMAGE_COLUMNS, Label, Side, Study
 
 __all__ = [
@@ -17,6 +18,7 @@ __all__ = [
     "Study",
     "dicom_to_png",
     "example_radiograph",
+    "film_to_png",
     "load_gray",
     "prepare",
     "read_manifest",

@@ -16,7 +16,7 @@ from typing import IO, Any
 import numpy as np
 import numpy.typing as npt
 
-from data.pixels import Frame, ImageInfo, frame_to_png
+from data.frames import Frame, ImageInfo, frame_to_png
 from data.windows import WINDOW_TAGS, windowed
 from radfact.errors import InputError
 
@@ -281,7 +281,7 @@ def _codestream_shape(header: Any) -> tuple[int, int] | None:
     try:
         with Image.open(io.BytesIO(get_frame(header.PixelData, 0, number_of_frames=1))) as image:
             return image.height, image.width
-    except (OSError, SyntaxError, ValueError):
+    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError):
         return None
 
 

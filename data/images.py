@@ -6,7 +6,7 @@ import struct
 import zlib
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeAlias
+from typing import IO, TYPE_CHECKING, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -52,13 +52,14 @@ def image_size(path: Path) -> tuple[int, int]:
         raise InputError("is no image that can be read; a PNG or JPEG is needed", file=path) from None
 
 
-def load_gray(path: Path | str) -> Gray:
+def load_gray(path: Path | str, content: IO[bytes] | None = None) -> Gray:
     """Read an image of any depth as grey values on its own scale (16 bit is not clipped to 8, colour becomes luma).
 
     Transparent pixels are black. A photo's orientation tag is applied, as viewers do.
 
     Args:
         path: a PNG or JPEG, or whatever else Pillow reads, with one frame.
+        content: the file's bytes where they do not lie on the disk at `path`, as those of a zip file's member.
 
     Returns:
         (H, W), finite, 0..255 for 8 bit and colour, 0..65535 for 16 bit.
@@ -69,7 +70,7 @@ def load_gray(path: Path | str) -> Gray:
     from PIL import Image, ImageOps, UnidentifiedImageError
 
     try:
-        with Image.open(path) as image:
+        with Image.open(path if content is None else content) as image:
             frames = getattr(image, "n_frames", 1)
             if frames == 1:
                 gray = gray_levels(ImageOps.exif_transpose(image))

@@ -1,133 +1,83 @@
-"""From the grey values of a film, whatever it was stored as, to the 8 bit PNG of the archive (paper 004, B.4)."""
+"""Any film of an archive as its PNG: DICOM, PNG or JPEG of 8 or 16 bits, on the disk or in a zip file."""
 
 from __future__ import annotations
 
+import io
+import os
 import zlib
-from dataclasses import dataclass
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import lru_cache
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import IO
+from zipfile import BadZipFile, ZipFile
 
-import numpy as np
-import numpy.typing as npt
-
-from data.images import MAX_ASPECT
-from data.resample import bspline_resize
+from data.archive import Film
+from data.dicom import opened, read_dicom
+from data.frames import Frame, ImageInfo, frame_to_png
+from data.images import load_gray
 from radfact.errors import InputError
-from radfact.jsonl import open_atomic
 
-Levels: TypeAlias = npt.NDArray[np.uint8]
-
-_NOT_AN_IMAGE = "there is no image in it: all its pixels are equal"
+# Endings of a DICOM file; what lacks both these and the prefix of DICOM is left to the reader of pictures.
+_DICOM_SUFFIXES = ("", ".dcm", ".dicom")
 
 
-@dataclass(frozen=True, slots=True)
-class ImageInfo:
-    """What was converted: sizes in pixels of the PNG and of its source, and how the source was stored."""
+def film_to_png(film: Film, target: Path, size: int = 518, *, apply_windows: bool = False) -> ImageInfo:
+    """Convert a film to an 8 bit PNG whose shorter side is `size`, by one path for all formats (paper 004, B.4).
 
-    width: int
-    height: int
-    source_width: int
-    source_height: int
-    photometric: str
-    bits_stored: int
-
-
-@dataclass(frozen=True, slots=True)
-class Frame:
-    """One decoded film.
-
-    Attributes:
-        pixels: (H, W) finite values of any real type, on any scale.
-        is_inverted: whether a viewer shows low values bright.
-        padded: (H, W) pixels that stand for "no image here", None where there are none.
-        spacing: distance of the rows and of the columns in some common unit.
-        photometric: photometric interpretation, as DICOM names it.
-        bits_stored: depth of the source's pixels.
-    """
-
-    pixels: npt.NDArray[Any]
-    is_inverted: bool = False
-    padded: npt.NDArray[np.bool_] | None = None
-    spacing: tuple[float, float] = (1.0, 1.0)
-    photometric: str = "MONOCHROME2"
-    bits_stored: int = 16
-
-
-def to_levels(frame: Frame, size: int, source: Path) -> Levels:
-    """Resize a film isotropically with B-splines and scale it from its darkest to its brightest value (paper 004, B.4).
-
-    Dark is air and bright is bone whatever the film's photometric interpretation. Pixels that are not square become so.
-    Padding takes no part in the scaling: it becomes black, as dark as the film's darkest value, and so that sharp edges
-    towards it do not set the contrast, nothing there goes beyond the film's own range. Nothing else is treated apart:
-    borders and letters that are burned into the film count as film.
+    What decides is a file's content, not its name. Colour becomes grey in PNG and JPEG and is refused in DICOM, as
+    there it means another kind of image. A member of a zip file is read into memory, and nothing is unpacked on the
+    disk; the zip files used last stay open, so that films in the order of their zip files are converted fastest.
 
     Args:
-        frame: the film.
+        film: where the film is.
+        target: the PNG to write, whole or not at all. Nothing of the film but its pixels goes into it.
         size: shorter side of the result, pixels.
-        source: what errors name as the file.
-
-    Returns:
-        (H, W), with 0 and 255 among its values.
+        apply_windows: see `data.dicom.read_dicom`; other formats have no windows.
 
     Raises:
-        InputError: the film is constant, nothing but padding, or no radiograph by its shape.
+        InputError: the film cannot be found, read or decoded, is constant, or is no radiograph.
     """
-    height, width = _target_size(frame, size, source)
-    pixels, own_range = _without_padding(frame, source)
-    # Tested before resizing, which leaves rounding errors of a constant film that scaling would blow up.
-    if pixels.min() == pixels.max():
-        raise InputError(_NOT_AN_IMAGE, file=source)
-    resized = bspline_resize(pixels, height, width)
-    if own_range is not None:
-        np.clip(resized, *own_range, out=resized)
-    if frame.is_inverted:
-        np.negative(resized, out=resized)
-    low, high = float(resized.min()), float(resized.max())
-    if low == high:
-        raise InputError(_NOT_AN_IMAGE, file=source)
-    resized -= low
-    resized *= 255 / (high - low)
-    return np.rint(resized, out=resized).astype(np.uint8)
+    name = film.path if film.member is None else film.path / film.member
+    with _content(film, name) as content:
+        frame = _read(content, name, apply_windows)
+    return frame_to_png(frame, target, size, name)
 
 
-def write_png(levels: Levels, target: Path) -> None:
-    """Write a grey PNG without any text or tag, whole or not at all."""
-    from PIL import Image
-
-    with open_atomic(target, "wb") as handle:
-        # Of zlib's strategies the one that is fastest on noisy films and makes the smallest files of them as well.
-        Image.fromarray(levels).save(handle, format="PNG", compress_type=zlib.Z_RLE)
-
-
-def frame_to_png(frame: Frame, target: Path, size: int, source: Path) -> ImageInfo:
-    """Write a film as the archive's PNG and tell what became of it; see `to_levels` for arguments and errors."""
-    levels = to_levels(frame, size, source)
-    write_png(levels, target)
-    return ImageInfo(
-        width=levels.shape[1],
-        height=levels.shape[0],
-        source_width=frame.pixels.shape[1],
-        source_height=frame.pixels.shape[0],
-        photometric=frame.photometric,
-        bits_stored=frame.bits_stored,
-    )
+def _read(content: IO[bytes], name: Path, apply_windows: bool) -> Frame:
+    is_dicom = content.read(132)[128:] == b"DICM" or name.suffix.lower() in _DICOM_SUFFIXES
+    content.seek(0)
+    if is_dicom:
+        return read_dicom(content, name, apply_windows=apply_windows)
+    gray = load_gray(name, content)
+    # A picture is as deep as its brightest pixel needs; what it could have held says nothing about the film.
+    return Frame(gray, bits_stored=max(8, int(gray.max()).bit_length()))
 
 
-def _target_size(frame: Frame, size: int, source: Path) -> tuple[int, int]:
-    height, width = frame.pixels.shape
-    tall, wide = height * frame.spacing[0], width * frame.spacing[1]
-    if max(tall, wide) > MAX_ASPECT * min(tall, wide) or min(height, width) < 4:
-        raise InputError(f"an image of {width} x {height} pixels is no radiograph", file=source)
-    unit = min(tall, wide) / size
-    return max(size, round(tall / unit)), max(size, round(wide / unit))
+@contextmanager
+def _content(film: Film, name: Path) -> Iterator[IO[bytes]]:
+    if film.member is None:
+        with opened(film.path) as content:
+            yield content
+        return
+    try:
+        changed = film.path.stat().st_mtime_ns
+        # A process that was forked must not share the place of reading with its parent.
+        packed = _zip_file(film.path, changed, os.getpid()).read(film.member)
+    except KeyError:
+        raise InputError("no such member in the zip file", file=name) from None
+    except FileNotFoundError:
+        raise InputError("no such file", file=film.path) from None
+    except (BadZipFile, EOFError, NotImplementedError, RuntimeError, zlib.error) as error:
+        # A wrong checksum, an encrypted member, a way of compressing that Python does not know.
+        raise InputError(f"cannot be taken out of the zip file: {error}", file=name) from None
+    except OSError as error:
+        raise InputError(f"cannot be read: {error.strerror or error}", file=film.path) from None
+    with io.BytesIO(packed) as content:
+        yield content
 
 
-def _without_padding(frame: Frame, source: Path) -> tuple[npt.NDArray[Any], tuple[float, float] | None]:
-    """The pixels with the padding as dark as their darkest, and the range of the rest where there was padding."""
-    if frame.padded is None:
-        return frame.pixels, None
-    film = frame.pixels[~frame.padded]
-    if not film.size:
-        raise InputError("there is no image in it: all its pixels are padding", file=source)
-    low, high = film.min(), film.max()
-    return np.where(frame.padded, high if frame.is_inverted else low, frame.pixels), (float(low), float(high))
+@lru_cache(maxsize=4)
+def _zip_file(path: Path, changed: int, process: int) -> ZipFile:
+    del changed, process
+    return ZipFile(path)
