@@ -76,6 +76,8 @@ def read_ms_cxr(root: Path, images: Path) -> Archive:
     failures: list[Failure] = []
     studies: list[ArchiveStudy] = []
     for dicom_id, image in _read_images(path, failures).items():
+        if not image.phrases:
+            continue
         film = _film(dicom_id, image.path, images)
         if film is None:
             failures.append(_failure(dicom_id, f"no image {image.path} (nor .dcm) below {images.name}"))
@@ -111,14 +113,15 @@ def hold_out(archive: Archive, root: Path) -> Archive:
         InputError: no such file, it has no split, or it cannot be used.
     """
     path = _annotations(root)
-    folds = {image.patient_id: image.split for image in _read_images(path, []).values()}
-    if not any(folds.values()):
+    annotated = _read_images(path, []).values()
+    if all(image.split is None for image in annotated):
         raise InputError("has no split; MS-CXR has one from release 1.1.0 on", file=path, field="split")
+    folds = {image.patient_id: image.split for image in annotated if image.split in ("validate", "test")}
     kept: list[ArchiveStudy] = []
     failures = list(archive.failures)
     for study in archive.studies:
-        fold = folds.get(study.patient_id) if study.patient_id is not None else None
-        if study.split == "train" and fold in ("validate", "test"):
+        fold = None if study.patient_id is None else folds.get(study.patient_id)
+        if study.split == "train" and fold is not None:
             reason = f"held out of training: its patient is in MS-CXR's {fold} fold"
             failures.append(_failure(study.study_id, reason))
         else:
@@ -165,7 +168,7 @@ def _read_images(path: Path, failures: list[Failure]) -> dict[str, _Image]:
         boxes = image.phrases.setdefault((row.category, row.phrase), [])
         if box not in boxes:
             boxes.append(box)
-    return {dicom_id: image for dicom_id, image in images.items() if image.phrases}
+    return images
 
 
 def _csv_rows(path: Path) -> Iterator[_Row]:
@@ -226,7 +229,8 @@ def _box(row: _Row, path: Path) -> Box | None:
     )
     for value, name in ((width, "image_width"), (height, "image_height")):
         if value <= 0:
-            raise InputError(f"expected a size in pixels, found {value:g}", file=path, line=row.line, field=name)
+            message = f"expected a size in pixels, found {value:g}"
+            raise InputError(message, file=path, line=row.line, field=row.place + name)
     x_min, x_max = max(x / width, 0.0), min((x + w) / width, 1.0)
     y_min, y_max = max(y / height, 0.0), min((y + h) / height, 1.0)
     if x_min >= x_max or y_min >= y_max:

@@ -1,0 +1,368 @@
+from __future__ import annotations
+
+import csv
+import gzip
+import shutil
+import zipfile
+from collections.abc import Callable, Sequence
+from datetime import datetime
+from pathlib import Path
+
+import pytest
+
+from data.archive import Archive, ArchiveStudy
+from data.sources.mimic_cxr import Layout, read_mimic_cxr
+from radfact.errors import InputError
+
+# The tables' columns are those of mimic-cxr-jpg 2.0.0 as public code lists them.
+METADATA = [
+    "dicom_id",
+    "subject_id",
+    "study_id",
+    "PerformedProcedureStepDescription",
+    "ViewPosition",
+    "Rows",
+    "Columns",
+    "StudyDate",
+    "StudyTime",
+    "ProcedureCodeSequence_CodeMeaning",
+    "ViewCodeSequence_CodeMeaning",
+    "PatientOrientationCodeSequence_CodeMeaning",
+]
+SPLIT = ("dicom_id", "study_id", "subject_id", "split")
+REPORT = """\
+                                 FINAL REPORT
+ INDICATION:  ___F with cough.
+
+ TECHNIQUE:  PA and lateral.
+
+ COMPARISON:  ___.
+
+ FINDINGS:
+
+ Clear
+ lungs.
+
+ IMPRESSION:
+
+ Normal.
+"""
+
+# (image, patient, study, ViewPosition, StudyDate, StudyTime, ViewCodeSequence_CodeMeaning)
+Image = tuple[str, str, str, str, str, str, str]
+IMAGES: list[Image] = [
+    ("a1", "10000032", "50414267", "PA", "21800506", "213014.53100000002", "postero-anterior"),
+    ("a2", "10000032", "50414267", "LATERAL", "21800506", "213014.53100000002", "lateral"),
+    ("a3", "10000032", "53189527", "AP", "21800626", "52000.5", "antero-posterior"),
+    ("b1", "11000011", "51029426", "", "21310101", "15.0", "antero-posterior"),
+    ("b2", "11000011", "51029426", "", "21310101", "15.0", "left lateral"),
+    ("b3", "11000011", "51029426", "LL", "21310101", "15.0", ""),
+    ("b4", "11000011", "51029426", "", "21310101", "15.0", "Erect"),
+    ("b5", "11000011", "51029426", "", "21310101", "15.0", ""),
+    ("b6", "11000011", "51029426", "AP AXIAL", "21310101", "15.0", ""),
+    ("b7", "11000011", "52000000", "LATERAL", "21310202", "0.0", "lateral"),
+]
+SPLITS = {"10000032": "train", "11000011": "test"}
+STUDIES = dict.fromkeys((patient, study) for _, patient, study, *_ in IMAGES)
+
+
+def write_table(path: Path, header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    with gzip.open(path, "wt", newline="") if path.suffix == ".gz" else path.open("w", newline="") as handle:
+        csv.writer(handle).writerows([header, *rows])
+
+
+def write_tables(folder: Path, images: Sequence[Image] = IMAGES, suffix: str = ".csv.gz") -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    rows = [
+        [
+            dicom,
+            patient,
+            study,
+            "CHEST (PA AND LAT)",
+            view,
+            "3056",
+            "2544",
+            date,
+            time,
+            "CHEST (PA AND LAT)",
+            code,
+            "Erect",
+        ]
+        for dicom, patient, study, view, date, time, code in images
+    ]
+    write_table(folder / f"mimic-cxr-2.0.0-metadata{suffix}", METADATA, rows)
+    rows = [[dicom, study, patient, SPLITS[patient]] for dicom, patient, study, *_ in images]
+    write_table(folder / f"mimic-cxr-2.0.0-split{suffix}", SPLIT, rows)
+
+
+def write_images(root: Path, suffix: str = ".jpg") -> None:
+    for dicom, patient, study, *_ in IMAGES:
+        image = root / "files" / f"p{patient[:2]}" / f"p{patient}" / f"s{study}" / f"{dicom}{suffix}"
+        image.parent.mkdir(parents=True, exist_ok=True)
+        image.write_bytes(b"never opened")
+
+
+def write_reports(folder: Path, text: str = REPORT) -> None:
+    for patient, study in STUDIES:
+        report = folder / "files" / f"p{patient[:2]}" / f"p{patient}" / f"s{study}.txt"
+        report.parent.mkdir(parents=True, exist_ok=True)
+        report.write_text(text)
+
+
+def zip_reports(path: Path, before: str = "") -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with zipfile.ZipFile(path, "w") as archive:
+        for patient, study in STUDIES:
+            archive.writestr(f"{before}files/p{patient[:2]}/p{patient}/s{study}.txt", REPORT)
+
+
+@pytest.fixture
+def jpg(tmp_path: Path) -> Path:
+    """mimic-cxr-jpg with the reports' zip beside its tables."""
+    root = tmp_path / "mimic-cxr-jpg"
+    write_images(root)
+    write_tables(root)
+    zip_reports(root / "mimic-cxr-reports.zip")
+    return root
+
+
+def study(archive: Archive, study_id: str) -> ArchiveStudy:
+    (found,) = (study for study in archive.studies if study.study_id == study_id)
+    return found
+
+
+def reasons(archive: Archive) -> dict[str | None, str]:
+    return {failure.source: failure.reason for failure in archive.failures}
+
+
+def test_studies_have_their_patient_films_sections_and_split(jpg: Path) -> None:
+    archive = read_mimic_cxr(jpg, "jpg")
+    read = study(archive, "50414267")
+    assert archive.source == "mimic-cxr"
+    assert (read.patient_id, read.split) == ("10000032", "train")
+    folder = jpg / "files/p10/p10000032/s50414267"
+    assert [(film.key, film.path, film.view) for film in read.films] == [
+        ("a1", folder / "a1.jpg", "frontal"),
+        ("a2", folder / "a2.jpg", "lateral"),
+    ]
+    assert (read.findings, read.indication) == ("Clear lungs.", "___F with cough.")
+    assert (read.technique, read.comparison) == ("PA and lateral.", "___.")
+
+
+def test_studies_stand_in_the_order_of_the_table(jpg: Path) -> None:
+    assert [(s.patient_id, s.study_id) for s in read_mimic_cxr(jpg, "jpg").studies] == list(STUDIES)
+
+
+def test_the_report_for_a_later_study_is_the_whole_of_it(jpg: Path) -> None:
+    report = study(read_mimic_cxr(jpg, "jpg"), "50414267").report
+    assert report == (
+        "INDICATION: ___F with cough. TECHNIQUE: PA and lateral. COMPARISON: ___. FINDINGS: Clear lungs. "
+        "IMPRESSION: Normal."
+    )
+
+
+def test_times_have_lost_their_leading_zeros(jpg: Path) -> None:
+    when = {read.study_id: read.when for read in read_mimic_cxr(jpg, "jpg").studies}
+    assert when["50414267"] == datetime(2180, 5, 6, 21, 30, 14, 531000)
+    assert when["53189527"] == datetime(2180, 6, 26, 5, 20, 0, 500000)
+    assert when["51029426"] == datetime(2131, 1, 1, 0, 0, 15)
+    assert when["52000000"] == datetime(2131, 2, 2)
+
+
+def test_the_earliest_of_several_times_is_the_studys(jpg: Path) -> None:
+    images = [*IMAGES, ("a4", "10000032", "50414267", "PA", "21800506", "93000.0", "")]
+    write_tables(jpg, images)
+    assert study(read_mimic_cxr(jpg, "jpg"), "50414267").when == datetime(2180, 5, 6, 9, 30)
+
+
+def test_a_time_that_is_none_is_listed_and_the_study_stays(jpg: Path) -> None:
+    write_tables(jpg, [("a1", "10000032", "50414267", "PA", "21801399", "99.0", "")])
+    archive = read_mimic_cxr(jpg, "jpg")
+    assert study(archive, "50414267").when is None
+    assert "'21801399'" in reasons(archive)["a1"]
+
+
+def test_view_codes_stand_in_for_a_view_that_is_blank(jpg: Path) -> None:
+    films = study(read_mimic_cxr(jpg, "jpg"), "51029426").films
+    assert [(film.key, film.view) for film in films] == [("b1", "frontal"), ("b2", "lateral"), ("b3", "lateral")]
+
+
+def test_images_of_other_and_unknown_views_are_listed(jpg: Path) -> None:
+    archive = read_mimic_cxr(jpg, "jpg")
+    assert reasons(archive) == {
+        "b4": "it has no ViewPosition, and its view code 'Erect' tells no view",
+        "b5": "it has neither ViewPosition nor a view code",
+        "b6": "its view 'AP AXIAL' is neither frontal nor lateral",
+    }
+    assert {failure.stage for failure in archive.failures} == {"read"}
+
+
+def test_a_study_without_a_frontal_stays(jpg: Path) -> None:
+    assert [film.view for film in study(read_mimic_cxr(jpg, "jpg"), "52000000").films] == ["lateral"]
+
+
+def test_an_image_listed_twice_is_one_film(jpg: Path) -> None:
+    write_tables(jpg, [*IMAGES, IMAGES[0]])
+    archive = read_mimic_cxr(jpg, "jpg")
+    assert [film.key for film in study(archive, "50414267").films] == ["a1", "a2"]
+    assert "twice" in reasons(archive)["a1"]
+
+
+def test_a_report_without_findings_gives_a_study_without(jpg: Path) -> None:
+    (jpg / "mimic-cxr-reports.zip").unlink()
+    write_reports(jpg, " HISTORY:  Cough.\n \n IMPRESSION:  Clear lungs.\n")
+    read = study(read_mimic_cxr(jpg, "jpg"), "50414267")
+    assert (read.findings, read.indication) == (None, None)
+    assert read.report == "HISTORY: Cough. IMPRESSION: Clear lungs."
+
+
+def test_a_missing_report_is_listed_and_the_study_stays(jpg: Path) -> None:
+    (jpg / "mimic-cxr-reports.zip").unlink()
+    write_reports(jpg)
+    (jpg / "files/p10/p10000032/s50414267.txt").unlink()
+    archive = read_mimic_cxr(jpg, "jpg")
+    read = study(archive, "50414267")
+    assert (read.findings, read.report, len(read.films)) == (None, None, 2)
+    assert reasons(archive)["files/p10/p10000032/s50414267.txt"] == "the study has no report"
+
+
+def test_a_report_that_is_no_text_is_listed(jpg: Path) -> None:
+    (jpg / "mimic-cxr-reports.zip").unlink()
+    write_reports(jpg)
+    (jpg / "files/p10/p10000032/s50414267.txt").write_bytes(b"FINDINGS: \xff\xfe")
+    assert reasons(read_mimic_cxr(jpg, "jpg"))["files/p10/p10000032/s50414267.txt"] == "the report is not UTF-8 text"
+
+
+def dicom_beside_tables(root: Path, jpg: Path) -> Path | None:
+    shutil.copytree(jpg, root, ignore=shutil.ignore_patterns("files", "*.zip"))
+    write_reports(root)
+    return None
+
+
+def dicom_with_tables_elsewhere(root: Path, jpg: Path) -> Path | None:
+    zip_reports(root / "mimic-cxr-reports.zip")
+    return jpg
+
+
+def dicom_with_reports_in_a_folder(root: Path, jpg: Path) -> Path | None:
+    write_reports(root / "mimic-cxr-reports")
+    return jpg
+
+
+@pytest.mark.parametrize("arrange", [dicom_beside_tables, dicom_with_tables_elsewhere, dicom_with_reports_in_a_folder])
+def test_the_dicom_release_reads_as_the_jpeg_release(
+    arrange: Callable[[Path, Path], Path | None], jpg: Path, tmp_path: Path
+) -> None:
+    root = tmp_path / "mimic-cxr"
+    metadata = arrange(root, jpg)
+    write_images(root, ".dcm")
+    expected = read_mimic_cxr(jpg, "jpg")
+    read = read_mimic_cxr(root, "dicom", metadata=metadata)
+    assert read.failures == expected.failures
+    for ours, theirs in zip(read.studies, expected.studies, strict=True):
+        assert (ours.study_id, ours.when, ours.split, ours.report) == (
+            theirs.study_id,
+            theirs.when,
+            theirs.split,
+            theirs.report,
+        )
+        for film, other in zip(ours.films, theirs.films, strict=True):
+            assert film.path == root / other.path.relative_to(jpg).with_suffix(".dcm")
+
+
+@pytest.mark.parametrize("before", ["", "mimic-cxr-reports/"])
+def test_reports_of_the_other_release_lie_where_metadata_says(before: str, jpg: Path, tmp_path: Path) -> None:
+    (jpg / "mimic-cxr-reports.zip").unlink()
+    zip_reports(tmp_path / "mimic-cxr" / "mimic-cxr-reports.zip", before)
+    archive = read_mimic_cxr(jpg, "jpg", metadata=tmp_path / "mimic-cxr")
+    assert all(read.findings == "Clear lungs." for read in archive.studies)
+
+
+def test_unpacked_tables_read_as_zipped_ones(jpg: Path) -> None:
+    expected = read_mimic_cxr(jpg, "jpg")
+    for table in jpg.glob("*.csv.gz"):
+        table.unlink()
+    write_tables(jpg, suffix=".csv")
+    assert read_mimic_cxr(jpg, "jpg") == expected
+
+
+def test_a_part_of_the_archive_costs_one_line(jpg: Path) -> None:
+    shutil.rmtree(jpg / "files/p11")
+    archive = read_mimic_cxr(jpg, "jpg")
+    assert {read.patient_id for read in archive.studies} == {"10000032"}
+    assert reasons(archive)["files/p11"] == "no such folder, for 2 studies"
+
+
+def test_a_missing_patient_is_listed(jpg: Path) -> None:
+    (jpg / "files/p11/p11000012").mkdir()
+    shutil.rmtree(jpg / "files/p11/p11000011")
+    assert reasons(read_mimic_cxr(jpg, "jpg"))["files/p11/p11000011"] == "no such folder, for 2 studies"
+
+
+def test_an_image_outside_the_split_has_none(jpg: Path) -> None:
+    write_table(jpg / "mimic-cxr-2.0.0-split.csv.gz", SPLIT, [["a1", "50414267", "10000032", "validate"]])
+    archive = read_mimic_cxr(jpg, "jpg")
+    assert study(archive, "50414267").split == "validate"
+    assert study(archive, "53189527").split is None
+
+
+@pytest.mark.parametrize("missing", ["metadata", "split"])
+@pytest.mark.parametrize("layout", ["jpg", "dicom"])
+def test_without_a_table_the_message_says_where_it_is_from(jpg: Path, missing: str, layout: Layout) -> None:
+    (jpg / f"mimic-cxr-2.0.0-{missing}.csv.gz").unlink()
+    with pytest.raises(InputError, match=rf"mimic-cxr-2.0.0-{missing}.csv.gz.*mimic-cxr-jpg.*--metadata"):
+        read_mimic_cxr(jpg, layout)
+
+
+def test_without_any_report_the_message_says_where_they_are_from(jpg: Path) -> None:
+    (jpg / "mimic-cxr-reports.zip").unlink()
+    with pytest.raises(InputError, match=r"mimic-cxr-reports\.zip.*--metadata"):
+        read_mimic_cxr(jpg, "jpg")
+
+
+def test_a_folder_too_deep_or_too_high(jpg: Path) -> None:
+    with pytest.raises(InputError, match="no folder 'files'"):
+        read_mimic_cxr(jpg / "files", "jpg")
+
+
+@pytest.mark.parametrize(
+    ("image", "field"),
+    [
+        (("../a9", "10000032", "50414267", "PA", "21800506", "1.0", ""), "dicom_id"),
+        (("a9", "", "50414267", "PA", "21800506", "1.0", ""), "subject_id"),
+        (("a9", "10000032", "s5", "PA", "21800506", "1.0", ""), "study_id"),
+        (("a9", "11000011", "50414267", "PA", "21800506", "1.0", ""), "subject_id"),
+    ],
+)
+def test_a_row_that_contradicts_the_archive(jpg: Path, image: Image, field: str) -> None:
+    write_tables(jpg)
+    rows = [[image[0], *image[1:3], "", image[3], "1", "1", *image[4:6], "", image[6], ""]]
+    with gzip.open(jpg / "mimic-cxr-2.0.0-metadata.csv.gz", "at", newline="") as handle:
+        csv.writer(handle).writerows(rows)
+    with pytest.raises(InputError) as caught:
+        read_mimic_cxr(jpg, "jpg")
+    assert (caught.value.line, caught.value.field) == (len(IMAGES) + 2, field)
+
+
+@pytest.mark.parametrize("splits", [["train", "dev"], ["train", "test"]])
+def test_a_split_that_is_none_or_two(jpg: Path, splits: list[str]) -> None:
+    rows = [[f"a{number}", "50414267", "10000032", split] for number, split in enumerate(splits)]
+    write_table(jpg / "mimic-cxr-2.0.0-split.csv.gz", SPLIT, rows)
+    with pytest.raises(InputError) as caught:
+        read_mimic_cxr(jpg, "jpg")
+    assert (caught.value.line, caught.value.field) == (3, "split")
+
+
+def test_a_truncated_zip_of_reports(jpg: Path) -> None:
+    path = jpg / "mimic-cxr-reports.zip"
+    path.write_bytes(path.read_bytes()[:200])
+    with pytest.raises(InputError, match="cannot be read as a zip"):
+        read_mimic_cxr(jpg, "jpg")
+
+
+def test_a_damaged_report_in_the_zip_is_listed(jpg: Path) -> None:
+    path = jpg / "mimic-cxr-reports.zip"
+    path.write_bytes(path.read_bytes().replace(b"Clear", b"Clean", 1))
+    archive = read_mimic_cxr(jpg, "jpg")
+    assert "cannot be read" in reasons(archive)["files/p10/p10000032/s50414267.txt"]
+    assert study(archive, "53189527").findings == "Clear lungs."
