@@ -1,0 +1,239 @@
+"""An archive on disk becomes a folder of PNGs with its manifest, in parallel, and again from where it stopped."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import islice
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Literal
+
+from data.archive import Film
+from data.manifest import Failure, write_failures, write_manifest
+from data.pairing import SampleMaker, Samples
+from data.pixels import film_to_png
+from data.study import Study
+from radfact.errors import InputError, RunFailed
+from radfact.jsonl import read_json, write_json
+
+MANIFEST, FAILURES, SETTINGS = "manifest.jsonl", "failures.jsonl", "prepare.run.json"
+
+_AHEAD = 16
+"""Films given to each process ahead of its work; their number in flight bounds the memory, whatever the archive."""
+_CRASHED = "the decoder crashed on it"
+
+
+@dataclass(frozen=True)
+class Conversion:
+    """How films become PNGs.
+
+    Attributes:
+        size: shorter side, pixels.
+        apply_windows: apply a DICOM's VOI window, which the paper does not.
+        workers: processes, or of a Ray cluster; None takes one for each CPU of the cluster, and one process here.
+        engine: processes of this machine, or Ray.
+    """
+
+    size: int = 518
+    apply_windows: bool = False
+    workers: int | None = None
+    engine: Literal["local", "ray"] = "local"
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """What a preparation came to.
+
+    Attributes:
+        studies: of the manifest.
+        failures: what was left out, and why; films, studies, rows of the archive's tables.
+        converted: films converted in this run; those of an earlier one are not counted.
+    """
+
+    studies: list[Study]
+    failures: list[Failure] = field(default_factory=list)
+    converted: int = 0
+
+
+def prepare(
+    source: str,
+    make: SampleMaker,
+    out: Path,
+    conversion: Conversion,
+    *,
+    unread: Iterable[Failure] = (),
+    splits: Iterable[str] | None = None,
+    on_progress: Callable[[int, int], None] | None = None,
+) -> Prepared:
+    """Convert the films that samples show, and write `manifest.jsonl` and `failures.jsonl`.
+
+    A film that cannot be converted is listed, and the samples are made as if the archive did not have it: another
+    lateral or prior is drawn where there is one. A film that is there already is not converted again, so a run that was
+    interrupted goes on where it stopped.
+
+    Args:
+        source: name of the archive.
+        make: makes the samples, as `data.pairing.make_samples` does.
+        out: folder to write.
+        conversion: how films become PNGs.
+        unread: what of the archive could not be read; listed with the rest.
+        splits: those to prepare; None for all.
+        on_progress: called with (films there, films in all).
+
+    Raises:
+        InputError: the archive contradicts itself (see `data.pairing.make_samples`), or `out` was made otherwise.
+        RunFailed: not one sample could be made.
+    """
+    _claim(out, {"source": source, "size": conversion.size, "apply_windows": conversion.apply_windows})
+    broken: dict[str, Failure] = {}
+    converted = 0
+    for leftover in (out / "images").glob("*/.*"):
+        # Of a run that was killed while it wrote them.
+        leftover.unlink()
+    while True:
+        samples = _of_splits(make(frozenset(broken)), splits)
+        left = {path: film for path, film in samples.films.items() if not (out / path).exists()}
+        report = on_progress or _unwatched
+        there = len(samples.films) - len(left)
+        report(there, len(samples.films))
+        found = 0
+        for done, (film, reason) in enumerate(_convert(left, out, conversion), start=1):
+            if reason is None:
+                converted += 1
+            else:
+                found += 1
+                broken[film.key] = Failure(source=film.key, stage="convert", reason=reason)
+            report(there + done, len(samples.films))
+        if not found:
+            break
+    # In an order that does not depend on which process was first.
+    failures = [*unread, *(broken[key] for key in sorted(broken)), *samples.left_out]
+    if not samples.studies:
+        first = f"; the first of {len(failures)} that were left out: {failures[0].reason}" if failures else ""
+        raise RunFailed(f"{source}: there is no sample in it{first}")
+    # Failures first: a manifest says that the preparation is whole.
+    write_failures(out / FAILURES, failures)
+    write_manifest(out / MANIFEST, samples.studies)
+    return Prepared(samples.studies, failures, converted)
+
+
+def _claim(out: Path, settings: Mapping[str, object]) -> None:
+    """Make the folder, or make sure that what is in it was made the same way."""
+    file = out / SETTINGS
+    if file.exists():
+        held = read_json(file)
+        changed = [name for name, value in settings.items() if not isinstance(held, dict) or held.get(name) != value]
+        if changed:
+            message = f"holds films prepared otherwise (other {', '.join(changed)}); name another --out or remove it"
+            raise InputError(message, file=out)
+        return
+    if (out / MANIFEST).exists():
+        raise InputError("exists and was not made by this command; name another --out", file=out / MANIFEST)
+    out.mkdir(parents=True, exist_ok=True)
+    write_json(file, dict(settings))
+
+
+def _of_splits(samples: Samples, splits: Iterable[str] | None) -> Samples:
+    if splits is None:
+        return samples
+    wanted = frozenset(splits)
+    studies = [study for study in samples.studies if study.split in wanted]
+    shown = {path for s in studies for path in (s.frontal, s.lateral, s.prior_frontal) if path is not None}
+    films = {path: film for path, film in samples.films.items() if path in shown}
+    return Samples(studies, films, samples.left_out)
+
+
+def _unwatched(*_: int) -> None:
+    """Progress that nobody looks at."""
+
+
+def _convert(films: Mapping[Path, Film], out: Path, conversion: Conversion) -> Iterator[tuple[Film, str | None]]:
+    """Each film once, with the reason where it could not be converted, as they are done."""
+    targets = [(film, out.absolute() / path) for path, film in films.items()]
+    return _by_ray(targets, conversion) if conversion.engine == "ray" else _by_processes(targets, conversion)
+
+
+def convert_film(film: Film, target: Path, size: int, apply_windows: bool) -> str | None:
+    """Convert one film, and return the reason where that cannot be done."""
+    try:
+        film_to_png(film, target, size, apply_windows=apply_windows)
+    except InputError as error:
+        return str(error)
+    except MemoryError:
+        return f"{film.path}: there is not enough memory for it"
+    return None
+
+
+Target = tuple[Film, Path]
+
+
+def _by_processes(targets: Sequence[Target], conversion: Conversion) -> Iterator[tuple[Film, str | None]]:
+    """In processes of their own: decoders are C++, and a damaged file can take its process with it."""
+    pending, lost = iter(targets), list[Target]()
+    workers = conversion.workers or 1
+    suspects: list[Target] = []
+    while True:
+        yield from _in_pool(pending, conversion, workers, workers * _AHEAD, lost)
+        if not lost:
+            break
+        suspects += lost
+        lost.clear()
+    pending = iter(suspects)
+    while True:
+        # With one in flight it is known which one it was.
+        yield from _in_pool(pending, conversion, 1, 1, lost)
+        if not lost:
+            return
+        film, _ = lost.pop()
+        yield film, f"{film.path}: {_CRASHED}"
+
+
+def _in_pool(
+    pending: Iterator[Target], conversion: Conversion, processes: int, most: int, lost: list[Target]
+) -> Iterator[tuple[Film, str | None]]:
+    """Films from `pending`, `most` in flight, until there is none left or a process dies; `lost` then takes those."""
+    work = partial(convert_film, size=conversion.size, apply_windows=conversion.apply_windows)
+    flying: dict[Future[str | None], Target] = {}
+    # Not forked: the parent may have threads, whose locks a fork would copy.
+    with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool:
+        try:
+            while True:
+                for target in islice(pending, most - len(flying)):
+                    lost.append(target)
+                    flying[pool.submit(work, *target)] = lost.pop()
+                if not flying:
+                    return
+                for future in wait(flying, return_when=FIRST_COMPLETED).done:
+                    reason = future.result()
+                    film, _ = flying.pop(future)
+                    yield film, reason
+        except BrokenProcessPool:
+            lost += flying.values()
+
+
+def _by_ray(targets: Sequence[Target], conversion: Conversion) -> Iterator[tuple[Film, str | None]]:
+    from radfact.cluster import Spread
+
+    options = {"size": conversion.size, "apply_windows": conversion.apply_windows}
+    spread = Spread(_RayWorker, "convert", "films", options, workers=conversion.workers, largest=256)
+    for index, reason in spread.stream(targets):
+        yield targets[index][0], reason
+
+
+class _RayWorker:
+    """Converts films in a process of a Ray cluster."""
+
+    def __init__(self, _: str, *, size: int, apply_windows: bool) -> None:
+        self.work = partial(convert_film, size=size, apply_windows=apply_windows)
+
+    def convert(self, targets: Sequence[Target]) -> list[str | None]:
+        """Reasons, None for films that were converted."""
+        return [self.work(film, target) for film, target in targets]
+
+    def account(self) -> dict[str, int]:
+        """Nothing is counted but what the driver counts."""
+        return {}

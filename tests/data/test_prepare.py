@@ -1,0 +1,203 @@
+"""From an archive to PNGs and a manifest: restart, damaged films, several processes, Ray."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+import data.prepare
+from data.archive import Archive, ArchiveStudy, Film
+from data.manifest import read_failures, read_manifest
+from data.pairing import Rules, make_samples
+from data.prepare import Conversion, Prepared, convert_film, prepare
+from radfact.errors import InputError, RunFailed
+
+SMALL = Conversion(size=32)
+
+
+def _archive(folder: Path, count: int = 6) -> Archive:
+    folder.mkdir(parents=True, exist_ok=True)
+    draw = np.random.default_rng(0)
+    studies = []
+    for number in range(count):
+        films = []
+        for view in ("frontal", "lateral"):
+            path = folder / f"{number}-{view}.png"
+            Image.fromarray(draw.integers(0, 255, (48, 40), np.uint8)).save(path)
+            films.append(Film(f"{number}-{view}", path, "frontal" if view == "frontal" else "lateral"))
+        studies.append(
+            ArchiveStudy(f"s{number}", f"p{number // 2}", number, tuple(films), findings="Clear.", report="Clear.")
+        )
+    return Archive("test", studies)
+
+
+def _prepare(archive: Archive, out: Path, conversion: Conversion = SMALL, **options: Any) -> Prepared:
+    return prepare("test", partial(make_samples, archive, Rules()), out, conversion, **options)
+
+
+def _files(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_every_film_that_is_shown_is_converted(tmp_path: Path) -> None:
+    prepared = _prepare(_archive(tmp_path / "archive"), tmp_path / "out")
+    assert (prepared.converted, prepared.failures) == (12, [])
+    studies = read_manifest(tmp_path / "out/manifest.jsonl")
+    assert [s.sample_id for s in studies] == [f"s{n}" for n in range(6)]
+    for study in studies:
+        for path in (study.frontal, study.lateral):
+            assert path is not None
+            with Image.open(path) as image:
+                assert (image.mode, min(image.size)) == ("L", 32)
+    assert studies[1].prior_frontal == studies[0].frontal
+
+
+def test_a_film_that_cannot_be_converted_is_listed_and_the_rest_goes_on(tmp_path: Path) -> None:
+    archive = _archive(tmp_path / "archive")
+    (tmp_path / "archive/0-frontal.png").write_bytes(b"no image")
+    (tmp_path / "archive/3-lateral.png").unlink()
+    prepared = _prepare(archive, tmp_path / "out")
+    studies = {s.sample_id: s for s in prepared.studies}
+    assert set(studies) == {"s1", "s2", "s3", "s4", "s5"}
+    assert studies["s1"].prior_frontal is None
+    assert studies["s3"].lateral is None
+    listed = [(f.source, f.stage) for f in read_failures(tmp_path / "out/failures.jsonl")]
+    assert sorted(listed) == [("0-frontal", "convert"), ("3-lateral", "convert"), ("s0", "select")]
+
+
+def test_another_film_takes_the_place_of_one_that_cannot_be_converted(tmp_path: Path) -> None:
+    archive = _archive(tmp_path / "archive", 1)
+    study = archive.studies[0]
+    twice = ArchiveStudy("s", None, None, (*study.films, Film("more", study.films[0].path, "lateral")), "Clear.")
+    archive = Archive("test", [twice])
+    drawn = _prepare(archive, tmp_path / "out").studies[0].lateral
+    assert drawn is not None
+    (tmp_path / "archive/0-lateral.png").write_bytes(b"no image")
+    assert [s.lateral is not None for s in _prepare(archive, tmp_path / "again").studies] == [True]
+
+
+def test_a_second_run_converts_nothing(tmp_path: Path) -> None:
+    archive = _archive(tmp_path / "archive")
+    _prepare(archive, tmp_path / "out")
+    before = _files(tmp_path / "out")
+    assert _prepare(archive, tmp_path / "out").converted == 0
+    assert _files(tmp_path / "out") == before
+
+
+def test_an_interrupted_run_goes_on(tmp_path: Path) -> None:
+    archive = _archive(tmp_path / "archive")
+
+    def stop(done: int, _: int) -> None:
+        if done == 5:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        _prepare(archive, tmp_path / "out", on_progress=stop)
+    assert not (tmp_path / "out/manifest.jsonl").exists()
+    there = len(list((tmp_path / "out/images").glob("*/*.png")))
+    assert _prepare(archive, tmp_path / "out").converted == 12 - there
+    _prepare(archive, tmp_path / "whole")
+    assert _files(tmp_path / "out") == _files(tmp_path / "whole")
+
+
+def test_a_killed_run_goes_on(tmp_path: Path) -> None:
+    archive = _archive(tmp_path / "archive", 150)
+    rows = [{"sample_id": s.study_id, "frontal": str(s.films[0].path)} for s in archive.studies]
+    table = tmp_path / "studies.jsonl"
+    table.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    code = (
+        "import sys; from pathlib import Path\n"
+        "from data.prepare import Conversion, prepare\n"
+        "from data.sources.table import read_table\n"
+        "if __name__ == '__main__':\n"
+        "    made = prepare('table', read_table(Path(sys.argv[1])).make, Path(sys.argv[2]), Conversion(size=32))\n"
+        "    print(made.converted)\n"
+    )
+    script = tmp_path / "run.py"
+    script.write_text(code)
+
+    def command(out: str) -> list[str]:
+        return [sys.executable, str(script), str(table), str(tmp_path / out)]
+
+    environment = os.environ | {"PYTHONPATH": str(Path(data.prepare.__file__).parents[1])}
+    process = subprocess.Popen(command("out"), env=environment, start_new_session=True)
+    images = tmp_path / "out/images"
+    deadline = time.monotonic() + 60
+    while len(list(images.glob("*/*.png"))) < 20:
+        assert time.monotonic() < deadline
+        assert process.poll() is None
+    os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+    there = len(list(images.glob("*/*.png")))
+    assert 20 <= there < 150
+    (images / "00").mkdir(exist_ok=True)
+    (images / "00/.half.png.x1").write_bytes(b"half")
+    again = subprocess.run(command("out"), env=environment, check=True, capture_output=True, text=True)
+    assert int(again.stdout) == 150 - there
+    subprocess.run(command("whole"), env=environment, check=True, capture_output=True)
+    assert _files(tmp_path / "out") == _files(tmp_path / "whole")
+
+
+def _crash_on_two(film: Film, target: Path, size: int, apply_windows: bool) -> str | None:
+    if film.key in ("1-frontal", "4-lateral"):
+        os.kill(os.getpid(), signal.SIGSEGV)
+    return convert_film(film, target, size, apply_windows)
+
+
+def test_a_film_that_takes_its_process_with_it_costs_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    archive = _archive(tmp_path / "archive")
+    # Pickled by its name, which leads back here.
+    monkeypatch.setattr(data.prepare, "convert_film", _crash_on_two)
+    prepared = _prepare(archive, tmp_path / "out", Conversion(size=32, workers=2))
+    crashed = [f for f in prepared.failures if f.stage == "convert"]
+    assert sorted(f.source or "" for f in crashed) == ["1-frontal", "4-lateral"]
+    assert all("the decoder crashed" in f.reason for f in crashed)
+    assert {s.sample_id for s in prepared.studies} == {"s0", "s2", "s3", "s4", "s5"}
+
+
+def test_only_the_films_of_the_splits_that_are_wanted_are_converted(tmp_path: Path) -> None:
+    archive = _archive(tmp_path / "archive")
+    rules = Rules(shares={"train": 0.5, "test": 0.5})
+    prepared = prepare("test", partial(make_samples, archive, rules), tmp_path / "out", SMALL, splits=["test"])
+    assert {s.split for s in prepared.studies} == {"test"}
+    assert prepared.converted == 2 * len(prepared.studies)
+
+
+def test_a_folder_made_otherwise_is_refused(tmp_path: Path) -> None:
+    archive = _archive(tmp_path / "archive", 1)
+    _prepare(archive, tmp_path / "out")
+    with pytest.raises(InputError, match="prepared otherwise \\(other size\\)"):
+        _prepare(archive, tmp_path / "out", Conversion(size=64))
+
+
+def test_an_archive_without_any_sample_is_a_failed_run(tmp_path: Path) -> None:
+    with pytest.raises(RunFailed, match=r"no sample in it; the first of 1 .*: no frontal film"):
+        _prepare(Archive("test", [ArchiveStudy("s", findings="Clear.")]), tmp_path / "out")
+    assert not (tmp_path / "out/manifest.jsonl").exists()
+
+
+def test_processes_and_ray_give_the_same_bytes(tmp_path: Path) -> None:
+    pytest.importorskip("ray")
+    archive = _archive(tmp_path / "archive", 9)
+    (tmp_path / "archive/2-frontal.png").write_bytes(b"no image")
+    outs = {
+        "one": Conversion(size=32),
+        "two": Conversion(size=32, workers=2),
+        "ray": Conversion(size=32, workers=2, engine="ray"),
+    }
+    made = {}
+    for name, conversion in outs.items():
+        _prepare(archive, tmp_path / name, conversion)
+        made[name] = _files(tmp_path / name)
+    assert made["one"] == made["two"] == made["ray"]
