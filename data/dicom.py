@@ -2,11 +2,6 @@
 
 from __future__ import annotations
 
-import copy
-import io
-import os
-import sys
-import tempfile
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,11 +11,10 @@ from typing import IO, Any
 import numpy as np
 import numpy.typing as npt
 
+from data.codecs import STORAGE_TAGS, Stored, check_decodable, decode
 from data.frames import Frame, ImageInfo, frame_to_png
 from data.windows import WINDOW_TAGS, windowed
 from radfact.errors import InputError
-
-Stored = npt.NDArray[np.integer]
 
 # Row spacing first, then column spacing; only their ratio matters here.
 _SPACINGS = ("PixelSpacing", "ImagerPixelSpacing", "NominalScannedPixelSpacing", "PixelAspectRatio")
@@ -28,35 +22,9 @@ _MAX_SPACING_RATIO = 10
 
 # What of a DICOM decides how its pixels are to be read, and nothing about the patient.
 _PIXEL_TAGS = [
-    *("SOPClassUID", "SOPInstanceUID", "Modality", "NumberOfFrames", "SamplesPerPixel", "PhotometricInterpretation"),
-    *("Rows", "Columns", "BitsAllocated", "BitsStored", "HighBit", "PixelRepresentation", "PixelData"),
-    *("PixelPaddingValue", "PixelPaddingRangeLimit", "RescaleIntercept", "RescaleSlope", *_SPACINGS, *WINDOW_TAGS),
+    *(*STORAGE_TAGS, "PixelPaddingValue", "PixelPaddingRangeLimit", "RescaleIntercept", "RescaleSlope"),
+    *(*_SPACINGS, *WINDOW_TAGS),
 ]
-
-# The transfer syntaxes that GDCM, the decoder inside SimpleITK, knows for a single frame; pydicom knows some of them.
-_TRANSFER_SYNTAXES = {
-    "1.2.840.10008.1.2": "implicit little endian",
-    "1.2.840.10008.1.2.1": "explicit little endian",
-    "1.2.840.10008.1.2.1.99": "deflated",
-    "1.2.840.10008.1.2.2": "explicit big endian",
-    "1.2.840.10008.1.2.4.50": "JPEG baseline",
-    "1.2.840.10008.1.2.4.51": "JPEG extended",
-    "1.2.840.10008.1.2.4.57": "JPEG lossless",
-    "1.2.840.10008.1.2.4.70": "JPEG lossless, first order",
-    "1.2.840.10008.1.2.4.80": "JPEG-LS lossless",
-    "1.2.840.10008.1.2.4.81": "JPEG-LS near-lossless",
-    "1.2.840.10008.1.2.4.90": "JPEG 2000 lossless",
-    "1.2.840.10008.1.2.4.91": "JPEG 2000",
-    "1.2.840.10008.1.2.5": "RLE",
-}
-
-
-# Where pydicom decodes in less time than GDCM, and with what.
-_PYDICOM_PLUGINS = {
-    "1.2.840.10008.1.2.4.90": "pillow",
-    "1.2.840.10008.1.2.4.91": "pillow",
-    "1.2.840.10008.1.2.5": "pydicom",
-}
 
 # Pillow's own limit against files that claim an absurd size.
 _MAX_PIXELS = 178_956_970
@@ -84,8 +52,7 @@ def read_dicom(content: IO[bytes], path: Path, *, apply_windows: bool = False) -
     """Decode the one grey frame of a DICOM file.
 
     Without windows the values are those stored: scaling from darkest to brightest makes a rescale intercept and the
-    amount of a slope equal, so that of both only the slope's sign is kept. While SimpleITK decodes, the process's
-    standard error is shut, since its codecs write there on their own.
+    amount of a slope equal, so that of both only the slope's sign is kept.
 
     Args:
         content: the file, seekable.
@@ -99,7 +66,7 @@ def read_dicom(content: IO[bytes], path: Path, *, apply_windows: bool = False) -
     with _damage_named(path):
         header = _read_header(content, path)
         spacing = _spacing(header, path)
-        stored = _decode(header, path)
+        stored = decode(header, path)
         slope_is_negative = float(header.get("RescaleSlope") or 1) < 0
         is_negative = header.PhotometricInterpretation == "MONOCHROME1"
         return Frame(
@@ -175,8 +142,8 @@ def _read_header(content: IO[bytes], path: Path) -> Any:
         cut = any("End of file" in str(warning.message) for warning in caught)
         raise InputError("cut off within its pixel data" if cut else "a DICOM file without pixels", file=path)
     _check_one_gray_frame(header, path)
-    _check_bits(header, path)
-    _check_complete(header, path)
+    _fill_up(header, path)
+    check_decodable(header, path)
     return header
 
 
@@ -195,32 +162,15 @@ def _check_one_gray_frame(header: Any, path: Path) -> None:
         raise InputError(message, file=path, field="PhotometricInterpretation")
 
 
-def _check_bits(header: Any, path: Path) -> None:
+def _fill_up(header: Any, path: Path) -> None:
     if header.Rows * header.Columns > _MAX_PIXELS:
         raise InputError(f"{header.Columns} x {header.Rows} pixels are far more than a radiograph has", file=path)
     allocated = int(header.BitsAllocated)
     header.SamplesPerPixel, header.PixelRepresentation = 1, int(header.get("PixelRepresentation") or 0)
-    header.BitsStored = stored = int(header.get("BitsStored") or allocated)
-    header.HighBit = high = int(header.get("HighBit") or stored - 1)
-    if not stored - 1 <= high < allocated:
-        message = f"{stored} bits with the highest at {high} do not fit into {allocated}"
-        raise InputError(message, file=path, field="BitsStored")
-
-
-def _check_complete(header: Any, path: Path) -> None:
-    syntax = header.file_meta.get("TransferSyntaxUID")
-    if syntax is None:
-        raise InputError("is missing, so the pixels cannot be decoded", file=path, field="TransferSyntaxUID")
-    if syntax not in _TRANSFER_SYNTAXES:
-        message = f"{str(syntax.name)!r} cannot be decoded here; rewrite the file as explicit little endian"
-        raise InputError(message, file=path, field="TransferSyntaxUID")
-    if syntax.is_encapsulated:
-        return
-    # SimpleITK reads on beyond the end of such a file and hands over whatever lies in memory there.
-    expected = (int(header.Rows) * int(header.Columns) * int(header.BitsAllocated) + 7) // 8
-    if len(header.PixelData) < expected:
-        message = f"cut off: {len(header.PixelData)} bytes of pixels where {expected} belong"
-        raise InputError(message, file=path, field="PixelData")
+    header.BitsStored = stored = min(int(header.get("BitsStored") or allocated), allocated)
+    # Where the highest bit cannot be what the header says, the stored bits are the lowest, as nearly always.
+    high = int(header.get("HighBit") or 0)
+    header.HighBit = high if stored <= high < allocated else stored - 1
 
 
 def _spacing(header: Any, path: Path) -> tuple[float, float]:
@@ -238,79 +188,6 @@ def _spacing(header: Any, path: Path) -> tuple[float, float]:
     return 1.0, 1.0
 
 
-def _decode(header: Any, path: Path) -> Stored:
-    """(H, W) stored values, without what else may lie in the unused bits of a pixel."""
-    syntax = header.file_meta.TransferSyntaxUID
-    is_plain = not syntax.is_encapsulated and header.BitsAllocated in (8, 16, 32)
-    if is_plain or (syntax in _PYDICOM_PLUGINS and header.BitsAllocated <= 16):
-        pixels = _decode_with_pydicom(header, path)
-    else:
-        pixels = _decode_with_gdcm(header, path)
-    if pixels.shape != (header.Rows, header.Columns):
-        raise _undecodable(header, path)
-    return pixels
-
-
-def _decode_with_pydicom(header: Any, path: Path) -> Stored:
-    from pydicom.pixels import get_decoder
-
-    syntax = header.file_meta.TransferSyntaxUID
-    plugin = _PYDICOM_PLUGINS.get(syntax, "")
-    if plugin == "pillow" and _codestream_shape(header) != (header.Rows, header.Columns):
-        raise _undecodable(header, path)
-    try:
-        # Its correction of unused bits takes the stored ones to be the lowest.
-        pixels: Stored
-        pixels, _ = get_decoder(syntax).as_array(
-            header, decoding_plugin=plugin, view_only=True, correct_unused_bits=False
-        )
-    except (RuntimeError, ValueError):
-        raise _undecodable(header, path) from None
-    unused = 8 * pixels.itemsize - header.BitsStored
-    if plugin == "pillow" or not unused:
-        return pixels
-    shifted: Stored = pixels << (8 * pixels.itemsize - 1 - header.HighBit)
-    shifted >>= unused
-    return shifted
-
-
-def _codestream_shape(header: Any) -> tuple[int, int] | None:
-    from PIL import Image
-    from pydicom.encaps import get_frame
-
-    try:
-        with Image.open(io.BytesIO(get_frame(header.PixelData, 0, number_of_frames=1))) as image:
-            return image.height, image.width
-    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError):
-        return None
-
-
-def _decode_with_gdcm(header: Any, path: Path) -> Stored:
-    sitk = _simpleitk()
-    # GDCM inverts MONOCHROME1 in some versions, and fails at that for signed pixels of odd depth; a rescale would make
-    # floats of all pixels. So it gets the pixels alone, as MONOCHROME2.
-    alone = copy.copy(header)
-    alone.PhotometricInterpretation = "MONOCHROME2"
-    for name in ("RescaleSlope", "RescaleIntercept"):
-        if name in alone:
-            del alone[name]
-    try:
-        with tempfile.TemporaryDirectory() as folder, _stderr_shut():
-            alone.save_as(Path(folder) / "image.dcm")
-            image = sitk.ReadImage(str(Path(folder) / "image.dcm"), imageIO="GDCMImageIO")
-    except RuntimeError:
-        # Its reasons are lines of C++ with addresses in them.
-        raise _undecodable(header, path) from None
-    pixels: Stored = sitk.GetArrayFromImage(image)
-    return pixels.reshape(pixels.shape[-2:])
-
-
-def _undecodable(header: Any, path: Path) -> InputError:
-    kind = _TRANSFER_SYNTAXES[header.file_meta.TransferSyntaxUID]
-    message = f"the pixels cannot be decoded; they are damaged, or not what their header says ({kind})"
-    return InputError(message, file=path, field="PixelData")
-
-
 def _padded(stored: Stored, header: Any) -> npt.NDArray[np.bool_] | None:
     """Which pixels are no image (PS3.3, C.7.5.1.1.2): of one value, or a range of values."""
     value, limit = header.get("PixelPaddingValue"), header.get("PixelPaddingRangeLimit")
@@ -320,24 +197,3 @@ def _padded(stored: Stored, header: Any) -> npt.NDArray[np.bool_] | None:
     ends = np.array([value, value if limit in (None, "") else limit], np.int64).astype(stored.dtype)
     padded: npt.NDArray[np.bool_] = (stored >= ends.min()) & (stored <= ends.max())
     return padded if padded.any() else None
-
-
-def _simpleitk() -> Any:
-    try:
-        import SimpleITK
-    except ImportError:
-        raise InputError("reading DICOM needs SimpleITK: pip install 'maira-radfact[model]'") from None
-    return SimpleITK
-
-
-@contextmanager
-def _stderr_shut() -> Iterator[None]:
-    sys.stderr.flush()
-    kept = os.dup(2)
-    try:
-        with Path(os.devnull).open("w") as nowhere:
-            os.dup2(nowhere.fileno(), 2)
-        yield
-    finally:
-        os.dup2(kept, 2)
-        os.close(kept)

@@ -45,7 +45,10 @@ def _windowed(values: Floats, header: Any, path: Path) -> Floats:
     if table := header.get("ModalityLUTSequence"):
         values = _looked_up(values, table[0], header, path, "ModalityLUTSequence")
     else:
-        values = values * float(header.get("RescaleSlope") or 1) + float(header.get("RescaleIntercept") or 0)
+        slope, intercept = float(header.get("RescaleSlope") or 1), float(header.get("RescaleIntercept") or 0)
+        if not np.isfinite([slope, intercept]).all():
+            raise InputError(f"a slope of {slope:g} and an intercept of {intercept:g}", file=path, field="RescaleSlope")
+        values = values * slope + intercept
     if table := header.get("VOILUTSequence"):
         return _looked_up(values, table[0], header, path, "VOILUTSequence")
     centre, width = (_first(header.get(name)) for name in ("WindowCenter", "WindowWidth"))
