@@ -41,7 +41,8 @@ def stream_columns(
             for column in columns:
                 if column not in header:
                     raise InputError(f"the table has no such column; it has {_shown(header)}", file=path, field=column)
-            places = [header.index(name) if name in header else None for name in (*columns, *optional)]
+            # A column that is not there is the one behind the last, which is made empty in every row.
+            places = [header.index(name) if name in header else len(header) for name in (*columns, *optional)]
             for row in rows:
                 line = rows.line_num
                 if not row:
@@ -49,7 +50,8 @@ def stream_columns(
                 if len(row) != len(header):
                     message = f"the row has {len(row)} cells and the header {len(header)}; is the file whole?"
                     raise InputError(message, file=path, line=line)
-                yield line, tuple(None if place is None else _cell(row[place]) for place in places)
+                row.append("")
+                yield line, tuple([None if (cell := row[place].strip()) in _MISSING else cell for place in places])
     except FileNotFoundError:
         raise InputError("no such file", file=path) from None
     except csv.Error as error:
@@ -82,11 +84,6 @@ def _open(path: Path) -> Iterator[IO[str]]:
     else:
         with path.open(encoding="utf-8-sig", newline="") as text:
             yield text
-
-
-def _cell(value: str) -> str | None:
-    value = value.strip()
-    return None if value in _MISSING else value
 
 
 def _shown(header: Sequence[str]) -> str:

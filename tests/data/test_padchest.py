@@ -1,0 +1,342 @@
+"""PadChest: a miniature of the release, with its columns, its two ways to hold images, and its known faults."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import json
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from data.archive import Archive, ArchiveStudy
+from data.csv_stream import stream_columns
+from data.pairing import Rules, make_samples
+from data.sources.padchest import read_padchest
+from radfact.errors import InputError
+
+TABLE = "PADCHEST_chest_x_ray_images_labels_160K_01.02.19.csv"
+# The first column is pandas' index and has no name.
+HEADER = (
+    ",ImageID,ImageDir,StudyDate_DICOM,StudyID,PatientID,PatientBirth,PatientSex_DICOM,ViewPosition_DICOM,Projection,"
+    "MethodProjection,Pediatric,Modality_DICOM,Manufacturer_DICOM,PhotometricInterpretation_DICOM,"
+    "PixelRepresentation_DICOM,PixelAspectRatio_DICOM,SpatialResolution_DICOM,BitsStored_DICOM,WindowCenter_DICOM,"
+    "WindowWidth_DICOM,Rows_DICOM,Columns_DICOM,XRayTubeCurrent_DICOM,Exposure_DICOM,ExposureInuAs_DICOM,ExposureTime,"
+    "RelativeXRayExposure_DICOM,ReportID,Report,MethodLabel,Labels,Localizations,LabelsLocalizationsBySentence,"
+    "labelCUIS,LocalizationsCUIS"
+)
+Row = dict[str, str]
+
+
+def _row(image: str, study: str = "s1", **cells: str) -> Row:
+    usual = {
+        "ImageID": f"{image}.png",
+        "ImageDir": "0",
+        "StudyDate_DICOM": "20140915",
+        "StudyID": study,
+        "PatientID": "p1",
+        "PatientBirth": "1930.0",
+        "ViewPosition_DICOM": "POSTEROANTERIOR",
+        "Projection": "PA",
+        "MethodProjection": "Manual review of DICOM fields",
+        "Pediatric": "No",
+        "ReportID": "4765777",
+        "Report": "sin hallazg patolog edad pacient .",
+        "MethodLabel": "Physician",
+        "Labels": "['normal', 'pleural effusion']",
+        "LabelsLocalizationsBySentence": "[['normal'], ['pleural effusion', 'loc right']]",
+    }
+    return usual | cells
+
+
+def _write(root: Path, *rows: Row, images: bool = True) -> Path:
+    """The release with these rows, and their images in folders."""
+    with (root / TABLE).open("w", newline="", encoding="utf-8") as handle:
+        table = csv.DictWriter(handle, HEADER.split(","), restval="")
+        table.writeheader()
+        table.writerows(rows)
+    for row in rows if images else ():
+        (root / row["ImageDir"]).mkdir(exist_ok=True)
+        (root / row["ImageDir"] / row["ImageID"]).touch()
+    return root
+
+
+def _english(root: Path, *rows: Row) -> Path:
+    path = root / "english.csv"
+    with path.open("w", newline="", encoding="utf-8") as handle:
+        table = csv.DictWriter(handle, list(rows[0]))
+        table.writeheader()
+        table.writerows(rows)
+    return path
+
+
+def _only(archive: Archive) -> ArchiveStudy:
+    (study,) = archive.studies
+    return study
+
+
+def _reasons(archive: Archive) -> list[tuple[str | None, str]]:
+    assert all(failure.stage == "read" for failure in archive.failures)
+    return [(failure.source, failure.reason) for failure in archive.failures]
+
+
+def test_images_of_a_study_are_its_films_in_order(tmp_path: Path) -> None:
+    archive = read_padchest(_write(tmp_path, _row("a"), _row("x", "s2"), _row("b", Projection="L")))
+    assert [(f.key, f.view, f.path) for f in archive.studies[0].films] == [
+        ("a", "frontal", tmp_path / "0" / "a.png"),
+        ("b", "lateral", tmp_path / "0" / "b.png"),
+    ]
+    assert [(study.study_id, study.patient_id, study.when) for study in archive.studies] == [
+        ("s1", "p1", 20140915),
+        ("s2", "p1", 20140915),
+    ]
+    assert (archive.source, archive.failures) == ("padchest", [])
+
+
+@pytest.mark.parametrize(
+    ("projection", "views"),
+    [("PA", ["frontal"]), ("AP", ["frontal"]), ("AP_horizontal", ["frontal"]), ("L", ["lateral"]), ("COSTAL", [])],
+)
+def test_projections(tmp_path: Path, projection: str, views: list[str]) -> None:
+    archive = read_padchest(_write(tmp_path, _row("a", Projection=projection)))
+    assert [film.view for film in _only(archive).films] == views
+    assert archive.failures == []
+
+
+@pytest.mark.parametrize("projection", ["", "nan", "OBLICUA"])
+def test_a_projection_that_says_nothing_is_listed(tmp_path: Path, projection: str) -> None:
+    archive = read_padchest(_write(tmp_path, _row("b"), _row("a", Projection=projection)))
+    assert [film.key for film in _only(archive).films] == ["b"]
+    shown = projection if projection == "OBLICUA" else "missing"
+    assert _reasons(archive) == [("a.png", f"{TABLE}, line 3: Projection is {shown}, so the view is not known")]
+
+
+@pytest.mark.parametrize("prefix", ["", "0/"])
+def test_images_are_read_from_zips(tmp_path: Path, prefix: str) -> None:
+    _write(tmp_path, _row("a"), images=False)
+    with zipfile.ZipFile(tmp_path / "0.zip", "w") as packed:
+        packed.writestr(f"{prefix}a.png", b"")
+        packed.writestr(f"__MACOSX/{prefix}._a.png", b"")
+    (film,) = _only(read_padchest(tmp_path)).films
+    assert (film.path, film.member) == (tmp_path / "0.zip", f"{prefix}a.png")
+
+
+def test_images_may_lie_together_in_the_root(tmp_path: Path) -> None:
+    _write(tmp_path, _row("a"), images=False)
+    (tmp_path / "a.png").touch()
+    assert _only(read_padchest(tmp_path)).films[0].path == tmp_path / "a.png"
+
+
+def test_a_listed_image_that_is_missing_costs_itself(tmp_path: Path) -> None:
+    name = "216840111366964012283393834152009033140208626_00-059-118"
+    _write(tmp_path, _row("a"), _row(name))
+    (tmp_path / "0" / f"{name}.png").unlink()
+    archive = read_padchest(tmp_path)
+    assert [film.key for film in _only(archive).films] == ["a"]
+    assert _reasons(archive) == [(f"{name}.png", "the image is not in 0")]
+
+
+def test_a_folder_that_was_not_downloaded_is_listed_once(tmp_path: Path) -> None:
+    _write(tmp_path, _row("a"), _row("b", "s2", ImageDir="54"), _row("c", "s3", ImageDir="54"))
+    for path in (tmp_path / "54").iterdir():
+        path.unlink()
+    (tmp_path / "54").rmdir()
+    archive = read_padchest(tmp_path)
+    assert _reasons(archive) == [("54", "there is no such folder or zip; it has 2 images")]
+    assert len(archive.studies) == 3
+
+
+def test_no_image_at_all_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="none of the table's images is here"):
+        read_padchest(_write(tmp_path, _row("a"), images=False))
+
+
+def test_a_zip_cut_off_is_an_error_that_names_it(tmp_path: Path) -> None:
+    _write(tmp_path, _row("a"), images=False)
+    (tmp_path / "0.zip").write_bytes(b"PK\x03\x04")
+    with pytest.raises(InputError, match=r"0\.zip: cannot be read.*downloaded whole"):
+        read_padchest(tmp_path)
+
+
+def test_a_row_twice_is_a_film_once(tmp_path: Path) -> None:
+    archive = read_padchest(_write(tmp_path, _row("a"), _row("a"), _row("a", "s2")))
+    assert [film.key for film in _only(archive).films] == ["a"]
+    assert [reason for _, reason in _reasons(archive)] == [
+        f"{TABLE}, line {line}: the image is in a line before" for line in (3, 4)
+    ]
+
+
+def test_a_study_of_two_patients_keeps_the_first(tmp_path: Path) -> None:
+    archive = read_padchest(_write(tmp_path, _row("a"), _row("b", PatientID="p2")))
+    assert (_only(archive).patient_id, len(_only(archive).films)) == ("p1", 1)
+    assert _reasons(archive) == [("b.png", f"{TABLE}, line 3: PatientID is not that of the study's other images")]
+
+
+def test_pediatric_studies_are_left_out_unless_asked_for(tmp_path: Path) -> None:
+    _write(tmp_path, _row("a"), _row("b", "child", Pediatric="PED"))
+    archive = read_padchest(tmp_path)
+    assert [study.study_id for study in archive.studies] == ["s1"]
+    assert _reasons(archive) == [("child", "a pediatric study; the paper's patients are adults")]
+    assert len(read_padchest(tmp_path, pediatric=True).studies) == 2
+
+
+def test_the_spanish_report_is_no_finding_unless_asked_for(tmp_path: Path) -> None:
+    _write(tmp_path, _row("a"), _row("b", "s2", Report=" . "), _row("c", "s3", Report=""))
+    assert {(study.findings, study.report) for study in read_padchest(tmp_path).studies} == {(None, None)}
+    spanish = read_padchest(tmp_path, language="es").studies
+    assert [study.findings for study in spanish] == ["sin hallazg patolog edad pacient .", None, None]
+    assert [study.report for study in spanish] == ["sin hallazg patolog edad pacient .", None, None]
+
+
+@pytest.mark.parametrize(
+    "images_path",
+    ["b.png", "['b.png']", "['a.png' 'b.png']", '["images/0/a.png", "images/0/b.png"]', "['gone.png', 'b.png']"],
+)
+def test_english_reports_are_joined_by_image(tmp_path: Path, images_path: str) -> None:
+    _write(tmp_path, _row("a"), _row("b", Projection="L"), _row("c", "s2"))
+    table = _english(
+        tmp_path,
+        {"source": "PadChest", "findings": "No\neffusion.", "impression": "Normal.", "images_path": images_path},
+        {"source": "CheXpert", "findings": "Wrong.", "impression": "", "images_path": "c.png"},
+    )
+    first, second = read_padchest(tmp_path, reports=table).studies
+    assert first.findings == "No effusion."
+    assert first.report == "FINDINGS: No effusion. IMPRESSION: Normal."
+    assert (second.findings, second.report) == (None, None)
+
+
+def test_an_impression_alone_is_a_prior_report_and_no_findings(tmp_path: Path) -> None:
+    _write(tmp_path, _row("a"))
+    table = _english(tmp_path, {"StudyID": "s1", "findings": "", "impression": "Normal."})
+    study = _only(read_padchest(tmp_path, reports=table))
+    assert (study.findings, study.report) == (None, "IMPRESSION: Normal.")
+
+
+def test_english_reports_may_be_json_lines(tmp_path: Path) -> None:
+    _write(tmp_path, _row("a"))
+    path = tmp_path / "english.jsonl"
+    path.write_text(json.dumps({"findings": "Clear.", "impression": None, "images_path": ["a.png"]}), encoding="utf-8")
+    assert _only(read_padchest(tmp_path, reports=path)).findings == "Clear."
+
+
+def test_the_previous_study_in_time_is_the_prior(tmp_path: Path) -> None:
+    _write(
+        tmp_path,
+        _row("late", "s2", StudyDate_DICOM="20150101.0"),
+        _row("early", "s1", StudyDate_DICOM="20091231"),
+        _row("undated", "s3", StudyDate_DICOM=""),
+    )
+    table = _english(
+        tmp_path, *({"StudyID": s, "findings": f"Seen {s}.", "impression": ""} for s in ("s1", "s2", "s3"))
+    )
+    samples = make_samples(read_padchest(tmp_path, reports=table), Rules()).studies
+    assert {s.study_id: s.prior_report for s in samples} == {"s1": None, "s2": "FINDINGS: Seen s1.", "s3": None}
+
+
+def test_no_label_is_taken_from_what_was_read_off_reports(tmp_path: Path) -> None:
+    assert _only(read_padchest(_write(tmp_path, _row("a")))).labels is None
+
+
+@pytest.mark.parametrize("key", [{"PatientID": "p1"}, {"StudyID": "s1"}, {"ImageID": "a.png"}])
+def test_a_split_is_that_of_all_studies_of_the_patient(tmp_path: Path, key: Row) -> None:
+    _write(tmp_path, _row("a"), _row("b", "s2"), _row("c", "s3", PatientID="p2"))
+    table = _english(tmp_path, key | {"split": "validation"})
+    assert [study.split for study in read_padchest(tmp_path, splits=table).studies] == ["validate", "validate", None]
+
+
+def test_a_patient_in_two_splits_is_refused(tmp_path: Path) -> None:
+    _write(tmp_path, _row("a"), _row("b", "s2"))
+    table = _english(tmp_path, {"StudyID": "s1", "split": "train"}, {"StudyID": "s2", "split": "test"})
+    with pytest.raises(InputError, match=r"line 3, field 'split': 'p1' is in 'train' in a line before"):
+        read_padchest(tmp_path, splits=table)
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        ({"StudyID": "s1", "split": "dev1"}, "line 2, field 'split': expected train, validation or test, found 'dev1'"),
+        ({"StudyID": "", "split": "train"}, "line 2, field 'PatientID': a row needs PatientID, StudyID or ImageID"),
+        ({"StudyID": "other", "split": "train"}, "names no patient or study of this archive"),
+        ({"StudyID": "s1", "fold": "train"}, "field 'split': the table has no such column; it has 'StudyID', 'fold'"),
+    ],
+)
+def test_a_wrong_table_of_splits_is_one_line(tmp_path: Path, rows: Row, message: str) -> None:
+    _write(tmp_path, _row("a"))
+    with pytest.raises(InputError, match=message):
+        read_padchest(tmp_path, splits=_english(tmp_path, rows))
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        ({"findings": "Clear.", "StudyID": ""}, "line 2, field 'images_path': a row needs StudyID, ImageID or"),
+        ({"findings": "Clear.", "StudyID": "other"}, "has no report of any study of this archive"),
+        ({"text": "Clear.", "StudyID": "s1"}, "field 'findings': the table has no such column"),
+    ],
+)
+def test_a_wrong_table_of_reports_is_one_line(tmp_path: Path, row: Row, message: str) -> None:
+    _write(tmp_path, _row("a"))
+    with pytest.raises(InputError, match=message):
+        read_padchest(tmp_path, reports=_english(tmp_path, row))
+
+
+def test_reports_in_parquet_are_refused_with_what_would_do(tmp_path: Path) -> None:
+    _write(tmp_path, _row("a"))
+    with pytest.raises(InputError, match=r"expected a table of reports as \.csv"):
+        read_padchest(tmp_path, reports=tmp_path / "train.parquet")
+
+
+def test_english_reports_and_spanish_findings_exclude_each_other(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="English reports is no use"):
+        read_padchest(tmp_path, reports=tmp_path / "english.csv", language="es")
+
+
+def test_the_table_is_read_gzipped(tmp_path: Path) -> None:
+    plain = read_padchest(_write(tmp_path, _row("a")))
+    (tmp_path / f"{TABLE}.gz").write_bytes(gzip.compress((tmp_path / TABLE).read_bytes()))
+    (tmp_path / TABLE).unlink()
+    assert read_padchest(tmp_path) == plain
+
+
+def test_a_table_cut_off_is_one_line(tmp_path: Path) -> None:
+    _write(tmp_path, _row("a"), _row("b"))
+    whole = (tmp_path / TABLE).read_bytes()
+    (tmp_path / TABLE).write_bytes(whole[:-60])
+    with pytest.raises(InputError, match=r"line 3: the row has \d+ cells and the header 36; is the file whole"):
+        read_padchest(tmp_path)
+    (tmp_path / TABLE).unlink()
+    (tmp_path / f"{TABLE}.gz").write_bytes(gzip.compress(whole)[:-20])
+    with pytest.raises(InputError, match="cannot be read"):
+        read_padchest(tmp_path)
+
+
+def test_a_folder_without_the_table_is_one_line(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="is this the folder of PadChest"):
+        read_padchest(tmp_path)
+
+
+def test_columns_are_streamed_in_the_order_asked_for(tmp_path: Path) -> None:
+    path = tmp_path / "t.csv"
+    path.write_text('a,b,c\n1," 2 ",NaN\n\n"x\ny",,3\n', encoding="utf-8-sig")
+    assert list(stream_columns(path, ("c", "a"), ("none",))) == [(2, (None, "1", None)), (5, ("3", "x\ny", None))]
+
+
+@pytest.mark.parametrize(("content", "message"), [(b"a\n\xff\n", "not UTF-8 text"), (b"", "it has no header")])
+def test_a_file_that_is_no_table_is_one_line(tmp_path: Path, content: bytes, message: str) -> None:
+    path = tmp_path / "t.csv"
+    path.write_bytes(content)
+    with pytest.raises(InputError, match=message):
+        list(stream_columns(path, ("a",)))
+
+
+def test_a_zip_of_two_tables_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "t.csv.zip"
+    with zipfile.ZipFile(path, "w") as packed:
+        packed.writestr("a.csv", "a\n1\n")
+        packed.writestr("__MACOSX/._a.csv", "")
+    assert [cells for _, cells in stream_columns(path, ("a",))] == [("1",)]
+    with zipfile.ZipFile(path, "a") as packed:
+        packed.writestr("b.csv", "a\n1\n")
+    with pytest.raises(InputError, match="holds 2 CSV files"):
+        list(stream_columns(path, ("a",)))
