@@ -66,6 +66,9 @@ class _Part:
     def prose(self) -> str:
         return " ".join(" ".join(self.lines).split())
 
+    def written(self) -> str:
+        return " ".join((self.heading + ":", *self.lines)) if self.heading else " ".join(self.lines)
+
 
 # Digits, "_" (a date taken out) and a time of day occur in titles such as "PORTABLE CHEST, ___ AT 17:25:". Mixed case
 # is taken for a heading only in words that do not begin a line of prose; "History:" often does, under INDICATION.
@@ -74,7 +77,11 @@ _HEADING = re.compile(
     r"|Findings?|Impression|Indication|Technique|Comparisons?|Conclusion):(?!\d\d)"
 )
 _WET_READ = re.compile(r"\s*(WET ?READ(?: VERSION(?: ?#\S*)?)?):?(?![A-Za-z])")
-_RULE = re.compile(r"\s*_{10,}\s*")
+_RULE = re.compile(r"\s*_{10,}\s*$")
+# What a line without a colon may begin: a rule, a banner, a wet read.
+_MAY_BEGIN = re.compile(r"\s*[_FPW]")
+# "___" stands for what was said before it was taken out.
+_WORD = re.compile(r"\w")
 _BANNERS = {"FINAL REPORT": "preamble", "PRELIMINARY REPORT": "wet_read", "FINAL ADDENDUM": "addendum"}
 
 _SPELLINGS = {
@@ -117,43 +124,38 @@ def split_sections(text: str) -> Sections:
         text: as it was written, lines and all.
     """
     parts = [_resolved(part) for part in _parts(text)]
+    written = " ".join(part.written() for part in parts if part.kind != "wet_read")
     # A heading over nothing is no section, so that a title does not keep the last paragraph from being found.
-    found = {part.kind for part in parts if _has_words(part.prose())}
-    last = None
-    if found.isdisjoint(("findings", "impression")):
-        last = _last_paragraph([part for part in parts if part.kind != "wet_read" and _has_words(part.prose())])
+    parts = [part for part in parts if _WORD.search(part.prose())]
+    if not any(part.kind in ("findings", "impression") for part in parts):
+        parts += _last_paragraph([part for part in parts if part.kind != "wet_read"])
     by_kind: dict[str, list[str]] = {}
-    for part in [*parts, *([last] if last else [])]:
-        if (prose := part.prose()) and prose not in (held := by_kind.setdefault(part.kind, [])):
+    for part in parts:
+        if (prose := part.prose()) not in (held := by_kind.setdefault(part.kind, [])):
             held.append(prose)
-    whole = [part for part in parts if part.kind != "wet_read"]
-    if last:
-        whole.append(last)
-    written = " ".join(f"{part.heading}: {part.prose()}" if part.heading else part.prose() for part in whole)
-    sections = {kind: " ".join(held) for kind, held in by_kind.items() if any(map(_has_words, held))}
+    sections = {kind: " ".join(held) for kind, held in by_kind.items()}
     return Sections(**sections, text=" ".join(written.split()) or None)
 
 
 def _parts(text: str) -> Iterator[_Part]:
     part = _Part("preamble")
     for line in text.splitlines():
-        if _RULE.fullmatch(line):
-            # It closes what stands above the report; within the report it is furniture.
-            start = _Part("preamble") if part.kind in ("wet_read", "addendum") else None
-        elif (banner := _BANNERS.get(line.strip())) is not None:
-            start = _Part(banner)
-        else:
-            start = _begun(line, part.kind)
-            if start is None:
-                part.lines.append(line)
+        start = _begun(line, part.kind) if ":" in line or _MAY_BEGIN.match(line) else None
         if start is not None:
             yield part
             part = start
+        elif not _RULE.match(line):
+            part.lines.append(line)
     yield part
 
 
 def _begun(line: str, current: str) -> _Part | None:
     """The part that a line begins, None where it goes on with the current one."""
+    if _RULE.match(line):
+        # It closes what stands above the report; within the report it is furniture.
+        return _Part("preamble") if current in ("wet_read", "addendum") else None
+    if (banner := _BANNERS.get(line.strip())) is not None:
+        return _Part(banner)
     match = _WET_READ.match(line) or _HEADING.match(line)
     if match is None:
         return None
@@ -198,20 +200,15 @@ def _resolved(part: _Part) -> _Part:
     return _Part("examination", lines=[f"{part.heading}: {prose}" if prose else part.heading + ":"])
 
 
-def _has_words(prose: str) -> bool:
-    """Whether anything is said; "___" stands for what was said before it was taken out."""
-    return any(character.isalnum() or character == "_" for character in prose)
-
-
-def _last_paragraph(parts: list[_Part]) -> _Part | None:
-    """Take from the last part what follows its first paragraph."""
+def _last_paragraph(parts: list[_Part]) -> list[_Part]:
+    """Take from the last part what follows its first paragraph, if anything does."""
     if not parts:
-        return None
+        return []
     lines = parts[-1].lines
-    first = next((number for number, line in enumerate(lines) if line.strip()), 0)
+    first = next(number for number, line in enumerate(lines) if line.strip())
     blank = next((number for number, line in enumerate(lines) if number > first and not line.strip()), len(lines))
     rest = _Part("last_paragraph", lines=lines[blank:])
-    if not _has_words(rest.prose()):
-        return None
+    if not _WORD.search(rest.prose()):
+        return []
     parts[-1].lines = lines[:blank]
-    return rest
+    return [rest]

@@ -58,6 +58,7 @@ class _Listed:
     """A study as the metadata table lists it."""
 
     patient_id: str
+    folder: Path
     when: datetime | None = None
     films: list[Film] = field(default_factory=list)
 
@@ -165,7 +166,10 @@ def _read_metadata(path: Path, files: Path, suffix: str, failures: list[Failure]
                 raise InputError(f"expected digits, found '{value}'", file=path, line=line, field=column)
         if not _DICOM_ID.fullmatch(dicom_id):
             raise InputError(f"'{dicom_id}' is no name of a file", file=path, line=line, field="dicom_id")
-        study = listed.setdefault(study_id, _Listed(patient_id))
+        study = listed.get(study_id)
+        if study is None:
+            folder = files / f"p{patient_id[:2]}/p{patient_id}/s{study_id}"
+            study = listed[study_id] = _Listed(patient_id, folder)
         if study.patient_id != patient_id:
             message = f"study {study_id} is of patient {study.patient_id} above and of {patient_id} here"
             raise InputError(message, file=path, line=line, field="subject_id")
@@ -184,8 +188,7 @@ def _read_metadata(path: Path, files: Path, suffix: str, failures: list[Failure]
         if view is None:
             failures.append(_failure(dicom_id, reason))
             continue
-        image = files / f"p{patient_id[:2]}/p{patient_id}/s{study_id}/{dicom_id}{suffix}"
-        study.films.append(Film(dicom_id, image, view))
+        study.films.append(Film(dicom_id, study.folder / f"{dicom_id}{suffix}", view))
     return listed
 
 

@@ -233,3 +233,9 @@ PIECES = st.sampled_from(
 @given(st.text() | st.lists(PIECES).map("".join))
 def test_any_text_is_a_report_and_keeps_what_it_says(text: str) -> None:
     assert "".join((split_sections(text).text or "").split()) == "".join(text.split())
+
+
+def test_a_last_paragraph_above_an_empty_heading_keeps_its_place() -> None:
+    sections = split_sections(" TECHNIQUE:  One view.\n \n Clear lungs.\n FINDINGS:\n")
+    assert (sections.technique, sections.last_paragraph) == ("One view.", "Clear lungs.")
+    assert sections.text == "TECHNIQUE: One view. Clear lungs. FINDINGS:"
