@@ -160,7 +160,7 @@ def _read_studies(table: Path, root: Path, failures: list[Failure]) -> tuple[dic
             continue
         study = studies.get(name)
         if study is None:
-            study = studies[name] = _Study(patient, _day(date), False, report)
+            study = studies[name] = _Study(patient, day(date), False, report)
         elif study.patient_id != patient:
             leave_out(image, line, "PatientID is not that of the study's other images")
             continue
@@ -222,12 +222,17 @@ class _Images:
         if folder not in self._listed:
             unpacked, packed = self._root / folder, self._root / f"{folder}.zip"
             names = {path.name for path in unpacked.iterdir()} if unpacked.is_dir() else set()
-            members = {member.rpartition("/")[2]: member for member in _members(packed)} if packed.is_file() else {}
+            members = {member.rpartition("/")[2]: member for member in png_members(packed)} if packed.is_file() else {}
             self._listed[folder] = names, members
         return self._listed[folder]
 
 
-def _members(packed: Path) -> list[str]:
+def png_members(packed: Path) -> list[str]:
+    """Names of the images in a zip archive, as they are in it.
+
+    Raises:
+        InputError: it is no whole zip archive.
+    """
     try:
         with zipfile.ZipFile(packed) as archive:
             return [name for name in archive.namelist() if name.endswith(".png") and not name.startswith("__MACOSX/")]
@@ -287,7 +292,7 @@ def _read_splits(path: Path, studies: Mapping[str, _Study], study_of: Mapping[st
     return found
 
 
-def _day(value: str | None) -> int | None:
+def day(value: str | None) -> int | None:
     """A date (yyyymmdd, also as pandas writes a column of numbers with gaps) as a number."""
     match = re.fullmatch(r"(\d{8})(\.0)?", value or "", re.ASCII)
     return int(match[1]) if match else None

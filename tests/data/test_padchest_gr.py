@@ -1,0 +1,257 @@
+"""PadChest-GR: a miniature of the release, alone and with PadChest beside it."""
+
+from __future__ import annotations
+
+import csv
+import json
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from data.archive import Archive, ArchiveStudy
+from data.pairing import Rules, make_samples
+from data.sources.padchest_gr import read_padchest_gr
+from data.study import Label
+from radfact.errors import InputError
+from radfact.report import Box, Sentence
+
+REPORTS = "grounded_reports_20240819.json"
+COLUMNS = (
+    "StudyID,ImageID,label,boxes_count,extra_boxes_count,locations,prior_study,progression_status,prior_imageID,"
+    "sentence_en,sentence_es,study_is_benchmark,study_is_validation,split,PatientID,patient_is_benchmark,PatientBirth,"
+    "PatientSex_DICOM,StudyDate_DICOM,StudyDate,PatientAge,label_group,Year"
+)
+ABNORMAL: dict[str, Any] = {
+    "sentence_en": "Minimal left  pleural thickening.",
+    "sentence_es": "Mínimo engrosamiento pleural izquierdo.",
+    "abnormal": True,
+    "boxes": [[0.1, 0.2, 0.3, 0.4], [-0.001, 0.5, 0.6, 1.001]],
+    "extra_boxes": [[0.0, 0.0, 1.0, 1.0]],
+    "labels": ["pleural thickening"],
+    "locations": ["pleural", "left"],
+    "progression": None,
+}
+NORMAL = {"sentence_en": "No effusion.", "sentence_es": "Sin derrame.", "abnormal": False}
+
+
+def _entry(study: str, *findings: dict[str, Any], previous: str | None = None) -> dict[str, Any]:
+    return {
+        "StudyID": study,
+        "ImageID": f"{study}-f.png",
+        "PreviousStudyID": previous,
+        "PreviousImageID": previous and f"{previous}-f.png",
+        "findings": list(findings or (NORMAL,)),
+    }
+
+
+def _row(study: str, **cells: str) -> dict[str, str]:
+    usual = {"StudyID": study, "PatientID": "p1", "split": "train", "StudyDate_DICOM": "20140915", "label": "normal"}
+    return usual | cells
+
+
+def _write(root: Path, entries: Any, *rows: dict[str, str], images: bool = True) -> Path:
+    root.mkdir(exist_ok=True)
+    (root / REPORTS).write_text(json.dumps(entries), encoding="utf-8")
+    with (root / "master_table.csv").open("w", newline="", encoding="utf-8") as handle:
+        table = csv.DictWriter(handle, COLUMNS.split(","), restval="")
+        table.writeheader()
+        table.writerows(rows)
+    folder = root / "Padchest_GR_files" / "PadChest_GR"
+    folder.mkdir(parents=True, exist_ok=True)
+    for row in rows if images else ():
+        (folder / f"{row['StudyID']}-f.png").touch()
+    return root
+
+
+def _write_padchest(root: Path, *rows: tuple[str, str, str]) -> tuple[Path, Path]:
+    """PadChest with rows of (study, image, projection), and English reports of all its studies."""
+    root.mkdir()
+    columns = ("ImageID", "ImageDir", "StudyDate_DICOM", "StudyID", "PatientID", "Projection", "Pediatric", "Report")
+    with (root / "PADCHEST_chest_x_ray_images_labels_160K_01.02.19.csv").open("w", encoding="utf-8") as handle:
+        handle.write(",".join(columns) + "\n")
+        handle.writelines(f"{image}.png,0,20120101,{study},p1,{view},No,sin cambi\n" for study, image, view in rows)
+    (root / "0").mkdir()
+    for _, image, _ in rows:
+        (root / "0" / f"{image}.png").touch()
+    reports = root / "english.csv"
+    lines = [f"{study},Report of {study}.," for study in dict.fromkeys(study for study, _, _ in rows)]
+    reports.write_text("\n".join(["StudyID,findings,impression", *lines]) + "\n", encoding="utf-8")
+    return root, reports
+
+
+def _only(archive: Archive) -> ArchiveStudy:
+    (study,) = archive.studies
+    return study
+
+
+def _refused(root: Path, entry: Any) -> str:
+    """Why a study is left out that stands beside a good one."""
+    _write(root, [_entry("good"), entry], _row("good"), _row("s1"))
+    archive = read_padchest_gr(root)
+    assert [study.study_id for study in archive.studies] == ["good"]
+    (failure,) = archive.failures
+    assert failure.stage == "read"
+    return failure.reason
+
+
+def test_sentences_and_boxes_are_the_grounded_report(tmp_path: Path) -> None:
+    study = _only(read_padchest_gr(_write(tmp_path, [_entry("s1", ABNORMAL, NORMAL)], _row("s1"))))
+    boxes = (Box(x_min=0.1, y_min=0.2, x_max=0.3, y_max=0.4), Box(x_min=0, y_min=0.5, x_max=0.6, y_max=1))
+    assert study.grounded_findings == (
+        Sentence(text="Minimal left pleural thickening.", boxes=boxes),
+        Sentence(text="No effusion."),
+    )
+    assert study.findings is None
+
+
+def test_spanish_sentences(tmp_path: Path) -> None:
+    study = _only(read_padchest_gr(_write(tmp_path, [_entry("s1", NORMAL)], _row("s1")), language="es"))
+    assert study.grounded_findings == (Sentence(text="Sin derrame."),)
+
+
+@pytest.mark.parametrize(
+    ("name", "ours"), [("train", "train"), ("validation", "validate"), ("test", "test")], ids=lambda name: str(name)
+)
+def test_patients_and_splits_are_the_tables(tmp_path: Path, name: str, ours: str) -> None:
+    _write(tmp_path, [_entry("s1")], _row("s1", split=name), _row("s1", split=name, label="a second row"))
+    study = _only(read_padchest_gr(tmp_path))
+    assert (study.patient_id, study.split) == ("p1", ours)
+
+
+@pytest.mark.parametrize(
+    ("locations", "side"),
+    [(["left"], "left"), (["loc right"], "right"), (["left", "right"], "both"), (["bilateral"], "both"), ([], None)],
+)
+def test_labels_are_the_categories_of_abnormal_sentences(tmp_path: Path, locations: list[str], side: Any) -> None:
+    finding = ABNORMAL | {"locations": locations, "boxes": [[0.0, 0.0, 1.0, 1.0]]}
+    study = _only(read_padchest_gr(_write(tmp_path, [_entry("s1", finding, NORMAL)], _row("s1"))))
+    whole = Box(x_min=0, y_min=0, x_max=1, y_max=1)
+    assert study.labels == (Label(kind="pleural thickening", side=side, boxes=(whole,)),)
+
+
+def test_boxes_of_a_sentence_with_two_labels_are_neithers(tmp_path: Path) -> None:
+    finding = ABNORMAL | {"labels": ["nodule", "granuloma"]}
+    study = _only(read_padchest_gr(_write(tmp_path, [_entry("s1", finding)], _row("s1"))))
+    assert study.labels == (Label(kind="nodule", side="left"), Label(kind="granuloma", side="left"))
+
+
+def test_a_normal_study_is_labelled_with_nothing(tmp_path: Path) -> None:
+    assert _only(read_padchest_gr(_write(tmp_path, [_entry("s1", NORMAL)], _row("s1")))).labels == ()
+
+
+def test_images_are_found_in_a_zip_and_the_table_too(tmp_path: Path) -> None:
+    _write(tmp_path, [_entry("s1")], _row("s1"), images=False)
+    packed = tmp_path / "Padchest_GR_files" / "PadChest_GR.zip"
+    with zipfile.ZipFile(packed, "w") as archive:
+        archive.writestr("PadChest_GR/s1-f.png", b"")
+    with zipfile.ZipFile(tmp_path / "master_table.csv.zip", "w") as archive:
+        archive.write(tmp_path / "master_table.csv", "master_table.csv")
+    (tmp_path / "master_table.csv").unlink()
+    (film,) = _only(read_padchest_gr(tmp_path)).films
+    assert (film.key, film.path, film.member, film.view) == ("s1-f", packed, "PadChest_GR/s1-f.png", "frontal")
+
+
+def test_parts_of_a_zip_are_to_be_joined(tmp_path: Path) -> None:
+    _write(tmp_path, [_entry("s1")], _row("s1"), images=False)
+    (tmp_path / "Padchest_GR_files" / "PadChest_GR.zip.001").touch()
+    with pytest.raises(InputError, match=r"join them: cat PadChest_GR\.zip\.\* > PadChest_GR\.zip"):
+        read_padchest_gr(tmp_path)
+
+
+def test_no_image_at_all_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="no image of any study"):
+        read_padchest_gr(_write(tmp_path, [_entry("s1")], _row("s1"), images=False))
+
+
+def test_a_missing_image_costs_its_film(tmp_path: Path) -> None:
+    root = _write(tmp_path, [_entry("s1"), _entry("s2")], _row("s1"), _row("s2"))
+    (root / "Padchest_GR_files" / "PadChest_GR" / "s2-f.png").unlink()
+    archive = read_padchest_gr(root)
+    assert [len(study.films) for study in archive.studies] == [1, 0]
+    assert [failure.source for failure in archive.failures] == ["s2-f.png"]
+
+
+def test_laterals_and_the_previous_studys_report_come_from_padchest(tmp_path: Path) -> None:
+    root = _write(tmp_path / "gr", [_entry("s1", previous="s0")], _row("s1"))
+    priors = root / "PadChest_GR_progression_prior_studies" / "PadChest_GR_progression_prior_studies"
+    priors.mkdir(parents=True)
+    (priors / "s0-f.png").touch()
+    padchest, reports = _write_padchest(
+        tmp_path / "padchest", ("s1", "s1-f", "PA"), ("s1", "s1-l", "L"), ("s0", "s0-f", "PA"), ("s9", "s9-f", "PA")
+    )
+    archive = read_padchest_gr(root, padchest=padchest, reports=reports)
+    assert [study.study_id for study in archive.studies] == ["s1", "s0"]
+    (sample,) = make_samples(archive, Rules()).studies
+    assert [path and path.stem for path in (sample.frontal, sample.lateral, sample.prior_frontal)] == [
+        "s1-f",
+        "s1-l",
+        "s0-f",
+    ]
+    assert sample.prior_report == "FINDINGS: Report of s0."
+    assert archive.studies[1].films[0].path == priors / "s0-f.png"
+
+
+def test_the_named_study_is_the_prior_and_no_other_of_the_patient(tmp_path: Path) -> None:
+    entries = [_entry("s2", previous="s0"), _entry("s1")]
+    root = _write(tmp_path / "gr", entries, _row("s2", StudyDate_DICOM="20150101"), _row("s1"))
+    padchest, reports = _write_padchest(tmp_path / "padchest", ("s0", "s0-f", "PA"))
+    samples = make_samples(read_padchest_gr(root, padchest=padchest, reports=reports), Rules()).studies
+    assert {s.study_id: s.prior_report for s in samples} == {"s2": "FINDINGS: Report of s0.", "s1": None}
+
+
+def test_a_previous_study_of_the_release_itself_needs_no_padchest(tmp_path: Path) -> None:
+    entries = [_entry("s2", previous="s1"), _entry("s1")]
+    _write(tmp_path, entries, _row("s2", StudyDate_DICOM="20150101"), _row("s1"))
+    samples = make_samples(read_padchest_gr(tmp_path), Rules()).studies
+    assert {s.study_id: s.prior_report for s in samples} == {"s2": "FINDINGS: No effusion.", "s1": None}
+
+
+@pytest.mark.parametrize(
+    ("finding", "message"),
+    [
+        (ABNORMAL | {"boxes": [[10, 20, 30, 40]]}, "findings[1].boxes[0]': expected shares of the image, from 0 to 1"),
+        (ABNORMAL | {"boxes": [[0.5, 0.1, 0.2, 0.3]]}, "findings[1].boxes[0]': corners are swapped"),
+        (ABNORMAL | {"boxes": [[0.5, 0.1, 0.2]]}, "findings[1].boxes[0]': expected [x_min, y_min, x_max, y_max]"),
+        (ABNORMAL | {"boxes": {"x": 1}}, "findings[1].boxes': expected a list"),
+        (ABNORMAL | {"labels": float("nan")}, "findings[1].labels': expected a list"),
+        (NORMAL | {"sentence_en": None}, "findings[1].sentence_en': the sentence has no text in this language"),
+        ("No effusion.", "findings[1]': expected an object"),
+    ],
+)
+def test_a_report_that_is_wrong_anywhere_is_left_out_with_its_field(tmp_path: Path, finding: Any, message: str) -> None:
+    assert message in _refused(tmp_path, _entry("s1", NORMAL, finding))
+
+
+@pytest.mark.parametrize(
+    ("entry", "message"),
+    [
+        (_entry("good"), "study good is there twice"),
+        (_entry("s3"), "master_table.csv has no row of it"),
+        (_entry("s1") | {"findings": []}, "field 'findings': expected a list of sentences"),
+        ({"ImageID": "x"}, "field 'StudyID': expected the name"),
+        (7, "field 'StudyID': expected the name"),
+    ],
+)
+def test_a_study_that_cannot_be_used_is_left_out(tmp_path: Path, entry: Any, message: str) -> None:
+    assert message in _refused(tmp_path, entry)
+
+
+def test_missing_and_wrong_files_are_one_line(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"master_table\.csv: no such file"):
+        read_padchest_gr(tmp_path)
+    _write(tmp_path, {"studies": []}, _row("s1"))
+    with pytest.raises(InputError, match="expected a list of studies, found dict"):
+        read_padchest_gr(tmp_path)
+    (tmp_path / REPORTS).unlink()
+    with pytest.raises(InputError, match=r"grounded_reports_20240819\.json: no such file"):
+        read_padchest_gr(tmp_path)
+    _write(tmp_path, [], _row("s1", PatientID=""))
+    with pytest.raises(InputError, match=r"master_table\.csv, line 2, field 'PatientID': is missing"):
+        read_padchest_gr(tmp_path)
+
+
+def test_reports_of_padchest_need_padchest(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="only beside its folder"):
+        read_padchest_gr(tmp_path, reports=tmp_path / "english.csv")
