@@ -58,7 +58,6 @@ class _Listed:
     """A study as the metadata table lists it."""
 
     patient_id: str
-    folder: Path
     when: datetime | None = None
     films: list[Film] = field(default_factory=list)
 
@@ -166,10 +165,7 @@ def _read_metadata(path: Path, files: Path, suffix: str, failures: list[Failure]
                 raise InputError(f"expected digits, found '{value}'", file=path, line=line, field=column)
         if not _DICOM_ID.fullmatch(dicom_id):
             raise InputError(f"'{dicom_id}' is no name of a file", file=path, line=line, field="dicom_id")
-        study = listed.get(study_id)
-        if study is None:
-            folder = files / f"p{patient_id[:2]}/p{patient_id}/s{study_id}"
-            study = listed[study_id] = _Listed(patient_id, folder)
+        study = listed.setdefault(study_id, _Listed(patient_id))
         if study.patient_id != patient_id:
             message = f"study {study_id} is of patient {study.patient_id} above and of {patient_id} here"
             raise InputError(message, file=path, line=line, field="subject_id")
@@ -188,7 +184,8 @@ def _read_metadata(path: Path, files: Path, suffix: str, failures: list[Failure]
         if view is None:
             failures.append(_failure(dicom_id, reason))
             continue
-        study.films.append(Film(dicom_id, study.folder / f"{dicom_id}{suffix}", view))
+        image = files / f"p{patient_id[:2]}/p{patient_id}/s{study_id}/{dicom_id}{suffix}"
+        study.films.append(Film(dicom_id, image, view))
     return listed
 
 
