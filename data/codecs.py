@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import io
 import os
 import sys
@@ -134,19 +133,20 @@ def _codestream_shape(header: Any) -> tuple[int, int] | None:
 
 
 def _decode_with_gdcm(header: Any, path: Path) -> Stored:
-    from pydicom.datadict import keyword_for_tag
+    from pydicom import Dataset, dcmwrite
 
     sitk = _simpleitk()
     # GDCM inverts MONOCHROME1 in some versions, and fails at that for signed pixels of odd depth; a rescale would make
     # floats of all pixels. So it gets the pixels alone, as MONOCHROME2.
-    alone = copy.copy(header)
-    for tag in list(header.keys()):
-        if keyword_for_tag(tag) not in STORAGE_TAGS:
-            del alone[tag]
+    alone = Dataset()
+    alone.preamble, alone.file_meta = b"\0" * 128, header.file_meta
+    for name in STORAGE_TAGS:
+        if name in header and name != "PhotometricInterpretation":
+            alone.add(header[name])
     alone.PhotometricInterpretation = "MONOCHROME2"
     try:
         with tempfile.TemporaryDirectory() as folder, _stderr_shut():
-            alone.save_as(Path(folder) / "image.dcm")
+            dcmwrite(Path(folder) / "image.dcm", alone)
             image = sitk.ReadImage(str(Path(folder) / "image.dcm"), imageIO="GDCMImageIO")
     except RuntimeError:
         # Its reasons are lines of C++ with addresses in them.

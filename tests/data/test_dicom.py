@@ -1,11 +1,11 @@
 from __future__ import annotations
 
-import warnings
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from dicom_files import RAMP, convert, real_film, write_dicom
 from PIL import Image
 
 from data.dicom import dicom_to_png, example_radiograph
@@ -13,44 +13,6 @@ from radfact.errors import InputError
 
 pydicom = pytest.importorskip("pydicom")
 pytest.importorskip("SimpleITK")
-
-RAMP = np.add.outer(np.arange(24), 2 * np.arange(32))  # brighter to the right and down
-
-
-def write_dicom(path: Path, pixels: np.ndarray | None, *, stored: int | None = None, **fields: Any) -> Path:
-    from pydicom.dataset import FileDataset, FileMetaDataset
-    from pydicom.uid import DigitalXRayImageStorageForPresentation, ExplicitVRLittleEndian, generate_uid
-
-    meta = FileMetaDataset()
-    meta.TransferSyntaxUID = fields.pop("TransferSyntaxUID", ExplicitVRLittleEndian)
-    meta.MediaStorageSOPClassUID = DigitalXRayImageStorageForPresentation
-    meta.MediaStorageSOPInstanceUID = generate_uid()
-    dataset = FileDataset(str(path), {}, file_meta=meta, preamble=b"\0" * 128)
-    dataset.SOPClassUID, dataset.SOPInstanceUID = meta.MediaStorageSOPClassUID, meta.MediaStorageSOPInstanceUID
-    dataset.Modality = "DX"
-    if pixels is not None:
-        dataset.SamplesPerPixel, dataset.PhotometricInterpretation = 1, "MONOCHROME2"
-        dataset.Rows, dataset.Columns = pixels.shape[:2]
-        dataset.BitsAllocated = 8 * pixels.itemsize
-        dataset.BitsStored = stored or dataset.BitsAllocated
-        dataset.HighBit = dataset.BitsStored - 1
-        dataset.PixelRepresentation = int(pixels.dtype.kind == "i")
-        dataset.PixelData = pixels.tobytes()
-        dataset["PixelData"].VR = "OW" if meta.TransferSyntaxUID == ExplicitVRLittleEndian else "OB"
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # some of these files are wrong on purpose
-        for name, value in fields.items():
-            setattr(dataset, name, value)
-        dataset.save_as(path)
-    return path
-
-
-def convert(source: Path, size: int = 48) -> np.ndarray:
-    target = source.with_suffix(".png")
-    dicom_to_png(source, target, size)
-    with Image.open(target) as image:
-        assert image.mode == "L"
-        return np.asarray(image).astype(int)
 
 
 @pytest.mark.parametrize("photometric", ["MONOCHROME1", "MONOCHROME2"])
@@ -182,13 +144,6 @@ def test_damaged_header_is_refused_in_one_line(tmp_path: Path, element: bytes, d
     with pytest.raises(InputError) as caught:
         convert(path)
     assert "\n" not in str(caught.value)
-
-
-def real_film(name: str) -> Path:
-    try:
-        return example_radiograph().with_name(name)
-    except InputError as error:
-        pytest.skip(str(error))
 
 
 @pytest.fixture(scope="module")

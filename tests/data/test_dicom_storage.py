@@ -1,0 +1,281 @@
+"""Ways to store the same film: transfer syntaxes, depths, unused bits, padding."""
+
+from __future__ import annotations
+
+import contextlib
+import struct
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from dicom_files import RAMP, convert, real_film, small_file, write_dicom
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from PIL import Image
+
+from data.dicom import dicom_to_png
+from radfact.errors import InputError
+
+pydicom = pytest.importorskip("pydicom")
+pytest.importorskip("SimpleITK")
+
+IMPLICIT, DEFLATED, BIG_ENDIAN = "1.2.840.10008.1.2", "1.2.840.10008.1.2.1.99", "1.2.840.10008.1.2.2"
+EXPLICIT, RLE, JPEG = "1.2.840.10008.1.2.1", "1.2.840.10008.1.2.5", "1.2.840.10008.1.2.4.50"
+
+
+def png_of(source: Path, folder: Path, size: int = 518) -> bytes:
+    dicom_to_png(source, folder / "film.png", size)
+    return (folder / "film.png").read_bytes()
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        "MR_small_RLE.dcm",
+        "MR_small_bigendian.dcm",
+        "MR_small_implicit.dcm",
+        "MR_small_jp2klossless.dcm",
+        "MR_small_jpeg_ls_lossless.dcm",
+        "MR_small_padded.dcm",
+    ],
+)
+def test_lossless_form_is_the_same(tmp_path: Path, form: str) -> None:
+    assert png_of(small_file(form), tmp_path) == png_of(small_file("MR_small.dcm"), tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("compressed", "plain"),
+    [("RG3_J2KR.dcm", "RG3_UNCR.dcm"), ("MR2_J2KR.dcm", "MR2_UNCR.dcm"), ("693_J2KR.dcm", "693_UNCR.dcm")],
+)
+def test_lossless_form_of_a_real_image_is_the_same(tmp_path: Path, compressed: str, plain: str) -> None:
+    assert png_of(real_film(compressed), tmp_path) == png_of(real_film(plain), tmp_path)
+
+
+def test_lossless_jpeg_of_a_real_film_is_the_same(tmp_path: Path) -> None:
+    import SimpleITK
+
+    plain = real_film("RG1_UNCR.dcm")
+    writer = SimpleITK.ImageFileWriter()
+    writer.SetImageIO("GDCMImageIO")
+    writer.SetFileName(str(tmp_path / "film.dcm"))
+    writer.UseCompressionOn()
+    writer.SetCompressor("JPEG")
+    writer.Execute(SimpleITK.GetImageFromArray(pydicom.dcmread(plain).pixel_array[None]))
+    film = pydicom.dcmread(tmp_path / "film.dcm")
+    film.PhotometricInterpretation = "MONOCHROME1"
+    film.PixelSpacing = pydicom.dcmread(plain).PixelSpacing
+    film.save_as(tmp_path / "film.dcm")
+    assert film.file_meta.TransferSyntaxUID.name.startswith("JPEG Lossless")
+    assert png_of(tmp_path / "film.dcm", tmp_path) == png_of(plain, tmp_path)
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    stored=st.integers(8, 16),
+    signed=st.booleans(),
+    photometric=st.sampled_from(["MONOCHROME1", "MONOCHROME2"]),
+    syntax=st.sampled_from([IMPLICIT, DEFLATED, BIG_ENDIAN, RLE]),
+    seed=st.integers(0, 99),
+)
+def test_every_depth_and_sign_is_the_same_in_every_form(
+    tmp_path_factory: pytest.TempPathFactory, stored: int, signed: bool, photometric: str, syntax: str, seed: int
+) -> None:
+    folder = tmp_path_factory.mktemp("films")
+    values = np.random.default_rng(seed).integers(0, 2**stored, (7, 9)) - (2 ** (stored - 1) if signed else 0)
+    pixels = values.astype(("i" if signed else "u") + ("1" if stored == 8 else "2"))
+    fields = {"stored": stored, "PhotometricInterpretation": photometric}
+    plain = write_dicom(folder / "plain.dcm", pixels, **fields)
+    if syntax == RLE:
+        film = pydicom.dcmread(plain)
+        film.compress(RLE)
+        film.save_as(folder / "form.dcm")
+    else:
+        write_dicom(folder / "form.dcm", pixels, **fields, TransferSyntaxUID=syntax)
+    levels = convert(plain, 7)
+    np.testing.assert_array_equal(convert(folder / "form.dcm", 7), levels)
+    # At its own size nothing is interpolated: levels are the values themselves, scaled.
+    scaled = (values - values.min()) * 255 / (values.max() - values.min())
+    np.testing.assert_allclose(levels, scaled if photometric == "MONOCHROME2" else 255 - scaled, atol=0.51)
+
+
+def test_big_endian_bytes_in_words_are_put_in_order(tmp_path: Path) -> None:
+    pixels = RAMP.astype("u1")
+    path = write_dicom(tmp_path / "a.dcm", pixels, TransferSyntaxUID=BIG_ENDIAN)
+    film = pydicom.dcmread(path)
+    film.PixelData = pixels.reshape(-1).view("u2").byteswap().tobytes()
+    film["PixelData"].VR = "OW"
+    film.save_as(path)
+    np.testing.assert_array_equal(convert(path), convert(write_dicom(tmp_path / "b.dcm", pixels)))
+
+
+def test_baseline_jpeg_is_nearly_the_same(tmp_path: Path) -> None:
+    import io
+
+    from pydicom.encaps import encapsulate
+
+    pixels = (RAMP * 2).astype("u1")
+    stream = io.BytesIO()
+    Image.fromarray(pixels).save(stream, "JPEG", quality=95)
+    fields = {"TransferSyntaxUID": JPEG, "PixelData": encapsulate([stream.getvalue()])}
+    lossy = convert(write_dicom(tmp_path / "a.dcm", pixels, **fields), 24)
+    np.testing.assert_allclose(lossy, convert(write_dicom(tmp_path / "b.dcm", pixels), 24), atol=5)
+
+
+def test_extended_jpeg_of_twelve_bits_is_nearly_the_lossless_one(tmp_path: Path) -> None:
+    lossless, lossy = tmp_path / "lossless.dcm", tmp_path / "lossy.dcm"
+    lossless.write_bytes(real_film("JPEG-LL.dcm").read_bytes())
+    lossy.write_bytes(small_file("JPEG-lossy.dcm").read_bytes())
+    difference = np.abs(convert(lossless, 256) - convert(lossy, 256))
+    assert difference.mean() < 4
+
+
+@pytest.mark.parametrize(
+    ("name", "ceiling"), [("JPEGLSNearLossless_08.dcm", 255), ("JPEGLSNearLossless_16.dcm", 65535)]
+)
+def test_near_lossless_jpeg_ls_has_the_steps_of_its_film(tmp_path: Path, name: str, ceiling: int) -> None:
+    from data.dicom import read_dicom
+
+    path = small_file(name)
+    with path.open("rb") as content:
+        pixels = read_dicom(content, path).pixels
+    # Bars of powers of four up to the whole range, as that file's author made it.
+    assert (pixels.min(), pixels.max()) == (0, ceiling)
+    assert len(np.unique(pixels)) in (7, 10)
+    del tmp_path
+
+
+@pytest.mark.parametrize(("shift", "high_bit"), [(0, 11), (4, 15), (2, 13)])
+def test_only_stored_bits_count(tmp_path: Path, shift: int, high_bit: int) -> None:
+    pixels = (RAMP * 40).astype("u2")
+    others = np.uint16(0xFFFF ^ (0xFFF << shift))
+    noise = np.random.default_rng(0).integers(0, 2**16, pixels.shape).astype("u2") & others
+    path = write_dicom(tmp_path / "a.dcm", pixels << shift | noise, stored=12, HighBit=high_bit)
+    np.testing.assert_array_equal(convert(path), convert(write_dicom(tmp_path / "b.dcm", pixels, stored=12)))
+
+
+@pytest.mark.parametrize("fields", [{"HighBit": 3}, {"HighBit": 40}, {"BitsStored": 20}, {"HighBit": None}])
+def test_bits_that_contradict_themselves_are_the_lowest(tmp_path: Path, fields: dict[str, Any]) -> None:
+    pixels = (RAMP * 40).astype("u2")
+    path = write_dicom(tmp_path / "a.dcm", pixels, stored=12, **fields)
+    np.testing.assert_array_equal(convert(path), convert(write_dicom(tmp_path / "b.dcm", pixels, stored=12)))
+
+
+FILM, PADDING = RAMP[:, :16] + 300, np.s_[:, 16:]
+
+
+def padded_film(value: int, dtype: str) -> np.ndarray:
+    pixels = np.full(RAMP.shape, value).astype(dtype)
+    pixels[:, :16] = FILM
+    return pixels
+
+
+@pytest.mark.parametrize("photometric", ["MONOCHROME1", "MONOCHROME2"])
+@pytest.mark.parametrize(
+    ("pixels", "fields"),
+    [
+        (padded_film(65535, "u2"), {"PixelPaddingValue": 65535}),
+        (padded_film(0, "u2"), {"PixelPaddingValue": 0}),
+        (padded_film(-2000, "i2"), {"PixelPaddingValue": -2000}),
+        (padded_film(100, "u2"), {"PixelPaddingValue": 0, "PixelPaddingRangeLimit": 299}),
+        (padded_film(100, "u2"), {"PixelPaddingValue": 299, "PixelPaddingRangeLimit": 50}),
+    ],
+)
+def test_padding_is_black_and_takes_no_part_in_scaling(
+    tmp_path: Path, photometric: str, pixels: np.ndarray, fields: dict[str, int]
+) -> None:
+    image = convert(write_dicom(tmp_path / "a.dcm", pixels, PhotometricInterpretation=photometric, **fields), 24)
+    scaled = (FILM - FILM.min()) * 255 / (FILM.max() - FILM.min())
+    np.testing.assert_allclose(image[:, :16], scaled if photometric == "MONOCHROME2" else 255 - scaled, atol=0.51)
+    assert not image[PADDING].any()
+
+
+def test_padding_value_without_the_sign_of_its_pixels_counts(tmp_path: Path) -> None:
+    signed = write_dicom(tmp_path / "a.dcm", padded_film(-2000, "i2"), PixelPaddingValue=-2000)
+    film = pydicom.dcmread(signed)
+    film.add_new("PixelPaddingValue", "US", 63536)
+    film.save_as(tmp_path / "b.dcm")
+    np.testing.assert_array_equal(convert(tmp_path / "b.dcm"), convert(signed))
+
+
+@pytest.mark.parametrize("size", [18, 96])
+def test_edge_towards_the_padding_does_not_set_the_contrast(tmp_path: Path, size: int) -> None:
+    pixels = padded_film(65535, "u2")
+    path = write_dicom(tmp_path / "a.dcm", pixels, PixelPaddingValue=65535, PhotometricInterpretation="MONOCHROME1")
+    alone = write_dicom(tmp_path / "b.dcm", FILM.astype("u2"), PhotometricInterpretation="MONOCHROME1")
+    far = np.s_[:, : size // 3]
+    np.testing.assert_allclose(convert(path, size)[far], convert(alone, size * 2 // 3)[far], atol=3)
+
+
+@pytest.mark.parametrize("fields", [{"PixelPaddingValue": 9999}, {"PixelPaddingValue": None}])
+def test_padding_that_does_not_occur_changes_nothing(tmp_path: Path, fields: dict[str, Any]) -> None:
+    path = write_dicom(tmp_path / "a.dcm", RAMP.astype("u2"), **fields)
+    np.testing.assert_array_equal(convert(path), convert(write_dicom(tmp_path / "b.dcm", RAMP.astype("u2"))))
+
+
+def test_film_of_nothing_but_padding_is_refused(tmp_path: Path) -> None:
+    path = write_dicom(
+        tmp_path / "a.dcm", RAMP.astype("u2"), PixelPaddingValue=0, PixelPaddingRangeLimit=int(RAMP.max())
+    )
+    with pytest.raises(InputError, match="padding"):
+        convert(path)
+
+
+def test_border_that_is_burned_in_is_film(tmp_path: Path) -> None:
+    pixels = np.full((24, 32), 4095, "u2")
+    pixels[4:-4, 4:-4] = RAMP[4:-4, 4:-4] - RAMP[4, 4]
+    np.testing.assert_allclose(convert(write_dicom(tmp_path / "a.dcm", pixels), 24), pixels / 4095.0 * 255, atol=1)
+
+
+def test_nothing_of_the_file_but_its_pixels_is_in_the_png(tmp_path: Path) -> None:
+    png = png_of(write_dicom(tmp_path / "a.dcm", RAMP.astype("u2"), PatientID="4711"), tmp_path, 24)
+    kinds, at = [], 8
+    while at < len(png):
+        length, kind = struct.unpack_from(">I4s", png, at)
+        kinds.append(kind)
+        at += 12 + length
+    assert set(kinds) == {b"IHDR", b"IDAT", b"IEND"}
+
+
+def test_codestream_of_another_size_than_the_header_says_is_refused(tmp_path: Path) -> None:
+    film = pydicom.dcmread(small_file("MR_small_jp2klossless.dcm"))
+    film.Rows, film.Columns = 32, 128
+    film.save_as(tmp_path / "a.dcm")
+    with pytest.raises(InputError, match="JPEG 2000"):
+        convert(tmp_path / "a.dcm")
+
+
+@pytest.mark.parametrize(
+    "name", ["MR_small_RLE.dcm", "MR_small_jp2klossless.dcm", "MR_small_jpeg_ls_lossless.dcm", "JPEG-lossy.dcm"]
+)
+def test_codestream_that_breaks_off_is_one_line(tmp_path: Path, name: str, capfd: pytest.CaptureFixture[str]) -> None:
+    from pydicom.encaps import encapsulate, get_frame
+
+    film = pydicom.dcmread(small_file(name))
+    frame = get_frame(film.PixelData, 0, number_of_frames=1)
+    film.PixelData = encapsulate([frame[:100]])
+    film.save_as(tmp_path / "a.dcm")
+    with pytest.raises(InputError, match="cannot be decoded") as caught:
+        convert(tmp_path / "a.dcm")
+    assert "\n" not in str(caught.value)
+    assert capfd.readouterr() == ("", "")
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    name=st.sampled_from(
+        ["MR_small.dcm", "MR_small_RLE.dcm", "MR_small_jp2klossless.dcm", "MR_small_jpeg_ls_lossless.dcm"]
+    ),
+    changes=st.lists(st.tuples(st.floats(0, 1, exclude_max=True), st.integers(0, 255)), max_size=12),
+    share=st.floats(0.05, 1),
+)
+def test_damage_is_an_input_error_or_none_at_all(
+    tmp_path_factory: pytest.TempPathFactory, name: str, changes: list[tuple[float, int]], share: float
+) -> None:
+    content = bytearray(small_file(name).read_bytes())
+    for place, value in changes:
+        content[int(place * len(content))] = value
+    path = tmp_path_factory.mktemp("films") / "a.dcm"
+    path.write_bytes(content[: int(share * len(content))])
+    with contextlib.suppress(InputError):
+        convert(path)
