@@ -42,7 +42,7 @@ _SUFFIXES: dict[Layout, str] = {"dicom": ".dcm", "jpg": ".jpg"}
 _SPLITS = ("train", "validate", "test")
 # The other values of ViewPosition (AP AXIAL, AP LLD, LAO, XTABLE LATERAL, SWIMMERS...) are neither.
 _VIEW_POSITIONS: dict[str, View] = {"PA": "frontal", "AP": "frontal", "LATERAL": "lateral", "LL": "lateral"}
-# Meanings of DICOM's view codes, for the 15,769 images without ViewPosition.
+# Meanings of DICOM's view codes, for images without ViewPosition.
 _VIEW_CODES: dict[str, View] = {
     "postero-anterior": "frontal",
     "antero-posterior": "frontal",
@@ -67,12 +67,12 @@ def read_mimic_cxr(root: Path, layout: Layout, *, metadata: Path | None = None) 
 
     Sections are those of `split_sections`: findings, indication, technique and comparison under their own headings, as
     paper 004 (B.1) takes them following Johnson et al. So a report whose only text is an impression, or a paragraph
-    without heading, has no findings; and a heading HISTORY or CLINICAL INFORMATION is no indication. The paper's
-    figures E.12 and E.14 bear that out: both show a study without an indication.
+    without heading, has no findings; and a heading HISTORY or CLINICAL INFORMATION is no indication. That the paper
+    does the latter too is inferred: figures E.12 and E.14 have studies of MIMIC-CXR with "n/a" for it.
 
-    The report shown as a later study's prior is the whole of it, headings included ("the prior study (frontal image and
-    full report)", paper 004, discussion; figures E.12 to E.14 show a prior's indication, comparison, findings and
-    impression), without the preliminary reading above it.
+    The report shown as a later study's prior is the whole of it, without the preliminary reading above it: the paper's
+    discussion speaks of the full report, and figures E.12 to E.14 show a prior's indication, comparison, findings and
+    impression. That it stands under the headings as they were written is our choice.
 
     A study's time is StudyDate and StudyTime, the earliest where its images differ.
 
@@ -176,7 +176,9 @@ def _read_metadata(path: Path, files: Path, suffix: str, failures: list[Failure]
         try:
             when = _moment(date, time)
         except ValueError:
-            failures.append(_failure(dicom_id, f"its StudyDate '{date}' and StudyTime '{time}' are no moment"))
+            failures.append(
+                _failure(dicom_id, f"its StudyDate '{date}' and StudyTime '{time}' are no moment; the image is kept")
+            )
             when = None
         if when is not None and (study.when is None or when < study.when):
             study.when = when
