@@ -8,9 +8,9 @@ from typing import Any
 
 from radfact.errors import InputError
 from radfact.sentences.offline import OfflineSplitter, split_narrative
-from radfact.sentences.splitter import Splitter
+from radfact.sentences.splitter import ExplainingSplitter, SplitSentence, Splitter
 
-__all__ = ["Splitter", "load_splitter", "split_narrative"]
+__all__ = ["ExplainingSplitter", "SplitSentence", "Splitter", "load_splitter", "split_narrative"]
 
 
 def load_splitter(
@@ -21,7 +21,7 @@ def load_splitter(
     few_shots: Path | None = None,
     concurrency: int | None = None,
     cache: Path | None = None,
-) -> Splitter:
+) -> ExplainingSplitter:
     """Make a splitter from its name; what asks a model is imported only for one.
 
     Args:
@@ -61,7 +61,7 @@ def load_splitter(
     )
 
 
-def _offline(splitter_args: Mapping[str, Any]) -> Splitter:
+def _offline(splitter_args: Mapping[str, Any]) -> ExplainingSplitter:
     if unknown := sorted(set(splitter_args) - {"ontology"}):
         raise InputError("the offline splitter takes only 'ontology'", field=f"splitter_args.{unknown[0]}")
     return OfflineSplitter(splitter_args.get("ontology"))

@@ -13,6 +13,7 @@ from radfact.errors import Failure, InputError
 from radfact.jsonl import read_json
 from radfact.llm import Ask, ChatClient, Message, Prefix, connect, split_model_args
 from radfact.llm.texts import EMPTY_WORDS, bodies, dump_yaml, read_data, read_list, unquoted
+from radfact.sentences.splitter import SplitSentence, sentences_of_split
 
 # Paper 004, listing 1, word for word; the paper's page breaks two of its lines.
 SYSTEM_MESSAGE = """\
@@ -44,14 +45,6 @@ _KEY = re.compile(r"^[\s{*\"']*(?:-\s+)?[{*\"']*(orig|new)[\"'*]*\s*:[*\s]*(.*)$
 _ORIG_LINE = re.compile(r"^\s*(?:-\s+)?orig\s*:", re.IGNORECASE | re.MULTILINE)
 _WORD = re.compile(r"\w+")
 _SENTENCE_END = re.compile(r"(?<=[.!?;])\s+|\n+")
-
-
-@dataclass(frozen=True, slots=True)
-class SplitSentence:
-    """A sentence of a narrative, or several that need each other, and the single-finding sentences made of it."""
-
-    orig: str
-    new: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +96,7 @@ def few_shot_messages(examples: Sequence[SplitExample]) -> tuple[Message, ...]:
     return tuple(messages)
 
 
-def parse_sentences(text: str, narrative: str) -> list[str]:
+def parse_split(text: str, narrative: str) -> list[SplitSentence]:
     """Read a model's answer, strict on meaning and lenient on form.
 
     Args:
@@ -111,7 +104,7 @@ def parse_sentences(text: str, narrative: str) -> list[str]:
         narrative: what was to be split.
 
     Returns:
-        All `new` sentences in order, which may be none.
+        The pairs in order; all their `new` together may be no sentence.
 
     Raises:
         ValueError: there is no such list, an `orig` that the narrative does not have, or a sentence of the narrative
@@ -133,7 +126,7 @@ def parse_sentences(text: str, narrative: str) -> list[str]:
             f"the sentence '{sentence:.80}' is missing; give every sentence of the report as orig, with an empty "
             "new where nothing of it is kept"
         )
-    return [sentence for item in items for sentence in item.new]
+    return items
 
 
 def _has(source: str, text: str, share: float = 1.0) -> bool:
@@ -210,14 +203,22 @@ class LLMSplitter:
         Raises:
             RunFailed: the server refuses the key or the model, or cannot be reached.
         """
+        return [one if isinstance(one, Failure) else sentences_of_split(one) for one in self.explain(narratives)]
+
+    def explain(self, narratives: Sequence[str]) -> list[list[SplitSentence] | Failure]:
+        """As `split`, with the sentence of the narrative that each was made of.
+
+        Raises:
+            RunFailed: as `split`.
+        """
         unique = [one for one in dict.fromkeys(narratives) if one.strip()]
         answers = self.client.ask_all([self._ask(narrative) for narrative in unique])
-        sentences: dict[str, list[str] | Failure] = dict(zip(unique, answers, strict=True))
-        return [sentences.get(narrative, []) for narrative in narratives]
+        pairs: dict[str, list[SplitSentence] | Failure] = dict(zip(unique, answers, strict=True))
+        return [pairs.get(narrative, []) for narrative in narratives]
 
-    def _ask(self, narrative: str) -> Ask[list[str]]:
-        def parse(text: str) -> list[str]:
-            return parse_sentences(text, narrative)
+    def _ask(self, narrative: str) -> Ask[list[SplitSentence]]:
+        def parse(text: str) -> list[SplitSentence]:
+            return parse_split(text, narrative)
 
         return Ask((("user", narrative),), parse, prefix=self._prefix)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -15,18 +14,11 @@ from radfact.sentences import removal
 from radfact.sentences.clause import Facts
 from radfact.sentences.grammar import divide
 from radfact.sentences.segments import sentences_of
+from radfact.sentences.splitter import SplitSentence, sentences_of_split
 
 VERSION = "2"
 
 _NOTE = "Split by rules, not by the language model of the paper: figures are not comparable with published ones."
-
-
-@dataclass(frozen=True, slots=True)
-class Division:
-    """A sentence as it was written and what became of it: no sentence where it was removed."""
-
-    original: str
-    sentences: tuple[str, ...]
 
 
 class OfflineSplitter:
@@ -45,6 +37,10 @@ class OfflineSplitter:
     def split(self, narratives: Sequence[str]) -> list[list[str] | Failure]:
         """The sentences of each narrative, in order."""
         return [split_narrative(narrative, self.ontology) for narrative in narratives]
+
+    def explain(self, narratives: Sequence[str]) -> list[list[SplitSentence] | Failure]:
+        """As `split`, with the sentence of the narrative that each was made of."""
+        return [explain_split(narrative, self.ontology) for narrative in narratives]
 
     def describe(self) -> dict[str, Any]:
         """Name, version, ontology hash and what the figures may be compared with."""
@@ -71,10 +67,10 @@ def split_narrative(text: str, ontology: Ontology | None = None) -> list[str]:
     Returns:
         Sentences in reading order, each ending in a full stop.
     """
-    return [sentence for division in explain_split(text, ontology) for sentence in division.sentences]
+    return sentences_of_split(explain_split(text, ontology))
 
 
-def explain_split(text: str, ontology: Ontology | None = None) -> list[Division]:
+def explain_split(text: str, ontology: Ontology | None = None) -> list[SplitSentence]:
     """Each sentence of a narrative with what became of it (paper 004, listings 1 and 2).
 
     Sentences of several findings are divided; technique, recommendations, bare comparisons and the interpretation of
@@ -86,17 +82,17 @@ def explain_split(text: str, ontology: Ontology | None = None) -> list[Division]
         ontology: which findings there are; by default the packaged one.
     """
     facts = Facts(ontology or default_ontology())
-    divisions: list[Division] = []
+    split: list[SplitSentence] = []
     for sentence in sentences_of(text):
-        last = next((i for i in range(len(divisions) - 1, -1, -1) if divisions[i].sentences), None)
+        last = next((i for i in range(len(split) - 1, -1, -1) if split[i].new), None)
         if removal.is_linked(sentence, facts):
             if last is not None:
-                before = divisions[last]
-                linked = f"{before.sentences[-1].rstrip('.')}; {sentence[:1].lower()}{sentence[1:]}."
-                divisions[last] = Division(f"{before.original}. {sentence}", (*before.sentences[:-1], linked))
+                before = split[last]
+                linked = f"{before.new[-1].rstrip('.')}; {sentence[:1].lower()}{sentence[1:]}."
+                split[last] = SplitSentence(f"{before.orig}. {sentence}", (*before.new[:-1], linked))
         else:
-            divisions.append(Division(sentence, _single_findings(sentence, facts.ontology)))
-    return divisions
+            split.append(SplitSentence(sentence, _single_findings(sentence, facts.ontology)))
+    return split
 
 
 @lru_cache(maxsize=50_000)

@@ -3,9 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
 from radfact.errors import Failure
+
+
+@dataclass(frozen=True, slots=True)
+class SplitSentence:
+    """A sentence of a narrative, or several that need each other, and the single-finding sentences made of it: none
+    where it was removed (paper 004, listing 2)."""
+
+    orig: str
+    new: tuple[str, ...]
 
 
 @runtime_checkable
@@ -25,3 +35,16 @@ class Splitter(Protocol):
     def account(self) -> dict[str, int]:
         """What the answers cost so far, as in `radfact.entailment.Judge.account`."""
         ...
+
+
+class ExplainingSplitter(Splitter, Protocol):
+    """A splitter that tells of every sentence what became of it."""
+
+    def explain(self, narratives: Sequence[str]) -> list[list[SplitSentence] | Failure]:
+        """Each narrative's own sentences in order, with what was made of each. Never raises for a single bad answer."""
+        ...
+
+
+def sentences_of_split(split: Sequence[SplitSentence]) -> list[str]:
+    """All sentences made of one narrative, in order."""
+    return [sentence for one in split for sentence in one.new]

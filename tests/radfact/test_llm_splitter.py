@@ -22,8 +22,9 @@ from radfact.sentences.llm import (
     SplitSentence,
     few_shot_messages,
     load_split_examples,
-    parse_sentences,
+    parse_split,
 )
+from radfact.sentences.splitter import sentences_of_split
 
 SHARED = Path(__file__).resolve().parents[2].parent / "shared"
 PUBLISHED = SHARED / "data" / "radfact" / "report_to_phrases_few_shot_examples.json"
@@ -35,6 +36,10 @@ ANSWER = [
     {"orig": "Opacity at the left base, likely pneumonia.", "new": ["Opacity at the left base."]},
 ]
 SENTENCES = ["Heart is normal.", "Hila are normal.", "Opacity at the left base."]
+
+
+def sentences_read(text: str, narrative: str) -> list[str]:
+    return sentences_of_split(parse_split(text, narrative))
 
 
 def say(text: str) -> Any:
@@ -49,6 +54,14 @@ def splitter_of(server: Any, **options: Any) -> Splitter:
 def test_system_message_is_listing_1_word_for_word() -> None:
     paper = " ".join(PAPER.read_text(encoding="utf-8").split())
     assert f"System: {' '.join(SYSTEM_MESSAGE.split())} ```" in paper
+
+
+def test_of_every_sentence_it_is_told_what_became_of_it(serve: Any) -> None:
+    [explained] = load_splitter("openai:m", base_url=serve(say(dump_yaml(ANSWER))).base_url).explain([NARRATIVE])
+    assert not isinstance(explained, Failure)
+    assert [(one.orig, list(one.new)) for one in explained] == [
+        (str(one["orig"]), [text for text in one["new"] if text]) for one in ANSWER
+    ]
 
 
 def test_the_first_question_sent_is_the_protocol(serve: Any) -> None:
@@ -120,30 +133,30 @@ def test_a_run_taken_up_again_asks_nothing(serve: Any, tmp_path: Path) -> None:
     ids=["yaml", "fence", "json", "published", "key", "bare dash", "empty list", "null", "case", "listing 2"],
 )
 def test_one_meaning_in_many_forms(text: str) -> None:
-    assert parse_sentences(text, NARRATIVE) == SENTENCES
+    assert sentences_read(text, NARRATIVE) == SENTENCES
 
 
 def test_a_colon_inside_a_sentence_does_not_break_the_answer() -> None:
     text = "- orig: Heart: normal.\n  new:\n  - Heart: normal.\n- orig: Lungs: clear.\n  new:\n  - Lungs: clear."
-    assert parse_sentences(text, "Heart: normal. Lungs: clear.") == ["Heart: normal.", "Lungs: clear."]
+    assert sentences_read(text, "Heart: normal. Lungs: clear.") == ["Heart: normal.", "Lungs: clear."]
 
 
 def test_a_report_of_nothing_but_technique_has_no_sentences() -> None:
-    assert parse_sentences("- orig: Two views.\n  new: ['']", "Two views.") == []
+    assert sentences_read("- orig: Two views.\n  new: ['']", "Two views.") == []
 
 
 def test_a_word_changed_in_orig_does_no_harm() -> None:
     text = dump_yaml(ANSWER).replace("likely pneumonia", "likely a pneumonia").replace("Heart and", "The heart and")
-    assert parse_sentences(text, NARRATIVE) == SENTENCES
+    assert sentences_read(text, NARRATIVE) == SENTENCES
 
 
 def test_a_sentence_about_the_other_side_does_not_stand_for_a_lost_one() -> None:
     with pytest.raises(ValueError, match=r"'No left effusion.' is missing"):
-        parse_sentences("- orig: No right effusion.\n  new: []", "No right effusion. No left effusion.")
+        sentences_read("- orig: No right effusion.\n  new: []", "No right effusion. No left effusion.")
 
 
 def test_a_heading_may_be_left_out() -> None:
-    assert parse_sentences("- orig: No effusion.\n  new: [No effusion.]", "PLEURA:\nNo effusion.") == ["No effusion."]
+    assert sentences_read("- orig: No effusion.\n  new: [No effusion.]", "PLEURA:\nNo effusion.") == ["No effusion."]
 
 
 @pytest.mark.parametrize(
@@ -159,14 +172,14 @@ def test_a_heading_may_be_left_out() -> None:
 )
 def test_answers_that_lose_or_invent_are_rejected(text: str, message: str) -> None:
     with pytest.raises(ValueError, match=re.escape(message)):
-        parse_sentences(text, NARRATIVE)
+        sentences_read(text, NARRATIVE)
 
 
 @settings(deadline=None)
 @given(st.text(max_size=200) | st.text(alphabet="-:[]{}\"'\n orignew", max_size=300))
 def test_any_text_is_an_answer_or_a_value_error(text: str) -> None:
     try:
-        sentences = parse_sentences(text, NARRATIVE)
+        sentences = sentences_read(text, NARRATIVE)
     except ValueError:
         return
     assert all(sentence.strip() for sentence in sentences)
@@ -183,7 +196,7 @@ phrases = st.text(st.characters(codec="utf-8", exclude_categories=["C", "Z"]), m
 def test_what_the_protocol_writes_it_reads(made: list[tuple[str, list[str]]]) -> None:
     example = SplitExample(" ".join(orig for orig, _ in made), tuple(SplitSentence(o, tuple(n)) for o, n in made))
     *_, (_, written) = few_shot_messages([example])
-    assert parse_sentences(written, example.narrative) == [one for _, new in made for one in new]
+    assert sentences_read(written, example.narrative) == [one for _, new in made for one in new]
 
 
 def test_default_examples_are_nine_and_answer_for_every_sentence() -> None:
@@ -191,7 +204,7 @@ def test_default_examples_are_nine_and_answer_for_every_sentence() -> None:
     assert len(examples) == 9
     for example, (_, written) in zip(examples, few_shot_messages(examples)[2::2], strict=True):
         kept = [text for one in example.sentences for text in one.new if text]
-        assert parse_sentences(written, example.narrative) == kept
+        assert sentences_read(written, example.narrative) == kept
 
 
 @pytest.mark.skipif(not PUBLISHED.exists(), reason="the published few-shot file is not here")

@@ -217,7 +217,7 @@ def test_a_sentence_that_needs_the_one_before_stays_with_it() -> None:
 
 def test_the_explanation_shows_what_became_of_each_sentence() -> None:
     divisions = explain_split("Two views. No nodule or mass.")
-    assert [(one.original, one.sentences) for one in divisions] == [
+    assert [(one.orig, one.new) for one in divisions] == [
         ("Two views", ()),
         ("No nodule or mass", ("No nodule.", "No mass.")),
     ]
@@ -286,8 +286,8 @@ AGREEING = {"is", "are", "was", "were", "has", "have", "show", "shows", "no"}
 @given(narratives_of(things))
 def test_every_word_comes_from_the_sentence(sentences: list[str]) -> None:
     for division in explain_split(" ".join(sentences)):
-        said = set(re.findall(r"\w+", " ".join(division.sentences).lower()))
-        assert said <= set(re.findall(r"\w+", division.original.lower())) | AGREEING
+        said = set(re.findall(r"\w+", " ".join(division.new).lower()))
+        assert said <= set(re.findall(r"\w+", division.orig.lower())) | AGREEING
 
 
 @given(st.permutations(["cardiomegaly", "edema", "pneumothorax", "widgetosis"]))
@@ -336,9 +336,9 @@ def test_open_i_reports_keep_their_findings() -> None:
     """Of the findings stated in real reports at most one in a hundred goes (with recommendations, interpretation)."""
     total = lost = 0
     for division in (one for text in open_i(500) for one in explain_split(text)):
-        before = stated([division.original])
+        before = stated([division.orig])
         total += len(before)
-        lost += len(before - stated(division.sentences))
+        lost += len(before - stated(division.new))
     assert total > 1500
     assert lost <= total // 100
 
