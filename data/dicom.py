@@ -72,6 +72,7 @@ def read_dicom(content: IO[bytes], path: Path, *, apply_windows: bool = False) -
         return Frame(
             pixels=windowed(stored, header, path) if apply_windows else stored,
             is_inverted=is_negative if apply_windows else is_negative != slope_is_negative,
+            is_cut=apply_windows,
             padded=_padded(stored, header),
             spacing=spacing,
             photometric=str(header.PhotometricInterpretation),

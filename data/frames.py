@@ -39,6 +39,7 @@ class Frame:
     Attributes:
         pixels: (H, W) finite values of any real type, on any scale.
         is_inverted: whether a viewer shows low values bright.
+        is_cut: whether the values were cut off at both ends of a window.
         padded: (H, W) pixels that stand for "no image here", None where there are none.
         spacing: distance of the rows and of the columns in some common unit.
         photometric: photometric interpretation, as DICOM names it.
@@ -47,6 +48,7 @@ class Frame:
 
     pixels: npt.NDArray[Any]
     is_inverted: bool = False
+    is_cut: bool = False
     padded: npt.NDArray[np.bool_] | None = None
     spacing: tuple[float, float] = (1.0, 1.0)
     photometric: str = "MONOCHROME2"
@@ -57,9 +59,9 @@ def to_levels(frame: Frame, size: int, source: Path) -> Levels:
     """Resize a film isotropically with B-splines and scale it from its darkest to its brightest value (paper 004, B.4).
 
     Dark is air and bright is bone whatever the film's photometric interpretation. Pixels that are not square become so.
-    Padding takes no part in the scaling: it becomes black, as dark as the film's darkest value, and so that sharp edges
-    towards it do not set the contrast, nothing there goes beyond the film's own range. Nothing else is treated apart:
-    borders and letters that are burned into the film count as film.
+    Padding takes no part in the scaling: it becomes black, as dark as the film's darkest value. B-splines swing beyond
+    sharp edges, so that edges towards padding, or those that a window has cut, would set the contrast; there values are
+    kept within the film's own range. Nothing else is treated apart: borders and letters burned into the film are film.
 
     Args:
         frame: the film.
@@ -73,13 +75,14 @@ def to_levels(frame: Frame, size: int, source: Path) -> Levels:
         InputError: the film is constant, nothing but padding, or no radiograph by its shape.
     """
     height, width = _target_size(frame, size, source)
-    pixels, own_range = _without_padding(frame, source)
+    pixels = _without_padding(frame, source)
+    low, high = float(pixels.min()), float(pixels.max())
     # Tested before resizing, which leaves rounding errors of a constant film that scaling would blow up.
-    if pixels.min() == pixels.max():
+    if low == high:
         raise InputError(_NOT_AN_IMAGE, file=source)
     resized = bspline_resize(pixels, height, width)
-    if own_range is not None:
-        np.clip(resized, *own_range, out=resized)
+    if frame.padded is not None or frame.is_cut:
+        np.clip(resized, low, high, out=resized)
     if frame.is_inverted:
         np.negative(resized, out=resized)
     low, high = float(resized.min()), float(resized.max())
@@ -122,12 +125,11 @@ def _target_size(frame: Frame, size: int, source: Path) -> tuple[int, int]:
     return max(size, round(tall / unit)), max(size, round(wide / unit))
 
 
-def _without_padding(frame: Frame, source: Path) -> tuple[npt.NDArray[Any], tuple[float, float] | None]:
-    """The pixels with the padding as dark as their darkest, and the range of the rest where there was padding."""
+def _without_padding(frame: Frame, source: Path) -> npt.NDArray[Any]:
+    """The pixels with the padding as dark as the darkest of the rest."""
     if frame.padded is None:
-        return frame.pixels, None
+        return frame.pixels
     film = frame.pixels[~frame.padded]
     if not film.size:
         raise InputError("there is no image in it: all its pixels are padding", file=source)
-    low, high = film.min(), film.max()
-    return np.where(frame.padded, high if frame.is_inverted else low, frame.pixels), (float(low), float(high))
+    return np.where(frame.padded, film.max() if frame.is_inverted else film.min(), frame.pixels)
