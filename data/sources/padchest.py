@@ -19,7 +19,7 @@ from __future__ import annotations
 import re
 import zipfile
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Set
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
@@ -180,7 +180,7 @@ class _Images:
 
     def __init__(self, root: Path) -> None:
         self._root = root
-        self._listed: dict[str, tuple[Set[str], Mapping[str, str]]] = {}
+        self._listed: dict[str, tuple[Mapping[str, Path], Mapping[str, str]]] = {}
         self._missing: defaultdict[str, list[str]] = defaultdict(list)
         self._found = False
 
@@ -192,7 +192,7 @@ class _Images:
                 self._found = True
                 key = image.removesuffix(".png")
                 if image in unpacked:
-                    return Film(key, self._root / name / image, view)
+                    return Film(key, unpacked[image], view)
                 return Film(key, self._root / f"{name}.zip", view, packed[image])
         self._missing[folder].append(image)
         return None
@@ -216,14 +216,14 @@ class _Images:
                     folder or str(self._root), f"there is no such folder or zip; it has {len(images)} images"
                 )
 
-    def _files(self, folder: str) -> tuple[Set[str], Mapping[str, str]]:
-        """Names of the images in a folder, and those in its zip with their names there."""
+    def _files(self, folder: str) -> tuple[Mapping[str, Path], Mapping[str, str]]:
+        """Images in a folder by name, and in its zip by the last part of their names there."""
         # One listing a folder: to ask for 160,868 files one by one takes minutes on a network disk.
         if folder not in self._listed:
             unpacked, packed = self._root / folder, self._root / f"{folder}.zip"
-            names = {path.name for path in unpacked.iterdir()} if unpacked.is_dir() else set()
+            files = {path.name: path for path in unpacked.iterdir()} if unpacked.is_dir() else {}
             members = {member.rpartition("/")[2]: member for member in png_members(packed)} if packed.is_file() else {}
-            self._listed[folder] = names, members
+            self._listed[folder] = files, members
         return self._listed[folder]
 
 
