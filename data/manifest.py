@@ -15,6 +15,8 @@ from radfact.errors import InputError
 from radfact.jsonl import read_jsonl, write_jsonl
 from radfact.report import Record, Text, as_input_error
 
+_COLUMNS = frozenset(Study.model_fields)
+
 
 class Failure(Record):
     """What was left out of a manifest: its `sample_id`, or the key of its source (a file, an accession) where it never
@@ -44,27 +46,45 @@ def read_manifest(path: Path | str, left_out: list[Failure] | None = None) -> li
     Raises:
         InputError: the file cannot be read, a line is not a study, or a `sample_id` occurs twice.
     """
+    return list(iter_manifest(path, left_out))
+
+
+def iter_manifest(path: Path | str, left_out: list[Failure] | None = None) -> Iterator[Study]:
+    """The samples of a manifest one by one, as `read_manifest` has them, for manifests larger than the memory."""
     folder = _folder(path)
-    studies: list[Study] = []
     line_of: dict[str, int] = {}
     for line, row in read_jsonl(path):
-        for column in row:
-            if column not in Study.model_fields:
-                raise InputError(_unknown_column(column), file=path, line=line, field=column)
         if left_out is not None and isinstance(row.get("sample_id"), str) and not row.get("frontal"):
+            _check_columns(row, path, line)
             reason = InputError("a study needs the path of its frontal image", file=path, line=line, field="frontal")
             left_out.append(Failure(sample_id=row["sample_id"], stage="read", reason=str(reason)))
             continue
-        try:
-            study = Study.model_validate(row)
-        except ValidationError as error:
-            raise as_input_error(error, file=path, line=line) from None
+        study = parse_study(row, folder, file=path, line=line)
         first = line_of.setdefault(study.sample_id, line)
         if first != line:
             message = f"must be unique, but line {first} is '{study.sample_id}' too"
             raise InputError(message, file=path, line=line, field="sample_id")
-        studies.append(study.model_copy(update={c: folder / p for c, p in _images(study)}))
-    return studies
+        yield study
+
+
+def parse_study(row: dict[str, Any], folder: Path, *, file: Path | str, line: int | None = None) -> Study:
+    """One line of a manifest as a study.
+
+    Args:
+        row: the line's JSON object.
+        folder: what relative paths of images are relative to.
+        file, line: named in the error.
+
+    Raises:
+        InputError: it is no study.
+    """
+    _check_columns(row, file, line)
+    paths = {c: row[c] for c in IMAGE_COLUMNS if isinstance(row.get(c), str) and row[c].strip()}
+    try:
+        # Joined as text: of 500,000 studies the joining of Path objects takes longer than all the rest.
+        return Study.model_validate(row | {c: os.path.join(folder, p) for c, p in paths.items()})  # noqa: PTH118
+    except ValidationError as error:
+        raise as_input_error(error, file=file, line=line) from None
 
 
 def write_manifest(path: Path | str, studies: Iterable[Study]) -> int:
@@ -105,6 +125,22 @@ def write_failures(path: Path | str, failures: Iterable[Failure]) -> int:
     return write_jsonl(path, (failure.model_dump(mode="json") for failure in failures))
 
 
+def replace_failures(path: Path | str, source: str, failures: Iterable[Failure]) -> None:
+    """Write what one output left out into a `failures.jsonl` that several share: its earlier rows go, others stay.
+
+    Args:
+        path: the shared file; without any row it is removed.
+        source: name of the output, which its rows get as their source.
+        failures: each with a `sample_id`.
+    """
+    own = [failure.model_copy(update={"source": source}) for failure in failures]
+    others = [failure for failure in read_failures(path) if failure.source != source]
+    if own or others:
+        write_failures(path, [*others, *own])
+    else:
+        Path(path).unlink(missing_ok=True)
+
+
 def _rows(studies: Iterable[Study], folder: Path, path: Path | str) -> Iterator[dict[str, Any]]:
     line_of: dict[str, int] = {}
     for line, study in enumerate(studies, start=1):
@@ -127,7 +163,9 @@ def _images(study: Study) -> Iterator[tuple[str, Path]]:
             yield column, image
 
 
-def _unknown_column(column: str) -> str:
-    close = get_close_matches(column, Study.model_fields, n=1)
-    known = f"did you mean '{close[0]}'?" if close else f"known are {', '.join(Study.model_fields)}"
-    return f"unknown column; {known}"
+def _check_columns(row: dict[str, Any], file: Path | str, line: int | None) -> None:
+    unknown = row.keys() - _COLUMNS
+    for column in (c for c in row if c in unknown):
+        close = get_close_matches(column, Study.model_fields, n=1)
+        known = f"did you mean '{close[0]}'?" if close else f"known are {', '.join(Study.model_fields)}"
+        raise InputError(f"unknown column; {known}", file=file, line=line, field=column)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from data.manifest import Failure, read_failures, write_failures
+from data.manifest import Failure, replace_failures
 from maira.generate.request import Answer, Engine, Request, Unanswered
 from radfact.errors import InputError, RunFailed
 from radfact.jsonl import dumps, read_json, read_jsonl, write_json, write_jsonl
@@ -120,12 +120,7 @@ class AnswerFile:
     def finish(self, order: Sequence[Key], failures: Sequence[Failure]) -> None:
         """Write all rows in the given order of keys, and the failures instead of this file's earlier ones."""
         write_jsonl(self.out, (self.rows[key] for key in order if key in self.rows))
-        own = [failure.model_copy(update={"source": self.out.name}) for failure in failures]
-        others = [f for f in read_failures(self.failures_file) if f.source != self.out.name]
-        if own or others:
-            write_failures(self.failures_file, [*others, *own])
-        else:
-            self.failures_file.unlink(missing_ok=True)
+        replace_failures(self.failures_file, self.out.name, failures)
         self.partial.unlink(missing_ok=True)
 
 
