@@ -94,14 +94,30 @@ def read_jsonl(path: Path | str) -> Iterator[tuple[int, dict[str, Any]]]:
     Raises:
         InputError: the file cannot be read, or a line is not one JSON object.
     """
-    # Not splitlines(): JSON strings may hold U+2028 and its like, which are no line ends here.
-    for number, line in enumerate(read_text(path).split("\n"), start=1):
+    for number, line in enumerate(_lines(path), start=1):
         if not line.strip():
             continue
         row = _parse(line, path, first_line=number)
         if not isinstance(row, dict):
             raise InputError(f"expected one JSON object a line, found {type(row).__name__}", file=path, line=number)
         yield number, row
+
+
+def _lines(path: Path | str) -> Iterator[str]:
+    """The lines of a UTF-8 text file one by one, so that a file may be larger than the memory."""
+    read = 0
+    try:
+        # As bytes: JSON strings may hold U+2028 and its like, which are no line ends here.
+        with Path(path).open("rb") as handle:
+            for line in handle:
+                yield line.decode("utf-8-sig" if read == 0 else "utf-8").removesuffix("\n")
+                read += len(line)
+    except FileNotFoundError:
+        raise InputError("no such file", file=path) from None
+    except UnicodeDecodeError as error:
+        raise InputError(f"not UTF-8 text (byte {read + error.start})", file=path) from None
+    except OSError as error:
+        raise InputError(f"cannot be read: {error.strerror}", file=path) from None
 
 
 def read_csv(path: Path | str) -> tuple[list[str], Iterator[tuple[int, dict[str, str]]]]:
