@@ -1,0 +1,169 @@
+"""How fast films become PNGs on one core, where the time goes, and whether memory stays flat.
+
+    OMP_NUM_THREADS=1 python tests/benchmarks/prepare_images.py --conversions 300
+
+The films are two real ones of the package pydicom-data (RG1, 1955 x 1841 of 15 bits, and RG3, 1760 x 1760 of 10 bits),
+uncompressed, enlarged to the size of a common digital detector (3056 x 2544), and as JPEG 2000; `--films FOLDER` takes
+DICOM files of your own instead. Each is converted in turn by this project and by the script that one would write by
+hand: pydicom's pixels, scipy's cubic spline, Pillow's PNG. Times are the processor's, of the median round, so that
+other work on the machine counts little. The project's PNGs are compared with SimpleITK's B-splines in grey levels.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import pydicom
+import SimpleITK
+from PIL import Image
+
+from data.dicom import dicom_to_png, example_radiograph, opened, read_dicom
+from data.frames import Frame, to_levels, write_png
+from data.resample import bspline_resize
+
+SIZE = 518
+DETECTOR = (3056, 2544)
+STEPS = ("decode", "resize", "encode")
+
+
+class Clock:
+    """Seconds of the processor, by step."""
+
+    def __init__(self) -> None:
+        self.seconds = dict.fromkeys(STEPS, 0.0)
+
+    @contextmanager
+    def step(self, name: str) -> Iterator[None]:
+        start = time.process_time()
+        yield
+        self.seconds[name] += time.process_time() - start
+
+
+def by_project(source: Path, target: Path, clock: Clock) -> None:
+    with clock.step("decode"), opened(source) as content:
+        frame = read_dicom(content, source)
+    with clock.step("resize"):
+        levels = to_levels(frame, SIZE, source)
+    with clock.step("encode"):
+        write_png(levels, target)
+
+
+def by_hand(source: Path, target: Path, clock: Clock) -> None:
+    from scipy.ndimage import zoom
+
+    with clock.step("decode"):
+        film = pydicom.dcmread(source)
+        pixels = film.pixel_array.astype(np.float64)
+        if film.PhotometricInterpretation == "MONOCHROME1":
+            pixels = pixels.max() - pixels
+    with clock.step("resize"):
+        resized = zoom(pixels, SIZE / min(pixels.shape), order=3)
+        low, high = resized.min(), resized.max()
+        levels = np.rint((resized - low) / (high - low) * 255).astype(np.uint8)
+    with clock.step("encode"):
+        Image.fromarray(levels).save(target)
+
+
+def by_simpleitk(source: Path) -> np.ndarray:
+    """The levels of paper 004, B.4, by SimpleITK's own B-splines on one thread."""
+    with opened(source) as content:
+        frame: Frame = read_dicom(content, source)
+    pixels = frame.pixels.astype(np.float64) * (-1 if frame.is_inverted else 1)
+    height, width = pixels.shape
+    unit = min(height, width) / SIZE
+    size = max(SIZE, round(width / unit)), max(SIZE, round(height / unit))
+    spacing = width / size[0], height / size[1]
+    image = SimpleITK.GetImageFromArray(pixels)
+    origin = [(one - 1) / 2 for one in spacing]
+    resampled = SimpleITK.Resample(image, size, SimpleITK.Transform(), SimpleITK.sitkBSpline, origin, spacing)
+    resized = SimpleITK.GetArrayFromImage(resampled)
+    return np.rint((resized - resized.min()) * (255 / np.ptp(resized)))
+
+
+def write_films(folder: Path) -> dict[str, list[Path]]:
+    """Real films by the way they are stored."""
+    shipped = example_radiograph().parent
+    plain = [shipped / "RG1_UNCR.dcm", shipped / "RG3_UNCR.dcm"]
+    enlarged = []
+    for path in plain:
+        film = pydicom.dcmread(path)
+        pixels = np.clip(np.rint(bspline_resize(film.pixel_array, *DETECTOR)), 0, 2**film.BitsStored - 1)
+        film.Rows, film.Columns = DETECTOR
+        film.PixelData = pixels.astype(np.uint16).tobytes()
+        enlarged.append(folder / path.name)
+        film.save_as(enlarged[-1])
+    lossless = [shipped / "RG1_J2KR.dcm", shipped / "RG3_J2KR.dcm"]
+    return {"uncompressed": plain, "uncompressed, 3056 x 2544": enlarged, "JPEG 2000 lossless": lossless}
+
+
+def compare(films: Sequence[Path], folder: Path, rounds: int) -> None:
+    """Print seconds of both ways, their ratio, and how far the results are from SimpleITK's."""
+    ways: dict[str, Callable[[Path, Path, Clock], None]] = {"project": by_project, "by hand": by_hand}
+    taken = {way: [Clock() for _ in range(rounds)] for way in ways}
+    for turn in range(rounds):
+        for film in films:
+            for way, convert in ways.items():
+                convert(film, folder / f"{way}.png", taken[way][turn])
+    total = {}
+    for way, clocks in taken.items():
+        total[way] = statistics.median(sum(clock.seconds.values()) for clock in clocks) / len(films)
+        steps = {step: statistics.median(clock.seconds[step] for clock in clocks) / len(films) for step in STEPS}
+        shown = ", ".join(f"{step} {1000 * seconds:.1f} ms" for step, seconds in steps.items())
+        print(f"  {way}: {1 / total[way]:.1f} images a second and core ({shown})")
+    print(f"  {total['by hand'] / total['project']:.2f} times as fast")
+    for film in films:
+        dicom_to_png(film, folder / "film.png", SIZE)
+        with Image.open(folder / "film.png") as image:
+            apart = np.abs(np.asarray(image).astype(float) - by_simpleitk(film))
+        print(
+            f"  {film.name}: {(apart > 0).sum()} of {apart.size} pixels differ from SimpleITK's, by {apart.max():.0f}"
+        )
+
+
+def resident() -> float:
+    """Memory of this process, MiB."""
+    import psutil
+
+    return float(psutil.Process().memory_info().rss) / 2**20
+
+
+def watch_memory(films: Sequence[Path], folder: Path, conversions: int) -> None:
+    marks = []
+    start = time.perf_counter()
+    for number in range(conversions):
+        dicom_to_png(films[number % len(films)], folder / "film.png", SIZE)
+        if (number + 1) % max(1, conversions // 6) == 0:
+            marks.append(f"{resident():.0f}")
+    elapsed = time.perf_counter() - start
+    print(f"{conversions} conversions in turn: {conversions / elapsed:.1f} images a second by the wall clock")
+    print(f"memory along the way, MiB: {', '.join(marks)}")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--films", type=Path, help="a folder of DICOM files, instead of those of pydicom-data")
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--conversions", type=int, default=300, help="after which memory is looked at")
+    options = parser.parse_args()
+    SimpleITK.ProcessObject.SetGlobalDefaultNumberOfThreads(1)
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        groups = {"films": sorted(options.films.rglob("*.dcm"))} if options.films else write_films(folder)
+        if not all(groups.values()):
+            sys.exit(f"{options.films}: no file whose name ends in .dcm")
+        for group, films in groups.items():
+            print(f"{group}, {len(films)} films")
+            compare(films, folder, options.rounds)
+        watch_memory([film for films in groups.values() for film in films], folder, options.conversions)
+
+
+if __name__ == "__main__":
+    main()
