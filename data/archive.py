@@ -46,6 +46,7 @@ class ArchiveStudy:
         phrases: sentences to ground on the frontal image.
         labels: what is known of the study without reading its report.
         split: "train", "validate" or "test"; None where the archive has none.
+        only_prior: known from a later study alone, whose prior it is; it gives no sample, which is no lack.
     """
 
     study_id: str
@@ -61,6 +62,7 @@ class ArchiveStudy:
     phrases: tuple[Sentence, ...] | None = None
     labels: tuple[Label, ...] | None = None
     split: str | None = None
+    only_prior: bool = False
 
 
 @dataclass(frozen=True)

@@ -99,6 +99,8 @@ def make_samples(archive: Archive, rules: Rules, without: frozenset[str] = froze
         for film in study.films:
             if names.setdefault(film.key, film) != film:
                 raise InputError(f"the archive has two films '{film.key}'")
+        if study.only_prior:
+            continue
         if (study.grounded_findings or study.phrases) and len(_films(study, "frontal")) > 1:
             raise InputError(
                 f"study '{study.study_id}' has boxes and several frontal films; they belong to one of them"

@@ -159,7 +159,9 @@ def _previous_study(study: ArchiveStudy, frontal: tuple[Film, ...], after: _Fact
     """A study that is shown as a prior and is no sample itself."""
     films = frontal or tuple(film for film in study.films if film.view == "frontal")
     when = None if after.when is None else (after.when, 0)
-    return ArchiveStudy(study.study_id, after.patient_id, when, films, report=study.report, split=after.split)
+    return ArchiveStudy(
+        study.study_id, after.patient_id, when, films, report=study.report, split=after.split, only_prior=True
+    )
 
 
 def _list(finding: dict[str, Any], name: str, where: str) -> list[Any]:

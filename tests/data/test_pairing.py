@@ -85,6 +85,12 @@ def test_a_study_without_findings_can_still_be_a_prior() -> None:
     assert [_keys(s)[2] for s in made.studies] == ["1-f"]
 
 
+def test_a_study_that_is_a_prior_only_is_no_lack() -> None:
+    made = _make(_study("1", findings=None, only_prior=True), _study("2"))
+    assert [_keys(s)[2] for s in made.studies] == ["1-f"]
+    assert made.left_out == []
+
+
 def test_studies_of_the_same_moment_are_no_priors_of_each_other() -> None:
     made = _make(_study("a", when=1), _study("b", when=1), _study("c", when=2))
     assert [_keys(s)[2] for s in made.studies] == [None, None, "b-f"]
