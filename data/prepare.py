@@ -153,7 +153,9 @@ def _unwatched(*_: int) -> None:
 
 def _convert(films: Mapping[Path, Film], out: Path, conversion: Conversion) -> Iterator[tuple[Film, str | None]]:
     """Each film once, with the reason where it could not be converted, as they are done."""
-    targets = [(film, out.absolute() / path) for path, film in films.items()]
+    # Members of one zip file together: the reader keeps few of them open.
+    ordered = sorted(films.items(), key=lambda one: (str(one[1].path), one[1].member or ""))
+    targets = [(film, out.absolute() / path) for path, film in ordered]
     return _by_ray(targets, conversion) if conversion.engine == "ray" else _by_processes(targets, conversion)
 
 
