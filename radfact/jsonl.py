@@ -89,12 +89,26 @@ def read_json(path: Path | str) -> Any:
 
 
 def read_jsonl(path: Path | str) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yield (line number from 1, object) for every line that is not blank.
+    """Yield (line number from 1, object) for every line that is not blank, one by one as the file is read.
 
     Raises:
         InputError: the file cannot be read, or a line is not one JSON object.
     """
-    for number, line in enumerate(_lines(path), start=1):
+    return parse_rows(read_lines(path), path)
+
+
+def parse_rows(lines: Iterable[str], path: Path | str, first_line: int = 1) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Yield (line number, object) for those of some lines of a JSON Lines file that are not blank.
+
+    Args:
+        lines: of the file, without their ends.
+        path: named in errors.
+        first_line: number of the first of them.
+
+    Raises:
+        InputError: a line is not one JSON object.
+    """
+    for number, line in enumerate(lines, start=first_line):
         if not line.strip():
             continue
         row = _parse(line, path, first_line=number)
@@ -103,8 +117,12 @@ def read_jsonl(path: Path | str) -> Iterator[tuple[int, dict[str, Any]]]:
         yield number, row
 
 
-def _lines(path: Path | str) -> Iterator[str]:
-    """The lines of a UTF-8 text file one by one, so that a file may be larger than the memory."""
+def read_lines(path: Path | str) -> Iterator[str]:
+    """The lines of a UTF-8 text file one by one (a byte order mark is dropped), so that it may exceed the memory.
+
+    Raises:
+        InputError: the file does not exist, cannot be read or is not UTF-8 text.
+    """
     read = 0
     try:
         # As bytes: JSON strings may hold U+2028 and its like, which are no line ends here.
