@@ -184,7 +184,7 @@ class JudgeOptions:
             return in_steps(load_judge(self.name, cache=cache, **options))
 
     def load_splitter(
-        self, name: str | None, arguments: Sequence[str] | None, few_shots: Path | None, cache: Path
+        self, name: str | None, arguments: Sequence[str] | None, few_shots: Path | None, cache: Path | None
     ) -> Splitter:
         """Who splits narratives: whoever is named, by default the judge; a judge of one's own judges only."""
         from radfact.sentences import load_splitter
