@@ -111,3 +111,8 @@ def report_request(example: Example, max_new_tokens: int | None = None) -> Reque
     """The request for a whole answer, with the limit of its task (specification, "Grounded output") by default."""
     form: Form = "narrative" if example.task == "findings" else "report"
     return Request(example, form, max_new_tokens or NEW_TOKENS[example.task])
+
+
+def rough_length(request: Request) -> tuple[Form, int, int, int]:
+    """What puts requests in the order of their length without a tokenizer, those of one form and limit together."""
+    return request.form, request.max_new_tokens, len(request.example.images), len(request.example.prompt)
