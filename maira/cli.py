@@ -257,6 +257,7 @@ def boxes(
     """Complete the boxes of the reference reports' sentences (box completion), and compare with the references."""
     from data.manifest import Failure, read_manifest
     from maira.evaluate.grounding import BoxSettings, complete_boxes, has_reference_boxes
+    from maira.examples import PRIOR_REPORT_UNUSED, has_unused_prior_report
     from maira.generate.request import EngineOptions
 
     left_out: list[Failure] = []
@@ -265,8 +266,11 @@ def boxes(
     settings = BoxSettings(preset.value, max_new_tokens, engine.value, options)
     with _answering("completing") as on_progress:
         run = complete_boxes(studies, checkpoint, out, settings, failures=left_out, on_progress=on_progress)
+    console = Console()
+    if unused := sum(has_reference_boxes(study) and has_unused_prior_report(study) for study in studies):
+        _say(console, f"{unused} of {len(studies)} studies: {PRIOR_REPORT_UNUSED}")
     if without := sum(not has_reference_boxes(study) for study in studies):
-        _say(Console(), f"{without} of {len(studies)} studies have no sentence with boxes and are not asked")
+        _say(console, f"{without} of {len(studies)} studies have no sentence with boxes and are not asked")
     _show_boxes("Box completion", f"boxes of {run.answered} of {run.asked} sentences completed: {out}", run)
 
 
@@ -349,6 +353,78 @@ def write_baseline(
     _say(Console(), f"{len(studies)} times the most frequent report: {out}")
 
 
+@evaluate.command("inputs")
+def evaluate_by_inputs(
+    checkpoint: _Checkpoint,
+    manifest: _Manifest,
+    out: _OutFolder,
+    drop: Annotated[
+        list[str] | None,
+        typer.Option(metavar="INPUTS", help="One run without these, such as prior+comparison; may be repeated."),
+    ] = None,
+    task: Annotated[_Task, typer.Option(help="Narrative findings or a grounded report.")] = _Task.FINDINGS,
+    subset: Annotated[
+        str,
+        typer.Option(metavar="all|with-input|INPUTS", help="Studies: all, those with every dropped input, or these."),
+    ] = "all",
+    judge: Annotated[
+        str | None, typer.Option(metavar="NAME", help="As --judge of radfact score; RADFACT_JUDGE names one too.")
+    ] = None,
+    config: Annotated[Path | None, typer.Option(help="YAML file of other options of radfact score.")] = None,
+    preset: _PresetOption = _Preset.RELEASE,
+    max_new_tokens: _MaxNewTokens = None,
+    engine: _EngineOption = _Engine.TRANSFORMERS,
+    batch: _Batch = None,
+    free: _Free = False,
+) -> None:
+    """What inputs are worth: reports with all of them and without some, scored and set side by side (paper, D.6)."""
+    from data.manifest import Failure, read_manifest, write_manifest
+    from maira.evaluate.input_table import compare_runs, footnotes, lines_of, write_table
+    from maira.evaluate.inputs import Scorer, input_runs, select_studies
+    from maira.generate.drafts import generate_drafts
+    from maira.generate.request import EngineOptions
+    from radfact.cli.inputs import check_folder
+
+    console = Console()
+    check_folder(out)
+    left_out: list[Failure] = []
+    runs = input_runs(out, drop or ())
+    selection = select_studies(read_manifest(manifest, left_out), task.value, subset, runs)
+    _say(console, selection.in_words)
+    references = out / "manifest.jsonl"
+    scorers = [Scorer(run, references, out / "cache", judge, config) for run in runs]
+    failed: list[tuple[str, str]] = []
+    for run in runs:
+        with _answering(f"drafting {run.name}") as on_progress:
+            _, failures = generate_drafts(
+                selection.studies,
+                checkpoint,
+                run.drafts,
+                task=task.value,
+                preset=preset.value,
+                drop=run.dropped,
+                max_new_tokens=max_new_tokens,
+                engine=engine.value,
+                options=EngineOptions(free=free, batch_size=batch),
+                failures=left_out,
+                on_progress=on_progress,
+            )
+        failed += [(f"{run.name}: {failure.sample_id}", failure.reason) for failure in failures]
+    write_manifest(references, selection.studies)
+    for run, scorer in zip(runs, scorers, strict=True):
+        _say(console, f"Scoring {run.name}")
+        failed += [(f"{run.name}: {key}", reason) for key, reason in scorer.score()]
+    table = compare_runs(runs, selection.references, [selection.in_words])
+    write_table(table, out, {"task": task.value, "subset": subset})
+    heads, values, gaps = lines_of(table)
+    _show_lines(console, "Reports without some inputs", heads, values)
+    _show_lines(console, f"Differences to {heads[1]}", [heads[0], *heads[2:]], gaps)
+    for note in footnotes(table):
+        _say(console, note)
+    _say(console, f"tables: {out / 'table.md'}")
+    _end(console, failed)
+
+
 def main() -> None:
     """Entry point of the command."""
     run_command(app, "maira")
@@ -379,9 +455,11 @@ def _show_boxes(title: str, summary: str, run: BoxRun) -> None:
     else:
         _say(console, "no reference boxes are known, so nothing is compared")
     if run.clipped:
-        _say(console, f"references of which the crop cuts something off: {run.clipped}")
+        _say(console, f"references of which the crop cuts a part, compared as far as it shows them: {run.clipped}")
     if run.outside:
-        _say(console, f"references without a pixel in the crop, which are not compared: {run.outside}")
+        _say(console, f"references that cover no pixel of the crop, not compared: {run.outside}")
+    if run.masked:
+        _say(console, f"references with masks, of which only the boxes are compared: {run.masked}")
     _say(console, summary)
     _end(console, [(str(f.sample_id), f.reason) for f in run.failures])
 
@@ -393,6 +471,15 @@ def _show_figures(console: Console, title: str, figures: Mapping[str, Figure | S
     for name, figure in figures.items():
         interval = "-" if figure.low is None else f"{figure.low:.3f} to {figure.high:.3f}"
         table.add_row(name, "-" if figure.point is None else f"{figure.point:.3f}", interval, str(figure.n))
+    console.print(table)
+
+
+def _show_lines(console: Console, title: str, heads: Sequence[str], lines: Sequence[Sequence[str]]) -> None:
+    table = Table(title=title, title_justify="left")
+    for heading in heads:
+        table.add_column(heading, justify="left" if heading == heads[0] else "right")
+    for line in lines:
+        table.add_row(*line)
     console.print(table)
 
 
