@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from radfact.cli.config import read_config
-from radfact.cli.live import in_steps
+from radfact.cli.steps import in_steps
 from radfact.errors import InputError
 
 if TYPE_CHECKING:
