@@ -21,7 +21,7 @@ from data.manifest import Failure, read_manifest
 from data.study import Study
 from maira.evaluate import grounding
 from maira.evaluate.grounding import BoxRun, BoxSettings, complete_boxes, ground_phrases
-from maira.evaluate.phrases import Phrase, manifest_phrases, read_phrases
+from maira.evaluate.phrases import Phrase, manifest_phrases
 from maira.generate.request import Answer, EngineOptions, Request, Unanswered
 from maira.model import MairaForConditionalGeneration
 from maira.processor import MairaProcessor
@@ -107,63 +107,6 @@ def _ground(study: Study, phrases: Sequence[Phrase], out: Path, **arguments: Any
 
 def _complete(studies: Sequence[Study], out: Path) -> BoxRun:
     return complete_boxes(studies, out.parent / "checkpoint", out)
-
-
-def test_a_table_and_json_lines_say_the_same(tmp_path: Path) -> None:
-    (tmp_path / "p.csv").write_text('sample_id,phrase\na,"Mass, left"\nb,Effusion\n\na,Nodule\n')
-    rows = [("a", "Mass, left"), ("b", "Effusion"), ("a", "Nodule")]
-    (tmp_path / "p.jsonl").write_text("".join(json.dumps({"sample_id": s, "text": t}) + "\n" for s, t in rows))
-    expected = [
-        Phrase("a", 0, Sentence(text="Mass, left")),
-        Phrase("b", 0, Sentence(text="Effusion")),
-        Phrase("a", 1, Sentence(text="Nodule")),
-    ]
-    assert read_phrases(tmp_path / "p.csv", ["a", "b"]) == expected
-    assert read_phrases(tmp_path / "p.jsonl", ["a", "b"]) == expected
-
-
-def test_json_lines_have_boxes(tmp_path: Path) -> None:
-    row = {"sample_id": "a", "phrase": "Mass", "boxes": [{"x_min": 0.1, "y_min": 0.2, "x_max": 0.3, "y_max": 0.4}]}
-    (tmp_path / "p.jsonl").write_text(json.dumps(row))
-    (phrase,) = read_phrases(tmp_path / "p.jsonl", ["a"])
-    assert phrase.sentence.boxes == (box(0.1, 0.2, 0.3, 0.4),)
-
-
-@pytest.mark.parametrize(
-    ("name", "text", "said"),
-    [
-        ("p.csv", "sample_id,phrase\nstudy-1,Mass\nstudy_2,Mass\n", "line 3, field 'sample_id': .* mean 'study-2'"),
-        ("p.csv", "sample_id,phrase\nstudy-1,  \n", "line 2, field 'phrase': expected a phrase that is not blank"),
-        (
-            "p.csv",
-            "sample_id,finding\nstudy-1,Mass\n",
-            "line 1: expected the columns sample_id,phrase; found sample_id",
-        ),
-        ("p.csv", "sample_id,phrase,boxes\nstudy-1,Mass,\n", "boxes are read from JSON Lines"),
-        ("p.csv", "", "found none"),
-        ("p.csv", "sample_id,phrase\nstudy-1,Mass, left\n", "line 2: expected 2 cells"),
-        ("p.csv", "sample_id,phrase\n", "has no phrases"),
-        ("p.jsonl", '{"phrase": "Mass"}', "line 1, field 'sample_id': the study's sample_id is missing"),
-        ("p.jsonl", '{"sample_id": "study-1"}', "line 1, field 'phrase': the words to locate are missing"),
-        ("p.jsonl", '{"sample_id": "study-1", "phrase": "a", "text": "a"}', "is enough"),
-        ("p.jsonl", '{"sample_id": "study-1", "text": null}', "line 1, field 'text': .*not blank, found None"),
-        ("p.jsonl", '{"sample_id": "study-1", "text": "a", "box": []}', "line 1, field 'box': unknown field"),
-        ("p.jsonl", '{"sample_id": "study-1", "text": "a", "boxes": [{"x_min": 2}]}', r"field 'boxes\[0\]\.x_min'"),
-    ],
-)
-def test_phrases_that_cannot_be_used_are_refused_with_their_line(
-    tmp_path: Path, name: str, text: str, said: str
-) -> None:
-    (tmp_path / name).write_text(text)
-    with pytest.raises(InputError, match=said):
-        read_phrases(tmp_path / name, ["study-1", "study-2"])
-
-
-def test_a_manifest_s_phrases_keep_its_order(phantoms: Path) -> None:
-    studies = read_manifest(phantoms)
-    assert [(p.sample_id, p.index, p.sentence) for p in manifest_phrases(studies)] == [
-        (study.sample_id, index, sentence) for study in studies for index, sentence in enumerate(study.phrases or [])
-    ]
 
 
 def test_a_manifest_without_phrases_asks_for_a_file(study: Study, folder: Path) -> None:
