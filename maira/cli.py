@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
@@ -477,7 +477,7 @@ def _show_figures(console: Console, title: str, figures: Mapping[str, Figure | S
 def _show_lines(console: Console, title: str, heads: Sequence[str], lines: Sequence[Sequence[str]]) -> None:
     table = Table(title=title, title_justify="left")
     for heading in heads:
-        table.add_column(heading, justify="left" if heading == heads[0] else "right")
+        table.add_column(heading, justify="left" if heading == heads[0] else "right", overflow="fold")
     for line in lines:
         table.add_row(*line)
     console.print(table)
