@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
+from maira.generate.processes import is_main, process_count, run_together
 from radfact.command import run_command
 from radfact.errors import ExitCode, InputError
+from radfact.live import LiveDisplay
 
 if TYPE_CHECKING:
     from maira.evaluate.grounding import BoxRun
@@ -79,11 +80,19 @@ class _Dtype(StrEnum):
     BFLOAT16 = "bfloat16"
 
 
+class _Cache(StrEnum):
+    DYNAMIC = "dynamic"
+    STATIC = "static"
+
+
 class _Engine(StrEnum):
     TRANSFORMERS = "transformers"
     VLLM = "vllm"
     RAY = "ray"
 
+
+_WINDOW = 300.0
+"""Seconds over which the rate of a run is taken: answers come in batches, which may take minutes."""
 
 _OutFolder = Annotated[Path, typer.Option(help="Folder to write.")]
 _Manifest = Annotated[Path, typer.Option(help="manifest.jsonl of the studies.")]
@@ -142,10 +151,9 @@ def prepare_phantom(
     """Make phantom studies: synthetic films with true boxes, labels and reports."""
     from data.phantoms import write_phantoms
 
-    with _bar("making phantoms") as bar:
-        task = bar.add_task("", total=count)
-        for _ in write_phantoms(out, count, seed=seed, size=size, split=split, workers=workers):
-            bar.advance(task)
+    with _progress("making phantoms") as on_progress:
+        for done, _ in enumerate(write_phantoms(out, count, seed=seed, size=size, split=split, workers=workers), 1):
+            on_progress(done, count)
     _say(Console(), f"{count} phantom studies of series {seed}: {out / 'manifest.jsonl'}")
 
 
@@ -175,9 +183,20 @@ def generate(
     max_new_tokens: _MaxNewTokens = None,
     engine: _EngineOption = _Engine.TRANSFORMERS,
     batch: _Batch = None,
+    device: Annotated[
+        str | None,
+        typer.Option(help="cpu, cuda or cuda:1, for the transformers engine (default: a GPU, if any)."),
+    ] = None,
+    cache: Annotated[
+        _Cache,
+        typer.Option(help="Keys and values of the transformers engine; static compiles the decoding step on a GPU."),
+    ] = _Cache.DYNAMIC,
     free: _Free = False,
 ) -> None:
-    """Draft a report for every study; the same command goes on where an interrupted run stopped."""
+    """Draft a report for every study; the same command goes on where an interrupted run stopped.
+
+    On several GPUs: accelerate launch -m maira generate ..., or torchrun; all machines must see the files.
+    """
     from data.manifest import Failure, read_manifest
     from maira.examples import PRIOR_REPORT_UNUSED, has_unused_prior_report
     from maira.generate.drafts import generate_drafts
@@ -197,7 +216,7 @@ def generate(
             drop=dropped,
             max_new_tokens=max_new_tokens,
             engine=engine.value,
-            options=EngineOptions(free=free, batch_size=batch),
+            options=EngineOptions(free=free, batch_size=batch, device=device, cache=cache.value),
             failures=left_out,
             on_progress=on_progress,
         )
@@ -284,15 +303,8 @@ def convert(
     """Write a checkpoint in another layout, every byte of its tensors kept."""
     from maira.convert import convert as run
 
-    with _bar("writing files") as bar:
-        shown = bar.add_task("", total=None)
-        written = run(
-            checkpoint,
-            out,
-            to.value,
-            shard_size=shard_size,
-            on_progress=lambda done, total: bar.update(shown, completed=done, total=total),
-        )
+    with _progress("writing files") as on_progress:
+        written = run(checkpoint, out, to.value, shard_size=shard_size, on_progress=on_progress)
     _say(Console(), f"{written} tensors in the layout '{to.value}': {out}")
 
 
@@ -427,24 +439,26 @@ def evaluate_by_inputs(
 
 def main() -> None:
     """Entry point of the command."""
-    run_command(app, "maira")
+    run_command(lambda: run_together(app), "maira")
 
 
 @contextmanager
 def _answering(title: str) -> Iterator[Callable[[int, int], None]]:
-    """A bar for a model's answers; gives what to call with how many there are, and of how many."""
+    """Progress of a model's answers; of several processes, of the main one's share."""
     from transformers.utils.logging import disable_progress_bar
 
     disable_progress_bar()
-    with _bar(title) as bar:
-        shown = bar.add_task("", total=None)
-        yield lambda done, total: bar.update(shown, completed=done, total=total)
+    with _progress(title if process_count() == 1 else f"{title}, process 0 of {process_count()}") as on_progress:
+        yield on_progress
 
 
-def _bar(title: str) -> Progress:
-    return Progress(
-        TextColumn(title), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), console=Console(stderr=True)
-    )
+@contextmanager
+def _progress(title: str) -> Iterator[Callable[[int, int], None]]:
+    """How far a run is, on standard error; gives what to call with how much is done, and of how much."""
+    account: dict[str, int] = {}
+    display = LiveDisplay(Console(stderr=True), {title: account.copy}, window=_WINDOW)
+    with display if is_main() else nullcontext():
+        yield lambda done, total: account.update(planned=total, done=done)
 
 
 def _show_boxes(title: str, summary: str, run: BoxRun) -> None:

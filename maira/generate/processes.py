@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Callable
+from contextlib import redirect_stdout
 from dataclasses import dataclass
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 from radfact.errors import ExitCode, InputError, RunFailed
@@ -126,22 +129,25 @@ def join() -> ProcessGroup:
 
 
 def run_together(app: Callable[[], Any]) -> None:
-    """Run a command; processes that have met end together, and the main one says what went wrong in any of them.
+    """Run a command; of several processes only the main one speaks.
+
+    Those that have met end together, and the main one says what went wrong in any of them.
 
     Raises:
         SystemExit: the command's, in all processes but the main one also for its errors.
         InputError: the command's, or another process's.
         RunFailed: the command's, or another process's.
     """
-    try:
+    if is_main():
         _run_and_part(app)
+        return
+    warnings.simplefilter("ignore")
+    try:
+        with Path(os.devnull).open("w") as nowhere, redirect_stdout(nowhere):
+            _run_and_part(app)
     except InputError:
-        if is_main():
-            raise
         raise SystemExit(ExitCode.WRONG_INPUT) from None
     except RunFailed:
-        if is_main():
-            raise
         raise SystemExit(ExitCode.FAILED) from None
 
 
