@@ -125,7 +125,10 @@ def select_studies(studies: Sequence[Study], task: ReportTask, subset: str, runs
     elif subset == "with-input":
         needed = tuple(name for name in INPUTS if any(name in run.dropped for run in runs))
     else:
-        needed = parse_inputs(subset)
+        try:
+            needed = parse_inputs(subset)
+        except InputError as error:
+            raise InputError(f"a subset is all, with-input, or inputs by name: {error}") from None
     having = [study for study in studies if has_inputs(study, needed)]
     reference = _REFERENCE[task]
     chosen = [study for study in having if getattr(study, reference) is not None]
