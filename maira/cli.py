@@ -101,6 +101,15 @@ _PresetOption = Annotated[_Preset, typer.Option("--preset", help="Wording of the
 _MaxNewTokens = Annotated[int | None, typer.Option(help="Most tokens of an answer (default: by task).", min=1)]
 _EngineOption = Annotated[_Engine, typer.Option("--engine", help="What runs the model.")]
 _Batch = Annotated[int | None, typer.Option(help="Most studies at a time (default: as memory allows).", min=1)]
+_Device = Annotated[
+    str | None, typer.Option(help="cpu, cuda or cuda:1, for the transformers engine (default: a GPU, if any).")
+]
+_CacheOption = Annotated[
+    _Cache,
+    typer.Option(
+        "--cache", help="Keys and values of the transformers engine; static compiles the decoding step on a GPU."
+    ),
+]
 _Free = Annotated[
     bool, typer.Option("--free", help="No grammar and no repetition guard: what the model writes, as released.")
 ]
@@ -183,14 +192,8 @@ def generate(
     max_new_tokens: _MaxNewTokens = None,
     engine: _EngineOption = _Engine.TRANSFORMERS,
     batch: _Batch = None,
-    device: Annotated[
-        str | None,
-        typer.Option(help="cpu, cuda or cuda:1, for the transformers engine (default: a GPU, if any)."),
-    ] = None,
-    cache: Annotated[
-        _Cache,
-        typer.Option(help="Keys and values of the transformers engine; static compiles the decoding step on a GPU."),
-    ] = _Cache.DYNAMIC,
+    device: _Device = None,
+    cache: _CacheOption = _Cache.DYNAMIC,
     free: _Free = False,
 ) -> None:
     """Draft a report for every study; the same command goes on where an interrupted run stopped.
@@ -240,6 +243,8 @@ def ground(
     max_new_tokens: _MaxNewTokens = None,
     engine: _EngineOption = _Engine.TRANSFORMERS,
     batch: _Batch = None,
+    device: _Device = None,
+    cache: _CacheOption = _Cache.DYNAMIC,
     free: _Free = False,
 ) -> None:
     """Locate phrases on frontal images (phrase grounding), and compare with their boxes where these are known."""
@@ -255,7 +260,7 @@ def ground(
     else:
         asked = read_phrases(phrases, [*(s.sample_id for s in studies), *(str(f.sample_id) for f in left_out)])
         left_out = [failure for failure in left_out if failure.sample_id in {phrase.sample_id for phrase in asked}]
-    options = EngineOptions(free=free, batch_size=batch)
+    options = EngineOptions(free=free, batch_size=batch, device=device, cache=cache.value)
     settings = BoxSettings(preset.value, max_new_tokens, engine.value, options)
     with _answering("locating") as on_progress:
         run = ground_phrases(studies, asked, checkpoint, out, settings, failures=left_out, on_progress=on_progress)
@@ -271,6 +276,8 @@ def boxes(
     max_new_tokens: _MaxNewTokens = None,
     engine: _EngineOption = _Engine.TRANSFORMERS,
     batch: _Batch = None,
+    device: _Device = None,
+    cache: _CacheOption = _Cache.DYNAMIC,
     free: _Free = False,
 ) -> None:
     """Complete the boxes of the reference reports' sentences (box completion), and compare with the references."""
@@ -281,7 +288,7 @@ def boxes(
 
     left_out: list[Failure] = []
     studies = read_manifest(manifest, left_out)
-    options = EngineOptions(free=free, batch_size=batch)
+    options = EngineOptions(free=free, batch_size=batch, device=device, cache=cache.value)
     settings = BoxSettings(preset.value, max_new_tokens, engine.value, options)
     with _answering("completing") as on_progress:
         run = complete_boxes(studies, checkpoint, out, settings, failures=left_out, on_progress=on_progress)

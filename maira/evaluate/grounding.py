@@ -308,13 +308,12 @@ def _finish(
         failures=failures,
     )
     counts = {name: getattr(run, name) for name in _COUNTS}
-    write_json(
-        file.out.with_name(f"{file.out.stem}.figures.json"),
-        {
-            "figures": {name: asdict(figure) for name, figure in run.figures.items()},
-            "counts": counts | {"failures": len(failures)},
-            "grid": GRID,
-            "bootstrap": {"replicates": REPLICATES, "seed": SEED},
-        },
-    )
+    written = {
+        "figures": {name: asdict(figure) for name, figure in run.figures.items()},
+        "counts": counts | {"failures": len(failures)},
+        "grid": GRID,
+        "bootstrap": {"replicates": REPLICATES, "seed": SEED},
+    }
+    if file.group.is_main:
+        write_json(file.out.with_name(f"{file.out.stem}.figures.json"), written)
     return run
