@@ -48,12 +48,22 @@ class TransformersEngine:
     """
 
     def __init__(self, checkpoint: Path, options: EngineOptions) -> None:
-        self.name = f"{checkpoint.resolve().name}@{fingerprint(checkpoint)}"
-        self.device = _device(options.device)
-        dtype = torch.bfloat16 if self.device.type == "cuda" else torch.float32
-        self.model: Any = MairaForConditionalGeneration.from_pretrained(checkpoint, dtype=dtype).to(self.device).eval()
-        self.processor: Any = MairaProcessor.from_pretrained(checkpoint)
-        self.options = options
+        device = _device(options.device)
+        dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
+        model: Any = MairaForConditionalGeneration.from_pretrained(checkpoint, dtype=dtype)
+        name = f"{checkpoint.resolve().name}@{fingerprint(checkpoint)}"
+        self._hold(model.to(device), MairaProcessor.from_pretrained(checkpoint), options, name)
+
+    @classmethod
+    def of(cls, model: MairaForConditionalGeneration, processor: Any, options: EngineOptions) -> TransformersEngine:
+        """An engine with a model that is in memory already, on the device where it lies and in its type."""
+        engine = cls.__new__(cls)
+        engine._hold(model, processor, options, "model")
+        return engine
+
+    def _hold(self, model: Any, processor: Any, options: EngineOptions, name: str) -> None:
+        self.model, self.processor, self.options, self.name = model.eval(), processor, options, name
+        self.device: torch.device = model.device
         ends = self.model.generation_config.eos_token_id or []
         self.vocabulary = Vocabulary.of(self.processor.tokenizer, ends if isinstance(ends, list) else [ends])
         self.grammar = Grammar(self.vocabulary)
