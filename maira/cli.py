@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
@@ -33,6 +33,9 @@ MANUAL = "\n".join(
         "      --manifest phantoms/manifest.jsonl --out drafts.jsonl",
         "  radfact score --candidates drafts.jsonl",
         "      --references phantoms/manifest.jsonl --judge offline --out results",
+        "  maira evaluate inputs --checkpoint checkpoints/phantom",
+        "      --manifest phantoms/manifest.jsonl --task grounded",
+        "      --drop prior+comparison --drop prior --judge offline --out inputs",
         "  maira ground --checkpoint maira-2 --manifest ms-cxr.jsonl --out grounded.jsonl",
         "  maira boxes --checkpoint maira-2 --manifest gr-bench.jsonl --out boxes.jsonl",
         "  maira train configs/phantom.yaml passes=1000",
@@ -53,7 +56,9 @@ app = typer.Typer(
     rich_markup_mode="rich",
 )
 prepare = typer.Typer(help="Turn a source of studies into a manifest and PNG files.", no_args_is_help=True)
-evaluate = typer.Typer(help="Evaluate drafts of phantoms by the generator's own labels.", no_args_is_help=True)
+evaluate = typer.Typer(
+    help="Evaluate what the inputs are worth, or drafts of phantoms by their own labels.", no_args_is_help=True
+)
 app.add_typer(prepare, name="prepare")
 app.add_typer(evaluate, name="evaluate")
 
@@ -109,6 +114,18 @@ _CacheOption = Annotated[
     typer.Option(
         "--cache", help="Keys and values of the transformers engine; static compiles the decoding step on a GPU."
     ),
+]
+_EngineArgs = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--engine-arg",
+        metavar="NAME=VALUE",
+        help="One more argument of vLLM's engine, such as tensor_parallel_size=2; may be repeated.",
+    ),
+]
+_LanguageModel = Annotated[
+    Path | None,
+    typer.Option(help="Folder for the language model as vLLM reads it, made once (default: in the user's cache)."),
 ]
 _Free = Annotated[
     bool, typer.Option("--free", help="No grammar and no repetition guard: what the model writes, as released.")
@@ -194,6 +211,8 @@ def generate(
     batch: _Batch = None,
     device: _Device = None,
     cache: _CacheOption = _Cache.DYNAMIC,
+    language_model: _LanguageModel = None,
+    engine_arg: _EngineArgs = None,
     free: _Free = False,
 ) -> None:
     """Draft a report for every study; the same command goes on where an interrupted run stopped.
@@ -219,7 +238,9 @@ def generate(
             drop=dropped,
             max_new_tokens=max_new_tokens,
             engine=engine.value,
-            options=EngineOptions(free=free, batch_size=batch, device=device, cache=cache.value),
+            options=EngineOptions(
+                free=free, batch_size=batch, device=device, cache=cache.value, **_for_vllm(language_model, engine_arg)
+            ),
             failures=left_out,
             on_progress=on_progress,
         )
@@ -245,6 +266,8 @@ def ground(
     batch: _Batch = None,
     device: _Device = None,
     cache: _CacheOption = _Cache.DYNAMIC,
+    language_model: _LanguageModel = None,
+    engine_arg: _EngineArgs = None,
     free: _Free = False,
 ) -> None:
     """Locate phrases on frontal images (phrase grounding), and compare with their boxes where these are known."""
@@ -260,7 +283,9 @@ def ground(
     else:
         asked = read_phrases(phrases, [*(s.sample_id for s in studies), *(str(f.sample_id) for f in left_out)])
         left_out = [failure for failure in left_out if failure.sample_id in {phrase.sample_id for phrase in asked}]
-    options = EngineOptions(free=free, batch_size=batch, device=device, cache=cache.value)
+    options = EngineOptions(
+        free=free, batch_size=batch, device=device, cache=cache.value, **_for_vllm(language_model, engine_arg)
+    )
     settings = BoxSettings(preset.value, max_new_tokens, engine.value, options)
     with _answering("locating") as on_progress:
         run = ground_phrases(studies, asked, checkpoint, out, settings, failures=left_out, on_progress=on_progress)
@@ -278,6 +303,8 @@ def boxes(
     batch: _Batch = None,
     device: _Device = None,
     cache: _CacheOption = _Cache.DYNAMIC,
+    language_model: _LanguageModel = None,
+    engine_arg: _EngineArgs = None,
     free: _Free = False,
 ) -> None:
     """Complete the boxes of the reference reports' sentences (box completion), and compare with the references."""
@@ -288,7 +315,9 @@ def boxes(
 
     left_out: list[Failure] = []
     studies = read_manifest(manifest, left_out)
-    options = EngineOptions(free=free, batch_size=batch, device=device, cache=cache.value)
+    options = EngineOptions(
+        free=free, batch_size=batch, device=device, cache=cache.value, **_for_vllm(language_model, engine_arg)
+    )
     settings = BoxSettings(preset.value, max_new_tokens, engine.value, options)
     with _answering("completing") as on_progress:
         run = complete_boxes(studies, checkpoint, out, settings, failures=left_out, on_progress=on_progress)
@@ -394,6 +423,10 @@ def evaluate_by_inputs(
     max_new_tokens: _MaxNewTokens = None,
     engine: _EngineOption = _Engine.TRANSFORMERS,
     batch: _Batch = None,
+    device: _Device = None,
+    cache: _CacheOption = _Cache.DYNAMIC,
+    language_model: _LanguageModel = None,
+    engine_arg: _EngineArgs = None,
     free: _Free = False,
 ) -> None:
     """What inputs are worth: reports with all of them and without some, scored and set side by side (paper, D.6)."""
@@ -411,6 +444,9 @@ def evaluate_by_inputs(
     selection = select_studies(read_manifest(manifest, left_out), task.value, subset, runs)
     _say(console, selection.in_words)
     references = out / "manifest.jsonl"
+    options = EngineOptions(
+        free=free, batch_size=batch, device=device, cache=cache.value, **_for_vllm(language_model, engine_arg)
+    )
     scorers = [Scorer(run, references, out / "cache", judge, config) for run in runs]
     failed: list[tuple[str, str]] = []
     for run in runs:
@@ -424,11 +460,13 @@ def evaluate_by_inputs(
                 drop=run.dropped,
                 max_new_tokens=max_new_tokens,
                 engine=engine.value,
-                options=EngineOptions(free=free, batch_size=batch),
+                options=options,
                 failures=left_out,
                 on_progress=on_progress,
             )
         failed += [(f"{run.name}: {failure.sample_id}", failure.reason) for failure in failures]
+    if not is_main():
+        return  # drafting is shared, scoring is not
     write_manifest(references, selection.studies)
     for run, scorer in zip(runs, scorers, strict=True):
         _say(console, f"Scoring {run.name}")
@@ -454,9 +492,21 @@ def _answering(title: str) -> Iterator[Callable[[int, int], None]]:
     """Progress of a model's answers; of several processes, of the main one's share."""
     from transformers.utils.logging import disable_progress_bar
 
+    from radfact.cli.options import naming_options
+
     disable_progress_bar()
-    with _progress(title if process_count() == 1 else f"{title}, process 0 of {process_count()}") as on_progress:
+    title = title if process_count() == 1 else f"{title}, process 0 of {process_count()}"
+    with naming_options(engine_args="--engine-arg"), _progress(title) as on_progress:
         yield on_progress
+
+
+def _for_vllm(language_model: Path | None, engine_args: Sequence[str] | None) -> dict[str, Any]:
+    """The options of vLLM's engine, by the names that `EngineOptions` has for them."""
+    from radfact.cli.options import key_values
+    from radfact.llm.connect import split_model_args
+
+    arguments = split_model_args(key_values(engine_args, "--engine-arg"), field="engine_args")
+    return {"language_model": language_model, "arguments": arguments}
 
 
 @contextmanager
