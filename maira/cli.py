@@ -96,6 +96,11 @@ class _Engine(StrEnum):
     RAY = "ray"
 
 
+class _WorkerEngine(StrEnum):
+    TRANSFORMERS = "transformers"
+    VLLM = "vllm"
+
+
 _WINDOW = 300.0
 """Seconds over which the rate of a run is taken: answers come in batches, which may take minutes."""
 
@@ -127,6 +132,10 @@ _LanguageModel = Annotated[
     Path | None,
     typer.Option(help="Folder for the language model as vLLM reads it, made once (default: in the user's cache)."),
 ]
+_Workers = Annotated[
+    int | None, typer.Option(help="Workers of --engine ray (default: one for each GPU, or for each CPU).", min=1)
+]
+_WorkerEngineOption = Annotated[_WorkerEngine, typer.Option(help="What runs the model in each worker of --engine ray.")]
 _Free = Annotated[
     bool, typer.Option("--free", help="No grammar and no repetition guard: what the model writes, as released.")
 ]
@@ -213,6 +222,8 @@ def generate(
     cache: _CacheOption = _Cache.DYNAMIC,
     language_model: _LanguageModel = None,
     engine_arg: _EngineArgs = None,
+    workers: _Workers = None,
+    worker_engine: _WorkerEngineOption = _WorkerEngine.TRANSFORMERS,
     free: _Free = False,
 ) -> None:
     """Draft a report for every study; the same command goes on where an interrupted run stopped.
@@ -239,7 +250,13 @@ def generate(
             max_new_tokens=max_new_tokens,
             engine=engine.value,
             options=EngineOptions(
-                free=free, batch_size=batch, device=device, cache=cache.value, **_for_vllm(language_model, engine_arg)
+                free=free,
+                batch_size=batch,
+                device=device,
+                cache=cache.value,
+                workers=workers,
+                worker_engine=worker_engine.value,
+                **_for_vllm(language_model, engine_arg),
             ),
             failures=left_out,
             on_progress=on_progress,
@@ -268,6 +285,8 @@ def ground(
     cache: _CacheOption = _Cache.DYNAMIC,
     language_model: _LanguageModel = None,
     engine_arg: _EngineArgs = None,
+    workers: _Workers = None,
+    worker_engine: _WorkerEngineOption = _WorkerEngine.TRANSFORMERS,
     free: _Free = False,
 ) -> None:
     """Locate phrases on frontal images (phrase grounding), and compare with their boxes where these are known."""
@@ -284,7 +303,13 @@ def ground(
         asked = read_phrases(phrases, [*(s.sample_id for s in studies), *(str(f.sample_id) for f in left_out)])
         left_out = [failure for failure in left_out if failure.sample_id in {phrase.sample_id for phrase in asked}]
     options = EngineOptions(
-        free=free, batch_size=batch, device=device, cache=cache.value, **_for_vllm(language_model, engine_arg)
+        free=free,
+        batch_size=batch,
+        device=device,
+        cache=cache.value,
+        workers=workers,
+        worker_engine=worker_engine.value,
+        **_for_vllm(language_model, engine_arg),
     )
     settings = BoxSettings(preset.value, max_new_tokens, engine.value, options)
     with _answering("locating") as on_progress:
@@ -305,6 +330,8 @@ def boxes(
     cache: _CacheOption = _Cache.DYNAMIC,
     language_model: _LanguageModel = None,
     engine_arg: _EngineArgs = None,
+    workers: _Workers = None,
+    worker_engine: _WorkerEngineOption = _WorkerEngine.TRANSFORMERS,
     free: _Free = False,
 ) -> None:
     """Complete the boxes of the reference reports' sentences (box completion), and compare with the references."""
@@ -316,7 +343,13 @@ def boxes(
     left_out: list[Failure] = []
     studies = read_manifest(manifest, left_out)
     options = EngineOptions(
-        free=free, batch_size=batch, device=device, cache=cache.value, **_for_vllm(language_model, engine_arg)
+        free=free,
+        batch_size=batch,
+        device=device,
+        cache=cache.value,
+        workers=workers,
+        worker_engine=worker_engine.value,
+        **_for_vllm(language_model, engine_arg),
     )
     settings = BoxSettings(preset.value, max_new_tokens, engine.value, options)
     with _answering("completing") as on_progress:
@@ -427,6 +460,8 @@ def evaluate_by_inputs(
     cache: _CacheOption = _Cache.DYNAMIC,
     language_model: _LanguageModel = None,
     engine_arg: _EngineArgs = None,
+    workers: _Workers = None,
+    worker_engine: _WorkerEngineOption = _WorkerEngine.TRANSFORMERS,
     free: _Free = False,
 ) -> None:
     """What inputs are worth: reports with all of them and without some, scored and set side by side (paper, D.6)."""
@@ -445,7 +480,13 @@ def evaluate_by_inputs(
     _say(console, selection.in_words)
     references = out / "manifest.jsonl"
     options = EngineOptions(
-        free=free, batch_size=batch, device=device, cache=cache.value, **_for_vllm(language_model, engine_arg)
+        free=free,
+        batch_size=batch,
+        device=device,
+        cache=cache.value,
+        workers=workers,
+        worker_engine=worker_engine.value,
+        **_for_vllm(language_model, engine_arg),
     )
     scorers = [Scorer(run, references, out / "cache", judge, config) for run in runs]
     failed: list[tuple[str, str]] = []
