@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +13,15 @@ from torch import Tensor
 from maira.checkpoint import PREFIXES
 from maira.convert import read_config
 from maira.examples import Example
+from maira.generate.features import ImageFeatures
+from maira.generate.request import Unanswered
 from maira.model import MairaForConditionalGeneration
 from maira.processor import MairaProcessor
 from maira.weights import Weights
+from radfact.errors import InputError
 
-_CACHE_BYTES = 1 << 30
-"""Of encoded images; one of the 7B model takes 11 MB in half precision."""
+_TOGETHER = 8
+"""Requests whose images are encoded at the same time."""
 
 
 class PromptEmbedder:
@@ -44,8 +46,7 @@ class PromptEmbedder:
         names.append(f"{PREFIXES['own']['language']}embed_tokens.weight")
         read = dict(weights.read(names, torch.float32))
         self._model.load_state_dict(read, assign=True, strict=False)
-        self._device, self._dtype = torch.device("cpu"), torch.float32
-        self._cache: OrderedDict[Path, Tensor] = OrderedDict()
+        self._dtype = torch.float32
 
     def to(self, device: str, dtype: torch.dtype) -> None:
         """Move encoder and adapter to a device, and take the language model's type for what comes out.
@@ -54,45 +55,50 @@ class PromptEmbedder:
             device: of the encoder; on a GPU it runs in bfloat16.
             dtype: of embeddings.
         """
-        self._device, self._dtype = torch.device(device), dtype
-        inner = torch.float32 if self._device.type == "cpu" else torch.bfloat16
+        self._dtype = dtype
         for part in (self._model.vision_tower, self._model.multi_modal_projector):
-            part.to(self._device, inner)
+            part.to(device, torch.float32 if device == "cpu" else torch.bfloat16)
         self._model.get_input_embeddings().to(dtype)
 
-    def token_ids(self, example: Example) -> list[int]:
-        """The prompt's token ids, every image's placeholder as often as it has tokens."""
-        ids: list[int] = self.processor.encode_prompt(example.prompt, len(example.images))
-        return ids
-
-    @torch.inference_mode()
-    def embed(self, ids: Sequence[int], images: Sequence[Path]) -> Tensor:
-        """A prompt's embeddings.
+    def prompts(self, examples: Sequence[Example], longest: int) -> Iterator[Tensor | Unanswered]:
+        """Every example's prompt as embeddings (length, width) on the CPU, or why there is none.
 
         Args:
-            ids: of the prompt, from `token_ids`.
-            images: in the order of their placeholders.
-
-        Returns:
-            (length, width) on the CPU.
-
-        Raises:
-            InputError: a file cannot be read as an image, or an image is no radiograph.
+            examples: in the order in which they are wanted.
+            longest: tokens that a prompt and at least one of its answer may have.
         """
-        tokens = torch.stack([self._image_tokens(image) for image in images]) if images else None
-        embeddings: Tensor = self._model.embed(torch.tensor([ids]), tokens)
-        return embeddings[0]
+        shown = [example.images for example in examples]
+        with ImageFeatures(self._model.vision_tower, self.processor.image_processor, shown) as features:
+            encoded: Mapping[Path, Tensor | InputError] = {}
+            for place, example in enumerate(examples):
+                if place % _TOGETHER == 0:
+                    encoded = self._encode(features, place)
+                yield self._prompt(example, [encoded[image] for image in example.images], longest)
 
-    def _image_tokens(self, image: Path) -> Tensor:
-        """(image_seq_length, width) on the CPU; computed once while the image stays among the last that were used."""
-        if image not in self._cache:
-            pixels = self.processor.image_processor([image])["pixel_values"].to(self._device)
-            tokens: Tensor = self._model.encode_images(pixels)[0].to("cpu", self._dtype)
-            self._cache[image] = tokens
-            while len(self._cache) > max(1, _CACHE_BYTES // tokens.nbytes):
-                self._cache.popitem(last=False)
-        self._cache.move_to_end(image)
-        return self._cache[image]
+    def _prompt(self, example: Example, encoded: Sequence[Tensor | InputError], longest: int) -> Tensor | Unanswered:
+        images: list[Tensor] = []
+        for image in encoded:
+            if isinstance(image, InputError):
+                return Unanswered(str(image))
+            images.append(image)
+        ids = self.processor.encode_prompt(example.prompt, len(images))
+        if len(ids) >= longest:
+            return Unanswered(f"the prompt has {len(ids)} tokens; prompt and answer have room for {longest}")
+        return self._embed(ids, images)
+
+    @torch.inference_mode()
+    def _encode(self, features: ImageFeatures, place: int) -> Mapping[Path, Tensor | InputError]:
+        return features.of(place, place + _TOGETHER)
+
+    @torch.inference_mode()
+    def _embed(self, ids: Sequence[int], images: Sequence[Tensor]) -> Tensor:
+        """A prompt's embeddings (length, width) of its token ids and its images' patch tokens (patches, width)."""
+        tokens: Tensor | None = None
+        if images:
+            weight = next(self._model.multi_modal_projector.parameters())
+            tokens = self._model.multi_modal_projector(torch.stack([*images]).to(weight)).to("cpu", self._dtype)
+        embeddings: Tensor = self._model.embed(torch.tensor([ids]), tokens)[0]
+        return embeddings
 
 
 def _front(config: Any) -> Any:

@@ -128,30 +128,19 @@ class VLLMEngine:
             finally:
                 await window.give(prompt.nbytes)
 
+        order = _order(requests)
+        prompts = self._embedder.prompts([requests[index].example for index in order], self._longest)
         try:
             async with asyncio.TaskGroup() as group:
-                for index in _order(requests):
-                    prompt = await asyncio.to_thread(self._prompt, requests[index])
+                for index in order:
+                    prompt = await asyncio.to_thread(next, prompts)
                     if isinstance(prompt, Unanswered):
                         put((index, prompt))
                         continue
                     await window.take(prompt.nbytes)
                     group.create_task(ask(index, prompt))
-        except BaseExceptionGroup as group_of:
-            raise group_of.exceptions[0] from None
-
-    def _prompt(self, request: Request) -> Tensor | Unanswered:
-        """The embedded prompt (length, width)."""
-        try:
-            ids = self._embedder.token_ids(request.example)
-            if len(ids) >= self._longest:
-                return Unanswered(
-                    f"the prompt has {len(ids)} tokens, and with an answer there is room for {self._longest} "
-                    "(max_model_len)"
-                )
-            return self._embedder.embed(ids, request.example.images)
-        except ValueError as error:
-            return Unanswered(str(error))
+        except BaseExceptionGroup as errors:
+            raise errors.exceptions[0] from None
 
     async def _ask(self, request: Request, prompt: Tensor) -> Answer | Unanswered:
         from vllm.v1.engine.exceptions import EngineDeadError
