@@ -23,8 +23,6 @@ from maira.evaluate import grounding
 from maira.evaluate.grounding import BoxRun, BoxSettings, complete_boxes, ground_phrases
 from maira.evaluate.phrases import Phrase, manifest_phrases
 from maira.generate.request import Answer, EngineOptions, Request, Unanswered
-from maira.model import MairaForConditionalGeneration
-from maira.processor import MairaProcessor
 from radfact.errors import InputError, RunFailed
 from radfact.report import Box, Mask, Sentence
 
@@ -340,16 +338,6 @@ def test_a_reference_that_cannot_be_shown_is_listed(
     run = _complete([gone, study], folder / "out.jsonl")
     assert [(failure.sample_id, failure.stage) for failure in run.failures] == [("gone", "read")]
     assert {row["sample_id"] for row in _rows(folder / "out.jsonl")} == {"s"}
-
-
-@pytest.fixture(scope="module")
-def checkpoint(
-    model: MairaForConditionalGeneration, processor: MairaProcessor, tmp_path_factory: pytest.TempPathFactory
-) -> Path:
-    made = tmp_path_factory.mktemp("checkpoint")
-    model.save_pretrained(made)
-    processor.save_pretrained(made)
-    return made
 
 
 def test_a_random_model_completes_boxes_without_an_irregularity(
