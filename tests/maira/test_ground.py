@@ -91,6 +91,7 @@ LEFT = Sentence(text="Left nodule.", boxes=(box(0.5, 0.2, 0.75, 0.4),))
 CUT = Sentence(text="Wide opacity.", boxes=(box(0.1, 0, 0.5, 1),))
 HIDDEN = Sentence(text="Arm.", boxes=(box(0, 0, 0.2, 1),))
 UNKNOWN = Sentence(text="Effusion.")
+SIX = [Sentence(text=f"Nodule {i}.", boxes=(box(0.3, 0.1, 0.4 + i / 50, 0.5),)) for i in range(6)]
 WHOLE = "<obj>Seen.<box><x0><y0><x99><y99></box></obj>"
 
 
@@ -219,18 +220,17 @@ def test_an_answer_without_a_box_is_zero(
 def test_rows_and_intervals_do_not_depend_on_where_a_run_was_interrupted(
     study: Study, folder: Path, engine: Callable[[Script], ScriptedEngine]
 ) -> None:
-    phrases = _phrases(*(Sentence(text=f"Nodule {i}.", boxes=(box(0.3, 0.1, 0.4 + i / 50, 0.5),)) for i in range(6)))
     scripted = engine(lambda _: WHOLE)
-    _ground(study, phrases, folder / "whole.jsonl")
+    _ground(study, _phrases(*SIX), folder / "whole.jsonl")
 
     def stop(done: int, _: int) -> None:
         if done == 2:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        _ground(study, phrases, folder / "out.jsonl", on_progress=stop)
+        _ground(study, _phrases(*SIX), folder / "out.jsonl", on_progress=stop)
     scripted.asked.clear()
-    _ground(study, phrases, folder / "out.jsonl")
+    _ground(study, _phrases(*SIX), folder / "out.jsonl")
     assert len(scripted.asked) == 4
     assert _rows(folder / "out.jsonl") == _rows(folder / "whole.jsonl")
     assert _figures(folder / "out.jsonl") == _figures(folder / "whole.jsonl")
@@ -240,9 +240,9 @@ def test_a_finished_run_starts_no_engine_and_says_the_same(
     study: Study, folder: Path, engine: Callable[[Script], ScriptedEngine], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     engine(lambda _: WHOLE)
-    first = _ground(study, _phrases(LEFT, CUT), folder / "out.jsonl")
+    first = _ground(study, _phrases(*SIX), folder / "out.jsonl")
     monkeypatch.delattr(grounding, "start_engine")
-    assert _ground(study, _phrases(LEFT, CUT), folder / "out.jsonl") == first
+    assert _ground(study, _phrases(*SIX), folder / "out.jsonl") == first
 
 
 @pytest.mark.parametrize("other", [_phrases(CUT), _phrases(LEFT.model_copy(update={"boxes": CUT.boxes}))])
