@@ -31,7 +31,8 @@ test: install $(VENV)/lowest/installed $(VENV)/vllm/installed $(VENV)/smollm2/in
 	$(BIN)/python -m ruff check .
 	$(BIN)/python -m mypy
 	PYTHONPATH=$(VENV)/lowest $(BIN)/python -m pytest tests/maira/test_assemble.py \
-		tests/maira/test_checkpoint.py tests/maira/test_config.py tests/maira/test_model.py tests/maira/test_processor.py
+		tests/maira/test_checkpoint.py tests/maira/test_config.py tests/maira/test_generate.py tests/maira/test_grammar.py \
+		tests/maira/test_model.py tests/maira/test_processor.py tests/maira/test_transformers_engine.py
 	$(BIN)/python -m pytest
 
 # The lowest transformers that pyproject.toml admits, laid over the environment for one run of the model's tests.
