@@ -32,6 +32,7 @@ from typing import Any
 
 import numpy as np
 import torch
+import transformers
 from PIL import Image
 from rich.console import Console
 from rich.table import Table
@@ -285,17 +286,9 @@ def start_ours(given: argparse.Namespace, model: Any, processor: Any, folder: Pa
 def show(rows: dict[str, Measured], floors: dict[str, tuple[float, float]], title: str) -> None:
     """A table of what was measured, beside the floor of its batch size."""
     table = Table(title=title, title_justify="left")
-    for heading in (
-        "",
-        "at a time",
-        "studies",
-        "seconds",
-        "reports/s",
-        "of plain",
-        "floor, s a report",
-        "of floor's rate",
-    ):
-        table.add_column(heading, justify="right" if heading else "left", overflow="fold")
+    table.add_column("")
+    for heading in ("at a time", "studies", "seconds", "reports/s", "of plain", "floor, s a report", "of floor's rate"):
+        table.add_column(heading, justify="right")
     table.add_column("peak GiB", justify="right")
     plain = rows["plain generate"]
     for name, row in rows.items():
@@ -357,7 +350,9 @@ def main() -> None:
         ceilings = measure_ceilings(device, model.dtype)
         size = sum(parameter.numel() for parameter in model.parameters())
         name = torch.cuda.get_device_name() if device.type == "cuda" else f"CPU, {torch.get_num_threads()} threads"
-        print(f"{name}; Python {platform.python_version()}, torch {torch.__version__}")
+        print(
+            f"{name}; Python {platform.python_version()}, torch {torch.__version__}, transformers {transformers.__version__}"
+        )
         print(
             f"{size / 1e9:.3f} B parameters in {model.dtype}, prompts of {prompt} tokens, {given.new_tokens} new ones"
         )
