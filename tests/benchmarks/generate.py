@@ -283,6 +283,16 @@ def start_ours(given: argparse.Namespace, model: Any, processor: Any, folder: Pa
     return VLLMEngine(checkpoint, options)
 
 
+def introduce(model: Any, ceilings: Ceilings, prompt: int, new_tokens: int) -> None:
+    """What is measured, and on what."""
+    is_gpu = model.device.type == "cuda"
+    size = sum(parameter.numel() for parameter in model.parameters())
+    print(torch.cuda.get_device_name() if is_gpu else f"CPU, {torch.get_num_threads()} threads")
+    print(f"Python {platform.python_version()}, torch {torch.__version__}, transformers {transformers.__version__}")
+    print(f"{size / 1e9:.3f} B parameters in {model.dtype}, prompts of {prompt} tokens, {new_tokens} new ones")
+    print(f"ceilings: {ceilings.operations / 1e9:,.0f} GFLOP/s, {ceilings.bytes / 1e9:,.1f} GB/s")
+
+
 def show(rows: dict[str, Measured], floors: dict[str, tuple[float, float]], title: str) -> None:
     """A table of what was measured, beside the floor of its batch size."""
     table = Table(title=title, title_justify="left")
@@ -348,15 +358,7 @@ def main() -> None:
         prompt = len(processor.encode_prompt(requests[0].example.prompt, IMAGES))
         model = random_model(config, device)
         ceilings = measure_ceilings(device, model.dtype)
-        size = sum(parameter.numel() for parameter in model.parameters())
-        name = torch.cuda.get_device_name() if device.type == "cuda" else f"CPU, {torch.get_num_threads()} threads"
-        print(
-            f"{name}; Python {platform.python_version()}, torch {torch.__version__}, transformers {transformers.__version__}"
-        )
-        print(
-            f"{size / 1e9:.3f} B parameters in {model.dtype}, prompts of {prompt} tokens, {given.new_tokens} new ones"
-        )
-        print(f"ceilings: {ceilings.operations / 1e9:,.0f} GFLOP/s, {ceilings.bytes / 1e9:,.1f} GB/s")
+        introduce(model, ceilings, prompt, given.new_tokens)
         plain = plainly(model, processor)
         rows = {"plain generate": measure(plain, requests[:1], requests[1 : 1 + given.plain_studies])}
         engine = start_ours(given, model, processor, folder)
