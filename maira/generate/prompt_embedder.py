@@ -27,8 +27,6 @@ _TOGETHER = 8
 class PromptEmbedder:
     """Encoder, adapter and token embeddings of a checkpoint, without the rest of its language model.
 
-    The embeddings and everything that leaves stay on the CPU: a prompt goes to another process from here.
-
     Args:
         checkpoint: folder with the model and its processor, in any layout.
 
@@ -46,19 +44,19 @@ class PromptEmbedder:
         names.append(f"{PREFIXES['own']['language']}embed_tokens.weight")
         read = dict(weights.read(names, torch.float32))
         self._model.load_state_dict(read, assign=True, strict=False)
-        self._dtype = torch.float32
+        self._device = torch.device("cpu")
 
     def to(self, device: str, dtype: torch.dtype) -> None:
-        """Move encoder and adapter to a device, and take the language model's type for what comes out.
+        """Move everything to a device.
 
         Args:
-            device: of the encoder; on a GPU it runs in bfloat16.
-            dtype: of embeddings.
+            device: on a GPU, encoder and adapter run in bfloat16.
+            dtype: of embeddings, which is that of the language model.
         """
-        self._dtype = dtype
+        self._device = torch.device(device)
         for part in (self._model.vision_tower, self._model.multi_modal_projector):
-            part.to(device, torch.float32 if device == "cpu" else torch.bfloat16)
-        self._model.get_input_embeddings().to(dtype)
+            part.to(self._device, torch.float32 if device == "cpu" else torch.bfloat16)
+        self._model.get_input_embeddings().to(self._device, dtype)
 
     def prompts(self, examples: Sequence[Example], longest: int) -> Iterator[Tensor | Unanswered]:
         """Every example's prompt as embeddings (length, width) on the CPU, or why there is none.
@@ -96,9 +94,9 @@ class PromptEmbedder:
         tokens: Tensor | None = None
         if images:
             weight = next(self._model.multi_modal_projector.parameters())
-            tokens = self._model.multi_modal_projector(torch.stack([*images]).to(weight)).to("cpu", self._dtype)
-        embeddings: Tensor = self._model.embed(torch.tensor([ids]), tokens)[0]
-        return embeddings
+            tokens = self._model.multi_modal_projector(torch.stack([*images]).to(weight))
+        embeddings: Tensor = self._model.embed(torch.tensor([ids], device=self._device), tokens)[0]
+        return embeddings.cpu()
 
 
 def _front(config: Any) -> Any:

@@ -7,6 +7,7 @@ import os
 import time
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from concurrent.futures import Future
+from contextlib import contextmanager
 from pathlib import Path
 from queue import SimpleQueue
 from threading import Thread
@@ -73,7 +74,8 @@ class VLLMEngine:
         try:
             # vLLM first: it counts what is free on the GPU, and may start its processes as copies of this one.
             self._engine = self._wait(_started(str(folder), arguments))
-            self._embedder.to(device, dtype)
+            with _beside_vllm():
+                self._embedder.to(device, dtype)
         except BaseException:
             self.close()
             raise
@@ -132,7 +134,8 @@ class VLLMEngine:
         try:
             async with asyncio.TaskGroup() as group:
                 for index in order:
-                    prompt = await asyncio.to_thread(next, prompts)
+                    with _beside_vllm():
+                        prompt = await asyncio.to_thread(next, prompts)
                     if isinstance(prompt, Unanswered):
                         put((index, prompt))
                         continue
@@ -189,6 +192,18 @@ class VLLMEngine:
         scores = [place[token].logprob for token, place in zip(ids, said.logprobs or (), strict=False)]
         cut_off = self._ends_of(request).isdisjoint(ids) or any(score >= CUT for score in scores)
         return Answer(str(self._tokenizer.decode(ids, skip_special_tokens=True)).strip(), cut_off, seconds)
+
+
+@contextmanager
+def _beside_vllm() -> Iterator[None]:
+    """For what runs on the GPU that vLLM takes its share of."""
+    try:
+        yield
+    except torch.OutOfMemoryError:
+        raise RunFailed(
+            "vLLM leaves no memory for the image encoder on the GPU; a lower gpu_memory_utilization among the engine "
+            "arguments does"
+        ) from None
 
 
 async def _started(folder: str, arguments: dict[str, Any]) -> Any:

@@ -126,6 +126,10 @@ def test_a_loop_is_ended_at_its_third_copy(answered: dict[str, Any]) -> None:
     assert len(answered["loop"]["twice"]) > 500
 
 
+def test_vllm_that_dies_ends_the_run(answered: dict[str, Any]) -> None:
+    assert answered["death"] == "vLLM's engine died; its own messages say why"
+
+
 def test_the_command_drafts_as_with_transformers(folder: Path, answered: dict[str, Any], tmp_path: Path) -> None:
     studies = read_manifest(folder / "studies" / "manifest.jsonl")
     bad = studies[0].model_copy(update={"sample_id": "bad", "frontal": folder / "broken.png"})

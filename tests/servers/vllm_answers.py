@@ -6,6 +6,7 @@ Arguments: the checkpoint, the manifest, a broken image, the folder for the lang
 from __future__ import annotations
 
 import json
+import multiprocessing
 import sys
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -18,7 +19,7 @@ import torchvision_operators  # noqa: F401
 from data.manifest import read_manifest
 from maira.generate import vllm_engine
 from maira.generate.request import EngineOptions
-from radfact.errors import InputError
+from radfact.errors import InputError, RunFailed
 
 WINDOW_BYTES = 500_000
 """Room for about five prompts of 380 tokens."""
@@ -55,6 +56,18 @@ def refusals(checkpoint: Path) -> dict[str, str]:
         except InputError as error:
             said[next(iter(arguments))] = str(error)
     return said
+
+
+def death(engine: Any, questions: dict[str, Any]) -> str:
+    """What is said when vLLM's process is killed while it answers."""
+    answering = engine.answers(list(questions.values()))
+    next(answering)
+    (process,) = multiprocessing.active_children()
+    process.kill()
+    try:
+        return f"{len(list(answering))} more answers"
+    except RunFailed as error:
+        return str(error)
 
 
 def allowed_after_loop(folder: Path) -> dict[str, list[int]]:
@@ -99,5 +112,6 @@ if __name__ == "__main__":
         "refusals": refusals(checkpoint),
         "loop": allowed_after_loop(folder),
     }
+    found["death"] = death(started, questions)
     started.close()
     out.write_text(json.dumps(found))
