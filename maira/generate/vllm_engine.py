@@ -107,7 +107,7 @@ class VLLMEngine:
     def close(self) -> None:
         """End vLLM and its processes."""
         if self._engine is not None:
-            self._wait(_called(lambda: self._engine.shutdown(timeout=10)))
+            self._wait(_called(lambda: self._engine.shutdown(timeout=5)))
             self._engine = None
         if self._thread.is_alive():
             self._loop.call_soon_threadsafe(self._loop.stop)
