@@ -31,7 +31,8 @@ test: install $(VENV)/lowest/installed $(VENV)/vllm/installed $(VENV)/smollm2/in
 	$(BIN)/python -m ruff check .
 	$(BIN)/python -m mypy
 	PYTHONPATH=$(VENV)/lowest $(BIN)/python -m pytest tests/maira/test_assemble.py \
-		tests/maira/test_checkpoint.py tests/maira/test_config.py tests/maira/test_model.py tests/maira/test_processor.py
+		tests/maira/test_checkpoint.py tests/maira/test_config.py tests/maira/test_generate.py tests/maira/test_grammar.py \
+		tests/maira/test_model.py tests/maira/test_processor.py tests/maira/test_transformers_engine.py
 	$(BIN)/python -m pytest
 
 # The lowest transformers that pyproject.toml admits, laid over the environment for one run of the model's tests.
@@ -42,12 +43,14 @@ $(VENV)/lowest/installed: $(VENV)/installed
 
 # vLLM and the commands beside it, in an environment of their own. Where it cannot be had (another platform), the tests
 # that need it are skipped with that reason; in CI that is an error. uv does not read pip's folder of wheels by itself.
-$(VENV)/vllm/installed: $(VENV)/installed $(SERVERS)/vllm-requirements.txt $(SERVERS)/vllm-overrides.txt
+# What the encoder needs lies beside it, for the tests of generation alone (tests/servers/torchvision_operators.py).
+$(VENV)/vllm/installed: $(VENV)/installed $(wildcard $(SERVERS)/vllm-*.txt)
 	$(BIN)/uv venv --quiet --clear --python $(BIN)/python $(VENV)/vllm
 	wheels="$$($(BIN)/python -m pip config get global.find-links 2>/dev/null || true)"; \
 	$(BIN)/uv pip install --quiet --python $(VENV)/vllm/bin/python --compile-bytecode $${wheels:+--find-links "$$wheels"} \
 		--override $(SERVERS)/vllm-overrides.txt --requirements $(SERVERS)/vllm-requirements.txt --editable ".[ray]" \
-		&& touch $@ || test -z "$$CI"
+		&& $(BIN)/uv pip install --quiet --python $(VENV)/vllm/bin/python --no-deps --target $(VENV)/vllm/vision \
+		--requirements $(SERVERS)/vllm-vision-requirements.txt && touch $@ || test -z "$$CI"
 
 # The same chat model as a folder that vLLM and transformers read.
 $(VENV)/smollm2/installed: $(VENV)/installed $(SERVERS)/smollm2.py

@@ -8,14 +8,14 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+from transformers import LlamaConfig, LlamaForCausalLM
 
 from encoders import Encoder, load_encoder
 from maira.checkpoint import loading_faults, refuse
 from maira.config import MairaConfig
 from maira.convert import made_whole
 from maira.model import Adapter, MairaForConditionalGeneration
-from maira.processor import MairaImageProcessor, MairaProcessor
+from maira.processor import MairaImageProcessor, MairaProcessor, load_tokenizer
 from maira.tokens import IMAGE, add_tokens
 from radfact.errors import InputError
 
@@ -77,12 +77,10 @@ def build_tokenizer(folder: Path) -> tuple[Any, int]:
     Raises:
         InputError: there is no tokenizer, or it has MAIRA-2's tokens already.
     """
-    # As the processor reads it: what tokenizer.json says holds, and only without one is it built from tokenizer.model.
-    kind = PreTrainedTokenizerFast if (folder / "tokenizer.json").is_file() else AutoTokenizer
-    if kind is AutoTokenizer and not (folder / "tokenizer.model").is_file():
+    if not any((folder / name).is_file() for name in ("tokenizer.json", "tokenizer.model")):
         raise InputError("no tokenizer here: expected tokenizer.json or tokenizer.model", file=folder)
     try:
-        tokenizer = kind.from_pretrained(folder)
+        tokenizer = load_tokenizer(folder)
     except (ValueError, OSError, ImportError) as error:
         raise InputError(f"the tokenizer cannot be read: {str(error).splitlines()[0]}", file=folder) from None
     if tokenizer.unk_token is not None:

@@ -21,8 +21,9 @@ from encoders.weights import config_of_options
 from maira.checkpoint import INDEX, Layout, Stored, fit, names_in, read_headers
 from maira.config import FIXED, MairaConfig
 from maira.model import expected_shapes
+from maira.tokens import IMAGE
 from radfact.errors import InputError
-from radfact.jsonl import write_json
+from radfact.jsonl import read_json, write_json
 
 SHARD_SIZE = "5GB"
 
@@ -41,7 +42,10 @@ def convert(
     shard_size: str = SHARD_SIZE,
     on_progress: Callable[[int, int], None] = lambda *_: None,
 ) -> int:
-    """Write a checkpoint in another layout; tokenizer and processor are copied as they are.
+    """Write a checkpoint in another layout.
+
+    Tokenizer and processor are copied as they are; only our own processor gets the names of transformers' standard
+    settings in a layout that is not ours (`standard_processor`).
 
     Args:
         folder: the checkpoint, in any layout.
@@ -72,6 +76,8 @@ def convert(
             if file.is_file() and file.suffix in (".json", ".model", ".txt", ".jinja") and file.name != INDEX:
                 shutil.copy2(file, made / file.name)
         write_json(made / "config.json", values)
+        if layout != "own":
+            standard_processor(made, config.vision_config.patch_size)
         shards = split_torch_state_dict_into_shards(
             {name: target.meta for name, target in targets.items()},
             max_shard_size=shard_size,
@@ -130,6 +136,50 @@ def config_in(config: MairaConfig, layout: Layout) -> dict[str, Any]:
         for part in (values, text):
             part["torch_dtype"] = part.pop("dtype", None)
     return values
+
+
+def standard_processor(folder: Path, patch_size: int) -> None:
+    """Rewrite our own processor's files in a folder so that transformers' own classes can read them.
+
+    A processor of another kind stays as it is. What transformers' `BitImageProcessor` and `LlavaProcessor` read is
+    known; that the release names just these is inferred and not seen. No such class has the min-max step of the image
+    preparation, so pixels are the same only for images that already span all grey levels.
+
+    Args:
+        folder: with the files.
+        patch_size: of the encoder, pixels.
+    """
+    path = folder / "processor_config.json"
+    ours = read_json(path).get("image_processor", {}) if path.is_file() else {}
+    if ours.get("image_processor_type") != "MairaImageProcessor":
+        return
+    name = {"processor_class": "Maira2Processor"}
+    side = ours["size"]
+    standard = {
+        "image_processor_type": "BitImageProcessor",
+        "do_resize": True,
+        "size": {"shortest_edge": side},
+        "resample": 3,
+        "do_center_crop": True,
+        "crop_size": {"height": side, "width": side},
+        "do_rescale": True,
+        "rescale_factor": 1 / 255,
+        "do_normalize": True,
+        "image_mean": [ours["image_mean"]] * 3,
+        "image_std": [ours["image_std"]] * 3,
+        "do_convert_rgb": True,
+    }
+    write_json(folder / "preprocessor_config.json", name | standard)
+    # The class token counts here, and the strategy "default" takes it off again.
+    tokens = {"image_token": IMAGE, "num_additional_image_tokens": 1, "vision_feature_select_strategy": "default"}
+    write_json(path, name | {"patch_size": patch_size} | tokens)
+    tokenizer = folder / "tokenizer_config.json"
+    if tokenizer.is_file():
+        values = read_json(tokenizer) | name
+        if values.get("tokenizer_class") == "TokenizersBackend":
+            # transformers 4 knows the same class by this name, transformers 5 by both.
+            values["tokenizer_class"] = "PreTrainedTokenizerFast"
+        write_json(tokenizer, values)
 
 
 @contextmanager

@@ -28,8 +28,8 @@ def parse_inputs(text: str) -> tuple[Input, ...]:
         InputError: one has no such name.
     """
     given = [name.strip() for name in text.split("+")]
-    if unknown := next((name for name in given if name not in INPUTS), None):
-        raise InputError(f"no input is called '{unknown}'; known are {', '.join(INPUTS)}, joined by +")
+    if unknown := [name for name in given if name not in INPUTS]:
+        raise InputError(f"no input is called '{unknown[0]}'; known are {', '.join(INPUTS)}, joined by +")
     return tuple(name for name in INPUTS if name in given)
 
 

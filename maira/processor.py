@@ -22,6 +22,8 @@ from maira.tokens import IMAGE
 MEAN, DEVIATION = 0.5307, 0.2583
 """Grey level statistics of RAD-DINO's training images on a [0, 1] scale (specification, "Image preparation")."""
 
+PATCH = 14
+"""Side of a patch of RAD-DINO, pixels."""
 
 ImageInput: TypeAlias = Path | str | Image.Image | Gray
 """A file, an open image, or grey levels (height, width) on any scale."""
@@ -96,6 +98,24 @@ def _the_one(name: str, values: Iterable[float]) -> float:
     return found.pop()
 
 
+def load_tokenizer(folder: str | Path, **kwargs: Any) -> Any:
+    """The tokenizer of a folder.
+
+    A `tokenizer.json` is taken as it is, since transformers 5 would build a Llama tokenizer anew and may put spaces
+    behind added tokens, or leave them out, other than the one that the model was trained with. Only without one is it
+    built from `tokenizer.model`.
+
+    Args:
+        folder: with the tokenizer's files.
+        kwargs: as for any `from_pretrained`.
+
+    Raises:
+        OSError: there is none.
+    """
+    kind = PreTrainedTokenizerFast if (Path(folder) / "tokenizer.json").is_file() else AutoTokenizer
+    return kind.from_pretrained(folder, **kwargs)
+
+
 class MairaProcessor(ProcessorMixin):
     """Image preparation and tokenizer in one; prompts become token ids with room for the images.
 
@@ -122,8 +142,7 @@ class MairaProcessor(ProcessorMixin):
         """Read our own folder or the released one.
 
         The released one names a standard image processor, which leaves out the min-max step: its statistics are taken,
-        not its code. A `tokenizer.json` is taken as it is, since transformers 5 would build a Llama tokenizer anew and
-        may put spaces behind added tokens, or leave them out, other than the one that the model was trained with.
+        not its code. Where no length of an image is given, as there, it follows from the sizes of image and patch.
 
         Args:
             pretrained_model_name_or_path: folder.
@@ -136,10 +155,9 @@ class MairaProcessor(ProcessorMixin):
         kwargs.pop("trust_remote_code", None)
         settings, kwargs = cls.get_processor_dict(pretrained_model_name_or_path, **kwargs)
         image_processor = MairaImageProcessor.from_pretrained(pretrained_model_name_or_path, **kwargs)
-        has_own = (Path(pretrained_model_name_or_path) / "tokenizer.json").is_file()
-        tokenizer_class = PreTrainedTokenizerFast if has_own else AutoTokenizer
-        tokenizer = tokenizer_class.from_pretrained(pretrained_model_name_or_path, **kwargs)
-        return MairaProcessor(image_processor, tokenizer, settings.get("image_seq_length", 1369))
+        tokenizer = load_tokenizer(pretrained_model_name_or_path, **kwargs)
+        patches = image_processor.size // settings.get("patch_size", PATCH)
+        return MairaProcessor(image_processor, tokenizer, settings.get("image_seq_length", patches**2))
 
     def encode_prompt(self, prompt: str, images: int) -> list[int]:
         """Token ids of a prompt, `<s>` in front and every placeholder as often as an image has tokens.

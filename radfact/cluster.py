@@ -20,6 +20,8 @@ from radfact.errors import InputError, RunFailed
 
 ROUNDS = 4
 """Portions that each worker gets, so that the last to finish is not much behind the others."""
+ATTEMPTS = 3
+"""Times that a portion is begun before the run fails: a machine may be taken away, and Ray then tries for ever."""
 
 _OWN_CLUSTER = {
     # A cluster that this process starts for itself listens on the loopback address alone: Ray asks nobody for a key.
@@ -124,10 +126,11 @@ class Spread:
         import ray.data
         from ray.exceptions import RayError
 
+        attempts = ray.remote(num_cpus=0)(_Attempts).remote()
         rows = [{"portion": index, "items": pickle.dumps(list(one))} for index, one in enumerate(portions)]
         dataset = ray.data.from_items(rows, override_num_blocks=len(rows)).map_batches(
             _Worker,
-            fn_constructor_args=(self.load, self.method, self.name, dict(self.options), self.cache),
+            fn_constructor_args=(self.load, self.method, self.name, dict(self.options), self.cache, attempts),
             compute=ray.data.ActorPoolStrategy(size=min(workers, len(rows))),
             batch_size=1,
             num_cpus=1,
@@ -146,7 +149,7 @@ class Spread:
                 yield int(row["portion"]), outcome.answers
         except RayError as error:
             lines = str(error).strip().splitlines()
-            raise RunFailed(f"{self.name}: a worker of the Ray cluster failed: {lines[-1] if lines else ''}") from None
+            raise RunFailed(f"{self.name}: the Ray cluster failed: {lines[-1] if lines else ''}") from None
 
     def _merge_stores(self) -> None:
         if self.cache is None:
@@ -171,29 +174,59 @@ class _Outcome:
     fault: InputError | RunFailed | None = None
 
 
+class _Attempts:
+    """Lives in a process of the cluster, outlives workers, and counts how often each portion was begun."""
+
+    def __init__(self) -> None:
+        self.begun: Counter[int] = Counter()
+
+    def begin(self, portion: int) -> int:
+        """Which attempt at a portion this is, from 1."""
+        self.begun[portion] += 1
+        return self.begun[portion]
+
+
 class _Worker:
     """Lives in a process of the cluster; it loads what it asks with the first portion."""
 
     def __init__(
-        self, load: Callable[..., Any], method: str, name: str, options: Mapping[str, Any], cache: Path | None
+        self,
+        load: Callable[..., Any],
+        method: str,
+        name: str,
+        options: Mapping[str, Any],
+        cache: Path | None,
+        attempts: Any,
     ) -> None:
         self.id = uuid.uuid4().hex
         self.load, self.method, self.name, self.options, self.cache = load, method, name, options, cache
+        self.attempts = attempts
         self.loaded: Any = None
 
     def __call__(self, batch: Mapping[str, Any]) -> dict[str, Any]:
-        outcomes = [pickle.dumps(self.answer(pickle.loads(items))) for items in batch["items"]]
+        portions = zip(batch["portion"], batch["items"], strict=True)
+        outcomes = [pickle.dumps(self.answer(int(portion), pickle.loads(items))) for portion, items in portions]
         return {"portion": batch["portion"], "outcome": outcomes}
 
-    def answer(self, items: Sequence[Any]) -> _Outcome:
-        """The answers to a portion; a fault that ends the run travels as one, and not as a task to try again."""
+    def answer(self, portion: int, items: Sequence[Any]) -> _Outcome:
+        """The answers to a portion; what ends the run travels as a fault, since not every exception can."""
+        import ray
+
         try:
+            if ray.get(self.attempts.begin.remote(portion)) > ATTEMPTS:
+                raise RunFailed(
+                    f"{self.name}: a worker of the Ray cluster died {ATTEMPTS} times at the same questions; it may "
+                    "have run out of memory"
+                )
             if self.loaded is None:
                 store = {} if self.cache is None else {"cache": self._store(self.cache)}
                 self.loaded = self.load(self.name, **self.options, **store)
             answers = getattr(self.loaded, self.method)(items)
         except (InputError, RunFailed) as error:
             return _Outcome(self.id, fault=error)
+        except Exception as error:
+            said = " ".join(f"{type(error).__name__}: {error}".split())
+            return _Outcome(self.id, fault=RunFailed(f"{self.name}: a worker of the Ray cluster failed: {said}"))
         return _Outcome(self.id, answers, self.loaded.account())
 
     def _store(self, cache: Path) -> Path:
@@ -243,7 +276,8 @@ def cluster(workers: int | None = None) -> Iterator[Mapping[str, float]]:
         import ray.data
     except ImportError:
         raise InputError('--engine ray needs Ray: pip install "maira-radfact[ray]"', field="engine") from None
-    logging.getLogger("ray.data").setLevel(logging.ERROR)
+    # What ends the work is raised as one line, so that nothing has to be said here.
+    logging.getLogger("ray.data").setLevel(logging.CRITICAL)
     ray.data.DataContext.get_current().enable_progress_bars = False
     ours = not ray.is_initialized()
     if ours:

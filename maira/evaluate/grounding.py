@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import warnings
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
@@ -29,6 +30,7 @@ from radfact.stats import Summary
 KEY = ("sample_id", "index")
 REPLICATES, SEED = 500, 42
 """Of the bootstrap over phrases."""
+_COUNTS = ("asked", "answered", "compared", "clipped", "outside", "masked")
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,8 +63,9 @@ class BoxRun:
         figures: `precision`, `recall` and `mean_iou` of the answers to which the reference is known.
         asked, answered: phrases or sentences.
         compared: answers that have figures of their own.
-        clipped: references of which the crop cuts something off, those outside among them.
+        clipped: references of which the crop cuts a part, and which are compared as far as it shows them.
         outside: references that cover no pixel of the crop, so that there is nothing to compare with.
+        masked: references with masks too, which are not compared.
         failures: everything without an answer, and why.
     """
 
@@ -72,6 +75,7 @@ class BoxRun:
     compared: int
     clipped: int
     outside: int
+    masked: int
     failures: list[Failure]
 
 
@@ -121,7 +125,8 @@ def ground_phrases(
         except InputError as error:
             unreadable.append(Failure(sample_id=phrase.sample_id, stage="read", reason=str(error)))
     failed = _answer(items, unreadable, file, checkpoint, settings, on_progress)
-    return _finish(file, items, len(phrases), 0, failed)
+    masked = sum(phrase.sentence.masks is not None for phrase in phrases)
+    return _finish(file, items, failed, asked=len(phrases), masked=masked)
 
 
 def complete_boxes(
@@ -156,17 +161,21 @@ def complete_boxes(
         raise InputError("no study of the manifest has sentences with boxes", field="grounded_findings")
     reports = [(study.sample_id, [_plain(s) for s in study.grounded_findings or ()]) for study in grounded]
     file = _open(out, "references", reports, checkpoint, settings)
-    items, unreadable, outside = [], list(failures), 0
+    items, unreadable, outside, masked = [], list(failures), 0, 0
     for study in grounded:
         try:
-            completions = [c for c in box_completions(study, preset=settings.preset) if readable(c.example)]
+            with warnings.catch_warnings(action="ignore", category=UserWarning):
+                # What the crop costs is counted here.
+                completions = [c for c in box_completions(study, preset=settings.preset) if readable(c.example)]
         except InputError as error:
             unreadable.append(Failure(sample_id=study.sample_id, stage="read", reason=str(error)))
             continue
         items += [_completion_item(study, completion, settings.limit) for completion in completions]
-        outside += sum(s.boxes is not None for s in study.grounded_findings or ()) - len(completions)
+        located = [sentence for sentence in study.grounded_findings or () if sentence.boxes]
+        outside += len(located) - len(completions)
+        masked += sum(sentence.masks is not None for sentence in located)
     failed = _answer(items, unreadable, file, checkpoint, settings, on_progress)
-    return _finish(file, items, len(items), outside, failed)
+    return _finish(file, items, failed, asked=len(items), outside=outside, masked=masked)
 
 
 def has_reference_boxes(study: Study) -> bool:
@@ -279,33 +288,32 @@ def _answer(
     )
 
 
-def _finish(file: AnswerFile, items: Sequence[Item], asked: int, outside: int, failures: list[Failure]) -> BoxRun:
+def _finish(
+    file: AnswerFile, items: Sequence[Item], failures: list[Failure], *, asked: int, outside: int = 0, masked: int
+) -> BoxRun:
     """The figures of a finished run, written beside its answers."""
     # In their order, on which the bootstrap's draws depend.
     rows = [file.rows[item.key] for item in items if item.key in file.rows]
     known = [row for row in rows if row["reference"] is not None]
-    overlaps = [_overlap_of(row) for row in known]
+    compared = [row for row in known if row["iou"] is not None]
+    overlaps = [Overlap(*(row[name] for name in Overlap._fields)) for row in compared]
     run = BoxRun(
         summarise_overlaps(overlaps, replicates=REPLICATES, seed=SEED),
         asked=asked,
         answered=len(rows),
-        compared=sum(row["iou"] is not None for row in known),
-        clipped=sum(row["is_clipped"] for row in known),
-        outside=outside + sum(row["iou"] is None for row in known),
+        compared=len(compared),
+        clipped=sum(row["is_clipped"] for row in compared),
+        outside=outside + len(known) - len(compared),
+        masked=masked,
         failures=failures,
     )
-    counts = {name: getattr(run, name) for name in ("asked", "answered", "compared", "clipped", "outside")}
-    write_json(
-        file.out.with_name(f"{file.out.stem}.figures.json"),
-        {
-            "figures": {name: asdict(figure) for name, figure in run.figures.items()},
-            "counts": counts | {"failures": len(failures)},
-            "grid": GRID,
-            "bootstrap": {"replicates": REPLICATES, "seed": SEED},
-        },
-    )
+    counts = {name: getattr(run, name) for name in _COUNTS}
+    written = {
+        "figures": {name: asdict(figure) for name, figure in run.figures.items()},
+        "counts": counts | {"failures": len(failures)},
+        "grid": GRID,
+        "bootstrap": {"replicates": REPLICATES, "seed": SEED},
+    }
+    if file.group.is_main:
+        write_json(file.out.with_name(f"{file.out.stem}.figures.json"), written)
     return run
-
-
-def _overlap_of(row: Mapping[str, Any]) -> Overlap:
-    return Overlap(*(math.nan if row[name] is None else row[name] for name in Overlap._fields))

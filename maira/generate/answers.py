@@ -1,16 +1,23 @@
-"""Answers on disk: written as they come while a run goes on, finished in the order of what was asked."""
+"""Answers on disk: written as they come while a run goes on, finished in the order of what was asked.
+
+Where a launcher started several processes (`maira.generate.processes`), each asks its share and writes a file of its
+own; the main process puts them together.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import json
+import os
+import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from data.manifest import Failure, replace_failures
-from maira.generate.request import Answer, Engine, Request, Unanswered
+from maira.generate.processes import join
+from maira.generate.request import Answer, Engine, Request, Unanswered, rough_length
 from radfact.errors import InputError, RunFailed
 from radfact.jsonl import dumps, read_json, read_jsonl, write_json, write_jsonl
 
@@ -61,9 +68,10 @@ def settings_of(checkpoint: Path, **options: Any) -> dict[str, Any]:
 class AnswerFile:
     """The files of one run: what is answered, and what is still to ask.
 
-    `OUT.partial` holds rows as they come, `OUT` all of them in order when the run is done, `OUT.run.json` what decides
-    them, so that only the same run is ever continued. What could not be answered is in `failures.jsonl` beside them,
-    with the name of OUT as `source`; other rows of that file stay.
+    `OUT.partial` holds rows as they come (of processes beside the main one, `OUT.partial.1` and so on), `OUT` all of
+    them in order when the run is done, `OUT.run.json` what decides them, so that only the same run is ever continued,
+    with any number of processes. What could not be answered is in `failures.jsonl` beside them, with the name of OUT as
+    `source`; other rows of that file stay. With several processes, all make theirs at the same time.
 
     Args:
         out: the file to make (JSON Lines).
@@ -72,56 +80,75 @@ class AnswerFile:
 
     Attributes:
         rows: by key, what is answered.
+        group: the processes of the run.
 
     Raises:
         InputError: `out` holds answers of another run.
     """
 
     def __init__(self, out: Path, settings: dict[str, Any], key: Sequence[str] = ("sample_id",)) -> None:
-        self.out, self.key = out, tuple(key)
-        self.partial = out.with_name(f"{out.name}.partial")
+        self.out, self.key, self.group = out, tuple(key), join()
+        self.partial = out.with_name(f"{out.name}.partial" + (f".{self.group.rank}" if self.group.rank else ""))
         self.settings_file = out.with_name(f"{out.stem}.run.json")
         self.failures_file = out.with_name("failures.jsonl")
+        self.rows: dict[Key, Row] = {}
+        if self.group.is_main:
+            self._claim(settings)
+            for partial in self._partials():
+                _cut_torn_line(partial)
+        self.group.gather()  # what the main process has put right is what all of them read
+        for path in (self.out, *self._partials()):
+            if path.exists():
+                self.take(row for _, row in read_jsonl(path))
+        self.group.gather()  # and nobody adds to it before all have read it
+
+    def _claim(self, settings: dict[str, Any]) -> None:
+        """Make sure that the files are of this run, or make them so."""
         if self.settings_file.exists():
             held = read_json(self.settings_file)
             changed = [key for key in settings if not isinstance(held, dict) or held.get(key) != settings[key]]
             if changed:
                 raise InputError(
                     f"holds answers of another run (other {', '.join(changed)}); name another --out or remove it",
-                    file=out,
+                    file=self.out,
                 )
-        elif out.exists():
-            raise InputError("exists and was not made by this command; name another --out or remove it", file=out)
+        elif self.out.exists():
+            raise InputError("exists and was not made by this command; name another --out or remove it", file=self.out)
         else:
-            out.parent.mkdir(parents=True, exist_ok=True)
             write_json(self.settings_file, settings)
-        self.rows: dict[Key, Row] = {}
-        for path in (self.out, self.partial):
-            if path.exists():
-                self._recover(path)
 
-    def _recover(self, path: Path) -> None:
-        text = path.read_bytes()
-        whole = text[: text.rfind(b"\n") + 1]
-        if len(whole) < len(text):
-            # The run was killed in the middle of a line; that answer is asked for again.
-            path.write_bytes(whole)
-        self._take(row for _, row in read_jsonl(path))
+    def _partials(self) -> list[Path]:
+        """The partial files of all processes, those of an earlier run with more of them included."""
+        name = re.compile(re.escape(f"{self.out.name}.partial") + r"(\.[0-9]+)?")
+        folder = self.out.parent
+        return sorted(path for path in folder.iterdir() if name.fullmatch(path.name)) if folder.is_dir() else []
 
-    def _take(self, rows: Iterable[Row]) -> None:
+    def take(self, rows: Iterable[Row]) -> None:
+        """Count rows that are on disk already, of whatever process, as answered."""
         self.rows |= {tuple(row[column] for column in self.key): row for row in rows}
 
     def add(self, rows: Sequence[Row]) -> None:
-        """Put rows on disk."""
+        """Put rows on disk, so that not even a crash of the machine loses them."""
         with self.partial.open("a", encoding="utf-8") as handle:
             handle.writelines(dumps(row) + "\n" for row in rows)
-        self._take(rows)
+            handle.flush()
+            os.fsync(handle.fileno())
+        self.take(rows)
 
     def finish(self, order: Sequence[Key], failures: Sequence[Failure]) -> None:
         """Write all rows in the given order of keys, and the failures instead of this file's earlier ones."""
         write_jsonl(self.out, (self.rows[key] for key in order if key in self.rows))
         replace_failures(self.failures_file, self.out.name, failures)
-        self.partial.unlink(missing_ok=True)
+        for partial in self._partials():
+            partial.unlink()
+
+
+def _cut_torn_line(path: Path) -> None:
+    """Leave whole lines only: a run was killed in the middle of the last, and that answer is asked for again."""
+    text = path.read_bytes()
+    whole = text[: text.rfind(b"\n") + 1]
+    if len(whole) < len(text):
+        path.write_bytes(whole)
 
 
 def answer_all(
@@ -139,35 +166,57 @@ def answer_all(
         file: of this run.
         start: starts the engine; not called where nothing is left to ask.
         failures: what could not even be asked.
-        on_progress: called with (answered so far, questions in all).
+        on_progress: called with (answered so far, questions in all); of several processes, of this one's share.
 
     Returns:
-        Everything without an answer, and why.
+        Everything without an answer, and why, in the order of `items`.
 
     Raises:
         RunFailed: not one question of the run is answered.
     """
-    failed = list(failures)
     left = [item for item in items if item.key not in file.rows]
-    done, report = len(items) - len(left), on_progress or _unwatched
-    report(done, len(items))
-    if left:
-        engine = start()
-        try:
-            for index, answer in engine.answers([item.request for item in left]):
-                item = left[index]
-                if isinstance(answer, Unanswered):
-                    failed.append(Failure(sample_id=item.sample_id, stage="generate", reason=answer.reason))
-                else:
-                    file.add([item.row(answer, engine.name)])
-                done += 1
-                report(done, len(items))
-        finally:
-            engine.close()
+    # In the order of their length, so that no process gets all of the long ones.
+    left.sort(key=lambda item: rough_length(item.request), reverse=True)
+    share = left[file.group.rank :: file.group.count]
+    known = len(items) - len(left) if file.group.count == 1 else 0
+    told = on_progress or _unwatched
+    told(known, known + len(share))
+    answered, unanswered = _ask(share, file, start, lambda done: told(known + done, known + len(share)))
+    failed = list(failures)
+    for rows, missed in file.group.gather((answered, unanswered)):
+        file.take(rows)
+        failed += missed
     if not file.rows:
         raise RunFailed(f"nothing could be answered; the first: {failed[0].reason if failed else 'nothing is asked'}")
-    file.finish([item.key for item in items], failed)
+    place = {item.sample_id: place for place, item in reversed(list(enumerate(items)))}
+    failed.sort(key=lambda failure: place.get(failure.sample_id or "", -1))
+    if file.group.is_main:
+        file.finish([item.key for item in items], failed)
+    file.group.gather()  # nobody goes on to what needs the finished file before it is there
     return failed
+
+
+def _ask(
+    items: Sequence[Item], file: AnswerFile, start: Callable[[], Engine], told: Callable[[int], None]
+) -> tuple[list[Row], list[Failure]]:
+    """The rows of the items' answers, which are on disk, and what has no answer."""
+    rows: list[Row] = []
+    failed: list[Failure] = []
+    if not items:
+        return rows, failed
+    engine = start()
+    try:
+        for done, (index, answer) in enumerate(engine.answers([item.request for item in items]), start=1):
+            item = items[index]
+            if isinstance(answer, Unanswered):
+                failed.append(Failure(sample_id=item.sample_id, stage="generate", reason=answer.reason))
+            else:
+                rows.append(item.row(answer, engine.name))
+                file.add(rows[-1:])
+            told(done)
+    finally:
+        engine.close()
+    return rows, failed
 
 
 def _unwatched(*_: int) -> None:

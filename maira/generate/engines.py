@@ -5,7 +5,9 @@ from __future__ import annotations
 from importlib import import_module
 from pathlib import Path
 
+from maira.generate.processes import process_count
 from maira.generate.request import Engine, EngineKind, EngineOptions
+from radfact.errors import InputError
 
 _ENGINES: dict[EngineKind, str] = {
     "transformers": "maira.generate.transformers_engine:TransformersEngine",
@@ -18,10 +20,12 @@ def start_engine(kind: EngineKind, checkpoint: Path, options: EngineOptions) -> 
     """An engine with a checkpoint, ready to answer.
 
     Raises:
-        InputError: the folder is no checkpoint of ours, its tokenizer lacks the format's tokens, or a package that the
-            engine needs is not installed.
+        InputError: the folder is no checkpoint of ours, its tokenizer lacks the format's tokens, a package that the
+            engine needs is not installed, or a launcher started several processes of an engine that spreads by itself.
         RunFailed: the engine cannot start.
     """
+    if kind != "transformers" and process_count() > 1:
+        raise InputError(f"'{kind}' takes all GPUs from one process: start it without a launcher", field="engine")
     module, name = _ENGINES[kind].split(":")
     engine: Engine = getattr(import_module(module), name)(checkpoint, options)
     return engine

@@ -9,7 +9,7 @@ from typing import Literal
 
 from maira.generate.answers import fingerprint
 from maira.generate.engines import start_engine
-from maira.generate.request import Answer, EngineOptions, Request, Unanswered
+from maira.generate.request import Answer, EngineOptions, Request, Unanswered, rough_length
 from radfact.cluster import Spread, parallel_size
 from radfact.errors import InputError
 
@@ -49,7 +49,7 @@ class RayEngine:
             InputError: Ray is not installed, or the engine of a worker refuses the checkpoint or the options.
             RunFailed: the cluster or a worker cannot do its work.
         """
-        order = sorted(range(len(requests)), key=lambda index: _length(requests[index]), reverse=True)
+        order = sorted(range(len(requests)), key=lambda index: rough_length(requests[index]), reverse=True)
         self._running = self._spread().stream([_anywhere(requests[index]) for index in order])
         for place, answer in self._running:
             yield order[place], answer
@@ -90,11 +90,6 @@ class _WorkerEngine:
     def account(self) -> dict[str, int]:
         """Nothing is counted but what the driver counts."""
         return {}
-
-
-def _length(request: Request) -> tuple[str, int, int, int]:
-    """What orders requests by length, those of one form and limit together."""
-    return request.form, request.max_new_tokens, len(request.example.images), len(request.example.prompt)
 
 
 def _anywhere(request: Request) -> Request:

@@ -9,6 +9,7 @@ from typing import Any, Literal, Protocol
 
 from maira.examples import Example
 from maira.prompts import NEW_TOKENS
+from radfact.errors import InputError
 
 Form = Literal["narrative", "report", "boxes"]
 """What an answer is held to: no loops of a narrative; the grammar of a grounded report; that grammar from inside a
@@ -61,19 +62,29 @@ class EngineOptions:
         free: no grammar and no repetition guard: the released behaviour.
         batch_size: most requests at a time; None takes what memory allows.
         device: of the transformers engine; None takes the accelerator if there is one.
+        cache: of keys and values in the transformers engine: one that grows, or one of a fixed length, for which a GPU
+            compiles the step from token to token.
         workers: of a Ray cluster; None takes one for each GPU, or for each CPU.
         worker_engine: what each of them runs.
         language_model: folder for the plain Llama that vLLM reads; None takes the user's cache.
         arguments: further engine arguments by vLLM's own names.
+
+    Raises:
+        InputError: the batch size is not positive.
     """
 
     free: bool = False
     batch_size: int | None = None
     device: str | None = None
+    cache: Literal["dynamic", "static"] = "dynamic"
     workers: int | None = None
     worker_engine: Literal["transformers", "vllm"] = "transformers"
     language_model: Path | None = None
     arguments: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.batch_size is not None and self.batch_size < 1:
+            raise InputError(f"must be at least 1, not {self.batch_size}", field="batch")
 
 
 class Engine(Protocol):
@@ -100,3 +111,8 @@ def report_request(example: Example, max_new_tokens: int | None = None) -> Reque
     """The request for a whole answer, with the limit of its task (specification, "Grounded output") by default."""
     form: Form = "narrative" if example.task == "findings" else "report"
     return Request(example, form, max_new_tokens or NEW_TOKENS[example.task])
+
+
+def rough_length(request: Request) -> tuple[Form, int, int, int]:
+    """What puts requests in the order of their length without a tokenizer, those of one form and limit together."""
+    return request.form, request.max_new_tokens, len(request.example.images), len(request.example.prompt)

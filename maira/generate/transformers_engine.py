@@ -2,85 +2,147 @@
 
 from __future__ import annotations
 
+import gc
+import os
 import time
-from collections.abc import Iterator, Sequence
-from itertools import groupby
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import LogitsProcessorList
+from torch import Tensor
+from transformers import DynamicCache, LogitsProcessorList, StaticCache
 
 from maira.generate.answers import fingerprint
 from maira.generate.constraints import GrammarProcessor, NarrativeGuard
-from maira.generate.request import Answer, EngineOptions, Form, Request, Unanswered
+from maira.generate.features import ENCODED_AT_ONCE, ImageFeatures
+from maira.generate.memory import PREFILL_TOKENS, rows_that_fit
+from maira.generate.request import Answer, EngineOptions, Request, Unanswered
 from maira.grammar import Grammar, Vocabulary
 from maira.model import MairaForConditionalGeneration
-from maira.processor import MairaProcessor
+from maira.processor import MairaProcessor, pad
 from maira.tokens import OBJECT_END
 from radfact.errors import InputError
 
 _BATCH = 8
+"""Requests at a time where there is no accelerator whose memory decides."""
+_LOOSE = 1.25
+"""How much longer than needed a static cache may be and still be used again, which saves compiling for it."""
+_OUT_OF_MEMORY = "does not fit in memory, even alone (out of memory)"
 
 
 class TransformersEngine:
     """A checkpoint that answers by transformers' own `generate`.
+
+    Prompts are read in stretches of a bounded number of tokens, so that a large batch needs little memory beside its
+    cache; `generate` goes on from that cache with text alone. A batch that does not fit in memory is halved, and so are
+    those after it.
 
     Args:
         checkpoint: folder with the model and its processor.
         options: see there.
 
     Raises:
-        InputError: the folder is no checkpoint of ours, or its tokenizer lacks the format's tokens.
+        InputError: the folder is no checkpoint of ours, its tokenizer lacks the format's tokens, or there is no such
+            device.
     """
 
     def __init__(self, checkpoint: Path, options: EngineOptions) -> None:
-        self.name = f"{checkpoint.resolve().name}@{fingerprint(checkpoint)}"
-        self.device = torch.device(options.device or ("cuda" if torch.cuda.is_available() else "cpu"))
-        dtype = torch.bfloat16 if self.device.type == "cuda" else torch.float32
-        self.model: Any = MairaForConditionalGeneration.from_pretrained(checkpoint, dtype=dtype).to(self.device).eval()
-        self.processor: Any = MairaProcessor.from_pretrained(checkpoint)
-        self.options = options
+        device = _device(options.device)
+        dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
+        model: Any = MairaForConditionalGeneration.from_pretrained(checkpoint, dtype=dtype)
+        name = f"{checkpoint.resolve().name}@{fingerprint(checkpoint)}"
+        self._hold(model.to(device), MairaProcessor.from_pretrained(checkpoint), options, name)
+
+    @classmethod
+    def of(cls, model: MairaForConditionalGeneration, processor: Any, options: EngineOptions) -> TransformersEngine:
+        """An engine with a model that is in memory already, on the device where it lies and in its type."""
+        engine = cls.__new__(cls)
+        engine._hold(model, processor, options, "model")
+        return engine
+
+    def _hold(self, model: Any, processor: Any, options: EngineOptions, name: str) -> None:
+        self.model, self.processor, self.options, self.name = model.eval(), processor, options, name
+        self.device: torch.device = model.device
         ends = self.model.generation_config.eos_token_id or []
         self.vocabulary = Vocabulary.of(self.processor.tokenizer, ends if isinstance(ends, list) else [ends])
         self.grammar = Grammar(self.vocabulary)
+        self.language_model: Any = self.model.language_model
+        self.language_model.generation_config = self.model.generation_config
+        self._share = 1.0  # of the batch that should fit, after some did not
+        self._static: StaticCache | None = None
+        self._static_shape = (0, 0)
 
+    @torch.inference_mode()
     def answers(self, requests: Sequence[Request]) -> Iterator[tuple[int, Answer | Unanswered]]:
-        """Each request's answer, the longest first, so that a run that does not fit in memory fails at once."""
-
-        def place(index: int) -> tuple[Form, int, int, int]:
-            request = requests[index]
-            return request.form, request.max_new_tokens, len(request.example.images), len(request.example.prompt)
-
-        ordered = sorted(range(len(requests)), key=place, reverse=True)
-        size = self.options.batch_size or _BATCH
-        for _, group in groupby(ordered, lambda index: place(index)[:2]):
-            alike = list(group)
-            for start in range(0, len(alike), size):
-                batch = alike[start : start + size]
-                yield from zip(batch, self._answer([requests[i] for i in batch]), strict=True)
+        """Each request's answer, the longest prompts first; a request whose image cannot be read has none."""
+        lengths = [self._prompt_length(request) for request in requests]
+        kinds = [(request.form, request.max_new_tokens) for request in requests]
+        order = sorted(range(len(requests)), key=lambda index: (kinds[index], lengths[index]), reverse=True)
+        shown = [requests[index].example.images for index in order]
+        with ImageFeatures(self.model.vision_tower, self.processor.image_processor, shown) as features:
+            place = 0
+            while place < len(order):
+                longest = lengths[order[place]] + requests[order[place]].max_new_tokens
+                fitting = self._rows(longest)
+                batch = order[place : place + max(1, int(fitting * self._share))]
+                batch = [index for index in batch if kinds[index] == kinds[batch[0]]]
+                stop = place + len(batch)
+                answers = self._answer([requests[index] for index in batch], features, place, stop)
+                if answers is None:
+                    self._give_back()
+                    if len(batch) > 1:
+                        self._share = (len(batch) // 2) / fitting
+                        continue
+                    # What a request needs that does not even fit alone says nothing about the others.
+                    answers, self._share = [Unanswered(_OUT_OF_MEMORY)], 1.0
+                yield from zip(batch, answers, strict=True)
+                place = stop
 
     def close(self) -> None:
         """Nothing is held that Python does not give back."""
 
-    def _answer(self, requests: Sequence[Request]) -> list[Answer | Unanswered]:
-        """Answers to a batch; where one image cannot be read, the others are answered one by one."""
+    def _prompt_length(self, request: Request) -> int:
+        return len(self.processor.encode_prompt(request.example.prompt, len(request.example.images)))
+
+    def _rows(self, length: int) -> int:
+        """Most requests at a time, the longest of them of so many tokens with its answer."""
+        if self.options.batch_size is not None:
+            return self.options.batch_size
+        if self.device.type != "cuda":
+            return _BATCH
+        unused = torch.cuda.memory_reserved(self.device) - torch.cuda.memory_allocated(self.device)
+        free = torch.cuda.mem_get_info(self.device)[0] + unused
+        if self._static is not None:
+            free += sum(layer.keys.nbytes + layer.values.nbytes for layer in self._static.layers)
+        return rows_that_fit(free, length, self.model.config.text_config, self.model.dtype.itemsize)
+
+    def _answer(
+        self, requests: Sequence[Request], features: ImageFeatures, first: int, stop: int
+    ) -> list[Answer | Unanswered] | None:
+        """Answers to a batch, or None if there is not enough memory for it."""
         started = time.perf_counter()
         try:
-            written = self._generate(requests)
-        except InputError as error:
-            if len(requests) == 1:
-                return [Unanswered(str(error))]
-            return [answer for request in requests for answer in self._answer([request])]
-        share = (time.perf_counter() - started) / len(requests)
-        return [Answer(text, cut_off, share) for text, cut_off in written]
+            images = features.of(first, stop)
+            faults = [_fault(request, images) for request in requests]
+            sound = [request for request, fault in zip(requests, faults, strict=True) if fault is None]
+            written = iter(self._generate(sound, images) if sound else [])
+        except torch.OutOfMemoryError:
+            return None
+        share = (time.perf_counter() - started) / max(1, len(sound))
+        return [fault or Answer(*next(written), share) for fault in faults]
 
-    @torch.inference_mode()
-    def _generate(self, requests: Sequence[Request]) -> list[tuple[str, bool]]:
-        limit, form = requests[0].max_new_tokens, requests[0].form
-        examples = [request.example for request in requests]
-        inputs = self.processor([e.images for e in examples], [e.prompt for e in examples]).to(self.device)
-        tokenizer = self.processor.tokenizer
+    def _give_back(self) -> None:
+        self._static = None
+        gc.collect()
+        if self.device.type == "cuda":
+            torch.cuda.empty_cache()
+
+    def _generate(
+        self, requests: Sequence[Request], images: Mapping[Path, Tensor | InputError]
+    ) -> list[tuple[str, bool]]:
+        """For each request the text, and whether the limit of tokens decided where it ends."""
+        limit, form, tokenizer = requests[0].max_new_tokens, requests[0].form, self.processor.tokenizer
         ends = set(self.vocabulary.ends)
         if form == "boxes":
             ends.add(self.vocabulary.ids[OBJECT_END])
@@ -89,16 +151,88 @@ class TransformersEngine:
             constraints = [NarrativeGuard(self.vocabulary, tokenizer)]
         elif not self.options.free:
             constraints = [grammar := GrammarProcessor(self.grammar, limit, in_box=form == "boxes")]
-        ids = self.model.generate(
-            **inputs,
+        examples = [request.example for request in requests]
+        rows = [self.processor.encode_prompt(example.prompt, len(example.images)) for example in examples]
+        prompt, mask = (tensor.to(self.device) for tensor in pad(rows, tokenizer.pad_token_id, left=True))
+        tokens = self._image_tokens([images[image] for example in examples for image in example.images])
+        written = self.language_model.generate(
+            prompt,
+            attention_mask=mask,
+            past_key_values=self._prefilled(prompt, mask, tokens, limit),
             max_new_tokens=limit,
             do_sample=False,
             eos_token_id=sorted(ends),
+            pad_token_id=tokenizer.pad_token_id,
+            suppress_tokens=[self.model.config.image_token_index],
             logits_processor=LogitsProcessorList(constraints),
-        )
-        ids = ids[:, inputs["input_ids"].shape[1] :]
-        cut_off = [ends.isdisjoint(row) for row in ids.tolist()]
+        )[:, prompt.shape[1] :]
+        cut_off = [ends.isdisjoint(row) for row in written.tolist()]
         if grammar is not None:
             cut_off = [cut or limited for cut, limited in zip(cut_off, grammar.cut_off, strict=True)]
-        texts = tokenizer.batch_decode(ids, skip_special_tokens=True)
+        texts = tokenizer.batch_decode(written, skip_special_tokens=True)
         return [(text.strip(), cut) for text, cut in zip(texts, cut_off, strict=True)]
+
+    def _image_tokens(self, images: Sequence[Any]) -> Tensor | None:
+        """What the adapter makes of encoded images, (images, image_seq_length, width)."""
+        if not images:
+            return None
+        stretches = (images[start : start + ENCODED_AT_ONCE] for start in range(0, len(images), ENCODED_AT_ONCE))
+        adapter = self.model.multi_modal_projector
+        return torch.cat([adapter(torch.stack(list(stretch)).to(self.device)) for stretch in stretches])
+
+    def _prefilled(self, prompt: Tensor, mask: Tensor, image_tokens: Tensor | None, limit: int) -> Any:
+        """The cache of a batch with all of the prompt but its last token, which `generate` reads itself."""
+        rows, length = prompt.shape
+        cache = self._cache(rows, length + limit)
+        embeddings = self.model.embed(prompt, image_tokens)
+        positions = (mask.cumsum(-1) - 1).clamp(min=0)
+        step = max(1, PREFILL_TOKENS // rows)
+        for start in range(0, length - 1, step):
+            stop = min(start + step, length - 1)
+            self.language_model.model(
+                inputs_embeds=embeddings[:, start:stop],
+                attention_mask=mask[:, :stop],
+                position_ids=positions[:, start:stop],
+                past_key_values=cache,
+                use_cache=True,
+            )
+        return cache
+
+    def _cache(self, rows: int, length: int) -> Any:
+        config = self.model.config.text_config
+        if self.options.cache == "dynamic":
+            return DynamicCache(config=config)
+        held_rows, held_length = self._static_shape
+        if self._static is None or held_rows != rows or not length <= held_length <= _LOOSE * length:
+            self._static = None  # before there is another, for the memory
+            self._static, self._static_shape = StaticCache(config=config, max_cache_len=length), (rows, length)
+        self._static.reset()
+        return self._static
+
+
+def _device(name: str | None) -> torch.device:
+    """The device of that name; without one this process's GPU, where there is one.
+
+    Raises:
+        InputError: there is no such device.
+    """
+    has_gpu = torch.cuda.is_available()
+    if name is None and not has_gpu:
+        return torch.device("cpu")
+    try:
+        device = torch.device(name or "cuda")
+    except RuntimeError:
+        raise InputError(f"no device is called '{name}'; say cpu, cuda or cuda:1", field="device") from None
+    if device.type == "cuda":
+        count = torch.cuda.device_count() if has_gpu else 0
+        index = device.index if device.index is not None else int(os.environ.get("LOCAL_RANK", 0)) % max(1, count)
+        if index >= count:
+            raise InputError(f"there is no '{name}': {count} GPUs can be used here", field="device")
+        device = torch.device("cuda", index)
+        torch.cuda.set_device(device)
+    return device
+
+
+def _fault(request: Request, images: Mapping[Path, Tensor | InputError]) -> Unanswered | None:
+    faults = (images[image] for image in request.example.images)
+    return next((Unanswered(str(fault)) for fault in faults if isinstance(fault, InputError)), None)

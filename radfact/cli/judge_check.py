@@ -9,10 +9,10 @@ import typer
 
 from radfact.cli import options as shared
 from radfact.cli.inputs import check_folder
-from radfact.cli.live import LiveDisplay
 from radfact.cli.options import OUTPUT, JudgeOptions
 from radfact.cli.price import read_price
 from radfact.cli.tables import new_console, say_path, show_check
+from radfact.live import LiveDisplay
 
 MANUAL = "\n".join(
     (

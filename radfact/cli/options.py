@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from radfact.cli.config import read_config
-from radfact.cli.live import in_steps
+from radfact.cli.steps import in_steps
 from radfact.errors import InputError
 
 if TYPE_CHECKING:
@@ -184,7 +184,7 @@ class JudgeOptions:
             return in_steps(load_judge(self.name, cache=cache, **options))
 
     def load_splitter(
-        self, name: str | None, arguments: Sequence[str] | None, few_shots: Path | None, cache: Path
+        self, name: str | None, arguments: Sequence[str] | None, few_shots: Path | None, cache: Path | None
     ) -> Splitter:
         """Who splits narratives: whoever is named, by default the judge; a judge of one's own judges only."""
         from radfact.sentences import load_splitter

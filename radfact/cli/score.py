@@ -11,12 +11,12 @@ import typer
 
 from radfact.cli import options as shared
 from radfact.cli.inputs import Missing, check_files, check_folder, has_narratives, read_reports
-from radfact.cli.live import LiveDisplay
 from radfact.cli.options import FIGURES, INPUT, JUDGE, OUTPUT, JudgeOptions
 from radfact.cli.price import read_price
 from radfact.cli.record import differences, read_in_words, run_record
 from radfact.cli.tables import new_console, say, say_path, show_result
 from radfact.errors import ExitCode, RunFailed
+from radfact.live import LiveDisplay
 
 if TYPE_CHECKING:
     from radfact.score import Result

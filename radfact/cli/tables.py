@@ -9,8 +9,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from radfact.cli.live import short
 from radfact.cli.price import Price
+from radfact.live import short
 
 if TYPE_CHECKING:
     from radfact.entailment.check import Check, Confusion

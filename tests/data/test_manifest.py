@@ -122,6 +122,27 @@ def test_bad_line_is_named(
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize("frontal", [{}, {"frontal": None}, {"frontal": ""}])
+def test_samples_without_a_frontal_are_left_out_where_that_is_asked_for(
+    tmp_path: Path, frontal: dict[str, str | None]
+) -> None:
+    path = write_rows(tmp_path / "manifest.jsonl", row(), {"sample_id": "s2", "lateral": "b.png"} | frontal)
+    left_out: list[Failure] = []
+    assert [study.sample_id for study in read_manifest(path, left_out)] == ["s1"]
+    (failure,) = left_out
+    assert (failure.sample_id, failure.stage) == ("s2", "read")
+    assert failure.reason == f"{path}, line 2, field 'frontal': a study needs the path of its frontal image"
+
+
+@pytest.mark.parametrize("bad", [{"lateral": "b.png"}, row(sample_id="s2", finding="x"), row(sample_id=7), row()])
+def test_no_other_fault_is_left_out(tmp_path: Path, bad: dict[str, Any]) -> None:
+    path = write_rows(tmp_path / "manifest.jsonl", row(), bad)
+    left_out: list[Failure] = []
+    with pytest.raises(InputError) as caught:
+        read_manifest(path, left_out)
+    assert (caught.value.line, left_out) == (2, [])
+
+
 def test_duplicate_leaves_the_old_manifest(tmp_path: Path) -> None:
     path = tmp_path / "manifest.jsonl"
     study = Study(sample_id="s", frontal=Path("a.png"))

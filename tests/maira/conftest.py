@@ -10,7 +10,9 @@ import pytest
 import torch
 
 from data.images import Gray
+from data.manifest import read_manifest
 from data.phantoms import write_phantoms
+from data.study import Study
 from maira.config import MairaConfig
 from maira.model import MairaForConditionalGeneration
 from maira.processor import MairaImageProcessor, MairaProcessor
@@ -77,3 +79,20 @@ def phantoms(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("phantoms")
     list(write_phantoms(folder, 14, seed=7, size=64, split="train"))
     return folder / "manifest.jsonl"
+
+
+@pytest.fixture(scope="session")
+def checkpoint(
+    model: MairaForConditionalGeneration, processor: MairaProcessor, tmp_path_factory: pytest.TempPathFactory
+) -> Path:
+    """A folder with the model and its processor."""
+    folder = tmp_path_factory.mktemp("checkpoint")
+    model.save_pretrained(folder)
+    processor.save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def studies(phantoms: Path) -> list[Study]:
+    """Five phantoms."""
+    return read_manifest(phantoms)[:5]

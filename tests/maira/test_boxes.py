@@ -243,3 +243,7 @@ def test_any_continuation_is_read(pieces: list[str]) -> None:
     item = BoxCompletion(Example("s1", "grounded", "", ()), index=0, text="Nodule.", reference=(A,), is_clipped=False)
     found, _ = item.read("".join(pieces))
     assert {b.as_tuple() for b in found} <= {(x0, y0, x1, y1) for x0 in X for y0 in Y for x1 in X for y1 in Y}
+
+
+def test_boxes_that_were_closed_at_the_limit_are_marked(asked: BoxCompletion) -> None:
+    assert asked.read("<x10><y20><x30><y40></box></obj>", cut_off=True) == ((A,), ("cut_off",))

@@ -2,45 +2,23 @@
 
 from __future__ import annotations
 
-import functools
-import itertools
 import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 from data.images import CropMap
-from data.manifest import read_manifest
 from data.study import Study
 from maira.examples import make_example
 from maira.generate import drafts
 from maira.generate.answers import AnswerFile, fingerprint
 from maira.generate.drafts import generate_drafts, make_draft
-from maira.generate.request import Answer, EngineOptions, Request, report_request
+from maira.generate.request import Answer, EngineOptions, Request
 from maira.generate.transformers_engine import TransformersEngine
-from maira.model import MairaForConditionalGeneration
 from maira.parse import parse_report
-from maira.processor import MairaProcessor
-from maira.prompts import Task
 from radfact.errors import InputError, RunFailed
-
-
-@pytest.fixture(scope="module")
-def checkpoint(
-    model: MairaForConditionalGeneration, processor: MairaProcessor, tmp_path_factory: pytest.TempPathFactory
-) -> Path:
-    folder = tmp_path_factory.mktemp("checkpoint")
-    model.save_pretrained(folder)
-    processor.save_pretrained(folder)
-    return folder
-
-
-@pytest.fixture(scope="module")
-def studies(phantoms: Path) -> list[Study]:
-    return read_manifest(phantoms)[:5]
 
 
 def _run(studies: list[Study], checkpoint: Path, out: Path, **options: Any) -> tuple[int, list[Any]]:
@@ -90,44 +68,6 @@ def test_free_is_what_generate_of_transformers_writes(
         assert row["raw"] == processor.tokenizer.decode(ids, skip_special_tokens=True).strip()
     with pytest.raises(InputError, match="another run \\(other free"):
         _run(studies, checkpoint, out)
-
-
-def _parroting(engine: TransformersEngine, text: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let the engine's model want to write a text again and again."""
-    ids = engine.processor.tokenizer(text, add_special_tokens=False)["input_ids"]
-    forward, place = engine.model.forward, itertools.count()
-
-    @functools.wraps(forward)
-    def parrot(*arguments: Any, **inputs: Any) -> Any:
-        outputs = forward(*arguments, **inputs)
-        outputs.logits = torch.zeros_like(outputs.logits)
-        outputs.logits[..., ids[next(place) % len(ids)]] = 1
-        return outputs
-
-    monkeypatch.setattr(engine.model, "forward", parrot)
-
-
-@pytest.mark.parametrize(
-    ("task", "text", "said"),
-    [
-        ("findings", "No mass. Clear lungs. ", "No mass. Clear lungs. No mass. Clear lungs. No mass."),
-        ("grounded", "<obj>No mass.</obj>", "<obj>No mass.</obj>" * 3),
-    ],
-)
-def test_a_loop_is_ended_unless_free(
-    studies: list[Study], checkpoint: Path, monkeypatch: pytest.MonkeyPatch, task: Task, text: str, said: str
-) -> None:
-    requests = [report_request(make_example(study, task), 90) for study in studies[:2]]
-    guarded = TransformersEngine(checkpoint, EngineOptions())
-    _parroting(guarded, text, monkeypatch)
-    answers = [answer for _, answer in guarded.answers(requests)]
-    assert [(answer.text, answer.cut_off) for answer in answers if isinstance(answer, Answer)] == [(said, False)] * 2
-    free = TransformersEngine(checkpoint, EngineOptions(free=True))
-    _parroting(free, text, monkeypatch)
-    for _, answer in free.answers(requests):
-        assert isinstance(answer, Answer)
-        assert answer.text.count("No mass.") > 3
-        assert answer.cut_off
 
 
 def test_a_loop_is_cut_from_the_report_unless_free(studies: list[Study]) -> None:

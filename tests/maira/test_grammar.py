@@ -340,6 +340,19 @@ def test_all_is_closed_when_the_tokens_run_out(made: tuple[Any, Grammar], report
         assert processor.cut_off == [False]
 
 
+def test_what_the_model_could_not_have_written_anyway_is_not_cut_off() -> None:
+    """At the limit it would spell one of the format's tokens, which is forbidden; next to that, it ends the object."""
+    tokenizer, grammar = MADE[0]
+    wanted = [[OBJECT], ["a"], ["</"], ["obj"], [">", OBJECT_END]]
+    scores = [torch.zeros(1, len(grammar.vocabulary.texts)) for _ in wanted]
+    for step, pieces in zip(scores, wanted, strict=True):
+        step[0, tokenizer.convert_tokens_to_ids(pieces)] = torch.arange(len(pieces), 0, -1).float()
+    processor = GrammarProcessor(grammar, len(scores))
+    (said,) = _generate(processor, scores, torch.ones(1, 1, dtype=torch.long), 0).tolist()
+    assert tokenizer.convert_ids_to_tokens(said) == [OBJECT, "a", "</", "obj", OBJECT_END]
+    assert processor.cut_off == [False]
+
+
 def test_rows_are_independent_of_padding_and_of_each_other() -> None:
     tokenizer, grammar = MADE[1]
     size = len(grammar.vocabulary.texts)

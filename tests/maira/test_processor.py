@@ -12,9 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 from tokenizers import Tokenizer, models, pre_tokenizers, trainers
-from transformers import AutoProcessor, LlamaTokenizer
+from transformers import AutoProcessor, LlamaTokenizer, LlavaProcessor
 
 from data.images import Gray
+from maira.convert import convert, standard_processor
+from maira.model import MairaForConditionalGeneration
 from maira.parse import render_report
 from maira.processor import DEVIATION, MEAN, MairaImageProcessor, MairaProcessor, pad
 from maira.prompts import Context, Preset, Task, build_prompt, build_target, image_count
@@ -354,6 +356,41 @@ def test_a_released_folder_is_saved_as_ours(released: Path, tmp_path: Path) -> N
     loaded = AutoProcessor.from_pretrained(tmp_path / "ours")
     assert type(loaded) is MairaProcessor
     assert loaded.image_processor.to_dict().keys().isdisjoint({"crop_size", "do_normalize", "resample"})
+
+
+@pytest.fixture
+def converted(processor: MairaProcessor, model: MairaForConditionalGeneration, tmp_path: Path) -> Path:
+    """Our own checkpoint, written as the release's."""
+    for part in (model, processor):
+        part.save_pretrained(tmp_path / "own")
+    convert(tmp_path / "own", tmp_path / "released", "released")
+    return tmp_path / "released"
+
+
+def test_a_converted_processor_is_read_as_before(processor: MairaProcessor, converted: Path, films: list[Gray]) -> None:
+    loaded = AutoProcessor.from_pretrained(converted)
+    assert type(loaded) is MairaProcessor
+    ours, theirs = processor([films[:1]], ["a <image>"]), loaded([films[:1]], ["a <image>"])
+    assert torch.equal(ours["input_ids"], theirs["input_ids"])
+    assert torch.equal(ours["pixel_values"], theirs["pixel_values"])
+
+
+def test_classes_of_transformers_read_a_converted_processor(processor: MairaProcessor, converted: Path) -> None:
+    pytest.importorskip("torchvision")
+    theirs: Any = LlavaProcessor.from_pretrained(converted)
+    assert type(theirs.image_processor).__name__ == "BitImageProcessor"
+    # An image that spans all grey levels: the standard classes know no min-max step.
+    film = Image.fromarray(np.linspace(0, 255, 32 * 40).round().astype(np.uint8).reshape(40, 32))
+    found = theirs(images=film.convert("RGB"), text="a <image> b", return_tensors="pt")
+    expected = processor([[film]], ["a <image> b"])
+    assert found["input_ids"].tolist() == expected["input_ids"].tolist()
+    torch.testing.assert_close(found["pixel_values"], expected["pixel_values"])
+
+
+def test_a_processor_that_is_not_ours_is_converted_as_it_is(released: Path) -> None:
+    before = {path.name: path.read_bytes() for path in released.iterdir()}
+    standard_processor(released, 14)
+    assert {path.name: path.read_bytes() for path in released.iterdir()} == before
 
 
 def test_an_image_processor_of_another_kind_is_refused() -> None:

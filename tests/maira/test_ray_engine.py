@@ -23,7 +23,7 @@ from radfact.errors import InputError, RunFailed
 pytest.importorskip("ray", reason='Ray is not installed: pip install "ray[data]"')
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning:ray.data.context")
 
-OPTIONS = EngineOptions(batch_size=1, workers=2)
+ONE, TWO = (EngineOptions(batch_size=1, workers=workers) for workers in (1, 2))
 
 
 @pytest.fixture(scope="module")
@@ -48,7 +48,7 @@ def two_workers() -> Iterator[None]:
 
 
 def _run(studies: Sequence[Study], checkpoint: Path, out: Path, **options: Any) -> tuple[int, list[Any]]:
-    settings: dict[str, Any] = {"task": "grounded", "max_new_tokens": 12, "engine": "ray", "options": OPTIONS}
+    settings: dict[str, Any] = {"task": "grounded", "max_new_tokens": 12, "engine": "ray", "options": ONE}
     return generate_drafts(studies, checkpoint, out, **settings | options)
 
 
@@ -61,7 +61,7 @@ def test_two_workers_draft_as_one_process_does(studies: list[Study], checkpoint:
     broken.write_bytes(studies[0].frontal.read_bytes()[:200])
     asked = [studies[0].model_copy(update={"sample_id": "broken", "frontal": broken}), *studies]
     spread, local = tmp_path / "spread" / "drafts.jsonl", tmp_path / "local" / "drafts.jsonl"
-    outcome = _run(asked, checkpoint, spread)
+    outcome = _run(asked, checkpoint, spread, options=TWO)
     assert outcome == _run(asked, checkpoint, local, engine="transformers", options=EngineOptions(batch_size=2))
     assert outcome[0] == len(studies)
     assert [failure.sample_id for failure in outcome[1]] == ["broken"]

@@ -10,11 +10,12 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from radfact.cli import live
-from radfact.cli.live import LiveDisplay, Meter, in_steps
+from radfact import live
 from radfact.cli.price import Price
+from radfact.cli.steps import in_steps
 from radfact.entailment import Failure, Question, Verdict
 from radfact.errors import RunFailed
+from radfact.live import LiveDisplay, Meter
 
 
 def metered(*readings: tuple[float, dict[str, int]], price: Price | None = None) -> Meter:
@@ -34,6 +35,18 @@ def test_answers_from_disk_at_the_start_promise_no_early_end() -> None:
     quick = [(0.0, {"planned": 9000, "done": 0}), (1.0, {"planned": 9000, "done": 5000})]
     slow = [(float(now), {"planned": 9000, "done": 5000 + now}) for now in range(2, 60)]
     assert metered(*quick, *slow).rate == pytest.approx(1)
+
+
+def test_what_was_done_before_the_first_count_is_no_part_of_the_rate() -> None:
+    meter = metered((0, {}), (10, {"planned": 9000, "done": 5000}), (20, {"planned": 9000, "done": 5010}))
+    assert meter.rate == 1
+
+
+def test_the_rate_is_taken_over_the_window() -> None:
+    meter = Meter("drafting", window=100)
+    for now, done in ((0, 0), (50, 24), (99, 24)):
+        meter.read({"planned": 100, "done": done}, now)
+    assert meter.rate == pytest.approx(24 / 99)
 
 
 def test_tokens_cost_failures_and_retries_are_told() -> None:

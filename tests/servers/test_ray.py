@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+import os
+import socket
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from real_servers import FEW_SHOTS, MODEL_FOLDER, PAIRS, VLLM_ENGINE, VLLM_ENVIRONMENT, Server, radfact
 
-from radfact.cluster import Spread
+from radfact.cluster import Spread, gpus_of, parallel_size
 from radfact.entailment import Question, load_judge
 from radfact.entailment.check import load_labelled
 from radfact.entailment.ray import ray_judge
@@ -82,6 +85,55 @@ class _PortionJudge:
 
     def account(self) -> dict[str, int]:
         return {}
+
+
+@pytest.mark.usefixtures("cluster")
+def test_answers_come_before_the_last_portion_is_done() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        # The worker waits for a call at its last question, which comes only after the answer to the first.
+        options = {"address": server.getsockname(), "last": 7}
+        answers = Spread(_WaitingJudge, "judge", "waiting", options, workers=1, fill=1).stream(range(8))
+        assert next(answers) == (0, 0)
+        server.settimeout(60)
+        with server.accept()[0] as connection:
+            connection.sendall(b"go")
+        assert list(answers) == [(index, index) for index in range(1, 8)]
+
+
+class _WaitingJudge:
+    """Repeats the questions; with the last it waits until it is told to go on."""
+
+    def __init__(self, name: str, *, address: tuple[str, int], last: int) -> None:
+        del name
+        self.address, self.last = address, last
+
+    def judge(self, questions: list[int]) -> list[int]:
+        if self.last in questions:
+            with socket.create_connection(self.address, timeout=60) as connection:
+                connection.recv(2)
+        return questions
+
+    def account(self) -> dict[str, int]:
+        return {}
+
+
+@pytest.mark.usefixtures("cluster")
+def test_questions_that_end_every_worker_end_the_run() -> None:
+    with pytest.raises(RunFailed, match="died 3 times at the same questions"):
+        list(Spread(_DyingJudge, "judge", "dying", {}, workers=1).stream([1]))
+
+
+class _DyingJudge(_PortionJudge):
+    """Ends its process without a word, as a system that is out of memory does."""
+
+    def judge(self, questions: list[Question]) -> list[Question]:
+        os._exit(len(questions))
+
+
+@pytest.mark.parametrize(("given", "gpus"), [({}, 1), ({"tensor_parallel_size": "4", "pipeline_parallel_size": 2}, 8)])
+def test_a_worker_takes_the_gpus_that_its_model_is_spread_over(given: dict[str, Any], gpus: int) -> None:
+    assert parallel_size(given) == gpus_of("vllm:folder", given) == gpus
+    assert gpus_of("offline", given) == 0
 
 
 @pytest.mark.usefixtures("cluster")

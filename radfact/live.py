@@ -8,14 +8,10 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
-
-from radfact.cli.price import Price
+from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
-
-    from radfact.entailment import Failure, Judge, Question, Verdict
 
 Account = Mapping[str, int]
 
@@ -29,48 +25,21 @@ EVERY_ON_TERMINAL, EVERY_ELSEWHERE = 0.25, 30.0
 """Seconds between two looks on a terminal, and between two lines where there is none."""
 
 
-def in_steps(judge: Judge) -> Judge:
-    """A judge whose account says how far it is: the judge itself, or one that puts it the questions in portions."""
-    return judge if "planned" in judge.account() else _InSteps(judge)
+class Price(Protocol):
+    """What the counts of an account cost."""
 
-
-class _InSteps:
-    """A judge asked in portions that take about half a second each, so that `planned` and `done` can be told."""
-
-    FIRST, LONG_ENOUGH = 64, 0.5
-
-    def __init__(self, judge: Judge) -> None:
-        self.name, self._judge = judge.name, judge
-        self._planned = self._done = 0
-
-    def judge(self, questions: Sequence[Question]) -> list[Verdict | Failure]:
-        from radfact.entailment.judge import ask_judge
-
-        answers: list[Verdict | Failure] = []
-        self._planned += len(questions)
-        size = self.FIRST
-        while len(answers) < len(questions):
-            started = time.monotonic()
-            portion = questions[len(answers) : len(answers) + size]
-            answers += ask_judge(self._judge, portion)
-            self._done += len(portion)
-            if time.monotonic() - started < self.LONG_ENOUGH:
-                size *= 2
-        return answers
-
-    def describe(self) -> dict[str, Any]:
-        return self._judge.describe()
-
-    def account(self) -> dict[str, int]:
-        return {**self._judge.account(), "planned": self._planned, "done": self._done}
+    def of(self, account: Account) -> float:
+        """The cost, in whatever currency."""
 
 
 @dataclass
 class Meter:
-    """Readings of one account over time, as words and numbers for a person."""
+    """Readings of one account over time, as words and numbers for a person; its rate is that of the last `window`
+    seconds."""
 
     name: str
     price: Price | None = None
+    window: float = WINDOW
     planned: int = 0
     done: int = 0
     rate: float | None = None
@@ -79,11 +48,13 @@ class Meter:
     _moved: tuple[float, int, int] | None = None
 
     def read(self, account: Account, now: float) -> None:
-        """Take an account at `now`, in seconds of any clock that runs evenly."""
+        """Take an account at `now`, in seconds of any clock that runs evenly; one without counts has not begun."""
+        if not account:
+            return
         self.planned = account.get("planned", 0)
         self.done = account.get("done", account.get("calls", 0))
         self._marks.append((now, self.done))
-        while len(self._marks) > 2 and self._marks[1][0] <= now - WINDOW:
+        while len(self._marks) > 2 and self._marks[1][0] <= now - self.window:
             self._marks.popleft()
         since, done = self._marks[0]
         self.rate = (self.done - done) / (now - since) if now > since else None
@@ -144,13 +115,22 @@ class LiveDisplay:
     """Looks at accounts from a thread of its own while the block runs, so that Ctrl-C reaches the block itself.
 
     On a terminal it draws bars that go away at the end, elsewhere it writes a line every half minute.
+
+    Args:
+        console: of standard error.
+        accounts: what to look at, by what it is about.
+        price: of what is counted.
+        window: seconds over which the rate is taken.
     """
 
     def __init__(
-        self, console: Console, accounts: Mapping[str, Callable[[], Account]], price: Price | None = None
+        self,
+        console: Console,
+        accounts: Mapping[str, Callable[[], Account]],
+        price: Price | None = None,
+        window: float = WINDOW,
     ) -> None:
-        """Take the console (of standard error), and by what they are doing the accounts to look at."""
-        self.console, self.accounts, self.price = console, accounts, price
+        self.console, self.accounts, self.price, self.window = console, accounts, price, window
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="radfact-live", daemon=True)
 
@@ -163,7 +143,7 @@ class LiveDisplay:
         self._thread.join(2)
 
     def _watch(self) -> None:
-        meters = {name: Meter(name, self.price) for name in self.accounts}
+        meters = {name: Meter(name, self.price, self.window) for name in self.accounts}
         if self.console.is_terminal:
             self._draw(meters)
             return

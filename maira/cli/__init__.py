@@ -1,0 +1,59 @@
+"""The command `maira`: a thin layer over the library."""
+
+from __future__ import annotations
+
+import typer
+
+from maira.cli.evaluate import app as evaluate_app
+from maira.cli.generate import boxes, generate, ground
+from maira.cli.model import assemble, convert, train
+from maira.cli.prepare import app as prepare_app
+from maira.generate.processes import run_together
+from radfact.command import run_command
+
+MANUAL = "\n".join(
+    (
+        "Grounded radiology reports from chest X-rays: prepare studies, train, generate drafts, compare boxes.",
+        "",
+        "[bold]Examples[/bold]",
+        "  maira prepare dicom film.dcm --out film",
+        "  maira prepare phantom --count 24 --seed 3 --out phantoms",
+        "  maira generate --checkpoint checkpoints/phantom",
+        "      --manifest phantoms/manifest.jsonl --out drafts.jsonl",
+        "  radfact score --candidates drafts.jsonl",
+        "      --references phantoms/manifest.jsonl --judge offline --out results",
+        "  maira evaluate inputs --checkpoint checkpoints/phantom",
+        "      --manifest phantoms/manifest.jsonl --task grounded",
+        "      --drop prior+comparison --drop prior --judge offline --out inputs",
+        "  maira ground --checkpoint maira-2 --manifest ms-cxr.jsonl --out grounded.jsonl",
+        "  maira boxes --checkpoint maira-2 --manifest gr-bench.jsonl --out boxes.jsonl",
+        "  maira train configs/phantom.yaml passes=1000",
+        "  maira convert maira-2 --to own --out maira-2-own",
+        "  maira assemble --encoder rad-dino --language-model vicuna-7b-v1.5 --out fresh",
+        "",
+        "[bold]Exit codes[/bold]",
+        "  0 done; 1 the run failed; 2 wrong input or options;",
+        "  3 done, with samples left out and listed in failures.jsonl",
+    )
+)
+
+app = typer.Typer(
+    help=MANUAL,
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="rich",
+)
+app.add_typer(prepare_app, name="prepare")
+app.command()(train)
+app.command()(generate)
+app.command()(ground)
+app.command()(boxes)
+app.command()(convert)
+app.command()(assemble)
+app.add_typer(evaluate_app, name="evaluate")
+
+
+def main() -> None:
+    """Entry point of the command."""
+    run_command(lambda: run_together(app), "maira")

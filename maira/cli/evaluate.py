@@ -1,0 +1,155 @@
+"""The commands `maira evaluate`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from maira.cli.options import (
+    Batch,
+    Cache,
+    CacheOption,
+    Checkpoint,
+    Device,
+    Engine,
+    EngineArgs,
+    EngineOption,
+    Free,
+    LanguageModel,
+    Manifest,
+    MaxNewTokens,
+    OutFolder,
+    Preset,
+    PresetOption,
+    Task,
+    WorkerEngine,
+    WorkerEngineOption,
+    Workers,
+    engine_options,
+)
+from maira.cli.show import answering, end, say, show_figures, show_lines
+from maira.generate.processes import is_main
+
+app = typer.Typer(
+    help="Evaluate what the inputs are worth, or drafts of phantoms by their own labels.", no_args_is_help=True
+)
+
+
+@app.command("labels")
+def evaluate_by_labels(
+    drafts: Annotated[Path, typer.Argument(help="Grounded drafts of phantoms (.jsonl).")],
+    manifest: Manifest,
+    out: Annotated[Path | None, typer.Option(help="Also write the figures as JSON.")] = None,
+) -> None:
+    """F1 over findings (kind and side) and IoU of matched boxes, without any judge."""
+    from data.manifest import read_manifest
+    from maira.evaluate.labels import evaluate_labels
+    from radfact.files import read_drafts
+
+    figures = evaluate_labels(read_drafts(drafts), read_manifest(manifest))
+    show_figures(Console(), "Findings by the generator's labels", figures)
+    if out is not None:
+        from dataclasses import asdict
+
+        from radfact.jsonl import write_json
+
+        write_json(out, {"figures": {name: asdict(figure) for name, figure in figures.items()}})
+
+
+@app.command("baseline")
+def write_baseline(
+    manifest: Manifest,
+    out: Annotated[Path, typer.Option(help="Drafts to write (.jsonl).")],
+) -> None:
+    """Drafts that ignore the images: for every study the report whose findings are the most frequent."""
+    from data.manifest import read_manifest
+    from maira.evaluate.labels import most_frequent_report
+    from radfact.jsonl import write_jsonl
+
+    studies = read_manifest(manifest)
+    report = most_frequent_report(studies)
+    write_jsonl(out, ({"sample_id": study.sample_id, **report, "model": "most frequent report"} for study in studies))
+    say(Console(), f"{len(studies)} times the most frequent report: {out}")
+
+
+@app.command("inputs")
+def evaluate_by_inputs(
+    checkpoint: Checkpoint,
+    manifest: Manifest,
+    out: OutFolder,
+    drop: Annotated[
+        list[str] | None,
+        typer.Option(metavar="INPUTS", help="One run without these, such as prior+comparison; may be repeated."),
+    ] = None,
+    task: Annotated[Task, typer.Option(help="Narrative findings or a grounded report.")] = Task.FINDINGS,
+    subset: Annotated[
+        str,
+        typer.Option(metavar="all|with-input|INPUTS", help="Studies: all, those with every dropped input, or these."),
+    ] = "all",
+    judge: Annotated[
+        str | None, typer.Option(metavar="NAME", help="As --judge of radfact score; RADFACT_JUDGE names one too.")
+    ] = None,
+    config: Annotated[Path | None, typer.Option(help="YAML file of other options of radfact score.")] = None,
+    preset: PresetOption = Preset.RELEASE,
+    max_new_tokens: MaxNewTokens = None,
+    engine: EngineOption = Engine.TRANSFORMERS,
+    batch: Batch = None,
+    device: Device = None,
+    cache: CacheOption = Cache.DYNAMIC,
+    language_model: LanguageModel = None,
+    engine_arg: EngineArgs = None,
+    workers: Workers = None,
+    worker_engine: WorkerEngineOption = WorkerEngine.TRANSFORMERS,
+    free: Free = False,
+) -> None:
+    """What inputs are worth: reports with all of them and without some, scored and set side by side (paper, D.6)."""
+    from data.manifest import Failure, read_manifest, write_manifest
+    from maira.evaluate.input_table import compare_runs, footnotes, lines_of, write_table
+    from maira.evaluate.inputs import Scorer, input_runs, select_studies
+    from maira.generate.drafts import generate_drafts
+    from radfact.cli.inputs import check_folder
+
+    console = Console()
+    check_folder(out)
+    left_out: list[Failure] = []
+    runs = input_runs(out, drop or ())
+    selection = select_studies(read_manifest(manifest, left_out), task.value, subset, runs)
+    say(console, selection.in_words)
+    references = out / "manifest.jsonl"
+    options = engine_options(free, batch, device, cache, workers, worker_engine, language_model, engine_arg)
+    scorers = [Scorer(run, references, out / "cache", judge, config) for run in runs]
+    failed: list[tuple[str, str]] = []
+    for run in runs:
+        with answering(f"drafting {run.name}") as on_progress:
+            _, failures = generate_drafts(
+                selection.studies,
+                checkpoint,
+                run.drafts,
+                task=task.value,
+                preset=preset.value,
+                drop=run.dropped,
+                max_new_tokens=max_new_tokens,
+                engine=engine.value,
+                options=options,
+                failures=left_out,
+                on_progress=on_progress,
+            )
+        failed += [(f"{run.name}: {failure.sample_id}", failure.reason) for failure in failures]
+    if not is_main():
+        return  # drafting is shared, scoring is not
+    write_manifest(references, selection.studies)
+    for run, scorer in zip(runs, scorers, strict=True):
+        say(console, f"Scoring {run.name}")
+        failed += [(f"{run.name}: {key}", reason) for key, reason in scorer.score()]
+    table = compare_runs(runs, selection.references, [selection.in_words])
+    write_table(table, out, {"task": task.value, "subset": subset})
+    heads, values, gaps = lines_of(table)
+    show_lines(console, "Reports without some inputs", heads, values)
+    show_lines(console, f"Differences to {heads[1]}", [heads[0], *heads[2:]], gaps)
+    for note in footnotes(table):
+        say(console, note)
+    say(console, f"tables: {out / 'table.md'}")
+    end(console, failed)

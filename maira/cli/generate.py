@@ -1,0 +1,160 @@
+"""The commands that ask a model: generate, ground, boxes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from maira.cli.options import (
+    Batch,
+    Cache,
+    CacheOption,
+    Checkpoint,
+    Device,
+    Engine,
+    EngineArgs,
+    EngineOption,
+    Free,
+    LanguageModel,
+    Manifest,
+    MaxNewTokens,
+    Preset,
+    PresetOption,
+    Task,
+    WorkerEngine,
+    WorkerEngineOption,
+    Workers,
+    engine_options,
+)
+from maira.cli.show import answering, end, say, show_boxes
+
+
+def generate(
+    checkpoint: Checkpoint,
+    manifest: Manifest,
+    out: Annotated[Path, typer.Option(help="Drafts to write (.jsonl).")],
+    task: Annotated[Task, typer.Option(help="Narrative findings or a grounded report.")] = Task.GROUNDED,
+    preset: PresetOption = Preset.RELEASE,
+    drop: Annotated[
+        str | None, typer.Option(metavar="INPUTS", help="What the model is not shown, such as prior+comparison.")
+    ] = None,
+    max_new_tokens: MaxNewTokens = None,
+    engine: EngineOption = Engine.TRANSFORMERS,
+    batch: Batch = None,
+    device: Device = None,
+    cache: CacheOption = Cache.DYNAMIC,
+    language_model: LanguageModel = None,
+    engine_arg: EngineArgs = None,
+    workers: Workers = None,
+    worker_engine: WorkerEngineOption = WorkerEngine.TRANSFORMERS,
+    free: Free = False,
+) -> None:
+    """Draft a report for every study; the same command goes on where an interrupted run stopped.
+
+    On several GPUs: accelerate launch -m maira generate ..., or torchrun; all machines must see the files.
+    """
+    from data.manifest import Failure, read_manifest
+    from maira.examples import PRIOR_REPORT_UNUSED, has_unused_prior_report
+    from maira.generate.drafts import generate_drafts
+    from maira.inputs import drop_inputs, parse_inputs
+
+    dropped = parse_inputs(drop) if drop is not None else ()
+    left_out: list[Failure] = []
+    studies = read_manifest(manifest, left_out)
+    options = engine_options(free, batch, device, cache, workers, worker_engine, language_model, engine_arg)
+    with answering("drafting") as on_progress:
+        drafted, failures = generate_drafts(
+            studies,
+            checkpoint,
+            out,
+            task=task.value,
+            preset=preset.value,
+            drop=dropped,
+            max_new_tokens=max_new_tokens,
+            engine=engine.value,
+            options=options,
+            failures=left_out,
+            on_progress=on_progress,
+        )
+    console = Console()
+    if unused := sum(has_unused_prior_report(drop_inputs(study, dropped)) for study in studies):
+        say(console, f"{unused} of {len(studies)} studies: {PRIOR_REPORT_UNUSED}")
+    say(console, f"{drafted} of {len(studies) + len(left_out)} studies drafted: {out}")
+    end(console, [(str(f.sample_id), f.reason) for f in failures])
+
+
+def ground(
+    checkpoint: Checkpoint,
+    manifest: Manifest,
+    out: Annotated[Path, typer.Option(help="Located phrases to write (.jsonl).")],
+    phrases: Annotated[
+        Path | None,
+        typer.Option(help="sample_id,phrase as .csv, or .jsonl with boxes too (default: the manifest's phrases)."),
+    ] = None,
+    preset: PresetOption = Preset.RELEASE,
+    max_new_tokens: MaxNewTokens = None,
+    engine: EngineOption = Engine.TRANSFORMERS,
+    batch: Batch = None,
+    device: Device = None,
+    cache: CacheOption = Cache.DYNAMIC,
+    language_model: LanguageModel = None,
+    engine_arg: EngineArgs = None,
+    workers: Workers = None,
+    worker_engine: WorkerEngineOption = WorkerEngine.TRANSFORMERS,
+    free: Free = False,
+) -> None:
+    """Locate phrases on frontal images (phrase grounding), and compare with their boxes where these are known."""
+    from data.manifest import Failure, read_manifest
+    from maira.evaluate.grounding import BoxSettings, ground_phrases
+    from maira.evaluate.phrases import manifest_phrases, read_phrases
+
+    left_out: list[Failure] = []
+    studies = read_manifest(manifest, left_out)
+    if phrases is None:
+        asked = manifest_phrases(studies)
+    else:
+        asked = read_phrases(phrases, [*(s.sample_id for s in studies), *(str(f.sample_id) for f in left_out)])
+        left_out = [failure for failure in left_out if failure.sample_id in {phrase.sample_id for phrase in asked}]
+    options = engine_options(free, batch, device, cache, workers, worker_engine, language_model, engine_arg)
+    settings = BoxSettings(preset.value, max_new_tokens, engine.value, options)
+    with answering("locating") as on_progress:
+        run = ground_phrases(studies, asked, checkpoint, out, settings, failures=left_out, on_progress=on_progress)
+    show_boxes("Phrase grounding", f"{run.answered} of {run.asked} phrases located: {out}", run)
+
+
+def boxes(
+    checkpoint: Checkpoint,
+    manifest: Manifest,
+    out: Annotated[Path, typer.Option(help="Completed sentences to write (.jsonl).")],
+    preset: PresetOption = Preset.RELEASE,
+    max_new_tokens: MaxNewTokens = None,
+    engine: EngineOption = Engine.TRANSFORMERS,
+    batch: Batch = None,
+    device: Device = None,
+    cache: CacheOption = Cache.DYNAMIC,
+    language_model: LanguageModel = None,
+    engine_arg: EngineArgs = None,
+    workers: Workers = None,
+    worker_engine: WorkerEngineOption = WorkerEngine.TRANSFORMERS,
+    free: Free = False,
+) -> None:
+    """Complete the boxes of the reference reports' sentences (box completion), and compare with the references."""
+    from data.manifest import Failure, read_manifest
+    from maira.evaluate.grounding import BoxSettings, complete_boxes, has_reference_boxes
+    from maira.examples import PRIOR_REPORT_UNUSED, has_unused_prior_report
+
+    left_out: list[Failure] = []
+    studies = read_manifest(manifest, left_out)
+    options = engine_options(free, batch, device, cache, workers, worker_engine, language_model, engine_arg)
+    settings = BoxSettings(preset.value, max_new_tokens, engine.value, options)
+    with answering("completing") as on_progress:
+        run = complete_boxes(studies, checkpoint, out, settings, failures=left_out, on_progress=on_progress)
+    console = Console()
+    if unused := sum(has_reference_boxes(study) and has_unused_prior_report(study) for study in studies):
+        say(console, f"{unused} of {len(studies)} studies: {PRIOR_REPORT_UNUSED}")
+    if without := sum(not has_reference_boxes(study) for study in studies):
+        say(console, f"{without} of {len(studies)} studies have no sentence with boxes and are not asked")
+    show_boxes("Box completion", f"boxes of {run.answered} of {run.asked} sentences completed: {out}", run)

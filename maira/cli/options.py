@@ -1,0 +1,115 @@
+"""Options that several commands share, and what becomes of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from maira.generate.request import EngineOptions
+from radfact.cli.options import key_values, naming_options
+from radfact.llm.connect import split_model_args
+
+
+class Task(StrEnum):
+    """What the model writes."""
+
+    FINDINGS = "findings"
+    GROUNDED = "grounded"
+
+
+class Preset(StrEnum):
+    """Wording of the prompts."""
+
+    RELEASE = "release"
+    PAPER = "paper"
+
+
+class Cache(StrEnum):
+    """Keys and values of the transformers engine."""
+
+    DYNAMIC = "dynamic"
+    STATIC = "static"
+
+
+class Engine(StrEnum):
+    """What runs the model."""
+
+    TRANSFORMERS = "transformers"
+    VLLM = "vllm"
+    RAY = "ray"
+
+
+class WorkerEngine(StrEnum):
+    """What runs the model in a worker of a cluster."""
+
+    TRANSFORMERS = "transformers"
+    VLLM = "vllm"
+
+
+OutFolder = Annotated[Path, typer.Option(help="Folder to write.")]
+Manifest = Annotated[Path, typer.Option(help="manifest.jsonl of the studies.")]
+Checkpoint = Annotated[Path, typer.Option(help="Folder with model and processor.")]
+PresetOption = Annotated[Preset, typer.Option("--preset", help="Wording of the prompt.")]
+MaxNewTokens = Annotated[int | None, typer.Option(help="Most tokens of an answer (default: by task).", min=1)]
+EngineOption = Annotated[Engine, typer.Option("--engine", help="What runs the model.")]
+Batch = Annotated[int | None, typer.Option(help="Most studies at a time (default: as memory allows).", min=1)]
+Device = Annotated[
+    str | None, typer.Option(help="cpu, cuda or cuda:1, for the transformers engine (default: a GPU, if any).")
+]
+CacheOption = Annotated[
+    Cache,
+    typer.Option(
+        "--cache", help="Keys and values of the transformers engine; static compiles the decoding step on a GPU."
+    ),
+]
+EngineArgs = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--engine-arg",
+        metavar="NAME=VALUE",
+        help="One more argument of vLLM's engine, such as tensor_parallel_size=2; may be repeated.",
+    ),
+]
+LanguageModel = Annotated[
+    Path | None,
+    typer.Option(help="Folder for the language model as vLLM reads it, made once (default: in the user's cache)."),
+]
+Workers = Annotated[
+    int | None, typer.Option(help="Workers of --engine ray (default: one for each GPU, or for each CPU).", min=1)
+]
+WorkerEngineOption = Annotated[WorkerEngine, typer.Option(help="What runs the model in each worker of --engine ray.")]
+Free = Annotated[
+    bool, typer.Option("--free", help="No grammar and no repetition guard: what the model writes, as released.")
+]
+
+
+def engine_options(
+    free: bool,
+    batch: int | None,
+    device: str | None,
+    cache: Cache,
+    workers: int | None,
+    worker_engine: WorkerEngine,
+    language_model: Path | None,
+    engine_arg: Sequence[str] | None,
+) -> EngineOptions:
+    """The options of an engine, as the commands that ask a model take them.
+
+    Raises:
+        InputError: an engine argument is not NAME=VALUE.
+    """
+    with naming_options(engine_args="--engine-arg"):
+        return EngineOptions(
+            free=free,
+            batch_size=batch,
+            device=device,
+            cache=cache.value,
+            workers=workers,
+            worker_engine=worker_engine.value,
+            language_model=language_model,
+            arguments=split_model_args(key_values(engine_arg, "--engine-arg"), field="engine_args"),
+        )

@@ -1,0 +1,98 @@
+"""What the commands show: progress, tables, endings."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from typing import TYPE_CHECKING
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from maira.generate.processes import is_main, process_count
+from radfact.errors import ExitCode
+from radfact.live import LiveDisplay
+
+if TYPE_CHECKING:
+    from maira.evaluate.grounding import BoxRun
+    from maira.evaluate.labels import Figure
+    from radfact.stats import Summary
+
+_WINDOW = 300.0
+"""Seconds over which the rate of a run is taken: answers come in batches, which may take minutes."""
+
+
+@contextmanager
+def answering(title: str) -> Iterator[Callable[[int, int], None]]:
+    """Progress of a model's answers; of several processes, of the main one's share."""
+    from transformers.utils.logging import disable_progress_bar
+
+    from radfact.cli.options import naming_options
+
+    disable_progress_bar()
+    title = title if process_count() == 1 else f"{title}, process 0 of {process_count()}"
+    with naming_options(engine_args="--engine-arg"), progress(title) as on_progress:
+        yield on_progress
+
+
+@contextmanager
+def progress(title: str) -> Iterator[Callable[[int, int], None]]:
+    """How far a run is, on standard error; gives what to call with how much is done, and of how much."""
+    account: dict[str, int] = {}
+    display = LiveDisplay(Console(stderr=True), {title: account.copy}, window=_WINDOW)
+    with display if is_main() else nullcontext():
+        yield lambda done, total: account.update(planned=total, done=done)
+
+
+def show_boxes(title: str, summary: str, run: BoxRun) -> None:
+    """What came of a run of boxes, with its figures where there is something to compare with."""
+    console = Console()
+    if run.compared:
+        show_figures(console, title, run.figures)
+    else:
+        say(console, "no reference boxes are known, so nothing is compared")
+    if run.clipped:
+        say(console, f"references of which the crop cuts a part, compared as far as it shows them: {run.clipped}")
+    if run.outside:
+        say(console, f"references that cover no pixel of the crop, not compared: {run.outside}")
+    if run.masked:
+        say(console, f"references with masks, of which only the boxes are compared: {run.masked}")
+    say(console, summary)
+    end(console, [(str(f.sample_id), f.reason) for f in run.failures])
+
+
+def show_figures(console: Console, title: str, figures: Mapping[str, Figure | Summary]) -> None:
+    """A table of figures with their intervals."""
+    table = Table(title=title, title_justify="left")
+    for heading in ("figure", "point", "95 % interval", "n"):
+        table.add_column(heading, justify="left" if heading == "figure" else "right")
+    for name, figure in figures.items():
+        interval = "-" if figure.low is None else f"{figure.low:.3f} to {figure.high:.3f}"
+        table.add_row(name, "-" if figure.point is None else f"{figure.point:.3f}", interval, str(figure.n))
+    console.print(table)
+
+
+def show_lines(console: Console, title: str, heads: Sequence[str], lines: Sequence[Sequence[str]]) -> None:
+    """A table of text."""
+    table = Table(title=title, title_justify="left")
+    for heading in heads:
+        table.add_column(heading, justify="left" if heading == heads[0] else "right", overflow="fold")
+    for line in lines:
+        table.add_row(*line)
+    console.print(table)
+
+
+def say(console: Console, text: str) -> None:
+    """A line as it is, however long."""
+    console.print(text, highlight=False, markup=False, soft_wrap=True)
+
+
+def end(console: Console, failures: list[tuple[str, str]]) -> None:
+    """List what was left out, and leave with the exit code that says so."""
+    for key, reason in failures[:10]:
+        console.print(f"left out: {key}: {reason}", style="red", markup=False, highlight=False, soft_wrap=True)
+    if len(failures) > 10:
+        console.print(f"and {len(failures) - 10} more, listed in failures.jsonl", style="red")
+    if failures:
+        raise typer.Exit(ExitCode.SAMPLES_LEFT_OUT)

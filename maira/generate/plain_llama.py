@@ -1,0 +1,109 @@
+"""The language model of a checkpoint as a plain Llama folder, for engines that know no images."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import torch
+from filelock import FileLock
+from huggingface_hub import split_torch_state_dict_into_shards
+from safetensors.torch import save_file
+from transformers import GenerationConfig
+
+from maira.checkpoint import INDEX, PREFIXES, read_headers
+from maira.convert import made_whole, read_config
+from maira.generate.answers import fingerprint
+from maira.grammar import Vocabulary
+from maira.processor import MairaProcessor
+from maira.weights import Weights
+from radfact.errors import InputError
+from radfact.jsonl import read_json, write_json
+
+_ORIGIN = "maira.json"
+"""What an export says of itself: the checkpoint that it was made of, and its type."""
+_SHARD_SIZE = "2GB"
+"""Of a file; what is in memory while it is written."""
+
+
+def plain_llama(checkpoint: Path, dtype: torch.dtype, folder: Path | None = None) -> Path:
+    """A folder with the checkpoint's language model as Hugging Face's Llama, made where it is not there yet.
+
+    It holds configuration, sharded weights, tokenizer and generation settings, and takes the name it has when all of
+    it is written. Processes that want the same one wait for the first.
+
+    Args:
+        checkpoint: folder with the model and its processor, in any layout.
+        dtype: of the weights written.
+        folder: to make, or to take if an earlier call made it; None takes `NAME@FINGERPRINT-DTYPE` in the folder
+            `maira` of the user's cache (XDG_CACHE_HOME, or `~/.cache`).
+
+    Raises:
+        InputError: the folder is no checkpoint of ours, or `folder` holds something else.
+    """
+    origin = {"checkpoint": fingerprint(checkpoint), "dtype": str(dtype).removeprefix("torch.")}
+    if folder is None:
+        cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+        folder = cache / "maira" / f"{checkpoint.resolve().name}@{origin['checkpoint']}-{origin['dtype']}"
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with FileLock(folder.with_name(f".{folder.name}.lock")):
+        if folder.is_dir() and any(folder.iterdir()):
+            _check(folder, origin)
+        else:
+            _export(checkpoint, dtype, folder, origin)
+    return folder
+
+
+def _check(folder: Path, origin: dict[str, str]) -> None:
+    """Raise an InputError unless the folder is a whole export of this origin."""
+    marker = folder / _ORIGIN
+    if not marker.is_file() or read_json(marker) != origin:
+        raise InputError(
+            f"is not the language model of this checkpoint in {origin['dtype']}; name another folder or remove it",
+            file=folder,
+        )
+    index = folder / INDEX
+    wanted = set(read_json(index)["weight_map"]) if index.is_file() else set()
+    if not wanted <= read_headers(folder).keys():
+        raise InputError("lacks weights that its index names; remove it, and it will be made again", file=folder)
+
+
+def _export(checkpoint: Path, dtype: torch.dtype, folder: Path, origin: dict[str, str]) -> None:
+    config = read_config(checkpoint)
+    weights = Weights(checkpoint, config)
+    parts = (PREFIXES["own"]["language"], PREFIXES["own"]["head"])
+    names = {_plain(name): name for name in weights.shapes if name.startswith(parts)}
+    meta = {plain: torch.empty(weights.shapes[name], dtype=dtype, device="meta") for plain, name in names.items()}
+    shards = split_torch_state_dict_into_shards(meta, max_shard_size=_SHARD_SIZE)
+    with made_whole(folder) as made:
+        for file, members in shards.filename_to_tensors.items():
+            read = weights.read((names[plain] for plain in members), dtype)
+            save_file({_plain(name): tensor for name, tensor in read}, made / file, metadata={"format": "pt"})
+        if shards.is_sharded:
+            write_json(made / INDEX, {"metadata": shards.metadata, "weight_map": shards.tensor_to_filename})
+        text = config.text_config
+        text.architectures, text.dtype = ["LlamaForCausalLM"], dtype
+        text.save_pretrained(made)
+        tokenizer = MairaProcessor.from_pretrained(checkpoint).tokenizer
+        tokenizer.save_pretrained(made)
+        GenerationConfig(
+            bos_token_id=tokenizer.bos_token_id,
+            pad_token_id=tokenizer.pad_token_id,
+            eos_token_id=sorted(_vocabulary(checkpoint, tokenizer).ends),
+        ).save_pretrained(made)
+        write_json(made / _ORIGIN, origin)
+
+
+def _plain(name: str) -> str:
+    return name.removeprefix("language_model.")
+
+
+def _vocabulary(checkpoint: Path, tokenizer: Any) -> Vocabulary:
+    """The vocabulary of a checkpoint, with all that ends its answers."""
+    try:
+        found = GenerationConfig.from_pretrained(checkpoint)
+    except OSError:
+        found = GenerationConfig.from_model_config(read_config(checkpoint))
+    ends = found.eos_token_id or []
+    return Vocabulary.of(tokenizer, ends if isinstance(ends, list) else [ends])

@@ -1,0 +1,170 @@
+"""Several processes that share one run, as `accelerate launch` and `torchrun` start them, on one machine or more."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Callable
+from contextlib import redirect_stdout
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+from radfact.errors import ExitCode, InputError, RunFailed
+
+_PATIENCE = timedelta(days=7)
+"""How long processes wait for each other: the last may have hours of work left when the first is done."""
+
+
+@dataclass
+class ProcessGroup:
+    """The processes of a run.
+
+    Attributes:
+        rank: of this one.
+        count: of all.
+    """
+
+    rank: int = 0
+    count: int = 1
+    _has_parted: bool = False
+
+    @property
+    def is_main(self) -> bool:
+        """Whether this is the process that writes what is written once, and the only one that speaks."""
+        return self.rank == 0
+
+    def gather(self, value: Any = None) -> list[Any]:
+        """The value of every process, by rank, once all of them have come here.
+
+        Raises:
+            InputError: a process has stopped for its input.
+            RunFailed: a process has stopped for another reason.
+        """
+        if self.count == 1:
+            return [value]
+        values = self._exchange(value)
+        for rank, other in enumerate(values):
+            if isinstance(other, _Stopped):
+                self._has_parted = True
+                raise other.error(rank)
+        return values
+
+    def part(self, code: int, message: str) -> None:
+        """Wait until every process has come to its end, since a launcher stops the others when one has failed.
+
+        Args:
+            code: exit code of this process.
+            message: what is wrong, if anything is.
+
+        Raises:
+            InputError: another process has stopped for its input, and this one has not failed.
+            RunFailed: another process has stopped for another reason, and this one has not failed.
+        """
+        # Nobody waits for a process that was interrupted: the launcher stops the others.
+        if self.count == 1 or self._has_parted or code not in list(ExitCode):
+            return
+        self._has_parted = True
+        values = self._exchange(_Stopped(code, message))
+        failed = [(rank, end) for rank, end in enumerate(values) if isinstance(end, _Stopped) and end.has_failed]
+        if failed and not _Stopped(code, message).has_failed:
+            rank, end = failed[0]
+            raise end.error(rank)
+
+    def _exchange(self, value: Any) -> list[Any]:
+        import torch.distributed as dist
+
+        values: list[Any] = [None] * self.count
+        try:
+            dist.all_gather_object(values, value)
+        except RuntimeError as error:
+            self._has_parted = True
+            raise RunFailed(f"another process of the run is gone: {' '.join(str(error).split())}") from None
+        return values
+
+
+@dataclass(frozen=True)
+class _Stopped:
+    """What a process that goes no further says instead of its value."""
+
+    code: int
+    message: str
+
+    @property
+    def has_failed(self) -> bool:
+        return self.code in (ExitCode.FAILED, ExitCode.WRONG_INPUT)
+
+    def error(self, rank: int) -> InputError | RunFailed:
+        message = f"process {rank} has stopped: {self.message or 'it was interrupted'}"
+        return InputError(message) if self.code == ExitCode.WRONG_INPUT else RunFailed(message)
+
+
+_group: ProcessGroup | None = None
+
+
+def is_main() -> bool:
+    """Whether this process speaks for its run; known without meeting the others."""
+    return int(os.environ.get("RANK", 0)) == 0
+
+
+def process_count() -> int:
+    """How many processes share the run; known without meeting the others."""
+    return int(os.environ.get("WORLD_SIZE", 1))
+
+
+def join() -> ProcessGroup:
+    """The processes that the launcher started together with this one; met at the first call."""
+    global _group
+    if _group is None:
+        if process_count() > 1:
+            import torch.distributed as dist
+
+            # Only Python values travel, over the network as well as within a machine.
+            dist.init_process_group("gloo", timeout=_PATIENCE)
+            _group = ProcessGroup(dist.get_rank(), dist.get_world_size())
+        else:
+            _group = ProcessGroup()
+    return _group
+
+
+def run_together(app: Callable[[], Any]) -> None:
+    """Run a command; of several processes only the main one speaks.
+
+    Those that have met end together, and the main one says what went wrong in any of them.
+
+    Raises:
+        SystemExit: the command's, in all processes but the main one also for its errors.
+        InputError: the command's, or another process's.
+        RunFailed: the command's, or another process's.
+    """
+    if is_main():
+        _run_and_part(app)
+        return
+    warnings.simplefilter("ignore")
+    try:
+        with Path(os.devnull).open("w") as nowhere, redirect_stdout(nowhere):
+            _run_and_part(app)
+    except InputError:
+        raise SystemExit(ExitCode.WRONG_INPUT) from None
+    except RunFailed:
+        raise SystemExit(ExitCode.FAILED) from None
+
+
+def _run_and_part(app: Callable[[], Any]) -> None:
+    try:
+        app()
+    except SystemExit as end:
+        _part(end.code if isinstance(end.code, int) else 0, "")
+        raise
+    except InputError as error:
+        _part(ExitCode.WRONG_INPUT, str(error))
+        raise
+    except RunFailed as error:
+        _part(ExitCode.FAILED, str(error))
+        raise
+
+
+def _part(code: int, message: str) -> None:
+    if _group is not None:
+        _group.part(code, message)

@@ -1,0 +1,179 @@
+"""`maira generate` as a user types it: what cannot be drafted, and runs that are killed."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from data.manifest import Failure, read_failures, read_manifest, write_failures, write_manifest
+from data.study import Study
+from maira.cli import app
+from maira.generate.transformers_engine import TransformersEngine
+
+
+def _arguments(checkpoint: Path, manifest: Path, out: Path, *more: str) -> list[str]:
+    paths = ["--checkpoint", str(checkpoint), "--manifest", str(manifest), "--out", str(out)]
+    return ["generate", *paths, "--max-new-tokens", "12", "--device", "cpu", *more]
+
+
+def _rows(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def _without_time(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [{key: value for key, value in row.items() if key != "seconds"} for row in rows]
+
+
+# Kills its own process when answers are on disk and half of the next one is too.
+KILLED = """
+import os, runpy, signal, sys
+from maira.generate.answers import AnswerFile
+add = AnswerFile.add
+
+def dying(file, rows):
+    add(file, rows)
+    if len(file.rows) == 3:
+        with file.partial.open("a") as handle:
+            handle.write('{"sample_id": "phan')
+        os.kill(os.getpid(), signal.SIGKILL)
+
+AnswerFile.add = dying
+sys.argv[0] = "maira"
+runpy.run_module("maira", run_name="__main__")
+"""
+
+
+def test_a_killed_run_is_finished_by_the_same_command(checkpoint: Path, phantoms: Path, tmp_path: Path) -> None:
+    manifest, whole = tmp_path / "set" / "manifest.jsonl", tmp_path / "whole" / "drafts.jsonl"
+    write_manifest(manifest, read_manifest(phantoms)[:6])
+    out = tmp_path / "drafts.jsonl"
+    command = _arguments(checkpoint, manifest, out, "--batch", "2")
+    killed = subprocess.run([sys.executable, "-c", KILLED, *command], capture_output=True, check=False)
+    assert killed.returncode == -signal.SIGKILL
+    assert not out.exists()
+    kept = [json.loads(line) for line in (tmp_path / "drafts.jsonl.partial").read_text().splitlines()[:-1]]
+    assert len(kept) == 3
+    done = subprocess.run([sys.executable, "-m", "maira", *command], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    CliRunner().invoke(app, _arguments(checkpoint, manifest, whole))
+    assert _without_time(_rows(out)) == _without_time(_rows(whole))
+    assert [row for row in _rows(out) if row in kept] == sorted(kept, key=_rows(out).index)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["drafts.jsonl", "drafts.run.json", "set", "whole"]
+
+
+@pytest.fixture
+def mixed(studies: list[Study], tmp_path: Path) -> Path:
+    """A manifest of six: a film that is not there, one that is no image, none at all, a sound study before each."""
+    for number in (0, 1):
+        (tmp_path / f"film{number}.png").write_bytes(b"no film")
+    (tmp_path / "film0.png").unlink()
+    path = tmp_path / "manifest.jsonl"
+    bad = [
+        studies[number].model_copy(update={"sample_id": f"bad{number}", "frontal": tmp_path / f"film{number}.png"})
+        for number in range(2)
+    ]
+    rows = [studies[0], bad[0], studies[1], bad[1], studies[2]]
+    write_manifest(path, rows)
+    with path.open("a") as handle:
+        handle.write('{"sample_id": "bad2", "indication": "Cough."}\n')
+    return path
+
+
+def _generate(*arguments: str) -> Result:
+    return CliRunner().invoke(app, list(arguments))
+
+
+def test_studies_that_cannot_be_used_are_listed_with_their_reason(
+    checkpoint: Path, studies: list[Study], mixed: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "drafts.jsonl"
+    done = _generate(*_arguments(checkpoint, mixed, out))
+    assert done.exit_code == 3, done.output
+    assert "3 of 6 studies drafted" in done.output
+    assert [row["sample_id"] for row in _rows(out)] == [study.sample_id for study in studies[:3]]
+    reasons = {failure.sample_id: failure.reason for failure in read_failures(tmp_path / "failures.jsonl")}
+    assert {key: reason.split(": ", 1)[1] for key, reason in reasons.items()} == {
+        "bad0": "no such file",
+        "bad1": "is no image that can be read; a PNG or JPEG is needed",
+        "bad2": "a study needs the path of its frontal image",
+    }
+    assert "manifest.jsonl, line 6, field 'frontal'" in reasons["bad2"]
+    assert all(reason in done.output for reason in reasons.values())
+
+
+def test_mended_studies_are_drafted_and_no_others(
+    checkpoint: Path, studies: list[Study], mixed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "drafts.jsonl"
+    _generate(*_arguments(checkpoint, mixed, out))
+    before = _rows(out)
+    for number in range(2):
+        (tmp_path / f"film{number}.png").write_bytes(studies[3].frontal.read_bytes())
+    text = mixed.read_text().replace('"bad2", ', f'"bad2", "frontal": "{studies[4].frontal}", ')
+    mixed.write_text(text)
+    answers, asked = TransformersEngine.answers, []
+
+    def spy(self: TransformersEngine, requests: Any) -> Any:
+        asked.extend(request.example.sample_id for request in requests)
+        return answers(self, requests)
+
+    monkeypatch.setattr(TransformersEngine, "answers", spy)
+    done = _generate(*_arguments(checkpoint, mixed, out))
+    assert done.exit_code == 0, done.output
+    assert sorted(asked) == ["bad0", "bad1", "bad2"]
+    assert [row for row in _rows(out) if row["sample_id"] not in asked] == before
+    assert [row["sample_id"] for row in _rows(out)] == [study.sample_id for study in read_manifest(mixed)]
+    assert not (tmp_path / "failures.jsonl").exists()
+
+
+def test_failures_of_other_runs_stay(checkpoint: Path, mixed: Path, studies: list[Study], tmp_path: Path) -> None:
+    others = [
+        Failure(source="1.dcm", stage="dicom", reason="has no pixels"),
+        Failure(sample_id="bad0", source="other.jsonl", stage="generate", reason="no such file"),
+    ]
+    write_failures(tmp_path / "failures.jsonl", others)
+    for _ in range(2):
+        _generate(*_arguments(checkpoint, mixed, tmp_path / "drafts.jsonl"))
+        failures = read_failures(tmp_path / "failures.jsonl")
+        assert failures[:2] == others
+        assert [(one.sample_id, one.source) for one in failures[2:]] == [
+            (f"bad{number}", "drafts.jsonl") for number in (2, 0, 1)
+        ]
+    write_manifest(mixed, studies[:3])
+    _generate(*_arguments(checkpoint, mixed, tmp_path / "drafts.jsonl"))
+    assert read_failures(tmp_path / "failures.jsonl") == others
+
+
+def test_a_batch_of_nothing_is_refused(checkpoint: Path, phantoms: Path, tmp_path: Path) -> None:
+    done = _generate(*_arguments(checkpoint, phantoms, tmp_path / "drafts.jsonl", "--batch", "0"))
+    assert done.exit_code == 2
+    assert "--batch" in done.output
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_static_cache_drafts_the_same(checkpoint: Path, mixed: Path, tmp_path: Path) -> None:
+    for cache in ("dynamic", "static"):
+        _generate(*_arguments(checkpoint, mixed, tmp_path / f"{cache}.jsonl", "--cache", cache))
+    drafted = [_without_time(_rows(tmp_path / f"{cache}.jsonl")) for cache in ("dynamic", "static")]
+    assert drafted[0] == drafted[1]
+
+
+def test_progress_goes_to_standard_error_alone(
+    checkpoint: Path, studies: list[Study], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from radfact import live
+
+    monkeypatch.setattr(live, "EVERY_ELSEWHERE", 0.001)
+    write_manifest(tmp_path / "manifest.jsonl", studies)
+    done = _generate(*_arguments(checkpoint, tmp_path / "manifest.jsonl", tmp_path / "drafts.jsonl"))
+    assert "drafting: " in done.stderr
+    assert "of 5 done" in done.stderr
+    assert "drafting: " not in done.stdout
+    assert done.stdout.count("\n") == 1

@@ -1,0 +1,413 @@
+"""Phrase grounding and box completion of a whole set: rows, figures on the crop, resume, failures."""
+
+from __future__ import annotations
+
+import json
+import math
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+from PIL import Image
+
+from data.manifest import Failure, read_manifest
+from data.study import Study
+from maira.evaluate import grounding
+from maira.evaluate.grounding import BoxRun, BoxSettings, complete_boxes, ground_phrases
+from maira.evaluate.phrases import Phrase, manifest_phrases
+from maira.generate.request import Answer, EngineOptions, Request, Unanswered
+from radfact.errors import InputError, RunFailed
+from radfact.report import Box, Mask, Sentence
+
+Script = Callable[[Request], str | Unanswered]
+
+
+class ScriptedEngine:
+    """Answers as a function says, and keeps what it was asked."""
+
+    name = "scripted@0"
+
+    def __init__(self, script: Script) -> None:
+        self.script = script
+        self.asked: list[Request] = []
+
+    def answers(self, requests: Sequence[Request]) -> Iterator[tuple[int, Answer | Unanswered]]:
+        # In another order than asked, as real engines do.
+        for index, request in reversed(list(enumerate(requests))):
+            self.asked.append(request)
+            said = self.script(request)
+            yield index, Answer(said, False, 0.5) if isinstance(said, str) else said
+
+    def close(self) -> None:
+        pass
+
+
+@pytest.fixture
+def engine(monkeypatch: pytest.MonkeyPatch) -> Callable[[Script], ScriptedEngine]:
+    """Puts a scripted engine in the place of every other."""
+
+    def install(script: Script) -> ScriptedEngine:
+        scripted = ScriptedEngine(script)
+        monkeypatch.setattr(grounding, "start_engine", lambda *_: scripted)
+        return scripted
+
+    return install
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Holds what marks a checkpoint, and a wide image."""
+    (tmp_path / "checkpoint").mkdir()
+    (tmp_path / "checkpoint" / "config.json").write_text("{}")
+    Image.new("L", (200, 100)).save(tmp_path / "wide.png")
+    return tmp_path
+
+
+def box(x_min: float, y_min: float, x_max: float, y_max: float) -> Box:
+    return Box(x_min=x_min, y_min=y_min, x_max=x_max, y_max=y_max)
+
+
+def _phrases(*sentences: Sentence) -> list[Phrase]:
+    return [Phrase("s", index, sentence) for index, sentence in enumerate(sentences)]
+
+
+def _rows(out: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in out.read_text().splitlines()]
+
+
+def _figures(out: Path) -> Any:
+    return json.loads(out.with_name(f"{out.stem}.figures.json").read_text())
+
+
+# The crop of the wide image is its middle half: u = 2 x - 0.5.
+LEFT = Sentence(text="Left nodule.", boxes=(box(0.5, 0.2, 0.75, 0.4),))
+CUT = Sentence(text="Wide opacity.", boxes=(box(0.1, 0, 0.5, 1),))
+HIDDEN = Sentence(text="Arm.", boxes=(box(0, 0, 0.2, 1),))
+UNKNOWN = Sentence(text="Effusion.")
+SIX = [Sentence(text=f"Nodule {i}.", boxes=(box(0.3, 0.1, 0.4 + i / 50, 0.5),)) for i in range(6)]
+WHOLE = "<obj>Seen.<box><x0><y0><x99><y99></box></obj>"
+
+
+@pytest.fixture
+def study(folder: Path) -> Study:
+    return Study(sample_id="s", frontal=folder / "wide.png", grounded_findings=[UNKNOWN, LEFT, HIDDEN, CUT])
+
+
+def _ground(study: Study, phrases: Sequence[Phrase], out: Path, **arguments: Any) -> BoxRun:
+    return ground_phrases([study], phrases, out.parent / "checkpoint", out, **arguments)
+
+
+def _complete(studies: Sequence[Study], out: Path) -> BoxRun:
+    return complete_boxes(studies, out.parent / "checkpoint", out)
+
+
+def test_a_manifest_without_phrases_asks_for_a_file(study: Study, folder: Path) -> None:
+    with pytest.raises(InputError, match="no study of the manifest has phrases"):
+        _ground(study, [], folder / "out.jsonl")
+    assert not (folder / "out.run.json").exists()
+
+
+def test_a_row_has_its_boxes_on_the_original_image(
+    study: Study, folder: Path, engine: Callable[[Script], ScriptedEngine]
+) -> None:
+    scripted = engine(lambda _: "<obj>Nodule.<box><x0><y20><x49><y39></box></obj>")
+    _ground(study, _phrases(LEFT), folder / "out.jsonl")
+    (row,) = _rows(folder / "out.jsonl")
+    (sentence,) = row["report"]
+    assert (sentence["text"], row["phrase"]) == ("Nodule.", "Left nodule.")
+    assert list(sentence["boxes"][0].values()) == pytest.approx([0.2525, 0.205, 0.4975, 0.395])
+    assert row["reference"] == [box(0.5, 0.2, 0.75, 0.4).model_dump()]
+    assert scripted.asked[0].example.prompt.endswith("Finding: Left nodule. ASSISTANT:")
+    assert (scripted.asked[0].form, scripted.asked[0].max_new_tokens) == ("report", 150)
+
+
+bins = st.tuples(*[st.integers(0, 99)] * 4).map(
+    lambda c: (min(c[0], c[2]), min(c[1], c[3]), max(c[0], c[2]), max(c[1], c[3]))
+)
+shares = st.floats(0, 1)
+regions = st.tuples(shares, shares, shares, shares).map(
+    lambda c: (min(c[0], c[2]), min(c[1], c[3]), max(c[0], c[2]), max(c[1], c[3]))
+)
+
+
+def _drawn(corners: Sequence[Sequence[float]], x: NDArray[Any], y: NDArray[Any]) -> NDArray[np.bool_]:
+    """Which of the points (x, y) of a grid lie in one of the boxes; the points keep clear of every edge."""
+    mask = np.zeros((len(y), len(x)), bool)
+    for x_min, y_min, x_max, y_max in corners:
+        for low, high, points in ((x_min, x_max, x), (y_min, y_max, y)):
+            assume(np.abs(points - low).min() > 1e-9 and np.abs(points - high).min() > 1e-9)
+        mask |= np.outer((y > y_min) & (y < y_max), (x > x_min) & (x < x_max))
+    return mask
+
+
+@settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.lists(bins, max_size=3), st.lists(regions, min_size=1, max_size=3), st.integers(20, 90), st.integers(20, 90))
+def test_figures_are_those_of_the_crop_s_pixels_looked_up_on_the_original(
+    folder: Path,
+    engine: Callable[[Script], ScriptedEngine],
+    answered: list[tuple[int, ...]],
+    reference: list[tuple[float, ...]],
+    width: int,
+    height: int,
+) -> None:
+    middles = (np.arange(518) + 0.5) / 518
+    shorter = min(width, height)
+    x, y = ((middles * shorter + (side - shorter) // 2) / side for side in (width, height))
+    true = _drawn(reference, x, y)
+    said = _drawn([[(value + 0.5) / 100 for value in corners] for corners in answered], middles, middles)
+    assume(true.any())
+
+    Image.new("L", (width, height)).save(folder / "film.png")
+    study = Study(sample_id="s", frontal=folder / "film.png")
+    boxes = "".join("<box><x{}><y{}><x{}><y{}></box>".format(*corners) for corners in answered)
+    engine(lambda _: f"<obj>Seen.{boxes}</obj>")
+    phrase = Sentence(text="Seen.", boxes=tuple(box(*corners) for corners in reference))
+    out = folder / "out.jsonl"
+    for left in folder.glob("out.*"):
+        left.unlink()
+    run = _ground(study, _phrases(phrase), out)
+    both = (said & true).sum()
+    expected = {
+        "precision": both / said.sum() if said.any() else 0,
+        "recall": both / true.sum(),
+        "iou": both / (said | true).sum(),
+    }
+    (row,) = _rows(out)
+    assert {name: row[name] for name in expected} == pytest.approx(expected, abs=1e-12)
+    assert run.figures["mean_iou"].point == pytest.approx(expected["iou"], abs=1e-12)
+
+
+def test_references_outside_the_crop_are_counted_and_not_compared(
+    study: Study, folder: Path, engine: Callable[[Script], ScriptedEngine]
+) -> None:
+    engine(lambda _: WHOLE)
+    run = _ground(study, _phrases(LEFT, CUT, HIDDEN, UNKNOWN), folder / "out.jsonl")
+    assert (run.asked, run.answered, run.compared, run.clipped, run.outside) == (4, 4, 2, 1, 1)
+    rows = _rows(folder / "out.jsonl")
+    assert [row["is_clipped"] for row in rows] == [False, True, True, None]
+    assert [row["iou"] is None for row in rows] == [False, False, True, True]
+    written = _figures(folder / "out.jsonl")
+    assert written["figures"]["mean_iou"]["point"] == pytest.approx((rows[0]["iou"] + rows[1]["iou"]) / 2)
+    assert written["figures"]["mean_iou"]["n"] == 2
+    assert written["counts"]["outside"] == 1
+
+
+def test_masks_are_counted_and_not_compared(
+    study: Study, folder: Path, engine: Callable[[Script], ScriptedEngine]
+) -> None:
+    engine(lambda _: WHOLE)
+    masked = LEFT.model_copy(update={"masks": (Mask(size=(1, 1), counts=[0, 1]),)})
+    assert _ground(study, _phrases(masked, LEFT), folder / "out.jsonl").masked == 1
+
+
+def test_an_answer_without_a_box_is_zero(
+    study: Study, folder: Path, engine: Callable[[Script], ScriptedEngine]
+) -> None:
+    engine(lambda request: WHOLE if "nodule" in request.example.prompt else "<obj>Wide opacity.</obj>")
+    run = _ground(study, _phrases(LEFT, CUT), folder / "out.jsonl")
+    rows = _rows(folder / "out.jsonl")
+    assert [rows[1][name] for name in ("precision", "recall", "iou")] == [0, 0, 0]
+    assert run.figures["mean_iou"].point == pytest.approx(rows[0]["iou"] / 2)
+
+
+def test_rows_and_intervals_do_not_depend_on_where_a_run_was_interrupted(
+    study: Study, folder: Path, engine: Callable[[Script], ScriptedEngine]
+) -> None:
+    scripted = engine(lambda _: WHOLE)
+    _ground(study, _phrases(*SIX), folder / "whole.jsonl")
+
+    def stop(done: int, _: int) -> None:
+        if done == 2:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        _ground(study, _phrases(*SIX), folder / "out.jsonl", on_progress=stop)
+    scripted.asked.clear()
+    _ground(study, _phrases(*SIX), folder / "out.jsonl")
+    assert len(scripted.asked) == 4
+    assert _rows(folder / "out.jsonl") == _rows(folder / "whole.jsonl")
+    assert _figures(folder / "out.jsonl") == _figures(folder / "whole.jsonl")
+
+
+def test_a_finished_run_starts_no_engine_and_says_the_same(
+    study: Study, folder: Path, engine: Callable[[Script], ScriptedEngine], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine(lambda _: WHOLE)
+    first = _ground(study, _phrases(*SIX), folder / "out.jsonl")
+    monkeypatch.delattr(grounding, "start_engine")
+    assert _ground(study, _phrases(*SIX), folder / "out.jsonl") == first
+
+
+@pytest.mark.parametrize("other", [_phrases(CUT), _phrases(LEFT.model_copy(update={"boxes": CUT.boxes}))])
+def test_other_phrases_are_another_run(
+    study: Study, folder: Path, engine: Callable[[Script], ScriptedEngine], other: list[Phrase]
+) -> None:
+    engine(lambda _: WHOLE)
+    _ground(study, _phrases(LEFT), folder / "out.jsonl")
+    with pytest.raises(InputError, match="another run \\(other phrases\\)"):
+        _ground(study, other, folder / "out.jsonl")
+
+
+def test_what_cannot_be_answered_is_listed_and_the_rest_goes_on(
+    study: Study, folder: Path, engine: Callable[[Script], ScriptedEngine]
+) -> None:
+    engine(lambda request: Unanswered("too long") if "opacity" in request.example.prompt else WHOLE)
+    gone = Study(sample_id="gone", frontal=folder / "none.png")
+    phrases = [Phrase("gone", 0, LEFT), Phrase("gone", 1, CUT), Phrase("no film", 0, LEFT), *_phrases(LEFT, CUT)]
+    known = Failure(sample_id="no film", stage="read", reason="no frontal")
+    run = ground_phrases([gone, study], phrases, folder / "checkpoint", folder / "out.jsonl", failures=[known])
+    assert [(f.sample_id, f.reason.split(": ")[-1]) for f in run.failures] == [
+        ("no film", "no frontal"),
+        ("gone", "no such file"),
+        ("s", "too long"),
+    ]
+    assert (run.asked, run.answered, run.compared) == (5, 1, 1)
+    assert len((folder / "failures.jsonl").read_text().splitlines()) == 3
+
+
+@pytest.mark.parametrize("text", ["<obj>", "<image>", "..."])
+def test_a_phrase_that_the_format_cannot_hold_is_a_failure(
+    study: Study, folder: Path, engine: Callable[[Script], ScriptedEngine], text: str
+) -> None:
+    engine(lambda _: WHOLE)
+    run = _ground(study, _phrases(Sentence(text=text), LEFT), folder / "out.jsonl")
+    assert (run.answered, [failure.sample_id for failure in run.failures]) == (1, ["s"])
+
+
+def test_a_phrase_of_no_study_is_refused(study: Study, folder: Path) -> None:
+    with pytest.raises(InputError, match="no study 'other'"):
+        _ground(study, [Phrase("other", 0, LEFT)], folder / "out.jsonl")
+
+
+def test_nothing_answered_is_a_failed_run(
+    study: Study, folder: Path, engine: Callable[[Script], ScriptedEngine]
+) -> None:
+    engine(lambda _: Unanswered("out of memory"))
+    with pytest.raises(RunFailed, match="out of memory"):
+        _ground(study, _phrases(LEFT), folder / "out.jsonl")
+
+
+def test_completions_are_asked_and_compared_sentence_by_sentence(
+    study: Study, folder: Path, engine: Callable[[Script], ScriptedEngine]
+) -> None:
+    scripted = engine(lambda request: str(request.example.target))
+    plain = Study(sample_id="plain", frontal=study.frontal, grounded_findings=[UNKNOWN])
+    run = _complete([plain, study], folder / "out.jsonl")
+    assert (run.asked, run.answered, run.compared, run.clipped, run.outside) == (2, 2, 2, 1, 1)
+    assert {(request.form, request.max_new_tokens) for request in scripted.asked} == {("boxes", 150)}
+    nodule, opacity = _rows(folder / "out.jsonl")
+    assert [(row["sample_id"], row["index"], row["text"]) for row in (nodule, opacity)] == [
+        ("s", 1, "Left nodule."),
+        ("s", 3, "Wide opacity."),
+    ]
+    # The model's own bins: half a bin off at most, on an image twice as wide as the crop.
+    assert list(nodule["boxes"][0].values()) == pytest.approx([0.5, 0.2, 0.75, 0.4], abs=0.005 + 1e-9)
+    assert nodule["iou"] > 0.9
+    assert (nodule["is_clipped"], opacity["is_clipped"]) == (False, True)
+    assert opacity["reference"] == [box(0.1, 0, 0.5, 1).model_dump()]
+
+
+def test_other_references_are_another_run(
+    study: Study, folder: Path, engine: Callable[[Script], ScriptedEngine]
+) -> None:
+    engine(lambda request: str(request.example.target))
+    _complete([study], folder / "out.jsonl")
+    other = study.model_copy(update={"grounded_findings": [LEFT]})
+    with pytest.raises(InputError, match="another run \\(other references\\)"):
+        _complete([other], folder / "out.jsonl")
+
+
+def test_a_manifest_without_reference_boxes_has_nothing_to_complete(study: Study, folder: Path) -> None:
+    plain = study.model_copy(update={"grounded_findings": [UNKNOWN]})
+    with pytest.raises(InputError, match="no study of the manifest has sentences with boxes"):
+        _complete([plain], folder / "out.jsonl")
+
+
+def test_a_reference_that_cannot_be_shown_is_listed(
+    study: Study, folder: Path, engine: Callable[[Script], ScriptedEngine]
+) -> None:
+    engine(lambda request: str(request.example.target))
+    gone = study.model_copy(update={"sample_id": "gone", "lateral": folder / "none.png"})
+    run = _complete([gone, study], folder / "out.jsonl")
+    assert [(failure.sample_id, failure.stage) for failure in run.failures] == [("gone", "read")]
+    assert {row["sample_id"] for row in _rows(folder / "out.jsonl")} == {"s"}
+
+
+def test_a_random_model_completes_boxes_without_an_irregularity(
+    phantoms: Path, checkpoint: Path, tmp_path: Path
+) -> None:
+    limits = BoxSettings(max_new_tokens=20, options=EngineOptions(batch_size=8))
+    run = complete_boxes(read_manifest(phantoms)[:6], checkpoint, tmp_path / "out.jsonl", limits)
+    rows = _rows(tmp_path / "out.jsonl")
+    assert rows
+    assert len(rows) == run.asked
+    assert all(row["boxes"] and row["raw"].endswith("</obj>") for row in rows)
+    assert {note["kind"] for row in rows for note in row["irregularities"]} <= {"cut_off"}
+    assert not math.isnan(run.figures["mean_iou"].point or 0)
+
+
+def test_a_random_model_locates_phrases_with_and_without_the_grammar(
+    phantoms: Path, checkpoint: Path, tmp_path: Path
+) -> None:
+    studies = read_manifest(phantoms)[:4]
+    phrases = manifest_phrases(studies)
+    for free in (False, True):
+        out = tmp_path / f"{free}.jsonl"
+        limits = BoxSettings(max_new_tokens=20, options=EngineOptions(free=free))
+        run = ground_phrases(studies, phrases, checkpoint, out, limits)
+        assert (run.answered, run.failures) == (len(phrases), [])
+        assert [(row["sample_id"], row["index"]) for row in _rows(out)] == [(p.sample_id, p.index) for p in phrases]
+
+
+def _maira(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "maira", *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+def test_ground_as_a_command(phantoms: Path, checkpoint: Path, tmp_path: Path) -> None:
+    studies = read_manifest(phantoms)[:2]
+    rows = [{"sample_id": s.sample_id, "phrase": "A mass.", "boxes": [LEFT.model_dump()["boxes"][0]]} for s in studies]
+    rows.append({"sample_id": "gone", "phrase": "A mass."})
+    (tmp_path / "phrases.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    manifest = tmp_path / "manifest.jsonl"
+    left_out = [{"sample_id": "gone", "frontal": None}, {"sample_id": "not asked", "frontal": None}]
+    lines = [study.model_dump(mode="json") for study in studies]
+    manifest.write_text("".join(json.dumps(row) + "\n" for row in [*lines, *left_out]))
+    arguments = ("--checkpoint", checkpoint, "--manifest", manifest, "--phrases", tmp_path / "phrases.jsonl")
+    done = _maira("ground", *arguments, "--out", tmp_path / "out.jsonl", "--max-new-tokens", "12")
+    assert done.returncode == 3, done.stderr
+    assert "2 of 3 phrases located" in done.stdout
+    assert "mean_iou" in done.stdout
+    assert "left out: gone: " in done.stdout
+    assert "not asked" not in done.stdout
+    assert _figures(tmp_path / "out.jsonl")["figures"]["precision"]["n"] == 2
+
+
+def test_boxes_as_a_command(phantoms: Path, checkpoint: Path, tmp_path: Path) -> None:
+    arguments = ("--checkpoint", checkpoint, "--manifest", phantoms, "--out", tmp_path / "out.jsonl")
+    done = _maira("boxes", *arguments, "--max-new-tokens", "12")
+    assert done.returncode == 0, done.stderr
+    studies = read_manifest(phantoms)
+    asked = sum(bool(sentence.boxes) for study in studies for sentence in study.grounded_findings or ())
+    assert f"boxes of {asked} of {asked} sentences completed" in done.stdout
+    plain = sum(not any(s.boxes for s in study.grounded_findings or ()) for study in studies)
+    assert (f"{plain} of {len(studies)} studies have no sentence with boxes" in done.stdout) == (plain > 0)
+    assert _figures(tmp_path / "out.jsonl")["counts"]["compared"] == asked
+
+
+def test_wrong_phrases_are_one_line_and_leave_nothing(phantoms: Path, checkpoint: Path, tmp_path: Path) -> None:
+    (tmp_path / "phrases.csv").write_text("sample_id,phrase\nphantom-7-00000,Mass\n")
+    arguments = ("--checkpoint", checkpoint, "--manifest", phantoms, "--phrases", tmp_path / "phrases.csv")
+    done = _maira("ground", *arguments, "--out", tmp_path / "out.jsonl")
+    assert done.returncode == 2
+    (line,) = done.stderr.strip().splitlines()
+    assert "phrases.csv, line 2, field 'sample_id'" in line
+    assert "did you mean 'phantom-7-0000" in line
+    assert [path.name for path in tmp_path.iterdir()] == ["phrases.csv"]

@@ -1,0 +1,304 @@
+"""Reports without some of the inputs: what is dropped, which studies count, and the table of the runs."""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from typer.testing import CliRunner
+
+from data.manifest import read_manifest, write_manifest
+from data.study import Study
+from maira.cli import app
+from maira.evaluate.input_table import LATERAL_MENTIONS, InputTable, cell, compare_runs, mentions_lateral, write_table
+from maira.evaluate.inputs import InputRun, Scorer, input_runs, select_studies
+from maira.examples import make_example, study_context
+from maira.inputs import INPUTS, Input, drop_inputs, has_inputs, parse_inputs
+from maira.model import MairaForConditionalGeneration
+from maira.processor import MairaProcessor
+from maira.prompts import build_prompt
+from radfact.errors import InputError
+from radfact.jsonl import write_json, write_jsonl
+from radfact.report import Report, Sentence
+from radfact.stats import Summary
+
+FULL = Study(
+    sample_id="a",
+    frontal=Path("f.png"),
+    lateral=Path("l.png"),
+    prior_frontal=Path("p.png"),
+    prior_report="PRIOR-TEXT",
+    technique="TECHNIQUE-TEXT",
+    comparison="COMPARISON-TEXT",
+    indication="INDICATION-TEXT",
+    findings="Clear.",
+    grounded_findings=[Sentence(text="Clear.")],
+)
+SHOWN: dict[Input, tuple[str, ...]] = {
+    "prior": ("PRIOR-TEXT", "the prior frontal image<image>"),
+    "lateral": ("the current lateral image<image>",),
+    "technique": ("TECHNIQUE-TEXT",),
+    "comparison": ("COMPARISON-TEXT",),
+    "indication": ("INDICATION-TEXT",),
+}
+
+some_inputs = st.lists(st.sampled_from(INPUTS), unique=True)
+
+
+@given(dropped=some_inputs)
+def test_a_prompt_shows_what_is_not_dropped_and_nothing_else(dropped: list[Input]) -> None:
+    prompt = build_prompt("findings", study_context(drop_inputs(FULL, dropped)))
+    for name, texts in SHOWN.items():
+        for text in texts:
+            assert (text in prompt) == (name not in dropped)
+
+
+@given(dropped=some_inputs)
+def test_a_study_has_an_input_until_it_is_dropped(dropped: list[Input]) -> None:
+    left = drop_inputs(FULL, dropped)
+    assert [name for name in INPUTS if not has_inputs(left, [name])] == [name for name in INPUTS if name in dropped]
+
+
+def test_the_image_of_a_dropped_prior_is_not_shown() -> None:
+    assert make_example(drop_inputs(FULL, ["prior"]), "findings").images == (Path("f.png"), Path("l.png"))
+
+
+def test_a_prior_report_alone_is_no_prior() -> None:
+    assert not has_inputs(FULL.model_copy(update={"prior_frontal": None}), ["prior"])
+
+
+@given(names=st.lists(st.sampled_from(INPUTS), min_size=1))
+def test_the_order_of_inputs_does_not_matter(names: list[Input]) -> None:
+    assert parse_inputs("+".join(names)) == parse_inputs(" + ".join(reversed(names)))
+
+
+@pytest.mark.parametrize("text", ["priors", "prior+", "", "prior,lateral"])
+def test_an_unknown_input_is_refused_with_the_known_ones(text: str) -> None:
+    with pytest.raises(InputError, match="known are prior, lateral, technique, comparison, indication"):
+        parse_inputs(text)
+
+
+def test_a_run_is_made_once_however_its_inputs_are_written(tmp_path: Path) -> None:
+    runs = input_runs(tmp_path, ["comparison+prior", "prior", "prior+comparison"])
+    assert [run.name for run in runs] == ["all-inputs", "no-prior+comparison", "no-prior"]
+
+
+def _studies() -> list[Study]:
+    return [
+        FULL,
+        FULL.model_copy(update={"sample_id": "b", "comparison": None}),
+        FULL.model_copy(update={"sample_id": "c", "prior_frontal": None}),
+        FULL.model_copy(update={"sample_id": "d", "findings": None}),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("subset", "chosen", "without_input"),
+    [("all", "abc", 0), ("with-input", "a", 2), ("prior", "ab", 1), ("lateral", "abc", 0)],
+)
+def test_a_subset_holds_the_studies_with_its_inputs_and_a_reference(
+    subset: str, chosen: str, without_input: int, tmp_path: Path
+) -> None:
+    selection = select_studies(_studies(), "findings", subset, input_runs(tmp_path, ["prior", "comparison"]))
+    assert "".join(study.sample_id for study in selection.studies) == chosen
+    assert (selection.without_input, selection.without_reference) == (without_input, 1)
+
+
+def test_the_reference_is_that_of_the_task(tmp_path: Path) -> None:
+    runs = input_runs(tmp_path, ["prior"])
+    for task, reference in (("findings", "Clear."), ("grounded", [Sentence(text="Clear.")])):
+        selection = select_studies([FULL], task, "all", runs)  # type: ignore[arg-type]
+        assert selection.references == {"a": reference}
+
+
+@pytest.mark.parametrize("subset", ["all", "with-input"])
+def test_no_study_to_score_is_an_error(subset: str, tmp_path: Path) -> None:
+    bare = FULL.model_copy(update={"findings": None})
+    with pytest.raises(InputError, match=r"none of 1 studies has .*'findings' to compare with"):
+        select_studies([bare], "findings", subset, input_runs(tmp_path, ["prior"]))
+
+
+@pytest.mark.parametrize(
+    ("report", "expected"),
+    [
+        ("PA and lateral views of the chest.", True),
+        ("Lateral and AP films.", True),
+        ("Seen on the LATERAL view.", True),
+        ("Chest two views.", True),
+        ([Sentence(text="No effusion."), Sentence(text="Best seen on the lateral projection.")], True),
+        ("A left lateral rib fracture.", False),
+        ("Bilateral views are limited.", False),
+        ("", False),
+    ],
+)
+def test_mentions_of_a_lateral_are_found_by_the_expression_of_the_paper(report: Report, expected: bool) -> None:
+    assert mentions_lateral(report) == expected
+
+
+def _scored(folder: Path, values: Mapping[str, Sequence[float | None]], **others: Summary) -> InputRun:
+    """A run with a results folder whose set figures are means of its samples', and others as given."""
+    run = InputRun(folder, () if folder.name == "all-inputs" else ("prior",))
+    count = len(next(iter(values.values())))
+    keys = [f"s{i}" for i in range(count)]
+    write_jsonl(run.drafts, ({"sample_id": key, "report": "Two views."} for key in keys))
+    rows = [{name: column[i] for name, column in values.items()} for i in range(count)]
+    write_jsonl(
+        run.results / "samples.jsonl",
+        ({"sample_id": key, **row, "failure": None} for key, row in zip(keys, rows, strict=True)),
+    )
+    figures: dict[str, Any] = {}
+    for name, column in values.items():
+        known = [value for value in column if value is not None]
+        figures[name] = {"point": sum(known) / len(known) if known else None, "n": len(known)}
+    figures |= {name: {"point": one.point, "n": one.n, "direction": one.direction} for name, one in others.items()}
+    judge = {"name": "offline", "note": "A note."}
+    write_json(run.results / "scores.json", {"figures": figures, "judge": judge, "counts": {"left_out": 0}})
+    write_json(run.results / "run.json", {"options": {"bootstrap": 50, "seed": 1}})
+    return run
+
+
+def _table(tmp_path: Path, **others: Summary) -> InputTable:
+    base = [0.1, 0.9, 0.4, 0.6, None]
+    runs = [
+        _scored(tmp_path / "all-inputs", {"shared": base, "absent": [None] * 5}, **others),
+        _scored(tmp_path / "no-prior", {"shared": [v and v - 0.1 for v in base], "absent": [None] * 5}, **others),
+    ]
+    return compare_runs(runs, {f"s{i}": "Clear." for i in range(5)})
+
+
+def test_a_difference_is_paired(tmp_path: Path) -> None:
+    found = _table(tmp_path).differences["no-prior"]["shared"]
+    assert [found.low, found.high, found.n] == pytest.approx([-0.1, -0.1, 4])
+
+
+def test_a_figure_without_any_value_is_no_row(tmp_path: Path) -> None:
+    assert _table(tmp_path).rows == ["shared", LATERAL_MENTIONS]
+
+
+def test_a_figure_of_the_set_alone_is_shown_without_a_difference(tmp_path: Path) -> None:
+    table = _table(tmp_path, macro=Summary(0.5, n=5, direction="lower"))
+    assert table.figures["no-prior"]["macro"].point == 0.5
+    assert set(table.differences["no-prior"]) == {"shared", LATERAL_MENTIONS}
+
+
+def test_a_figure_that_is_no_mean_of_its_samples_has_no_difference(tmp_path: Path) -> None:
+    table = _table(tmp_path, shared=Summary(0.7, n=4))
+    assert "shared" in table.rows
+    assert set(table.differences["no-prior"]) == {LATERAL_MENTIONS}
+
+
+def test_lateral_mentions_stand_beside_those_of_the_references(tmp_path: Path) -> None:
+    table = _table(tmp_path)
+    assert table.figures["no-prior"][LATERAL_MENTIONS].point == 1
+    assert table.reference[LATERAL_MENTIONS].point == 0
+
+
+def test_the_table_is_written_in_three_forms(tmp_path: Path) -> None:
+    table = _table(tmp_path, macro=Summary(0.5, n=5, direction="lower"))
+    write_table(table, tmp_path, {"task": "findings"})
+    record = json.loads((tmp_path / "table.json").read_text())
+    assert record["runs"]["no-prior"]["dropped"] == ["prior"]
+    with (tmp_path / "table.csv").open(newline="") as handle:
+        rows = list(csv.DictReader(handle))
+    for row in rows:
+        kind = "figures" if row["kind"] == "value" else "differences"
+        assert math.isclose(float(row["point"]), record["runs"][row["run"]][kind][row["figure"]]["point"])
+    assert len(rows) == 2 * 3 + 2
+    page = (tmp_path / "table.md").read_text()
+    assert "| macro (↓) | 0.500 | 0.500 | 5 |" in page
+    assert "A note." in page
+
+
+def test_a_cell_is_the_median_with_its_interval() -> None:
+    assert cell(Summary(0.1, 0.2, 0.25, 0.3, 0.35, 0.4, 5)) == "0.300 [0.200, 0.400]"
+    assert cell(Summary(0.1, n=5), signed=True) == "+0.100"
+    assert cell(None) == "-"
+
+
+def test_no_judge_is_told_before_anything_is_drafted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("RADFACT_JUDGE", raising=False)
+    with pytest.raises(InputError, match="no judge is named"):
+        Scorer(InputRun(tmp_path / "all-inputs"), tmp_path / "manifest.jsonl", tmp_path / "cache")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.fixture(scope="module")
+def checkpoint(
+    model: MairaForConditionalGeneration, processor: MairaProcessor, tmp_path_factory: pytest.TempPathFactory
+) -> Path:
+    folder = tmp_path_factory.mktemp("checkpoint")
+    model.save_pretrained(folder)
+    processor.save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture
+def arguments(checkpoint: Path, phantoms: Path, tmp_path: Path) -> list[str]:
+    """Four phantoms, two with a prior, of which one has no reference report."""
+    studies = read_manifest(phantoms)
+    priors = [study for study in studies if study.prior_frontal is not None][:2]
+    others = [study for study in studies if study.prior_frontal is None][:2]
+    others[1] = others[1].model_copy(update={"grounded_findings": None, "findings": None})
+    write_manifest(tmp_path / "set.jsonl", [*priors, *others])
+    return [
+        *("evaluate", "inputs", "--checkpoint", str(checkpoint), "--manifest", str(tmp_path / "set.jsonl")),
+        *("--task", "grounded", "--drop", "prior", "--max-new-tokens", "12", "--out", str(tmp_path / "out")),
+    ]
+
+
+def _command(arguments: Sequence[str]) -> str:
+    done = CliRunner().invoke(app, [*arguments], catch_exceptions=False)
+    assert done.exit_code == 0, done.output
+    return done.output
+
+
+def test_the_command_drafts_scores_and_compares(arguments: list[str], tmp_path: Path) -> None:
+    said = _command([*arguments, "--judge", "offline"])
+    assert "3 studies; 1 others have no reference report" in said
+    for run in ("all-inputs", "no-prior"):
+        assert len((tmp_path / "out" / run / "drafts.jsonl").read_text().splitlines()) == 3
+        assert (tmp_path / "out" / run / "results" / "report.html").is_file()
+    settings = json.loads((tmp_path / "out" / "no-prior" / "drafts.run.json").read_text())
+    assert settings["drop"] == ["prior"]
+    record = json.loads((tmp_path / "out" / "table.json").read_text())
+    assert "logical_f1" in record["runs"]["no-prior"]["differences"]
+
+
+def test_another_judge_takes_the_drafts_that_are_there(
+    arguments: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _command([*arguments, "--judge", "offline"])
+    (tmp_path / "strict.py").write_text("def judge(premises, hypothesis):\n    return hypothesis in premises\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delattr("maira.generate.drafts.start_engine")
+    _command([*arguments, "--judge", "python:strict:judge"])
+    assert "Judge: python:strict:judge." in (tmp_path / "out" / "table.md").read_text()
+
+
+def test_options_of_scoring_come_from_a_configuration_file(arguments: list[str], tmp_path: Path) -> None:
+    (tmp_path / "judge.yaml").write_text("judge: offline\nbootstrap: 0\n")
+    _command([*arguments, "--config", str(tmp_path / "judge.yaml")])
+    figures = json.loads((tmp_path / "out" / "table.json").read_text())["runs"]["no-prior"]["figures"]
+    assert figures[LATERAL_MENTIONS]["low"] is None
+    assert figures[LATERAL_MENTIONS]["point"] is not None
+
+
+def test_a_study_that_cannot_be_drafted_is_told_by_run(arguments: list[str], tmp_path: Path) -> None:
+    manifest = tmp_path / "set.jsonl"
+    study = next(study for study in read_manifest(manifest) if study.prior_frontal is not None)
+    broken = study.model_copy(update={"prior_frontal": tmp_path / "none.png"})
+    others = [one for one in read_manifest(manifest) if one.sample_id != study.sample_id]
+    write_manifest(manifest, [broken, *others])
+    done = CliRunner().invoke(app, [*arguments, "--judge", "offline"], catch_exceptions=False)
+    assert done.exit_code == 3
+    assert f"left out: all-inputs: {study.sample_id}" in done.output
+    assert f"left out: no-prior: {study.sample_id}" not in done.output
+    record = json.loads((tmp_path / "out" / "table.json").read_text())
+    assert record["runs"]["no-prior"]["differences"]["logical_precision"]["n"] == 2

@@ -1,0 +1,70 @@
+"""Phrases to locate, from tables, JSON Lines and manifests."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from data.manifest import read_manifest
+from maira.evaluate.phrases import Phrase, manifest_phrases, read_phrases
+from radfact.errors import InputError
+from radfact.report import Box, Sentence
+
+
+def test_a_table_and_json_lines_say_the_same(tmp_path: Path) -> None:
+    (tmp_path / "p.csv").write_text('sample_id,phrase\na,"Mass, left"\nb,Effusion\n\na,Nodule\n')
+    rows = [("a", "Mass, left"), ("b", "Effusion"), ("a", "Nodule")]
+    (tmp_path / "p.jsonl").write_text("".join(json.dumps({"sample_id": s, "text": t}) + "\n" for s, t in rows))
+    expected = [
+        Phrase("a", 0, Sentence(text="Mass, left")),
+        Phrase("b", 0, Sentence(text="Effusion")),
+        Phrase("a", 1, Sentence(text="Nodule")),
+    ]
+    assert read_phrases(tmp_path / "p.csv", ["a", "b"]) == expected
+    assert read_phrases(tmp_path / "p.jsonl", ["a", "b"]) == expected
+
+
+def test_json_lines_have_boxes(tmp_path: Path) -> None:
+    row = {"sample_id": "a", "phrase": "Mass", "boxes": [{"x_min": 0.1, "y_min": 0.2, "x_max": 0.3, "y_max": 0.4}]}
+    (tmp_path / "p.jsonl").write_text(json.dumps(row))
+    (phrase,) = read_phrases(tmp_path / "p.jsonl", ["a"])
+    assert phrase.sentence.boxes == (Box(x_min=0.1, y_min=0.2, x_max=0.3, y_max=0.4),)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "said"),
+    [
+        ("p.csv", "sample_id,phrase\nstudy-1,Mass\nstudy_2,Mass\n", "line 3, field 'sample_id': .* mean 'study-2'"),
+        ("p.csv", "sample_id,phrase\nstudy-1,  \n", "line 2, field 'phrase': expected a phrase that is not blank"),
+        (
+            "p.csv",
+            "sample_id,finding\nstudy-1,Mass\n",
+            "line 1: expected the columns sample_id,phrase; found sample_id",
+        ),
+        ("p.csv", "sample_id,phrase,boxes\nstudy-1,Mass,\n", "boxes are read from JSON Lines"),
+        ("p.csv", "", "found none"),
+        ("p.csv", "sample_id,phrase\nstudy-1,Mass, left\n", "line 2: expected 2 cells"),
+        ("p.csv", "sample_id,phrase\n", "has no phrases"),
+        ("p.jsonl", '{"phrase": "Mass"}', "line 1, field 'sample_id': the study's sample_id is missing"),
+        ("p.jsonl", '{"sample_id": "study-1"}', "line 1, field 'phrase': the words to locate are missing"),
+        ("p.jsonl", '{"sample_id": "study-1", "phrase": "a", "text": "a"}', "is enough"),
+        ("p.jsonl", '{"sample_id": "study-1", "text": null}', "line 1, field 'text': .*not blank, found None"),
+        ("p.jsonl", '{"sample_id": "study-1", "text": "a", "box": []}', "line 1, field 'box': unknown field"),
+        ("p.jsonl", '{"sample_id": "study-1", "text": "a", "boxes": [{"x_min": 2}]}', r"field 'boxes\[0\]\.x_min'"),
+    ],
+)
+def test_phrases_that_cannot_be_used_are_refused_with_their_line(
+    tmp_path: Path, name: str, text: str, said: str
+) -> None:
+    (tmp_path / name).write_text(text)
+    with pytest.raises(InputError, match=said):
+        read_phrases(tmp_path / name, ["study-1", "study-2"])
+
+
+def test_a_manifest_s_phrases_keep_its_order(phantoms: Path) -> None:
+    studies = read_manifest(phantoms)
+    assert [(p.sample_id, p.index, p.sentence) for p in manifest_phrases(studies)] == [
+        (study.sample_id, index, sentence) for study in studies for index, sentence in enumerate(study.phrases or [])
+    ]

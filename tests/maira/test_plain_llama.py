@@ -1,0 +1,156 @@
+"""The two halves that vLLM's engine makes of a checkpoint: the plain Llama, and everything in front of it."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from data.manifest import read_manifest
+from data.study import Study
+from maira.checkpoint import LAYOUTS, Layout
+from maira.convert import convert
+from maira.examples import make_example
+from maira.generate import plain_llama as module
+from maira.generate.answers import fingerprint
+from maira.generate.plain_llama import plain_llama
+from maira.generate.prompt_embedder import PromptEmbedder
+from maira.generate.request import Unanswered
+from maira.tokens import OBJECT
+from radfact.errors import InputError
+
+
+@pytest.fixture
+def study(phantoms: Path) -> Study:
+    """A study that has a lateral and a prior, too."""
+    studies = read_manifest(phantoms)
+    one = studies[0]
+    return one.model_copy(update={"lateral": studies[1].frontal, "prior_frontal": studies[2].frontal})
+
+
+def _contents(folder: Path) -> dict[str, tuple[int, bytes]]:
+    return {path.name: (path.stat().st_mtime_ns, path.read_bytes()) for path in folder.iterdir()}
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("images", [1, 2, 3])
+def test_both_halves_together_are_the_model(
+    model: Any, processor: Any, checkpoint: Path, study: Study, tmp_path: Path, layout: Layout, images: int
+) -> None:
+    missing = {"lateral": None, "prior_frontal": None} if images == 1 else {"prior_frontal": None}
+    example = make_example(study if images == 3 else study.model_copy(update=missing), "grounded")
+    assert len(example.images) == images
+    convert(checkpoint, tmp_path / "checkpoint", layout)
+    llama = AutoModelForCausalLM.from_pretrained(
+        plain_llama(tmp_path / "checkpoint", torch.float32, tmp_path / "llama")
+    )
+    (prompt,) = PromptEmbedder(tmp_path / "checkpoint").prompts([example], 1000)
+    assert isinstance(prompt, torch.Tensor)
+    with torch.no_grad():
+        logits = llama(inputs_embeds=prompt[None]).logits
+        wanted = model(**processor([example.images], [example.prompt])).logits
+    torch.testing.assert_close(logits, wanted, atol=1e-5, rtol=1e-5)
+
+
+def test_the_folder_has_what_a_plain_llama_has(checkpoint: Path, processor: Any, tmp_path: Path) -> None:
+    folder = plain_llama(checkpoint, torch.bfloat16, tmp_path / "llama")
+    config = json.loads((folder / "config.json").read_text())
+    assert (config["architectures"], config["dtype"]) == (["LlamaForCausalLM"], "bfloat16")
+    assert next(AutoModelForCausalLM.from_pretrained(folder).parameters()).dtype == torch.bfloat16
+    text = f" No mass.{OBJECT}"
+    assert AutoTokenizer.from_pretrained(folder)(text).input_ids == processor.tokenizer(text).input_ids
+    assert json.loads((folder / "generation_config.json").read_text())["eos_token_id"] == [2]
+
+
+def test_shards_are_written_with_their_index(
+    checkpoint: Path, model: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "_SHARD_SIZE", "30KB")
+    folder = plain_llama(checkpoint, torch.float32, tmp_path / "llama")
+    assert len(list(folder.glob("model-*.safetensors"))) > 2
+    state = AutoModelForCausalLM.from_pretrained(folder).state_dict()
+    for name, tensor in model.language_model.state_dict().items():
+        assert torch.equal(state[name], tensor)
+    assert plain_llama(checkpoint, torch.float32, folder) == folder
+    next(folder.glob("model-*.safetensors")).unlink()
+    with pytest.raises(InputError, match="no such file"):
+        plain_llama(checkpoint, torch.float32, folder)
+
+
+def test_it_is_made_once_in_the_users_cache(checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    folder = plain_llama(checkpoint, torch.float32)
+    assert folder == tmp_path / "maira" / f"{checkpoint.name}@{fingerprint(checkpoint)}-float32"
+    before = _contents(folder)
+    assert plain_llama(checkpoint, torch.float32) == folder
+    assert _contents(folder) == before
+    assert plain_llama(checkpoint, torch.bfloat16) != folder
+
+
+def test_what_is_written_by_half_is_never_used(
+    checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "llama"
+
+    def stop(*_: Any, **__: Any) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(module, "write_json", stop)
+        with pytest.raises(KeyboardInterrupt):
+            plain_llama(checkpoint, torch.float32, folder)
+    assert not folder.exists()
+    plain_llama(checkpoint, torch.float32, folder)
+    assert AutoModelForCausalLM.from_pretrained(folder) is not None
+
+
+def test_another_checkpoints_folder_is_refused(checkpoint: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    shutil.copytree(checkpoint, other)
+    (other / "config.json").write_text((other / "config.json").read_text() + " ")
+    folder = plain_llama(checkpoint, torch.float32, tmp_path / "llama")
+    before = _contents(folder)
+    for wrong in ((other, torch.float32), (checkpoint, torch.bfloat16)):
+        with pytest.raises(InputError, match="not the language model of this checkpoint"):
+            plain_llama(*wrong, folder)
+    with pytest.raises(InputError, match="not the language model of this checkpoint"):
+        plain_llama(checkpoint, torch.float32, checkpoint)
+    assert _contents(folder) == before
+
+
+def test_processes_that_want_the_same_one_make_it_once(
+    checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = []
+    export = module._export
+    monkeypatch.setattr(module, "_export", lambda *arguments: (made.append(1), export(*arguments)))
+    together = [
+        threading.Thread(target=plain_llama, args=(checkpoint, torch.float32, tmp_path / "llama")) for _ in range(3)
+    ]
+    for thread in together:
+        thread.start()
+    for thread in together:
+        thread.join()
+    assert len(made) == 1
+
+
+def test_prompts_without_their_images_or_room_say_why(checkpoint: Path, study: Study, tmp_path: Path) -> None:
+    broken = tmp_path / "broken.png"
+    broken.write_bytes(b"no image")
+    example = make_example(study, "findings")
+    bad = make_example(study.model_copy(update={"prior_frontal": broken}), "findings")
+    embedder = PromptEmbedder(checkpoint)
+    length = len(embedder.processor.encode_prompt(example.prompt, 3))
+    unread, embedded = embedder.prompts([bad, example], length + 1)
+    assert isinstance(unread, Unanswered)
+    assert "is no image" in unread.reason
+    assert isinstance(embedded, torch.Tensor)
+    assert embedded.shape == (length, 32)
+    (too_long,) = embedder.prompts([example], length)
+    assert too_long == Unanswered(f"the prompt has {length} tokens; prompt and answer have room for {length}")

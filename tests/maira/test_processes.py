@@ -1,0 +1,172 @@
+"""One run in several processes, as `accelerate launch` and `torchrun` start them."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from data.manifest import read_manifest, write_manifest
+from maira.generate import drafts
+from maira.generate.drafts import generate_drafts
+from maira.generate.engines import start_engine
+from maira.generate.request import EngineKind, EngineOptions
+from radfact.errors import InputError
+
+TIMEOUT = 120
+
+
+def _start(rank: int, count: int, port: int, command: Sequence[str | Path]) -> subprocess.Popen[str]:
+    """One process of several, with what a launcher tells it."""
+    told = {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(count)}
+    address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "GLOO_SOCKET_IFNAME": "lo"}
+    return subprocess.Popen(
+        [sys.executable, *map(str, command)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=os.environ | told | address | {"OMP_NUM_THREADS": "1"},
+    )
+
+
+def _together(count: int, command: Sequence[str | Path]) -> list[tuple[int, str, str]]:
+    """Exit code, standard output and standard error of each of `count` processes."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    processes = [_start(rank, count, port, command) for rank in range(count)]
+    ends = [process.communicate(timeout=TIMEOUT) for process in processes]
+    return [(process.returncode, *end) for process, end in zip(processes, ends, strict=True)]
+
+
+def _rows(out: Path) -> list[dict[str, Any]]:
+    rows = [json.loads(line) for line in out.read_text().splitlines()]
+    return [{key: value for key, value in row.items() if key != "seconds"} for row in rows]
+
+
+def _command(checkpoint: Path, manifest: Path, out: Path) -> list[str | Path]:
+    options: list[str | Path] = ["--task", "grounded", "--max-new-tokens", "12", "--device", "cpu"]
+    return ["maira", "generate", "--checkpoint", checkpoint, "--manifest", manifest, "--out", out, *options]
+
+
+@pytest.fixture(scope="module")
+def manifest(phantoms: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Seven studies of which one has a film that ends early."""
+    studies, folder = read_manifest(phantoms)[:7], tmp_path_factory.mktemp("seven")
+    broken = folder / "broken.png"
+    broken.write_bytes(studies[2].frontal.read_bytes()[:200])
+    studies[2] = studies[2].model_copy(update={"frontal": broken})
+    write_manifest(folder / "manifest.jsonl", studies)
+    return folder / "manifest.jsonl"
+
+
+@pytest.fixture(scope="module")
+def alone(checkpoint: Path, manifest: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What one process drafts."""
+    out = tmp_path_factory.mktemp("alone") / "drafts.jsonl"
+    generate_drafts(read_manifest(manifest), checkpoint, out, task="grounded", max_new_tokens=12)
+    return out
+
+
+def test_two_processes_draft_what_one_does(checkpoint: Path, manifest: Path, alone: Path, tmp_path: Path) -> None:
+    out = tmp_path / "drafts.jsonl"
+    (code, said, _), (other_code, other_said, other_errors) = _together(2, ["-m", *_command(checkpoint, manifest, out)])
+    assert (code, other_code) == (3, 3)
+    assert _rows(out) == _rows(alone)
+    assert (tmp_path / "failures.jsonl").read_text() == (alone.parent / "failures.jsonl").read_text()
+    assert "6 of 7 studies drafted" in said
+    assert "broken.png" in said
+    assert (other_said, "broken.png" in other_errors) == ("", False)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["drafts.jsonl", "drafts.run.json", "failures.jsonl"]
+
+
+def test_accelerate_launches_them_though_one_has_nothing_to_do(
+    checkpoint: Path, manifest: Path, alone: Path, tmp_path: Path
+) -> None:
+    out, one = tmp_path / "drafts.jsonl", tmp_path / "one.jsonl"
+    write_manifest(one, read_manifest(manifest)[:1])
+    launch = ["-m", "accelerate.commands.launch", "--cpu", "--num_processes", "2", "--main_process_port", "0"]
+    done = subprocess.run(
+        [sys.executable, *launch, "-m", *map(str, _command(checkpoint, one, out))],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=TIMEOUT,
+        env=os.environ | {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"},
+    )
+    assert done.returncode == 0, done.stderr
+    assert _rows(out) == _rows(alone)[:1]
+    assert done.stdout.count("1 of 1 studies drafted") == 1
+
+
+def test_a_run_goes_on_with_another_number_of_processes(
+    checkpoint: Path, manifest: Path, alone: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "drafts.jsonl"
+    out.with_name("drafts.run.json").write_bytes(alone.with_name("drafts.run.json").read_bytes())
+    lines = alone.read_text().splitlines(keepends=True)
+    for rank, name in enumerate(["partial", "partial.1", "partial.12"]):
+        torn = '{"sample_id": "ha' if rank else ""
+        out.with_name(f"drafts.jsonl.{name}").write_text("".join(lines[rank::3]) + torn)
+    sound = [study for study in read_manifest(manifest) if study.frontal.name != "broken.png"]
+    monkeypatch.delattr(drafts, "start_engine")
+    generate_drafts(sound, checkpoint, out, task="grounded", max_new_tokens=12)
+    assert out.read_text() == alone.read_text()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["drafts.jsonl", "drafts.run.json"]
+
+
+def test_bad_input_is_said_once(checkpoint: Path, phantoms: Path, tmp_path: Path) -> None:
+    out = tmp_path / "drafts.jsonl"
+    out.write_text("mine\n")
+    (code, _, errors), (other_code, _, other_errors) = _together(2, ["-m", *_command(checkpoint, phantoms, out)])
+    assert (code, other_code) == (2, 2)
+    assert "was not made by this command" in errors
+    assert ("Traceback" in errors, "maira:" in other_errors) == (False, False)
+    assert out.read_text() == "mine\n"
+
+
+STOPS = """
+import sys
+from maira.generate.processes import join, run_together
+from radfact.command import run_command
+from radfact.errors import InputError
+
+def app():
+    group = join()
+    group.gather()
+    if group.rank == 1:
+        raise InputError("the film is gone")
+    group.gather()
+    sys.exit(0)
+
+run_command(lambda: run_together(app), "maira")
+"""
+
+
+def test_what_stops_one_process_stops_all_and_is_said_by_the_main_one() -> None:
+    (main, _, errors), (other, _, other_errors) = _together(2, ["-c", STOPS])
+    assert (main, other) == (2, 2)
+    assert errors.strip().splitlines()[-1] == "maira: process 1 has stopped: the film is gone"
+    assert "the film is gone" not in other_errors
+
+
+def test_a_process_that_dies_stops_the_others() -> None:
+    dies = STOPS.replace("raise InputError", "import os; os._exit(9); print")
+    (main, _, errors), (other, _, _) = _together(2, ["-c", dies])
+    assert (main, other) == (1, 9)
+    assert "maira: another process of the run is gone" in errors
+
+
+@pytest.mark.parametrize("kind", ["vllm", "ray"])
+def test_engines_that_spread_by_themselves_refuse_a_launcher(
+    kind: EngineKind, checkpoint: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(InputError, match="without a launcher"):
+        start_engine(kind, checkpoint, EngineOptions())

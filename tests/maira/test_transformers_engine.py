@@ -1,0 +1,354 @@
+"""The engine of transformers: the same answers whatever the batch, the cache and the memory; images seen once."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from data.images import load_gray
+from data.study import Study
+from maira.config import MairaConfig
+from maira.evaluate.boxes import box_completions
+from maira.examples import make_example
+from maira.generate import features, transformers_engine
+from maira.generate.features import ImageFeatures
+from maira.generate.memory import rows_that_fit
+from maira.generate.request import Answer, EngineOptions, Request, Unanswered, report_request
+from maira.generate.transformers_engine import TransformersEngine
+from maira.processor import MairaProcessor
+from maira.prompts import Task
+from radfact.errors import InputError
+
+Answers = dict[int, Answer | Unanswered]
+
+
+@pytest.fixture(scope="module")
+def requests(studies: list[Study]) -> list[Request]:
+    """Prompts of one to three images, of which some belong to several studies, in two forms and limits."""
+    shown = [
+        studies[0],
+        studies[1].model_copy(update={"lateral": studies[0].frontal}),
+        studies[2].model_copy(update={"lateral": studies[0].frontal, "prior_frontal": studies[1].frontal}),
+        studies[3].model_copy(update={"prior_frontal": studies[2].frontal, "prior_report": "No mass. " * 3}),
+        studies[4],
+    ]
+    grounded = [report_request(make_example(study, "grounded"), 14) for study in shown]
+    return [*grounded, *(report_request(make_example(study, "findings"), 9) for study in shown[:3])]
+
+
+@pytest.fixture(scope="module")
+def said(checkpoint: Path, requests: list[Request]) -> list[tuple[str, bool]]:
+    """What the engine answers one by one."""
+    return _said(_answers(TransformersEngine(checkpoint, EngineOptions(batch_size=1)), requests))
+
+
+def _answers(engine: TransformersEngine, requests: Sequence[Request]) -> Answers:
+    given = list(engine.answers(requests))
+    assert sorted(index for index, _ in given) == list(range(len(requests)))
+    return dict(given)
+
+
+def _said(answers: Answers) -> list[tuple[str, bool]]:
+    every = [answers[index] for index in range(len(answers))]
+    return [(answer.text, answer.cut_off) for answer in every if isinstance(answer, Answer)]
+
+
+def _broken(request: Request, tmp_path: Path) -> Request:
+    """The request with an image that ends early."""
+    broken = tmp_path / "broken.png"
+    broken.write_bytes(request.example.images[0].read_bytes()[:200])
+    images = (broken, *request.example.images[1:])
+    return replace(request, example=replace(request.example, images=images))
+
+
+def _parrot(engine: TransformersEngine, text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the engine's model want to write a text again and again."""
+    ids = engine.processor.tokenizer(text, add_special_tokens=False)["input_ids"]
+    forward, place = engine.language_model.forward, itertools.count()
+
+    @functools.wraps(forward)
+    def parrot(*arguments: Any, **inputs: Any) -> Any:
+        outputs = forward(*arguments, **inputs)
+        outputs.logits = torch.zeros_like(outputs.logits)
+        outputs.logits[..., ids[next(place) % len(ids)]] = 1
+        return outputs
+
+    monkeypatch.setattr(engine.language_model, "forward", parrot)
+
+
+@pytest.mark.parametrize("size", [None, 3])
+def test_a_batch_of_prompts_of_any_length_changes_no_answer(
+    checkpoint: Path, requests: list[Request], said: list[tuple[str, bool]], size: int | None
+) -> None:
+    assert _said(_answers(TransformersEngine(checkpoint, EngineOptions(batch_size=size)), requests)) == said
+
+
+def test_a_static_cache_changes_no_answer(
+    checkpoint: Path, requests: list[Request], said: list[tuple[str, bool]]
+) -> None:
+    engine = TransformersEngine(checkpoint, EngineOptions(batch_size=2, cache="static"))
+    assert _said(_answers(engine, requests)) == said
+    assert _said(_answers(engine, requests)) == said
+
+
+def test_prompts_read_in_short_stretches_change_no_answer(
+    checkpoint: Path, requests: list[Request], said: list[tuple[str, bool]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(transformers_engine, "PREFILL_TOKENS", 50)
+    assert _said(_answers(TransformersEngine(checkpoint, EngineOptions(batch_size=3)), requests)) == said
+
+
+def test_every_image_of_a_run_is_encoded_once(
+    checkpoint: Path, requests: list[Request], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = TransformersEngine(checkpoint, EngineOptions(batch_size=2))
+    encoder, seen = engine.model.vision_tower.forward, []
+
+    def count(pixels: torch.Tensor) -> torch.Tensor:
+        seen.append(len(pixels))
+        tokens: torch.Tensor = encoder(pixels)
+        return tokens
+
+    monkeypatch.setattr(engine.model.vision_tower, "forward", count)
+    _answers(engine, requests)
+    assert sum(seen) == len({image for request in requests for image in request.example.images})
+
+
+def test_an_unreadable_image_costs_its_own_request_only(
+    checkpoint: Path,
+    requests: list[Request],
+    said: list[tuple[str, bool]],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    engine = TransformersEngine(checkpoint, EngineOptions(batch_size=4))
+    generate, rows = engine.language_model.generate, []
+
+    def count(prompt: torch.Tensor, **options: Any) -> Any:
+        rows.append(len(prompt))
+        return generate(prompt, **options)
+
+    monkeypatch.setattr(engine.language_model, "generate", count)
+    answers = _answers(engine, [*requests, _broken(requests[2], tmp_path)])
+    fault = answers.pop(len(requests))
+    assert isinstance(fault, Unanswered)
+    assert "broken.png: cannot be read as an image" in fault.reason
+    assert _said(answers) == said
+    assert sum(rows) == len(requests)
+
+
+def _with_room_for(rows: int, engine: TransformersEngine, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Let the language model run out of memory above so many rows; gives the rows of all calls, as they come."""
+    forward, tried = engine.language_model.model.forward, []
+
+    @functools.wraps(forward)
+    def small(*arguments: Any, **inputs: Any) -> Any:
+        given = inputs["inputs_embeds"] if inputs.get("inputs_embeds") is not None else inputs["input_ids"]
+        tried.append(len(given))
+        if len(given) > rows:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
+        return forward(*arguments, **inputs)
+
+    monkeypatch.setattr(engine.language_model.model, "forward", small)
+    return tried
+
+
+def test_out_of_memory_halves_this_batch_and_those_after_it(
+    checkpoint: Path, requests: list[Request], said: list[tuple[str, bool]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = TransformersEngine(checkpoint, EngineOptions(batch_size=5))
+    tried = _with_room_for(2, engine, monkeypatch)
+    assert _said(_answers(engine, requests)) == said
+    assert [rows for rows in tried if rows > 2] == [5]
+
+
+def test_what_does_not_fit_alone_is_unanswered_and_the_rest_goes_on_in_batches(
+    checkpoint: Path, requests: list[Request], said: list[tuple[str, bool]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = TransformersEngine(checkpoint, EngineOptions(batch_size=4))
+    longest = max(engine._prompt_length(request) for request in requests)
+    prefilled, rows = engine._prefilled, []
+
+    def too_long(prompt: torch.Tensor, *arguments: Any) -> Any:
+        if prompt.shape[1] == longest:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
+        rows.append(len(prompt))
+        return prefilled(prompt, *arguments)
+
+    monkeypatch.setattr(engine, "_prefilled", too_long)
+    answers = _answers(engine, requests)
+    (index,) = (index for index, answer in answers.items() if isinstance(answer, Unanswered))
+    assert answers.pop(index) == Unanswered("does not fit in memory, even alone (out of memory)")
+    assert engine._prompt_length(requests[index]) == longest
+    answered = [answers[i] for i in sorted(answers)]
+    assert [(a.text, a.cut_off) for a in answered if isinstance(a, Answer)] == said[:index] + said[index + 1 :]
+    assert max(rows) == 4
+
+
+def test_boxes_are_completed_up_to_the_end_of_their_object(studies: list[Study], checkpoint: Path) -> None:
+    asked = [one for study in studies for one in box_completions(study)]
+    answers = _answers(
+        TransformersEngine(checkpoint, EngineOptions()), [Request(one.example, "boxes", 20) for one in asked]
+    )
+    assert len(_said(answers)) == len(asked) > 1
+    for one, (text, _) in zip(asked, _said(answers), strict=True):
+        assert text.endswith("</obj>")
+        boxes, kinds = one.read(text)
+        assert boxes
+        assert kinds == ()
+
+
+@pytest.mark.parametrize("free", [False, True])
+def test_boxes_end_where_the_model_ends_them(
+    studies: list[Study], checkpoint: Path, monkeypatch: pytest.MonkeyPatch, free: bool
+) -> None:
+    asked = next(one for study in studies for one in box_completions(study))
+    text = "<x10><y20><x30><y40></box></obj>"
+    engine = TransformersEngine(checkpoint, EngineOptions(free=free))
+    _parrot(engine, text, monkeypatch)
+    assert _said(_answers(engine, [Request(asked.example, "boxes", 40)])) == [(text, False)]
+
+
+def test_boxes_that_the_limit_closes_are_cut_off(
+    studies: list[Study], checkpoint: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = next(one for study in studies for one in box_completions(study))
+    engine = TransformersEngine(checkpoint, EngineOptions())
+    _parrot(engine, "<x10><y20><x30><y40></box><box>", monkeypatch)
+    request = Request(asked.example, "boxes", 6)
+    assert _said(_answers(engine, [request])) == [("<x10><y20><x30><y40></box></obj>", True)]
+
+
+@pytest.mark.parametrize(
+    ("task", "text", "said"),
+    [
+        ("findings", "No mass. Clear lungs. ", "No mass. Clear lungs. No mass. Clear lungs. No mass."),
+        ("grounded", "<obj>No mass.</obj>", "<obj>No mass.</obj>" * 3),
+    ],
+)
+def test_a_loop_is_ended_unless_free(
+    studies: list[Study], checkpoint: Path, monkeypatch: pytest.MonkeyPatch, task: Task, text: str, said: str
+) -> None:
+    requests = [report_request(make_example(study, task), 90) for study in studies[:2]]
+    guarded = TransformersEngine(checkpoint, EngineOptions())
+    _parrot(guarded, text, monkeypatch)
+    assert _said(_answers(guarded, requests)) == [(said, False)] * 2
+    free = TransformersEngine(checkpoint, EngineOptions(free=True))
+    _parrot(free, text, monkeypatch)
+    for repeated, cut_off in _said(_answers(free, requests)):
+        assert repeated.count("No mass.") > 3
+        assert cut_off
+
+
+@pytest.mark.parametrize(
+    ("device", "said"),
+    [("gpu", "no device is called 'gpu'"), ("cuda:64", "GPUs can be used here")],
+)
+def test_a_device_that_is_not_there_is_refused(checkpoint: Path, device: str, said: str) -> None:
+    with pytest.raises(InputError, match=said):
+        TransformersEngine(checkpoint, EngineOptions(device=device))
+
+
+def test_a_batch_of_nothing_is_refused() -> None:
+    with pytest.raises(InputError, match="at least 1, not 0"):
+        EngineOptions(batch_size=0)
+
+
+def test_an_accelerator_takes_as_many_studies_as_its_memory_holds() -> None:
+    """By the specification's arithmetic: about 24 of three images in 80 GB, 13.8 of which the model takes."""
+    text = {"hidden_size": 4096, "intermediate_size": 11008, "num_hidden_layers": 32, "num_attention_heads": 32}
+    config = MairaConfig(text_config=text | {"vocab_size": 32207}).text_config
+    assert 22 <= rows_that_fit(int(66e9), 4360 + 150, config, 2) <= 26
+    assert rows_that_fit(int(66e9), 1600 + 150, config, 2) > 2 * rows_that_fit(int(66e9), 4360 + 150, config, 2)
+    assert rows_that_fit(0, 4360, config, 2) == 1
+
+
+class OnePixel(nn.Module):
+    """An encoder whose only token is a pixel of the image; it notes how many images it has seen."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(()))
+        self.seen = 0
+
+    def forward(self, pixels: torch.Tensor) -> torch.Tensor:
+        self.seen += len(pixels)
+        return pixels[:, 0, 16, 16, None, None]
+
+
+@pytest.fixture
+def shown(studies: list[Study]) -> list[tuple[Path, ...]]:
+    """The images of eight requests: the first is needed again by the last, the others by their neighbours."""
+    a, b, c, d, e = (study.frontal for study in studies)
+    return [(a, b), (b,), (c,), (c, d), (d,), (d, e), (e,), (a,)]
+
+
+def _tokens(features: ImageFeatures, shown: Sequence[Sequence[Path]], size: int) -> list[list[float]]:
+    found: list[list[float]] = []
+    for first in range(0, len(shown), size):
+        tokens = features.of(first, min(len(shown), first + size))
+        for images in shown[first : first + size]:
+            taken = [tokens[image] for image in images]
+            found.append([one.item() for one in taken if isinstance(one, torch.Tensor)])
+    return found
+
+
+@pytest.mark.parametrize("size", [1, 3])
+@pytest.mark.parametrize(("held", "encoded"), [(1 << 20, 5), (0, None)])
+def test_memory_for_encoded_images_is_bounded(
+    shown: list[tuple[Path, ...]], processor: MairaProcessor, size: int, held: int, encoded: int | None
+) -> None:
+    encoder = OnePixel()
+    with ImageFeatures(encoder, processor.image_processor, shown, held_bytes=held) as bounded:
+        found = _tokens(bounded, shown, size)
+        assert sum(tokens.nbytes for tokens in bounded._held.values()) <= held
+    pixels = {image: processor.image_processor([load_gray(image)])["pixel_values"] for row in shown for image in row}
+    assert found == [[pixels[image][0, 0, 16, 16].item() for image in images] for images in shown]
+    assert encoded is None or encoder.seen == encoded
+
+
+def test_the_image_that_is_needed_last_is_dropped_first(
+    shown: list[tuple[Path, ...]], processor: MairaProcessor
+) -> None:
+    encoder, token = OnePixel(), 4
+    with ImageFeatures(encoder, processor.image_processor, shown, held_bytes=token) as bounded:
+        _tokens(bounded, shown, 1)
+    assert encoder.seen == 6  # one image is encoded twice, the first, whose next use is the last
+
+
+def test_images_are_forgotten_when_no_request_needs_them(
+    shown: list[tuple[Path, ...]], processor: MairaProcessor
+) -> None:
+    with ImageFeatures(OnePixel(), processor.image_processor, shown) as kept:
+        for place in range(len(shown)):
+            kept.of(place, place + 1)
+            still = {image for images in shown[place:] for image in images}
+            assert set(kept._held) <= still
+
+
+def test_a_batch_that_is_asked_again_in_parts_is_encoded_once(
+    shown: list[tuple[Path, ...]], processor: MairaProcessor
+) -> None:
+    encoder = OnePixel()
+    with ImageFeatures(encoder, processor.image_processor, shown) as kept:
+        kept.of(0, 8)
+        assert encoder.seen == 5
+        assert _tokens(kept, shown, 4)
+    assert encoder.seen == 5
+
+
+def test_images_are_read_ahead_of_the_model_within_bounds(
+    shown: list[tuple[Path, ...]], processor: MairaProcessor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(features, "_READ_AHEAD", 2)
+    with ImageFeatures(OnePixel(), processor.image_processor, shown) as ahead:
+        ahead.of(0, 1)
+        assert set(ahead._reading) == {*shown[1], *shown[2]} - set(shown[0])

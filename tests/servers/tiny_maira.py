@@ -1,0 +1,83 @@
+"""A small random MAIRA-2 that vLLM can run, and questions to it, the same for every engine."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from data.phantoms import write_phantoms
+from data.study import Study
+from maira.config import MairaConfig
+from maira.evaluate.boxes import box_completions
+from maira.examples import make_example
+from maira.generate.request import Request, report_request
+from maira.model import MairaForConditionalGeneration
+from maira.processor import MairaImageProcessor, MairaProcessor
+from maira.tokens import BOX, BOX_END, IMAGE, OBJECT, OBJECT_END
+from maira.train.tokenizer import train_tokenizer
+
+TEXTS = ["The lungs are clear.", "There is a small left pleural effusion.", "No pneumothorax. Heart size is normal."]
+NEW_TOKENS = 40
+LONG = "long"
+BROKEN = "broken"
+
+
+def write_checkpoint(folder: Path) -> None:
+    """A model of two blocks in each half, whose random weights make answers of objects and boxes likely."""
+    tokenizer = train_tokenizer(TEXTS, 300)
+    ids = {"bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0, "vocab_size": len(tokenizer)}
+    vision = {"image_size": 32, "patch_size": 8, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2}
+    # vLLM's attention on the CPU takes heads of 32 and more.
+    text = {"hidden_size": 64, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 2}
+    rope = {"rope_type": "linear", "rope_theta": 10000.0, "factor": 1.5}
+    config = MairaConfig(
+        vision_config=vision,
+        text_config=text | ids | {"max_position_embeddings": 512, "rope_parameters": rope},
+        image_token_index=tokenizer.convert_tokens_to_ids(IMAGE),
+        projector_n_layers=2,
+    )
+    torch.manual_seed(1)
+    model: Any = MairaForConditionalGeneration(config).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.ndim >= 2:
+                parameter.mul_(10)
+        head = model.language_model.lm_head.weight
+        head[tokenizer.eos_token_id] *= 0.5
+        for token in (OBJECT, OBJECT_END, BOX, BOX_END):
+            head[tokenizer.convert_tokens_to_ids(token)] *= 2
+    model.save_pretrained(folder)
+    MairaProcessor(MairaImageProcessor(size=32), tokenizer, image_seq_length=16).save_pretrained(folder)
+
+
+def write_studies(folder: Path) -> None:
+    """Phantoms with one, two and three images, at 64 pixels."""
+    list(write_phantoms(folder, 12, seed=7, size=64, split="test"))
+
+
+def requests(studies: list[Study], broken: Path) -> dict[str, Request]:
+    """Questions of every form by a name of their own.
+
+    Args:
+        studies: of `write_studies`.
+        broken: a file that is no image.
+    """
+    asked: dict[str, Request] = {}
+    for study, task in itertools.product(studies, ("findings", "grounded")):
+        asked[f"{task} {study.sample_id}"] = report_request(make_example(study, task), NEW_TOKENS)
+    for study in studies:
+        for number, sentence in enumerate(study.grounded_findings or ()):
+            example = make_example(study, "phrase", phrase=sentence)
+            asked[f"phrase {study.sample_id} {number}"] = report_request(example, NEW_TOKENS)
+        for completion in box_completions(study):
+            name = f"boxes {study.sample_id} {completion.index}"
+            asked[name] = Request(completion.example, "boxes", NEW_TOKENS)
+    first = report_request(make_example(studies[0], "findings"), NEW_TOKENS)
+    asked[BROKEN] = replace(first, example=replace(first.example, images=(broken, *first.example.images[1:])))
+    wordy = studies[0].model_copy(update={"indication": "Cough. " * 900})
+    asked[LONG] = report_request(make_example(wordy, "findings"), NEW_TOKENS)
+    return asked

@@ -1,0 +1,117 @@
+"""Runs in vLLM's environment: the answers of its engine to the tests' questions, and what else shows only inside.
+
+Arguments: the checkpoint, the manifest, a broken image, the folder for the language model, the JSON file to write.
+"""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import sys
+from dataclasses import asdict, replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+import torchvision_operators  # noqa: F401
+
+from data.manifest import read_manifest
+from maira.generate import vllm_engine
+from maira.generate.request import EngineOptions
+from radfact.errors import InputError, RunFailed
+
+WINDOW_BYTES = 500_000
+"""Room for about five prompts of 380 tokens."""
+
+
+def answers(engine: Any, questions: dict[str, Any], *, free: bool) -> dict[str, Any]:
+    """Each question's answer by its name, as JSON values."""
+    engine.options = replace(engine.options, free=free)
+    names = list(questions)
+    return {names[index]: asdict(answer) for index, answer in engine.answers(list(questions.values()))}
+
+
+def watch(engine: Any) -> list[int]:
+    """From now on, how many bytes of prompts vLLM holds after each that it is given."""
+    held, generate = [0], engine._engine.generate
+
+    async def watched(prompt: Any, *arguments: Any) -> Any:
+        size = prompt["prompt_embeds"].nbytes
+        held.append(held[-1] + size)
+        async for output in generate(prompt, *arguments):
+            yield output
+        held.append(held[-1] - size)
+
+    engine._engine.generate = watched
+    return held
+
+
+def refusals(checkpoint: Path) -> dict[str, str]:
+    """What is said of arguments that cannot be, by their names."""
+    said = {}
+    for arguments in ({"nonsense": 1}, {"model": "other"}, {"dtype": "int8"}):
+        try:
+            vllm_engine.VLLMEngine(checkpoint, EngineOptions(arguments=arguments))
+        except InputError as error:
+            said[next(iter(arguments))] = str(error)
+    return said
+
+
+def death(engine: Any, questions: dict[str, Any]) -> str:
+    """What is said when vLLM's process is killed while it answers."""
+    answering = engine.answers(list(questions.values()))
+    next(answering)
+    (process,) = multiprocessing.active_children()
+    process.kill()
+    try:
+        return f"{len(list(answering))} more answers"
+    except RunFailed as error:
+        return str(error)
+
+
+def allowed_after_loop(folder: Path) -> dict[str, list[int]]:
+    """Ids that may follow a narrative, before and after a sentence's third copy, in a row that changed its place."""
+    from vllm import SamplingParams
+    from vllm.v1.sample.logits_processor import BatchUpdate, MoveDirectionality
+
+    from maira.generate.vllm_grammar import FORM, MairaLogitsProcessor
+
+    processor = MairaLogitsProcessor(
+        SimpleNamespace(model_config=SimpleNamespace(model=str(folder))), torch.device("cpu"), False
+    )
+    tokenizer = processor._guard.tokenizer
+    params = SamplingParams(temperature=0, max_tokens=99, extra_args={FORM: "narrative"})
+    copy = tokenizer("No mass. ", add_special_tokens=False)["input_ids"]
+    said = copy * 2
+    processor.update_state(BatchUpdate(1, removed=[], added=[(1, params, None, said)], moved=[]))
+    processor.update_state(BatchUpdate(1, removed=[], added=[], moved=[(1, 0, MoveDirectionality.UNIDIRECTIONAL)]))
+    found = {}
+    for name in ("twice", "thrice"):
+        scores = torch.zeros(1, len(tokenizer))
+        scores[0, tokenizer(" ", add_special_tokens=False)["input_ids"][0]] = 1
+        found[name] = torch.isfinite(processor.apply(scores)[0]).nonzero().flatten().tolist()
+        said += tokenizer("No mass.", add_special_tokens=False)["input_ids"]
+    return found
+
+
+if __name__ == "__main__":
+    import tiny_maira
+
+    checkpoint, manifest, broken, folder, out = map(Path, sys.argv[1:])
+    questions = tiny_maira.requests(read_manifest(manifest), broken)
+    vllm_engine.WINDOW_BYTES = WINDOW_BYTES
+    options = EngineOptions(batch_size=4, language_model=folder, arguments={"enforce_eager": True})
+    started = vllm_engine.VLLMEngine(checkpoint, options)
+    held = watch(started)
+    found = {
+        "name": started.name,
+        "guided": answers(started, questions, free=False),
+        "free": answers(started, questions, free=True),
+        "held": [WINDOW_BYTES, max(held)],
+        "refusals": refusals(checkpoint),
+        "loop": allowed_after_loop(folder),
+    }
+    found["death"] = death(started, questions)
+    started.close()
+    out.write_text(json.dumps(found))

@@ -1,0 +1,13 @@
+"""The command `maira` in vLLM's environment of the tests."""
+
+from __future__ import annotations
+
+import sys
+
+import torchvision_operators  # noqa: F401
+
+if __name__ == "__main__":
+    from maira.cli import main
+
+    sys.argv[0] = "maira"
+    main()
