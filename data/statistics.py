@@ -123,7 +123,7 @@ class Statistics:
         total = self.total()
         groups = []
         for group in self.by(columns):
-            named = dict(zip(columns, group.key, strict=True))
+            named: dict[str, str | None] = dict(zip(columns, group.key, strict=True))
             of_all = splits[named["split"]] if "split" in named else total.samples
             groups.append({**named, **group.figures(of_all)})
         return {"studies": self.studies, "groups": groups, "total": total.figures(total.samples)}

@@ -1,0 +1,338 @@
+"""Training shards: what is packed comes back, at random, after an interruption, and from a URL."""
+
+from __future__ import annotations
+
+import io
+import json
+import pickle
+import tarfile
+from collections.abc import Iterable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from PIL import Image
+
+from data.manifest import Failure, read_failures, read_manifest, write_manifest
+from data.packing import pack, parse_size
+from data.shards import INDEX, Shards
+from data.study import IMAGE_COLUMNS, Study
+from radfact.errors import InputError, RunFailed
+from radfact.report import Box, Sentence
+
+
+def _png(path: Path, seed: int) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    pixels = np.random.default_rng(seed).integers(0, 256, (48, 56), np.uint8)
+    Image.fromarray(pixels).save(path)
+
+
+@pytest.fixture(scope="module")
+def manifest(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Nine samples: three of each of a patient's studies show one lateral; the last ones have boxes and phrases."""
+    folder = tmp_path_factory.mktemp("prepared")
+    box = Box(x_min=0.1, y_min=0.2, x_max=0.3, y_max=0.4)
+    studies = []
+    for number in range(9):
+        _png(folder / f"frontal/{number}.png", number)
+        _png(folder / f"lateral/{number // 3}.png", 100 + number // 3)
+        studies.append(
+            Study(
+                sample_id=f"Überweisung/{number}",
+                study_id=f"study {number // 3}",
+                frontal=Path(f"frontal/{number}.png"),
+                lateral=Path(f"lateral/{number // 3}.png") if number % 2 else None,
+                prior_frontal=Path(f"frontal/{number - 1}.png") if number % 3 else None,
+                findings=None if number > 6 else f"Lungs \u2028 clear {number}.",
+                grounded_findings=[Sentence(text="Effusion.", boxes=(box,))] if number > 5 else None,
+                phrases=[Sentence(text="Nodule.", boxes=(box,))] * 2 if number == 8 else None,
+                split="test" if number < 3 else "train",
+                source="a" if number % 2 else None,
+            )
+        )
+    write_manifest(folder / "manifest.jsonl", studies)
+    return folder / "manifest.jsonl"
+
+
+@pytest.fixture(scope="module")
+def packed(manifest: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("packed") / "shards"
+    pack(manifest, out, shard_size=20_000)
+    return out
+
+
+def _without_images(study: Study) -> dict[str, object]:
+    return study.model_dump(exclude=set(IMAGE_COLUMNS))
+
+
+def test_samples_are_spread_over_shards_no_larger_than_asked(packed: Path) -> None:
+    sizes = [path.stat().st_size for path in packed.glob("*.tar")]
+    assert len(sizes) > 2
+    assert max(sizes) <= 20_000
+
+
+def test_every_sample_comes_back_in_its_order(manifest: Path, packed: Path) -> None:
+    samples = list(Shards(packed))
+    assert [_without_images(s.study) for s in samples] == [_without_images(s) for s in read_manifest(manifest)]
+
+
+def test_images_are_the_files_byte_for_byte(manifest: Path, packed: Path) -> None:
+    for study, sample in zip(read_manifest(manifest), Shards(packed), strict=True):
+        there = {c: path.read_bytes() for c in IMAGE_COLUMNS if (path := getattr(study, c)) is not None}
+        assert sample.images == there
+
+
+def test_an_image_is_found_by_the_path_its_study_has(manifest: Path, packed: Path) -> None:
+    shards = Shards(packed)
+    lateral = shards.study(5).lateral
+    assert lateral is not None
+    assert shards.image(lateral) == (manifest.parent / "lateral/1.png").read_bytes()
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(order=st.permutations(range(9)))
+def test_any_order_can_be_read(packed: Path, order: list[int]) -> None:
+    studies = [sample.study.sample_id for sample in Shards(packed).read(order)]
+    assert studies == [f"Überweisung/{number}" for number in order]
+
+
+def test_the_index_tells_splits_sources_and_answers_without_a_read(packed: Path) -> None:
+    shards = Shards(packed)
+    rows = shards.rows
+    assert [shards.index.splits[code] for code in rows["split"]] == ["test"] * 3 + ["train"] * 6
+    assert [shards.index.sources[code] for code in rows["source"]] == [None, "a"] * 4 + [None]
+    assert rows["findings"].tolist() == [True] * 7 + [False] * 2
+    assert rows["grounded"].tolist() == [False] * 6 + [True] * 3
+    assert rows["phrases"].tolist() == [0] * 8 + [2]
+
+
+def test_other_tools_read_the_shards_as_webdataset(packed: Path) -> None:
+    groups: list[tuple[str, list[str]]] = []
+    for path in sorted(packed.glob("*.tar")):
+        with tarfile.open(path) as archive:
+            for member in archive:
+                key, suffix = member.name.split(".", 1)
+                if not groups or groups[-1][0] != key:
+                    groups.append((key, []))
+                groups[-1][1].append(suffix)
+                assert member.isreg()
+    assert len({key for key, _ in groups}) == len(groups) == 9
+    assert groups[5][1] == ["json", "frontal.png", "lateral.png", "prior_frontal.png"]
+
+
+def test_the_record_in_a_shard_names_its_members(packed: Path) -> None:
+    with tarfile.open(packed / "shard-000000.tar") as archive:
+        member = archive.extractfile("000000001.json")
+        assert member is not None
+        row = json.load(member)
+        assert {row[c] for c in IMAGE_COLUMNS} <= set(archive.getnames())
+
+
+def test_a_split_can_be_packed_alone(manifest: Path, tmp_path: Path) -> None:
+    pack(manifest, tmp_path / "out", splits=["train"])
+    assert {sample.study.split for sample in Shards(tmp_path / "out")} == {"train"}
+
+
+def test_shuffled_shards_have_every_sample_once_in_another_order(manifest: Path, tmp_path: Path) -> None:
+    pack(manifest, tmp_path / "out", shuffle=3)
+    names = [sample.study.sample_id for sample in Shards(tmp_path / "out")]
+    assert names != sorted(names)
+    assert sorted(names) == [f"Überweisung/{number}" for number in range(9)]
+
+
+def test_a_byte_order_mark_moves_no_sample(manifest: Path, tmp_path: Path) -> None:
+    marked = manifest.parent / "marked.jsonl"
+    marked.write_bytes(b"\xef\xbb\xbf" + manifest.read_bytes().replace(b"\n", b"\r\n"))
+    pack(marked, tmp_path / "out")
+    assert len(Shards(tmp_path / "out")) == 9
+
+
+def _contents(folder: Path) -> dict[str, bytes]:
+    return {str(p.relative_to(folder)): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
+
+
+@pytest.mark.parametrize("stop_at", [1, 4, 8])
+def test_an_interrupted_packing_ends_as_if_it_had_not_been(
+    manifest: Path, packed: Path, tmp_path: Path, stop_at: int
+) -> None:
+    class Killed(BaseException):
+        pass
+
+    def kill(done: int, _: int) -> None:
+        if done == stop_at:
+            raise Killed
+
+    with pytest.raises(Killed):
+        pack(manifest, tmp_path / "out", shard_size=20_000, on_progress=kill)
+    assert not (tmp_path / "out" / INDEX).exists()
+    (tmp_path / "out" / ".shard-000009.tar.x").write_bytes(b"of a run that was killed outright")
+    pack(manifest, tmp_path / "out", shard_size=20_000)
+    assert _contents(tmp_path / "out") == _contents(packed)
+
+
+def test_finished_shards_are_kept(manifest: Path, tmp_path: Path) -> None:
+    def stop(done: int, _: int) -> None:
+        if done == 8:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        pack(manifest, tmp_path / "out", shard_size=20_000, on_progress=stop)
+    before = {path.name: path.stat().st_ino for path in (tmp_path / "out").glob("*.tar")}
+    again = pack(manifest, tmp_path / "out", shard_size=20_000)
+    assert again.kept == len(before) > 0
+    after = {path.name: path.stat().st_ino for path in (tmp_path / "out").glob("*.tar")}
+    assert before.items() <= after.items()
+
+
+def test_a_finished_packing_is_left_as_it_is(manifest: Path, packed: Path) -> None:
+    before = {path: path.stat().st_mtime_ns for path in packed.iterdir()}
+    again = pack(manifest, packed, shard_size=20_000)
+    assert again.kept == again.shards
+    assert {path: path.stat().st_mtime_ns for path in packed.iterdir()} == before
+
+
+def test_other_options_are_refused_in_the_same_folder(manifest: Path, packed: Path) -> None:
+    with pytest.raises(InputError, match="packed otherwise \\(other shard_size\\)"):
+        pack(manifest, packed, shard_size=30_000)
+
+
+def test_a_folder_of_something_else_is_refused(manifest: Path, tmp_path: Path) -> None:
+    (tmp_path / "thesis.txt").write_text("")
+    with pytest.raises(InputError, match="not empty"):
+        pack(manifest, tmp_path)
+
+
+def _damaged(folder: Path, names: Iterable[str]) -> Path:
+    studies = []
+    for number, name in enumerate(names):
+        _png(folder / f"{number}.png", number)
+        studies.append(Study(sample_id=name, frontal=Path(f"{number}.png"), findings="Clear."))
+    write_manifest(folder / "manifest.jsonl", studies)
+    return folder / "manifest.jsonl"
+
+
+def test_samples_without_their_images_are_listed_and_the_rest_is_packed(tmp_path: Path) -> None:
+    manifest = _damaged(tmp_path, ["whole", "lost", "cut", "text"])
+    (tmp_path / "1.png").unlink()
+    (tmp_path / "2.png").write_bytes((tmp_path / "2.png").read_bytes()[:-20])
+    (tmp_path / "3.png").write_text("hello")
+    done = pack(manifest, tmp_path / "out")
+    assert [sample.study.sample_id for sample in Shards(tmp_path / "out")] == ["whole"]
+    cut_off = "is no PNG or JPEG, or was cut off"
+    expected = [
+        Failure(sample_id="lost", stage="pack", reason=f"{tmp_path / '1.png'}: no such file"),
+        Failure(sample_id="cut", stage="pack", reason=f"{tmp_path / '2.png'}: {cut_off}"),
+        Failure(sample_id="text", stage="pack", reason=f"{tmp_path / '3.png'}: {cut_off}"),
+    ]
+    assert done.failures == read_failures(tmp_path / "out" / "failures.jsonl") == expected
+
+
+def test_nothing_to_pack_is_a_failed_run(tmp_path: Path) -> None:
+    manifest = _damaged(tmp_path, ["lost"])
+    (tmp_path / "0.png").unlink()
+    with pytest.raises(RunFailed, match="not one sample"):
+        pack(manifest, tmp_path / "out")
+
+
+def test_a_bad_line_at_the_end_is_told_before_anything_is_written(tmp_path: Path) -> None:
+    manifest = _damaged(tmp_path, ["whole"])
+    with manifest.open("a") as handle:
+        handle.write('{"sample_id": "b"}\n')
+    with pytest.raises(InputError, match="line 2, field 'frontal'"):
+        pack(manifest, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_split_without_samples_is_told(manifest: Path, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="has no sample of the split valdate"):
+        pack(manifest, tmp_path / "out", splits=["valdate"])
+
+
+@pytest.fixture
+def copied(manifest: Path, tmp_path: Path) -> Path:
+    pack(manifest, tmp_path / "copied")
+    return tmp_path / "copied"
+
+
+def _flip(path: Path, at: int) -> None:
+    content = bytearray(path.read_bytes())
+    content[at] ^= 1
+    path.write_bytes(content)
+
+
+def test_a_damaged_byte_is_noticed_when_its_sample_is_read(copied: Path) -> None:
+    shards = Shards(copied)
+    _flip(copied / "shard-000000.tar", int(shards.rows["offset"][4]) + 700)
+    assert shards[3].images
+    with pytest.raises(InputError, match=r"sample 4 .* the shard is damaged"):
+        shards[4]
+
+
+def test_a_check_finds_what_has_changed(copied: Path) -> None:
+    shards = Shards(copied)
+    assert shards.check() == []
+    _flip(copied / "shard-000000.tar", 700)
+    assert shards.check() == [f"{copied}/shard-000000.tar: its content has changed since it was written"]
+
+
+def test_a_check_finds_what_was_cut_off(copied: Path) -> None:
+    path = copied / "shard-000000.tar"
+    size = path.stat().st_size
+    path.write_bytes(path.read_bytes()[:-1])
+    assert Shards(copied).check() == [f"{path}: has {size - 1} bytes, and was written with {size}"]
+
+
+def test_an_index_that_does_not_fit_is_refused(copied: Path) -> None:
+    buffer = io.BytesIO()
+    np.save(buffer, Shards(copied).rows[:-1])
+    (copied / "index.npy").write_bytes(buffer.getvalue())
+    with pytest.raises(InputError, match="has 8 samples"):
+        Shards(copied)
+
+
+def test_a_folder_without_index_is_told(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"index\.json: no such file"):
+        Shards(tmp_path)
+
+
+def test_a_reader_goes_to_another_process_after_it_has_read(packed: Path) -> None:
+    shards = Shards(packed)
+    first = shards[0]
+    assert pickle.loads(pickle.dumps(shards))[0] == first
+
+
+def test_shards_are_read_from_a_url(packed: Path) -> None:
+    fsspec = pytest.importorskip("fsspec", reason="fsspec is not installed")
+    store = fsspec.filesystem("memory")
+    for path in packed.iterdir():
+        store.pipe_file(f"/bucket/{path.name}", path.read_bytes())
+    remote = Shards("memory://bucket")
+    assert list(remote) == list(Shards(packed))
+    assert remote.check() == []
+
+
+def test_a_url_without_shards_is_told() -> None:
+    pytest.importorskip("fsspec", reason="fsspec is not installed")
+    with pytest.raises(InputError, match=r"memory://nowhere/index\.json: no such file"):
+        Shards("memory://nowhere")
+
+
+def test_a_url_of_an_unknown_kind_is_told() -> None:
+    pytest.importorskip("fsspec", reason="fsspec is not installed")
+    with pytest.raises(InputError, match="cannot be opened"):
+        Shards("carrier-pigeon://loft")
+
+
+@pytest.mark.parametrize(
+    ("text", "size"), [("500MB", 500_000_000), ("1.5 gb", 1_500_000_000), ("2K", 2000), ("77", 77)]
+)
+def test_sizes_are_read_as_people_write_them(text: str, size: int) -> None:
+    assert parse_size(text) == size
+
+
+@pytest.mark.parametrize("text", ["", "0", "-5MB", "MB", "5 TB", "five"])
+def test_what_is_no_size_is_told(text: str) -> None:
+    with pytest.raises(InputError, match="is no size"):
+        parse_size(text)
