@@ -60,14 +60,14 @@ def read_table(path: Path, images: Path | None = None, rules: Rules | None = Non
     report is the earlier study's findings.
 
     Args:
-        path: the table.
+        path: the table, or the folder of `studies.csv` or `studies.jsonl`.
         images: folder that image paths are relative to; None is the table's own.
         rules: how samples are made.
 
     Raises:
         InputError: with line and field of what is wrong.
     """
-    rules = rules or Rules()
+    rules, path = rules or Rules(), _table(path)
     folder, failures = (images or path.parent).absolute(), list[Failure]()
     rows = list(_rows(path, folder, failures))
     if any(row.date is not None for row in rows):
@@ -78,6 +78,15 @@ def read_table(path: Path, images: Path | None = None, rules: Rules | None = Non
     drawn = [replace(row, study=row.study.model_copy(update={"split": rules.split_of(row.study)})) for row in rows]
     check_splits(row.study for row in drawn)
     return Table(partial(_as_they_are, drawn), failures)
+
+
+def _table(path: Path) -> Path:
+    if not path.is_dir():
+        return path
+    for name in ("studies.csv", "studies.jsonl"):
+        if (path / name).is_file():
+            return path / name
+    raise InputError("there is neither studies.csv nor studies.jsonl in this folder", file=path)
 
 
 def _rows(path: Path, folder: Path, failures: list[Failure]) -> Iterator[_Row]:

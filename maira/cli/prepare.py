@@ -10,6 +10,7 @@ from rich.console import Console
 
 from maira.cli.options import OutFolder
 from maira.cli.show import end, progress, say
+from maira.cli.sources import SOURCES
 from radfact.errors import InputError
 
 app = typer.Typer(help="Turn a source of studies into a manifest and PNG files.", no_args_is_help=True)
@@ -64,3 +65,7 @@ def prepare_phantom(
         for done, _ in enumerate(write_phantoms(out, count, seed=seed, size=size, split=split, workers=workers), 1):
             on_progress(done, count)
     say(Console(), f"{count} phantom studies of series {seed}: {out / 'manifest.jsonl'}")
+
+
+for _name, _command in SOURCES.items():
+    app.command(_name)(_command)

@@ -1,0 +1,271 @@
+"""The commands `maira prepare SOURCE`: an archive on disk becomes a manifest and PNG files."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import partial, wraps
+from inspect import Parameter, signature
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+
+from maira.cli.show import end, progress, say
+from radfact.errors import InputError
+
+if TYPE_CHECKING:
+    from data.archive import Archive
+    from data.manifest import Failure
+    from data.pairing import Priors, Rules, SampleMaker
+
+
+class Engine(StrEnum):
+    """What converts the films."""
+
+    LOCAL = "local"
+    RAY = "ray"
+
+
+class PriorChoice(StrEnum):
+    """Which of the prior study's frontal films training samples show."""
+
+    EVERY = "every"
+    ONE = "one"
+    NONE = "none"
+
+
+class Language(StrEnum):
+    """Of PadChest's sentences."""
+
+    ENGLISH = "en"
+    SPANISH = "es"
+
+
+@dataclass(frozen=True)
+class Common:
+    """Options that every source takes, with the text of their help; defaults are the paper's."""
+
+    out: Annotated[Path, typer.Option(help="Folder to write.")]
+    split: Annotated[list[str] | None, typer.Option(help="Prepare this split only; may be repeated.")] = None
+    draw_splits: Annotated[
+        str | None,
+        typer.Option(help="Draw splits by patient, such as train=0.8,validate=0.1,test=0.1, instead of the archive's."),
+    ] = None
+    seed: Annotated[int, typer.Option(help="Of everything drawn at random: laterals, priors, splits.")] = 0
+    priors: Annotated[
+        PriorChoice | None, typer.Option(help="Prior films of a training sample (default: the paper's for the source).")
+    ] = None
+    size: Annotated[int, typer.Option(help="Pixels of the films' shorter side.", min=14)] = 518
+    apply_windows: Annotated[
+        bool, typer.Option("--apply-windows", help="Apply the VOI windows of DICOM files (the paper does not).")
+    ] = False
+    engine: Annotated[Engine, typer.Option(help="Processes of this machine, or a Ray cluster.")] = Engine.LOCAL
+    workers: Annotated[int | None, typer.Option(help="Processes (default: 1, or the cluster's CPUs).", min=1)] = None
+
+
+def with_common(command: Callable[..., None]) -> Callable[..., None]:
+    """The command with the options of `Common` behind its own; it gets them as its argument `common`."""
+    shared = signature(Common, eval_str=True).parameters
+    own = [one for name, one in signature(command, eval_str=True).parameters.items() if name != "common"]
+
+    @wraps(command)
+    def bundled(**values: Any) -> None:
+        command(**{p.name: values[p.name] for p in own}, common=Common(**{name: values[name] for name in shared}))
+
+    parameters = [one.replace(kind=Parameter.KEYWORD_ONLY) for one in (*own, *shared.values())]
+    bundled.__signature__ = signature(command).replace(parameters=parameters)  # type: ignore[attr-defined]
+    bundled.__annotations__ = {one.name: one.annotation for one in parameters}
+    return bundled
+
+
+_Root = Annotated[Path, typer.Option(help="Folder of the archive.")]
+_Images = Annotated[Path | None, typer.Option(help="Folder that image paths are relative to (default: the file's).")]
+_Reports = Annotated[Path | None, typer.Option(help="PadChest's English reports: a table (CSV, JSON Lines).")]
+_LanguageOption = Annotated[Language, typer.Option(help="Language of the reports.")]
+
+
+@with_common
+def mimic_cxr(
+    root: _Root,
+    common: Common,
+    metadata: Annotated[
+        Path | None, typer.Option(help="Folder of the tables of the JPEG release (default: the archive's).")
+    ] = None,
+    ms_cxr: Annotated[
+        Path | None, typer.Option(help="Folder of MS-CXR, whose validation and test patients are kept from training.")
+    ] = None,
+) -> None:
+    """MIMIC-CXR: DICOM files and free-text reports."""
+    _mimic(root, common, metadata, ms_cxr, "dicom")
+
+
+@with_common
+def mimic_cxr_jpg(
+    root: _Root,
+    common: Common,
+    metadata: Annotated[
+        Path | None, typer.Option(help="Folder of the reports of the DICOM release (default: the archive's).")
+    ] = None,
+    ms_cxr: Annotated[
+        Path | None, typer.Option(help="Folder of MS-CXR, whose validation and test patients are kept from training.")
+    ] = None,
+) -> None:
+    """MIMIC-CXR-JPG: JPEG files, and the reports of MIMIC-CXR."""
+    _mimic(root, common, metadata, ms_cxr, "jpg")
+
+
+@with_common
+def ms_cxr(
+    root: _Root,
+    common: Common,
+    images: Annotated[Path, typer.Option(help="Folder of MIMIC-CXR or MIMIC-CXR-JPG.")],
+) -> None:
+    """MS-CXR: phrases with boxes on films of MIMIC-CXR."""
+    from data.sources.ms_cxr import read_ms_cxr
+
+    _prepare_archive(read_ms_cxr(root, images), common)
+
+
+@with_common
+def padchest(
+    root: _Root,
+    common: Common,
+    reports: _Reports = None,
+    splits: Annotated[Path | None, typer.Option(help="PadChest-GR's table of official splits.")] = None,
+    language: _LanguageOption = Language.ENGLISH,
+    pediatric: Annotated[bool, typer.Option("--pediatric", help="Take studies of children too.")] = False,
+) -> None:
+    """PadChest: 16 bit PNG files in folders or zips, and a table of reports."""
+    from data.sources.padchest import read_padchest
+
+    _prepare_archive(
+        read_padchest(root, reports=reports, splits=splits, language=language.value, pediatric=pediatric), common
+    )
+
+
+@with_common
+def padchest_gr(
+    root: _Root,
+    common: Common,
+    padchest: Annotated[
+        Path | None, typer.Option(help="Folder of PadChest, for laterals and previous studies.")
+    ] = None,
+    reports: _Reports = None,
+    language: _LanguageOption = Language.ENGLISH,
+) -> None:
+    """PadChest-GR: grounded reports on films of PadChest."""
+    from data.sources.padchest_gr import read_padchest_gr
+
+    _prepare_archive(read_padchest_gr(root, padchest=padchest, reports=reports, language=language.value), common)
+
+
+@with_common
+def iu_xray(root: _Root, common: Common) -> None:
+    """IU-Xray (Open-i): XML reports, PNG or DICOM files."""
+    from data.sources.iu_xray import read_iu_xray
+
+    _prepare_archive(read_iu_xray(root), common)
+
+
+@with_common
+def coco(
+    file: Annotated[Path, typer.Option("--root", help="COCO file (JSON).")], common: Common, images: _Images = None
+) -> None:
+    """Any COCO file: detections become grounded findings, captions findings."""
+    from data.sources.coco import read_coco_studies
+
+    _prepare_archive(read_coco_studies(file, images), common)
+
+
+@with_common
+def table(
+    file: Annotated[
+        Path, typer.Option("--root", help="Table of studies (CSV, JSON Lines), or the folder of studies.csv.")
+    ],
+    common: Common,
+    images: _Images = None,
+) -> None:
+    """A hospital's own export: a table with the columns of a manifest; images PNG, JPEG or DICOM."""
+    from data.sources.table import read_table
+
+    read = read_table(file, images, _rules(common, "one"))
+    _prepare("table", read.make, read.failures, common)
+
+
+SOURCES = {
+    "mimic-cxr": mimic_cxr,
+    "mimic-cxr-jpg": mimic_cxr_jpg,
+    "ms-cxr": ms_cxr,
+    "padchest": padchest,
+    "padchest-gr": padchest_gr,
+    "iu-xray": iu_xray,
+    "coco": coco,
+    "table": table,
+}
+"""Commands by the name of their source."""
+
+
+def _mimic(root: Path, common: Common, metadata: Path | None, ms_cxr: Path | None, layout: Any) -> None:
+    from data.sources.mimic_cxr import read_mimic_cxr
+    from data.sources.ms_cxr import hold_out
+
+    archive = read_mimic_cxr(root, layout, metadata=metadata)
+    _prepare_archive(archive if ms_cxr is None else hold_out(archive, ms_cxr), common, train_priors="every")
+
+
+def _prepare_archive(archive: Archive, common: Common, train_priors: Priors = "one") -> None:
+    from data.pairing import make_samples
+
+    make = partial(make_samples, archive, _rules(common, train_priors))
+    _prepare(archive.source, make, archive.failures, common)
+
+
+def _prepare(source: str, make: SampleMaker, unread: list[Failure], common: Common) -> None:
+    from data.prepare import Conversion, prepare
+
+    conversion = Conversion(common.size, common.apply_windows, common.workers, common.engine.value)
+    with progress("converting films") as on_progress:
+        prepared = prepare(
+            source, make, common.out, conversion, unread=unread, splits=common.split, on_progress=on_progress
+        )
+    console = Console()
+    say(console, f"{len(prepared.studies)} samples, {prepared.converted} films converted: {common.out}/manifest.jsonl")
+    # A study without findings is no sample by the rules, and no fault of the archive or the run.
+    faults = [failure for failure in prepared.failures if failure.stage != "select"]
+    if unsuited := Counter(failure.reason for failure in prepared.failures if failure.stage == "select"):
+        reasons = ", ".join(f"{count} with {reason}" for reason, count in unsuited.most_common())
+        say(console, f"studies that give no sample: {reasons} (failures.jsonl)")
+    end(console, [(str(failure.source or failure.sample_id), failure.reason) for failure in faults])
+
+
+def _rules(common: Common, train_priors: Priors) -> Rules:
+    from data.pairing import Rules
+
+    chosen: Priors = train_priors if common.priors is None else common.priors.value
+    others: Priors = "none" if chosen == "none" else "one"
+    return Rules(common.seed, chosen, others, _shares(common.draw_splits))
+
+
+def _shares(text: str | None) -> dict[str, float] | None:
+    """Shares of the splits, such as `train=0.8,test=0.2`."""
+    from data.pairing import SPLITS
+
+    if text is None:
+        return None
+    shares: dict[str, float] = {}
+    for part in text.split(","):
+        name, _, value = part.strip().partition("=")
+        try:
+            shares[name] = float(value)
+        except ValueError:
+            shares[name] = -1.0
+        if name not in SPLITS or not 0 <= shares[name] < float("inf"):
+            message = f"expected shares of {', '.join(SPLITS)} such as train=0.8,validate=0.1,test=0.1, found '{part}'"
+            raise InputError(message, field="--draw-splits")
+    if not sum(shares.values()):
+        raise InputError("the shares must not all be 0", field="--draw-splits")
+    return shares

@@ -1,0 +1,102 @@
+"""`maira prepare SOURCE` as a user runs it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from data.manifest import read_failures, read_manifest
+from maira.cli.sources import SOURCES
+
+
+def _run(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "maira", "prepare", *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120)
+
+
+def _films(folder: Path, *names: str) -> None:
+    draw = np.random.default_rng(0)
+    for name in names:
+        Image.fromarray(draw.integers(0, 255, (60, 50), np.uint8)).save(folder / name)
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Path:
+    """Four studies of two patients; one has no film on the disk, one no findings."""
+    folder = tmp_path / "export"
+    folder.mkdir()
+    _films(folder, "1.png", "2.png", "4.png")
+    rows = ["1,p,2020-01-01,Clear.", "2,p,2021-01-01,Mass.", "3,q,2020-01-01,Clear.", "4,q,2021-01-01,"]
+    lines = [f"{row.split(',')[0]},{row.split(',')[0]}.png,{row.split(',', 1)[1]}" for row in rows]
+    (folder / "studies.csv").write_text("sample_id,frontal,patient_id,study_date,findings\n" + "\n".join(lines) + "\n")
+    return folder
+
+
+def test_a_table_becomes_a_manifest(table: Path, tmp_path: Path) -> None:
+    done = _run("table", "--root", table, "--out", tmp_path / "out", "--size", 32)
+    assert done.returncode == 3, done.stderr
+    studies = read_manifest(tmp_path / "out/manifest.jsonl")
+    assert [(s.sample_id, s.prior_report) for s in studies] == [("1", None), ("2", "Clear.")]
+    stages = {failure.stage for failure in read_failures(tmp_path / "out/failures.jsonl")}
+    assert stages == {"convert", "select"}
+    assert "no such file" in done.stdout
+    assert "Traceback" not in done.stderr
+
+
+def test_what_the_rules_leave_out_is_no_failure(table: Path, tmp_path: Path) -> None:
+    _films(table, "3.png")
+    done = _run("table", "--root", table / "studies.csv", "--out", tmp_path / "out", "--size", 32)
+    assert done.returncode == 0, done.stderr
+    assert "1 with no findings section" in done.stdout
+
+
+def test_splits_can_be_drawn_and_chosen(table: Path, tmp_path: Path) -> None:
+    _films(table, "3.png")
+    options = ("--size", 32, "--draw-splits", "train=0.0,test=1", "--split", "test", "--priors", "none")
+    assert _run("table", "--root", table, "--out", tmp_path / "out", *options).returncode == 0
+    studies = read_manifest(tmp_path / "out/manifest.jsonl")
+    assert {(s.split, s.prior_frontal) for s in studies} == {("test", None)}
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--draw-splits", "train=x"), "expected shares of train, validate, test"),
+        (("--draw-splits", "training=1"), "expected shares of train, validate, test"),
+        (("--draw-splits", "train=0"), "must not all be 0"),
+    ],
+)
+def test_wrong_options_are_one_line(table: Path, tmp_path: Path, options: tuple[str, ...], message: str) -> None:
+    done = _run("table", "--root", table, "--out", tmp_path / "out", *options)
+    assert done.returncode == 2
+    assert message in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("source", [name for name in SOURCES if name != "ms-cxr"])
+def test_a_folder_without_the_archive_is_one_line(source: str, tmp_path: Path) -> None:
+    done = _run(source, "--root", tmp_path, "--out", tmp_path / "out")
+    assert done.returncode == 2
+    assert done.stderr.startswith("maira: ")
+    assert done.stderr.count("\n") == 1
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_coco_file_becomes_grounded_studies(tmp_path: Path) -> None:
+    _films(tmp_path, "a.png")
+    image = {"id": 1, "file_name": "a.png", "width": 50, "height": 60}
+    annotation = {"image_id": 1, "category_id": 1, "bbox": [5, 6, 10, 12]}
+    (tmp_path / "coco.json").write_text(
+        json.dumps({"images": [image], "annotations": [annotation], "categories": [{"id": 1, "name": "Nodule"}]})
+    )
+    done = _run("coco", "--root", tmp_path / "coco.json", "--out", tmp_path / "out", "--size", 32)
+    assert done.returncode == 0, done.stderr
+    (study,) = read_manifest(tmp_path / "out/manifest.jsonl")
+    assert study.grounded_findings is not None
+    assert [s.text for s in study.grounded_findings] == ["Nodule"]
