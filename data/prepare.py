@@ -113,8 +113,10 @@ def prepare(
     # In an order that does not depend on which process was first.
     failures = [*unread, *(broken[key] for key in sorted(broken)), *samples.left_out]
     if not samples.studies:
-        first = f"; the first of {len(failures)} that were left out: {failures[0].reason}" if failures else ""
-        raise RunFailed(f"{source}: there is no sample in it{first}")
+        # Films that cannot be read are why their studies have none, so they say more.
+        first = next(iter([*broken.values(), *failures]), None)
+        why = f"; {len(failures)} films, studies and rows were left out, such as: {first.reason}" if first else ""
+        raise RunFailed(f"{source}: there is no sample in it{why}")
     # Failures first: a manifest says that the preparation is whole.
     write_failures(out / FAILURES, failures)
     write_manifest(out / MANIFEST, samples.studies)

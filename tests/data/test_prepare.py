@@ -182,7 +182,7 @@ def test_a_folder_made_otherwise_is_refused(tmp_path: Path) -> None:
 
 
 def test_an_archive_without_any_sample_is_a_failed_run(tmp_path: Path) -> None:
-    with pytest.raises(RunFailed, match=r"no sample in it; the first of 1 .*: no frontal film"):
+    with pytest.raises(RunFailed, match=r"no sample in it; 1 films, .* such as: no frontal film"):
         _prepare(Archive("test", [ArchiveStudy("s", findings="Clear.")]), tmp_path / "out")
     assert not (tmp_path / "out/manifest.jsonl").exists()
 
