@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import base64
-import hashlib
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from io import BytesIO
 from pathlib import Path
 from typing import Any, Literal
 
@@ -15,14 +11,9 @@ from pydantic import ConfigDict, NonNegativeInt
 
 from radfact.errors import InputError
 from radfact.jsonl import open_atomic, read_json, read_jsonl
+from radfact.page_images import MOST_EMBEDDED, load_images
 from radfact.page_markup import Row, Scores, render
 from radfact.report import Box, Mask, parse_sentences, validated
-
-LONGEST_SIDE = 640
-"""Pixels of the longest side of an image as shown; the boxes are shares and do not depend on it."""
-
-MOST_EMBEDDED = 200
-"""Studies up to which images are embedded; above, they lie in `images/` and are loaded when they come into view."""
 
 _IMAGES = ("frontal", "lateral", "prior_frontal")
 _SHOWN = {"text", "boxes", "masks", "prior_boxes", "status", "spatial", "why"}
@@ -114,7 +105,8 @@ def write_page(
     own = [beside] if beside is not None and beside.exists() else []
     _attach(studies, sources)
     _attach(drafts, own + sources)
-    _load_images([*studies, *drafts], None if len(studies) + len(drafts) <= MOST_EMBEDDED else folder)
+    few = len(studies) + len(drafts) <= MOST_EMBEDDED
+    load_images([*studies, *drafts], None if few else folder / "images")
 
     page = render(f"RadFact results: {folder.resolve().name}", scores, run, studies, drafts, notes)
     with open_atomic(folder / "report.html", "wb") as handle:
@@ -246,54 +238,3 @@ def _attach(studies: Sequence[dict[str, Any]], manifests: Iterable[Path]) -> Non
             study.update(record.model_dump(include=set(_CONTEXT)))
             named = {kind: getattr(record, kind) for kind in _IMAGES}
             study["images"] = {kind: path.parent / name if name else None for kind, name in named.items()}
-
-
-def _load_images(studies: Sequence[dict[str, Any]], folder: Path | None) -> None:
-    """Replace the paths of images by what the viewer takes: `src`, `width`, `height` or a `message`."""
-    paths = {path for study in studies for path in study.get("images", {}).values() if path is not None}
-    with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
-        loaded = dict(zip(paths, pool.map(lambda path: _load_image(path, folder), paths), strict=True))
-    for study in studies:
-        if "images" in study:
-            study["images"] = {kind: path and loaded[path] for kind, path in study["images"].items()}
-
-
-def _load_image(path: Path, folder: Path | None) -> dict[str, Any]:
-    from PIL import Image
-
-    if not path.is_file():
-        return {"message": f"{path.name}: no such image"}
-    try:
-        jpeg, width, height = _as_jpeg(path)
-    # Pillow reports damaged files in all of these ways, by format.
-    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError):
-        return {"message": f"{path.name}: this image cannot be read"}
-    if folder is None:
-        src = f"data:image/jpeg;base64,{base64.b64encode(jpeg).decode('ascii')}"
-    else:
-        # Named by content: a page drawn earlier never shows another study's film while this one is being made.
-        src = f"images/{hashlib.sha256(jpeg).hexdigest()[:24]}.jpg"
-        if not (folder / src).exists():
-            with open_atomic(folder / src, "wb") as handle:
-                handle.write(jpeg)
-    return {"src": src, "width": width, "height": height}
-
-
-def _as_jpeg(path: Path) -> tuple[bytes, int, int]:
-    """The image for the screen as JPEG bytes without metadata, and the original's width and height in pixels."""
-    import numpy as np
-    from PIL import Image
-
-    with Image.open(path) as image:
-        width, height = image.size
-        image.draft(None, (LONGEST_SIDE, LONGEST_SIDE))
-        if image.mode.startswith(("I", "F")):
-            pixels = np.asarray(image, dtype=np.float64)
-            low, high = pixels.min(), pixels.max()
-            shown = Image.fromarray(np.uint8((pixels - low) * (255 / max(high - low, 1e-9))))
-        else:
-            shown = image.convert("L" if image.mode in ("1", "L", "LA") else "RGB")
-    shown.thumbnail((LONGEST_SIDE, LONGEST_SIDE), Image.Resampling.LANCZOS, reducing_gap=3)
-    buffer = BytesIO()
-    shown.save(buffer, "JPEG", quality=85, optimize=True)
-    return buffer.getvalue(), width, height

@@ -8,10 +8,14 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from importlib import resources
+from importlib.resources.abc import Traversable
 from string import Template
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, NonNegativeInt
+
+STATIC = resources.files("radfact") / "static"
+"""Templates, styles and scripts of pages."""
 
 _MOST_FAILURES = 100
 
@@ -62,26 +66,43 @@ def render(
         drafts: the studies without a reference.
         notes: sentences of the banner.
     """
-    folder = resources.files("radfact") / "static"
-    parts = ("page.html", "viewer.css", "page.css", "viewer.js", "page.js")
-    html, *styles_and_scripts = ((folder / part).read_text("utf-8") for part in parts)
-    style, script = "".join(styles_and_scripts[:2]), "".join(styles_and_scripts[2:])
     data = {
         "directions": {name: figure.direction for name, figure in scores.figures.items()},
         "studies": studies,
         "unscored": drafts,
     }
-    policy = (
-        f"default-src 'none'; script-src {_source(script)}; style-src {_source(style)}; "
-        "img-src data: file: 'self'; base-uri 'none'; form-action 'none'"
-    )
-    return Template(html).substitute(
-        policy=policy,
+    return assemble(
+        STATIC / "page.html",
+        [STATIC / "viewer.css", STATIC / "page.css"],
+        [STATIC / "viewer.js", STATIC / "cards.js", STATIC / "page.js"],
+        data,
         title=escape(title),
         judge=_judge(scores, run),
         notes=_notes(notes),
         summary=_summary(scores, run, studies),
         unscored=_UNSCORED if drafts else "",
+    )
+
+
+def assemble(
+    html: Traversable, styles: Sequence[Traversable], scripts: Sequence[Traversable], data: Any, **markup: str
+) -> str:
+    """A page in one piece: its template with styles, scripts, data and a policy that lets nothing else run or load.
+
+    Args:
+        html: template with `$policy`, `$style`, `$script`, `$data` and the names in `markup`.
+        styles, scripts: in their order.
+        data: JSON that the script finds in the element `page-data`.
+        markup: HTML for the template; text in it is escaped already.
+    """
+    style, script = ("".join(part.read_text("utf-8") for part in parts) for parts in (styles, scripts))
+    policy = (
+        f"default-src 'none'; script-src {_source(script)}; style-src {_source(style)}; "
+        "img-src data: file: 'self'; base-uri 'none'; form-action 'none'"
+    )
+    return Template(html.read_text("utf-8")).substitute(
+        markup,
+        policy=policy,
         # Inside a script element only "<" can end or nest anything.
         data=json.dumps(data, allow_nan=False, separators=(",", ":")).replace("<", "\\u003c"),
         style=style,

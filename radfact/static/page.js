@@ -1,5 +1,5 @@
 (() => {
-  const PAGE_SIZE = 20;
+  const { IMAGES, element, titleCase, newViewer, openLarge, describedImage, connect, listStudies } = Cards;
   const BINS = 20;
   // Of fewer studies a histogram says less than their list.
   const FEWEST_DRAWN = 10;
@@ -15,7 +15,6 @@
     not_entailed: ["no", "✗ boxes not entailed"],
     no_boxes: ["none", "no boxes"],
   };
-  const IMAGES = { frontal: "Frontal", lateral: "Lateral", prior_frontal: "Prior frontal" };
 
   const source = document.getElementById("page-data");
   const data = JSON.parse(source.textContent);
@@ -24,22 +23,7 @@
   // Of narratives there are no boxes to speak of.
   const located = [...data.studies, ...(data.unscored ?? [])].some((study) =>
     [...study.candidate, ...(study.reference ?? [])].some((sentence) => sentence.boxes?.length || sentence.masks?.length));
-  const viewers = new Set();
-  const shownSides = new Set(["candidate", "reference"]);
   let count = 0;
-
-  function element(tag, { text, ...attributes } = {}, ...children) {
-    const node = document.createElement(tag);
-    for (const [name, value] of Object.entries(attributes)) node.setAttribute(name, value);
-    if (text !== undefined) node.textContent = text;
-    node.append(...children.filter((child) => child !== null));
-    return node;
-  }
-
-  function titleCase(name) {
-    const words = name.replaceAll("_", " ").replace(/\bf1\b/, "F1");
-    return words[0].toUpperCase() + words.slice(1);
-  }
 
   function figureGroups(figures) {
     const groups = new Map();
@@ -71,29 +55,6 @@
         const regions = kind === "frontal" ? [...(sentence.boxes ?? []), ...masks] : sentence.prior_boxes ?? [];
         return regions.map((region) => ({ ...region, side, id: `${side}-${index}`, label: LETTER[side] + (index + 1) }));
       }));
-  }
-
-  function newViewer(root, image) {
-    const viewer = new BoxViewer(root, image);
-    viewer.setSides(shownSides);
-    viewers.add(viewer);
-    return viewer;
-  }
-
-  function openLarge(title, image, boxes) {
-    const dialog = document.getElementById("large");
-    const root = element("div");
-    document.getElementById("large-title").textContent = title;
-    document.getElementById("large-view").replaceChildren(root);
-    const viewer = newViewer(root, image);
-    viewer.setBoxes(boxes);
-    dialog.addEventListener("close", () => viewers.delete(viewer), { once: true });
-    dialog.showModal();
-  }
-
-  function describedImage(study, kind) {
-    const image = study.images?.[kind] ?? { message: "No image given" };
-    return { ...image, alt: `${IMAGES[kind]} radiograph of ${study.sample_id}` };
   }
 
   function thumbnail(study, kind) {
@@ -169,41 +130,12 @@
     return list.childElementCount ? list : null;
   }
 
-  /** Keeps one card's sentences and boxes in step: what is pointed at comes first, then what was chosen. */
-  function connect(card, study, viewer) {
-    const items = new Map([...card.querySelectorAll(".sentence")].map((item) => [item.dataset.id, item]));
-    let chosen = null;
-
-    function evidenceOf(id) {
+  /** Ids of the sentences that a sentence was judged by. */
+  function evidenceIn(study) {
+    return (id) => {
       const [side, index] = id.split("-");
       return study[side][Number(index)].evidence.map((at) => `${OTHER[side]}-${at}`);
-    }
-    function mark(id, drawOnly = true) {
-      const evidence = id === null ? [] : evidenceOf(id);
-      for (const [key, item] of items) {
-        item.classList.toggle("active", key === id);
-        item.classList.toggle("is-evidence", evidence.includes(key));
-      }
-      if (drawOnly) viewer?.focus(id === null ? null : [id, ...evidence], id === null ? [] : [id]);
-    }
-    function choose(id) {
-      chosen = id;
-      for (const [key, item] of items) item.querySelector("button").setAttribute("aria-pressed", String(key === id));
-      mark(id);
-    }
-    for (const [id, item] of items) {
-      item.addEventListener("pointerenter", () => mark(id));
-      item.addEventListener("pointerleave", () => mark(chosen));
-      item.addEventListener("focusin", () => mark(id));
-      item.addEventListener("focusout", () => mark(chosen));
-      item.querySelector("button").addEventListener("click", () => choose(chosen === id ? null : id));
-    }
-    // Drawing only a hovered box would take away the box under the pointer's path, so this marks sentences alone.
-    card.addEventListener("boxhover", ({ detail }) => mark(detail?.id ?? chosen, false));
-    card.addEventListener("boxselect", ({ detail }) => choose(chosen === detail.id ? null : detail.id));
-    card.addEventListener("keydown", (event) => {
-      if (event.key === "Escape") choose(null);
-    });
+    };
   }
 
   function studyCard(study) {
@@ -217,25 +149,8 @@
     if (about) card.append(about);
     card.append(element("div", { class: figure ? "card-body" : "card-body no-picture" }, figure,
       element("div", { class: "reports" }, ...sides.map((side) => sentenceList(study, side)))));
-    connect(card, study, viewer);
+    connect(card, viewer ? [viewer] : [], evidenceIn(study));
     return card;
-  }
-
-  function listStudies(container, studies) {
-    let drawn = 0;
-    const more = element("button", { type: "button", class: "more" });
-    function drawMore() {
-      const cards = studies.slice(drawn, drawn + PAGE_SIZE).map(studyCard);
-      drawn += cards.length;
-      more.before(...cards);
-      const left = studies.length - drawn;
-      more.hidden = left === 0;
-      more.textContent = `Show ${Math.min(PAGE_SIZE, left)} more of ${left}`;
-      return cards[0];
-    }
-    more.addEventListener("click", () => drawMore()?.querySelector("button")?.focus({ preventScroll: true }));
-    container.replaceChildren(more);
-    drawMore();
   }
 
   function fillOrders(select) {
@@ -364,8 +279,7 @@
         && (range === null || inRange(study.figures[range.name] ?? null))
         && (!words.length || words.every((word) => searchText(study).includes(word))));
       document.getElementById("shown").textContent = `${found.length} of ${data.studies.length} studies`;
-      listStudies(list, ordered(found, order.value));
-      for (const viewer of viewers) if (!viewer.root.isConnected) viewers.delete(viewer);
+      listStudies(list, ordered(found, order.value), studyCard);
     };
     const letGo = drawHistograms(document.getElementById("histograms"), (chosen) => {
       range = chosen;
@@ -381,18 +295,12 @@
     for (const box of document.querySelectorAll("input[data-side]")) {
       box.closest("label").hidden = !located;
       box.addEventListener("change", () => {
-        if (box.checked) shownSides.add(box.dataset.side);
-        else shownSides.delete(box.dataset.side);
-        for (const viewer of viewers) viewer.setSides(shownSides);
+        Cards.showSide(box.dataset.side, box.checked);
       });
     }
-    const dialog = document.getElementById("large");
-    dialog.addEventListener("click", (event) => {
-      if (event.target === dialog) dialog.close();
-    });
     redraw();
     const apart = document.getElementById("unscored-list");
-    if (apart) listStudies(apart, data.unscored);
+    if (apart) listStudies(apart, data.unscored, studyCard);
   }
 
   start();
