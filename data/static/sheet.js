@@ -1,0 +1,136 @@
+(() => {
+  const { IMAGES, element, titleCase, newViewer, openLarge, describedImage, connect, listStudies } = Cards;
+  // What a radiologist found is what a report is compared with; what is to be located has the other colour.
+  const GROUPS = {
+    findings: { name: "Grounded findings", letter: "F", side: "reference" },
+    phrases: { name: "Phrases to locate", letter: "P", side: "candidate" },
+    labels: { name: "Labels", letter: "L", side: "candidate" },
+  };
+  const SECTIONS = ["findings_text", "indication", "technique", "comparison", "prior_report"];
+  const SECTION_NAMES = { findings_text: "Findings" };
+  const KINDS = {
+    all: ["All", () => true],
+    narrative: ["With narrative findings", (study) => Boolean(study.findings_text)],
+    grounded: ["With grounded findings", (study) => study.findings.length > 0],
+    phrases: ["With phrases", (study) => study.phrases.length > 0],
+    lateral: ["With a lateral", (study) => Boolean(study.images.lateral)],
+    prior: ["With a prior", (study) => Boolean(study.images.prior_frontal)],
+    missing: ["With an image that cannot be shown", (study) => Object.values(study.images).some((image) => image?.message)],
+  };
+
+  const source = document.getElementById("page-data");
+  const studies = JSON.parse(source.textContent).studies;
+  source.remove();
+  const regions = (sentence) => [...(sentence.boxes ?? []), ...(sentence.masks ?? []), ...(sentence.prior_boxes ?? [])];
+  const located = Object.keys(GROUPS).filter((group) => studies.some((study) => study[group].some((s) => regions(s).length)));
+  const shownGroups = new Set();
+
+  /** Regions on the frontal, or those on the prior frontal, of the groups that are switched on. */
+  function boxesOf(study, kind) {
+    return [...shownGroups].flatMap((group) => study[group].flatMap((sentence, index) => {
+      const masks = (sentence.masks ?? []).map((mask) => ({ mask }));
+      const found = kind === "frontal" ? [...(sentence.boxes ?? []), ...masks] : sentence.prior_boxes ?? [];
+      const { letter, side } = GROUPS[group];
+      return found.map((region) => ({ ...region, side, id: `${group}-${index}`, label: letter + (index + 1) }));
+    }));
+  }
+
+  function film(study, kind, redraws) {
+    if (!study.images[kind]) return { figure: null, viewer: null };
+    const image = describedImage(study, kind);
+    const root = element("div");
+    const viewer = newViewer(root, image);
+    const boxes = () => (kind === "lateral" ? [] : boxesOf(study, kind));
+    redraws.push(() => viewer.setBoxes(boxes()));
+    const enlarge = element("button", { type: "button", class: "enlarge", text: "Larger",
+      "aria-label": `${IMAGES[kind]} of ${study.sample_id}: show larger` });
+    enlarge.addEventListener("click", () => openLarge(`${study.sample_id} · ${IMAGES[kind]}`, image, boxes()));
+    const caption = element("figcaption", {}, element("span", { text: IMAGES[kind] }), enlarge);
+    return { figure: element("figure", { class: "film", "data-kind": kind }, caption, root), viewer };
+  }
+
+  function sentenceItem(group, sentence, index) {
+    const button = element("button", { type: "button", class: "sentence-text", "aria-pressed": "false" },
+      element("span", { class: `number ${group}`, text: GROUPS[group].letter + (index + 1) }),
+      element("span", { text: sentence.text }),
+      regions(sentence).length ? null : element("span", { class: "nowhere", text: "no boxes" }));
+    return element("li", { class: "sentence", "data-id": `${group}-${index}` }, button);
+  }
+
+  function texts(study) {
+    const column = element("div", { class: "texts" });
+    for (const [group, { name }] of Object.entries(GROUPS)) {
+      if (!study[group].length) continue;
+      column.append(element("div", { class: "report" }, element("h4", { text: name }),
+        element("ol", {}, ...study[group].map((sentence, index) => sentenceItem(group, sentence, index)))));
+    }
+    for (const section of SECTIONS) {
+      if (!study[section]) continue;
+      column.append(element("h4", { text: SECTION_NAMES[section] ?? titleCase(section) }),
+        element("p", { class: "prose", text: study[section] }));
+    }
+    if (!column.childElementCount) column.append(element("p", { class: "empty", text: "This sample has images alone." }));
+    return column;
+  }
+
+  const redrawsOf = new WeakMap();
+
+  function sampleCard(study) {
+    const redraws = [];
+    const [frontal, lateral, prior] = Object.keys(IMAGES).map((kind) => film(study, kind, redraws));
+    const beside = [lateral.figure, prior.figure].filter(Boolean);
+    const films = element("div", { class: beside.length ? "films" : "films alone" }, frontal.figure,
+      beside.length ? element("div", { class: "beside" }, ...beside) : null);
+    const facts = element("dl", { class: "figures" });
+    for (const [name, value] of Object.entries(study.facts)) {
+      facts.append(element("div", {}, element("dt", { text: titleCase(name) }), element("dd", { text: value })));
+    }
+    const card = element("article", { class: "card sample", "data-sample": study.sample_id, "aria-label": `Sample ${study.sample_id}` },
+      element("div", { class: "card-head" }, element("h3", { text: study.sample_id }), facts),
+      element("div", { class: "card-body" }, films, texts(study)));
+    connect(card, [frontal, prior].map(({ viewer }) => viewer).filter(Boolean));
+    redrawsOf.set(card, redraws);
+    for (const redraw of redraws) redraw();
+    return card;
+  }
+
+  function searchText(study) {
+    study.search ??= [study.sample_id, ...Object.values(study.facts), ...SECTIONS.map((section) => study[section]),
+      ...Object.keys(GROUPS).flatMap((group) => study[group].map((sentence) => sentence.text))]
+      .filter(Boolean).join("\n").toLowerCase();
+    return study.search;
+  }
+
+  function start() {
+    const [kind, filter, list] = ["kind", "filter", "study-list"].map((id) => document.getElementById(id));
+    for (const [key, [label, test]] of Object.entries(KINDS)) {
+      const count = studies.filter(test).length;
+      if (count) kind.append(element("option", { value: key, text: `${label} (${count})` }));
+    }
+    for (const box of document.querySelectorAll("input[data-group]")) {
+      const { group } = box.dataset;
+      box.closest("label").hidden = !located.includes(group);
+      // Labels repeat where the findings are, so theirs are drawn at first only where there are no others.
+      box.checked = group !== "labels" || located.length === 1;
+      if (box.checked) shownGroups.add(group);
+      box.addEventListener("change", () => {
+        if (box.checked) shownGroups.add(group);
+        else shownGroups.delete(group);
+        for (const card of list.querySelectorAll("article")) for (const redraw of redrawsOf.get(card)) redraw();
+      });
+    }
+    document.getElementById("hint").hidden = !located.length;
+    const redraw = () => {
+      const words = filter.value.toLowerCase().split(/\s+/).filter(Boolean);
+      const found = studies.filter((study) => KINDS[kind.value][1](study)
+        && words.every((word) => searchText(study).includes(word)));
+      document.getElementById("shown").textContent = `${found.length} of ${studies.length} samples`;
+      listStudies(list, found, sampleCard);
+    };
+    kind.addEventListener("change", redraw);
+    filter.addEventListener("input", redraw);
+    redraw();
+  }
+
+  start();
+})();
