@@ -25,28 +25,33 @@
   const located = Object.keys(GROUPS).filter((group) => studies.some((study) => study[group].some((s) => regions(s).length)));
   const shownGroups = new Set();
 
-  /** Regions on the frontal, or those on the prior frontal, of the groups that are switched on. */
+  /** Regions on the frontal, or those on the prior frontal. */
   function boxesOf(study, kind) {
-    return [...shownGroups].flatMap((group) => study[group].flatMap((sentence, index) => {
+    if (kind === "lateral") return [];
+    return Object.entries(GROUPS).flatMap(([group, { letter, side }]) => study[group].flatMap((sentence, index) => {
       const masks = (sentence.masks ?? []).map((mask) => ({ mask }));
       const found = kind === "frontal" ? [...(sentence.boxes ?? []), ...masks] : sentence.prior_boxes ?? [];
-      const { letter, side } = GROUPS[group];
-      return found.map((region) => ({ ...region, side, id: `${group}-${index}`, label: letter + (index + 1) }));
+      return found.map((region) => ({ ...region, group, side, id: `${group}-${index}`, label: letter + (index + 1) }));
     }));
   }
 
-  function film(study, kind, redraws) {
-    if (!study.images[kind]) return { figure: null, viewer: null };
+  /** An image with its boxes: those of the groups that are switched on, or those of a sentence that is pointed at. */
+  function film(study, kind) {
+    if (!study.images[kind]) return null;
     const image = describedImage(study, kind);
     const root = element("div");
     const viewer = newViewer(root, image);
-    const boxes = () => (kind === "lateral" ? [] : boxesOf(study, kind));
-    redraws.push(() => viewer.setBoxes(boxes()));
+    const boxes = boxesOf(study, kind);
+    const switchedOn = () => boxes.filter(({ group }) => shownGroups.has(group));
+    const focus = (ids, strong) => viewer.focus(ids ?? switchedOn().map(({ id }) => id), strong);
+    viewer.setBoxes(boxes);
+    focus(null);
     const enlarge = element("button", { type: "button", class: "enlarge", text: "Larger",
       "aria-label": `${IMAGES[kind]} of ${study.sample_id}: show larger` });
-    enlarge.addEventListener("click", () => openLarge(`${study.sample_id} · ${IMAGES[kind]}`, image, boxes()));
+    enlarge.hidden = !image.src;
+    enlarge.addEventListener("click", () => openLarge(`${study.sample_id} · ${IMAGES[kind]}`, image, switchedOn()));
     const caption = element("figcaption", {}, element("span", { text: IMAGES[kind] }), enlarge);
-    return { figure: element("figure", { class: "film", "data-kind": kind }, caption, root), viewer };
+    return { figure: element("figure", { class: "film", "data-kind": kind }, caption, root), focus };
   }
 
   function sentenceItem(group, sentence, index) {
@@ -73,13 +78,12 @@
     return column;
   }
 
-  const redrawsOf = new WeakMap();
+  const filmsOf = new WeakMap();
 
   function sampleCard(study) {
-    const redraws = [];
-    const [frontal, lateral, prior] = Object.keys(IMAGES).map((kind) => film(study, kind, redraws));
-    const beside = [lateral.figure, prior.figure].filter(Boolean);
-    const films = element("div", { class: beside.length ? "films" : "films alone" }, frontal.figure,
+    const films = Object.keys(IMAGES).map((kind) => film(study, kind)).filter(Boolean);
+    const [frontal, ...beside] = films.map(({ figure }) => figure);
+    const pictures = element("div", { class: beside.length ? "films" : "films alone" }, frontal,
       beside.length ? element("div", { class: "beside" }, ...beside) : null);
     const facts = element("dl", { class: "figures" });
     for (const [name, value] of Object.entries(study.facts)) {
@@ -87,10 +91,9 @@
     }
     const card = element("article", { class: "card sample", "data-sample": study.sample_id, "aria-label": `Sample ${study.sample_id}` },
       element("div", { class: "card-head" }, element("h3", { text: study.sample_id }), facts),
-      element("div", { class: "card-body" }, films, texts(study)));
-    connect(card, [frontal, prior].map(({ viewer }) => viewer).filter(Boolean));
-    redrawsOf.set(card, redraws);
-    for (const redraw of redraws) redraw();
+      element("div", { class: beside.length ? "card-body" : "card-body one-film" }, pictures, texts(study)));
+    connect(card, films);
+    filmsOf.set(card, films);
     return card;
   }
 
@@ -116,7 +119,7 @@
       box.addEventListener("change", () => {
         if (box.checked) shownGroups.add(group);
         else shownGroups.delete(group);
-        for (const card of list.querySelectorAll("article")) for (const redraw of redrawsOf.get(card)) redraw();
+        for (const card of list.querySelectorAll("article")) for (const { focus } of filmsOf.get(card)) focus(null);
       });
     }
     document.getElementById("hint").hidden = !located.length;

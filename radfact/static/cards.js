@@ -53,7 +53,7 @@ const Cards = (() => {
    * Keeps one card's sentences and boxes in step: what is pointed at comes first, then what was chosen.
    *
    * @param {HTMLElement} card  with `.sentence` items, each with a button and with `data-id` as its boxes have it
-   * @param {BoxViewer[]} drawn  the card's viewers
+   * @param {{focus: (ids: string[] | null, strong: string[]) => void}[]} drawn  the card's viewers
    * @param {(id: string) => string[]} evidenceOf  ids of the sentences that are shown along with one
    */
   function connect(card, drawn, evidenceOf = () => []) {
