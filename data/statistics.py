@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from data.manifest import parse_study
+from data.pairing import SPLITS
 from data.study import Study
 from radfact.errors import InputError
 from radfact.jsonl import parse_rows, read_lines
@@ -91,7 +92,7 @@ class Group:
 
 @dataclass(frozen=True)
 class Statistics:
-    """Groups by source, split and task, in the order in which the manifest has them.
+    """Groups by source, split and task.
 
     Attributes:
         studies: lines of the manifest.
@@ -108,7 +109,12 @@ class Statistics:
         for group in self.groups:
             key = tuple(group.key[i] for i in at)
             summed.setdefault(key, Group(key)).add(group)
-        return list(summed.values())
+        # As table 1 is read: a source with its splits one below the other, the training split first.
+        known: list[list[str | None]] = [list(dict.fromkeys(group.key[i] for group in self.groups)) for i in at]
+        for i, column in enumerate(columns):
+            if column == "split":
+                known[i].sort(key=lambda split: SPLITS.index(split) if split in SPLITS else len(SPLITS))
+        return sorted(summed.values(), key=lambda g: [values.index(k) for values, k in zip(known, g.key, strict=True)])
 
     def total(self) -> Group:
         """All groups as one."""
@@ -117,15 +123,18 @@ class Statistics:
             total.add(group)
         return total
 
+    def figures(self, columns: Sequence[Column] = COLUMNS) -> list[dict[str, Any]]:
+        """Figures of the groups of `by`; a group's share is of the samples of its split, as in table 1, or of all."""
+        in_all = sum(group.samples for group in self.groups)
+        of_split = {group.key[0]: group.samples for group in self.by(["split"])}
+        at = columns.index("split") if "split" in columns else None
+        return [g.figures(in_all if at is None else of_split[g.key[at]]) for g in self.by(columns)]
+
     def as_json(self, columns: Sequence[Column] = COLUMNS) -> dict[str, Any]:
-        """The groups and their total as JSON; a group's share is of the samples of its split, as in table 1."""
-        splits = _samples_of_splits(self.groups) if "split" in columns else {}
+        """The groups of `by` and their total as JSON."""
         total = self.total()
-        groups = []
-        for group in self.by(columns):
-            named: dict[str, str | None] = dict(zip(columns, group.key, strict=True))
-            of_all = splits[named["split"]] if "split" in named else total.samples
-            groups.append({**named, **group.figures(of_all)})
+        named = [dict(zip(columns, group.key, strict=True)) for group in self.by(columns)]
+        groups = [names | figures for names, figures in zip(named, self.figures(columns), strict=True)]
         return {"studies": self.studies, "groups": groups, "total": total.figures(total.samples)}
 
 
@@ -229,14 +238,6 @@ def _add(group: Group, study: Study, task: Task | None, answer: Sequence[Sentenc
         group.words += len(sentence.text.split())
         group.located += sentence.has_region
         group.boxes += len(sentence.boxes or ()) + len(sentence.masks or ())
-
-
-def _samples_of_splits(groups: Iterable[Group]) -> dict[str | None, int]:
-    samples: dict[str | None, int] = {}
-    for group in groups:
-        split = group.key[COLUMNS.index("split")]
-        samples[split] = samples.get(split, 0) + group.samples
-    return samples
 
 
 def _ratio(part: int, whole: int) -> float | None:

@@ -1,0 +1,155 @@
+"""The commands that look at prepared data and pack it: `maira stats`, `maira show`, `maira pack`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+from radfact.errors import ExitCode
+
+if TYPE_CHECKING:
+    from data.statistics import Column, Statistics
+
+_SHOWN_FAILURES = 10
+
+
+class _By(StrEnum):
+    SOURCE = "source"
+    SPLIT = "split"
+    TASK = "task"
+
+
+_Manifest = Annotated[Path, typer.Argument(help="manifest.jsonl of the samples.")]
+
+
+def stats(
+    manifest: _Manifest,
+    by: Annotated[
+        list[_By] | None, typer.Option(help="Tell apart; may be given again (default: source, split, task).")
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help="JSON file of the same figures.")] = None,
+) -> None:
+    """Count what is in a manifest: patients, samples, laterals, priors, words, sentences, boxes (paper, table 1)."""
+    from data.statistics import COLUMNS, manifest_statistics
+    from radfact.jsonl import write_json
+
+    columns = [column for column in COLUMNS if not by or column in by]
+    counted = manifest_statistics(manifest)
+    if out is not None:
+        write_json(out, counted.as_json(columns))
+    _print_tables(Console(), counted, columns)
+
+
+def show(
+    manifest: _Manifest,
+    out: Annotated[Path, typer.Option(help="HTML file to write.")],
+    count: Annotated[int, typer.Option(help="Samples to draw at random; 0 for all.", min=0)] = 50,
+    seed: Annotated[int, typer.Option(help="Seed of the draw.")] = 0,
+    sample_id: Annotated[list[str] | None, typer.Option(help="Show these samples; may be given again.")] = None,
+) -> None:
+    """Write a contact sheet: an HTML page of images, boxes and texts that opens from disk."""
+    from data.contact_sheet import write_contact_sheet
+
+    sheet = write_contact_sheet(manifest, out, count=count or None, seed=seed, sample_ids=sample_id)
+    console = Console()
+    _say(console, f"{sheet.shown} of {sheet.of} samples: {out}")
+    if sheet.missing:
+        _say(console, f"{sheet.missing} images cannot be shown; the page says which")
+
+
+def pack(
+    manifest: _Manifest,
+    out: Annotated[Path, typer.Option(help="Folder to write.")],
+    shard_size: Annotated[str, typer.Option(help="Most bytes of a shard, such as 500MB.")] = "500MB",
+    split: Annotated[list[str] | None, typer.Option(help="Pack this split; may be given again (default: all).")] = None,
+    shuffle: Annotated[
+        int | None, typer.Option(help="Seed of the samples' order, for tools that read shards from front to back.")
+    ] = None,
+) -> None:
+    """Pack samples and their images into shards for training (tar files as WebDataset has them, with an index)."""
+    from data.packing import FAILURES, parse_size
+    from data.packing import pack as pack_shards
+
+    columns = TextColumn("packing"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
+    size = parse_size(shard_size)
+    with Progress(*columns, console=Console(stderr=True)) as bar:
+        task = bar.add_task("", total=None)
+        packed = pack_shards(
+            manifest,
+            out,
+            shard_size=size,
+            splits=split,
+            shuffle=shuffle,
+            on_progress=lambda done, total: bar.update(task, completed=done, total=total),
+        )
+    console = Console()
+    kept = f", {packed.kept} of them kept from an earlier run" if packed.kept else ""
+    _say(console, f"{packed.samples} samples, {packed.bytes / 1e6:.1f} MB in {packed.shards} shards{kept}: {out}")
+    for failure in packed.failures[:_SHOWN_FAILURES]:
+        console.print(f"left out: {failure.sample_id}: {failure.reason}", style="red", markup=False, soft_wrap=True)
+    if len(packed.failures) > _SHOWN_FAILURES:
+        console.print(f"and {len(packed.failures) - _SHOWN_FAILURES} more, listed in {FAILURES}", style="red")
+    if packed.failures:
+        raise typer.Exit(ExitCode.SAMPLES_LEFT_OUT)
+
+
+def _print_tables(console: Console, counted: Statistics, columns: Sequence[Column]) -> None:
+    """Samples as in table 1, and below what their reports hold; two tables, so that both fit a narrow terminal."""
+    groups, total = counted.by(columns), counted.total()
+    rows = [([key or "-" for key in g.key], f) for g, f in zip(groups, counted.figures(columns), strict=True)]
+    if len(rows) > 1:
+        rows.append((["total", *[""] * (len(columns) - 1)], total.figures(total.samples)))
+    share = "%\nof split" if "split" in columns else "%\nof all"
+    for headings, cells in (
+        (("patients", "samples", share, "%\nlateral", "%\nprior"), _samples),
+        (("words\na report", "sentences\na report", "% sentences\nwith boxes", "boxes\neach"), _reports),
+    ):
+        table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
+        for column in columns:
+            table.add_column(column, no_wrap=True)
+        for heading in headings:
+            table.add_column(heading, justify="right", no_wrap=True)
+        for number, (key, figures) in enumerate(rows):
+            table.add_row(*key, *cells(figures), end_section=number == len(groups) - 1)
+        console.print(table)
+    _say(console, _MEANING)
+    if total.strangers:
+        _say(console, "* studies, where the patient is not known")
+
+
+_MEANING = (
+    "FindGen: narrative findings, GroundRep: grounded findings, PhraseGround: phrases, each a sample with the frontal "
+    "image alone. A prior is a prior frontal image with its report."
+)
+
+
+def _samples(figures: Mapping[str, Any]) -> list[str]:
+    people, strangers = figures["patients"], figures["studies_of_unknown_patients"]
+    known = [f"{people:,}"] if people or not strangers else []
+    unknown = [f"{strangers:,}*"] if strangers else []
+    shares = (figures[name] for name in ("share", "has_lateral", "has_prior"))
+    return [" + ".join(known + unknown), f"{figures['samples']:,}", *(_percent(share) for share in shares)]
+
+
+def _reports(figures: Mapping[str, Any]) -> list[str]:
+    words, sentences, boxes = (
+        "-" if (value := figures[name]) is None else f"{value:.{digits}f}"
+        for name, digits in (("words_a_report", 1), ("sentences_a_report", 1), ("boxes_a_located_sentence", 2))
+    )
+    return [words, sentences, _percent(figures["sentences_with_boxes"]), boxes]
+
+
+def _percent(share: float | None) -> str:
+    return "-" if share is None else f"{100 * share:.1f}"
+
+
+def _say(console: Console, text: str) -> None:
+    console.print(text, highlight=False, markup=False, soft_wrap=True)
