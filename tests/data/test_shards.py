@@ -11,15 +11,18 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import typer
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from PIL import Image
+from typer.testing import CliRunner
 
 from data.manifest import Failure, read_failures, read_manifest, write_manifest
 from data.packing import pack, parse_size
 from data.shards import INDEX, Shards
 from data.study import IMAGE_COLUMNS, Study
-from radfact.errors import InputError, RunFailed
+from maira.data_commands import pack as pack_command
+from radfact.errors import ExitCode, InputError, RunFailed
 from radfact.report import Box, Sentence
 
 
@@ -336,3 +339,24 @@ def test_sizes_are_read_as_people_write_them(text: str, size: int) -> None:
 def test_what_is_no_size_is_told(text: str) -> None:
     with pytest.raises(InputError, match="is no size"):
         parse_size(text)
+
+
+@pytest.fixture
+def app() -> typer.Typer:
+    app = typer.Typer()
+    app.command()(pack_command)
+    return app
+
+
+def test_the_command_says_what_it_packed(app: typer.Typer, manifest: Path, tmp_path: Path) -> None:
+    told = CliRunner().invoke(app, [str(manifest), "--out", str(tmp_path / "out"), "--split", "test"])
+    assert told.exit_code == ExitCode.DONE
+    assert "3 samples" in told.output
+
+
+def test_the_command_ends_with_3_where_samples_were_left_out(app: typer.Typer, tmp_path: Path) -> None:
+    manifest = _damaged(tmp_path, ["whole", "lost"])
+    (tmp_path / "1.png").unlink()
+    told = CliRunner().invoke(app, [str(manifest), "--out", str(tmp_path / "out")])
+    assert told.exit_code == ExitCode.SAMPLES_LEFT_OUT
+    assert "left out: lost:" in told.output

@@ -1,0 +1,245 @@
+"""The contact sheet as a reader meets it: opened from disk in a real browser."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from data.contact_sheet import write_contact_sheet
+from data.manifest import write_manifest
+from data.study import Label, Study
+from radfact.errors import InputError
+from radfact.report import Box, Mask, Sentence
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, Locator, Page
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
+ARGUMENTS = ["--headless=new", "--no-sandbox", "--disable-gpu", "--disable-background-networking"]
+HOSTILE = "</script><script>document.title = 'taken'</script><img src=x onerror=\"document.title='taken'\">"
+RIGHT_HALF = Box(x_min=0.5, y_min=0.25, x_max=0.75, y_max=0.75)
+CORNER = Box(x_min=0, y_min=0, x_max=0.5, y_max=0.5)
+
+
+def _image(path: Path, width: int, height: int) -> None:
+    ramp = np.linspace(0, 255, width * height, dtype=np.uint8).reshape(height, width)
+    Image.fromarray(ramp).save(path)
+
+
+def _study(sample_id: str, **fields: Any) -> Study:
+    return Study.model_validate({"sample_id": sample_id, "frontal": Path("frontal.png"), **fields})
+
+
+def _folder(root: Path) -> Path:
+    _image(root / "frontal.png", 400, 200)
+    _image(root / "lateral.png", 100, 200)
+    _image(root / "prior.png", 100, 100)
+    full = _study(
+        "full",
+        lateral=Path("lateral.png"),
+        prior_frontal=Path("prior.png"),
+        prior_report="Prior effusion.",
+        indication="Cough.",
+        findings="Effusion on the right.",
+        grounded_findings=[
+            Sentence(text="Right effusion, smaller.", boxes=(RIGHT_HALF,), prior_boxes=(CORNER,)),
+            Sentence(text="No pneumothorax."),
+            Sentence(text="Tube.", masks=(Mask(size=(2, 2), counts=[0, 4]),)),
+        ],
+        phrases=[Sentence(text="the effusion", boxes=(CORNER,))],
+        labels=[Label(kind="effusion", side="right", boxes=(CORNER, RIGHT_HALF))],
+        split="test",
+        source="archive",
+    )
+    hostile = _study(HOSTILE, findings=HOSTILE, lateral=Path("lost.png"))
+    write_manifest(root / "manifest.jsonl", [full, hostile, _study("bare")])
+    return root / "manifest.jsonl"
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    if CHROMIUM is None:
+        pytest.skip("chromium is not installed")
+    api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+    with api.sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=ARGUMENTS)
+        yield browser
+        browser.close()
+
+
+@pytest.fixture(scope="module")
+def sheet(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("sheet")
+    return write_contact_sheet(_folder(root), root / "sheet.html").path
+
+
+def _opened(browser: Browser, sheet: Path) -> Iterator[Page]:
+    """The sheet as opened from disk; whatever the browser complains of fails the test that caused it."""
+    context = browser.new_context(viewport={"width": 1400, "height": 900}, offline=True)
+    page = context.new_page()
+    complaints: list[str] = []
+    page.on("console", lambda message: complaints.append(message.text))
+    page.on("pageerror", lambda error: complaints.append(str(error)))
+    page.goto(sheet.as_uri())
+    yield page
+    context.close()
+    assert complaints == []
+
+
+@pytest.fixture
+def page(browser: Browser, sheet: Path) -> Iterator[Page]:
+    yield from _opened(browser, sheet)
+
+
+def card(page: Page, sample_id: str = "full") -> Locator:
+    return page.locator(f"article[data-sample='{sample_id}']")
+
+
+def drawn(page: Page, kind: str = "frontal") -> list[str]:
+    return sorted(card(page).locator(f"[data-kind={kind}] .box-viewer-label").all_text_contents())
+
+
+def test_findings_and_phrases_are_drawn_at_first(page: Page) -> None:
+    assert drawn(page) == ["F1", "F3", "P1"]
+
+
+def test_prior_boxes_are_drawn_on_the_prior(page: Page) -> None:
+    assert drawn(page, "prior_frontal") == ["F1"]
+
+
+def test_the_lateral_has_no_boxes(page: Page) -> None:
+    assert drawn(page, "lateral") == []
+
+
+def test_pointing_at_a_sentence_draws_its_boxes_only(page: Page) -> None:
+    card(page).get_by_text("the effusion", exact=True).hover()
+    assert (drawn(page), drawn(page, "prior_frontal")) == (["P1"], [])
+
+
+def test_pointing_at_a_label_draws_its_boxes_though_labels_are_off(page: Page) -> None:
+    card(page).get_by_text("effusion, right").hover()
+    assert drawn(page) == ["L1", "L1"]
+
+
+def test_a_group_can_be_switched_on_and_off(page: Page) -> None:
+    page.get_by_role("checkbox", name="Phrases").uncheck()
+    page.get_by_role("checkbox", name="Labels").check()
+    assert drawn(page) == ["F1", "F3", "L1", "L1"]
+
+
+def test_a_box_lies_on_its_share_of_the_image(page: Page) -> None:
+    image = card(page).locator("[data-kind=frontal] .box-viewer-image").bounding_box()
+    box = card(page).locator("[data-kind=frontal] .box-viewer-box[data-id=findings-0]").bounding_box()
+    assert image is not None
+    assert box is not None
+    assert image["width"] / image["height"] == pytest.approx(2, abs=0.01)
+    shares = [
+        (box["x"] - image["x"]) / image["width"],
+        (box["y"] - image["y"]) / image["height"],
+        box["width"] / image["width"],
+        box["height"] / image["height"],
+    ]
+    assert shares == pytest.approx([0.5, 0.25, 0.25, 0.5], abs=0.005)
+
+
+def test_every_section_is_there(page: Page) -> None:
+    for text in ("Effusion on the right.", "Cough.", "Prior effusion."):
+        assert card(page).get_by_text(text, exact=True).is_visible()
+
+
+def test_markup_in_a_report_is_read_as_text(page: Page) -> None:
+    assert page.locator("article").nth(1).locator(".prose").text_content() == HOSTILE
+    assert page.title().startswith("Contact sheet: ")
+
+
+def test_a_missing_image_is_said_in_its_place(page: Page) -> None:
+    assert page.get_by_text("lost.png: no such image").is_visible()
+
+
+def test_an_image_opens_larger_with_its_boxes(page: Page) -> None:
+    card(page).get_by_role("button", name="Prior frontal of full: show larger").click()
+    assert page.locator("dialog .box-viewer-label").all_text_contents() == ["F1"]
+
+
+def test_the_filter_keeps_samples_that_hold_every_word(page: Page) -> None:
+    page.get_by_role("searchbox").fill("COUGH archive")
+    assert page.locator("article").count() == 1
+    assert page.get_by_role("status").text_content() == "1 of 3 samples"
+
+
+def test_only_samples_with_a_missing_image_can_be_had(page: Page) -> None:
+    page.get_by_role("combobox").select_option(label="With an image that cannot be shown (1)")
+    assert page.locator("article h3").all_text_contents() == [HOSTILE]
+
+
+@pytest.mark.parametrize("width", [1400, 800, 420])
+def test_the_page_never_scrolls_sideways(page: Page, width: int) -> None:
+    page.set_viewport_size({"width": width, "height": 900})
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+
+
+@pytest.fixture(scope="module")
+def many(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("many #1")
+    _folder(root)
+    box = (CORNER,)
+    studies = [_study(f"s{n}", grounded_findings=[Sentence(text=f"Finding {n}.", boxes=box)]) for n in range(2000)]
+    write_manifest(root / "manifest.jsonl", studies)
+    return write_contact_sheet(root / "manifest.jsonl", root / "sheet.html", count=None).path
+
+
+def test_images_of_many_samples_lie_beside_the_sheet(many: Path) -> None:
+    assert len(list((many.parent / "sheet_images").iterdir())) == 1
+    assert many.stat().st_size < 2_000_000
+
+
+def test_two_thousand_samples_stay_usable(browser: Browser, many: Path) -> None:
+    for page in _opened(browser, many):
+        image = page.locator(".box-viewer-image").first
+        image.evaluate("node => node.decode()")
+        assert image.evaluate("node => node.naturalWidth") == 400
+        start = time.perf_counter()
+        page.get_by_role("searchbox").fill("finding 1999.")
+        assert page.get_by_role("status").text_content() == "1 of 2000 samples"
+        # A person waits for it; measured 0.05 s.
+        assert time.perf_counter() - start < 5
+
+
+def _shown(manifest: Path, out: Path, **options: Any) -> list[str]:
+    write_contact_sheet(manifest, out, **options)
+    return [f"s{n}" for n in range(40) if f'"sample_id":"s{n}"' in out.read_text()]
+
+
+@pytest.fixture
+def forty(tmp_path: Path) -> Path:
+    write_manifest(tmp_path / "manifest.jsonl", [_study(f"s{n}") for n in range(40)])
+    return tmp_path / "manifest.jsonl"
+
+
+def test_a_draw_depends_on_its_seed_alone(forty: Path, tmp_path: Path) -> None:
+    draws = [_shown(forty, tmp_path / "out.html", count=10, seed=seed) for seed in (1, 1, 2)]
+    assert len(draws[0]) == 10
+    assert draws[0] == draws[1] != draws[2]
+
+
+def test_samples_can_be_asked_for_by_name(forty: Path, tmp_path: Path) -> None:
+    assert _shown(forty, tmp_path / "out.html", sample_ids=["s7", "s3"]) == ["s3", "s7"]
+
+
+def test_a_name_that_is_not_there_is_told(forty: Path, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="has no sample 's99'"):
+        write_contact_sheet(forty, tmp_path / "out.html", sample_ids=["s3", "s99"])
+    assert not (tmp_path / "out.html").exists()
+
+
+def test_an_empty_manifest_is_told(tmp_path: Path) -> None:
+    (tmp_path / "manifest.jsonl").write_text("")
+    with pytest.raises(InputError, match="has no sample"):
+        write_contact_sheet(tmp_path / "manifest.jsonl", tmp_path / "out.html")

@@ -1,0 +1,182 @@
+"""Table 1 of a manifest."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+from hypothesis import given
+from hypothesis import strategies as st
+from typer.testing import CliRunner
+
+from data.manifest import write_manifest
+from data.statistics import Group, Statistics, manifest_statistics
+from data.study import Study
+from maira.data_commands import stats
+from radfact.errors import InputError
+from radfact.jsonl import read_json
+from radfact.report import Box, Mask, Sentence
+
+BOX = Box(x_min=0.1, y_min=0.1, x_max=0.2, y_max=0.2)
+FRONTAL = Path("f.png")
+
+
+def _study(sample_id: str, **fields: Any) -> Study:
+    return Study.model_validate({"sample_id": sample_id, "frontal": FRONTAL, **fields})
+
+
+def _write(folder: Path, *studies: Study) -> Path:
+    write_manifest(folder / "manifest.jsonl", studies)
+    return folder / "manifest.jsonl"
+
+
+def _only(folder: Path, *studies: Study) -> dict[str, Any]:
+    """Figures of a manifest with one group."""
+    (figures,) = manifest_statistics(_write(folder, *studies)).figures()
+    return figures
+
+
+def test_patients_are_counted_once(tmp_path: Path) -> None:
+    studies = [_study(f"{n}", findings="Clear.", patient_id=f"p{n % 2}") for n in range(5)]
+    assert (_only(tmp_path, *studies)["patients"], _only(tmp_path, *studies)["samples"]) == (2, 5)
+
+
+def test_of_unknown_patients_the_studies_are_counted(tmp_path: Path) -> None:
+    known = _study("a", findings="Clear.", patient_id="p")
+    unknown = [_study(f"s{n}", findings="Clear.", study_id=f"{n // 2}") for n in range(4)]
+    figures = _only(tmp_path, known, *unknown)
+    assert (figures["patients"], figures["studies_of_unknown_patients"]) == (1, 2)
+
+
+def test_a_prior_is_an_image_and_a_report(tmp_path: Path) -> None:
+    studies = [
+        _study("both", findings="Clear.", prior_frontal=FRONTAL, prior_report="Clear."),
+        _study("image", findings="Clear.", prior_frontal=FRONTAL),
+        _study("report", findings="Clear.", prior_report="Clear."),
+        _study("none", findings="Clear."),
+    ]
+    assert _only(tmp_path, *studies)["has_prior"] == 0.25
+
+
+def test_each_phrase_is_a_sample_of_the_frontal_alone(tmp_path: Path) -> None:
+    phrases = [Sentence(text="Left effusion.", boxes=(BOX,)), Sentence(text="Mass.", boxes=(BOX, BOX))]
+    study = _study("a", phrases=phrases, lateral=FRONTAL, prior_frontal=FRONTAL, prior_report="Clear.", patient_id="p")
+    figures = _only(tmp_path, study)
+    assert (figures["samples"], figures["patients"], figures["has_lateral"], figures["has_prior"]) == (2, 1, 0, 0)
+    assert (figures["words_a_report"], figures["boxes_a_located_sentence"]) == (1.5, 1.5)
+
+
+def test_boxes_and_masks_are_counted_of_the_sentences_that_have_them(tmp_path: Path) -> None:
+    mask = Mask(size=(2, 2), counts=[0, 4])
+    report = [
+        Sentence(text="Clear lungs."),
+        Sentence(text="Mass.", boxes=(BOX, BOX)),
+        Sentence(text="Tube.", masks=(mask,)),
+        Sentence(text="Gone.", prior_boxes=(BOX,)),
+    ]
+    figures = _only(tmp_path, _study("a", grounded_findings=report))
+    assert (figures["sentences_a_report"], figures["sentences_with_boxes"]) == (4, 0.5)
+    assert figures["boxes_a_located_sentence"] == 1.5
+
+
+def test_sentences_of_a_narrative_are_those_it_was_written_in(tmp_path: Path) -> None:
+    text = "1. Heart size is 5.3 cm, seen by Dr. Who.\n2. No effusion\n   or pneumothorax."
+    figures = _only(tmp_path, _study("a", findings=text))
+    assert (figures["sentences_a_report"], figures["words_a_report"]) == (2, 15)
+
+
+def test_a_study_with_several_answers_counts_in_each_task(tmp_path: Path) -> None:
+    sentences = [Sentence(text="Mass.", boxes=(BOX,))]
+    study = _study("a", findings="Mass.", grounded_findings=sentences, phrases=sentences)
+    counted = manifest_statistics(_write(tmp_path, study))
+    assert [group.key[2] for group in counted.groups] == ["FindGen", "GroundRep", "PhraseGround"]
+    assert counted.studies == 1
+
+
+def test_a_study_without_any_answer_is_not_lost(tmp_path: Path) -> None:
+    counted = manifest_statistics(_write(tmp_path, _study("a", source="s", split="test")))
+    assert [(group.key, group.samples) for group in counted.groups] == [(("s", "test", None), 1)]
+
+
+def test_parts_of_an_archive_share_its_patients(tmp_path: Path) -> None:
+    studies = [
+        _study("a", findings="Clear.", source="mimic-cxr", patient_id="10"),
+        _study("b", phrases=[Sentence(text="Mass.")], source="ms-cxr", patient_id="10"),
+        _study("c", findings="Clear.", source="padchest", patient_id="10"),
+    ]
+    assert len(manifest_statistics(_write(tmp_path, *studies)).total().patients) == 2
+
+
+def test_a_share_is_of_the_split(tmp_path: Path) -> None:
+    splits = ["test", "train", "train", "train", "train"]
+    studies = [_study(f"{n}", findings="Clear.", source=f"s{n % 2}", split=s) for n, s in enumerate(splits)]
+    counted = manifest_statistics(_write(tmp_path, *studies))
+    rows = counted.as_json(["source", "split"])["groups"]
+    shares = [(row["source"], row["split"], row["share"]) for row in rows]
+    assert shares == [("s0", "train", 0.5), ("s0", "test", 1), ("s1", "train", 0.5)]
+
+
+def test_processes_count_what_one_counts(tmp_path: Path) -> None:
+    studies = [_study(f"{n}", findings="Clear.", split=f"{n % 3}", patient_id=f"{n % 7}") for n in range(9000)]
+    path = _write(tmp_path, *studies)
+    assert manifest_statistics(path, workers=2) == manifest_statistics(path, workers=1)
+
+
+def test_a_bad_line_is_named_by_its_own_number(tmp_path: Path) -> None:
+    path = _write(tmp_path, *(_study(f"{n}", findings="Clear.") for n in range(5000)))
+    with path.open("a") as handle:
+        handle.write('{"sample_id": "x", "frontal": "f.png", "findigns": "Clear."}\n')
+    with pytest.raises(InputError, match=r"line 5001, field 'findigns': unknown column; did you mean 'findings'"):
+        manifest_statistics(path, workers=2)
+
+
+def test_a_sample_that_stands_twice_is_told(tmp_path: Path) -> None:
+    path = _write(tmp_path, *(_study(f"{n}", findings="Clear.") for n in range(5000)))
+    path.write_text(path.read_text() + path.read_text().splitlines()[1] + "\n")
+    with pytest.raises(InputError, match="line 5001, field 'sample_id': must be unique, but line 2 is '1' too"):
+        manifest_statistics(path)
+
+
+_GROUPS = st.builds(
+    Group,
+    key=st.tuples(*[st.sampled_from([None, "a", "train"])] * 3),
+    patients=st.sets(st.tuples(st.none(), st.sampled_from("pqr"))),
+    samples=st.integers(0, 9),
+    words=st.integers(0, 9),
+)
+
+
+@given(
+    st.lists(_GROUPS, unique_by=lambda g: g.key),
+    st.lists(st.sampled_from(["source", "split", "task"]), unique=True, min_size=1),
+)
+def test_however_groups_are_told_apart_their_sum_stays(groups: list[Group], columns: list[Any]) -> None:
+    counted = Statistics(0, groups)
+    total, again = counted.total(), Statistics(0, []).total()
+    for group in counted.by(columns):
+        again.add(group)
+    assert again == total
+
+
+@pytest.fixture
+def app() -> typer.Typer:
+    app = typer.Typer()
+    app.command()(stats)
+    return app
+
+
+def test_the_command_prints_a_row_a_group_and_marks_studies(app: typer.Typer, tmp_path: Path) -> None:
+    studies = [_study("a", findings="Clear lungs.", source="iu-xray", split="test", lateral=FRONTAL)]
+    said = CliRunner().invoke(app, [str(_write(tmp_path, *studies))], env={"COLUMNS": "80"}).output
+    assert "iu-xray test FindGen 1* 1 100.0 100.0 0.0" in " ".join(said.split())
+    assert "* studies, where the patient is not known" in said
+
+
+def test_the_command_writes_the_same_as_json(app: typer.Typer, tmp_path: Path) -> None:
+    path = _write(tmp_path, *(_study(f"{n}", findings="Clear.", split="test") for n in range(3)))
+    out = tmp_path / "stats.json"
+    assert CliRunner().invoke(app, [str(path), "--by", "split", "--out", str(out)]).exit_code == 0
+    assert read_json(out) == json.loads(json.dumps(manifest_statistics(path).as_json(["split"])))
