@@ -208,7 +208,7 @@ def test_two_thousand_samples_stay_usable(browser: Browser, many: Path) -> None:
         start = time.perf_counter()
         page.get_by_role("searchbox").fill("finding 1999.")
         assert page.get_by_role("status").text_content() == "1 of 2000 samples"
-        # A person waits for it; measured 0.05 s.
+        # A person waits for it; 0.13 s on two cores that others used too.
         assert time.perf_counter() - start < 5
 
 
