@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import typer
 
+from maira.cli.annotate import annotate, sentences
 from maira.cli.evaluate import app as evaluate_app
 from maira.cli.generate import boxes, generate, ground
 from maira.cli.model import assemble, convert, train
@@ -45,6 +46,8 @@ app = typer.Typer(
     rich_markup_mode="rich",
 )
 app.add_typer(prepare_app, name="prepare")
+app.command()(sentences)
+app.add_typer(annotate, name="annotate")
 app.command()(train)
 app.command()(generate)
 app.command()(ground)
