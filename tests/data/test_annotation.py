@@ -1,0 +1,372 @@
+"""Annotation tasks out and back: what Label Studio returns becomes grounded studies by the protocol's rules.
+
+The results are written as Label Studio 1.23.2 exports them (seen in an export of its own), in its documented format.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from data.annotation import (
+    CATEGORIES,
+    AnnotatedSample,
+    Combine,
+    ImageAddress,
+    PhraseLabel,
+    Progression,
+    Quality,
+    coco_dataset,
+    ground_studies,
+    labelling_config,
+    read_label_studio,
+    task_of,
+)
+from data.annotation.label_studio import OTHER_VIEW
+from data.study import Label, Study
+from radfact.coco import read_coco
+from radfact.errors import InputError
+from radfact.regions import decode_mask
+from radfact.report import Box, Mask, Sentence
+
+WIDTH, HEIGHT = 600, 518
+Result = dict[str, Any]
+
+
+def study(*phrases: str, prior: bool = False, **fields: Any) -> Study:
+    values: dict[str, Any] = {
+        "sample_id": "s1",
+        "frontal": Path("/set/images/a.png"),
+        "prior_frontal": Path("/set/images/p.png") if prior else None,
+        "findings": "Left effusion.",
+        "phrases": [Sentence(text=text) for text in phrases or ("Left effusion.",)],
+    }
+    return Study(**values | fields)
+
+
+def shape(kind: str, name: str, image: str, phrase: str, **value: Any) -> Result:
+    return {
+        "original_width": WIDTH,
+        "original_height": HEIGHT,
+        "image_rotation": 0,
+        "value": value | {kind: [phrase]},
+        "id": f"{name}-{phrase}-{len(str(value))}",
+        "from_name": name,
+        "to_name": image,
+        "type": kind,
+        "origin": "manual",
+    }
+
+
+def rectangle(phrase: str, box: Box, *, prior: bool = False, rotation: float = 0) -> Result:
+    corners = {
+        "x": box.x_min * 100,
+        "y": box.y_min * 100,
+        "width": (box.x_max - box.x_min) * 100,
+        "height": (box.y_max - box.y_min) * 100,
+    }
+    name, image = ("prior_box_0", "prior_0") if prior else ("box", "image")
+    return shape("rectanglelabels", name, image, phrase, **corners, rotation=rotation)
+
+
+def choice(name: str, value: str, to: str = "image") -> Result:
+    return {"value": {"choices": [value]}, "id": name, "from_name": name, "to_name": to, "type": "choices"}
+
+
+def said(index: int, label: PhraseLabel, **more: str) -> list[Result]:
+    of = f"phrase_{index}"
+    named = {f"{name}_{index}": value for name, value in {"label": label.value, **more}.items()}
+    return [choice(name, value, of) for name, value in named.items()]
+
+
+def passed(*results: Result | list[Result]) -> list[Result]:
+    flat = [one for given in results for one in (given if isinstance(given, list) else [given])]
+    return [choice("quality", Quality.NO_ISSUE.value), *flat]
+
+
+def exported(tmp_path: Path, one: Study, *annotations: list[Result], **more: Any) -> Path:
+    task = task_of(one, ImageAddress(Path("/set")))
+    rows = [
+        {"id": i, "completed_by": i, "was_cancelled": False, "result": result, "updated_at": f"2026-01-0{i}"} | more
+        for i, result in enumerate(annotations, start=1)
+    ]
+    path = tmp_path / "export.json"
+    path.write_text(json.dumps([{"id": 7, **task, "annotations": rows, "predictions": [], "drafts": []}]))
+    return path
+
+
+def back(tmp_path: Path, one: Study, *annotations: list[Result], how: Combine = "refuse") -> tuple[Study | None, str]:
+    """The grounded study, and why there is none."""
+    done = ground_studies([one], read_label_studio(exported(tmp_path, one, *annotations), [one]), how)
+    return (done.studies or [None])[0], "".join(failure.reason for failure in done.failures)
+
+
+def grounded(tmp_path: Path, one: Study, *annotations: list[Result], how: Combine = "refuse") -> list[Sentence]:
+    made, reason = back(tmp_path, one, *annotations, how=how)
+    assert made is not None, reason
+    assert made.grounded_findings is not None
+    return made.grounded_findings
+
+
+BOX, OTHER_BOX = Box(x_min=0.2, y_min=0.2, x_max=0.5, y_max=0.7), Box(x_min=0.6, y_min=0.1, x_max=0.9, y_max=0.3)
+FIRST = "1. Left effusion."
+
+shares = st.floats(0, 1)
+boxes = st.builds(
+    lambda a, b, c, d: Box(x_min=min(a, b), x_max=max(a, b), y_min=min(c, d), y_max=max(c, d)),
+    shares,
+    shares,
+    shares,
+    shares,
+).filter(lambda box: min(box.x_max - box.x_min, box.y_max - box.y_min) > 0.001)
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@given(st.lists(boxes, min_size=1, max_size=3, unique=True), st.lists(boxes, min_size=1, max_size=3, unique=True))
+def test_boxes_come_back_as_they_were_drawn(tmp_path: Path, current: list[Box], prior: list[Box]) -> None:
+    drawn = [*(rectangle(FIRST, box) for box in current), *(rectangle(FIRST, box, prior=True) for box in prior)]
+    [sentence] = grounded(tmp_path, study(prior=True), passed(drawn, said(0, PhraseLabel.TEMPORAL)))
+    for found, wanted in ((sentence.boxes, current), (sentence.prior_boxes, prior)):
+        assert found is not None
+        np.testing.assert_allclose([box.as_tuple() for box in found], [b.as_tuple() for b in wanted], atol=1e-9)
+
+
+@pytest.mark.parametrize("label", [PhraseLabel.PLACED_NON_FINDING, PhraseLabel.NON_FINDING])
+def test_a_box_of_a_non_finding_is_drawn_anywhere_and_ignored(tmp_path: Path, label: PhraseLabel) -> None:
+    results = passed(said(0, label), rectangle(FIRST, BOX))
+    assert grounded(tmp_path, study(), results) == [Sentence(text="Left effusion.")]
+
+
+@pytest.mark.parametrize("label", [PhraseLabel.OTHER, PhraseLabel.ISSUE])
+def test_what_is_no_finding_is_no_sentence(tmp_path: Path, label: PhraseLabel) -> None:
+    results = passed(said(0, label), said(1, PhraseLabel.NON_FINDING))
+    assert grounded(tmp_path, study("Two views.", "No effusion."), results) == [Sentence(text="No effusion.")]
+
+
+def test_a_finding_that_is_not_temporal_is_located_on_the_current_image_only(tmp_path: Path) -> None:
+    results = passed(said(0, PhraseLabel.FINDING), rectangle(FIRST, BOX), rectangle(FIRST, BOX, prior=True))
+    [sentence] = grounded(tmp_path, study(prior=True), results)
+    assert sentence.boxes is not None
+    assert sentence.prior_boxes is None
+
+
+def test_a_resolved_finding_without_a_prior_image_is_dropped(tmp_path: Path) -> None:
+    resolved = said(0, PhraseLabel.TEMPORAL, progression=Progression.RESOLVED.value)
+    results = passed(resolved, rectangle("1. Effusion has resolved.", BOX), said(1, PhraseLabel.NON_FINDING))
+    one = study("Effusion has resolved.", "No pneumothorax.")
+    assert grounded(tmp_path, one, results) == [Sentence(text="No pneumothorax.")]
+
+
+def test_a_resolved_finding_with_a_prior_image_is_located_on_both(tmp_path: Path) -> None:
+    resolved = said(0, PhraseLabel.TEMPORAL, progression=Progression.RESOLVED.value)
+    results = passed(resolved, rectangle(FIRST, BOX), rectangle(FIRST, OTHER_BOX, prior=True))
+    [sentence] = grounded(tmp_path, study(prior=True), results)
+    assert sentence.boxes is not None
+    assert sentence.prior_boxes is not None
+
+
+@pytest.mark.parametrize("more", [{"view": OTHER_VIEW}, {"category": "Correctly placed Support Devices"}])
+def test_some_findings_take_no_box(tmp_path: Path, more: dict[str, str]) -> None:
+    results = passed(said(0, PhraseLabel.FINDING, **more), rectangle(FIRST, BOX))
+    assert grounded(tmp_path, study(), results) == [Sentence(text="Left effusion.")]
+
+
+def test_the_polygon_of_a_misplaced_device_becomes_a_mask(tmp_path: Path) -> None:
+    points = [[25, 50], [75, 50], [75, 100], [25, 100]]
+    polygon = shape("polygonlabels", "polygon", "image", FIRST, points=points, closed=True)
+    results = passed(said(0, PhraseLabel.FINDING, category="Misplaced Support Devices"), polygon)
+    [sentence] = grounded(tmp_path, study(), results)
+    assert sentence.masks is not None
+    pixels = decode_mask(sentence.masks[0])
+    expected = np.zeros((HEIGHT, WIDTH), dtype=bool)
+    expected[HEIGHT // 2 :, WIDTH // 4 : WIDTH * 3 // 4] = True
+    assert (pixels != expected).mean() < 0.005
+
+
+def test_a_line_becomes_a_mask_along_it(tmp_path: Path) -> None:
+    vertices = [{"x": x, "y": y, "id": str(x), "isBezier": False} for x, y in ((50, 10), (50, 60), (80, 60))]
+    line = shape("vectorlabels", "line", "image", FIRST, vertices=vertices, closed=False)
+    [sentence] = grounded(tmp_path, study(), passed(said(0, PhraseLabel.FINDING), line))
+    assert sentence.masks is not None
+    pixels = decode_mask(sentence.masks[0])
+    assert pixels[int(0.3 * HEIGHT), WIDTH // 2]
+    assert pixels[int(0.6 * HEIGHT), int(0.7 * WIDTH)]
+    # 0.5 of the height and 0.3 of the width, five pixels wide.
+    assert pixels.sum() == pytest.approx((0.5 * HEIGHT + 0.3 * WIDTH) * 5, rel=0.05)
+
+
+@pytest.mark.parametrize("quality", [one for one in Quality if one is not Quality.NO_ISSUE])
+def test_quality_control_rejects_with_its_reason(tmp_path: Path, quality: Quality) -> None:
+    comment = {"value": {"text": ["Inverted."]}, "from_name": "comment", "to_name": "image", "type": "textarea"}
+    results = [choice("quality", quality.value), comment]
+    assert back(tmp_path, study(), results) == (None, f"{quality.value}: Inverted.")
+
+
+@pytest.mark.parametrize(
+    ("results", "reason"),
+    [
+        (said(0, PhraseLabel.NON_FINDING), "the sample has no quality label"),
+        (passed(), "phrase 1 has no label"),
+        (passed(said(0, PhraseLabel.FINDING)), "phrase 1 is a finding without a box on the current image"),
+        (
+            passed(said(0, PhraseLabel.TEMPORAL), rectangle(FIRST, BOX)),
+            "phrase 1 is a temporal finding without a box on the prior image",
+        ),
+        (passed(said(0, PhraseLabel.OTHER)), "no phrase describes a finding or its absence"),
+        (passed(rectangle(FIRST, BOX, rotation=12.5)), "a rotated shape"),
+        (passed(rectangle(FIRST, BOX) | {"image_rotation": 90}), "a rotated shape"),
+        (passed(shape("vectorlabels", "line", "image", FIRST, vertices=[{"x": 1, "y": 1}])), "a line of 1 points"),
+        (passed(shape("polygonlabels", "polygon", "image", FIRST, points=[[1, 1], [2, 2]])), "a polygon of 2 points"),
+        (
+            passed(shape("vectorlabels", "line", "image", FIRST, vertices=[{"x": 1, "y": 1, "isBezier": True}])),
+            "a curved line",
+        ),
+        (passed(shape("rectanglelabels", "box", "image", FIRST, x=90, y=1, width=20, height=3)), "beyond the image"),
+    ],
+)
+def test_unfinished_and_unusable_samples_are_left_out_with_the_reason(
+    tmp_path: Path, results: list[Result], reason: str
+) -> None:
+    made, said_reason = back(tmp_path, study(prior=True), results)
+    assert made is None
+    assert reason in said_reason
+
+
+def test_a_skipped_annotation_is_none(tmp_path: Path) -> None:
+    one = study()
+    path = exported(tmp_path, one, passed(said(0, PhraseLabel.NON_FINDING)), was_cancelled=True)
+    assert read_label_studio(path, [one]) == [AnnotatedSample("s1")]
+
+
+def test_of_two_annotations_by_one_person_the_later_counts(tmp_path: Path) -> None:
+    one = study()
+    first, second = passed(said(0, PhraseLabel.OTHER)), passed(said(0, PhraseLabel.NON_FINDING))
+    path = exported(tmp_path, one, first, second, completed_by={"id": 4, "email": "reader@example.org"})
+    [sample] = read_label_studio(path, [one])
+    assert [(a.annotator, a.phrases[0].label) for a in sample.annotations] == [
+        ("reader@example.org", PhraseLabel.NON_FINDING)
+    ]
+
+
+def test_categories_become_labels_of_the_study(tmp_path: Path) -> None:
+    results = passed(said(0, PhraseLabel.FINDING, category="Pleural Effusion"), rectangle(FIRST, BOX))
+    made, _ = back(tmp_path, study(), results)
+    assert made is not None
+    assert made.phrases is None
+    assert made.grounded_findings is not None
+    assert made.labels == [Label(kind="Pleural Effusion", boxes=made.grounded_findings[0].boxes)]
+
+
+@pytest.mark.parametrize(
+    ("change", "field"),
+    [
+        (lambda t: t[0]["data"].update(sample_id="s9"), "[0].data.sample_id"),
+        (lambda t: t[0]["data"].update(phrases=[{"value": "1. Another."}]), "[0].data.phrases"),
+        (lambda t: t.append(t[0]), "[1].data.sample_id"),
+        (lambda t: t[0].pop("data"), "[0]"),
+        (
+            lambda t: t[0]["annotations"][0]["result"][0].update(from_name="mood"),
+            "[0].annotations[0].result[0].from_name",
+        ),
+        (
+            lambda t: t[0]["annotations"][0]["result"][0]["value"].update(choices=["Good"]),
+            "[0].annotations[0].result[0].value.choices",
+        ),
+        (
+            lambda t: t[0]["annotations"][0]["result"][2]["value"].update(x="left"),
+            "[0].annotations[0].result[2].value.x",
+        ),
+        (
+            lambda t: t[0]["annotations"][0]["result"][2]["value"].update(rectanglelabels=["9. Nothing."]),
+            "[0].annotations[0].result[2].value",
+        ),
+        (
+            lambda t: t[0]["annotations"][0]["result"][2].update(to_name="lateral"),
+            "[0].annotations[0].result[2].to_name",
+        ),
+    ],
+)
+def test_a_file_that_is_not_ours_is_named_with_its_field(tmp_path: Path, change: Any, field: str) -> None:
+    one = study()
+    path = exported(tmp_path, one, passed(said(0, PhraseLabel.FINDING), rectangle(FIRST, BOX)))
+    tasks = json.loads(path.read_text())
+    change(tasks)
+    path.write_text(json.dumps(tasks))
+    with pytest.raises(InputError) as caught:
+        read_label_studio(path, [one])
+    assert (caught.value.file, caught.value.field) == (path, field)
+
+
+def test_a_coco_file_is_told_apart(tmp_path: Path) -> None:
+    path = tmp_path / "coco.json"
+    path.write_text('{"images": [], "annotations": []}')
+    with pytest.raises(InputError, match="maira prepare coco"):
+        read_label_studio(path, [])
+
+
+def test_every_control_of_the_interface_has_its_object() -> None:
+    root = ElementTree.fromstring(labelling_config(CATEGORIES))
+    objects = {one.get("name") for one in root.iter() if one.get("name") and one.get("toName") is None}
+    assert {one.get("toName") for one in root.iter() if one.get("toName")} <= objects
+    assert {one.get("whenTagName") for one in root.iter() if one.get("whenTagName")} <= {
+        one.get("name") for one in root.iter("Choices")
+    }
+
+
+def test_images_are_addressed_below_the_root_or_a_url() -> None:
+    image = Path("/archive/set/images/a b.png")
+    assert ImageAddress(Path("/archive")).of(image) == "/data/local-files/?d=set/images/a%20b.png"
+    assert ImageAddress(Path("/archive/set"), "https://host/x/").of(image) == "https://host/x/images/a%20b.png"
+    with pytest.raises(InputError, match="does not lie below"):
+        ImageAddress(Path("/elsewhere")).of(image)
+
+
+def test_phrases_of_equal_text_stay_apart(tmp_path: Path) -> None:
+    results = passed(
+        said(0, PhraseLabel.FINDING),
+        said(1, PhraseLabel.FINDING),
+        rectangle("1. Rib fracture.", BOX),
+        rectangle("2. Rib fracture.", OTHER_BOX),
+    )
+    first, second = grounded(tmp_path, study("Rib fracture.", "Rib fracture."), results)
+    assert first.boxes != second.boxes
+
+
+def test_the_coco_dataset_has_the_boxes_that_are_known(tmp_path: Path) -> None:
+    from PIL import Image
+
+    for name in ("a.png", "p.png"):
+        Image.new("L", (200, 100)).save(tmp_path / name)
+    phrases = [Sentence(text="Effusion.", boxes=(BOX,), prior_boxes=(OTHER_BOX,)), Sentence(text="Nodule.")]
+    one = study(frontal=tmp_path / "a.png", prior_frontal=tmp_path / "p.png", phrases=phrases)
+    dataset = coco_dataset([one], tmp_path)
+    assert [(i["file_name"], i["role"], i["phrase_ids"]) for i in dataset["images"]] == [
+        ("a.png", "current", [1, 2]),
+        ("p.png", "prior", [1, 2]),
+    ]
+    path = tmp_path / "coco.json"
+    current = {i["id"] for i in dataset["images"] if i["role"] == "current"}
+    kept = {
+        "images": [i for i in dataset["images"] if i["id"] in current],
+        "annotations": [a for a in dataset["annotations"] if a["image_id"] in current],
+    }
+    path.write_text(json.dumps(dataset | kept))
+    [sentence] = read_coco(path)["s1"]
+    assert sentence.text == "Effusion."
+    assert sentence.boxes is not None
+    np.testing.assert_allclose(sentence.boxes[0].as_tuple(), BOX.as_tuple())
+
+
+def test_masks_are_of_the_image_size(tmp_path: Path) -> None:
+    polygon = shape("polygonlabels", "polygon", "image", FIRST, points=[[0, 0], [100, 0], [100, 100]], closed=True)
+    [sentence] = grounded(tmp_path, study(), passed(said(0, PhraseLabel.FINDING), polygon))
+    assert sentence.masks is not None
+    assert isinstance(sentence.masks[0], Mask)
+    assert sentence.masks[0].size == (HEIGHT, WIDTH)

@@ -1,0 +1,115 @@
+"""Several annotators: combined by a stated rule, and compared by figures known by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from data.annotation import (
+    Annotation,
+    PhraseAnnotation,
+    PhraseLabel,
+    Quality,
+    Rejected,
+    agreement,
+    cohens_kappa,
+    combine,
+    iou,
+)
+from radfact.regions import covered_share
+from radfact.report import Box, Sentence
+
+BOX = Box(x_min=0.0, y_min=0.0, x_max=0.4, y_max=0.4)
+NEAR = Box(x_min=0.1, y_min=0.0, x_max=0.4, y_max=0.4)  # Within BOX, three quarters of it.
+FAR = Box(x_min=0.6, y_min=0.6, x_max=0.8, y_max=0.8)
+
+shares = st.floats(0, 1).map(lambda x: round(x, 3))
+boxes = st.builds(
+    lambda a, b, c, d: Box(x_min=min(a, b), x_max=max(a, b), y_min=min(c, d), y_max=max(c, d)),
+    shares,
+    shares,
+    shares,
+    shares,
+).filter(lambda box: min(box.x_max - box.x_min, box.y_max - box.y_min) > 0.01)
+
+
+def by(who: str, *phrases: PhraseAnnotation, quality: Quality = Quality.NO_ISSUE) -> Annotation:
+    return Annotation(who, phrases, quality)
+
+
+def finding(*drawn: Box) -> PhraseAnnotation:
+    return PhraseAnnotation(PhraseLabel.FINDING, boxes=drawn)
+
+
+NON_FINDING = PhraseAnnotation(PhraseLabel.NON_FINDING)
+
+
+def test_several_annotators_are_refused_by_name() -> None:
+    with pytest.raises(Rejected, match=r"2 annotators \(a, b\)"):
+        combine([by("a", NON_FINDING), by("b", NON_FINDING)], "refuse")
+
+
+def test_the_first_stands_for_all() -> None:
+    assert combine([by("a", NON_FINDING), by("b", finding(BOX))], "first").annotator == "a"
+
+
+def test_the_same_box_drawn_twice_is_one() -> None:
+    united = combine([by("a", finding(BOX)), by("b", finding(NEAR, FAR))], "union")
+    assert united.phrases[0].boxes == (BOX, FAR)
+
+
+@given(st.lists(st.lists(boxes, max_size=3), min_size=2, max_size=3))
+def test_the_union_covers_what_anybody_drew(drawn: list[list[Box]]) -> None:
+    united = combine([by(str(i), finding(*one)) for i, one in enumerate(drawn)], "union").phrases[0].boxes
+    evidence = Sentence(text="union", boxes=united)
+    for box in (box for one in drawn for box in one):
+        assert covered_share(Sentence(text="x", boxes=(box,)), [evidence], compat="exact") == pytest.approx(1)
+
+
+def test_the_label_that_most_give_stands_in_the_union() -> None:
+    said = [by("a", NON_FINDING), by("b", finding(BOX)), by("c", finding(FAR))]
+    assert combine(said, "union").phrases[0].label is PhraseLabel.FINDING
+
+
+def test_one_rejection_rejects_the_union() -> None:
+    said = [by("a", finding(BOX)), by("b", NON_FINDING, quality=Quality.IMAGE)]
+    assert combine(said, "union").quality is Quality.IMAGE
+
+
+def test_iou_of_regions_known_by_hand() -> None:
+    assert iou((BOX,), (), (NEAR,), ()) == pytest.approx(0.75)
+    assert iou((BOX,), (), (FAR,), ()) == 0
+    assert iou((BOX, NEAR), (), (BOX,), ()) == pytest.approx(1)
+    assert iou((), (), (BOX,), ()) == 0
+
+
+def test_kappa_of_the_textbook_table() -> None:
+    # 20 and 15 of 50 alike, 5 and 10 not: observed 0.7, by chance 0.5.
+    pairs = [("y", "y")] * 20 + [("y", "n")] * 5 + [("n", "y")] * 10 + [("n", "n")] * 15
+    assert cohens_kappa(pairs) == pytest.approx(0.4)
+
+
+@pytest.mark.parametrize("pairs", [[], [("a", "a")] * 3])
+def test_kappa_without_variety_is_no_figure(pairs: Sequence[tuple[str, str]]) -> None:
+    assert cohens_kappa(pairs) is None
+
+
+def test_agreement_of_two_annotators() -> None:
+    samples = [
+        [by("a", finding(BOX), NON_FINDING), by("b", finding(NEAR), finding(FAR))],
+        [by("b", NON_FINDING, quality=Quality.IMAGE), by("a", NON_FINDING)],
+        [by("a", finding(BOX))],
+    ]
+    [pair] = agreement(samples)
+    assert pair.annotators == ("a", "b")
+    assert (pair.samples, pair.quality_agreement) == (2, 0.5)
+    assert (pair.phrases, pair.label_agreement) == (2, 0.5)
+    assert (pair.located, pair.located_by_one) == (1, 1)
+    assert pair.mean_iou == pytest.approx(0.75)
+
+
+def test_annotators_without_a_sample_in_common_have_no_agreement() -> None:
+    assert agreement([[by("a", NON_FINDING)], [by("b", NON_FINDING)]]) == []

@@ -1,0 +1,161 @@
+"""Narrative findings of a manifest become sentences, with the map of what became of each."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from data.manifest import Failure as LeftOut
+from data.manifest import read_failures, read_manifest, write_failures, write_manifest
+from data.sentences import Changes, split_findings
+from data.study import Study
+from maira.cli import app
+from radfact.errors import Failure, InputError
+from radfact.report import Box, Sentence
+from radfact.sentences import SplitSentence
+from radfact.sentences.offline import OfflineSplitter
+
+LISTING_2 = (
+    "Chest x-rays were taken in the upright and lateral positions. Diffuse peribronchovascular opacities are observed "
+    "throughout the lungs. No lobar consolidation, effusion, or pneumothorax is detected."
+)
+
+
+class Failing(OfflineSplitter):
+    """Answers every narrative but those that speak of a failure, and counts what it is asked."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked: list[str] = []
+
+    def explain(self, narratives: Sequence[str]) -> list[list[SplitSentence] | Failure]:
+        self.asked += narratives
+        return [
+            Failure("no valid answer") if "failure" in text else [SplitSentence(text, tuple(text.split("; ")))]
+            for text in narratives
+        ]
+
+
+def study(sample_id: str, findings: str | None, **fields: Any) -> Study:
+    return Study(**{"sample_id": sample_id, "frontal": Path("/images/a.png"), "findings": findings} | fields)
+
+
+def texts(sentences: Sequence[Sentence] | None) -> list[str]:
+    return [sentence.text for sentence in sentences or ()]
+
+
+def test_listing_2_is_split_and_mapped() -> None:
+    done = split_findings([study("a", LISTING_2)], OfflineSplitter())
+    assert texts(done.studies[0].grounded_findings) == [
+        "Diffuse peribronchovascular opacities are observed throughout the lungs.",
+        "No lobar consolidation is detected.",
+        "No effusion is detected.",
+        "No pneumothorax is detected.",
+    ]
+    rows = list(done.map_rows())
+    assert [len(row["new"]) for row in rows] == [0, 1, 3]
+    assert all(row["sample_id"] == "a" for row in rows)
+    assert done.changes == Changes(1, 3, 4, 1, 1, len(LISTING_2.split()), 8 + 5 + 4 + 4)
+
+
+def test_two_samples_of_one_study_are_split_once() -> None:
+    splitter = Failing()
+    done = split_findings([study("a", "One; two"), study("b", "One; two")], splitter)
+    assert splitter.asked == ["One; two"]
+    assert [texts(one.grounded_findings) for one in done.studies] == [["One", "two"]] * 2
+    assert done.changes.reports == 1
+
+
+def test_what_cannot_be_split_is_left_out_with_its_reason() -> None:
+    done = split_findings([study("a", None), study("b", "A failure"), study("c", "One")], Failing())
+    assert [one.sample_id for one in done.studies] == ["c"]
+    assert [(f.sample_id, f.reason) for f in done.failures] == [("a", "no findings section"), ("b", "no valid answer")]
+
+
+def test_annotated_sentences_stay() -> None:
+    box = Box(x_min=0, y_min=0, x_max=1, y_max=1)
+    grounded = study("a", "One; two", grounded_findings=[Sentence(text="Kept.", boxes=(box,))])
+    done = split_findings([grounded], Failing())
+    assert (done.studies, done.already) == ([grounded], 1)
+
+
+def test_phrases_can_be_made_beside_a_grounded_report() -> None:
+    grounded = study("a", "One; two", grounded_findings=[Sentence(text="Kept.")])
+    [made] = split_findings([grounded], Failing(), "phrases").studies
+    assert texts(made.phrases) == ["One", "two"]
+    assert texts(made.grounded_findings) == ["Kept."]
+
+
+def run(*arguments: str | Path) -> tuple[int, str, BaseException | None]:
+    done = CliRunner().invoke(app, [str(argument) for argument in arguments])
+    return done.exit_code, done.output, done.exception
+
+
+def test_the_command_writes_manifest_map_figures_and_failures(tmp_path: Path) -> None:
+    write_manifest(tmp_path / "manifest.jsonl", [study("a", LISTING_2), study("b", None)])
+    write_failures(tmp_path / "failures.jsonl", [LeftOut(source="film.dcm", stage="convert", reason="damaged")])
+    out = tmp_path / "sentences.jsonl"
+    code, output, _ = run(
+        "sentences", tmp_path / "manifest.jsonl", "--judge", "offline", "--compare", "offline", "--out", out
+    )
+    assert code == 3, output
+    [made] = read_manifest(out)
+    assert made.grounded_findings is not None
+    rows = [json.loads(line) for line in (tmp_path / "sentences.map.jsonl").read_text().splitlines()]
+    assert [sentence for row in rows for sentence in row["new"]] == texts(made.grounded_findings)
+    figures = json.loads((tmp_path / "sentences.changes.json").read_text())
+    assert figures["changes"]["removed"] == 1
+    assert figures["figures"]["logical_precision"]["point"] == 1.0
+    # What preparing left out is still listed.
+    assert [f.source for f in read_failures(tmp_path / "failures.jsonl")] == ["film.dcm", "sentences.jsonl"]
+
+
+def test_the_manifest_that_is_read_is_not_overwritten(tmp_path: Path) -> None:
+    manifest = tmp_path / "manifest.jsonl"
+    write_manifest(manifest, [study("a", LISTING_2)])
+    before = manifest.read_text()
+    _, _, error = run("sentences", manifest, "--judge", "offline", "--out", manifest)
+    assert isinstance(error, InputError)
+    assert manifest.read_text() == before
+
+
+def test_sentences_are_annotated_and_come_back_as_a_grounded_manifest(tmp_path: Path) -> None:
+    folder = tmp_path / "set"
+    manifest, phrases = folder / "manifest.jsonl", folder / "phrases.jsonl"
+    images = folder / "images"
+    write_manifest(
+        manifest, [study("a", "Left effusion.", frontal=images / "a.png"), study("b", None, frontal=images / "b.png")]
+    )
+    assert run("sentences", manifest, "--judge", "offline", "--as", "phrases", "--out", phrases)[0] == 3
+    assert run("annotate", "export", phrases, "--out", tmp_path / "tasks")[0] == 0
+    tasks = json.loads((tmp_path / "tasks" / "tasks.json").read_text())
+    assert tasks[0]["data"]["image"] == "/data/local-files/?d=set/images/a.png"
+    [phrase] = tasks[0]["data"]["phrases"]
+    said = (("quality", "No issue", "image"), ("label_0", "A. Finding", "phrase_0"))
+    results: list[dict[str, Any]] = [
+        {"from_name": name, "to_name": to, "type": "choices", "value": {"choices": [value]}} for name, value, to in said
+    ]
+    box = {"x": 10, "y": 20, "width": 30, "height": 40, "rotation": 0, "rectanglelabels": [phrase["value"]]}
+    results.append({"from_name": "box", "to_name": "image", "type": "rectanglelabels", "value": box})
+    annotations = [{"completed_by": who, "result": results} for who in (1, 2)]
+    (tmp_path / "export.json").write_text(json.dumps([tasks[0] | {"annotations": annotations}]))
+    out = tmp_path / "grounded" / "manifest.jsonl"
+    imported = ("annotate", "import", tmp_path / "export.json", "--manifest", phrases, "--out", out)
+    code, output, _ = run(*imported)
+    assert code == 3
+    assert "2 annotators (1, 2)" in output
+    code, output, _ = run(*imported, "--combine", "union")
+    assert code == 0, output
+    [made] = read_manifest(out)
+    assert made.grounded_findings is not None
+    assert made.grounded_findings[0].boxes is not None
+    assert made.grounded_findings[0].boxes[0].as_tuple() == pytest.approx((0.1, 0.2, 0.4, 0.6))
+    [pair] = json.loads((out.parent / "manifest.agreement.json").read_text())["pairs"]
+    assert pair["mean_iou"] == pytest.approx(1)
+    assert len((out.parent / "manifest.annotations.jsonl").read_text().splitlines()) == 2
+    assert not (out.parent / "failures.jsonl").exists()
