@@ -1,7 +1,7 @@
 """Annotation tasks for Label Studio: the labelling interface, and a task a sample.
 
-The tags and their parameters are those of its documentation (https://labelstud.io/tags); lines are drawn with
-VectorLabels, which Label Studio has since version 1.21.
+The tags and their parameters are those of its documentation (https://labelstud.io/tags). The interface was tried in
+Label Studio 1.23.2; lines need its VectorLabels, which older versions do not have.
 """
 
 from __future__ import annotations
