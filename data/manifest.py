@@ -60,10 +60,7 @@ def iter_manifest(path: Path | str, left_out: list[Failure] | None = None) -> It
             left_out.append(Failure(sample_id=row["sample_id"], stage="read", reason=str(reason)))
             continue
         study = parse_study(row, folder, file=path, line=line)
-        first = line_of.setdefault(study.sample_id, line)
-        if first != line:
-            message = f"must be unique, but line {first} is '{study.sample_id}' too"
-            raise InputError(message, file=path, line=line, field="sample_id")
+        check_unique(study.sample_id, line_of, file=path, line=line)
         yield study
 
 
@@ -85,6 +82,18 @@ def parse_study(row: dict[str, Any], folder: Path, *, file: Path | str, line: in
         return Study.model_validate(row | {c: os.path.join(folder, p) for c, p in paths.items()})  # noqa: PTH118
     except ValidationError as error:
         raise as_input_error(error, file=file, line=line) from None
+
+
+def check_unique(sample_id: str, line_of: dict[str, int], *, file: Path | str, line: int) -> None:
+    """Note the line of a sample in `line_of`, which has those before it.
+
+    Raises:
+        InputError: it stands there already.
+    """
+    first = line_of.setdefault(sample_id, line)
+    if first != line:
+        message = f"must be unique, but line {first} is '{sample_id}' too"
+        raise InputError(message, file=file, line=line, field="sample_id")
 
 
 def write_manifest(path: Path | str, studies: Iterable[Study]) -> int:

@@ -21,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import NonNegativeInt
 
-from data.manifest import Failure, parse_study, read_failures, write_failures
+from data.manifest import Failure, check_unique, parse_study, read_failures, write_failures
 from data.shards import FORMAT, INDEX, ROW, ROWS, Index, Shard
 from data.study import IMAGE_COLUMNS, Study
 from radfact.errors import InputError, RunFailed
@@ -144,9 +144,7 @@ def _offsets(manifest: Path, splits: Collection[str] | None) -> array[int]:
     for number, text in enumerate(read_lines(manifest), start=1):
         for line, row in parse_rows([text], manifest, number):
             study = parse_study(row, manifest.parent, file=manifest, line=line)
-            if (first := seen.setdefault(study.sample_id, line)) != line:
-                message = f"must be unique, but line {first} is '{study.sample_id}' too"
-                raise InputError(message, file=manifest, line=line, field="sample_id")
+            check_unique(study.sample_id, seen, file=manifest, line=line)
             if splits is None or study.split in splits:
                 offsets.append(at)
         at += len(text.encode()) + 1
