@@ -7,12 +7,13 @@ from pathlib import Path
 from typing import Any
 
 from data.annotation.label_studio import phrases_of
+from data.manifest import Failure
 from data.study import Study
 from radfact.errors import InputError
 from radfact.report import Box
 
 
-def coco_dataset(studies: Sequence[Study], folder: Path) -> dict[str, Any]:
+def coco_dataset(studies: Sequence[Study], folder: Path, left_out: list[Failure]) -> dict[str, Any]:
     """A dataset with the frontal and the prior image of each study, and the boxes that its phrases have already.
 
     `sample_id` and `role` ("current", "prior") tell whose image one is, `phrase_ids` which categories are to be
@@ -21,20 +22,22 @@ def coco_dataset(studies: Sequence[Study], folder: Path) -> dict[str, Any]:
     Args:
         studies: with phrases or a grounded report.
         folder: that the images' file names are relative to where they lie below it.
-
-    Raises:
-        InputError: an image cannot be opened.
+        left_out: takes the studies with an image that cannot be opened.
     """
     categories: dict[str, int] = {}
     images: list[dict[str, Any]] = []
     annotations: list[dict[str, Any]] = []
     for study in studies:
+        films = {"current": study.frontal} | ({"prior": study.prior_frontal} if study.prior_frontal else {})
+        try:
+            sizes = {role: _size(path) for role, path in films.items()}
+        except InputError as error:
+            left_out.append(Failure(sample_id=study.sample_id, stage="export", reason=str(error)))
+            continue
         phrases = phrases_of(study) or []
         ids = [categories.setdefault(phrase.text, len(categories) + 1) for phrase in phrases]
-        for role, path in (("current", study.frontal), ("prior", study.prior_frontal)):
-            if path is None:
-                continue
-            width, height = _size(path)
+        for role, path in films.items():
+            width, height = sizes[role]
             image_id = len(images) + 1
             name = path.relative_to(folder) if path.is_relative_to(folder) else path
             image = {"id": image_id, "file_name": name.as_posix(), "width": width, "height": height}

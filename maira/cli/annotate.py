@@ -82,7 +82,9 @@ def sentences(
 
     from data.manifest import read_manifest, replace_failures, write_manifest
     from data.sentences import split_findings
-    from radfact.cli.options import JudgeOptions, key_values, naming_options
+    from radfact.cli.options import key_values, naming_options
+    from radfact.cli.steps import in_steps
+    from radfact.entailment import load_judge
     from radfact.jsonl import write_json, write_jsonl
     from radfact.sentences import load_splitter
 
@@ -90,11 +92,12 @@ def sentences(
     left_out: list[Failure] = []
     studies = read_manifest(manifest, left_out)
     cache = cache or out.parent / "cache"
+    arguments = key_values(judge_arg, "--judge-arg")
     with naming_options(splitter="--judge", splitter_args="--judge-arg"):
         splitter = load_splitter(
             judge,
             base_url=base_url,
-            splitter_args=key_values(judge_arg, "--judge-arg"),
+            splitter_args=arguments,
             few_shots=few_shots,
             concurrency=concurrency,
             cache=cache,
@@ -103,7 +106,15 @@ def sentences(
     if compare is not None:
         # The model that splits is reached where it is; another one is named by the environment alone.
         same = compare == judge
-        judging = JudgeOptions(compare, judge_arg if same else None, base_url if same else None).load(cache)
+        with naming_options(judge="--compare"):
+            loaded = load_judge(
+                compare,
+                base_url=base_url if same else None,
+                judge_args=arguments if same else None,
+                concurrency=concurrency if same else None,
+                cache=cache,
+            )
+        judging = in_steps(loaded)
     watch = Console(stderr=True)
     with LiveDisplay(watch, {"splitting": splitter.account}):
         done = split_findings(studies, splitter, target.value)
@@ -163,12 +174,14 @@ def export_tasks(
     studies = [study for study in read if phrases_of(study)]
     reason = "no phrases to annotate; 'maira sentences' makes them of the findings"
     failures += [Failure(sample_id=s.sample_id, stage="export", reason=reason) for s in read if not phrases_of(s)]
+    total = len(read) + sum(failure.stage == "read" for failure in failures)
     folder, console = manifest.parent.absolute(), Console()
     if to is _Tool.COCO:
         if image_root is not None or image_url is not None:
             raise InputError("--image-root and --image-url go with --to label-studio")
         written = out / "coco.json"
-        write_json(written, coco_dataset(studies, folder))
+        dataset = coco_dataset(studies, folder, failures)
+        write_json(written, dataset)
     else:
         address = ImageAddress(image_root or (folder if image_url is not None else folder.parent), image_url)
         tasks, config = [task_of(study, address) for study in studies], labelling_config(_categories(categories))
@@ -184,7 +197,7 @@ def export_tasks(
                 "it added to the project as local storage",
             )
     replace_failures(out / "failures.jsonl", written.name, failures)
-    say(console, f"{len(studies)} of {len(read)} samples to annotate: {written}")
+    say(console, f"{total - len(failures)} of {total} samples to annotate: {written}")
     end(console, _listed(failures))
 
 

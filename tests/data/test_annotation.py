@@ -30,6 +30,7 @@ from data.annotation import (
     task_of,
 )
 from data.annotation.label_studio import OTHER_VIEW
+from data.manifest import Failure
 from data.study import Label, Study
 from radfact.coco import read_coco
 from radfact.errors import InputError
@@ -346,7 +347,10 @@ def test_the_coco_dataset_has_the_boxes_that_are_known(tmp_path: Path) -> None:
         Image.new("L", (200, 100)).save(tmp_path / name)
     phrases = [Sentence(text="Effusion.", boxes=(BOX,), prior_boxes=(OTHER_BOX,)), Sentence(text="Nodule.")]
     one = study(frontal=tmp_path / "a.png", prior_frontal=tmp_path / "p.png", phrases=phrases)
-    dataset = coco_dataset([one], tmp_path)
+    lost = study(sample_id="s2", frontal=tmp_path / "lost.png")
+    left_out: list[Failure] = []
+    dataset = coco_dataset([one, lost], tmp_path, left_out)
+    assert [failure.sample_id for failure in left_out] == ["s2"]
     assert [(i["file_name"], i["role"], i["phrase_ids"]) for i in dataset["images"]] == [
         ("a.png", "current", [1, 2]),
         ("p.png", "prior", [1, 2]),
