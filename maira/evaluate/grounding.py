@@ -282,8 +282,7 @@ def _answer(
         items,
         file,
         lambda: start_engine(settings.engine, checkpoint, settings.options),
-        # One line a reason: a study whose image is missing has many phrases.
-        failures=list(dict.fromkeys(unreadable)),
+        failures=unreadable,
         on_progress=on_progress,
     )
 
