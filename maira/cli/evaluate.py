@@ -25,6 +25,7 @@ from maira.cli.options import (
     Preset,
     PresetOption,
     Task,
+    TaskOption,
     WorkerEngine,
     WorkerEngineOption,
     Workers,
@@ -82,15 +83,25 @@ def evaluate_by_inputs(
     out: OutFolder,
     drop: Annotated[
         list[str] | None,
-        typer.Option(metavar="INPUTS", help="One run without these, such as prior+comparison; may be repeated."),
+        typer.Option(
+            metavar="INPUTS",
+            help="One more run without these, joined by +: prior, lateral, technique, comparison, indication; may be "
+            "repeated, and is needed once.",
+        ),
     ] = None,
-    task: Annotated[Task, typer.Option(help="Narrative findings or a grounded report.")] = Task.FINDINGS,
+    task: TaskOption = Task.FINDINGS,
     subset: Annotated[
         str,
-        typer.Option(metavar="all|with-input|INPUTS", help="Studies: all, those with every dropped input, or these."),
+        typer.Option(
+            metavar="all|with-input|INPUTS",
+            help="Studies: all, those with every input that is dropped, or those with the inputs named here.",
+        ),
     ] = "all",
     judge: Annotated[
-        str | None, typer.Option(metavar="NAME", help="As --judge of radfact score; RADFACT_JUDGE names one too.")
+        str | None,
+        typer.Option(
+            metavar="NAME", help="Who scores the drafts, as --judge of radfact score; RADFACT_JUDGE names one too."
+        ),
     ] = None,
     config: Annotated[Path | None, typer.Option(help="YAML file of other options of radfact score.")] = None,
     preset: PresetOption = Preset.RELEASE,

@@ -24,6 +24,7 @@ from maira.cli.options import (
     Preset,
     PresetOption,
     Task,
+    TaskOption,
     WorkerEngine,
     WorkerEngineOption,
     Workers,
@@ -36,10 +37,14 @@ def generate(
     checkpoint: Checkpoint,
     manifest: Manifest,
     out: Annotated[Path, typer.Option(help="Drafts to write (.jsonl).")],
-    task: Annotated[Task, typer.Option(help="Narrative findings or a grounded report.")] = Task.GROUNDED,
+    task: TaskOption = Task.GROUNDED,
     preset: PresetOption = Preset.RELEASE,
     drop: Annotated[
-        str | None, typer.Option(metavar="INPUTS", help="What the model is not shown, such as prior+comparison.")
+        str | None,
+        typer.Option(
+            metavar="INPUTS",
+            help="What the model is not shown, joined by +: prior, lateral, technique, comparison, indication.",
+        ),
     ] = None,
     max_new_tokens: MaxNewTokens = None,
     engine: EngineOption = Engine.TRANSFORMERS,
@@ -92,7 +97,10 @@ def ground(
     out: Annotated[Path, typer.Option(help="Located phrases to write (.jsonl).")],
     phrases: Annotated[
         Path | None,
-        typer.Option(help="sample_id,phrase as .csv, or .jsonl with boxes too (default: the manifest's phrases)."),
+        typer.Option(
+            help="What to locate: a .csv of sample_id,phrase, or .jsonl of these with boxes to compare with "
+            "(default: the manifest's phrases)."
+        ),
     ] = None,
     preset: PresetOption = Preset.RELEASE,
     max_new_tokens: MaxNewTokens = None,
