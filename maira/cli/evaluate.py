@@ -124,13 +124,13 @@ def evaluate_by_inputs(
     from radfact.cli.inputs import check_folder
 
     console = Console()
+    options = engine_options(engine, free, batch, device, cache, workers, worker_engine, language_model, engine_arg)
     check_folder(out)
     left_out: list[Failure] = []
     runs = input_runs(out, drop or ())
     selection = select_studies(read_manifest(manifest, left_out), task.value, subset, runs)
     say(console, selection.in_words)
     references = out / "manifest.jsonl"
-    options = engine_options(free, batch, device, cache, workers, worker_engine, language_model, engine_arg)
     scorers = [Scorer(run, references, out / "cache", judge, config) for run in runs]
     failed: list[tuple[str, str]] = []
     for run in runs:

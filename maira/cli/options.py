@@ -11,6 +11,7 @@ import typer
 
 from maira.generate.request import EngineOptions
 from radfact.cli.options import key_values, naming_options
+from radfact.errors import InputError
 from radfact.llm.connect import split_model_args
 
 
@@ -122,6 +123,7 @@ Free = Annotated[
 
 
 def engine_options(
+    engine: Engine,
     free: bool,
     batch: int | None,
     device: str | None,
@@ -134,8 +136,18 @@ def engine_options(
     """The options of an engine, as the commands that ask a model take them.
 
     Raises:
-        InputError: an engine argument is not NAME=VALUE.
+        InputError: an option is for another engine, or an engine argument is not NAME=VALUE.
     """
+    is_ray, is_vllm = engine is Engine.RAY, Engine.VLLM.value in (engine.value, worker_engine.value)
+    for option, is_given, has_use, engines in (
+        ("--workers", workers is not None, is_ray, "--engine ray"),
+        ("--worker-engine", worker_engine is not WorkerEngine.TRANSFORMERS, is_ray, "--engine ray"),
+        ("--language-model", language_model is not None, is_vllm, "--engine vllm or --worker-engine vllm"),
+        ("--engine-arg", bool(engine_arg), is_vllm, "--engine vllm or --worker-engine vllm"),
+        ("--cache static", cache is Cache.STATIC, not is_vllm, "the transformers engine"),
+    ):
+        if is_given and not has_use:
+            raise InputError(f"{option} goes with {engines}")
     with naming_options(engine_args="--engine-arg"):
         return EngineOptions(
             free=free,

@@ -159,7 +159,7 @@ def complete_boxes(
     settings = settings or BoxSettings()
     grounded = [study for study in studies if has_reference_boxes(study)]
     if not grounded:
-        raise InputError("no study of the manifest has sentences with boxes", field="grounded_findings")
+        raise InputError("no study of the manifest has sentences with boxes in its grounded_findings")
     reports = [(study.sample_id, [_plain(s) for s in study.grounded_findings or ()]) for study in grounded]
     file = _open(out, "references", reports, checkpoint, settings)
     items, unreadable, asked, outside, masked = [], list(failures), 0, 0, 0
