@@ -15,8 +15,8 @@ from radfact.errors import ExitCode, InputError, RunFailed
 
 _PATIENCE = timedelta(days=7)
 """How long processes wait for each other: the last may have hours of work left when the first is done."""
-_LAUNCHER = "TORCHELASTIC_RUN_ID"
-"""In the environment of what torchrun starts, and with it `accelerate launch` on several GPUs."""
+_LAUNCHERS = ("TORCHELASTIC_RUN_ID", "ACCELERATE_MIXED_PRECISION")
+"""In the environment of what torchrun starts, and of what `accelerate launch` does, even of a single process."""
 
 
 @dataclass
@@ -159,7 +159,7 @@ def _run_and_part(app: Callable[[], Any]) -> None:
         app()
     except SystemExit as end:
         _part(end.code if isinstance(end.code, int) else 0, "")
-        if end.code != ExitCode.SAMPLES_LEFT_OUT or _LAUNCHER not in os.environ:
+        if end.code != ExitCode.SAMPLES_LEFT_OUT or os.environ.keys().isdisjoint(_LAUNCHERS):
             raise
     except InputError as error:
         _part(ExitCode.WRONG_INPUT, str(error))

@@ -175,6 +175,19 @@ def test_a_process_that_dies_stops_the_others() -> None:
     assert "maira: another process of the run is gone" in errors
 
 
+@pytest.mark.parametrize(
+    ("launch", "code"), [([], 3), (["-m", "accelerate.commands.launch", "--num_processes", "1"], 0)]
+)
+def test_one_process_is_told_by_its_code_unless_launched(launch: list[str], code: int, tmp_path: Path) -> None:
+    script = tmp_path / "left_out.py"
+    script.write_text(
+        "import sys\nfrom maira.generate.processes import run_together\nrun_together(lambda: sys.exit(3))\n"
+    )
+    root = {"PYTHONPATH": str(Path(__file__).parents[2])}
+    done = subprocess.run([sys.executable, *launch, script], capture_output=True, check=False, env=os.environ | root)
+    assert done.returncode == code, done.stderr
+
+
 @pytest.mark.parametrize("kind", ["vllm", "ray"])
 def test_engines_that_spread_by_themselves_refuse_a_launcher(
     kind: EngineKind, checkpoint: Path, monkeypatch: pytest.MonkeyPatch
