@@ -25,6 +25,7 @@ from maira.cli.options import (
     Preset,
     PresetOption,
     Task,
+    TaskOption,
     WorkerEngine,
     WorkerEngineOption,
     Workers,
@@ -82,15 +83,25 @@ def evaluate_by_inputs(
     out: OutFolder,
     drop: Annotated[
         list[str] | None,
-        typer.Option(metavar="INPUTS", help="One run without these, such as prior+comparison; may be repeated."),
+        typer.Option(
+            metavar="INPUTS",
+            help="One more run without these, joined by +: prior, lateral, technique, comparison, indication; may be "
+            "repeated, and is needed once.",
+        ),
     ] = None,
-    task: Annotated[Task, typer.Option(help="Narrative findings or a grounded report.")] = Task.FINDINGS,
+    task: TaskOption = Task.FINDINGS,
     subset: Annotated[
         str,
-        typer.Option(metavar="all|with-input|INPUTS", help="Studies: all, those with every dropped input, or these."),
+        typer.Option(
+            metavar="all|with-input|INPUTS",
+            help="Studies: all, those with every input that is dropped, or those with the inputs named here.",
+        ),
     ] = "all",
     judge: Annotated[
-        str | None, typer.Option(metavar="NAME", help="As --judge of radfact score; RADFACT_JUDGE names one too.")
+        str | None,
+        typer.Option(
+            metavar="NAME", help="Who scores the drafts, as --judge of radfact score; RADFACT_JUDGE names one too."
+        ),
     ] = None,
     config: Annotated[Path | None, typer.Option(help="YAML file of other options of radfact score.")] = None,
     preset: PresetOption = Preset.RELEASE,
@@ -113,13 +124,13 @@ def evaluate_by_inputs(
     from radfact.cli.inputs import check_folder
 
     console = Console()
+    options = engine_options(engine, free, batch, device, cache, workers, worker_engine, language_model, engine_arg)
     check_folder(out)
     left_out: list[Failure] = []
     runs = input_runs(out, drop or ())
     selection = select_studies(read_manifest(manifest, left_out), task.value, subset, runs)
     say(console, selection.in_words)
     references = out / "manifest.jsonl"
-    options = engine_options(free, batch, device, cache, workers, worker_engine, language_model, engine_arg)
     scorers = [Scorer(run, references, out / "cache", judge, config) for run in runs]
     failed: list[tuple[str, str]] = []
     for run in runs:

@@ -24,6 +24,7 @@ from maira.cli.options import (
     Preset,
     PresetOption,
     Task,
+    TaskOption,
     WorkerEngine,
     WorkerEngineOption,
     Workers,
@@ -36,10 +37,14 @@ def generate(
     checkpoint: Checkpoint,
     manifest: Manifest,
     out: Annotated[Path, typer.Option(help="Drafts to write (.jsonl).")],
-    task: Annotated[Task, typer.Option(help="Narrative findings or a grounded report.")] = Task.GROUNDED,
+    task: TaskOption = Task.GROUNDED,
     preset: PresetOption = Preset.RELEASE,
     drop: Annotated[
-        str | None, typer.Option(metavar="INPUTS", help="What the model is not shown, such as prior+comparison.")
+        str | None,
+        typer.Option(
+            metavar="INPUTS",
+            help="What the model is not shown, joined by +: prior, lateral, technique, comparison, indication.",
+        ),
     ] = None,
     max_new_tokens: MaxNewTokens = None,
     engine: EngineOption = Engine.TRANSFORMERS,
@@ -62,9 +67,9 @@ def generate(
     from maira.inputs import drop_inputs, parse_inputs
 
     dropped = parse_inputs(drop) if drop is not None else ()
+    options = engine_options(engine, free, batch, device, cache, workers, worker_engine, language_model, engine_arg)
     left_out: list[Failure] = []
     studies = read_manifest(manifest, left_out)
-    options = engine_options(free, batch, device, cache, workers, worker_engine, language_model, engine_arg)
     with answering("drafting") as on_progress:
         drafted, failures = generate_drafts(
             studies,
@@ -92,7 +97,10 @@ def ground(
     out: Annotated[Path, typer.Option(help="Located phrases to write (.jsonl).")],
     phrases: Annotated[
         Path | None,
-        typer.Option(help="sample_id,phrase as .csv, or .jsonl with boxes too (default: the manifest's phrases)."),
+        typer.Option(
+            help="What to locate: a .csv of sample_id,phrase, or .jsonl of these with boxes to compare with "
+            "(default: the manifest's phrases)."
+        ),
     ] = None,
     preset: PresetOption = Preset.RELEASE,
     max_new_tokens: MaxNewTokens = None,
@@ -111,6 +119,7 @@ def ground(
     from maira.evaluate.grounding import BoxSettings, ground_phrases
     from maira.evaluate.phrases import manifest_phrases, read_phrases
 
+    options = engine_options(engine, free, batch, device, cache, workers, worker_engine, language_model, engine_arg)
     left_out: list[Failure] = []
     studies = read_manifest(manifest, left_out)
     if phrases is None:
@@ -118,7 +127,6 @@ def ground(
     else:
         asked = read_phrases(phrases, [*(s.sample_id for s in studies), *(str(f.sample_id) for f in left_out)])
         left_out = [failure for failure in left_out if failure.sample_id in {phrase.sample_id for phrase in asked}]
-    options = engine_options(free, batch, device, cache, workers, worker_engine, language_model, engine_arg)
     settings = BoxSettings(preset.value, max_new_tokens, engine.value, options)
     with answering("locating") as on_progress:
         run = ground_phrases(studies, asked, checkpoint, out, settings, failures=left_out, on_progress=on_progress)
@@ -146,9 +154,9 @@ def boxes(
     from maira.evaluate.grounding import BoxSettings, complete_boxes, has_reference_boxes
     from maira.examples import PRIOR_REPORT_UNUSED, has_unused_prior_report
 
+    options = engine_options(engine, free, batch, device, cache, workers, worker_engine, language_model, engine_arg)
     left_out: list[Failure] = []
     studies = read_manifest(manifest, left_out)
-    options = engine_options(free, batch, device, cache, workers, worker_engine, language_model, engine_arg)
     settings = BoxSettings(preset.value, max_new_tokens, engine.value, options)
     with answering("completing") as on_progress:
         run = complete_boxes(studies, checkpoint, out, settings, failures=left_out, on_progress=on_progress)

@@ -11,6 +11,7 @@ from rich.console import Console
 
 from maira.cli.options import OutFolder
 from maira.cli.show import progress, say
+from radfact.cli.options import naming_options
 
 
 class Layout(StrEnum):
@@ -50,7 +51,7 @@ def convert(
     """Write a checkpoint in another layout, every byte of its tensors kept."""
     from maira.convert import convert as run
 
-    with progress("writing files") as on_progress:
+    with naming_options(), progress("writing files") as on_progress:
         written = run(checkpoint, out, to.value, shard_size=shard_size, on_progress=on_progress)
     say(Console(), f"{written} tensors in the layout '{to.value}': {out}")
 

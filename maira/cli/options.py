@@ -11,6 +11,7 @@ import typer
 
 from maira.generate.request import EngineOptions
 from radfact.cli.options import key_values, naming_options
+from radfact.errors import InputError
 from radfact.llm.connect import split_model_args
 
 
@@ -50,20 +51,45 @@ class WorkerEngine(StrEnum):
     VLLM = "vllm"
 
 
+ENGINE = "Engine"
+
 OutFolder = Annotated[Path, typer.Option(help="Folder to write.")]
 Manifest = Annotated[Path, typer.Option(help="manifest.jsonl of the studies.")]
-Checkpoint = Annotated[Path, typer.Option(help="Folder with model and processor.")]
-PresetOption = Annotated[Preset, typer.Option("--preset", help="Wording of the prompt.")]
-MaxNewTokens = Annotated[int | None, typer.Option(help="Most tokens of an answer (default: by task).", min=1)]
-EngineOption = Annotated[Engine, typer.Option("--engine", help="What runs the model.")]
-Batch = Annotated[int | None, typer.Option(help="Most studies at a time (default: as memory allows).", min=1)]
+Checkpoint = Annotated[
+    Path, typer.Option(help="Folder with model and processor: ours, or MAIRA-2 as released or as of transformers 5.")
+]
+TaskOption = Annotated[Task, typer.Option("--task", help="A narrative of the findings, or a grounded report.")]
+PresetOption = Annotated[
+    Preset, typer.Option("--preset", help="Wording of the prompts: of the released model, or of the paper.")
+]
+MaxNewTokens = Annotated[
+    int | None,
+    typer.Option(help="Most tokens of an answer (default: the task's, 150 to 450).", min=1),
+]
+EngineOption = Annotated[
+    Engine,
+    typer.Option(
+        "--engine",
+        help="What runs the model: transformers (under accelerate launch on several GPUs), vLLM, or a Ray cluster.",
+        rich_help_panel=ENGINE,
+    ),
+]
+Batch = Annotated[
+    int | None,
+    typer.Option(help="Most questions at a time (default: as memory allows).", min=1, rich_help_panel=ENGINE),
+]
 Device = Annotated[
-    str | None, typer.Option(help="cpu, cuda or cuda:1, for the transformers engine (default: a GPU, if any).")
+    str | None,
+    typer.Option(
+        help="cpu, cuda or cuda:1, for the transformers engine (default: a GPU, if any).", rich_help_panel=ENGINE
+    ),
 ]
 CacheOption = Annotated[
     Cache,
     typer.Option(
-        "--cache", help="Keys and values of the transformers engine; static compiles the decoding step on a GPU."
+        "--cache",
+        help="Keys and values of the transformers engine; static compiles the decoding step on a GPU.",
+        rich_help_panel=ENGINE,
     ),
 ]
 EngineArgs = Annotated[
@@ -72,22 +98,32 @@ EngineArgs = Annotated[
         "--engine-arg",
         metavar="NAME=VALUE",
         help="One more argument of vLLM's engine, such as tensor_parallel_size=2; may be repeated.",
+        rich_help_panel=ENGINE,
     ),
 ]
 LanguageModel = Annotated[
     Path | None,
-    typer.Option(help="Folder for the language model as vLLM reads it, made once (default: in the user's cache)."),
+    typer.Option(
+        help="Folder for the language model as vLLM reads it, made once (default: in the user's cache).",
+        rich_help_panel=ENGINE,
+    ),
 ]
 Workers = Annotated[
-    int | None, typer.Option(help="Workers of --engine ray (default: one for each GPU, or for each CPU).", min=1)
+    int | None,
+    typer.Option(
+        help="Workers of --engine ray (default: one for each GPU, or for each CPU).", min=1, rich_help_panel=ENGINE
+    ),
 ]
-WorkerEngineOption = Annotated[WorkerEngine, typer.Option(help="What runs the model in each worker of --engine ray.")]
+WorkerEngineOption = Annotated[
+    WorkerEngine, typer.Option(help="What runs the model in each worker of --engine ray.", rich_help_panel=ENGINE)
+]
 Free = Annotated[
     bool, typer.Option("--free", help="No grammar and no repetition guard: what the model writes, as released.")
 ]
 
 
 def engine_options(
+    engine: Engine,
     free: bool,
     batch: int | None,
     device: str | None,
@@ -100,8 +136,18 @@ def engine_options(
     """The options of an engine, as the commands that ask a model take them.
 
     Raises:
-        InputError: an engine argument is not NAME=VALUE.
+        InputError: an option is for another engine, or an engine argument is not NAME=VALUE.
     """
+    is_ray, is_vllm = engine is Engine.RAY, Engine.VLLM.value in (engine.value, worker_engine.value)
+    for option, is_given, has_use, engines in (
+        ("--workers", workers is not None, is_ray, "--engine ray"),
+        ("--worker-engine", worker_engine is not WorkerEngine.TRANSFORMERS, is_ray, "--engine ray"),
+        ("--language-model", language_model is not None, is_vllm, "--engine vllm or --worker-engine vllm"),
+        ("--engine-arg", bool(engine_arg), is_vllm, "--engine vllm or --worker-engine vllm"),
+        ("--cache static", cache is Cache.STATIC, not is_vllm, "the transformers engine"),
+    ):
+        if is_given and not has_use:
+            raise InputError(f"{option} goes with {engines}")
     with naming_options(engine_args="--engine-arg"):
         return EngineOptions(
             free=free,

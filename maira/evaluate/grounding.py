@@ -61,7 +61,8 @@ class BoxRun:
 
     Attributes:
         figures: `precision`, `recall` and `mean_iou` of the answers to which the reference is known.
-        asked, answered: phrases or sentences.
+        asked, answered: phrases, or sentences of which the crop shows a box; those of studies that cannot be read are
+            asked too.
         compared: answers that have figures of their own.
         clipped: references of which the crop cuts a part, and which are compared as far as it shows them.
         outside: references that cover no pixel of the crop, so that there is nothing to compare with.
@@ -158,11 +159,14 @@ def complete_boxes(
     settings = settings or BoxSettings()
     grounded = [study for study in studies if has_reference_boxes(study)]
     if not grounded:
-        raise InputError("no study of the manifest has sentences with boxes", field="grounded_findings")
+        raise InputError("no study of the manifest has sentences with boxes in its grounded_findings")
     reports = [(study.sample_id, [_plain(s) for s in study.grounded_findings or ()]) for study in grounded]
     file = _open(out, "references", reports, checkpoint, settings)
-    items, unreadable, outside, masked = [], list(failures), 0, 0
+    items, unreadable, asked, outside, masked = [], list(failures), 0, 0, 0
     for study in grounded:
+        located = [sentence for sentence in study.grounded_findings or () if sentence.boxes]
+        asked += len(located)
+        masked += sum(sentence.masks is not None for sentence in located)
         try:
             with warnings.catch_warnings(action="ignore", category=UserWarning):
                 # What the crop costs is counted here.
@@ -171,11 +175,9 @@ def complete_boxes(
             unreadable.append(Failure(sample_id=study.sample_id, stage="read", reason=str(error)))
             continue
         items += [_completion_item(study, completion, settings.limit) for completion in completions]
-        located = [sentence for sentence in study.grounded_findings or () if sentence.boxes]
         outside += len(located) - len(completions)
-        masked += sum(sentence.masks is not None for sentence in located)
     failed = _answer(items, unreadable, file, checkpoint, settings, on_progress)
-    return _finish(file, items, failed, asked=len(items), outside=outside, masked=masked)
+    return _finish(file, items, failed, asked=asked - outside, outside=outside, masked=masked)
 
 
 def has_reference_boxes(study: Study) -> bool:
@@ -282,8 +284,7 @@ def _answer(
         items,
         file,
         lambda: start_engine(settings.engine, checkpoint, settings.options),
-        # One line a reason: a study whose image is missing has many phrases.
-        failures=list(dict.fromkeys(unreadable)),
+        failures=unreadable,
         on_progress=on_progress,
     )
 

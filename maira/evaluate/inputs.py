@@ -94,12 +94,9 @@ class Selection:
     @property
     def in_words(self) -> str:
         """How many studies there are, and how many are not among them."""
-        words = f"{len(self.studies)} studies"
-        if self.without_input:
-            words += f"; {self.without_input} others lack an input of the subset"
-        if self.without_reference:
-            words += f"; {self.without_reference} others have no reference report and cannot be scored"
-        return f"{words}."
+        lacks = {"an input of the subset": self.without_input, "a reference report": self.without_reference}
+        left_out = ", ".join(f"{count} without {what}" for what, count in lacks.items() if count)
+        return f"{len(self.studies)} studies" + (f"; left out: {left_out}." if left_out else ".")
 
     @property
     def references(self) -> dict[str, Report]:

@@ -24,6 +24,21 @@ from radfact.jsonl import dumps, read_json, read_jsonl, write_json, write_jsonl
 Row = dict[str, Any]
 Key = tuple[Any, ...]
 
+_DECIDING = (
+    "config.json",
+    "generation_config.json",
+    "preprocessor_config.json",
+    "processor_config.json",
+    "tokenizer.json",
+    "tokenizer.model",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "*.safetensors.index.json",
+    "*.safetensors",
+)
+"""Files of a checkpoint that decide its answers; drafts may lie beside them."""
+
 
 @dataclass(frozen=True)
 class Item:
@@ -43,14 +58,14 @@ class Item:
 
 
 def fingerprint(checkpoint: Path) -> str:
-    """A short hash that differs between checkpoints: of the configuration, and the size and start of each weight file.
+    """A short hash that differs between checkpoints: of the size and start of each file that decides the answers.
 
     Raises:
         InputError: the folder is no checkpoint.
     """
-    files = sorted(path for path in checkpoint.glob("*") if path.suffix in (".json", ".safetensors") and path.is_file())
-    if checkpoint / "config.json" not in files:
+    if not (checkpoint / "config.json").is_file():
         raise InputError("no checkpoint here (config.json is missing)", file=checkpoint)
+    files = sorted(path for name in _DECIDING for path in checkpoint.glob(name) if path.is_file())
     digest = hashlib.sha256()
     for path in files:
         digest.update(f"{path.name} {path.stat().st_size}".encode())
@@ -83,7 +98,8 @@ class AnswerFile:
         group: the processes of the run.
 
     Raises:
-        InputError: `out` holds answers of another run.
+        InputError: `out` holds answers of another run, has the name of the list of failures, or that list cannot be
+            read.
     """
 
     def __init__(self, out: Path, settings: dict[str, Any], key: Sequence[str] = ("sample_id",)) -> None:
@@ -104,18 +120,22 @@ class AnswerFile:
 
     def _claim(self, settings: dict[str, Any]) -> None:
         """Make sure that the files are of this run, or make them so."""
-        if self.settings_file.exists():
-            held = read_json(self.settings_file)
-            changed = [key for key in settings if not isinstance(held, dict) or held.get(key) != settings[key]]
-            if changed:
-                raise InputError(
-                    f"holds answers of another run (other {', '.join(changed)}); name another --out or remove it",
-                    file=self.out,
-                )
-        elif self.out.exists():
-            raise InputError("exists and was not made by this command; name another --out or remove it", file=self.out)
-        else:
+        if self.out == self.failures_file:
+            raise InputError("is where samples without an answer are listed; name another --out", file=self.out)
+        read_failures(self.failures_file)  # what is wrong with it must not come to light when all is answered
+        held = [path for path in (self.out, *self._partials()) if path.exists()]
+        if not held:
             write_json(self.settings_file, settings)
+            return
+        if not self.settings_file.exists():
+            raise InputError("exists and was not made by this command; name another --out or remove it", file=held[0])
+        known = read_json(self.settings_file)
+        changed = [key for key in settings if not isinstance(known, dict) or known.get(key) != settings[key]]
+        if changed:
+            raise InputError(
+                f"holds answers of another run (other {', '.join(changed)}); name another --out or remove it",
+                file=held[0],
+            )
 
     def _partials(self) -> list[Path]:
         """The partial files of all processes, those of an earlier run with more of them included."""
@@ -169,7 +189,7 @@ def answer_all(
         on_progress: called with (answered so far, questions in all); of several processes, of this one's share.
 
     Returns:
-        Everything without an answer, and why, in the order of `items`.
+        Everything without an answer, and why, each sample and reason once, in the order of `items`.
 
     Raises:
         RunFailed: not one question of the run is answered.
@@ -186,9 +206,10 @@ def answer_all(
     for rows, missed in file.group.gather((answered, unanswered)):
         file.take(rows)
         failed += missed
-    if not file.rows:
+    if not any(item.key in file.rows for item in items):
         raise RunFailed(f"nothing could be answered; the first: {failed[0].reason if failed else 'nothing is asked'}")
     place = {item.sample_id: place for place, item in reversed(list(enumerate(items)))}
+    failed = list(dict.fromkeys(failed))  # of a film that many phrases are about, the reason once
     failed.sort(key=lambda failure: place.get(failure.sample_id or "", -1))
     if file.group.is_main:
         file.finish([item.key for item in items], failed)

@@ -122,7 +122,7 @@ def generate_drafts(
         failures=unreadable,
         on_progress=on_progress,
     )
-    return len(file.rows), failed
+    return sum(item.key in file.rows for item in items), failed
 
 
 def readable(example: Example) -> Example:

@@ -25,7 +25,10 @@ def start_engine(kind: EngineKind, checkpoint: Path, options: EngineOptions) -> 
         RunFailed: the engine cannot start.
     """
     if kind != "transformers" and process_count() > 1:
-        raise InputError(f"'{kind}' takes all GPUs from one process: start it without a launcher", field="engine")
+        raise InputError(
+            f"'{kind}' drives all GPUs from one process: start it without a launcher (accelerate, torchrun)",
+            field="engine",
+        )
     module, name = _ENGINES[kind].split(":")
     engine: Engine = getattr(import_module(module), name)(checkpoint, options)
     return engine

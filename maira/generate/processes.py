@@ -15,6 +15,8 @@ from radfact.errors import ExitCode, InputError, RunFailed
 
 _PATIENCE = timedelta(days=7)
 """How long processes wait for each other: the last may have hours of work left when the first is done."""
+_LAUNCHERS = ("TORCHELASTIC_RUN_ID", "ACCELERATE_MIXED_PRECISION")
+"""In the environment of what torchrun starts, and of what `accelerate launch` does, even of a single process."""
 
 
 @dataclass
@@ -131,7 +133,8 @@ def join() -> ProcessGroup:
 def run_together(app: Callable[[], Any]) -> None:
     """Run a command; of several processes only the main one speaks.
 
-    Those that have met end together, and the main one says what went wrong in any of them.
+    Those that have met end together, and the main one says what went wrong in any of them. Under a launcher, samples
+    that were left out are no exit code: it would take any but 0 for a crash, say so at length and end with 1.
 
     Raises:
         SystemExit: the command's, in all processes but the main one also for its errors.
@@ -156,7 +159,8 @@ def _run_and_part(app: Callable[[], Any]) -> None:
         app()
     except SystemExit as end:
         _part(end.code if isinstance(end.code, int) else 0, "")
-        raise
+        if end.code != ExitCode.SAMPLES_LEFT_OUT or os.environ.keys().isdisjoint(_LAUNCHERS):
+            raise
     except InputError as error:
         _part(ExitCode.WRONG_INPUT, str(error))
         raise

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -143,6 +144,36 @@ def test_drafts_of_another_run_are_not_mixed(studies: list[Study], checkpoint: P
     _run(studies, checkpoint, tmp_path / "drafts.jsonl")
     with pytest.raises(InputError, match="another run \\(other task"):
         _run(studies, checkpoint, tmp_path / "drafts.jsonl", task="findings")
+
+
+def test_a_run_without_answers_takes_other_settings(studies: list[Study], checkpoint: Path, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="no device"):
+        _run(studies, checkpoint, tmp_path / "drafts.jsonl", options=EngineOptions(device="gpu"))
+    assert _run(studies, checkpoint, tmp_path / "drafts.jsonl", task="findings") == (5, [])
+
+
+def test_studies_that_are_no_longer_asked_are_not_counted(
+    studies: list[Study], checkpoint: Path, tmp_path: Path
+) -> None:
+    _run(studies, checkpoint, tmp_path / "drafts.jsonl")
+    assert _run(studies[:2], checkpoint, tmp_path / "drafts.jsonl") == (2, [])
+
+
+def test_drafts_beside_the_weights_change_no_fingerprint(
+    studies: list[Study], checkpoint: Path, tmp_path: Path
+) -> None:
+    folder = tmp_path / "checkpoint"
+    shutil.copytree(checkpoint, folder)
+    for _ in range(2):
+        assert _run(studies[:1], folder, folder / "drafts.jsonl") == (1, [])
+
+
+@pytest.mark.parametrize(("name", "said"), [("failures.jsonl", "name another --out"), ("a.jsonl", "line 1")])
+def test_a_list_of_failures_is_not_lost(tmp_path: Path, name: str, said: str) -> None:
+    (tmp_path / "failures.jsonl").write_text("mine\n")
+    with pytest.raises(InputError, match=said):
+        AnswerFile(tmp_path / name, {})
+    assert [path.name for path in tmp_path.iterdir()] == ["failures.jsonl"]
 
 
 def test_a_file_that_is_not_ours_is_not_overwritten(tmp_path: Path) -> None:

@@ -338,6 +338,17 @@ def test_a_reference_that_cannot_be_shown_is_listed(
     run = _complete([gone, study], folder / "out.jsonl")
     assert [(failure.sample_id, failure.stage) for failure in run.failures] == [("gone", "read")]
     assert {row["sample_id"] for row in _rows(folder / "out.jsonl")} == {"s"}
+    assert (run.answered, run.asked) == (2, 5)
+
+
+def test_a_film_that_many_phrases_are_about_is_listed_once(
+    study: Study, folder: Path, engine: Callable[[Script], ScriptedEngine]
+) -> None:
+    engine(lambda request: WHOLE if "Arm" in request.example.prompt else Unanswered("the film cannot be read"))
+    run = _ground(study, _phrases(LEFT, CUT, HIDDEN), folder / "out.jsonl")
+    assert [failure.reason for failure in run.failures] == ["the film cannot be read"]
+    assert len(_rows(folder / "failures.jsonl")) == 1
+    assert (run.answered, run.asked) == (1, 3)
 
 
 def test_a_random_model_completes_boxes_without_an_irregularity(

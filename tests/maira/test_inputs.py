@@ -21,8 +21,6 @@ from maira.evaluate.input_table import LATERAL_MENTIONS, InputTable, cell, compa
 from maira.evaluate.inputs import InputRun, Scorer, input_runs, select_studies
 from maira.examples import make_example, study_context
 from maira.inputs import INPUTS, Input, drop_inputs, has_inputs, parse_inputs
-from maira.model import MairaForConditionalGeneration
-from maira.processor import MairaProcessor
 from maira.prompts import build_prompt
 from radfact.errors import InputError
 from radfact.jsonl import write_json, write_jsonl
@@ -229,16 +227,6 @@ def test_no_judge_is_told_before_anything_is_drafted(tmp_path: Path, monkeypatch
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.fixture(scope="module")
-def checkpoint(
-    model: MairaForConditionalGeneration, processor: MairaProcessor, tmp_path_factory: pytest.TempPathFactory
-) -> Path:
-    folder = tmp_path_factory.mktemp("checkpoint")
-    model.save_pretrained(folder)
-    processor.save_pretrained(folder)
-    return folder
-
-
 @pytest.fixture
 def arguments(checkpoint: Path, phantoms: Path, tmp_path: Path) -> list[str]:
     """Four phantoms, two with a prior, of which one has no reference report."""
@@ -261,7 +249,7 @@ def _command(arguments: Sequence[str]) -> str:
 
 def test_the_command_drafts_scores_and_compares(arguments: list[str], tmp_path: Path) -> None:
     said = _command([*arguments, "--judge", "offline"])
-    assert "3 studies; 1 others have no reference report" in said
+    assert "3 studies; left out: 1 without a reference report." in said
     for run in ("all-inputs", "no-prior"):
         assert len((tmp_path / "out" / run / "drafts.jsonl").read_text().splitlines()) == 3
         assert (tmp_path / "out" / run / "results" / "report.html").is_file()

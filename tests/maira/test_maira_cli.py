@@ -8,8 +8,11 @@ import sys
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
 from data.manifest import read_manifest
+from maira.cli import app
+from radfact.errors import InputError
 
 MAIRA = [sys.executable, "-m", "maira"]
 
@@ -70,6 +73,22 @@ def test_bad_input_is_one_line_and_exit_code_2(
     assert said in done.stderr
     assert "Traceback" not in done.stderr
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (("--workers", "2"), "--workers goes with --engine ray"),
+        (("--worker-engine", "vllm"), "--worker-engine goes with --engine ray"),
+        (("--engine-arg", "seed=1"), "--engine-arg goes with --engine vllm"),
+        (("--language-model", "folder", "--engine", "ray"), "--language-model goes with --engine vllm"),
+        (("--engine", "vllm", "--cache", "static"), "--cache static goes with the transformers engine"),
+    ],
+)
+def test_an_option_that_the_engine_does_not_have_is_refused(options: tuple[str, ...], said: str) -> None:
+    needed = ("--checkpoint", "none", "--manifest", "none.jsonl", "--out", "boxes.jsonl")
+    with pytest.raises(InputError, match=said):
+        CliRunner().invoke(app, ["boxes", *needed, *options], catch_exceptions=False)
 
 
 def test_the_baseline_says_the_same_of_every_study(tmp_path: Path) -> None:

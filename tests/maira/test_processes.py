@@ -86,23 +86,35 @@ def test_two_processes_draft_what_one_does(checkpoint: Path, manifest: Path, alo
     assert sorted(path.name for path in tmp_path.iterdir()) == ["drafts.jsonl", "drafts.run.json", "failures.jsonl"]
 
 
-def test_accelerate_launches_them_though_one_has_nothing_to_do(
-    checkpoint: Path, manifest: Path, alone: Path, tmp_path: Path
-) -> None:
-    out, one = tmp_path / "drafts.jsonl", tmp_path / "one.jsonl"
-    write_manifest(one, read_manifest(manifest)[:1])
-    launch = ["-m", "accelerate.commands.launch", "--cpu", "--num_processes", "2", "--main_process_port", "0"]
-    done = subprocess.run(
-        [sys.executable, *launch, "-m", *map(str, _command(checkpoint, one, out))],
+def _launched(command: Sequence[str | Path]) -> subprocess.CompletedProcess[str]:
+    # The one way in which accelerate starts several processes; what they compute on is left to the command.
+    launch = ["-m", "accelerate.commands.launch", "--multi_gpu", "--num_processes", "2", "--main_process_port", "0"]
+    return subprocess.run(
+        [sys.executable, *launch, "-m", *map(str, command)],
         capture_output=True,
         text=True,
         check=False,
         timeout=TIMEOUT,
         env=os.environ | {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"},
     )
+
+
+def test_accelerate_launches_them_though_one_has_nothing_to_do(
+    checkpoint: Path, manifest: Path, alone: Path, tmp_path: Path
+) -> None:
+    out, one = tmp_path / "drafts.jsonl", tmp_path / "one.jsonl"
+    write_manifest(one, read_manifest(manifest)[:1])
+    done = _launched(_command(checkpoint, one, out))
     assert done.returncode == 0, done.stderr
     assert _rows(out) == _rows(alone)[:1]
     assert done.stdout.count("1 of 1 studies drafted") == 1
+
+
+def test_a_launcher_is_not_told_of_samples_left_out(checkpoint: Path, manifest: Path, tmp_path: Path) -> None:
+    done = _launched(_command(checkpoint, manifest, tmp_path / "drafts.jsonl"))
+    assert done.returncode == 0, done.stderr
+    assert "Traceback" not in done.stderr
+    assert done.stdout.count("left out: ") == 1
 
 
 def test_a_run_goes_on_with_another_number_of_processes(
@@ -125,7 +137,7 @@ def test_bad_input_is_said_once(checkpoint: Path, phantoms: Path, tmp_path: Path
     out = tmp_path / "drafts.jsonl"
     out.write_text("mine\n")
     (code, _, errors), (other_code, _, other_errors) = _together(2, ["-m", *_command(checkpoint, phantoms, out)])
-    assert (code, other_code) == (2, 2)
+    assert (code, other_code) == (2, 2), (errors, other_errors)
     assert "was not made by this command" in errors
     assert ("Traceback" in errors, "maira:" in other_errors) == (False, False)
     assert out.read_text() == "mine\n"
@@ -161,6 +173,19 @@ def test_a_process_that_dies_stops_the_others() -> None:
     (main, _, errors), (other, _, _) = _together(2, ["-c", dies])
     assert (main, other) == (1, 9)
     assert "maira: another process of the run is gone" in errors
+
+
+@pytest.mark.parametrize(
+    ("launch", "code"), [([], 3), (["-m", "accelerate.commands.launch", "--num_processes", "1"], 0)]
+)
+def test_one_process_is_told_by_its_code_unless_launched(launch: list[str], code: int, tmp_path: Path) -> None:
+    script = tmp_path / "left_out.py"
+    script.write_text(
+        "import sys\nfrom maira.generate.processes import run_together\nrun_together(lambda: sys.exit(3))\n"
+    )
+    root = {"PYTHONPATH": str(Path(__file__).parents[2])}
+    done = subprocess.run([sys.executable, *launch, script], capture_output=True, check=False, env=os.environ | root)
+    assert done.returncode == code, done.stderr
 
 
 @pytest.mark.parametrize("kind", ["vllm", "ray"])

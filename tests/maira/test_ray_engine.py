@@ -10,13 +10,10 @@ from typing import Any
 
 import pytest
 
-from data.manifest import read_manifest
 from data.study import Study
 from maira.generate.drafts import generate_drafts
 from maira.generate.ray_engine import RayEngine
 from maira.generate.request import EngineOptions, Request
-from maira.model import MairaForConditionalGeneration
-from maira.processor import MairaProcessor
 from radfact.cluster import cluster
 from radfact.errors import InputError, RunFailed
 
@@ -24,21 +21,6 @@ pytest.importorskip("ray", reason='Ray is not installed: pip install "ray[data]"
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning:ray.data.context")
 
 ONE, TWO = (EngineOptions(batch_size=1, workers=workers) for workers in (1, 2))
-
-
-@pytest.fixture(scope="module")
-def checkpoint(
-    model: MairaForConditionalGeneration, processor: MairaProcessor, tmp_path_factory: pytest.TempPathFactory
-) -> Path:
-    folder = tmp_path_factory.mktemp("checkpoint")
-    model.save_pretrained(folder)
-    processor.save_pretrained(folder)
-    return folder
-
-
-@pytest.fixture(scope="module")
-def studies(phantoms: Path) -> list[Study]:
-    return read_manifest(phantoms)[:5]
 
 
 @pytest.fixture(scope="module", autouse=True)
