@@ -7,6 +7,7 @@ import typer
 from maira.cli.annotate import annotate, sentences
 from maira.cli.evaluate import app as evaluate_app
 from maira.cli.generate import boxes, generate, ground
+from maira.cli.manifest import pack, show, stats
 from maira.cli.model import assemble, convert, train
 from maira.cli.prepare import app as prepare_app
 from maira.generate.processes import run_together
@@ -14,11 +15,15 @@ from radfact.command import run_command
 
 MANUAL = "\n".join(
     (
-        "Grounded radiology reports from chest X-rays: prepare studies, train, generate drafts, compare boxes.",
+        "Grounded radiology reports from chest X-rays: prepare studies, train, draft reports, locate findings.",
         "",
         "[bold]Examples[/bold]",
         "  maira prepare dicom film.dcm --out film",
         "  maira prepare phantom --count 24 --seed 3 --out phantoms",
+        "  maira prepare mimic-cxr-jpg --root mimic-cxr-jpg --metadata mimic-cxr --out mimic --workers 8",
+        "  maira stats mimic/manifest.jsonl",
+        "  maira show mimic/manifest.jsonl --out sheet.html",
+        "  maira pack mimic/manifest.jsonl --split train --out shards",
         "  maira sentences manifest.jsonl --judge offline --as phrases --out phrases.jsonl",
         "  maira annotate export phrases.jsonl --out tasks",
         "  maira annotate import export.json --manifest phrases.jsonl --out grounded.jsonl",
@@ -50,6 +55,9 @@ app = typer.Typer(
     rich_markup_mode="rich",
 )
 app.add_typer(prepare_app, name="prepare")
+app.command()(stats)
+app.command()(show)
+app.command()(pack)
 app.command()(sentences)
 app.add_typer(annotate, name="annotate")
 app.command()(train)

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from data.manifest import Failure, replace_failures
+from data.manifest import Failure, read_failures, replace_failures
 from maira.generate.processes import join
 from maira.generate.request import Answer, Engine, Request, Unanswered, rough_length
 from radfact.errors import InputError, RunFailed

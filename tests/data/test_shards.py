@@ -21,7 +21,7 @@ from data.manifest import Failure, read_failures, read_manifest, write_manifest
 from data.packing import pack, parse_size
 from data.shards import INDEX, Shards
 from data.study import IMAGE_COLUMNS, Study
-from maira.data_commands import pack as pack_command
+from maira.cli.manifest import pack as pack_command
 from radfact.errors import ExitCode, InputError, RunFailed
 from radfact.report import Box, Sentence
 

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 from data.manifest import write_manifest
 from data.statistics import Group, Statistics, manifest_statistics
 from data.study import Study
-from maira.data_commands import stats
+from maira.cli.manifest import stats
 from radfact.errors import InputError
 from radfact.jsonl import read_json
 from radfact.report import Box, Mask, Sentence

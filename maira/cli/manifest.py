@@ -1,4 +1,4 @@
-"""The commands that look at prepared data and pack it: `maira stats`, `maira show`, `maira pack`."""
+"""The commands `maira stats`, `maira show` and `maira pack`: what is in a manifest, seen and packed."""
 
 from __future__ import annotations
 
@@ -10,15 +10,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from radfact.errors import ExitCode
+from maira.cli.show import end, progress, say
 
 if TYPE_CHECKING:
     from data.statistics import Column, Statistics
-
-_SHOWN_FAILURES = 10
 
 
 class _By(StrEnum):
@@ -60,9 +57,9 @@ def show(
 
     sheet = write_contact_sheet(manifest, out, count=count or None, seed=seed, sample_ids=sample_id)
     console = Console()
-    _say(console, f"{sheet.shown} of {sheet.of} samples: {out}")
+    say(console, f"{sheet.shown} of {sheet.of} samples: {out}")
     if sheet.missing:
-        _say(console, f"{sheet.missing} images cannot be shown; the page says which")
+        say(console, f"{sheet.missing} images cannot be shown; the page says which")
 
 
 def pack(
@@ -75,30 +72,16 @@ def pack(
     ] = None,
 ) -> None:
     """Pack samples and their images into shards for training (tar files as WebDataset has them, with an index)."""
-    from data.packing import FAILURES, parse_size
     from data.packing import pack as pack_shards
+    from data.packing import parse_size
 
-    columns = TextColumn("packing"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
     size = parse_size(shard_size)
-    with Progress(*columns, console=Console(stderr=True)) as bar:
-        task = bar.add_task("", total=None)
-        packed = pack_shards(
-            manifest,
-            out,
-            shard_size=size,
-            splits=split,
-            shuffle=shuffle,
-            on_progress=lambda done, total: bar.update(task, completed=done, total=total),
-        )
+    with progress("packing") as on_progress:
+        packed = pack_shards(manifest, out, shard_size=size, splits=split, shuffle=shuffle, on_progress=on_progress)
     console = Console()
     kept = f", {packed.kept} of them kept from an earlier run" if packed.kept else ""
-    _say(console, f"{packed.samples} samples, {packed.bytes / 1e6:.1f} MB in {packed.shards} shards{kept}: {out}")
-    for failure in packed.failures[:_SHOWN_FAILURES]:
-        console.print(f"left out: {failure.sample_id}: {failure.reason}", style="red", markup=False, soft_wrap=True)
-    if len(packed.failures) > _SHOWN_FAILURES:
-        console.print(f"and {len(packed.failures) - _SHOWN_FAILURES} more, listed in {FAILURES}", style="red")
-    if packed.failures:
-        raise typer.Exit(ExitCode.SAMPLES_LEFT_OUT)
+    say(console, f"{packed.samples} samples, {packed.bytes / 1e6:.1f} MB in {packed.shards} shards{kept}: {out}")
+    end(console, [(str(failure.sample_id), failure.reason) for failure in packed.failures])
 
 
 def _print_tables(console: Console, counted: Statistics, columns: Sequence[Column]) -> None:
@@ -120,9 +103,9 @@ def _print_tables(console: Console, counted: Statistics, columns: Sequence[Colum
         for number, (key, figures) in enumerate(rows):
             table.add_row(*key, *cells(figures), end_section=number == len(groups) - 1)
         console.print(table)
-    _say(console, _MEANING)
+    say(console, _MEANING)
     if total.strangers:
-        _say(console, "* studies, where the patient is not known")
+        say(console, "* studies, where the patient is not known")
 
 
 _MEANING = (
@@ -149,7 +132,3 @@ def _reports(figures: Mapping[str, Any]) -> list[str]:
 
 def _percent(share: float | None) -> str:
     return "-" if share is None else f"{100 * share:.1f}"
-
-
-def _say(console: Console, text: str) -> None:
-    console.print(text, highlight=False, markup=False, soft_wrap=True)
