@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -72,9 +73,17 @@ class Archive:
     Attributes:
         source: name of the archive, as `Study.source` has it.
         studies: in the archive's order; those that will give no sample (no findings, no frontal) among them.
-        failures: what could not be read, and why: films, rows of tables, reports. `stage` is "read".
+        failures: what is not among them, and why: films, rows of tables, reports that could not be read (`stage`
+            "read"), and what rules leave out, which is no fault of the archive ("select").
     """
 
     source: str
     studies: list[ArchiveStudy]
     failures: list[Failure] = field(default_factory=list)
+
+
+def film_below(folder: Path, image: Path, view: View) -> Film:
+    """A film that a file names by its path, relative to a folder."""
+    # Two images can have one name in different folders.
+    where = hashlib.sha256(image.as_posix().encode()).hexdigest()[:10]
+    return Film(f"{image.stem}-{where}", folder / image, view)

@@ -33,20 +33,26 @@ class Rules:
         train_priors: at training time; "every" is the paper's rule for MIMIC-CXR, "one" that for PadChest.
         priors: in every other split, and where an archive has none.
         shares: of the splits that patients are drawn into by chance; None keeps the archive's own.
+        splits: those that samples are made of; None for all.
     """
 
     seed: int = 0
     train_priors: Priors = "one"
     priors: Priors = "one"
     shares: Mapping[str, float] | None = None
+    splits: Sequence[str] | None = None
 
-    def split_of(self, study: ArchiveStudy | Study) -> str | None:
-        """The split of a study: its own, or drawn for its patient (for itself where the patient is not known)."""
+    def split_of(self, own: str | None, unit: str) -> str | None:
+        """The split of a study: its own, or drawn for what must not be torn, which is its patient where known."""
         if self.shares is None:
-            return study.split
-        draw = _draw(self.seed, "split", study.patient_id or study.study_id or "")
+            return own
+        draw = _draw(self.seed, "split", unit)
         (split,) = draw.choices(list(self.shares), list(self.shares.values()))
         return split
+
+    def wants(self, split: str | None) -> bool:
+        """Whether samples are made of this split."""
+        return self.splits is None or split in self.splits
 
 
 @dataclass(frozen=True)
@@ -86,7 +92,7 @@ def make_samples(archive: Archive, rules: Rules, without: frozenset[str] = froze
     """
     studies = [_without(study, without) for study in archive.studies]
     if rules.shares is not None:
-        studies = [replace(study, split=rules.split_of(study)) for study in studies]
+        studies = [replace(s, split=rules.split_of(s.split, s.patient_id or s.study_id)) for s in studies]
     check_splits(studies)
     priors = _prior_studies(studies)
     made = Samples([], {})
@@ -99,7 +105,7 @@ def make_samples(archive: Archive, rules: Rules, without: frozenset[str] = froze
         for film in study.films:
             if names.setdefault(film.key, film) != film:
                 raise InputError(f"the archive has two films '{film.key}'")
-        if study.only_prior:
+        if study.only_prior or not rules.wants(study.split):
             continue
         if (study.grounded_findings or study.phrases) and len(_films(study, "frontal")) > 1:
             raise InputError(

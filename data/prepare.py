@@ -14,7 +14,7 @@ from typing import Literal
 
 from data.archive import Film
 from data.manifest import Failure, write_failures, write_manifest
-from data.pairing import SampleMaker, Samples
+from data.pairing import SampleMaker
 from data.pixels import film_to_png
 from data.study import Study
 from radfact.errors import InputError, RunFailed
@@ -61,12 +61,12 @@ class Prepared:
 
 def prepare(
     source: str,
+    images: Path,
     make: SampleMaker,
     out: Path,
     conversion: Conversion,
     *,
     unread: Iterable[Failure] = (),
-    splits: Iterable[str] | None = None,
     on_progress: Callable[[int, int], None] | None = None,
 ) -> Prepared:
     """Convert the films that samples show, and write `manifest.jsonl` and `failures.jsonl`.
@@ -77,25 +77,26 @@ def prepare(
 
     Args:
         source: name of the archive.
+        images: folder of its films. Those of one folder have each a name of its own; those of two may share one.
         make: makes the samples, as `data.pairing.make_samples` does.
         out: folder to write.
         conversion: how films become PNGs.
         unread: what of the archive could not be read; listed with the rest.
-        splits: those to prepare; None for all.
         on_progress: called with (films there, films in all).
 
     Raises:
         InputError: the archive contradicts itself (see `data.pairing.make_samples`), or `out` was made otherwise.
         RunFailed: not one sample could be made.
     """
-    _claim(out, {"source": source, "size": conversion.size, "apply_windows": conversion.apply_windows})
+    samples = make(frozenset())
+    settings = {"source": source, "images": str(images.absolute()), "size": conversion.size}
+    _claim(out, settings | {"apply_windows": conversion.apply_windows})
     broken: dict[str, Failure] = {}
     converted = 0
     for leftover in (out / "images").glob("*/.*"):
         # Of a run that was killed while it wrote them.
         leftover.unlink()
     while True:
-        samples = _of_splits(make(frozenset(broken)), splits)
         left = {path: film for path, film in samples.films.items() if not (out / path).exists()}
         report = on_progress or _unwatched
         there = len(samples.films) - len(left)
@@ -110,6 +111,7 @@ def prepare(
             report(there + done, len(samples.films))
         if not found:
             break
+        samples = make(frozenset(broken))
     # In an order that does not depend on which process was first.
     failures = [*unread, *(broken[key] for key in sorted(broken)), *samples.left_out]
     if not samples.studies:
@@ -137,16 +139,6 @@ def _claim(out: Path, settings: Mapping[str, object]) -> None:
         raise InputError("exists and was not made by this command; name another --out", file=out / MANIFEST)
     out.mkdir(parents=True, exist_ok=True)
     write_json(file, dict(settings))
-
-
-def _of_splits(samples: Samples, splits: Iterable[str] | None) -> Samples:
-    if splits is None:
-        return samples
-    wanted = frozenset(splits)
-    studies = [study for study in samples.studies if study.split in wanted]
-    shown = {path for s in studies for path in (s.frontal, s.lateral, s.prior_frontal) if path is not None}
-    films = {path: film for path, film in samples.films.items() if path in shown}
-    return Samples(studies, films, samples.left_out)
 
 
 def _unwatched(*_: int) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from data.archive import Archive, ArchiveStudy, Film
+from data.archive import Archive, ArchiveStudy, Film, film_below
 from radfact.coco import read_coco
 from radfact.errors import InputError
 from radfact.jsonl import read_json
@@ -43,7 +43,7 @@ def _films(images: Sequence[Mapping[str, Any]], folder: Path, path: Path) -> dic
         if not isinstance(name, str) or not name.strip():
             raise InputError("expected the name of the image's file", file=path, field=f"images[{index}].file_name")
         key = str(image.get("sample_id") or image["id"]).strip()
-        films[key] = Film("".join(c if c.isalnum() or c in "._-" else "_" for c in key), folder / name, "frontal")
+        films[key] = film_below(folder, Path(name), "frontal")
     return films
 
 

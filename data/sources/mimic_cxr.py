@@ -97,6 +97,10 @@ def read_mimic_cxr(root: Path, layout: Layout, *, metadata: Path | None = None) 
     with _Reports(places) as reports:
         for study_id, study in listed.items():
             text = reports.read(study.patient_id, study_id, failures)
+            if study_id not in splits:
+                failures.append(
+                    _failure(study_id, "the table of splits does not have it; the study is kept, in no split")
+                )
             studies.append(_study(study_id, study, text, splits.get(study_id)))
         if studies and not reports.found:
             message = (
@@ -184,7 +188,8 @@ def _read_metadata(path: Path, files: Path, suffix: str, failures: list[Failure]
             study.when = when
         view, reason = _view(position, code)
         if view is None:
-            failures.append(_failure(dicom_id, reason))
+            stage = "read" if position is None else "select"
+            failures.append(Failure(source=dicom_id, stage=stage, reason=reason))
             continue
         image = files / f"p{patient_id[:2]}/p{patient_id}/s{study_id}/{dicom_id}{suffix}"
         study.films.append(Film(dicom_id, image, view))

@@ -123,7 +123,7 @@ def hold_out(archive: Archive, root: Path) -> Archive:
         fold = None if study.patient_id is None else folds.get(study.patient_id)
         if study.split == "train" and fold is not None:
             reason = f"held out of training: its patient is in MS-CXR's {fold} fold"
-            failures.append(_failure(study.study_id, reason))
+            failures.append(Failure(source=study.study_id, stage="select", reason=reason))
         else:
             kept.append(study)
     return replace(archive, studies=kept, failures=failures)

@@ -90,7 +90,9 @@ def read_padchest(
     studies = []
     for name, row in rows.items():
         if row.pediatric and not pediatric:
-            failures.append(_failure(name, "a pediatric study; the paper's patients are adults"))
+            failures.append(
+                Failure(source=name, stage="select", reason="a pediatric study; the paper's patients are adults")
+            )
             continue
         spanish = prose(row.report) if language == "es" else None
         findings, impression = english.get(name, (spanish, None))
@@ -169,7 +171,10 @@ def _read_studies(table: Path, root: Path, failures: list[Failure]) -> tuple[dic
         study.report = study.report or report
         if projection not in _VIEWS:
             leave_out(image, line, f"Projection is {projection or 'missing'}, so the view is not known")
-        elif (view := _VIEWS[projection]) and (film := images.film(image, folder or "", view)):
+        elif (view := _VIEWS[projection]) is None:
+            reason = f"its Projection {projection} is neither frontal nor lateral"
+            failures.append(Failure(source=image, stage="select", reason=reason))
+        elif film := images.film(image, folder or "", view):
             study.films.append(film)
     failures.extend(images.missing())
     return studies, study_of

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 from difflib import get_close_matches
 from functools import partial
 from pathlib import Path
@@ -13,7 +13,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from data.archive import Archive, ArchiveStudy, Film, View
+from data.archive import Archive, ArchiveStudy, Film, View, film_below
 from data.manifest import Failure
 from data.pairing import Rules, SampleMaker, Samples, check_splits, make_samples, png_path
 from data.study import IMAGE_COLUMNS, Study
@@ -25,6 +25,7 @@ DATE = "study_date"
 """A column beside those of Study: with it, and without the prior's columns, priors are found by the paper's rules."""
 _PRIOR = ("prior_frontal", "prior_report")
 _NESTED = ("grounded_findings", "phrases", "labels")
+_OF_A_STUDY = [name for name in Study.model_fields if name not in ("sample_id", *IMAGE_COLUMNS)]
 _VIEWS: dict[str, View] = {"frontal": "frontal", "prior_frontal": "frontal", "lateral": "lateral"}
 
 
@@ -33,10 +34,12 @@ class Table:
     """A table as read.
 
     Attributes:
+        images: folder that paths of images are relative to.
         make: makes its samples.
         failures: rows without a frontal image.
     """
 
+    images: Path
     make: SampleMaker
     failures: list[Failure] = field(default_factory=list)
 
@@ -47,7 +50,7 @@ class _Row:
 
     study: Study
     films: Mapping[str, Film]
-    date: str | None
+    date: datetime | None
 
 
 def read_table(path: Path, images: Path | None = None, rules: Rules | None = None) -> Table:
@@ -55,9 +58,9 @@ def read_table(path: Path, images: Path | None = None, rules: Rules | None = Non
 
     The columns are those of `data.study.Study`; `sample_id` and `frontal` must be there. In a CSV file the nested ones
     (`grounded_findings`, `phrases`, `labels`) are JSON. Each row is a sample with the prior that it names. A table with
-    a column `study_date` instead (text that sorts, such as 2024-03-01 or 20240301) is one of studies without priors:
-    rows of one `study_id` are its frontal films, and samples are made by the rules of the paper (B.1), where the prior
-    report is the earlier study's findings.
+    a column `study_date` instead (2024-03-01, 20240301, or with a time 2024-03-01T10:30) is one of studies without
+    priors: rows of one `study_id` are its frontal films, and samples are made by the rules of the paper (B.1), where
+    the prior report is the earlier study's findings.
 
     Args:
         path: the table, or the folder of `studies.csv` or `studies.jsonl`.
@@ -74,10 +77,17 @@ def read_table(path: Path, images: Path | None = None, rules: Rules | None = Non
         if any(row.study.prior_frontal or row.study.prior_report for row in rows):
             raise InputError(f"a table has either this column or {' and '.join(_PRIOR)}", file=path, field=DATE)
         archive = Archive("table", list(_studies(rows, path)))
-        return Table(partial(make_samples, archive, rules), failures)
-    drawn = [replace(row, study=row.study.model_copy(update={"split": rules.split_of(row.study)})) for row in rows]
+        return Table(folder, partial(make_samples, archive, rules), failures)
+    drawn = [_drawn(row, rules) for row in rows]
     check_splits(row.study for row in drawn)
-    return Table(partial(_as_they_are, drawn), failures)
+    wanted = [row for row in drawn if rules.wants(row.study.split)]
+    return Table(folder, partial(_as_they_are, wanted), failures)
+
+
+def _drawn(row: _Row, rules: Rules) -> _Row:
+    study = row.study
+    split = rules.split_of(study.split, study.patient_id or study.study_id or study.sample_id)
+    return replace(row, study=study.model_copy(update={"split": split}))
 
 
 def _table(path: Path) -> Path:
@@ -109,8 +119,8 @@ def _rows(path: Path, folder: Path, failures: list[Failure]) -> Iterator[_Row]:
             message = f"must be unique, but line {before} is '{study.sample_id}' too"
             raise InputError(message, file=path, line=line, field="sample_id")
         shown = {column: image for column in IMAGE_COLUMNS if (image := getattr(study, column)) is not None}
-        films = {column: _film(folder, image, _VIEWS[column]) for column, image in shown.items()}
-        yield _Row(study, films, str(date).strip() or None if date is not None else None)
+        films = {column: film_below(folder, image, _VIEWS[column]) for column, image in shown.items()}
+        yield _Row(study, films, _date(date, path, line))
 
 
 def _cells(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
@@ -138,10 +148,17 @@ def _json(text: str, path: Path, line: int, column: str) -> Any:
         raise InputError(f"expected JSON: {error}", file=path, line=line, field=column) from None
 
 
-def _film(folder: Path, image: Path, view: View) -> Film:
-    # Two images can have one name in different folders.
-    where = hashlib.sha256(image.as_posix().encode()).hexdigest()[:10]
-    return Film(f"{image.stem}-{where}", folder / image, view)
+def _date(value: Any, path: Path, line: int) -> datetime | None:
+    """A date or a time: other ways of writing them do not sort, or leave open which number is the month."""
+    text = "" if value is None else str(value).strip()
+    if not text:
+        return None
+    try:
+        when = datetime.fromisoformat(text)
+    except ValueError:
+        message = f"expected a date such as 2024-03-01, 20240301 or 2024-03-01T10:30, found '{text}'"
+        raise InputError(message, file=path, line=line, field=DATE) from None
+    return when if when.tzinfo is None else when.astimezone(UTC).replace(tzinfo=None)
 
 
 def _studies(rows: Iterable[_Row], path: Path) -> Iterator[ArchiveStudy]:
@@ -152,10 +169,11 @@ def _studies(rows: Iterable[_Row], path: Path) -> Iterator[ArchiveStudy]:
     for name, group in together.items():
         first = group[0].study
         for row in group[1:]:
-            for column in ("patient_id", "findings", "indication", "technique", "comparison", "split"):
-                if getattr(row.study, column) != getattr(first, column):
-                    message = f"rows of study '{name}' differ; samples '{first.sample_id}' and '{row.study.sample_id}'"
-                    raise InputError(message, file=path, field=column)
+            alike = {column: getattr(row.study, column) == getattr(first, column) for column in _OF_A_STUDY}
+            alike[DATE] = row.date == group[0].date
+            if differing := next((column for column, is_alike in alike.items() if not is_alike), None):
+                message = f"rows of study '{name}' differ; samples '{first.sample_id}' and '{row.study.sample_id}'"
+                raise InputError(message, file=path, field=differing)
         films = {film.key: film for row in group for film in row.films.values()}
         yield ArchiveStudy(
             study_id=name,

@@ -127,7 +127,7 @@ def ms_cxr(
     """MS-CXR: phrases with boxes on films of MIMIC-CXR."""
     from data.sources.ms_cxr import read_ms_cxr
 
-    _prepare_archive(read_ms_cxr(root, images), common)
+    _prepare_archive(read_ms_cxr(root, images), images, common)
 
 
 @with_common
@@ -143,7 +143,7 @@ def padchest(
     from data.sources.padchest import read_padchest
 
     _prepare_archive(
-        read_padchest(root, reports=reports, splits=splits, language=language.value, pediatric=pediatric), common
+        read_padchest(root, reports=reports, splits=splits, language=language.value, pediatric=pediatric), root, common
     )
 
 
@@ -160,7 +160,7 @@ def padchest_gr(
     """PadChest-GR: grounded reports on films of PadChest."""
     from data.sources.padchest_gr import read_padchest_gr
 
-    _prepare_archive(read_padchest_gr(root, padchest=padchest, reports=reports, language=language.value), common)
+    _prepare_archive(read_padchest_gr(root, padchest=padchest, reports=reports, language=language.value), root, common)
 
 
 @with_common
@@ -168,7 +168,7 @@ def iu_xray(root: _Root, common: Common) -> None:
     """IU-Xray (Open-i): XML reports, PNG or DICOM files."""
     from data.sources.iu_xray import read_iu_xray
 
-    _prepare_archive(read_iu_xray(root), common)
+    _prepare_archive(read_iu_xray(root), root, common)
 
 
 @with_common
@@ -178,7 +178,7 @@ def coco(
     """Any COCO file: detections become grounded findings, captions findings."""
     from data.sources.coco import read_coco_studies
 
-    _prepare_archive(read_coco_studies(file, images), common)
+    _prepare_archive(read_coco_studies(file, images), images or file.parent, common)
 
 
 @with_common
@@ -193,7 +193,7 @@ def table(
     from data.sources.table import read_table
 
     read = read_table(file, images, _rules(common, "one"))
-    _prepare("table", read.make, read.failures, common)
+    _prepare("table", read.images, read.make, read.failures, common)
 
 
 SOURCES = {
@@ -213,32 +213,35 @@ def _mimic(root: Path, common: Common, metadata: Path | None, ms_cxr: Path | Non
     from data.sources.mimic_cxr import read_mimic_cxr
     from data.sources.ms_cxr import hold_out
 
+    if ms_cxr is not None and common.draw_splits is not None:
+        message = (
+            "splits drawn by chance could train on patients that --ms-cxr keeps from training; name one of the two"
+        )
+        raise InputError(message, field="--draw-splits")
     archive = read_mimic_cxr(root, layout, metadata=metadata)
-    _prepare_archive(archive if ms_cxr is None else hold_out(archive, ms_cxr), common, train_priors="every")
+    _prepare_archive(archive if ms_cxr is None else hold_out(archive, ms_cxr), root, common, train_priors="every")
 
 
-def _prepare_archive(archive: Archive, common: Common, train_priors: Priors = "one") -> None:
+def _prepare_archive(archive: Archive, images: Path, common: Common, train_priors: Priors = "one") -> None:
     from data.pairing import make_samples
 
     make = partial(make_samples, archive, _rules(common, train_priors))
-    _prepare(archive.source, make, archive.failures, common)
+    _prepare(archive.source, images, make, archive.failures, common)
 
 
-def _prepare(source: str, make: SampleMaker, unread: list[Failure], common: Common) -> None:
+def _prepare(source: str, images: Path, make: SampleMaker, unread: list[Failure], common: Common) -> None:
     from data.prepare import Conversion, prepare
 
     conversion = Conversion(common.size, common.apply_windows, common.workers, common.engine.value)
     with progress("converting films") as on_progress:
-        prepared = prepare(
-            source, make, common.out, conversion, unread=unread, splits=common.split, on_progress=on_progress
-        )
+        prepared = prepare(source, images, make, common.out, conversion, unread=unread, on_progress=on_progress)
     console = Console()
     say(console, f"{len(prepared.studies)} samples, {prepared.converted} films converted: {common.out}/manifest.jsonl")
-    # A study without findings is no sample by the rules, and no fault of the archive or the run.
+    # What the rules leave out, such as a study without findings, is no fault of the archive or the run.
     faults = [failure for failure in prepared.failures if failure.stage != "select"]
     if unsuited := Counter(failure.reason for failure in prepared.failures if failure.stage == "select"):
-        reasons = ", ".join(f"{count} with {reason}" for reason, count in unsuited.most_common())
-        say(console, f"studies that give no sample: {reasons} (failures.jsonl)")
+        reasons = ", ".join(f"{reason} ({count})" for reason, count in unsuited.most_common())
+        say(console, f"left out by the rules: {reasons} (failures.jsonl)")
     end(console, [(str(failure.source or failure.sample_id), failure.reason) for failure in faults])
 
 
@@ -247,7 +250,7 @@ def _rules(common: Common, train_priors: Priors) -> Rules:
 
     chosen: Priors = train_priors if common.priors is None else common.priors.value
     others: Priors = "none" if chosen == "none" else "one"
-    return Rules(common.seed, chosen, others, _shares(common.draw_splits))
+    return Rules(common.seed, chosen, others, _shares(common.draw_splits), common.split)
 
 
 def _shares(text: str | None) -> dict[str, float] | None:

@@ -194,7 +194,18 @@ def test_images_of_other_and_unknown_views_are_listed(jpg: Path) -> None:
         "b5": "it has neither ViewPosition nor a view code",
         "b6": "its view 'AP AXIAL' is neither frontal nor lateral",
     }
-    assert {failure.stage for failure in archive.failures} == {"read"}
+    assert {failure.source: failure.stage for failure in archive.failures} == {
+        "b4": "read",
+        "b5": "read",
+        "b6": "select",
+    }
+
+
+def test_a_study_without_split_is_kept_and_listed(jpg: Path) -> None:
+    write_table(jpg / "mimic-cxr-2.0.0-split.csv.gz", SPLIT, [["a1", "50414267", "10000032", "train"]])
+    archive = read_mimic_cxr(jpg, "jpg")
+    assert study(archive, "53189527").split is None
+    assert "in no split" in reasons(archive)["53189527"]
 
 
 def test_a_study_without_a_frontal_stays(jpg: Path) -> None:

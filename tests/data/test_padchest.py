@@ -77,7 +77,6 @@ def _only(archive: Archive) -> ArchiveStudy:
 
 
 def _reasons(archive: Archive) -> list[tuple[str | None, str]]:
-    assert all(failure.stage == "read" for failure in archive.failures)
     return [(failure.source, failure.reason) for failure in archive.failures]
 
 
@@ -96,12 +95,19 @@ def test_images_of_a_study_are_its_films_in_order(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("projection", "views"),
-    [("PA", ["frontal"]), ("AP", ["frontal"]), ("AP_horizontal", ["frontal"]), ("L", ["lateral"]), ("COSTAL", [])],
+    [("PA", ["frontal"]), ("AP", ["frontal"]), ("AP_horizontal", ["frontal"]), ("L", ["lateral"])],
 )
 def test_projections(tmp_path: Path, projection: str, views: list[str]) -> None:
     archive = read_padchest(_write(tmp_path, _row("a", Projection=projection)))
     assert [film.view for film in _only(archive).films] == views
     assert archive.failures == []
+
+
+@pytest.mark.parametrize("projection", ["COSTAL", "EXCLUDE"])
+def test_a_film_of_another_view_is_left_out_by_rule(tmp_path: Path, projection: str) -> None:
+    archive = read_padchest(_write(tmp_path, _row("b"), _row("a", Projection=projection)))
+    assert [film.key for film in _only(archive).films] == ["b"]
+    assert [(failure.source, failure.stage) for failure in archive.failures] == [("a.png", "select")]
 
 
 @pytest.mark.parametrize("projection", ["", "nan", "OBLICUA"])

@@ -43,7 +43,7 @@ def _archive(folder: Path, count: int = 6) -> Archive:
 
 
 def _prepare(archive: Archive, out: Path, conversion: Conversion = SMALL, **options: Any) -> Prepared:
-    return prepare("test", partial(make_samples, archive, Rules()), out, conversion, **options)
+    return prepare("test", out.parent, partial(make_samples, archive, Rules()), out, conversion, **options)
 
 
 def _files(folder: Path) -> dict[str, bytes]:
@@ -121,7 +121,8 @@ def test_a_killed_run_goes_on(tmp_path: Path) -> None:
         "from data.prepare import Conversion, prepare\n"
         "from data.sources.table import read_table\n"
         "if __name__ == '__main__':\n"
-        "    made = prepare('table', read_table(Path(sys.argv[1])).make, Path(sys.argv[2]), Conversion(size=32))\n"
+        "    table = read_table(Path(sys.argv[1]))\n"
+        "    made = prepare('table', table.images, table.make, Path(sys.argv[2]), Conversion(size=32))\n"
         "    print(made.converted)\n"
     )
     script = tmp_path / "run.py"
@@ -168,8 +169,8 @@ def test_a_film_that_takes_its_process_with_it_costs_one_line(tmp_path: Path, mo
 
 def test_only_the_films_of_the_splits_that_are_wanted_are_converted(tmp_path: Path) -> None:
     archive = _archive(tmp_path / "archive")
-    rules = Rules(shares={"train": 0.5, "test": 0.5})
-    prepared = prepare("test", partial(make_samples, archive, rules), tmp_path / "out", SMALL, splits=["test"])
+    rules = Rules(shares={"train": 0.5, "test": 0.5}, splits=["test"])
+    prepared = prepare("test", tmp_path, partial(make_samples, archive, rules), tmp_path / "out", SMALL)
     assert {s.split for s in prepared.studies} == {"test"}
     assert prepared.converted == 2 * len(prepared.studies)
 
@@ -179,6 +180,26 @@ def test_a_folder_made_otherwise_is_refused(tmp_path: Path) -> None:
     _prepare(archive, tmp_path / "out")
     with pytest.raises(InputError, match="prepared otherwise \\(other size\\)"):
         _prepare(archive, tmp_path / "out", Conversion(size=64))
+
+
+def test_films_of_another_folder_do_not_pass_for_those_that_are_there(tmp_path: Path) -> None:
+    make = partial(make_samples, _archive(tmp_path / "archive", 1), Rules())
+    prepare("test", tmp_path / "archive", make, tmp_path / "out", SMALL)
+    with pytest.raises(InputError, match="prepared otherwise \\(other images\\)"):
+        prepare("test", tmp_path / "other", make, tmp_path / "out", SMALL)
+
+
+def test_an_archive_that_contradicts_itself_leaves_nothing_behind(tmp_path: Path) -> None:
+    archive = _archive(tmp_path / "archive", 1)
+    with pytest.raises(InputError, match="two studies"):
+        _prepare(Archive("test", archive.studies * 2), tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_what_is_left_out_is_told_of_the_splits_that_are_wanted(tmp_path: Path) -> None:
+    studies = [*_archive(tmp_path / "archive", 1).studies, ArchiveStudy("e", findings="Clear.", split="train")]
+    make = partial(make_samples, Archive("test", studies), Rules(splits=["test"]))
+    assert make().left_out == []
 
 
 def test_an_archive_without_any_sample_is_a_failed_run(tmp_path: Path) -> None:

@@ -68,11 +68,16 @@ def test_nested_columns_of_a_csv_are_json(tmp_path: Path) -> None:
         ("sample_id,frontal\na,1.png\na,2.png\n", r"line 3.*line 2 is 'a' too"),
         ("sample_id,frontal,phrases\na,1.png,[x\n", r"line 2.*phrases.*expected JSON"),
         ("sample_id,frontal,patient_id,split\na,1.png,p,train\nb,2.png,p,test\n", "more than one split"),
-        ("sample_id,frontal,study_date,prior_report\na,1.png,2020,Old.\n", r"study_date.*either"),
+        ("sample_id,frontal,study_date,prior_report\na,1.png,2020-01-01,Old.\n", r"study_date.*either"),
         (
-            "sample_id,study_id,frontal,findings,study_date\na,s,1.png,Clear.,1\nb,s,2.png,Mass.,1\n",
+            "sample_id,study_id,frontal,findings,study_date\na,s,1.png,Clear.,20200101\nb,s,2.png,Mass.,20200101\n",
             "findings.*rows of study 's' differ",
         ),
+        (
+            "sample_id,study_id,frontal,study_date\na,s,1.png,20200101\nb,s,2.png,20200102\n",
+            "study_date.*rows of study 's' differ",
+        ),
+        ("sample_id,frontal,study_date\na,1.png,3/1/2024\n", r"line 2.*study_date.*expected a date such as"),
     ],
 )
 def test_a_wrong_table_is_refused_in_one_line(tmp_path: Path, text: str, message: str) -> None:
@@ -119,3 +124,17 @@ def test_splits_can_be_drawn_by_patient(tmp_path: Path) -> None:
     drawn = _samples(path, Rules(shares={"train": 0.5, "test": 0.5}))
     assert {s.split for s in drawn} == {"train", "test"}
     assert len({(s.patient_id, s.split) for s in drawn}) == 20
+
+
+def test_rows_without_patient_and_study_are_drawn_one_by_one(tmp_path: Path) -> None:
+    path = _csv(tmp_path, "sample_id,frontal\n" + "".join(f"{n},{n}.png\n" for n in range(60)))
+    assert {s.split for s in _samples(path, Rules(shares={"train": 0.5, "test": 0.5}))} == {"train", "test"}
+
+
+def test_a_study_at_ten_comes_after_one_at_nine_of_the_same_day(tmp_path: Path) -> None:
+    path = _csv(
+        tmp_path,
+        "sample_id,patient_id,study_date,frontal,findings\n"
+        "late,p,2024-03-01T10:00,1.png,Worse.\nearly,p,2024-03-01 09:30,2.png,Clear.\n",
+    )
+    assert {s.sample_id: s.prior_report for s in _samples(path)} == {"late": "Clear.", "early": None}
