@@ -11,8 +11,9 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from radfact.coco import Id, read_coco
 from radfact.errors import InputError
-from radfact.jsonl import read_csv, read_json, read_jsonl
+from radfact.jsonl import read_json, read_jsonl
 from radfact.report import Report, Sentence, as_input_error, parse_sentences, validated
+from radfact.tables import read_csv
 
 Missing = Literal["refuse", "leave-out", "empty"]
 """What becomes of a reference without a candidate: an error, a sample left out, or an empty candidate report."""

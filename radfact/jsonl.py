@@ -1,9 +1,7 @@
-"""Text files written whole or not at all, and JSON Lines and tables read with the line of every fault."""
+"""Text files written whole or not at all, and JSON Lines read with the line of every fault."""
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 import os
 import tempfile
@@ -136,45 +134,6 @@ def read_lines(path: Path | str) -> Iterator[str]:
         raise InputError(f"not UTF-8 text (byte {read + error.start})", file=path) from None
     except OSError as error:
         raise InputError(f"cannot be read: {error.strerror}", file=path) from None
-
-
-def read_csv(path: Path | str) -> tuple[list[str], Iterator[tuple[int, dict[str, str]]]]:
-    """The columns of a table (CSV) and its rows that are not blank: line on which one begins from 1, cells by column.
-
-    Raises:
-        InputError: the file cannot be read; while rows are taken: it is no CSV, or a row has more or fewer cells than
-            the header.
-    """
-    rows = _csv_rows(path)
-    _, header = next(rows, (1, []))
-    columns = [name.strip() for name in header]
-
-    def records() -> Iterator[tuple[int, dict[str, str]]]:
-        for line, cells in rows:
-            if len(cells) != len(columns):
-                raise InputError(
-                    f"expected {len(columns)} cells as in the header, found {len(cells)} "
-                    "(a text with commas or line ends needs double quotes)",
-                    file=path,
-                    line=line,
-                )
-            yield line, dict(zip(columns, cells, strict=True))
-
-    return columns, records()
-
-
-def _csv_rows(path: Path | str) -> Iterator[tuple[int, list[str]]]:
-    """Yield (line number from 1 on which the row begins, cells) for every row that is not blank."""
-    # Strict, because a lenient reader swallows the rest of the file after a quote that is not closed.
-    reader = csv.reader(io.StringIO(read_text(path), newline=""), strict=True)
-    begins = 1
-    try:
-        for cells in reader:
-            if cells:
-                yield begins, cells
-            begins = reader.line_num + 1
-    except csv.Error as error:
-        raise InputError(f"not CSV: {error}", file=path, line=begins) from None
 
 
 def _parse(text: str, path: Path | str, first_line: int = 1) -> Any:

@@ -12,9 +12,9 @@ from typing import get_args
 from xml.etree import ElementTree
 
 from data.archive import Archive, ArchiveStudy, Film, View
-from data.csv_stream import find_csv, stream_columns
 from data.manifest import Failure
 from radfact.errors import InputError
+from radfact.tables import find_csv, stream_columns
 
 VIEWS = "indiana_projections.csv"
 _REPORTS = "NLMCXR_reports.tgz"

@@ -29,10 +29,10 @@ from pathlib import Path
 from typing import Literal
 
 from data.archive import Archive, ArchiveStudy, Film, View
-from data.csv_stream import find_csv, stream_columns
 from data.manifest import Failure
 from data.sections import split_sections
 from radfact.errors import InputError
+from radfact.tables import find_csv, stream_columns
 
 Layout = Literal["dicom", "jpg"]
 

@@ -17,12 +17,12 @@ from pathlib import Path
 from typing import Any
 
 from data.archive import Archive, ArchiveStudy, Film
-from data.csv_stream import stream_columns
 from data.manifest import Failure
 from data.study import Label
 from radfact.errors import InputError
 from radfact.jsonl import read_json
 from radfact.report import Box, Sentence
+from radfact.tables import stream_columns
 
 SOURCE = "ms-cxr"
 

@@ -25,10 +25,10 @@ from pathlib import Path
 from typing import Literal
 
 from data.archive import Archive, ArchiveStudy, Film, View
-from data.csv_stream import find_csv, stream_columns
 from data.manifest import Failure
 from radfact.errors import InputError
 from radfact.jsonl import read_jsonl
+from radfact.tables import find_csv, stream_columns
 
 Language = Literal["en", "es"]
 

@@ -27,13 +27,13 @@ from pathlib import Path
 from typing import Any
 
 from data.archive import Archive, ArchiveStudy, Film
-from data.csv_stream import find_csv, stream_columns
 from data.manifest import Failure
 from data.sources.padchest import Language, day, png_members, prose, read_padchest, split_name, whole_report
 from data.study import Label, Side
 from radfact.errors import InputError
 from radfact.jsonl import read_json
 from radfact.report import Box, Sentence, validated
+from radfact.tables import find_csv, stream_columns
 
 _REPORTS = "grounded_reports_20240819.json"
 _TABLE = "master_table.csv"

@@ -18,8 +18,9 @@ from data.manifest import Failure
 from data.pairing import Rules, SampleMaker, Samples, check_splits, make_samples, png_path
 from data.study import IMAGE_COLUMNS, Study
 from radfact.errors import InputError
-from radfact.jsonl import read_csv, read_jsonl
+from radfact.jsonl import read_jsonl
 from radfact.report import as_input_error
+from radfact.tables import read_csv
 
 DATE = "study_date"
 """A column beside those of Study: with it, and without the prior's columns, priors are found by the paper's rules."""
@@ -125,7 +126,7 @@ def _rows(path: Path, folder: Path, failures: list[Failure]) -> Iterator[_Row]:
 
 def _cells(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
     """Line and values by column of each row; an empty cell is None."""
-    if path.suffix.lower() != ".csv":
+    if not path.name.lower().endswith((".csv", ".csv.gz", ".csv.zip")):
         yield from read_jsonl(path)
         return
     columns, rows = read_csv(path)

@@ -11,8 +11,9 @@ from typing import Any
 
 from data.study import Study
 from radfact.errors import InputError
-from radfact.jsonl import read_csv, read_jsonl
+from radfact.jsonl import read_jsonl
 from radfact.report import Sentence, validated
+from radfact.tables import read_csv
 
 _TEXTS = ("phrase", "text")
 """Names of the column with the words: that of tables, and that of the project's sentences."""

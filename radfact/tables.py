@@ -1,0 +1,123 @@
+"""Tables: CSV, plain, gzipped or alone in a zip, read row by row, with the line of every fault."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import io
+import zipfile
+import zlib
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO
+
+from radfact.errors import InputError
+
+_MISSING = frozenset({"", "nan", "NaN"})
+
+
+def read_csv(path: Path | str) -> tuple[list[str], Iterator[tuple[int, dict[str, str]]]]:
+    """The columns of a table and its rows that are not blank: line on which one begins from 1, cells by column.
+
+    Args:
+        path: `.csv`, `.csv.gz`, or `.zip` with one CSV in it.
+
+    Raises:
+        InputError: the file cannot be read; while rows are taken: it is no CSV, or a row has more or fewer cells than
+            the header.
+    """
+    rows = _rows(Path(path))
+    _, columns = next(rows, (1, []))
+    return columns, ((line, dict(zip(columns, cells, strict=True))) for line, cells in rows)
+
+
+def stream_columns(
+    path: Path, columns: Sequence[str], optional: Sequence[str] = ()
+) -> Iterator[tuple[int, tuple[str | None, ...]]]:
+    """Yield (line, cells) of some columns for every row of a table, for those of archives, which have many of both.
+
+    Args:
+        path: as in `read_csv`.
+        columns: names of those wanted, in the order of the cells. Others are ignored.
+        optional: names of more that follow; one that the table does not have gives None.
+
+    Yields:
+        the line on which the row begins, and its cells, stripped; None where a cell is empty or NaN.
+
+    Raises:
+        InputError: as `read_csv`, or the table lacks a column.
+    """
+    rows = _rows(path)
+    _, header = next(rows, (1, []))
+    for column in columns:
+        if column not in header:
+            raise InputError(f"the table has no such column; it has {_shown(header)}", file=path, field=column)
+    # A column that is not there is the one behind the last, which is made empty in every row.
+    places = [header.index(name) if name in header else len(header) for name in (*columns, *optional)]
+    for line, row in rows:
+        row.append("")
+        yield line, tuple([None if (cell := row[place].strip()) in _MISSING else cell for place in places])
+
+
+def find_csv(root: Path, *names: str) -> Path | None:
+    """The first of these files (`x.csv`) in a folder, plain, gzipped or zipped; None where there is none."""
+    candidates = (root / f"{name}{suffix}" for name in names for suffix in ("", ".gz", ".zip"))
+    return next((path for path in candidates if path.is_file()), None)
+
+
+def _rows(path: Path) -> Iterator[tuple[int, list[str]]]:
+    """(line from 1 on which the row begins, cells) of every row that is not blank: first the header, then as long ones.
+
+    No more than one row is held.
+    """
+    begins, width = 1, None
+    try:
+        with _open(path) as handle:
+            # Strict, because a lenient reader swallows the rest of the file after a quote that is not closed.
+            reader = csv.reader(handle, strict=True)
+            for row in reader:
+                if row and width is None:
+                    row, width = [name.strip() for name in row], len(row)
+                if row and len(row) != width:
+                    message = (
+                        f"expected {width} cells as in the header, found {len(row)} "
+                        "(a text with commas or line ends needs double quotes; or is the file cut off?)"
+                    )
+                    raise InputError(message, file=path, line=begins)
+                if row:
+                    yield begins, row
+                begins = reader.line_num + 1
+    except FileNotFoundError:
+        raise InputError("no such file", file=path) from None
+    except csv.Error as error:
+        raise InputError(f"not CSV: {error}; is a quote not closed, or the file cut off?", file=path, line=begins) from None
+    except UnicodeDecodeError as error:
+        raise InputError(f"not UTF-8 text: {error.reason}", file=path, line=begins) from None
+    except (EOFError, OSError, zlib.error, zipfile.BadZipFile) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise InputError(f"cannot be read: {reason}", file=path, line=begins) from None
+
+
+@contextmanager
+def _open(path: Path) -> Iterator[IO[str]]:
+    if path.suffix == ".gz":
+        with gzip.open(path, "rt", encoding="utf-8-sig", newline="") as text:
+            yield text
+    elif path.suffix == ".zip":
+        with zipfile.ZipFile(path) as archive:
+            # macOS adds a tree of its own.
+            names = [n for n in archive.namelist() if n.endswith(".csv") and not n.startswith("__MACOSX/")]
+            if len(names) != 1:
+                raise InputError(f"holds {len(names)} CSV files; one is needed", file=path)
+            with archive.open(names[0]) as binary, io.TextIOWrapper(binary, "utf-8-sig", newline="") as text:
+                yield text
+    else:
+        with path.open(encoding="utf-8-sig", newline="") as text:
+            yield text
+
+
+def _shown(header: Sequence[str]) -> str:
+    if not header:
+        return "no header"
+    return ", ".join(f"'{name}'" for name in header[:8]) + (", ..." if len(header) > 8 else "")
