@@ -91,7 +91,9 @@ def _rows(path: Path) -> Iterator[tuple[int, list[str]]]:
     except FileNotFoundError:
         raise InputError("no such file", file=path) from None
     except csv.Error as error:
-        raise InputError(f"not CSV: {error}; is a quote not closed, or the file cut off?", file=path, line=begins) from None
+        raise InputError(
+            f"not CSV: {error}; is a quote not closed, or the file cut off?", file=path, line=begins
+        ) from None
     except UnicodeDecodeError as error:
         raise InputError(f"not UTF-8 text: {error.reason}", file=path, line=begins) from None
     except (EOFError, OSError, zlib.error, zipfile.BadZipFile) as error:

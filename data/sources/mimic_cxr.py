@@ -30,7 +30,7 @@ from typing import Literal
 
 from data.archive import Archive, ArchiveStudy, Film, View
 from data.manifest import Failure
-from data.sections import split_sections
+from data.sources.sections import split_sections
 from radfact.errors import InputError
 from radfact.tables import find_csv, stream_columns
 

@@ -23,7 +23,7 @@ def prepare_dicom(
     size: Annotated[int, typer.Option(help="Pixels of the shorter side.")] = 518,
 ) -> None:
     """Convert radiographs to 8 bit PNG (paper B.4), with a manifest of one study a film."""
-    from data.dicom import dicom_to_png
+    from data.films.dicom import dicom_to_png
     from data.manifest import Failure, write_failures, write_manifest
     from data.study import Study
 

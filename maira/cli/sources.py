@@ -230,7 +230,7 @@ def _prepare_archive(archive: Archive, images: Path, common: Common, train_prior
 
 
 def _prepare(source: str, images: Path, make: SampleMaker, unread: list[Failure], common: Common) -> None:
-    from data.prepare import Conversion, prepare
+    from data.preparation import Conversion, prepare
 
     conversion = Conversion(common.size, common.apply_windows, common.workers, common.engine.value)
     with progress("converting films") as on_progress:

@@ -25,9 +25,9 @@ import pydicom
 import SimpleITK
 from PIL import Image
 
-from data.dicom import dicom_to_png, example_radiograph, opened, read_dicom
-from data.frames import Frame, to_levels, write_png
-from data.resample import bspline_resize
+from data.films.dicom import dicom_to_png, example_radiograph, opened, read_dicom
+from data.films.frames import Frame, to_levels, write_png
+from data.films.resample import bspline_resize
 
 SIZE = 518
 DETECTOR = (3056, 2544)

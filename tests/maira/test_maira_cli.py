@@ -30,7 +30,7 @@ def test_phantoms_become_a_manifest_with_files(tmp_path: Path) -> None:
 
 
 def test_a_film_becomes_a_manifest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from data.dicom import example_radiograph
+    from data.films.dicom import example_radiograph
 
     monkeypatch.chdir(tmp_path)
     done = _maira("prepare", "dicom", example_radiograph(), "--out", "film")
@@ -40,7 +40,7 @@ def test_a_film_becomes_a_manifest(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 
 def test_films_that_cannot_be_read_are_listed_beside_the_others(tmp_path: Path) -> None:
-    from data.dicom import example_radiograph
+    from data.films.dicom import example_radiograph
 
     (tmp_path / "text.dcm").write_text("no film")
     done = _maira("prepare", "dicom", tmp_path / "text.dcm", example_radiograph(), "--out", tmp_path / "out")

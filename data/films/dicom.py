@@ -11,9 +11,9 @@ from typing import IO, Any
 import numpy as np
 import numpy.typing as npt
 
-from data.codecs import STORAGE_TAGS, Stored, check_decodable, decode
-from data.frames import Frame, ImageInfo, frame_to_png
-from data.windows import WINDOW_TAGS, windowed
+from data.films.codecs import STORAGE_TAGS, Stored, check_decodable, decode
+from data.films.frames import Frame, ImageInfo, frame_to_png
+from data.films.windows import WINDOW_TAGS, windowed
 from radfact.errors import InputError
 
 # Row spacing first, then column spacing; only their ratio matters here.

@@ -10,8 +10,8 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from data.films.resample import bspline_resize
 from data.images import MAX_ASPECT
-from data.resample import bspline_resize
 from radfact.errors import InputError
 from radfact.jsonl import open_atomic
 

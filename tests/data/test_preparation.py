@@ -16,11 +16,11 @@ import numpy as np
 import pytest
 from PIL import Image
 
-import data.prepare
+import data.preparation
 from data.archive import Archive, ArchiveStudy, Film
 from data.manifest import read_failures, read_manifest
 from data.pairing import Rules, make_samples
-from data.prepare import Conversion, Prepared, convert_film, prepare
+from data.preparation import Conversion, Prepared, convert_film, prepare
 from radfact.errors import InputError, RunFailed
 
 SMALL = Conversion(size=32)
@@ -118,7 +118,7 @@ def test_a_killed_run_goes_on(tmp_path: Path) -> None:
     table.write_text("".join(json.dumps(row) + "\n" for row in rows))
     code = (
         "import sys; from pathlib import Path\n"
-        "from data.prepare import Conversion, prepare\n"
+        "from data.preparation import Conversion, prepare\n"
         "from data.sources.table import read_table\n"
         "if __name__ == '__main__':\n"
         "    table = read_table(Path(sys.argv[1]))\n"
@@ -131,7 +131,7 @@ def test_a_killed_run_goes_on(tmp_path: Path) -> None:
     def command(out: str) -> list[str]:
         return [sys.executable, str(script), str(table), str(tmp_path / out)]
 
-    environment = os.environ | {"PYTHONPATH": str(Path(data.prepare.__file__).parents[1])}
+    environment = os.environ | {"PYTHONPATH": str(Path(data.preparation.__file__).parents[1])}
     process = subprocess.Popen(command("out"), env=environment, start_new_session=True)
     images = tmp_path / "out/images"
     deadline = time.monotonic() + 60
@@ -159,7 +159,7 @@ def _crash_on_two(film: Film, target: Path, size: int, apply_windows: bool) -> s
 def test_a_film_that_takes_its_process_with_it_costs_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     archive = _archive(tmp_path / "archive")
     # Pickled by its name, which leads back here.
-    monkeypatch.setattr(data.prepare, "convert_film", _crash_on_two)
+    monkeypatch.setattr(data.preparation, "convert_film", _crash_on_two)
     prepared = _prepare(archive, tmp_path / "out", Conversion(size=32, workers=2))
     crashed = [f for f in prepared.failures if f.stage == "convert"]
     assert sorted(f.source or "" for f in crashed) == ["1-frontal", "4-lateral"]

@@ -13,8 +13,8 @@ from typing import IO
 from zipfile import BadZipFile, ZipFile
 
 from data.archive import Film
-from data.dicom import opened, read_dicom
-from data.frames import Frame, ImageInfo, frame_to_png
+from data.films.dicom import opened, read_dicom
+from data.films.frames import Frame, ImageInfo, frame_to_png
 from data.images import load_gray
 from radfact.errors import InputError
 
@@ -33,7 +33,7 @@ def film_to_png(film: Film, target: Path, size: int = 518, *, apply_windows: boo
         film: where the film is.
         target: the PNG to write, whole or not at all. Nothing of the film but its pixels goes into it.
         size: shorter side of the result, pixels.
-        apply_windows: see `data.dicom.read_dicom`; other formats have no windows.
+        apply_windows: see `data.films.dicom.read_dicom`; other formats have no windows.
 
     Raises:
         InputError: the film cannot be found, read or decoded, is constant, or is no radiograph.

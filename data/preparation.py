@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Literal
 
 from data.archive import Film
+from data.films.convert import film_to_png
 from data.manifest import Failure, write_failures, write_manifest
 from data.pairing import SampleMaker
-from data.pixels import film_to_png
 from data.study import Study
 from radfact.errors import InputError, RunFailed
 from radfact.jsonl import read_json, write_json
