@@ -22,6 +22,7 @@ import numpy.typing as npt
 from pydantic import NonNegativeInt
 
 from data.manifest import Failure, check_unique, parse_study, read_failures, write_failures
+from data.run_folder import claim
 from data.shards import FORMAT, INDEX, ROW, ROWS, Index, Shard
 from data.study import IMAGE_COLUMNS, Study
 from radfact.errors import InputError, RunFailed
@@ -124,7 +125,10 @@ def pack(
         "splits": None if splits is None else sorted(splits),
         "shuffle": shuffle,
     }
-    _claim(out, settings)
+    claim(out, SETTINGS, settings, holds="shards packed")
+    for leftover in out.glob(".shard-*"):
+        # Of a run that was killed while it wrote them.
+        leftover.unlink()
     if (out / INDEX).exists():
         return _finished(out)
     parts = _finished_parts(out)
@@ -164,25 +168,6 @@ def _has_mark(path: Path) -> bool:
 def _sha256(path: Path) -> str:
     with path.open("rb") as handle:
         return hashlib.file_digest(handle, "sha256").hexdigest()
-
-
-def _claim(out: Path, settings: dict[str, Any]) -> None:
-    """Make the folder, or make sure that what is in it was packed the same way."""
-    file = out / SETTINGS
-    if file.exists():
-        held = read_json(file)
-        changed = [name for name, value in settings.items() if not isinstance(held, dict) or held.get(name) != value]
-        if changed:
-            message = f"holds shards packed otherwise (other {', '.join(changed)}); name another --out or remove it"
-            raise InputError(message, file=out)
-        for leftover in out.glob(".shard-*"):
-            # Of a run that was killed while it wrote them.
-            leftover.unlink()
-        return
-    if out.exists() and any(out.iterdir()):
-        raise InputError("is not empty and was not made by this command; name another --out", file=out)
-    out.mkdir(parents=True, exist_ok=True)
-    write_json(file, settings)
 
 
 def _finished(out: Path) -> Packed:

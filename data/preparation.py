@@ -16,9 +16,9 @@ from data.archive import Film
 from data.films.convert import film_to_png
 from data.manifest import Failure, write_failures, write_manifest
 from data.pairing import SampleMaker
+from data.run_folder import claim
 from data.study import Study
 from radfact.errors import InputError, RunFailed
-from radfact.jsonl import read_json, write_json
 
 MANIFEST, FAILURES, SETTINGS = "manifest.jsonl", "failures.jsonl", "prepare.run.json"
 
@@ -90,7 +90,7 @@ def prepare(
     """
     samples = make(frozenset())
     settings = {"source": source, "images": str(images.absolute()), "size": conversion.size}
-    _claim(out, settings | {"apply_windows": conversion.apply_windows})
+    claim(out, SETTINGS, settings | {"apply_windows": conversion.apply_windows}, holds="films prepared")
     broken: dict[str, Failure] = {}
     converted = 0
     for leftover in (out / "images").glob("*/.*"):
@@ -123,22 +123,6 @@ def prepare(
     write_failures(out / FAILURES, failures)
     write_manifest(out / MANIFEST, samples.studies)
     return Prepared(samples.studies, failures, converted)
-
-
-def _claim(out: Path, settings: Mapping[str, object]) -> None:
-    """Make the folder, or make sure that what is in it was made the same way."""
-    file = out / SETTINGS
-    if file.exists():
-        held = read_json(file)
-        changed = [name for name, value in settings.items() if not isinstance(held, dict) or held.get(name) != value]
-        if changed:
-            message = f"holds films prepared otherwise (other {', '.join(changed)}); name another --out or remove it"
-            raise InputError(message, file=out)
-        return
-    if (out / MANIFEST).exists():
-        raise InputError("exists and was not made by this command; name another --out", file=out / MANIFEST)
-    out.mkdir(parents=True, exist_ok=True)
-    write_json(file, dict(settings))
 
 
 def _unwatched(*_: int) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from data.annotation.label_studio import phrases_of
+from data.images import image_size
 from data.manifest import Failure
 from data.study import Study
 from radfact.errors import InputError
@@ -30,7 +31,7 @@ def coco_dataset(studies: Sequence[Study], folder: Path, left_out: list[Failure]
     for study in studies:
         films = {"current": study.frontal} | ({"prior": study.prior_frontal} if study.prior_frontal else {})
         try:
-            sizes = {role: _size(path) for role, path in films.items()}
+            sizes = {role: image_size(path) for role, path in films.items()}
         except InputError as error:
             left_out.append(Failure(sample_id=study.sample_id, stage="export", reason=str(error)))
             continue
@@ -49,19 +50,6 @@ def coco_dataset(studies: Sequence[Study], folder: Path, left_out: list[Failure]
                     annotations.append({"id": len(annotations) + 1} | known)
     named = [{"id": number, "name": text, "supercategory": "phrase"} for text, number in categories.items()]
     return {"images": images, "annotations": annotations, "categories": named}
-
-
-def _size(path: Path) -> tuple[int, int]:
-    """Width and height of an image."""
-    from PIL import Image, UnidentifiedImageError
-
-    try:
-        with Image.open(path) as image:
-            return image.size
-    except FileNotFoundError:
-        raise InputError("no such image", file=path) from None
-    except (UnidentifiedImageError, OSError) as error:
-        raise InputError(f"is no image that can be opened: {error}", file=path) from None
 
 
 def _annotation(box: Box, width: int, height: int) -> dict[str, Any]:

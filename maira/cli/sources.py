@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from data.archive import Archive
     from data.manifest import Failure
     from data.pairing import Priors, Rules, SampleMaker
+    from data.sources.mimic_cxr import Layout
 
 
 class Engine(StrEnum):
@@ -85,6 +86,9 @@ def with_common(command: Callable[..., None]) -> Callable[..., None]:
 _Root = Annotated[Path, typer.Option(help="Folder of the archive.")]
 _Images = Annotated[Path | None, typer.Option(help="Folder that image paths are relative to (default: the file's).")]
 _Reports = Annotated[Path | None, typer.Option(help="PadChest's English reports: a table (CSV, JSON Lines).")]
+_MsCxr = Annotated[
+    Path | None, typer.Option(help="Folder of MS-CXR, whose validation and test patients are kept from training.")
+]
 _LanguageOption = Annotated[Language, typer.Option(help="Language of the reports.")]
 
 
@@ -95,9 +99,7 @@ def mimic_cxr(
     metadata: Annotated[
         Path | None, typer.Option(help="Folder of the tables of the JPEG release (default: the archive's).")
     ] = None,
-    ms_cxr: Annotated[
-        Path | None, typer.Option(help="Folder of MS-CXR, whose validation and test patients are kept from training.")
-    ] = None,
+    ms_cxr: _MsCxr = None,
 ) -> None:
     """MIMIC-CXR: DICOM files and free-text reports."""
     _mimic(root, common, metadata, ms_cxr, "dicom")
@@ -110,9 +112,7 @@ def mimic_cxr_jpg(
     metadata: Annotated[
         Path | None, typer.Option(help="Folder of the reports of the DICOM release (default: the archive's).")
     ] = None,
-    ms_cxr: Annotated[
-        Path | None, typer.Option(help="Folder of MS-CXR, whose validation and test patients are kept from training.")
-    ] = None,
+    ms_cxr: _MsCxr = None,
 ) -> None:
     """MIMIC-CXR-JPG: JPEG files, and the reports of MIMIC-CXR."""
     _mimic(root, common, metadata, ms_cxr, "jpg")
@@ -209,7 +209,7 @@ SOURCES = {
 """Commands by the name of their source."""
 
 
-def _mimic(root: Path, common: Common, metadata: Path | None, ms_cxr: Path | None, layout: Any) -> None:
+def _mimic(root: Path, common: Common, metadata: Path | None, ms_cxr: Path | None, layout: Layout) -> None:
     from data.sources.mimic_cxr import read_mimic_cxr
     from data.sources.ms_cxr import hold_out
 
