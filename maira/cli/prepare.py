@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 from typing import Annotated
 
@@ -28,8 +29,8 @@ def prepare_dicom(
     from data.study import Study
 
     studies, failures = [], []
-    names = [path.stem for path in files]
-    if twice := next((name for name in names if names.count(name) > 1), None):
+    (twice, times), *_ = Counter(path.stem for path in files).most_common(1)
+    if times > 1:
         raise InputError(f"two films would become the sample '{twice}'; rename one of the files")
     for path in files:
         # Relative to the manifest's folder, as the manifest writes it.
