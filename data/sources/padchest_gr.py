@@ -118,8 +118,11 @@ def _read_facts(table: Path) -> dict[str, _Facts]:
         if study is None or patient is None:
             field = "StudyID" if study is None else "PatientID"
             raise InputError("is missing", file=table, line=line, field=field)
-        if study not in facts:
-            facts[study] = _Facts(patient, day(date), split_name(split, file=table, line=line))
+        read = _Facts(patient, day(date), split_name(split, file=table, line=line))
+        known = facts.setdefault(study, read)
+        if (known.patient_id, known.split) != (read.patient_id, read.split):
+            message = f"study {study} is of '{known.patient_id}' in '{known.split}' in a line before; here it is not"
+            raise InputError(message, file=table, line=line, field="split")
     return facts
 
 
