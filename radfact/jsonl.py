@@ -9,7 +9,7 @@ import json
 import os
 import secrets
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
 
@@ -63,7 +63,8 @@ def open_atomic(path: Path | str, mode: str = "w") -> Iterator[IO[Any]]:
                 os.fsync(handle.fileno())
             temporary.replace(path)
     except BaseException:
-        temporary.unlink(missing_ok=True)
+        with suppress(OSError):  # why it was not written matters more than what is left of it
+            temporary.unlink()
         raise
 
 
