@@ -19,7 +19,7 @@ from torch import Tensor
 
 from encoders.weights import config_of_options
 from maira.checkpoint import INDEX, Layout, Stored, fit, names_in, read_headers
-from maira.config import FIXED, MairaConfig
+from maira.config import FIXED, MairaConfig, read_config
 from maira.model import expected_shapes
 from maira.tokens import IMAGE
 from radfact.errors import InputError
@@ -95,22 +95,6 @@ def convert(
 def _check_size(size: str) -> None:
     if not re.fullmatch(r"[1-9]\d*(KB|MB|GB|TB)", size, re.IGNORECASE):
         raise InputError(f"expected a number and a unit, such as 5GB, not '{size}'", field="shard_size")
-
-
-def read_config(folder: Path) -> MairaConfig:
-    """The configuration of a checkpoint, of any layout.
-
-    Raises:
-        InputError: there is none, or it is not that of a model of this kind.
-    """
-    path = folder / "config.json"
-    if not path.is_file():
-        raise InputError("no checkpoint here (config.json is missing)", file=folder)
-    try:
-        config: MairaConfig = MairaConfig.from_pretrained(folder)
-    except (ValueError, TypeError, OSError) as error:
-        raise InputError(f"no configuration of MAIRA-2: {str(error).splitlines()[-1].strip()}", file=path) from None
-    return config
 
 
 def config_in(config: MairaConfig, layout: Layout) -> dict[str, Any]:

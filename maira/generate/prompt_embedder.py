@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from maira.checkpoint import PREFIXES
-from maira.convert import read_config
+from maira.config import read_config
 from maira.examples import Example
 from maira.generate.features import ImageFeatures
 from maira.generate.request import Unanswered
