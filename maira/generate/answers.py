@@ -145,8 +145,9 @@ class AnswerFile:
         if self.out == self.failures_file:
             raise InputError("is where samples without an answer are listed; name another --out", file=self.out)
         read_failures(self.failures_file)  # what is wrong with it must not come to light when all is answered
-        held = {path: list(_whole_rows(path)) for path in self._held()}
-        known = self._known(settings, next(iter(held))) if held else {}
+        files = self._held()
+        known = self._known(settings, files[0]) if files else {}
+        held = {path: list(_whole_rows(path)) for path in files}
         asked = {item.key: item.asked for item in self.items}
         hashes = {_name(key): digest for key, digest in asked.items()}
         unreadable = {failure.sample_id for failure in self.failures}
