@@ -286,7 +286,7 @@ def test_a_released_configuration_is_one_for_the_releases_own_code(folders: dict
 
 def test_a_model_that_a_layout_has_no_place_for_is_refused(tmp_path: Path) -> None:
     shipped = Path(__file__).resolve().parents[2] / "checkpoints" / "phantom"
-    with pytest.raises(InputError, match="cannot be written as 'released': .* joins 2 x 2 patches .* only 'own'"):
+    with pytest.raises(InputError, match=r"cannot be written as 'released': .* joins 2 x 2 patches .* only 'own'"):
         convert(shipped, tmp_path / "out", "released")
     assert list(tmp_path.iterdir()) == []
 
