@@ -77,12 +77,7 @@ def build_tokenizer(folder: Path) -> tuple[Any, int]:
     Raises:
         InputError: there is no tokenizer, or it has MAIRA-2's tokens already.
     """
-    if not any((folder / name).is_file() for name in ("tokenizer.json", "tokenizer.model")):
-        raise InputError("no tokenizer here: expected tokenizer.json or tokenizer.model", file=folder)
-    try:
-        tokenizer = load_tokenizer(folder)
-    except (ValueError, OSError, ImportError) as error:
-        raise InputError(f"the tokenizer cannot be read: {str(error).splitlines()[0]}", file=folder) from None
+    tokenizer = load_tokenizer(folder)
     if tokenizer.unk_token is not None:
         tokenizer.pad_token = tokenizer.unk_token
     if None in (tokenizer.bos_token_id, tokenizer.eos_token_id, tokenizer.pad_token_id):

@@ -7,7 +7,7 @@ their encoder has the names of Hugging Face's `Dinov2Model` (`encoders.weights`)
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -46,6 +46,8 @@ PREFIXES: dict[Layout, dict[str, str]] = {
 
 INDEX = "model.safetensors.index.json"
 WEIGHTS = "model.safetensors"
+_LISTED = 6
+"""Names in an error that does not end otherwise."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,9 +101,11 @@ def weight_transforms() -> list[WeightRenaming | WeightConverter]:
     return [*renamings, fuse]
 
 
-def has_weights(folder: Path) -> bool:
-    """Whether a folder has weights that `read_headers` can read."""
-    return (folder / WEIGHTS).is_file() or (folder / INDEX).is_file()
+def check_json(folder: Path, *names: str) -> None:
+    """Raise an InputError with the place of the fault unless those of the files that a folder has are JSON objects."""
+    for path in (folder / name for name in names):
+        if path.is_file() and not isinstance(read_json(path), dict):
+            raise InputError("expected one JSON object", file=path)
 
 
 def read_headers(folder: Path) -> dict[str, Stored]:
@@ -146,7 +150,7 @@ def fit(
         file: the checkpoint, for the error.
 
     Raises:
-        InputError: names are missing or unexpected, or shapes differ; all are listed, under the checkpoint's names.
+        InputError: names are missing or unexpected, or shapes differ; they are listed under the checkpoint's names.
     """
     layout = layout_of(stored)
     thirds: dict[str, dict[int, str]] = {}
@@ -170,11 +174,16 @@ def fit(
 
 
 def refuse(missing: Iterable[str], unexpected: Iterable[str], reshaped: Iterable[str], *, file: Path | str) -> None:
-    """Raise an InputError that lists what does not fit, unless all of it does."""
+    """Raise an InputError that lists what does not fit, the first of each kind, unless all of it does."""
     found = (("missing", missing), ("unexpected", unexpected), ("of another shape", reshaped))
-    lists = [f"{what}: {', '.join(folded)}" for what, names in found if (folded := fold(names))]
+    lists = [f"{what}: {_first(folded)}" for what, names in found if (folded := fold(names))]
     if lists:
         raise InputError(f"the weights do not fit the configuration; {'; '.join(lists)}", file=file)
+
+
+def _first(folded: Sequence[str]) -> str:
+    more = f" and {len(folded) - _LISTED} more" if len(folded) > _LISTED else ""
+    return ", ".join(folded[:_LISTED]) + more
 
 
 def fold(names: Iterable[str]) -> list[str]:

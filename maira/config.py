@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 from transformers import AutoConfig, LlamaConfig
 from transformers.configuration_utils import PreTrainedConfig
 
 from encoders.weights import options_of_config
+from radfact.errors import InputError
+from radfact.jsonl import read_json
 
 RAD_DINO: dict[str, Any] = {
     "image_size": 518,
@@ -120,6 +123,26 @@ def _vision_config(values: Any) -> VisionConfig:
 
 def _without_type(values: dict[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in values.items() if key != "model_type"}
+
+
+def read_config(folder: Path) -> MairaConfig:
+    """The configuration of a checkpoint, of any layout.
+
+    Raises:
+        InputError: there is none, or it is not that of a model of this kind.
+    """
+    path = folder / "config.json"
+    if not path.is_file():
+        raise InputError("no checkpoint here (config.json is missing)", file=folder)
+    values = read_json(path)
+    kind = values.get("model_type") if isinstance(values, dict) else None
+    if kind != MairaConfig.model_type:
+        raise InputError(f"is {kind!r}, not '{MairaConfig.model_type}': no MAIRA-2", file=path, field="model_type")
+    try:
+        config: MairaConfig = MairaConfig.from_pretrained(folder)
+    except (ValueError, TypeError, AttributeError, KeyError, OSError) as error:
+        raise InputError(f"no configuration of MAIRA-2: {str(error).splitlines()[-1].strip()}", file=path) from None
+    return config
 
 
 AutoConfig.register("maira2", MairaConfig)

@@ -19,13 +19,19 @@ from torch import Tensor
 
 from encoders.weights import config_of_options
 from maira.checkpoint import INDEX, Layout, Stored, fit, names_in, read_headers
-from maira.config import FIXED, MairaConfig
+from maira.config import FIXED, MairaConfig, read_config
 from maira.model import expected_shapes
 from maira.tokens import IMAGE
 from radfact.errors import InputError
 from radfact.jsonl import read_json, write_json
 
 SHARD_SIZE = "5GB"
+
+_SETTINGS = (".json", ".model", ".txt", ".jinja")
+_MAPPED = ("processor_config.json", "preprocessor_config.json", "tokenizer_config.json")
+_NOTES = ("LICENSE", "LICENCE", "NOTICE", "README", "COPYING")
+_NOTE_BYTES = 1 << 20
+"""A note about a checkpoint is no larger."""
 
 ARCHITECTURES: dict[Layout, str] = {
     "own": "MairaForConditionalGeneration",
@@ -44,8 +50,10 @@ def convert(
 ) -> int:
     """Write a checkpoint in another layout.
 
-    Tokenizer and processor are copied as they are; only our own processor gets the names of transformers' standard
-    settings in a layout that is not ours (`standard_processor`).
+    Tokenizer, processor, licence and notes are copied as they are; only our own processor gets the names of
+    transformers' standard settings in a layout that is not ours (`standard_processor`). Code in the folder is neither
+    run nor copied, and the `auto_map` that would lead to it is left out: the folder is read by this package's classes,
+    or transformers' own.
 
     Args:
         folder: the checkpoint, in any layout.
@@ -73,8 +81,10 @@ def convert(
     targets = _targets(plan, stored, layout)
     with made_whole(out) as made:
         for file in folder.iterdir():
-            if file.is_file() and file.suffix in (".json", ".model", ".txt", ".jinja") and file.name != INDEX:
+            if file.is_file() and _goes_along(file):
                 shutil.copy2(file, made / file.name)
+        for name in _MAPPED:
+            _unmap(made / name)
         write_json(made / "config.json", values)
         if layout != "own":
             standard_processor(made, config.vision_config.patch_size)
@@ -92,25 +102,25 @@ def convert(
     return len(targets)
 
 
+def _goes_along(file: Path) -> bool:
+    if file.suffix in _SETTINGS:
+        return file.name != INDEX
+    if file.stat().st_size > _NOTE_BYTES:
+        return False
+    return file.suffix == ".md" or file.name.upper().startswith(_NOTES)
+
+
+def _unmap(path: Path) -> None:
+    """Take the names of code out of a file of settings."""
+    values = read_json(path) if path.is_file() else None
+    if isinstance(values, dict) and "auto_map" in values:
+        del values["auto_map"]
+        write_json(path, values)
+
+
 def _check_size(size: str) -> None:
     if not re.fullmatch(r"[1-9]\d*(KB|MB|GB|TB)", size, re.IGNORECASE):
         raise InputError(f"expected a number and a unit, such as 5GB, not '{size}'", field="shard_size")
-
-
-def read_config(folder: Path) -> MairaConfig:
-    """The configuration of a checkpoint, of any layout.
-
-    Raises:
-        InputError: there is none, or it is not that of a model of this kind.
-    """
-    path = folder / "config.json"
-    if not path.is_file():
-        raise InputError("no checkpoint here (config.json is missing)", file=folder)
-    try:
-        config: MairaConfig = MairaConfig.from_pretrained(folder)
-    except (ValueError, TypeError, OSError) as error:
-        raise InputError(f"no configuration of MAIRA-2: {str(error).splitlines()[-1].strip()}", file=path) from None
-    return config
 
 
 def config_in(config: MairaConfig, layout: Layout) -> dict[str, Any]:
@@ -124,7 +134,10 @@ def config_in(config: MairaConfig, layout: Layout) -> dict[str, Any]:
     if layout == "own":
         return values
     if values.pop("image_merge") != 1:
-        raise ValueError(f"image_merge is {config.image_merge}; it knows none")
+        raise ValueError(
+            f"the model joins {config.image_merge} x {config.image_merge} patches to one token (image_merge), which "
+            "MAIRA-2 does not; only 'own' has a place for that"
+        )
     values |= FIXED | {"image_seq_length": config.image_seq_length}
     values["vision_config"] = config_of_options(config.vision_config.encoder_options())
     if layout == "released":

@@ -21,6 +21,10 @@ BOX_OUTSIDE = "a box outside of the centred square that the model sees was left 
 MASK_UNUSED = "a mask cannot be written in the model's answer, which has boxes only"
 
 
+class Unused(UserWarning):
+    """Something of a study cannot be used."""
+
+
 @dataclass(frozen=True)
 class Example:
     """One sample as text and image files; `target` is None where the answer is not known.
@@ -59,8 +63,8 @@ def has_unused_prior_report(study: Study) -> bool:
 def make_example(study: Study, task: Task, *, phrase: Sentence | None = None, preset: Preset = "release") -> Example:
     """The sample of a task; its target is None where the study has no answer for the task.
 
-    What of the study cannot be used is a warning (Python shows each once) and one of the example's notes, once for each
-    prior report, box or mask.
+    What of the study cannot be used is a warning (`Unused`; Python shows each once) and one of the example's notes,
+    once for each prior report, box or mask.
 
     Args:
         study: with image paths that can be opened.
@@ -85,7 +89,7 @@ def make_example(study: Study, task: Task, *, phrase: Sentence | None = None, pr
     if prompt.count(IMAGE) != len(images):
         raise InputError(f"a section of sample '{study.sample_id}' holds {IMAGE}, which stands for an image")
     for note in notes:
-        warnings.warn(note, stacklevel=2)
+        warnings.warn(note, Unused, stacklevel=2)
     return Example(study.sample_id, task, prompt, images, target, tuple(notes))
 
 

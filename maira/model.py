@@ -14,10 +14,11 @@ from transformers import AutoModelForImageTextToText, GenerationMixin, LlamaForC
 from transformers.conversion_mapping import register_checkpoint_conversion_mapping
 from transformers.modeling_outputs import CausalLMOutputWithPast
 from transformers.modeling_utils import PreTrainedModel
+from transformers.utils import GENERATION_CONFIG_NAME
 
 from encoders import Encoder
-from maira.checkpoint import fit, has_weights, loading_faults, read_headers, refuse, weight_transforms
-from maira.config import MairaConfig
+from maira.checkpoint import check_json, fit, loading_faults, read_headers, refuse, weight_transforms
+from maira.config import MairaConfig, read_config
 
 
 class Adapter(nn.Module):
@@ -73,12 +74,14 @@ class MairaForConditionalGeneration(PreTrainedModel, GenerationMixin):
         transformers itself would give parameters without weights random ones, and only warn.
 
         Raises:
-            InputError: names are missing or unexpected, or shapes differ; all are listed.
+            InputError: the folder's configuration is not that of a MAIRA-2, it has no weights, or names are missing or
+                unexpected, or shapes differ; they are listed.
         """
         wants_info = kwargs.pop("output_loading_info", False)
         folder = Path(str(pretrained_model_name_or_path))
-        if has_weights(folder) and not kwargs.get("subfolder") and not kwargs.get("variant"):
-            config = kwargs.get("config") or cls.config_class.from_pretrained(folder)
+        if folder.is_dir() and not kwargs.get("subfolder") and not kwargs.get("variant"):
+            config = kwargs.get("config") or read_config(folder)
+            check_json(folder, GENERATION_CONFIG_NAME)
             fit(read_headers(folder), expected_shapes(config), file=folder)
         loaded, info = super().from_pretrained(pretrained_model_name_or_path, *args, output_loading_info=True, **kwargs)
         refuse(*loading_faults(info), file=str(pretrained_model_name_or_path))

@@ -15,9 +15,11 @@ from transformers.image_processing_utils import BaseImageProcessor
 from transformers.processing_utils import ProcessorMixin
 
 from data.images import Gray, gray_levels, load_gray, prepare
+from maira.checkpoint import check_json
 from maira.config import MairaConfig
 from maira.prompts import PROMPT_END
-from maira.tokens import IMAGE
+from maira.tokens import ADDED_TOKENS, IMAGE
+from radfact.errors import InputError
 
 MEAN, DEVIATION = 0.5307, 0.2583
 """Grey level statistics of RAD-DINO's training images on a [0, 1] scale (specification, "Image preparation")."""
@@ -27,6 +29,8 @@ PATCH = 14
 
 ImageInput: TypeAlias = Path | str | Image.Image | Gray
 """A file, an open image, or grey levels (height, width) on any scale."""
+
+_PROCESSOR_FILES = ("processor_config.json", "preprocessor_config.json")
 
 # Settings of transformers' own image processors that are no choice here: the preparation is always the same.
 _FIXED = frozenset(
@@ -110,10 +114,43 @@ def load_tokenizer(folder: str | Path, **kwargs: Any) -> Any:
         kwargs: as for any `from_pretrained`.
 
     Raises:
-        OSError: there is none.
+        InputError: the folder has none, or one that cannot be read.
+        OSError: there is no such folder.
     """
-    kind = PreTrainedTokenizerFast if (Path(folder) / "tokenizer.json").is_file() else AutoTokenizer
-    return kind.from_pretrained(folder, **kwargs)
+    path = Path(folder)
+    if not path.is_dir():
+        return AutoTokenizer.from_pretrained(folder, **kwargs)
+    if not any((path / name).is_file() for name in ("tokenizer.json", "tokenizer.model")):
+        raise InputError("no tokenizer here: expected tokenizer.json or tokenizer.model", file=path)
+    check_json(path, "tokenizer.json", "tokenizer_config.json")
+    kind = PreTrainedTokenizerFast if (path / "tokenizer.json").is_file() else AutoTokenizer
+    try:
+        return kind.from_pretrained(folder, **kwargs)
+    except Exception as error:  # the library of tokenizers raises nothing narrower
+        said = str(error).strip().splitlines() or [type(error).__name__]
+        raise InputError(f"the tokenizer cannot be read: {said[0]}", file=path) from None
+
+
+def _check_processor(folder: Path) -> None:
+    """Raise an InputError unless a folder has the files of a processor."""
+    if not any((folder / name).is_file() for name in _PROCESSOR_FILES):
+        raise InputError(f"no processor here: expected {' or '.join(_PROCESSOR_FILES)}", file=folder)
+    check_json(folder, *_PROCESSOR_FILES)
+
+
+def _check_tokens(tokenizer: Any, folder: Path | str) -> None:
+    """Raise an InputError unless a folder's tokenizer has MAIRA-2's tokens."""
+    known = tokenizer.get_vocab()
+    if lacking := [token for token in (IMAGE, *ADDED_TOKENS) if token not in known]:
+        raise InputError(
+            f"the tokenizer lacks MAIRA-2's tokens ({lacking[0]}{_others(len(lacking) - 1)}): expected the one that "
+            "the model was trained with, which is not that of its language model",
+            file=folder,
+        )
+
+
+def _others(count: int) -> str:
+    return f" and {count} more" if count else ""
 
 
 class MairaProcessor(ProcessorMixin):
@@ -149,13 +186,21 @@ class MairaProcessor(ProcessorMixin):
             kwargs: as for any `from_pretrained`.
 
         Raises:
-            OSError: the files of a processor are not there.
+            InputError: the folder lacks files of a processor, one cannot be read, or its tokenizer lacks tokens.
+            OSError: there is no such folder.
         """
         # AutoProcessor passes it on, and code of the folder is never run.
         kwargs.pop("trust_remote_code", None)
+        folder = Path(pretrained_model_name_or_path)
+        if folder.is_dir():
+            _check_processor(folder)
         settings, kwargs = cls.get_processor_dict(pretrained_model_name_or_path, **kwargs)
-        image_processor = MairaImageProcessor.from_pretrained(pretrained_model_name_or_path, **kwargs)
+        try:
+            image_processor = MairaImageProcessor.from_pretrained(pretrained_model_name_or_path, **kwargs)
+        except (ValueError, TypeError) as error:
+            raise InputError(f"the image processor cannot be read: {error}", file=folder) from None
         tokenizer = load_tokenizer(pretrained_model_name_or_path, **kwargs)
+        _check_tokens(tokenizer, folder)
         patches = image_processor.size // settings.get("patch_size", PATCH)
         return MairaProcessor(image_processor, tokenizer, settings.get("image_seq_length", patches**2))
 

@@ -2,15 +2,39 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
-import tempfile
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+import secrets
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
 
 from radfact.errors import InputError
+
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS)
+"""What writing to an open file fails with; Python does not say to which."""
+
+
+@contextmanager
+def naming_file(path: Path, *others: Path | str) -> Iterator[None]:
+    """Say of which file the system's errors are.
+
+    Args:
+        path: the file that was to be written, for the person at the keyboard.
+        others: what is opened or made on the way, and means nothing to them.
+
+    Raises:
+        OSError: in the place of one about `others` or an open file.
+    """
+    try:
+        yield
+    except OSError as error:
+        is_ours = error.errno in _NO_ROOM if error.filename is None else str(error.filename) in map(str, others)
+        if not is_ours:
+            raise
+        raise OSError(error.errno, f"cannot be written: {error.strerror}", str(path)) from error
 
 
 @contextmanager
@@ -20,22 +44,25 @@ def open_atomic(path: Path | str, mode: str = "w") -> Iterator[IO[Any]]:
     Args:
         path: the file to write; missing folders above it are made.
         mode: "w" for UTF-8 text, "wb" for bytes.
+
+    Raises:
+        OSError: the file cannot be written; it names `path`.
     """
     path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    with naming_file(path, *path.parents):
+        path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     try:
-        with os.fdopen(descriptor, mode, encoding=None if "b" in mode else "utf-8") as handle:
-            yield handle
-            handle.flush()
-            os.fsync(handle.fileno())
-        # mkstemp makes files private; a result is as readable as any other file of its owner.
-        umask = os.umask(0)
-        os.umask(umask)
-        Path(temporary).chmod(0o666 & ~umask)
-        Path(temporary).replace(path)
+        with naming_file(path, temporary):
+            # Made as any other file of its owner, and never in the place of one that is there.
+            with temporary.open(mode.replace("w", "x"), encoding=None if "b" in mode else "utf-8") as handle:
+                yield handle
+                handle.flush()
+                os.fsync(handle.fileno())
+            temporary.replace(path)
     except BaseException:
-        Path(temporary).unlink(missing_ok=True)
+        with suppress(OSError):  # why it was not written matters more than what is left of it
+            temporary.unlink()
         raise
 
 
@@ -52,6 +79,18 @@ def write_jsonl(path: Path | str, rows: Iterable[dict[str, Any]]) -> int:
             handle.write(dumps(row) + "\n")
             count += 1
     return count
+
+
+def append_jsonl(path: Path, rows: Sequence[dict[str, Any]]) -> None:
+    """Add `rows` to JSON Lines, on disk when this returns.
+
+    Raises:
+        OSError: they cannot be written; it names `path`.
+    """
+    with naming_file(path, path), path.open("a", encoding="utf-8") as handle:
+        handle.writelines(dumps(row) + "\n" for row in rows)
+        handle.flush()
+        os.fsync(handle.fileno())
 
 
 def write_json(path: Path | str, value: Any) -> None:

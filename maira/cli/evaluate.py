@@ -30,8 +30,9 @@ from maira.cli.options import (
     WorkerEngineOption,
     Workers,
     engine_options,
+    read_studies,
 )
-from maira.cli.show import answering, end, say, show_figures, show_lines
+from maira.cli.show import answering, changed, end, say, say_unused, show_figures, show_lines
 from maira.generate.processes import is_main
 
 app = typer.Typer(
@@ -117,8 +118,8 @@ def evaluate_by_inputs(
     free: Free = False,
 ) -> None:
     """What inputs are worth: reports with all of them and without some, scored and set side by side (paper, D.6)."""
-    from data.manifest import Failure, read_manifest, write_manifest
-    from maira.evaluate.input_table import compare_runs, footnotes, lines_of, write_table
+    from data.manifest import write_manifest
+    from maira.evaluate.input_table import compare_runs, footnotes, lines_of_run, write_table
     from maira.evaluate.inputs import Scorer, input_runs, select_studies
     from maira.generate.drafts import generate_drafts
     from radfact.cli.inputs import check_folder
@@ -126,10 +127,11 @@ def evaluate_by_inputs(
     console = Console()
     options = engine_options(engine, free, batch, device, cache, workers, worker_engine, language_model, engine_arg)
     check_folder(out)
-    left_out: list[Failure] = []
     runs = input_runs(out, drop or ())
-    selection = select_studies(read_manifest(manifest, left_out), task.value, subset, runs)
+    studies, left_out = read_studies(manifest)
+    selection = select_studies(studies, task.value, subset, runs)
     say(console, selection.in_words)
+    say_unused(console, selection.studies, len(selection.studies))
     references = out / "manifest.jsonl"
     scorers = [Scorer(run, references, out / "cache", judge, config) for run in runs]
     failed: list[tuple[str, str]] = []
@@ -146,6 +148,7 @@ def evaluate_by_inputs(
                 engine=engine.value,
                 options=options,
                 failures=left_out,
+                on_changed=changed(f"studies of {run.name}", "drafted"),
                 on_progress=on_progress,
             )
         failed += [(f"{run.name}: {failure.sample_id}", failure.reason) for failure in failures]
@@ -153,13 +156,13 @@ def evaluate_by_inputs(
         return  # drafting is shared, scoring is not
     write_manifest(references, selection.studies)
     for run, scorer in zip(runs, scorers, strict=True):
-        say(console, f"Scoring {run.name}")
         failed += [(f"{run.name}: {key}", reason) for key, reason in scorer.score()]
+        say(console, f"{run.name}: {len(run.samples)} studies scored: {run.results}")
     table = compare_runs(runs, selection.references, [selection.in_words])
     write_table(table, out, {"task": task.value, "subset": subset})
-    heads, values, gaps = lines_of(table)
-    show_lines(console, "Reports without some inputs", heads, values)
-    show_lines(console, f"Differences to {heads[1]}", [heads[0], *heads[2:]], gaps)
+    for run in runs:
+        title = f"{run.name}, and its differences to {runs[0].name}" if run.dropped else run.name
+        show_lines(console, title, *lines_of_run(table, run))
     for note in footnotes(table):
         say(console, note)
     say(console, f"tables: {out / 'table.md'}")

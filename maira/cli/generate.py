@@ -29,8 +29,10 @@ from maira.cli.options import (
     WorkerEngineOption,
     Workers,
     engine_options,
+    read_studies,
 )
-from maira.cli.show import answering, end, say, show_boxes
+from maira.cli.show import answering, changed, end, say, say_unused, show_boxes
+from radfact.errors import InputError
 
 
 def generate(
@@ -40,7 +42,7 @@ def generate(
     task: TaskOption = Task.GROUNDED,
     preset: PresetOption = Preset.RELEASE,
     drop: Annotated[
-        str | None,
+        list[str] | None,
         typer.Option(
             metavar="INPUTS",
             help="What the model is not shown, joined by +: prior, lateral, technique, comparison, indication.",
@@ -61,15 +63,14 @@ def generate(
 
     On several GPUs: accelerate launch -m maira generate ..., or torchrun; all machines must see the files.
     """
-    from data.manifest import Failure, read_manifest
-    from maira.examples import PRIOR_REPORT_UNUSED, has_unused_prior_report
     from maira.generate.drafts import generate_drafts
     from maira.inputs import drop_inputs, parse_inputs
 
-    dropped = parse_inputs(drop) if drop is not None else ()
+    if drop and len(drop) > 1:
+        raise InputError(f"a run has one --drop; join them: --drop {'+'.join(drop)}")
+    dropped = parse_inputs(drop[0]) if drop else ()
     options = engine_options(engine, free, batch, device, cache, workers, worker_engine, language_model, engine_arg)
-    left_out: list[Failure] = []
-    studies = read_manifest(manifest, left_out)
+    studies, left_out = read_studies(manifest)
     with answering("drafting") as on_progress:
         drafted, failures = generate_drafts(
             studies,
@@ -82,11 +83,11 @@ def generate(
             engine=engine.value,
             options=options,
             failures=left_out,
+            on_changed=changed("studies", "drafted"),
             on_progress=on_progress,
         )
     console = Console()
-    if unused := sum(has_unused_prior_report(drop_inputs(study, dropped)) for study in studies):
-        say(console, f"{unused} of {len(studies)} studies: {PRIOR_REPORT_UNUSED}")
+    say_unused(console, [drop_inputs(study, dropped) for study in studies], len(studies))
     say(console, f"{drafted} of {len(studies) + len(left_out)} studies drafted: {out}")
     end(console, [(str(f.sample_id), f.reason) for f in failures])
 
@@ -115,13 +116,11 @@ def ground(
     free: Free = False,
 ) -> None:
     """Locate phrases on frontal images (phrase grounding), and compare with their boxes where these are known."""
-    from data.manifest import Failure, read_manifest
     from maira.evaluate.grounding import BoxSettings, ground_phrases
     from maira.evaluate.phrases import manifest_phrases, read_phrases
 
     options = engine_options(engine, free, batch, device, cache, workers, worker_engine, language_model, engine_arg)
-    left_out: list[Failure] = []
-    studies = read_manifest(manifest, left_out)
+    studies, left_out = read_studies(manifest)
     if phrases is None:
         asked = manifest_phrases(studies)
     else:
@@ -129,7 +128,16 @@ def ground(
         left_out = [failure for failure in left_out if failure.sample_id in {phrase.sample_id for phrase in asked}]
     settings = BoxSettings(preset.value, max_new_tokens, engine.value, options)
     with answering("locating") as on_progress:
-        run = ground_phrases(studies, asked, checkpoint, out, settings, failures=left_out, on_progress=on_progress)
+        run = ground_phrases(
+            studies,
+            asked,
+            checkpoint,
+            out,
+            settings,
+            failures=left_out,
+            on_changed=changed("phrases", "located"),
+            on_progress=on_progress,
+        )
     show_boxes("Phrase grounding", f"{run.answered} of {run.asked} phrases located: {out}", run)
 
 
@@ -150,19 +158,23 @@ def boxes(
     free: Free = False,
 ) -> None:
     """Complete the boxes of the reference reports' sentences (box completion), and compare with the references."""
-    from data.manifest import Failure, read_manifest
     from maira.evaluate.grounding import BoxSettings, complete_boxes, has_reference_boxes
-    from maira.examples import PRIOR_REPORT_UNUSED, has_unused_prior_report
 
     options = engine_options(engine, free, batch, device, cache, workers, worker_engine, language_model, engine_arg)
-    left_out: list[Failure] = []
-    studies = read_manifest(manifest, left_out)
+    studies, left_out = read_studies(manifest)
     settings = BoxSettings(preset.value, max_new_tokens, engine.value, options)
     with answering("completing") as on_progress:
-        run = complete_boxes(studies, checkpoint, out, settings, failures=left_out, on_progress=on_progress)
+        run = complete_boxes(
+            studies,
+            checkpoint,
+            out,
+            settings,
+            failures=left_out,
+            on_changed=changed("sentences", "completed"),
+            on_progress=on_progress,
+        )
     console = Console()
-    if unused := sum(has_reference_boxes(study) and has_unused_prior_report(study) for study in studies):
-        say(console, f"{unused} of {len(studies)} studies: {PRIOR_REPORT_UNUSED}")
+    say_unused(console, [study for study in studies if has_reference_boxes(study)], len(studies))
     if without := sum(not has_reference_boxes(study) for study in studies):
         say(console, f"{without} of {len(studies)} studies have no sentence with boxes and are not asked")
     show_boxes("Box completion", f"boxes of {run.answered} of {run.asked} sentences completed: {out}", run)

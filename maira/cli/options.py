@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -13,6 +13,10 @@ from maira.generate.request import EngineOptions
 from radfact.cli.options import key_values, naming_options
 from radfact.errors import InputError
 from radfact.llm.connect import split_model_args
+
+if TYPE_CHECKING:
+    from data.manifest import Failure
+    from data.study import Study
 
 
 class Task(StrEnum):
@@ -159,3 +163,18 @@ def engine_options(
             language_model=language_model,
             arguments=split_model_args(key_values(engine_arg, "--engine-arg"), field="engine_args"),
         )
+
+
+def read_studies(manifest: Path) -> tuple[list[Study], list[Failure]]:
+    """The studies of a manifest, and the samples that are none because they have no frontal image.
+
+    Raises:
+        InputError: the manifest cannot be read or is empty.
+    """
+    from data.manifest import read_manifest
+
+    left_out: list[Failure] = []
+    studies = read_manifest(manifest, left_out)
+    if not studies and not left_out:
+        raise InputError("has no studies", file=manifest)
+    return studies, left_out

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING
@@ -15,6 +16,7 @@ from radfact.errors import ExitCode
 from radfact.live import LiveDisplay
 
 if TYPE_CHECKING:
+    from data.study import Study
     from maira.evaluate.grounding import BoxRun
     from maira.evaluate.labels import Figure
     from radfact.stats import Summary
@@ -28,12 +30,53 @@ def answering(title: str) -> Iterator[Callable[[int, int], None]]:
     """Progress of a model's answers; of several processes, of the main one's share."""
     from transformers.utils.logging import disable_progress_bar
 
+    from maira.examples import Unused
     from radfact.cli.options import naming_options
 
     disable_progress_bar()
     title = title if process_count() == 1 else f"{title}, process 0 of {process_count()}"
-    with naming_options(engine_args="--engine-arg"), progress(title) as on_progress:
+    with (
+        warnings.catch_warnings(action="ignore", category=Unused),  # the commands count it themselves
+        naming_options(engine_args="--engine-arg"),
+        progress(title) as on_progress,
+    ):
         yield on_progress
+
+
+def changed(what: str, done: str) -> Callable[[int], None]:
+    """Says, of as many as it is called with, that they have changed and are asked again.
+
+    Args:
+        what: was answered, in the plural.
+        done: with them, as a participle.
+    """
+
+    def tell(count: int) -> None:
+        which, has, was, are = (
+            ("one of the ", "has", "was", "is") if count == 1 else (f"{count} ", "have", "were", "are")
+        )
+        text = (
+            f"{which}{what} {has} changed since {'it' if count == 1 else 'they'} {was} {done}, and {are} {done} again"
+        )
+        if is_main():
+            say(Console(stderr=True), text)
+
+    return tell
+
+
+def say_unused(console: Console, studies: Sequence[Study], count: int) -> None:
+    """Name what of the studies has no place in a prompt.
+
+    Args:
+        console: to print to.
+        studies: with a prior report but no prior image, and others.
+        count: studies in all.
+    """
+    from maira.examples import PRIOR_REPORT_UNUSED, has_unused_prior_report
+
+    unused = [study.sample_id for study in studies if has_unused_prior_report(study)]
+    if unused:
+        say(console, f"{len(unused)} of {count} studies, such as {unused[0]}: {PRIOR_REPORT_UNUSED}")
 
 
 @contextmanager

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import math
 import warnings
 from collections.abc import Callable, Iterable, Sequence
@@ -16,14 +15,14 @@ from data.manifest import Failure
 from data.study import Study
 from maira.evaluate.boxes import GRID, BoxCompletion, Overlap, box_completions, overlap, summarise_overlaps
 from maira.evaluate.phrases import Phrase
-from maira.examples import BOX_CLIPPED, BOX_OUTSIDE, Example, into_crop, make_example
+from maira.examples import BOX_CLIPPED, BOX_OUTSIDE, Example, Unused, into_crop, make_example
 from maira.generate.answers import AnswerFile, Item, Row, answer_all, settings_of
 from maira.generate.drafts import on_original, read_answer, readable
 from maira.generate.engines import start_engine
 from maira.generate.request import Answer, EngineKind, EngineOptions, Request, report_request
 from maira.prompts import NEW_TOKENS, Preset
 from radfact.errors import InputError
-from radfact.jsonl import dumps, write_json
+from radfact.jsonl import write_json
 from radfact.report import Box, Sentence
 from radfact.stats import Summary
 
@@ -88,9 +87,10 @@ def ground_phrases(
     settings: BoxSettings | None = None,
     *,
     failures: Sequence[Failure] = (),
+    on_changed: Callable[[int], None] | None = None,
     on_progress: Callable[[int, int], None] | None = None,
 ) -> BoxRun:
-    """Locate every phrase, going on where an earlier run of the same phrases and settings stopped (paper 004, D.4).
+    """Locate every phrase, going on where an earlier run of the same settings stopped (paper 004, D.4).
 
     Beside `out`, `OUT.figures.json` holds what is compared with the phrases' own boxes.
 
@@ -101,6 +101,7 @@ def ground_phrases(
         out: file (JSON Lines) to write, one phrase a line in the order given.
         settings: how to ask.
         failures: what is known to be left out; listed with the rest.
+        on_changed: called with how many phrases have changed since they were answered, if any, and are asked again.
         on_progress: called with (phrases done, phrases in all).
 
     Raises:
@@ -115,8 +116,7 @@ def ground_phrases(
     known = by_id.keys() | {failure.sample_id for failure in failures}
     if unknown := next((phrase.sample_id for phrase in phrases if phrase.sample_id not in known), None):
         raise InputError(f"there is no study '{unknown}'", field="sample_id")
-    asked = [(phrase.sample_id, phrase.index, _plain(phrase.sentence)) for phrase in phrases]
-    file = _open(out, "phrases", asked, checkpoint, settings)
+    decides = _settings(checkpoint, settings)
     items, unreadable = [], list(failures)
     for phrase in phrases:
         if phrase.sample_id not in by_id:
@@ -125,9 +125,10 @@ def ground_phrases(
             items.append(_phrase_item(by_id[phrase.sample_id], phrase, settings))
         except InputError as error:
             unreadable.append(Failure(sample_id=phrase.sample_id, stage="read", reason=str(error)))
-    failed = _answer(items, unreadable, file, checkpoint, settings, on_progress)
+    file = AnswerFile(out, decides, items, unreadable, KEY)
+    failed = _answer(file, checkpoint, settings, on_changed, on_progress)
     masked = sum(phrase.sentence.masks is not None for phrase in phrases)
-    return _finish(file, items, failed, asked=len(phrases), masked=masked)
+    return _finish(file, failed, asked=len(phrases), masked=masked)
 
 
 def complete_boxes(
@@ -137,11 +138,12 @@ def complete_boxes(
     settings: BoxSettings | None = None,
     *,
     failures: Sequence[Failure] = (),
+    on_changed: Callable[[int], None] | None = None,
     on_progress: Callable[[int, int], None] | None = None,
 ) -> BoxRun:
     """Complete the boxes of every grounded sentence of the reference reports (paper 004, D.1).
 
-    Goes on where an earlier run of the same references and settings stopped. Beside `out`, `OUT.figures.json` holds
+    Goes on where an earlier run of the same settings stopped. Beside `out`, `OUT.figures.json` holds
     the figures. Studies whose reference report has no boxes are not asked.
 
     Args:
@@ -150,6 +152,7 @@ def complete_boxes(
         out: file (JSON Lines) to write, one sentence a line in the order of the studies.
         settings: how to ask.
         failures: what is known to be left out; listed with the rest.
+        on_changed: called with how many sentences have changed since they were answered, if any, and are asked again.
         on_progress: called with (sentences done, sentences in all).
 
     Raises:
@@ -160,15 +163,14 @@ def complete_boxes(
     grounded = [study for study in studies if has_reference_boxes(study)]
     if not grounded:
         raise InputError("no study of the manifest has sentences with boxes in its grounded_findings")
-    reports = [(study.sample_id, [_plain(s) for s in study.grounded_findings or ()]) for study in grounded]
-    file = _open(out, "references", reports, checkpoint, settings)
+    decides = _settings(checkpoint, settings)
     items, unreadable, asked, outside, masked = [], list(failures), 0, 0, 0
     for study in grounded:
         located = [sentence for sentence in study.grounded_findings or () if sentence.boxes]
         asked += len(located)
         masked += sum(sentence.masks is not None for sentence in located)
         try:
-            with warnings.catch_warnings(action="ignore", category=UserWarning):
+            with warnings.catch_warnings(action="ignore", category=Unused):
                 # What the crop costs is counted here.
                 completions = [c for c in box_completions(study, preset=settings.preset) if readable(c.example)]
         except InputError as error:
@@ -176,8 +178,9 @@ def complete_boxes(
             continue
         items += [_completion_item(study, completion, settings.limit) for completion in completions]
         outside += len(located) - len(completions)
-    failed = _answer(items, unreadable, file, checkpoint, settings, on_progress)
-    return _finish(file, items, failed, asked=asked - outside, outside=outside, masked=masked)
+    file = AnswerFile(out, decides, items, unreadable, KEY)
+    failed = _answer(file, checkpoint, settings, on_changed, on_progress)
+    return _finish(file, failed, asked=asked - outside, outside=outside, masked=masked)
 
 
 def has_reference_boxes(study: Study) -> bool:
@@ -199,7 +202,7 @@ def _phrase_item(study: Study, phrase: Phrase, settings: BoxSettings) -> Item:
         cut_loops=not settings.options.free,
     )
     key = (phrase.sample_id, phrase.index)
-    return Item(key, phrase.sample_id, report_request(example, settings.limit), row)
+    return Item(key, phrase.sample_id, report_request(example, settings.limit), row, phrase.sentence.boxes)
 
 
 def _phrase_row(
@@ -233,19 +236,19 @@ def _phrase_row(
 def _completion_item(study: Study, completion: BoxCompletion, limit: int) -> Item:
     key = (study.sample_id, completion.index)
     request = Request(completion.example, "boxes", limit)
-    return Item(key, study.sample_id, request, partial(_completion_row, study, completion))
+    row = partial(_completion_row, study, completion)
+    return Item(key, study.sample_id, request, row, _reference(study, completion))
 
 
 def _completion_row(study: Study, completion: BoxCompletion, answer: Answer, model: str) -> Row:
     said, kinds = completion.read(answer.text, cut_off=answer.cut_off)
     (placed,) = on_original([Sentence(text=completion.text, boxes=said)], study.frontal)
-    true = (study.grounded_findings or [])[completion.index].boxes or ()
     return {
         "sample_id": study.sample_id,
         "index": completion.index,
         "text": completion.text,
         "boxes": placed["boxes"],
-        "reference": [box.model_dump() for box in true],
+        "reference": [box.model_dump() for box in _reference(study, completion)],
         "is_clipped": completion.is_clipped,
         **_measures(said, completion.reference),
         "raw": answer.text,
@@ -261,40 +264,33 @@ def _measures(said: Iterable[Box], reference: Iterable[Box]) -> Row:
     return {name: None if math.isnan(value) else value for name, value in values.items()}
 
 
-def _plain(sentence: Sentence) -> Any:
-    return sentence.model_dump(mode="json", include={"text", "boxes"})
+def _reference(study: Study, completion: BoxCompletion) -> Sequence[Box]:
+    """The boxes of the completed sentence, on the original image."""
+    return (study.grounded_findings or [])[completion.index].boxes or ()
 
 
-def _open(out: Path, asked_as: str, asked: Any, checkpoint: Path, settings: BoxSettings) -> AnswerFile:
-    """The file of a run; what is asked is one of its settings, since rows are known by their place in it."""
-    digest = hashlib.sha256(dumps(asked).encode()).hexdigest()[:12]
+def _settings(checkpoint: Path, settings: BoxSettings) -> dict[str, Any]:
+    """What decides all answers of a run."""
     options = {"preset": settings.preset, "max_new_tokens": settings.limit, "free": settings.options.free}
-    return AnswerFile(out, settings_of(checkpoint, **{asked_as: digest}, **options), KEY)
+    return settings_of(checkpoint, **options)
 
 
 def _answer(
-    items: Sequence[Item],
-    unreadable: Sequence[Failure],
     file: AnswerFile,
     checkpoint: Path,
     settings: BoxSettings,
+    on_changed: Callable[[int], None] | None,
     on_progress: Callable[[int, int], None] | None,
 ) -> list[Failure]:
-    return answer_all(
-        items,
-        file,
-        lambda: start_engine(settings.engine, checkpoint, settings.options),
-        failures=unreadable,
-        on_progress=on_progress,
-    )
+    if file.changed and on_changed:
+        on_changed(file.changed)
+    return answer_all(file, lambda: start_engine(settings.engine, checkpoint, settings.options), on_progress)
 
 
-def _finish(
-    file: AnswerFile, items: Sequence[Item], failures: list[Failure], *, asked: int, outside: int = 0, masked: int
-) -> BoxRun:
+def _finish(file: AnswerFile, failures: list[Failure], *, asked: int, outside: int = 0, masked: int) -> BoxRun:
     """The figures of a finished run, written beside its answers."""
     # In their order, on which the bootstrap's draws depend.
-    rows = [file.rows[item.key] for item in items if item.key in file.rows]
+    rows = [file.rows[item.key] for item in file.items if item.key in file.rows]
     known = [row for row in rows if row["reference"] is not None]
     compared = [row for row in known if row["iou"] is not None]
     overlaps = [Overlap(*(row[name] for name in Overlap._fields)) for row in compared]

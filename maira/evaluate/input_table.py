@@ -180,6 +180,22 @@ def lines_of(table: InputTable) -> tuple[list[str], list[list[str]], list[list[s
     return ["figure", *names, "n"], values, gaps
 
 
+def lines_of_run(table: InputTable, run: InputRun) -> tuple[list[str], list[list[str]]]:
+    """One run as texts for a terminal of 80 columns: headings, and rows of figures with their differences.
+
+    Args:
+        table: with the run.
+        run: the first has no differences.
+    """
+    gaps = table.differences.get(run.name)
+    rows = []
+    for name, figure in table.figures[run.name].items():
+        lead = f"{name} (↓)" if figure.direction == "lower" else name
+        gap = [] if gaps is None else [cell(gaps.get(name), signed=True)]
+        rows.append([lead, cell(figure), *gap, str(figure.n)])
+    return ["figure", "value", *([] if gaps is None else ["difference"]), "n"], rows
+
+
 def _counts(figures: Sequence[Summary]) -> str:
     counts = [figure.n for figure in figures]
     return str(counts[0]) if len(set(counts)) == 1 else " / ".join(map(str, counts))

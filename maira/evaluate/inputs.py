@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Mapping, Sequence
+from contextlib import redirect_stdout
 from dataclasses import dataclass, fields
 from functools import cached_property
 from pathlib import Path
@@ -182,7 +184,9 @@ class Scorer:
         who.load_splitter(given["splitter"], given["splitter_arg"], given["splitter_few_shots"], None)
 
     def score(self) -> list[tuple[str, str]]:
-        """Score, with all that the command prints; gives the `sample_id` of each study left out, and why.
+        """Score; gives the `sample_id` of each study left out, and why.
+
+        Of what the command says only its progress is shown: all that it prints is in the results folder too.
 
         Raises:
             InputError: as the command.
@@ -191,7 +195,8 @@ class Scorer:
         from typer import Exit
 
         try:
-            self._command.invoke(self._context)
+            with redirect_stdout(io.StringIO()):
+                self._command.invoke(self._context)
         except Exit as stop:
             if stop.exit_code != ExitCode.SAMPLES_LEFT_OUT:
                 raise

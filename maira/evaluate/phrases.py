@@ -41,7 +41,7 @@ def manifest_phrases(studies: Iterable[Study]) -> list[Phrase]:
 def read_phrases(path: Path, known: Collection[str]) -> list[Phrase]:
     """Phrases of a file, in its order.
 
-    `.csv`: a table with the columns `sample_id,phrase`. Anything else: JSON Lines with `sample_id`, `phrase` and,
+    `.csv`: a table with the columns `sample_id,phrase`. `.jsonl`: JSON Lines with `sample_id`, `phrase` and,
     where the reference is known, `boxes` in shares of the original image, as sentences of the project have them. The
     words may be called `text` in both.
 
@@ -50,10 +50,14 @@ def read_phrases(path: Path, known: Collection[str]) -> list[Phrase]:
         known: sample ids that phrases can be about.
 
     Raises:
-        InputError: the file cannot be read or has no phrase, a line is no phrase, or a `sample_id` is not known.
+        InputError: the file has another ending, cannot be read or has no phrase, a line is no phrase, or a `sample_id`
+            is not known.
     """
+    read = {".csv": _csv_rows, ".jsonl": read_jsonl}.get(path.suffix.lower())
+    if read is None:
+        raise InputError("a file of phrases is a table or JSON Lines; name it .csv or .jsonl", file=path)
     found: list[tuple[str, Sentence]] = []
-    for line, row in _csv_rows(path) if path.suffix.lower() == ".csv" else read_jsonl(path):
+    for line, row in read(path):
         sample_id = row.get("sample_id")
         if not isinstance(sample_id, str) or sample_id not in known:
             raise InputError(_unknown(sample_id, known), file=path, line=line, field="sample_id")
@@ -65,6 +69,8 @@ def read_phrases(path: Path, known: Collection[str]) -> list[Phrase]:
 
 def _csv_rows(path: Path) -> Iterator[tuple[int, Mapping[str, str]]]:
     columns, rows = read_csv(path)
+    if len(columns) == 1 and ";" in columns[0]:
+        raise InputError("expected commas between the columns sample_id,phrase; found semicolons", file=path, line=1)
     if "sample_id" not in columns or len(columns) != 2 or not set(columns) & set(_TEXTS):
         raise InputError(
             f"expected the columns sample_id,phrase; found {', '.join(columns) or 'none'} "

@@ -76,6 +76,7 @@ def generate_drafts(
     engine: EngineKind = "transformers",
     options: EngineOptions | None = None,
     failures: Sequence[Failure] = (),
+    on_changed: Callable[[int], None] | None = None,
     on_progress: Callable[[int, int], None] | None = None,
 ) -> tuple[int, list[Failure]]:
     """Draft a report for every study, going on where an earlier run of the same settings stopped.
@@ -91,6 +92,7 @@ def generate_drafts(
         engine: what runs the model.
         options: of the engine.
         failures: what is known to be left out; listed with the rest.
+        on_changed: called with how many studies have changed since they were drafted, if any, and are drafted again.
         on_progress: called with (studies done, studies in all).
 
     Returns:
@@ -105,24 +107,25 @@ def generate_drafts(
     settings = settings_of(
         checkpoint, task=task, preset=preset, drop=sorted(drop) or None, max_new_tokens=limit, free=options.free
     )
-    file = AnswerFile(out, settings)
     items, unreadable = [], list(failures)
     for study in studies:
         try:
-            example = readable(make_example(drop_inputs(study, drop), task, preset=preset))
+            example = readable(make_example(without_answer(drop_inputs(study, drop)), task, preset=preset))
         except InputError as error:
             unreadable.append(Failure(sample_id=study.sample_id, stage="read", reason=str(error)))
             continue
         row = partial(make_draft, example, cut_loops=not options.free)
         items.append(Item((study.sample_id,), study.sample_id, report_request(example, limit), row))
-    failed = answer_all(
-        items,
-        file,
-        lambda: start_engine(engine, checkpoint, options),
-        failures=unreadable,
-        on_progress=on_progress,
-    )
+    file = AnswerFile(out, settings, items, unreadable)
+    if file.changed and on_changed:
+        on_changed(file.changed)
+    failed = answer_all(file, lambda: start_engine(engine, checkpoint, options), on_progress)
     return sum(item.key in file.rows for item in items), failed
+
+
+def without_answer(study: Study) -> Study:
+    """What a model that drafts is asked about: the reference reports are nothing to it, whatever is wrong with them."""
+    return study.model_copy(update={"findings": None, "grounded_findings": None})
 
 
 def readable(example: Example) -> Example:

@@ -11,9 +11,11 @@ from filelock import FileLock
 from huggingface_hub import split_torch_state_dict_into_shards
 from safetensors.torch import save_file
 from transformers import GenerationConfig
+from transformers.utils import GENERATION_CONFIG_NAME
 
-from maira.checkpoint import INDEX, PREFIXES, read_headers
-from maira.convert import made_whole, read_config
+from maira.checkpoint import INDEX, PREFIXES, check_json, read_headers
+from maira.config import read_config
+from maira.convert import made_whole
 from maira.generate.answers import fingerprint
 from maira.grammar import Vocabulary
 from maira.processor import MairaProcessor
@@ -101,9 +103,10 @@ def _plain(name: str) -> str:
 
 def _vocabulary(checkpoint: Path, tokenizer: Any) -> Vocabulary:
     """The vocabulary of a checkpoint, with all that ends its answers."""
-    try:
+    check_json(checkpoint, GENERATION_CONFIG_NAME)
+    if (checkpoint / GENERATION_CONFIG_NAME).is_file():
         found = GenerationConfig.from_pretrained(checkpoint)
-    except OSError:
+    else:
         found = GenerationConfig.from_model_config(read_config(checkpoint))
     ends = found.eos_token_id or []
     return Vocabulary.of(tokenizer, ends if isinstance(ends, list) else [ends])

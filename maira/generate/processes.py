@@ -69,6 +69,7 @@ class ProcessGroup:
             return
         self._has_parted = True
         values = self._exchange(_Stopped(code, message))
+        _leave()
         failed = [(rank, end) for rank, end in enumerate(values) if isinstance(end, _Stopped) and end.has_failed]
         if failed and not _Stopped(code, message).has_failed:
             rank, end = failed[0]
@@ -103,6 +104,13 @@ class _Stopped:
 
 
 _group: ProcessGroup | None = None
+
+
+def _leave() -> None:
+    """Take the connections down in order: one that breaks while its thread still listens aborts the process."""
+    import torch.distributed as dist
+
+    dist.destroy_process_group()
 
 
 def is_main() -> bool:

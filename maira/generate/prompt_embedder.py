@@ -11,10 +11,11 @@ import torch
 from torch import Tensor
 
 from maira.checkpoint import PREFIXES
-from maira.convert import read_config
+from maira.config import read_config
 from maira.examples import Example
 from maira.generate.features import ImageFeatures
 from maira.generate.request import Unanswered
+from maira.generate.room import too_long
 from maira.model import MairaForConditionalGeneration
 from maira.processor import MairaProcessor
 from maira.weights import Weights
@@ -74,14 +75,14 @@ class PromptEmbedder:
                 yield self._prompt(example, [encoded[image] for image in example.images], longest)
 
     def _prompt(self, example: Example, encoded: Sequence[Tensor | InputError], longest: int) -> Tensor | Unanswered:
+        ids = self.processor.encode_prompt(example.prompt, len(encoded))
+        if fault := too_long(len(ids), longest):
+            return fault
         images: list[Tensor] = []
         for image in encoded:
             if isinstance(image, InputError):
                 return Unanswered(str(image))
             images.append(image)
-        ids = self.processor.encode_prompt(example.prompt, len(images))
-        if len(ids) >= longest:
-            return Unanswered(f"the prompt has {len(ids)} tokens; prompt and answer have room for {longest}")
         return self._embed(ids, images)
 
     @torch.inference_mode()

@@ -18,6 +18,7 @@ from maira.generate.constraints import GrammarProcessor, NarrativeGuard
 from maira.generate.features import ENCODED_AT_ONCE, ImageFeatures
 from maira.generate.memory import PREFILL_TOKENS, rows_that_fit
 from maira.generate.request import Answer, EngineOptions, Request, Unanswered
+from maira.generate.room import in_room, room_of, too_long, without_reminder
 from maira.grammar import Grammar, Vocabulary
 from maira.model import MairaForConditionalGeneration
 from maira.processor import MairaProcessor, pad
@@ -69,16 +70,32 @@ class TransformersEngine:
         self.grammar = Grammar(self.vocabulary)
         self.language_model: Any = self.model.language_model
         self.language_model.generation_config = self.model.generation_config
+        self._room = room_of(self.model.config.text_config)
         self._share = 1.0  # of the batch that should fit, after some did not
         self._static: StaticCache | None = None
         self._static_shape = (0, 0)
 
     @torch.inference_mode()
     def answers(self, requests: Sequence[Request]) -> Iterator[tuple[int, Answer | Unanswered]]:
-        """Each request's answer, the longest prompts first; a request whose image cannot be read has none."""
+        """Each request's answer, the longest prompts first.
+
+        A request whose image cannot be read, or whose prompt leaves no room for an answer, has none.
+        """
         lengths = [self._prompt_length(request) for request in requests]
+        requests = [in_room(request, length, self._room) for request, length in zip(requests, lengths, strict=True)]
+        order = []
+        for index, length in enumerate(lengths):
+            if fault := too_long(length, self._room):
+                yield index, fault
+            else:
+                order.append(index)
+        yield from self._in_batches(requests, lengths, order)
+
+    def _in_batches(
+        self, requests: Sequence[Request], lengths: Sequence[int], order: Sequence[int]
+    ) -> Iterator[tuple[int, Answer | Unanswered]]:
         kinds = [(request.form, request.max_new_tokens) for request in requests]
-        order = sorted(range(len(requests)), key=lambda index: (kinds[index], lengths[index]), reverse=True)
+        order = sorted(order, key=lambda index: (kinds[index], lengths[index]), reverse=True)
         shown = [requests[index].example.images for index in order]
         with ImageFeatures(self.model.vision_tower, self.processor.image_processor, shown) as features:
             place = 0
@@ -155,17 +172,18 @@ class TransformersEngine:
         rows = [self.processor.encode_prompt(example.prompt, len(example.images)) for example in examples]
         prompt, mask = (tensor.to(self.device) for tensor in pad(rows, tokenizer.pad_token_id, left=True))
         tokens = self._image_tokens([images[image] for example in examples for image in example.images])
-        written = self.language_model.generate(
-            prompt,
-            attention_mask=mask,
-            past_key_values=self._prefilled(prompt, mask, tokens, limit),
-            max_new_tokens=limit,
-            do_sample=False,
-            eos_token_id=sorted(ends),
-            pad_token_id=tokenizer.pad_token_id,
-            suppress_tokens=[self.model.config.image_token_index],
-            logits_processor=LogitsProcessorList(constraints),
-        )[:, prompt.shape[1] :]
+        with without_reminder():
+            written = self.language_model.generate(
+                prompt,
+                attention_mask=mask,
+                past_key_values=self._prefilled(prompt, mask, tokens, limit),
+                max_new_tokens=limit,
+                do_sample=False,
+                eos_token_id=sorted(ends),
+                pad_token_id=tokenizer.pad_token_id,
+                suppress_tokens=[self.model.config.image_token_index],
+                logits_processor=LogitsProcessorList(constraints),
+            )[:, prompt.shape[1] :]
         cut_off = [ends.isdisjoint(row) for row in written.tolist()]
         if grammar is not None:
             cut_off = [cut or limited for cut, limited in zip(cut_off, grammar.cut_off, strict=True)]

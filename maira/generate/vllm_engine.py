@@ -21,6 +21,7 @@ from maira.generate.answers import fingerprint
 from maira.generate.plain_llama import plain_llama
 from maira.generate.prompt_embedder import PromptEmbedder
 from maira.generate.request import Answer, EngineOptions, Request, Unanswered
+from maira.generate.room import in_room
 from maira.tokens import OBJECT_END
 from radfact.errors import InputError, RunFailed
 from radfact.llm.vllm import engine_arguments, require_vllm, start_engine
@@ -147,11 +148,12 @@ class VLLMEngine:
     async def _ask(self, request: Request, prompt: Tensor) -> Answer | Unanswered:
         from vllm.v1.engine.exceptions import EngineDeadError
 
+        request = in_room(request, len(prompt), self._longest)
         self._requests += 1
         began = self._shares.start()
         try:
             asked = self._engine.generate(
-                {"prompt_embeds": prompt}, self._parameters(request, len(prompt)), f"maira-{self._requests}"
+                {"prompt_embeds": prompt}, self._parameters(request), f"maira-{self._requests}"
             )
             # Only the finished output comes, not its parts on the way.
             (output,) = [output async for output in asked]
@@ -163,7 +165,7 @@ class VLLMEngine:
             seconds = self._shares.stop(began)
         return self._read(output.outputs[0], request, seconds)
 
-    def _parameters(self, request: Request, length: int) -> Any:
+    def _parameters(self, request: Request) -> Any:
         from vllm import SamplingParams
         from vllm.sampling_params import RequestOutputKind
 
@@ -171,7 +173,7 @@ class VLLMEngine:
 
         return SamplingParams(
             temperature=0,
-            max_tokens=min(request.max_new_tokens, self._longest - length),
+            max_tokens=request.max_new_tokens,
             stop_token_ids=sorted(self._ends_of(request)),
             # The score of each token, by which the processor says that the limit decided.
             logprobs=None if self.options.free else 0,

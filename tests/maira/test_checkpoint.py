@@ -22,6 +22,7 @@ from maira.config import MairaConfig
 from maira.convert import convert
 from maira.model import MairaForConditionalGeneration, expected_shapes
 from maira.processor import pad
+from maira.tokens import add_tokens
 from radfact.errors import InputError
 
 TEXTS = (
@@ -221,7 +222,7 @@ def test_faults_that_only_transformers_sees_are_errors_too(
     """A transformers that no longer renamed as it was asked to would otherwise leave random weights."""
     import maira.model as module
 
-    monkeypatch.setattr(module, "has_weights", lambda _: False)
+    monkeypatch.setattr(module, "fit", lambda *_, **__: {})
     config = MairaConfig.from_pretrained(folders["released"])
     config.projector_n_layers = 5
     with pytest.raises(InputError, match=r"missing: multi_modal_projector\.layers\.8\.bias"):
@@ -285,9 +286,24 @@ def test_a_released_configuration_is_one_for_the_releases_own_code(folders: dict
 
 def test_a_model_that_a_layout_has_no_place_for_is_refused(tmp_path: Path) -> None:
     shipped = Path(__file__).resolve().parents[2] / "checkpoints" / "phantom"
-    with pytest.raises(InputError, match="cannot be written as 'released': image_merge is 2"):
+    with pytest.raises(InputError, match=r"cannot be written as 'released': .* joins 2 x 2 patches .* only 'own'"):
         convert(shipped, tmp_path / "out", "released")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_texts_about_a_checkpoint_go_with_it_and_code_does_not(folders: dict[str, Path], tmp_path: Path) -> None:
+    folder = shutil.copytree(folders["released"], tmp_path / "released")
+    texts = {name: f"{name}\n" for name in ("LICENSE", "LICENSE.md", "README.md", "NOTICE", "USE_POLICY.md")}
+    for name, text in texts.items():
+        (folder / name).write_text(text)
+    (folder / "processing_maira2.py").write_text("raise RuntimeError('was run')")
+    for name in ("processor_config.json", "preprocessor_config.json", "tokenizer_config.json"):
+        (folder / name).write_text(json.dumps({"auto_map": {"AutoProcessor": "processing_maira2.P"}, "size": 56}))
+    convert(folder, tmp_path / "out", "released")
+    made = {path.name: path for path in (tmp_path / "out").iterdir()}
+    assert {name: made[name].read_text() for name in texts} == texts
+    assert [name for name, path in made.items() if path.suffix == ".py" or b"auto_map" in path.read_bytes()] == []
+    assert json.loads(made["processor_config.json"].read_text()) == {"size": 56}
 
 
 def test_a_folder_in_use_is_not_overwritten(folders: dict[str, Path], tmp_path: Path) -> None:
@@ -352,11 +368,11 @@ def test_importing_maira_is_enough_for_the_auto_classes(folders: dict[str, Path]
 
 
 def llama_tokenizer(folder: Path) -> None:
-    """The smallest tokenizer that has the image token."""
+    """The smallest tokenizer that has MAIRA-2's tokens."""
     vocabulary = {"<unk>": 0, "<s>": 1, "</s>": 2}
     special = {"unk_token": "<unk>", "bos_token": "<s>", "eos_token": "</s>", "pad_token": "<unk>"}
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=Tokenizer(models.BPE(vocabulary, [])), **special)
-    tokenizer.add_tokens(["<image>"], special_tokens=True)
+    add_tokens(tokenizer)
     tokenizer.save_pretrained(folder)
 
 

@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 
 from data.images import CropMap
+from data.manifest import read_failures
 from data.study import Study
-from maira.examples import make_example
+from maira.examples import Unused, make_example
 from maira.generate import drafts
 from maira.generate.answers import AnswerFile, fingerprint
 from maira.generate.drafts import generate_drafts, make_draft
@@ -20,6 +21,7 @@ from maira.generate.request import Answer, EngineOptions, Request
 from maira.generate.transformers_engine import TransformersEngine
 from maira.parse import parse_report
 from radfact.errors import InputError, RunFailed
+from radfact.report import Box, Sentence
 
 
 def _run(studies: list[Study], checkpoint: Path, out: Path, **options: Any) -> tuple[int, list[Any]]:
@@ -33,6 +35,20 @@ def _rows(out: Path) -> list[dict[str, Any]]:
 
 def _without_time(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return [{key: value for key, value in row.items() if key != "seconds"} for row in rows]
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The studies that any engine is asked about."""
+    ids: list[str] = []
+    answers = TransformersEngine.answers
+
+    def spy(self: TransformersEngine, requests: Sequence[Request]) -> Any:
+        ids.extend(request.example.sample_id for request in requests)
+        return answers(self, requests)
+
+    monkeypatch.setattr(TransformersEngine, "answers", spy)
+    return ids
 
 
 def test_drafts_come_in_the_order_of_the_manifest(studies: list[Study], checkpoint: Path, tmp_path: Path) -> None:
@@ -100,7 +116,7 @@ def test_findings_are_a_narrative(studies: list[Study]) -> None:
 
 
 def test_an_interrupted_run_asks_only_for_what_is_missing(
-    studies: list[Study], checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    studies: list[Study], checkpoint: Path, tmp_path: Path, asked: list[str]
 ) -> None:
     whole = tmp_path / "whole.jsonl"
     _run(studies, checkpoint, whole)
@@ -116,14 +132,7 @@ def test_an_interrupted_run_asks_only_for_what_is_missing(
     with out.with_name("drafts.jsonl.partial").open("a") as partial:
         partial.write('{"sample_id": "half a li')
 
-    asked: list[str] = []
-    answers = TransformersEngine.answers
-
-    def spy(self: TransformersEngine, requests: Sequence[Request]) -> Any:
-        asked.extend(request.example.sample_id for request in requests)
-        return answers(self, requests)
-
-    monkeypatch.setattr(TransformersEngine, "answers", spy)
+    asked.clear()
     _run(studies, checkpoint, out)
     assert len(asked) == 1
     assert _without_time(_rows(out)) == _without_time(_rows(whole))
@@ -152,11 +161,100 @@ def test_a_run_without_answers_takes_other_settings(studies: list[Study], checkp
     assert _run(studies, checkpoint, tmp_path / "drafts.jsonl", task="findings") == (5, [])
 
 
-def test_studies_that_are_no_longer_asked_are_not_counted(
+def test_drafts_that_are_not_asked_for_are_left_as_they_are(
     studies: list[Study], checkpoint: Path, tmp_path: Path
 ) -> None:
     _run(studies, checkpoint, tmp_path / "drafts.jsonl")
-    assert _run(studies[:2], checkpoint, tmp_path / "drafts.jsonl") == (2, [])
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    last = max(study.sample_id for study in studies[:2])
+    with pytest.raises(InputError, match=f"holds 1 answer that is not asked here .such as {last}.; name another --out"):
+        _run([study for study in studies if study.sample_id != last], checkpoint, tmp_path / "drafts.jsonl")
+    with pytest.raises(InputError, match="holds 3 answers that are not asked here"):
+        _run(studies[:2], checkpoint, tmp_path / "drafts.jsonl")
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
+
+
+def test_a_longer_set_asks_for_what_is_added(
+    studies: list[Study], checkpoint: Path, tmp_path: Path, asked: list[str]
+) -> None:
+    _run(studies[1:3], checkpoint, tmp_path / "drafts.jsonl")
+    kept = _rows(tmp_path / "drafts.jsonl")
+    asked.clear()
+    _run(studies, checkpoint, tmp_path / "drafts.jsonl")
+    assert sorted(asked) == sorted(study.sample_id for study in (studies[0], *studies[3:]))
+    assert _rows(tmp_path / "drafts.jsonl")[1:3] == kept
+
+
+@pytest.mark.parametrize("change", ["indication", "frontal"])
+def test_a_study_that_has_changed_is_drafted_again(
+    studies: list[Study], checkpoint: Path, tmp_path: Path, asked: list[str], change: str
+) -> None:
+    film = tmp_path / "film.png"
+    film.write_bytes(studies[0].frontal.read_bytes())
+    first = studies[0].model_copy(update={"frontal": film})
+    _run([first, *studies[1:]], checkpoint, tmp_path / "drafts.jsonl")
+    asked.clear()
+    if change == "frontal":
+        film.write_bytes(studies[1].frontal.read_bytes() + b"0" * 7)
+    else:
+        first = first.model_copy(update={"indication": "Another reason."})
+    told: list[int] = []
+    for _ in range(2):
+        _run([first, *studies[1:]], checkpoint, tmp_path / "drafts.jsonl", on_changed=told.append)
+    assert (asked, told) == ([first.sample_id], [1])
+
+
+def test_a_data_set_may_be_moved(studies: list[Study], checkpoint: Path, tmp_path: Path, asked: list[str]) -> None:
+    _run(studies[:1], checkpoint, tmp_path / "drafts.jsonl")
+    moved = {name: tmp_path / f"{name}.png" for name in ("frontal", "lateral", "prior_frontal")}
+    moved = {name: path for name, path in moved.items() if getattr(studies[0], name)}
+    for name, path in moved.items():
+        path.write_bytes(getattr(studies[0], name).read_bytes())
+    _run([studies[0].model_copy(update=moved)], checkpoint, tmp_path / "drafts.jsonl")
+    assert asked == [studies[0].sample_id]
+
+
+def test_an_earlier_draft_is_not_taken_for_one_of_the_changed_study_after_an_interruption(
+    studies: list[Study], checkpoint: Path, tmp_path: Path, asked: list[str]
+) -> None:
+    out = tmp_path / "drafts.jsonl"
+    _run(studies, checkpoint, out)
+    changed = [study.model_copy(update={"indication": "Another reason."}) for study in studies]
+
+    def stop(*_: int) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        _run(changed, checkpoint, out, on_progress=stop)
+    asked.clear()
+    _run(changed, checkpoint, out)
+    assert sorted(asked) == sorted(study.sample_id for study in studies)
+
+
+def test_a_draft_stays_while_its_film_cannot_be_read(
+    studies: list[Study], checkpoint: Path, tmp_path: Path, asked: list[str]
+) -> None:
+    film = tmp_path / "film.png"
+    film.write_bytes(studies[0].frontal.read_bytes())
+    ours = [studies[0].model_copy(update={"frontal": film}), studies[1]]
+    _run(ours, checkpoint, tmp_path / "drafts.jsonl")
+    before = _rows(tmp_path / "drafts.jsonl")
+    film.rename(tmp_path / "away.png")
+    drafted, failures = _run(ours, checkpoint, tmp_path / "drafts.jsonl")
+    assert (drafted, [failure.sample_id for failure in failures]) == (1, [ours[0].sample_id])
+    film.write_bytes(studies[0].frontal.read_bytes())
+    assert _run(ours, checkpoint, tmp_path / "drafts.jsonl") == (2, [])
+    assert _rows(tmp_path / "drafts.jsonl") == before
+    assert len(asked) == 2
+
+
+def test_what_is_wrong_with_a_reference_is_nothing_to_a_draft(
+    studies: list[Study], checkpoint: Path, tmp_path: Path, recwarn: pytest.WarningsRecorder
+) -> None:
+    outside = Sentence(text="Arm <obj>.", boxes=(Box(x_min=0, y_min=0, x_max=0.001, y_max=0.001),))
+    study = studies[0].model_copy(update={"grounded_findings": [outside]})
+    assert _run([study], checkpoint, tmp_path / "drafts.jsonl") == (1, [])
+    assert not [warning for warning in recwarn if issubclass(warning.category, Unused)]
 
 
 def test_drafts_beside_the_weights_change_no_fingerprint(
@@ -172,14 +270,16 @@ def test_drafts_beside_the_weights_change_no_fingerprint(
 def test_a_list_of_failures_is_not_lost(tmp_path: Path, name: str, said: str) -> None:
     (tmp_path / "failures.jsonl").write_text("mine\n")
     with pytest.raises(InputError, match=said):
-        AnswerFile(tmp_path / name, {})
+        AnswerFile(tmp_path / name, {}, [])
     assert [path.name for path in tmp_path.iterdir()] == ["failures.jsonl"]
 
 
-def test_a_file_that_is_not_ours_is_not_overwritten(tmp_path: Path) -> None:
-    (tmp_path / "drafts.jsonl").write_text("mine\n")
+@pytest.mark.parametrize("text", ['{"mine": 1}\n', "mine"])
+def test_a_file_that_is_not_ours_is_not_overwritten(tmp_path: Path, text: str) -> None:
+    (tmp_path / "drafts.jsonl").write_text(text)
     with pytest.raises(InputError, match="was not made by this command"):
-        AnswerFile(tmp_path / "drafts.jsonl", {})
+        AnswerFile(tmp_path / "drafts.jsonl", {}, [])
+    assert (tmp_path / "drafts.jsonl").read_text() == text
 
 
 def test_unreadable_studies_are_listed_and_the_others_drafted(
@@ -201,6 +301,9 @@ def test_no_draft_at_all_is_a_failed_run(studies: list[Study], checkpoint: Path,
     bad = [studies[0].model_copy(update={"frontal": tmp_path / "none.png"})]
     with pytest.raises(RunFailed, match="no such file"):
         _run(bad, checkpoint, tmp_path / "drafts.jsonl")
+    (failure,) = read_failures(tmp_path / "failures.jsonl")
+    assert failure.reason.endswith("no such file")
+    assert not (tmp_path / "drafts.jsonl").exists()
 
 
 def test_a_folder_without_a_checkpoint_is_refused(studies: list[Study], tmp_path: Path) -> None:

@@ -16,6 +16,8 @@ from data.manifest import Failure, read_failures, read_manifest, write_failures,
 from data.study import Study
 from maira.cli import app
 from maira.generate.transformers_engine import TransformersEngine
+from radfact.errors import InputError
+from radfact.report import Box, Sentence
 
 
 def _arguments(checkpoint: Path, manifest: Path, out: Path, *more: str) -> list[str]:
@@ -177,3 +179,43 @@ def test_progress_goes_to_standard_error_alone(
     assert "of 5 done" in done.stderr
     assert "drafting: " not in done.stdout
     assert done.stdout.count("\n") == 1
+
+
+def test_an_empty_manifest_is_refused(checkpoint: Path, tmp_path: Path) -> None:
+    (tmp_path / "set.jsonl").write_text("\n")
+    done = _generate(*_arguments(checkpoint, tmp_path / "set.jsonl", tmp_path / "drafts.jsonl"))
+    assert isinstance(done.exception, InputError)
+    assert str(done.exception) == f"{tmp_path / 'set.jsonl'}: has no studies"
+    assert [path.name for path in tmp_path.iterdir()] == ["set.jsonl"]
+
+
+def test_inputs_to_drop_are_joined_and_not_repeated(checkpoint: Path, phantoms: Path, tmp_path: Path) -> None:
+    drops = ("--drop", "prior", "--drop", "lateral")
+    done = _generate(*_arguments(checkpoint, phantoms, tmp_path / "drafts.jsonl", *drops))
+    assert isinstance(done.exception, InputError)
+    assert "join them: --drop prior+lateral" in str(done.exception)
+
+
+def test_what_cannot_be_used_is_counted_in_one_line_and_no_warning(
+    checkpoint: Path, studies: list[Study], tmp_path: Path
+) -> None:
+    wide = Sentence(text="Arm.", boxes=(Box(x_min=0, y_min=0, x_max=1, y_max=1),))
+    unused = studies[1].model_copy(
+        update={"prior_report": "Clear.", "prior_frontal": None, "grounded_findings": [wide]}
+    )
+    write_manifest(tmp_path / "set.jsonl", [studies[0], unused])
+    command = _arguments(checkpoint, tmp_path / "set.jsonl", tmp_path / "drafts.jsonl")
+    done = subprocess.run([sys.executable, "-m", "maira", *command], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert f"1 of 2 studies, such as {unused.sample_id}: a prior report without a prior image" in done.stdout
+    assert "Warning" not in done.stderr
+
+
+def test_it_is_said_how_many_studies_have_changed(checkpoint: Path, studies: list[Study], tmp_path: Path) -> None:
+    manifest, out = tmp_path / "set.jsonl", tmp_path / "drafts.jsonl"
+    write_manifest(manifest, studies)
+    _generate(*_arguments(checkpoint, manifest, out))
+    changed = [study.model_copy(update={"indication": "Another reason."}) for study in studies[:3]]
+    write_manifest(manifest, [*changed, *studies[3:]])
+    done = _generate(*_arguments(checkpoint, manifest, out))
+    assert "3 studies have changed since they were drafted, and are drafted again" in done.stderr

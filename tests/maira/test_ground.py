@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from PIL import Image
 
-from data.manifest import Failure, read_manifest
+from data.manifest import Failure, read_manifest, write_manifest
 from data.study import Study
 from maira.evaluate import grounding
 from maira.evaluate.grounding import BoxRun, BoxSettings, complete_boxes, ground_phrases
@@ -245,14 +245,31 @@ def test_a_finished_run_starts_no_engine_and_says_the_same(
     assert _ground(study, _phrases(*SIX), folder / "out.jsonl") == first
 
 
-@pytest.mark.parametrize("other", [_phrases(CUT), _phrases(LEFT.model_copy(update={"boxes": CUT.boxes}))])
-def test_other_phrases_are_another_run(
-    study: Study, folder: Path, engine: Callable[[Script], ScriptedEngine], other: list[Phrase]
+@pytest.mark.parametrize(
+    "other", [CUT, LEFT.model_copy(update={"boxes": CUT.boxes}), LEFT.model_copy(update={"text": "Right nodule."})]
+)
+def test_a_phrase_that_has_changed_is_located_again(
+    study: Study, folder: Path, engine: Callable[[Script], ScriptedEngine], other: Sentence
+) -> None:
+    scripted = engine(lambda _: WHOLE)
+    _ground(study, _phrases(LEFT, HIDDEN), folder / "out.jsonl")
+    scripted.asked.clear()
+    told: list[int] = []
+    _ground(study, _phrases(other, HIDDEN), folder / "out.jsonl", on_changed=told.append)
+    assert (len(scripted.asked), told) == (1, [1])
+    _ground(study, _phrases(other, HIDDEN), folder / "once.jsonl")
+    assert _rows(folder / "out.jsonl") == _rows(folder / "once.jsonl")
+
+
+def test_answers_to_phrases_that_are_not_asked_are_left_as_they_are(
+    study: Study, folder: Path, engine: Callable[[Script], ScriptedEngine]
 ) -> None:
     engine(lambda _: WHOLE)
-    _ground(study, _phrases(LEFT), folder / "out.jsonl")
-    with pytest.raises(InputError, match="another run \\(other phrases\\)"):
-        _ground(study, other, folder / "out.jsonl")
+    _ground(study, _phrases(LEFT, CUT), folder / "out.jsonl")
+    before = (folder / "out.jsonl").read_bytes()
+    with pytest.raises(InputError, match=r"holds 1 answer that is not asked here \(such as s 1\)"):
+        _ground(study, _phrases(LEFT), folder / "out.jsonl")
+    assert (folder / "out.jsonl").read_bytes() == before
 
 
 def test_what_cannot_be_answered_is_listed_and_the_rest_goes_on(
@@ -314,14 +331,16 @@ def test_completions_are_asked_and_compared_sentence_by_sentence(
     assert opacity["reference"] == [box(0.1, 0, 0.5, 1).model_dump()]
 
 
-def test_other_references_are_another_run(
+def test_a_reference_that_has_changed_is_completed_again(
     study: Study, folder: Path, engine: Callable[[Script], ScriptedEngine]
 ) -> None:
-    engine(lambda request: str(request.example.target))
+    scripted = engine(lambda request: str(request.example.target))
     _complete([study], folder / "out.jsonl")
-    other = study.model_copy(update={"grounded_findings": [LEFT]})
-    with pytest.raises(InputError, match="another run \\(other references\\)"):
-        _complete([other], folder / "out.jsonl")
+    scripted.asked.clear()
+    wider = CUT.model_copy(update={"boxes": (box(0.1, 0, 0.6, 1),)})
+    _complete([study.model_copy(update={"grounded_findings": [UNKNOWN, LEFT, HIDDEN, wider]})], folder / "out.jsonl")
+    assert len(scripted.asked) == 1
+    assert _rows(folder / "out.jsonl")[1]["reference"] == [box(0.1, 0, 0.6, 1).model_dump()]
 
 
 def test_a_manifest_without_reference_boxes_has_nothing_to_complete(study: Study, folder: Path) -> None:
@@ -402,10 +421,11 @@ def test_ground_as_a_command(phantoms: Path, checkpoint: Path, tmp_path: Path) -
 
 
 def test_boxes_as_a_command(phantoms: Path, checkpoint: Path, tmp_path: Path) -> None:
-    arguments = ("--checkpoint", checkpoint, "--manifest", phantoms, "--out", tmp_path / "out.jsonl")
+    studies = [study for study in read_manifest(phantoms) if study.prior_frontal is None]
+    write_manifest(tmp_path / "set.jsonl", studies)
+    arguments = ("--checkpoint", checkpoint, "--manifest", tmp_path / "set.jsonl", "--out", tmp_path / "out.jsonl")
     done = _maira("boxes", *arguments, "--max-new-tokens", "12")
     assert done.returncode == 0, done.stderr
-    studies = read_manifest(phantoms)
     asked = sum(bool(sentence.boxes) for study in studies for sentence in study.grounded_findings or ())
     assert f"boxes of {asked} of {asked} sentences completed" in done.stdout
     plain = sum(not any(s.boxes for s in study.grounded_findings or ()) for study in studies)

@@ -259,6 +259,19 @@ def test_the_command_drafts_scores_and_compares(arguments: list[str], tmp_path: 
     assert "logical_f1" in record["runs"]["no-prior"]["differences"]
 
 
+def test_the_command_shows_one_line_a_run_and_tables_that_fit_a_terminal(
+    arguments: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    said = _command([*arguments, "--drop", "lateral", "--judge", "offline"])
+    for run in ("all-inputs", "no-prior", "no-lateral"):
+        assert said.count(f"{run}: 3 studies scored: {tmp_path / 'out' / run / 'results'}\n") == 1
+    assert "RadFact, judge" not in said
+    (row, *_) = [line for line in said.splitlines() if "logical_f1" in line and line.count("[") == 2]
+    assert len(row) <= 80
+    assert said.count("logical_f1") == 3
+
+
 def test_another_judge_takes_the_drafts_that_are_there(
     arguments: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -347,7 +347,7 @@ def test_there_is_one_start_token_and_no_end_whatever_the_tokenizer_adds(release
 
 
 def test_a_folder_without_a_processor_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(OSError, match=r"preprocessor_config\.json"):
+    with pytest.raises(InputError, match=r"no processor here: expected processor_config\.json or preprocessor"):
         MairaProcessor.from_pretrained(tmp_path)
 
 

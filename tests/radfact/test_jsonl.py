@@ -1,4 +1,5 @@
 import math
+import resource
 import stat
 from collections.abc import Iterator
 from pathlib import Path
@@ -8,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from radfact.errors import InputError
-from radfact.jsonl import dumps, read_json, read_jsonl, write_json, write_jsonl
+from radfact.jsonl import append_jsonl, dumps, read_json, read_jsonl, write_json, write_jsonl
 
 json_values = st.recursive(
     st.none()
@@ -102,3 +103,46 @@ def test_a_broken_document_is_named_with_the_line_of_the_fault(tmp_path: Path) -
 def test_a_missing_file_is_said_to_be_missing(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="no such file"):
         read_json(tmp_path / "nowhere.json")
+
+
+@pytest.fixture
+def full_disk() -> Iterator[None]:
+    """No file can have more than 100 bytes."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100, hard))
+    yield
+    resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+@pytest.mark.usefixtures("full_disk")
+def test_a_full_disk_names_the_file_that_was_to_be_written(tmp_path: Path) -> None:
+    path = tmp_path / "rows.jsonl"
+    with pytest.raises(OSError, match="cannot be written: File too large") as caught:
+        write_jsonl(path, [{"text": "x" * 200}])
+    assert caught.value.filename == str(path)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.usefixtures("full_disk")
+def test_rows_that_cannot_be_added_name_their_file(tmp_path: Path) -> None:
+    path = tmp_path / "rows.jsonl.partial"
+    with pytest.raises(OSError, match="cannot be written: File too large") as caught:
+        append_jsonl(path, [{"text": "x" * 200}])
+    assert caught.value.filename == str(path)
+
+
+@pytest.mark.parametrize("name", ["file/rows.jsonl", "file/folder/rows.jsonl", "r" * 250])
+def test_a_file_that_cannot_be_made_is_named(tmp_path: Path, name: str) -> None:
+    (tmp_path / "file").write_text("no folder")
+    with pytest.raises(OSError, match="cannot be written: ") as caught:
+        write_json(tmp_path / name, {})
+    assert caught.value.filename == str(tmp_path / name)
+
+
+def test_an_error_of_another_file_stays_its_own(tmp_path: Path) -> None:
+    def rows() -> Iterator[dict[str, str]]:
+        yield {"text": (tmp_path / "none.txt").read_text()}
+
+    with pytest.raises(FileNotFoundError) as caught:
+        write_jsonl(tmp_path / "rows.jsonl", rows())
+    assert caught.value.filename == str(tmp_path / "none.txt")

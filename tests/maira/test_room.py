@@ -1,0 +1,108 @@
+"""How long a prompt may be: one number for all engines, the limit of tokens shortened, no rubbish and no reminder."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import Any
+
+import pytest
+from transformers import LlamaConfig
+
+from data.study import Study
+from maira.config import MairaConfig
+from maira.examples import make_example
+from maira.generate.prompt_embedder import PromptEmbedder
+from maira.generate.request import Answer, EngineOptions, Request, Unanswered, report_request
+from maira.generate.room import in_room, room_of
+from maira.generate.transformers_engine import TransformersEngine
+from maira.model import MairaForConditionalGeneration
+from maira.processor import MairaProcessor
+
+
+@pytest.fixture
+def question(studies: list[Study]) -> Request:
+    """One that loops until its limit, as small random models do."""
+    return report_request(make_example(studies[0], "findings"), 9)
+
+
+def _engine(model: Any, processor: MairaProcessor, room: int, monkeypatch: pytest.MonkeyPatch) -> TransformersEngine:
+    monkeypatch.setattr(model.config.text_config, "max_position_embeddings", room)
+    return TransformersEngine.of(model, processor, EngineOptions(free=True))
+
+
+def _length(processor: MairaProcessor, request: Request) -> int:
+    return len(processor.encode_prompt(request.example.prompt, len(request.example.images)))
+
+
+def test_maira_2_has_room_for_6144_tokens() -> None:
+    assert room_of(MairaConfig().text_config) == 6144
+
+
+@pytest.mark.parametrize(
+    ("rope", "room"),
+    [
+        ({"rope_type": "default"}, 100),
+        ({"rope_type": "linear", "factor": 1.25}, 125),
+        ({"rope_type": "dynamic", "factor": 2.0}, 200),
+        ({"rope_type": "yarn", "factor": 2.0, "original_max_position_embeddings": 50}, 100),
+    ],
+)
+def test_only_scaling_that_the_number_of_positions_leaves_out_makes_room(rope: dict[str, Any], room: int) -> None:
+    config = LlamaConfig(max_position_embeddings=100, rope_parameters={"rope_theta": 10000.0, **rope})
+    assert room_of(config) == room
+
+
+def test_a_prompt_without_room_for_an_answer_is_told_with_both_numbers_and_the_rest_goes_on(
+    model: MairaForConditionalGeneration,
+    processor: MairaProcessor,
+    checkpoint: Path,
+    question: Request,
+    studies: list[Study],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    wordy = studies[0].model_copy(update={"indication": "Cough. " * 30})
+    long = report_request(make_example(wordy, "findings"), 9)
+    length = _length(processor, long)
+    answers = dict(_engine(model, processor, length, monkeypatch).answers([long, question]))
+    said = f"the prompt has {length} tokens; prompt and answer have room for {length}"
+    assert answers[0] == Unanswered(said)
+    assert isinstance(answers[1], Answer)
+    assert list(PromptEmbedder(checkpoint).prompts([long.example], length)) == [Unanswered(said)]
+
+
+@pytest.mark.parametrize("left", [1, 4])
+def test_an_answer_ends_where_the_room_does(
+    model: MairaForConditionalGeneration,
+    processor: MairaProcessor,
+    question: Request,
+    monkeypatch: pytest.MonkeyPatch,
+    left: int,
+) -> None:
+    room = _length(processor, question) + left
+    short = Request(question.example, question.form, left)
+    ((_, wanted),) = _engine(model, processor, 10_000, monkeypatch).answers([short])
+    ((_, found),) = _engine(model, processor, room, monkeypatch).answers([question])
+    assert isinstance(wanted, Answer)
+    assert isinstance(found, Answer)
+    assert (found.text, found.cut_off) == (wanted.text, wanted.cut_off)
+    assert in_room(question, room - left, room) == short
+
+
+def test_transformers_is_not_heard_where_scaled_positions_are_used(
+    model: MairaForConditionalGeneration,
+    processor: MairaProcessor,
+    question: Request,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    heard: list[logging.LogRecord] = []
+    logger = logging.getLogger("transformers.generation.stopping_criteria")
+    monkeypatch.setattr(logger, "handle", lambda record: heard.append(record) if logger.filter(record) else None)
+    positions = _length(processor, question)
+    engine = _engine(model, processor, positions, monkeypatch)
+    monkeypatch.setattr(engine, "_room", 2 * positions)
+    ((_, answer),) = engine.answers([question])
+    assert isinstance(answer, Answer)
+    assert heard == []
+    logger.warning("other")
+    assert len(heard) == 1
