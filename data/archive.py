@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -23,12 +24,20 @@ class Film:
         path: the file (DICOM, PNG, JPEG), or the zip archive that holds it.
         view: from the front or from the side; films of other views are no part of a study here.
         member: name within the zip archive, None where `path` is the file itself.
+        size: (width, height) in pixels by which the archive places boxes on it, where it says so; a file of another
+            size is not the film that was meant.
     """
 
     key: str
     path: Path
     view: View
     member: str | None = None
+    size: tuple[int, int] | None = None
+
+    @property
+    def name(self) -> Path:
+        """What errors name it by."""
+        return self.path if self.member is None else self.path / self.member
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +56,7 @@ class ArchiveStudy:
         phrases: sentences to ground on the frontal image.
         labels: what is known of the study without reading its report.
         split: "train", "validate" or "test"; None where the archive has none.
+        sample_ids: names of the samples by the keys of their frontal films; None where they are named after the study.
         only_prior: known from a later study alone, whose prior it is; it gives no sample, which is no lack.
     """
 
@@ -63,6 +73,7 @@ class ArchiveStudy:
     phrases: tuple[Sentence, ...] | None = None
     labels: tuple[Label, ...] | None = None
     split: str | None = None
+    sample_ids: Mapping[str, str] | None = None
     only_prior: bool = False
 
 
@@ -82,8 +93,8 @@ class Archive:
     failures: list[Failure] = field(default_factory=list)
 
 
-def film_below(folder: Path, image: Path, view: View) -> Film:
+def film_below(folder: Path, image: Path, view: View, size: tuple[int, int] | None = None) -> Film:
     """A film that a file names by its path, relative to a folder."""
     # Two images can have one name in different folders.
     where = hashlib.sha256(image.as_posix().encode()).hexdigest()[:10]
-    return Film(f"{image.stem}-{where}", folder / image, view)
+    return Film(f"{image.stem}-{where}", folder / image, view, size=size)

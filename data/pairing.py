@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import random
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from difflib import get_close_matches
 from itertools import groupby
 from pathlib import Path
 from typing import Literal
@@ -20,7 +21,11 @@ SampleMaker = Callable[[frozenset[str]], "Samples"]
 """Makes samples as if an archive did not have the films with these keys."""
 Priors = Literal["every", "one", "none"]
 """Of the prior study's frontal films: every one, each a sample of its own; one at random; or no prior at all."""
+_Shown = tuple[Film, Film | None, Film | None]
+"""The frontal, lateral and prior film of a sample."""
 SPLITS = ("train", "validate", "test")
+UNREADABLE = "no frontal film that can be read"
+"""Why a sample is left out whose frontal film could not be converted."""
 
 
 @dataclass(frozen=True)
@@ -34,6 +39,7 @@ class Rules:
         priors: in every other split, and where an archive has none.
         shares: of the splits that patients are drawn into by chance; None keeps the archive's own.
         splits: those that samples are made of; None for all.
+        takes_unreported: make samples of studies without any report too, to draft reports for.
     """
 
     seed: int = 0
@@ -41,6 +47,7 @@ class Rules:
     priors: Priors = "one"
     shares: Mapping[str, float] | None = None
     splits: Sequence[str] | None = None
+    takes_unreported: bool = False
 
     def split_of(self, own: str | None, unit: str) -> str | None:
         """The split of a study: its own, or drawn for what must not be torn, which is its patient where known."""
@@ -53,6 +60,19 @@ class Rules:
     def wants(self, split: str | None) -> bool:
         """Whether samples are made of this split."""
         return self.splits is None or split in self.splits
+
+    def check_wanted(self, there: Iterable[str | None]) -> None:
+        """Refuse to make samples of a split that no study is in.
+
+        Raises:
+            InputError: names the split, and those there are.
+        """
+        known = sorted({split for split in there if split is not None})
+        for split in self.splits or ():
+            if split not in known:
+                close = get_close_matches(split, known, n=1)
+                hint = f"did you mean '{close[0]}'?" if close else f"there are {', '.join(known) or 'none'}"
+                raise InputError(f"no study is in the split '{split}'; {hint}")
 
 
 @dataclass(frozen=True)
@@ -88,13 +108,15 @@ def make_samples(archive: Archive, rules: Rules, without: frozenset[str] = froze
 
     Raises:
         InputError: two studies or two films have the same name, a study with boxes has several frontal films, or a
-            patient is in two splits.
+            patient is in two splits; or no study is in a split that is wanted.
     """
     studies = [_without(study, without) for study in archive.studies]
     if rules.shares is not None:
         studies = [replace(s, split=rules.split_of(s.split, s.patient_id or s.study_id)) for s in studies]
     check_splits(studies)
+    rules.check_wanted(study.split for study in studies)
     priors = _prior_studies(studies)
+    cut = {study.study_id for study, whole in zip(studies, archive.studies, strict=True) if study.films != whole.films}
     made = Samples([], {})
     seen: set[str] = set()
     names: dict[str, Film] = {}
@@ -111,17 +133,26 @@ def make_samples(archive: Archive, rules: Rules, without: frozenset[str] = froze
             raise InputError(
                 f"study '{study.study_id}' has boxes and several frontal films; they belong to one of them"
             )
-        if reason := _lack(study):
+        if reason := _lack(study, rules, is_cut=study.study_id in cut):
             made.left_out.append(Failure(source=study.study_id, stage="select", reason=reason))
             continue
         pairs = list(_pairs(study, priors.get(study.study_id), rules))
-        for number, (frontal, lateral, prior) in enumerate(pairs, start=1):
-            shown = (frontal, lateral, prior)
+        for sample_id, shown in zip(_sample_ids(study, pairs), pairs, strict=True):
             made.films.update({png_path(film): film for film in shown if film is not None})
-            sample_id = study.study_id if len(pairs) == 1 else f"{study.study_id}-{number}"
-            before = priors.get(study.study_id) if prior else None
+            before = priors.get(study.study_id) if shown[2] else None
             made.studies.append(_sample(archive.source, study, sample_id, shown, before))
     return made
+
+
+def _sample_ids(study: ArchiveStudy, pairs: Sequence[_Shown]) -> list[str]:
+    """The study's name, or those it gives to its frontal films; numbered from 1 where several samples share one."""
+    names = [study.study_id if study.sample_ids is None else study.sample_ids[pair[0].key] for pair in pairs]
+    times, counts = Counter(names), Counter[str]()
+    numbered = []
+    for name in names:
+        counts[name] += 1
+        numbered.append(name if times[name] == 1 else f"{name}-{counts[name]}")
+    return numbered
 
 
 def check_splits(studies: Iterable[ArchiveStudy | Study]) -> None:
@@ -137,8 +168,9 @@ def check_splits(studies: Iterable[ArchiveStudy | Study]) -> None:
     torn = {patient: found for patient, found in splits.items() if len(found) > 1}
     if torn:
         patient, found = next(iter(torn.items()))
+        more = f", and so are {len(torn) - 1} more" if len(torn) > 1 else ""
         raise InputError(
-            f"{len(torn)} patients are in more than one split, such as '{patient}' in {' and '.join(sorted(found))}; "
+            f"patient '{patient}' is in more than one split ({' and '.join(sorted(found))}){more}; "
             "a split must be by patient"
         )
 
@@ -153,11 +185,14 @@ def _without(study: ArchiveStudy, keys: frozenset[str]) -> ArchiveStudy:
     return replace(study, films=tuple(film for film in study.films if film.key not in keys))
 
 
-def _lack(study: ArchiveStudy) -> str | None:
-    """Why a study gives no sample."""
-    if study.findings is None and study.grounded_findings is None and study.phrases is None:
+def _lack(study: ArchiveStudy, rules: Rules, *, is_cut: bool) -> str | None:
+    """Why a study gives no sample; it `is_cut` if films of it could not be used."""
+    is_reported = study.findings is not None or study.grounded_findings is not None or study.phrases is not None
+    if not is_reported and not rules.takes_unreported:
         return "no findings section"
-    return None if _films(study, "frontal") else "no frontal film"
+    if _films(study, "frontal"):
+        return None
+    return UNREADABLE if is_cut else "no frontal film"
 
 
 def _films(study: ArchiveStudy, view: str) -> list[Film]:
@@ -182,9 +217,7 @@ def _prior_studies(studies: Sequence[ArchiveStudy]) -> dict[str, ArchiveStudy]:
     return priors
 
 
-def _pairs(
-    study: ArchiveStudy, prior: ArchiveStudy | None, rules: Rules
-) -> Iterator[tuple[Film, Film | None, Film | None]]:
+def _pairs(study: ArchiveStudy, prior: ArchiveStudy | None, rules: Rules) -> Iterator[_Shown]:
     """(frontal, lateral, prior frontal) of each sample of a study."""
     laterals = _films(study, "lateral")
     choice = rules.train_priors if study.split == "train" else rules.priors
@@ -201,7 +234,7 @@ def _sample(
     source: str,
     study: ArchiveStudy,
     sample_id: str,
-    shown: tuple[Film, Film | None, Film | None],
+    shown: _Shown,
     prior: ArchiveStudy | None,
 ) -> Study:
     frontal, lateral, prior_film = shown

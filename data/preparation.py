@@ -15,12 +15,12 @@ from typing import Literal
 from data.archive import Film
 from data.films.convert import film_to_png
 from data.manifest import Failure, write_failures, write_manifest
-from data.pairing import SampleMaker
-from data.run_folder import claim
-from data.study import Study
+from data.pairing import SampleMaker, png_path
+from data.run_folder import PREPARED, claim
+from data.study import IMAGE_COLUMNS, Study
 from radfact.errors import InputError, RunFailed
 
-MANIFEST, FAILURES, SETTINGS = "manifest.jsonl", "failures.jsonl", "prepare.run.json"
+MANIFEST, FAILURES = "manifest.jsonl", "failures.jsonl"
 
 _AHEAD = 16
 """Films given to each process ahead of its work; their number in flight bounds the memory, whatever the archive."""
@@ -71,9 +71,9 @@ def prepare(
 ) -> Prepared:
     """Convert the films that samples show, and write `manifest.jsonl` and `failures.jsonl`.
 
-    A film that cannot be converted is listed, and the samples are made as if the archive did not have it: another
-    lateral or prior is drawn where there is one. A film that is there already is not converted again, so a run that was
-    interrupted goes on where it stopped.
+    A film that cannot be converted is listed for each sample that loses something by it, and the samples are made as if
+    the archive did not have it: another lateral or prior is drawn where there is one. A film that is there already is
+    not converted again, so a run that was interrupted goes on where it stopped.
 
     Args:
         source: name of the archive.
@@ -90,8 +90,9 @@ def prepare(
     """
     samples = make(frozenset())
     settings = {"source": source, "images": str(images.absolute()), "size": conversion.size}
-    claim(out, SETTINGS, settings | {"apply_windows": conversion.apply_windows}, holds="films prepared")
-    broken: dict[str, Failure] = {}
+    claim(out, PREPARED, settings | {"apply_windows": conversion.apply_windows}, holds="films prepared")
+    broken: dict[str, str] = {}
+    losses: list[_Loss] = []
     converted = 0
     for leftover in (out / "images").glob("*/.*"):
         # Of a run that was killed while it wrote them.
@@ -101,28 +102,68 @@ def prepare(
         report = on_progress or _unwatched
         there = len(samples.films) - len(left)
         report(there, len(samples.films))
-        found = 0
+        lost: dict[Path, tuple[Film, str]] = {}
         for done, (film, reason) in enumerate(_convert(left, out, conversion), start=1):
             if reason is None:
                 converted += 1
             else:
-                found += 1
-                broken[film.key] = Failure(source=film.key, stage="convert", reason=reason)
+                lost[png_path(film)] = film, reason
+                broken[film.key] = reason
             report(there + done, len(samples.films))
-        if not found:
+        if not lost:
             break
+        losses += _losses(samples.studies, lost)
         samples = make(frozenset(broken))
-    # In an order that does not depend on which process was first.
-    failures = [*unread, *(broken[key] for key in sorted(broken)), *samples.left_out]
+    failures = [*unread, *_told(losses, samples.studies), *samples.left_out]
     if not samples.studies:
         # Films that cannot be read are why their studies have none, so they say more.
-        first = next(iter([*broken.values(), *failures]), None)
-        why = f"; {len(failures)} films, studies and rows were left out, such as: {first.reason}" if first else ""
+        first = next(iter([*broken.values(), *(failure.reason for failure in failures)]), None)
+        why = f"; {len(failures)} films, studies and rows were left out, such as: {first}" if first else ""
         raise RunFailed(f"{source}: there is no sample in it{why}")
     # Failures first: a manifest says that the preparation is whole.
     write_failures(out / FAILURES, failures)
     write_manifest(out / MANIFEST, samples.studies)
     return Prepared(samples.studies, failures, converted)
+
+
+@dataclass(frozen=True)
+class _Loss:
+    """A film that cannot be converted, and a sample that was to show it as its frontal, lateral or prior film."""
+
+    film: Film
+    reason: str
+    study: Study
+    column: str
+
+
+def _losses(studies: Iterable[Study], lost: Mapping[Path, tuple[Film, str]]) -> Iterator[_Loss]:
+    for study in studies:
+        for column in IMAGE_COLUMNS:
+            if (found := lost.get(getattr(study, column))) is not None:
+                yield _Loss(*found, study, column)
+
+
+def _told(losses: Iterable[_Loss], studies: Iterable[Study]) -> Iterator[Failure]:
+    """What became of samples that lost a film, in an order that does not depend on which process was first."""
+    left: dict[tuple[str, Path], list[Study]] = {}
+    for study in studies:
+        left.setdefault(_place(study), []).append(study)
+    for loss in losses:
+        kept, name = left.get(_place(loss.study), []), loss.column.split("_")[0]
+        sample_id = kept[0].sample_id if kept else loss.study.sample_id
+        if not kept:
+            lot = "is left out"
+        elif all(getattr(study, loss.column) is None for study in kept):
+            lot = f"goes without its {name}"
+        else:
+            lot = f"shows another {name}"
+        reason = f"sample {sample_id} {lot}: {loss.reason}"
+        yield Failure(sample_id=sample_id, source=str(loss.film.name), stage="convert", reason=reason)
+
+
+def _place(study: Study) -> tuple[str, Path]:
+    """What tells samples apart whose numbers change as films are lost."""
+    return study.study_id or study.sample_id, study.frontal
 
 
 def _unwatched(*_: int) -> None:

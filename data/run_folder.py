@@ -8,6 +8,9 @@ from pathlib import Path
 from radfact.errors import InputError
 from radfact.jsonl import read_json, write_json
 
+PREPARED = "prepare.run.json"
+"""The note of a folder that films were prepared in, whatever their source."""
+
 
 def claim(out: Path, file: str, settings: Mapping[str, object], *, holds: str) -> None:
     """Make a folder and note in it what decides its content, or make sure that an earlier run noted the same.

@@ -20,14 +20,20 @@ from radfact.errors import InputError
 
 # Endings of a DICOM file; what lacks both these and the prefix of DICOM is left to the reader of pictures.
 _DICOM_SUFFIXES = ("", ".dcm", ".dicom")
+_GREY_MODES = ("1", "L", "LA", "I", "I;16", "I;16B", "I;16L", "I;16N", "F")
+# What a JPEG of grey in three channels, or a scanner, may make of grey; and what a coloured mark may cover of a film.
+_TINT = 16
+"""Levels of 255 by which the channels of a grey pixel may differ."""
+_COLOURED_SHARE = 0.02
 
 
 def film_to_png(film: Film, target: Path, size: int = 518, *, apply_windows: bool = False) -> ImageInfo:
     """Convert a film to an 8 bit PNG whose shorter side is `size`, by one path for all formats (paper 004, B.4).
 
-    What decides is a file's content, not its name. Colour becomes grey in PNG and JPEG and is refused in DICOM, as
-    there it means another kind of image. A member of a zip file is read into memory, and nothing is unpacked on the
-    disk; the zip files used last stay open, so that films in the order of their zip files are converted fastest.
+    What decides is a file's content, not its name. A colour image is refused; of PNG and JPEG one that is grey in its
+    colours but for noise and small marks becomes grey. A member of a zip file is read into memory, and nothing is
+    unpacked on the disk; the zip files used last stay open, so that films in the order of their zip files are converted
+    fastest.
 
     Args:
         film: where the film is.
@@ -36,12 +42,17 @@ def film_to_png(film: Film, target: Path, size: int = 518, *, apply_windows: boo
         apply_windows: see `data.films.dicom.read_dicom`; other formats have no windows.
 
     Raises:
-        InputError: the film cannot be found, read or decoded, is constant, or is no radiograph.
+        InputError: the film cannot be found, read or decoded, is constant, of another size than its archive says, or is
+            no radiograph.
     """
-    name = film.path if film.member is None else film.path / film.member
-    with _content(film, name) as content:
-        frame = _read(content, name, apply_windows)
-    return frame_to_png(frame, target, size, name)
+    with _content(film, film.name) as content:
+        frame = _read(content, film.name, apply_windows)
+    height, width = frame.pixels.shape
+    if film.size not in (None, (width, height)):
+        raise InputError(
+            f"has {width} x {height} pixels, but boxes were drawn on {film.size[0]} x {film.size[1]}", file=film.name
+        )
+    return frame_to_png(frame, target, size, film.name)
 
 
 def _read(content: IO[bytes], name: Path, apply_windows: bool) -> Frame:
@@ -50,8 +61,24 @@ def _read(content: IO[bytes], name: Path, apply_windows: bool) -> Frame:
     if is_dicom:
         return read_dicom(content, name, apply_windows=apply_windows)
     gray = load_gray(name, content)
+    content.seek(0)
+    _refuse_colour(content, name)
     # A picture is as deep as its brightest pixel needs; what it could have held says nothing about the film.
     return Frame(gray, bits_stored=max(8, int(gray.max()).bit_length()))
+
+
+def _refuse_colour(content: IO[bytes], name: Path) -> None:
+    from PIL import Image, ImageChops
+
+    with Image.open(content) as image:
+        if image.mode in _GREY_MODES:
+            return
+        red, green, blue = image.convert("RGB").split()
+    spread = ImageChops.lighter(ImageChops.difference(red, green), ImageChops.difference(green, blue))
+    counts = ImageChops.lighter(spread, ImageChops.difference(red, blue)).histogram()
+    share = sum(counts[_TINT + 1 :]) / sum(counts)
+    if share > _COLOURED_SHARE:
+        raise InputError(f"is a colour image ({share:.0%} of its pixels are coloured); a radiograph is grey", file=name)
 
 
 @contextmanager

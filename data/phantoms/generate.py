@@ -29,6 +29,7 @@ from data.phantoms.findings import (
     rectangles,
 )
 from data.phantoms.render import render_frontal, render_lateral
+from data.run_folder import PREPARED, claim
 from data.study import IMAGE_COLUMNS, Label, Study
 from radfact.errors import InputError
 from radfact.report import Box, Sentence
@@ -160,12 +161,14 @@ def write_phantoms(
     The manifest is written when the last one is done, so a folder without one is unfinished.
 
     Raises:
-        InputError: `count` or `size` is too small to be meant.
+        InputError: `count` or `size` is too small to be meant, or `folder` was made otherwise.
     """
     if count < 1:
         raise InputError(f"needs at least 1 study, got {count}", field="count")
     if size < 64:
         raise InputError(f"films need at least 64 pixels, got {size}", field="size")
+    settings = {"source": "phantom", "count": count, "seed": seed, "size": size, "split": split}
+    claim(folder, PREPARED, settings, holds="films prepared")
     for role in IMAGE_COLUMNS:
         (folder / role).mkdir(parents=True, exist_ok=True)
     make = partial(_write_one, folder=folder, seed=seed, size=size, split=split)

@@ -42,7 +42,7 @@ MANUAL = "\n".join(
         "",
         "[bold]Exit codes[/bold]",
         "  0 done; 1 the run failed; 2 wrong input or options;",
-        "  3 done, with samples left out and listed in failures.jsonl",
+        "  3 done, with samples lost to faults and listed in failures.jsonl",
         "    (0 under torchrun or accelerate launch, which report any other code as a crash)",
     )
 )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from pathlib import Path
 from typing import Annotated
 
@@ -12,41 +11,52 @@ from rich.console import Console
 from maira.cli.options import OutFolder
 from maira.cli.show import end, progress, say
 from maira.cli.sources import SOURCES
-from radfact.errors import InputError
+from radfact.errors import InputError, RunFailed
 
 app = typer.Typer(help="Turn a source of studies into a manifest and PNG files.", no_args_is_help=True)
 
 
 @app.command("dicom")
 def prepare_dicom(
-    files: Annotated[list[Path], typer.Argument(help="DICOM files, each a frontal film.")],
+    files: Annotated[list[Path], typer.Argument(help="DICOM files, or folders of them; each file is a frontal film.")],
     out: OutFolder,
-    size: Annotated[int, typer.Option(help="Pixels of the shorter side.")] = 518,
+    size: Annotated[int, typer.Option(help="Pixels of the shorter side.", min=14)] = 518,
 ) -> None:
     """Convert radiographs to 8 bit PNG (paper B.4), with a manifest of one study a film."""
-    from data.films.dicom import dicom_to_png
+    from data.films.dicom import opened, read_dicom
+    from data.films.frames import to_levels, write_png
     from data.manifest import Failure, write_failures, write_manifest
+    from data.run_folder import PREPARED, claim
+    from data.sources.dicom import find_films
     from data.study import Study
 
-    studies, failures = [], []
-    (twice, times), *_ = Counter(path.stem for path in files).most_common(1)
-    if times > 1:
-        raise InputError(f"two films would become the sample '{twice}'; rename one of the files")
-    for path in files:
-        # Relative to the manifest's folder, as the manifest writes it.
-        frontal = Path("frontal") / f"{path.stem}.png"
+    studies: list[Study] = []
+    failures: list[Failure] = []
+    films = find_films(files)
+    settings = {"source": "dicom", "films": [str(path) for path in films.values()], "size": size}
+    for name, path in films.items():
         try:
-            dicom_to_png(path, out / frontal, size)
-            studies.append(Study(sample_id=path.stem, frontal=frontal, source="dicom"))
+            with opened(path) as content:
+                levels = to_levels(read_dicom(content, path), size, path)
         except InputError as error:
-            if len(files) == 1:
+            if len(films) == 1:
                 raise
-            failures.append(Failure(source=str(path), stage="dicom", reason=str(error)))
+            failures.append(Failure(sample_id=name, source=str(path), stage="dicom", reason=str(error)))
+            continue
+        if not studies:
+            # Not before there is something to write, so that a mistyped path leaves no folder behind.
+            claim(out, PREPARED, settings, holds="films prepared")
+        # Relative to the manifest's folder, as the manifest writes it.
+        frontal = Path("frontal") / f"{name}.png"
+        write_png(levels, out / frontal)
+        studies.append(Study(sample_id=name, frontal=frontal, source="dicom"))
+    if not studies:
+        raise RunFailed(f"none of the {len(films)} films can be read, such as: {failures[0].reason}")
     write_manifest(out / "manifest.jsonl", studies)
     console = Console()
     if failures:
         write_failures(out / "failures.jsonl", failures)
-    say(console, f"{len(studies)} of {len(files)} films converted: {out / 'manifest.jsonl'}")
+    say(console, f"{len(studies)} of {len(films)} films converted: {out / 'manifest.jsonl'}")
     end(console, [(str(f.source), f.reason) for f in failures])
 
 

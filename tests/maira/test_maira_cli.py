@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -48,6 +49,36 @@ def test_films_that_cannot_be_read_are_listed_beside_the_others(tmp_path: Path) 
     (failure,) = (tmp_path / "out" / "failures.jsonl").read_text().splitlines()
     assert json.loads(failure)["source"].endswith("text.dcm")
     assert len(read_manifest(tmp_path / "out" / "manifest.jsonl")) == 1
+
+
+def test_other_phantoms_do_not_replace_those_that_are_there(tmp_path: Path) -> None:
+    command = ("prepare", "phantom", "--size", "64", "--out", tmp_path / "set", "--count", "2")
+    assert _maira(*command, "--seed", "5").returncode == 0
+    manifest = (tmp_path / "set/manifest.jsonl").read_bytes()
+    assert _maira(*command, "--seed", "5").returncode == 0
+    other = _maira(*command, "--seed", "6")
+    assert (other.returncode, other.stderr.count("\n")) == (2, 1)
+    assert "holds films prepared otherwise (other seed)" in other.stderr
+    assert (tmp_path / "set/manifest.jsonl").read_bytes() == manifest
+
+
+def test_other_films_do_not_replace_those_that_are_there(tmp_path: Path) -> None:
+    from data.films.dicom import example_radiograph
+
+    (tmp_path / "films").mkdir()
+    shutil.copy(example_radiograph(), tmp_path / "films/other")
+    assert _maira("prepare", "dicom", example_radiograph(), "--out", tmp_path / "out").returncode == 0
+    assert _maira("prepare", "dicom", example_radiograph(), "--out", tmp_path / "out").returncode == 0
+    other = _maira("prepare", "dicom", tmp_path / "films", "--out", tmp_path / "out")
+    assert other.returncode == 2
+    assert "(other films)" in other.stderr
+    assert [s.sample_id for s in read_manifest(tmp_path / "out/manifest.jsonl")] == [example_radiograph().stem]
+
+
+def test_films_of_no_size_are_refused(tmp_path: Path) -> None:
+    done = _maira("prepare", "dicom", "film.dcm", "--size", "0", "--out", tmp_path / "out")
+    assert done.returncode == 2
+    assert "Traceback" not in done.stderr
 
 
 @pytest.mark.parametrize(
