@@ -52,15 +52,17 @@ class _Annotation(BaseModel):
 
 class _Dataset(BaseModel):
     images: list[_Image]
-    annotations: list[_Annotation] = []
+    annotations: list[Any] = []
     categories: list[_Category] = []
 
 
-class _Results(RootModel[list[_Annotation]]):
+class _Results(RootModel[list[Any]]):
     pass
 
 
-def read_coco(path: Path | str, dataset: Path | str | None = None) -> dict[str, list[Sentence]]:
+def read_coco(
+    path: Path | str, dataset: Path | str | None = None, *, faults: dict[str, str] | None = None
+) -> dict[str, list[Sentence]]:
     """Read one report an image, by the image's `sample_id`, or else its `id`.
 
     The text of an annotation is its caption, or else the name of its category; annotations of an image with the same
@@ -71,6 +73,9 @@ def read_coco(path: Path | str, dataset: Path | str | None = None) -> dict[str, 
         path: a dataset (`images`, `annotations`, `categories`), or a list of results
             (`image_id`, `category_id` or `caption`, `bbox` or `segmentation`).
         dataset: where a list of results finds the sizes of its images and the names of its categories.
+        faults: takes the first fault of each image with an annotation that cannot be used, by the key of its report,
+            which is left out; that of an annotation of no known image is under its place in the file. None makes any
+            fault an error.
 
     Raises:
         InputError: naming file and field.
@@ -78,7 +83,7 @@ def read_coco(path: Path | str, dataset: Path | str | None = None) -> dict[str, 
     value = read_json(path)
     if isinstance(value, dict):
         found = validated(_Dataset, value, file=path)
-        return _Reader(found, path, path).reports(found.annotations, "annotations")
+        return _Reader(found, path, path).reports(found.annotations, "annotations", faults)
     if dataset is None:
         raise InputError(
             "expected a COCO dataset {images, annotations, categories}; a list of results goes with one on the other "
@@ -87,7 +92,7 @@ def read_coco(path: Path | str, dataset: Path | str | None = None) -> dict[str, 
             field="(top)",
         )
     results = validated(_Results, value, file=path).root
-    return _Reader(validated(_Dataset, read_json(dataset), file=dataset), dataset, path).reports(results, "")
+    return _Reader(validated(_Dataset, read_json(dataset), file=dataset), dataset, path).reports(results, "", faults)
 
 
 class _Reader:
@@ -108,17 +113,33 @@ class _Reader:
             self.images[image.id], self.keys[image.id] = image, key
         self.categories = {category.id: category.name for category in dataset.categories}
 
-    def reports(self, annotations: Sequence[_Annotation], field: str) -> dict[str, list[Sentence]]:
-        """Reports of all images, in the dataset's order."""
+    def reports(
+        self, annotations: Sequence[Any], field: str, faults: dict[str, str] | None
+    ) -> dict[str, list[Sentence]]:
+        """Reports of all images, in the dataset's order, but for those with `faults`."""
         drawn: dict[str, dict[str, list[Box | Mask]]] = {image: {} for image in self.images}
-        for index, annotation in enumerate(annotations):
+        for index, value in enumerate(annotations):
             where = f"{field}[{index}]"
-            image = self.images.get(annotation.image_id)
-            if image is None:
-                raise self._fault(f"no image has the id '{annotation.image_id}'", f"{where}.image_id")
-            regions = drawn[image.id].setdefault(self._text(annotation, where), [])
-            regions += self._regions(annotation, image, where)
-        return {self.keys[image]: [_sentence(*one) for one in found.items()] for image, found in drawn.items()}
+            try:
+                self._add(value, where, drawn)
+            except InputError as error:
+                if faults is None:
+                    raise
+                faults.setdefault(self._key(value) or where, str(error))
+        wanted = {image: found for image, found in drawn.items() if not faults or self.keys[image] not in faults}
+        return {self.keys[image]: [_sentence(*one) for one in found.items()] for image, found in wanted.items()}
+
+    def _add(self, value: Any, where: str, drawn: dict[str, dict[str, list[Box | Mask]]]) -> None:
+        annotation = validated(_Annotation, value, file=self.path, field=where)
+        image = self.images.get(annotation.image_id)
+        if image is None:
+            raise self._fault(f"no image has the id '{annotation.image_id}'", f"{where}.image_id")
+        regions = drawn[image.id].setdefault(self._text(annotation, where), [])
+        regions += self._regions(annotation, image, where)
+
+    def _key(self, value: Any) -> str | None:
+        """The report that an annotation belongs to, whatever is wrong with the rest of it."""
+        return self.keys.get(str(value.get("image_id")).strip()) if isinstance(value, dict) else None
 
     def _fault(self, message: str, field: str) -> InputError:
         return InputError(message, file=self.path, field=field)

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from data.archive import Archive, ArchiveStudy, Film, film_below
+from data.manifest import Failure
 from radfact.coco import read_coco
 from radfact.errors import InputError
 from radfact.jsonl import read_json
@@ -20,19 +21,23 @@ def read_coco_studies(path: Path, images: Path | None = None) -> Archive:
     the file has any region, they are grounded findings, and those with a region phrases to ground as well; in a file
     of captions alone they are the narrative. An image without annotations has no findings, and so gives no sample.
 
+    Boxes are placed by the `width` and `height` of their image, so a film of another size is not converted. An image
+    with an annotation that cannot be used is left out and listed.
+
     Args:
         path: the file.
         images: folder that file names are relative to; None is the file's own.
 
     Raises:
-        InputError: with the field of what is wrong.
+        InputError: the file is no dataset; with the field of what is wrong.
     """
-    reports = read_coco(path)
+    faults: dict[str, str] = {}
+    reports = read_coco(path, faults=faults)
     folder = (images or path.parent).absolute()
     films = _films(read_json(path)["images"], folder, path)
     is_grounded = any(sentence.boxes or sentence.masks for report in reports.values() for sentence in report)
     studies = [_study(key, films[key], report, is_grounded) for key, report in reports.items()]
-    return Archive("coco", studies)
+    return Archive("coco", studies, [Failure(source=key, stage="read", reason=why) for key, why in faults.items()])
 
 
 def _films(images: Sequence[Mapping[str, Any]], folder: Path, path: Path) -> dict[str, Film]:
@@ -43,7 +48,9 @@ def _films(images: Sequence[Mapping[str, Any]], folder: Path, path: Path) -> dic
         if not isinstance(name, str) or not name.strip():
             raise InputError("expected the name of the image's file", file=path, field=f"images[{index}].file_name")
         key = str(image.get("sample_id") or image["id"]).strip()
-        films[key] = film_below(folder, Path(name), "frontal")
+        films[key] = film_below(
+            folder, Path(name), "frontal", (int(float(image["width"])), int(float(image["height"])))
+        )
     return films
 
 

@@ -6,8 +6,11 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from PIL import Image
 
+from data.films.convert import film_to_png
 from data.sources.coco import read_coco_studies
 from radfact.errors import InputError
 
@@ -56,3 +59,28 @@ def test_captions_alone_are_a_narrative(tmp_path: Path) -> None:
 def test_an_image_without_a_file_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"images\[0\]\.file_name"):
         read_coco_studies(_write(tmp_path, [], [{"id": 1, "width": 5, "height": 5}]))
+
+
+@pytest.mark.parametrize(
+    "annotation",
+    [
+        {"image_id": 1, "category_id": 5, "bbox": [0, 0, 10]},
+        {"image_id": 1, "category_id": 5, "bbox": [0, 0, 900, 10]},
+        {"image_id": 1, "category_id": 9},
+    ],
+)
+def test_a_wrong_annotation_costs_its_study(tmp_path: Path, annotation: dict[str, Any]) -> None:
+    good = [{"image_id": image, "category_id": 5, "bbox": [0, 0, 10, 10]} for image in (1, 2)]
+    archive = read_coco_studies(_write(tmp_path, [good[0], annotation, good[1]]))
+    assert [s.study_id for s in archive.studies] == ["2"]
+    (failure,) = archive.failures
+    assert (failure.source, failure.stage) == ("1", "read")
+    assert "annotations[1]" in failure.reason
+
+
+def test_a_film_of_another_size_than_its_boxes_is_not_converted(tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    Image.fromarray(np.arange(5000, dtype=np.uint8).reshape(50, 100)).save(tmp_path / "a/1.png")
+    film = read_coco_studies(_write(tmp_path, [])).studies[0].films[0]
+    with pytest.raises(InputError, match="has 100 x 50 pixels, but boxes were drawn on 200 x 100"):
+        film_to_png(film, tmp_path / "out.png", 32)
