@@ -15,7 +15,7 @@ from pydantic import ValidationError
 
 from data.archive import Archive, ArchiveStudy, Film, View, film_below
 from data.manifest import Failure
-from data.pairing import Rules, SampleMaker, Samples, check_splits, make_samples, png_path
+from data.pairing import UNREADABLE, Rules, SampleMaker, Samples, check_splits, make_samples, png_path
 from data.study import IMAGE_COLUMNS, Study
 from radfact.errors import InputError
 from radfact.jsonl import read_jsonl
@@ -25,6 +25,7 @@ from radfact.tables import read_csv
 DATE = "study_date"
 """A column beside those of Study: with it, and without the prior's columns, priors are found by the paper's rules."""
 _PRIOR = ("prior_frontal", "prior_report")
+_MISSING = frozenset({"", "nan", "n/a", "<na>", "null"})
 _NESTED = ("grounded_findings", "phrases", "labels")
 _OF_A_STUDY = [name for name in Study.model_fields if name not in ("sample_id", *IMAGE_COLUMNS)]
 _VIEWS: dict[str, View] = {"frontal": "frontal", "prior_frontal": "frontal", "lateral": "lateral"}
@@ -60,8 +61,12 @@ def read_table(path: Path, images: Path | None = None, rules: Rules | None = Non
     The columns are those of `data.study.Study`; `sample_id` and `frontal` must be there. In a CSV file the nested ones
     (`grounded_findings`, `phrases`, `labels`) are JSON. Each row is a sample with the prior that it names. A table with
     a column `study_date` instead (2024-03-01, 20240301, or with a time 2024-03-01T10:30) is one of studies without
-    priors: rows of one `study_id` are its frontal films, and samples are made by the rules of the paper (B.1), where
-    the prior report is the earlier study's findings.
+    priors: rows of one `study_id` are its frontal films, each a sample with the row's `sample_id` (and a number, where
+    it is shown beside several prior films), and samples are made by the rules of the paper (B.1), where the prior
+    report is the earlier study's findings.
+
+    A row without `findings`, `grounded_findings` and `phrases` is a sample all the same, to draft a report for. A cell
+    that is empty, NaN, N/A or null in any case of letters is a missing value.
 
     Args:
         path: the table, or the folder of `studies.csv` or `studies.jsonl`.
@@ -77,10 +82,12 @@ def read_table(path: Path, images: Path | None = None, rules: Rules | None = Non
     if any(row.date is not None for row in rows):
         if any(row.study.prior_frontal or row.study.prior_report for row in rows):
             raise InputError(f"a table has either this column or {' and '.join(_PRIOR)}", file=path, field=DATE)
-        archive = Archive("table", list(_studies(rows, path)))
+        archive = Archive("table", list(_studies(rows, path, failures)))
+        rules = replace(rules, takes_unreported=True)
         return Table(folder, partial(make_samples, archive, rules), failures)
     drawn = [_drawn(row, rules) for row in rows]
     check_splits(row.study for row in drawn)
+    rules.check_wanted(row.study.split for row in drawn)
     wanted = [row for row in drawn if rules.wants(row.study.split)]
     return Table(folder, partial(_as_they_are, wanted), failures)
 
@@ -103,6 +110,7 @@ def _table(path: Path) -> Path:
 def _rows(path: Path, folder: Path, failures: list[Failure]) -> Iterator[_Row]:
     first: dict[str, int] = {}
     for line, cells in _cells(path):
+        cells = {column: None if _is_missing(value) else value for column, value in cells.items()}
         date = cells.pop(DATE, None)
         for column in cells:
             if column not in Study.model_fields:
@@ -131,15 +139,22 @@ def _cells(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
         return
     columns, rows = read_csv(path)
     if missing := [name for name in ("sample_id", "frontal") if name not in columns]:
+        separator = next((mark for mark in (";", "\t", "|") if len(columns) == 1 and mark in columns[0]), None)
+        hint = f"; its cells must be separated by commas, not by {separator!r}" if separator else ""
         raise InputError(
-            f"the table needs this column; it has {', '.join(columns)}", file=path, line=1, field=missing[0]
+            f"the table needs this column; it has {', '.join(columns)}{hint}", file=path, line=1, field=missing[0]
         )
     for line, cells in rows:
         row: dict[str, Any] = {column: cell.strip() or None for column, cell in cells.items()}
         for column in _NESTED:
-            if row.get(column) is not None:
+            if not _is_missing(row.get(column)):
                 row[column] = _json(row[column], path, line, column)
         yield line, row
+
+
+def _is_missing(value: Any) -> bool:
+    """Whether a cell is one of the ways in which tools write that there is no value."""
+    return value is None or (isinstance(value, str) and value.strip().casefold() in _MISSING)
 
 
 def _json(text: str, path: Path, line: int, column: str) -> Any:
@@ -162,7 +177,7 @@ def _date(value: Any, path: Path, line: int) -> datetime | None:
     return when if when.tzinfo is None else when.astimezone(UTC).replace(tzinfo=None)
 
 
-def _studies(rows: Iterable[_Row], path: Path) -> Iterator[ArchiveStudy]:
+def _studies(rows: Iterable[_Row], path: Path, failures: list[Failure]) -> Iterator[ArchiveStudy]:
     """Rows of one study together, their frontal and lateral films in the table's order."""
     together: dict[str, list[_Row]] = {}
     for row in rows:
@@ -176,6 +191,12 @@ def _studies(rows: Iterable[_Row], path: Path) -> Iterator[ArchiveStudy]:
                 message = f"rows of study '{name}' differ; samples '{first.sample_id}' and '{row.study.sample_id}'"
                 raise InputError(message, file=path, field=differing)
         films = {film.key: film for row in group for film in row.films.values()}
+        sample_ids: dict[str, str] = {}
+        for row in group:
+            sample_id = row.study.sample_id
+            if (other := sample_ids.setdefault(row.films["frontal"].key, sample_id)) != sample_id:
+                reason = f"shows the same frontal film as sample '{other}' of its study"
+                failures.append(Failure(sample_id=sample_id, stage="read", reason=reason))
         yield ArchiveStudy(
             study_id=name,
             patient_id=first.patient_id,
@@ -190,6 +211,7 @@ def _studies(rows: Iterable[_Row], path: Path) -> Iterator[ArchiveStudy]:
             phrases=tuple(first.phrases) if first.phrases else None,
             labels=tuple(first.labels) if first.labels is not None else None,
             split=first.split,
+            sample_ids=sample_ids,
         )
 
 
@@ -199,7 +221,7 @@ def _as_they_are(rows: Iterable[_Row], without: frozenset[str]) -> Samples:
     for row in rows:
         usable = {column: film for column, film in row.films.items() if film.key not in without}
         if "frontal" not in usable:
-            made.left_out.append(Failure(sample_id=row.study.sample_id, stage="select", reason="no frontal film"))
+            made.left_out.append(Failure(sample_id=row.study.sample_id, stage="select", reason=UNREADABLE))
             continue
         shown: dict[str, Any] = dict.fromkeys(IMAGE_COLUMNS)
         shown |= {column: png_path(film) for column, film in usable.items()}

@@ -142,6 +142,9 @@ def padchest(
     """PadChest: 16 bit PNG files in folders or zips, and a table of reports."""
     from data.sources.padchest import read_padchest
 
+    if reports is None and language is Language.ENGLISH:
+        message = "without a table of English reports no study has findings; name it, or take --language es"
+        raise InputError(message, field="--reports")
     _prepare_archive(
         read_padchest(root, reports=reports, splits=splits, language=language.value, pediatric=pediatric), root, common
     )
@@ -189,7 +192,10 @@ def table(
     common: Common,
     images: _Images = None,
 ) -> None:
-    """A hospital's own export: a table with the columns of a manifest; images PNG, JPEG or DICOM."""
+    """A hospital's own export: a table with the columns of a manifest; images PNG, JPEG or DICOM.
+
+    A row without any report is kept, to draft one for. Cells that are empty, NaN, N/A or null are missing values.
+    """
     from data.sources.table import read_table
 
     read = read_table(file, images, _rules(common, "one"))
@@ -237,6 +243,10 @@ def _prepare(source: str, images: Path, make: SampleMaker, unread: list[Failure]
         prepared = prepare(source, images, make, common.out, conversion, unread=unread, on_progress=on_progress)
     console = Console()
     say(console, f"{len(prepared.studies)} samples, {prepared.converted} films converted: {common.out}/manifest.jsonl")
+    if common.draw_splits is not None and (lone := sum(study.patient_id is None for study in prepared.studies)):
+        say(console, f"samples without patient_id, whose studies were drawn as patients of their own: {lone}")
+    if unreported := sum(not (s.findings or s.grounded_findings or s.phrases) for s in prepared.studies):
+        say(console, f"samples without a report, to draft one for but not to train on or compare with: {unreported}")
     # What the rules leave out, such as a study without findings, is no fault of the archive or the run.
     faults = [failure for failure in prepared.failures if failure.stage != "select"]
     if unsuited := Counter(failure.reason for failure in prepared.failures if failure.stage == "select"):

@@ -139,3 +139,24 @@ def test_film_that_cannot_be_read_is_one_line(
         film_to_png(film, tmp_path / "out" / "film.png")
     assert "\n" not in str(caught.value)
     assert not (tmp_path / "out").exists()
+
+
+def _grey_in_colours(noise: int = 0) -> np.ndarray:
+    grey = np.add.outer(np.arange(100), np.arange(100))[..., None]
+    drawn = np.random.default_rng(0).integers(-noise, noise + 1, (100, 100, 3))
+    return np.clip(grey + 20 + drawn, 0, 255).astype(np.uint8)
+
+
+@pytest.mark.parametrize("name", ["a.png", "a.jpg"])
+def test_grey_stored_as_colour_is_a_film(tmp_path: Path, name: str) -> None:
+    marked = _grey_in_colours(noise=5)
+    marked[:10, :10] = 255, 0, 0
+    assert levels_of(film_at(write_png(tmp_path / name, marked)), tmp_path).shape == (40, 40)
+
+
+@pytest.mark.parametrize("name", ["a.png", "a.jpg"])
+def test_a_colour_photo_is_refused(tmp_path: Path, name: str) -> None:
+    photo = _grey_in_colours()
+    photo[:50, :, 2] //= 2
+    with pytest.raises(InputError, match="is a colour image"):
+        levels_of(film_at(write_png(tmp_path / name, photo)), tmp_path)

@@ -146,7 +146,7 @@ def test_the_films_of_all_samples_are_named() -> None:
 
 
 def test_a_patient_in_two_splits_is_refused() -> None:
-    with pytest.raises(InputError, match="1 patients are in more than one split, such as 'p' in test and train"):
+    with pytest.raises(InputError, match=r"patient 'p' is in more than one split \(test and train\); a split"):
         check_splits([_study("1", split="train"), _study("2", split="test"), _study("3", patient_id="q")])
 
 

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -72,8 +73,19 @@ def test_a_film_that_cannot_be_converted_is_listed_and_the_rest_goes_on(tmp_path
     assert set(studies) == {"s1", "s2", "s3", "s4", "s5"}
     assert studies["s1"].prior_frontal is None
     assert studies["s3"].lateral is None
-    listed = [(f.source, f.stage) for f in read_failures(tmp_path / "out/failures.jsonl")]
-    assert sorted(listed) == [("0-frontal", "convert"), ("3-lateral", "convert"), ("s0", "select")]
+    failures = read_failures(tmp_path / "out/failures.jsonl")
+    films = {name: tmp_path / f"archive/{name}.png" for name in ("0-frontal", "3-lateral")}
+    assert [(f.sample_id, f.source) for f in failures] == [
+        ("s0", str(films["0-frontal"])),
+        ("s1", str(films["0-frontal"])),
+        ("s3", str(films["3-lateral"])),
+        (None, "s0"),
+    ]
+    said = [f.reason for f in failures]
+    assert said[0].startswith(f"sample s0 is left out: {films['0-frontal']}: ")
+    assert said[1].startswith(f"sample s1 goes without its prior: {films['0-frontal']}: ")
+    assert said[2] == f"sample s3 goes without its lateral: {films['3-lateral']}: no such file"
+    assert said[3] == "no frontal film that can be read"
 
 
 def test_another_film_takes_the_place_of_one_that_cannot_be_converted(tmp_path: Path) -> None:
@@ -84,7 +96,9 @@ def test_another_film_takes_the_place_of_one_that_cannot_be_converted(tmp_path: 
     drawn = _prepare(archive, tmp_path / "out").studies[0].lateral
     assert drawn is not None
     (tmp_path / "archive/0-lateral.png").write_bytes(b"no image")
-    assert [s.lateral is not None for s in _prepare(archive, tmp_path / "again").studies] == [True]
+    again = _prepare(archive, tmp_path / "again")
+    assert [s.lateral is not None for s in again.studies] == [True]
+    assert all(f.reason.startswith("sample s shows another lateral: ") for f in again.failures)
 
 
 def test_a_second_run_converts_nothing(tmp_path: Path) -> None:
@@ -162,7 +176,7 @@ def test_a_film_that_takes_its_process_with_it_costs_one_line(tmp_path: Path, mo
     monkeypatch.setattr(data.preparation, "convert_film", _crash_on_two)
     prepared = _prepare(archive, tmp_path / "out", Conversion(size=32, workers=2))
     crashed = [f for f in prepared.failures if f.stage == "convert"]
-    assert sorted(f.source or "" for f in crashed) == ["1-frontal", "4-lateral"]
+    assert sorted(Path(f.source or "").stem for f in crashed) == ["1-frontal", "4-lateral"]
     assert all("the decoder crashed" in f.reason for f in crashed)
     assert {s.sample_id for s in prepared.studies} == {"s0", "s2", "s3", "s4", "s5"}
 
@@ -197,8 +211,9 @@ def test_an_archive_that_contradicts_itself_leaves_nothing_behind(tmp_path: Path
 
 
 def test_what_is_left_out_is_told_of_the_splits_that_are_wanted(tmp_path: Path) -> None:
-    studies = [*_archive(tmp_path / "archive", 1).studies, ArchiveStudy("e", findings="Clear.", split="train")]
-    make = partial(make_samples, Archive("test", studies), Rules(splits=["test"]))
+    studies = [*_archive(tmp_path / "archive", 1).studies, ArchiveStudy("e", split="test")]
+    studies[0] = replace(studies[0], split="train")
+    make = partial(make_samples, Archive("test", studies), Rules(splits=["train"]))
     assert make().left_out == []
 
 

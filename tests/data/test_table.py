@@ -65,6 +65,7 @@ def test_nested_columns_of_a_csv_are_json(tmp_path: Path) -> None:
     [
         ("sample_id,frontal,findngs\na,1.png,x\n", r"line 2.*findngs.*did you mean 'findings'"),
         ("frontal\n1.png\n", r"line 1.*sample_id"),
+        ("sample_id;frontal\na;1.png\n", "separated by commas, not by ';'"),
         ("sample_id,frontal\na,1.png\na,2.png\n", r"line 3.*line 2 is 'a' too"),
         ("sample_id,frontal,phrases\na,1.png,[x\n", r"line 2.*phrases.*expected JSON"),
         ("sample_id,frontal,patient_id,split\na,1.png,p,train\nb,2.png,p,test\n", "more than one split"),
@@ -101,12 +102,43 @@ def test_studies_with_dates_get_their_priors_by_the_rules(tmp_path: Path) -> Non
         "b,s1,p,2020-01-01,2.png,l.png,Clear.\n",
     )
     made = read_table(path).make(frozenset())
-    assert [s.sample_id for s in made.studies] == ["s2", "s1-1", "s1-2"]
+    assert [(s.sample_id, s.study_id) for s in made.studies] == [("late", "s2"), ("a", "s1"), ("b", "s1")]
     late = made.studies[0]
     assert late.prior_report == "Clear."
     assert late.prior_frontal is not None
     assert made.films[late.prior_frontal].path.name in ("1.png", "2.png")
     assert all(s.lateral for s in made.studies[1:])
+
+
+def test_a_row_with_several_priors_is_numbered(tmp_path: Path) -> None:
+    path = _csv(
+        tmp_path,
+        "sample_id,study_id,patient_id,study_date,frontal,findings\n"
+        "a,s1,p,2020-01-01,1.png,Clear.\nb,s1,p,2020-01-01,2.png,Clear.\nlate,s2,p,2021-02-01,3.png,Worse.\n",
+    )
+    assert [s.sample_id for s in _samples(path, Rules(priors="every"))] == ["a", "b", "late-1", "late-2"]
+
+
+def test_a_second_row_of_one_frontal_is_listed(tmp_path: Path) -> None:
+    path = _csv(tmp_path, "sample_id,study_id,study_date,frontal\na,s,2020-01-01,1.png\nb,s,2020-01-01,1.png\n")
+    table = read_table(path)
+    assert [s.sample_id for s in table.make(frozenset()).studies] == ["a"]
+    assert [f.sample_id for f in table.failures] == ["b"]
+
+
+@pytest.mark.parametrize("date", ["", "2020-01-01"])
+@pytest.mark.parametrize("cell", ["", "NaN", "nan", "N/A", "null"])
+def test_a_row_without_a_report_is_kept(tmp_path: Path, date: str, cell: str) -> None:
+    (study,) = _samples(
+        _csv(tmp_path, f"sample_id,study_date,frontal,findings,phrases\na,{date},1.png,{cell},{cell}\n")
+    )
+    assert (study.sample_id, study.findings, study.phrases) == ("a", None, None)
+
+
+def test_a_split_without_studies_is_refused(tmp_path: Path) -> None:
+    path = _csv(tmp_path, "sample_id,frontal,split\na,1.png,validate\n")
+    with pytest.raises(InputError, match="no study is in the split 'valid'; did you mean 'validate'"):
+        _samples(path, Rules(splits=["valid"]))
 
 
 def test_an_image_that_cannot_be_used_costs_no_more_than_it_must(tmp_path: Path) -> None:

@@ -34,8 +34,10 @@ def _samples(out: Path) -> dict[str, list[Study]]:
     return samples
 
 
-def _left_out(out: Path) -> dict[str | None, tuple[str, str]]:
-    return {failure.source: (failure.stage, failure.reason) for failure in read_failures(out / "failures.jsonl")}
+def _left_out(out: Path) -> dict[str, tuple[str, str]]:
+    """By the name of the film or the study."""
+    failures = read_failures(out / "failures.jsonl")
+    return {Path(failure.source or "").stem: (failure.stage, failure.reason) for failure in failures}
 
 
 def _brightest_corner(path: Path) -> tuple[bool, bool]:

@@ -42,18 +42,43 @@ def test_a_table_becomes_a_manifest(table: Path, tmp_path: Path) -> None:
     done = _run("table", "--root", table, "--out", tmp_path / "out", "--size", 32)
     assert done.returncode == 3, done.stderr
     studies = read_manifest(tmp_path / "out/manifest.jsonl")
-    assert [(s.sample_id, s.prior_report) for s in studies] == [("1", None), ("2", "Clear.")]
+    assert [(s.sample_id, s.prior_report) for s in studies] == [("1", None), ("2", "Clear."), ("4", None)]
     stages = {failure.stage for failure in read_failures(tmp_path / "out/failures.jsonl")}
     assert stages == {"convert", "select"}
     assert "no such file" in done.stdout
     assert "Traceback" not in done.stderr
 
 
-def test_what_the_rules_leave_out_is_no_failure(table: Path, tmp_path: Path) -> None:
+def test_samples_without_a_report_are_kept_and_counted(table: Path, tmp_path: Path) -> None:
     _films(table, "3.png")
     done = _run("table", "--root", table / "studies.csv", "--out", tmp_path / "out", "--size", 32)
     assert done.returncode == 0, done.stderr
+    assert "samples without a report, to draft one for but not to train on or compare with: 1" in done.stdout
+
+
+def test_what_the_rules_leave_out_is_no_failure(tmp_path: Path) -> None:
+    _films(tmp_path, "a.png", "b.png")
+    images = [{"id": name, "file_name": f"{name}.png", "width": 50, "height": 60} for name in "ab"]
+    captions = [{"image_id": "a", "caption": "Clear."}]
+    (tmp_path / "coco.json").write_text(json.dumps({"images": images, "annotations": captions}))
+    done = _run("coco", "--root", tmp_path / "coco.json", "--out", tmp_path / "out", "--size", 32)
+    assert done.returncode == 0, done.stderr
     assert "no findings section (1)" in done.stdout
+
+
+def test_studies_without_a_patient_are_said_where_splits_are_drawn(tmp_path: Path) -> None:
+    _films(tmp_path, "1.png")
+    (tmp_path / "studies.csv").write_text("sample_id,frontal,findings\n1,1.png,Clear.\n")
+    options = ("--size", 32, "--draw-splits", "test=1")
+    done = _run("table", "--root", tmp_path / "studies.csv", "--out", tmp_path / "out", *options)
+    assert done.returncode == 0, done.stderr
+    assert "drawn as patients of their own: 1" in done.stdout
+
+
+def test_padchest_without_any_findings_is_refused(tmp_path: Path) -> None:
+    done = _run("padchest", "--root", tmp_path, "--out", tmp_path / "out")
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+    assert "take --language es" in done.stderr
 
 
 def test_splits_can_be_drawn_and_chosen(table: Path, tmp_path: Path) -> None:
@@ -70,6 +95,7 @@ def test_splits_can_be_drawn_and_chosen(table: Path, tmp_path: Path) -> None:
         (("--draw-splits", "train=x"), "expected shares of train, validate, test"),
         (("--draw-splits", "training=1"), "expected shares of train, validate, test"),
         (("--draw-splits", "train=0"), "must not all be 0"),
+        (("--draw-splits", "validate=1", "--split", "valid"), "did you mean 'validate'?"),
     ],
 )
 def test_wrong_options_are_one_line(table: Path, tmp_path: Path, options: tuple[str, ...], message: str) -> None:
