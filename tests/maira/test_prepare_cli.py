@@ -15,7 +15,7 @@ from data.manifest import read_failures, read_manifest
 from maira.cli.sources import SOURCES
 
 
-def _run(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
+def _run(*arguments: str | Path | int) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "maira", "prepare", *map(str, arguments)]
     return subprocess.run(command, capture_output=True, text=True, timeout=120)
 
