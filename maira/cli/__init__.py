@@ -8,7 +8,7 @@ from maira.cli.evaluate import app as evaluate_app
 from maira.cli.generate import boxes, generate, ground
 from maira.cli.model import assemble, convert, train
 from maira.cli.prepare import app as prepare_app
-from maira.generate.processes import run_together
+from maira.generate.processes import leave_launcher, run_together
 from radfact.command import run_command
 
 MANUAL = "\n".join(
@@ -57,4 +57,8 @@ app.add_typer(evaluate_app, name="evaluate")
 
 def main() -> None:
     """Entry point of the command."""
-    run_command(lambda: run_together(app), "maira")
+    try:
+        run_command(lambda: run_together(app), "maira")
+    except SystemExit as end:
+        leave_launcher(end.code)
+        raise
