@@ -10,7 +10,7 @@ from maira.cli.generate import boxes, generate, ground
 from maira.cli.manifest import pack, show, stats
 from maira.cli.model import assemble, convert, train
 from maira.cli.prepare import app as prepare_app
-from maira.generate.processes import run_together
+from maira.generate.processes import leave_launcher, run_together
 from radfact.command import run_command
 
 MANUAL = "\n".join(
@@ -71,4 +71,8 @@ app.add_typer(evaluate_app, name="evaluate")
 
 def main() -> None:
     """Entry point of the command."""
-    run_command(lambda: run_together(app), "maira")
+    try:
+        run_command(lambda: run_together(app), "maira")
+    except SystemExit as end:
+        leave_launcher(end.code)
+        raise

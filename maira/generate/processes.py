@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import warnings
 from collections.abc import Callable
 from contextlib import redirect_stdout
@@ -160,6 +161,18 @@ def run_together(app: Callable[[], Any]) -> None:
         raise SystemExit(ExitCode.WRONG_INPUT) from None
     except RunFailed:
         raise SystemExit(ExitCode.FAILED) from None
+
+
+def leave_launcher(code: object) -> None:
+    """End a process of several at once, its streams written, where otherwise the interpreter would be taken down.
+
+    On a busy machine a process that was done has been seen to end with SIGABRT, which a launcher takes for a crash of
+    the whole run: threads of libraries outlive what they use.
+    """
+    if process_count() > 1:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code if isinstance(code, int) else int(code is not None))
 
 
 def _run_and_part(app: Callable[[], Any]) -> None:

@@ -24,7 +24,7 @@ from maira.generate.request import Answer, EngineOptions, Request, Unanswered
 from maira.generate.room import in_room
 from maira.tokens import OBJECT_END
 from radfact.errors import InputError, RunFailed
-from radfact.llm.vllm import engine_arguments, require_vllm, start_engine
+from radfact.llm.vllm import LINES_ABOVE, engine_arguments, require_vllm, start_engine
 
 WINDOW_BYTES = 2 << 30
 """Of embedded prompts that vLLM has not answered yet, here and once more in its process. A prompt of three images is
@@ -43,10 +43,12 @@ class VLLMEngine:
 
     Args:
         checkpoint: folder with the model and its processor.
-        options: `batch_size`, `free`, `language_model` and `arguments` are used.
+        options: `batch_size`, `free`, `language_model` and `arguments` are used; `device` can only be what vLLM was
+            built for.
 
     Raises:
-        InputError: vLLM is not installed or does not take the arguments, or the folder is no checkpoint of ours.
+        InputError: vLLM is not installed, does not take the arguments or runs on another device, or the folder is no
+            checkpoint of ours.
         RunFailed: vLLM cannot start.
     """
 
@@ -57,6 +59,12 @@ class VLLMEngine:
         from vllm.platforms import current_platform
 
         device = "cuda" if current_platform.is_cuda_alike() else "cpu"
+        if options.device not in (None, device):
+            raise InputError(
+                f"vLLM runs on {device} as it is installed here, not on {options.device}; CUDA_VISIBLE_DEVICES chooses "
+                "among GPUs",
+                field="device",
+            )
         self.name = f"{checkpoint.resolve().name}@{fingerprint(checkpoint)}"
         self.options = options
         arguments = _arguments(options, "float32" if device == "cpu" else "bfloat16")
@@ -158,7 +166,7 @@ class VLLMEngine:
             # Only the finished output comes, not its parts on the way.
             (output,) = [output async for output in asked]
         except EngineDeadError:
-            raise RunFailed("vLLM's engine died; its own messages say why") from None
+            raise RunFailed(f"vLLM's engine died; {LINES_ABOVE}") from None
         except Exception as error:
             return Unanswered(f"vLLM: {' '.join(str(error).split()) or type(error).__name__}")
         finally:

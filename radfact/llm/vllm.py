@@ -38,6 +38,8 @@ _requests = count()
 _READ_WHOLE = frozenset({".json", ".jinja", ".model", ".txt"})
 _WEIGHTS = frozenset({".safetensors", ".bin", ".gguf", ".pt"})
 _PROBES, _PROBE_BYTES = 16, 65_536
+LINES_ABOVE = "the last line above that begins with '(EngineCore' and names an error says why"
+"""Where to look for what happened in vLLM's own process, which only prints it."""
 
 
 @dataclass(slots=True)
@@ -213,7 +215,7 @@ def start_engine(model: str, arguments: Mapping[str, Any], *, field: str) -> Asy
     except (ValueError, TypeError) as error:
         raise InputError(f"{model}: {_line(error)}", field=field) from None
     except Exception as error:
-        raise RunFailed(f"{model}: vLLM cannot start: {_line(error)}") from None
+        raise RunFailed(f"{model}: vLLM cannot start: {_cause(error)}") from None
 
 
 def fingerprint(model: str) -> str | None:
@@ -249,7 +251,18 @@ def _probed(path: Path) -> bytes:
     return b"".join(parts)
 
 
-def _line(error: Exception) -> str:
+def _cause(error: BaseException) -> str:
+    """What the first of a chain of errors says; or where to look, if it happened in a process of vLLM's own."""
+    said = _line(error)
+    if "root cause" in said.lower():
+        return f"its process ended; {LINES_ABOVE}"
+    while (earlier := error.__cause__ or (None if error.__suppress_context__ else error.__context__)) is not None:
+        error = earlier
+    first = _line(error)
+    return said if not first or first in said else f"{said} ({first})"
+
+
+def _line(error: BaseException) -> str:
     return " ".join(str(error).split())
 
 

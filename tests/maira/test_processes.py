@@ -26,7 +26,12 @@ TIMEOUT = 120
 def _start(rank: int, count: int, port: int, command: Sequence[str | Path]) -> subprocess.Popen[str]:
     """One process of several, with what a launcher tells it."""
     told = {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(count)}
-    address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "GLOO_SOCKET_IFNAME": "lo"}
+    address = {
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(port),
+        "GLOO_SOCKET_IFNAME": "lo",
+        "PYTHONFAULTHANDLER": "1",
+    }
     return subprocess.Popen(
         [sys.executable, *map(str, command)],
         stdout=subprocess.PIPE,
@@ -95,7 +100,7 @@ def _launched(command: Sequence[str | Path]) -> subprocess.CompletedProcess[str]
         text=True,
         check=False,
         timeout=TIMEOUT,
-        env=os.environ | {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"},
+        env=os.environ | {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo", "PYTHONFAULTHANDLER": "1"},
     )
 
 

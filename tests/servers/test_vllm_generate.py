@@ -16,9 +16,11 @@ from real_servers import HERE, VLLM_ENVIRONMENT, VLLM_PYTHON, missing
 
 from data.manifest import read_manifest, write_manifest
 from maira.cli import app
+from maira.config import read_config
 from maira.generate.drafts import generate_drafts
 from maira.generate.engines import start_engine
 from maira.generate.request import Engine, EngineOptions
+from maira.generate.room import room_of
 from maira.generate.transformers_engine import TransformersEngine
 from radfact.errors import ExitCode, InputError
 
@@ -127,7 +129,19 @@ def test_a_loop_is_ended_at_its_third_copy(answered: dict[str, Any]) -> None:
 
 
 def test_vllm_that_dies_ends_the_run(answered: dict[str, Any]) -> None:
-    assert answered["death"] == "vLLM's engine died; its own messages say why"
+    assert answered["death"].startswith("vLLM's engine died; the last line above that begins with '(EngineCore'")
+
+
+def test_a_device_that_vllm_does_not_run_on_is_refused(answered: dict[str, Any]) -> None:
+    assert answered["device"].startswith("field 'device': vLLM runs on cpu as it is installed here, not on cuda")
+
+
+def test_vllm_derives_the_same_room(folder: Path, answered: dict[str, Any]) -> None:
+    assert answered["room"] == room_of(read_config(folder / "checkpoint").text_config)
+
+
+def test_vllm_that_cannot_start_says_where_the_cause_stands(answered: dict[str, Any]) -> None:
+    assert "vLLM cannot start: its process ended; the last line above" in answered["start"]
 
 
 def test_the_command_drafts_as_with_transformers(folder: Path, answered: dict[str, Any], tmp_path: Path) -> None:

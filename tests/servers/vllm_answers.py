@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import multiprocessing
+import shutil
 import sys
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -56,6 +57,28 @@ def refusals(checkpoint: Path) -> dict[str, str]:
         except InputError as error:
             said[next(iter(arguments))] = str(error)
     return said
+
+
+def no_start(checkpoint: Path, folder: Path) -> str:
+    """What is said when vLLM's process ends while it starts: its processor of logits has no tokenizer to read."""
+    broken = folder.with_name("broken_language_model")
+    shutil.copytree(folder, broken)
+    (broken / "tokenizer.json").unlink()
+    options = EngineOptions(language_model=broken, arguments={"enforce_eager": True})
+    try:
+        vllm_engine.VLLMEngine(checkpoint, options).close()
+    except RunFailed as error:
+        return str(error)
+    return "it started"
+
+
+def other_device(checkpoint: Path) -> str:
+    """What is said of a device that vLLM does not run on."""
+    try:
+        vllm_engine.VLLMEngine(checkpoint, EngineOptions(device="cuda"))
+    except InputError as error:
+        return str(error)
+    return "it started"
 
 
 def death(engine: Any, questions: dict[str, Any]) -> str:
@@ -112,6 +135,9 @@ if __name__ == "__main__":
         "refusals": refusals(checkpoint),
         "loop": allowed_after_loop(folder),
     }
+    found["room"] = started._engine.model_config.max_model_len
     found["death"] = death(started, questions)
     started.close()
+    found["device"] = other_device(checkpoint)
+    found["start"] = no_start(checkpoint, folder)
     out.write_text(json.dumps(found))
