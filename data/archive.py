@@ -26,6 +26,7 @@ class Film:
         member: name within the zip archive, None where `path` is the file itself.
         size: (width, height) in pixels by which the archive places boxes on it, where it says so; a file of another
             size is not the film that was meant.
+        is_inverted: the file's low values are bright, which a DICOM file says itself and a picture cannot.
     """
 
     key: str
@@ -33,6 +34,7 @@ class Film:
     view: View
     member: str | None = None
     size: tuple[int, int] | None = None
+    is_inverted: bool = False
 
     @property
     def name(self) -> Path:

@@ -46,7 +46,7 @@ def film_to_png(film: Film, target: Path, size: int = 518, *, apply_windows: boo
             no radiograph.
     """
     with _content(film, film.name) as content:
-        frame = _read(content, film.name, apply_windows)
+        frame = _read(content, film, apply_windows)
     height, width = frame.pixels.shape
     if film.size not in (None, (width, height)):
         raise InputError(
@@ -55,7 +55,8 @@ def film_to_png(film: Film, target: Path, size: int = 518, *, apply_windows: boo
     return frame_to_png(frame, target, size, film.name)
 
 
-def _read(content: IO[bytes], name: Path, apply_windows: bool) -> Frame:
+def _read(content: IO[bytes], film: Film, apply_windows: bool) -> Frame:
+    name = film.name
     is_dicom = content.read(132)[128:] == b"DICM" or name.suffix.lower() in _DICOM_SUFFIXES
     content.seek(0)
     if is_dicom:
@@ -64,7 +65,7 @@ def _read(content: IO[bytes], name: Path, apply_windows: bool) -> Frame:
     content.seek(0)
     _refuse_colour(content, name)
     # A picture is as deep as its brightest pixel needs; what it could have held says nothing about the film.
-    return Frame(gray, bits_stored=max(8, int(gray.max()).bit_length()))
+    return Frame(gray, film.is_inverted, bits_stored=max(8, int(gray.max()).bit_length()))
 
 
 def _refuse_colour(content: IO[bytes], name: Path) -> None:

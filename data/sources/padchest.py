@@ -20,7 +20,7 @@ import re
 import zipfile
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
@@ -34,6 +34,8 @@ Language = Literal["en", "es"]
 
 _NAME = "PADCHEST_chest_x_ray_images_labels_160K"
 _COLUMNS = ("ImageID", "ImageDir", "StudyDate_DICOM", "StudyID", "PatientID", "Projection", "Pediatric", "Report")
+
+_POLARITY = "PhotometricInterpretation_DICOM"
 
 # AP_horizontal is a film of a lying patient. A rib view (COSTAL) is exposed for bone, so it is no frontal chest film;
 # EXCLUDE was found to be no chest film at all.
@@ -63,6 +65,9 @@ def read_padchest(
     The English findings are those of the Interpret-CXR collection (RRG24), which the paper uses (004, B.1); without
     them, and without `language="es"`, no study has findings. A later study is shown both sections as its prior report.
     The Spanish reports have no sections and are the findings as a whole.
+
+    Pictures whose table says MONOCHROME1 are turned, dark for bright: they are taken to hold the values of the DICOM
+    files as they were stored. That is how public code reads them; it was not seen on the films themselves.
 
     Args:
         root: folder of the release.
@@ -153,7 +158,8 @@ def _read_studies(table: Path, root: Path, failures: list[Failure]) -> tuple[dic
     def leave_out(source: str, line: int, reason: str) -> None:
         failures.append(_failure(source, f"{table.name}, line {line}: {reason}"))
 
-    for line, (image, folder, date, name, patient, projection, pediatric, report) in stream_columns(table, _COLUMNS):
+    for line, cells in stream_columns(table, _COLUMNS, (_POLARITY,)):
+        image, folder, date, name, patient, projection, pediatric, report, polarity = cells
         if image is None or name is None:
             leave_out(image or name or table.name, line, "a row needs ImageID and StudyID")
             continue
@@ -175,7 +181,7 @@ def _read_studies(table: Path, root: Path, failures: list[Failure]) -> tuple[dic
             reason = f"its Projection {projection} is neither frontal nor lateral"
             failures.append(Failure(source=image, stage="select", reason=reason))
         elif film := images.film(image, folder or "", view):
-            study.films.append(film)
+            study.films.append(replace(film, is_inverted=polarity == "MONOCHROME1"))
     failures.extend(images.missing())
     return studies, study_of
 

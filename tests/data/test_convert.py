@@ -160,3 +160,14 @@ def test_a_colour_photo_is_refused(tmp_path: Path, name: str) -> None:
     photo[:50, :, 2] //= 2
     with pytest.raises(InputError, match="is a colour image"):
         levels_of(film_at(write_png(tmp_path / name, photo)), tmp_path)
+
+
+def test_a_picture_of_inverted_values_is_turned(tmp_path: Path) -> None:
+    Image.fromarray(np.random.default_rng(0).integers(0, 60000, (40, 50), np.uint16)).save(tmp_path / "film.png")
+    levels = []
+    for is_inverted in (False, True):
+        target = tmp_path / f"{is_inverted}.png"
+        film_to_png(Film("film", tmp_path / "film.png", "frontal", is_inverted=is_inverted), target, 32)
+        with Image.open(target) as image:
+            levels.append(np.asarray(image, int))
+    assert np.abs(levels[0] + levels[1] - 255).max() <= 1

@@ -319,3 +319,8 @@ def test_a_table_cut_off_is_one_line(tmp_path: Path) -> None:
 def test_a_folder_without_the_table_is_one_line(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="is this the folder of PadChest"):
         read_padchest(tmp_path)
+
+
+def test_a_film_of_inverted_values_is_turned(tmp_path: Path) -> None:
+    archive = read_padchest(_write(tmp_path, _row("a", PhotometricInterpretation_DICOM="MONOCHROME1"), _row("b", "s2")))
+    assert [film.is_inverted for study in archive.studies for film in study.films] == [True, False]
