@@ -2,6 +2,7 @@ import math
 import resource
 import stat
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -105,28 +106,28 @@ def test_a_missing_file_is_said_to_be_missing(tmp_path: Path) -> None:
         read_json(tmp_path / "nowhere.json")
 
 
-@pytest.fixture
-def full_disk() -> Iterator[None]:
-    """No file can have more than 100 bytes."""
+@contextmanager
+def _full_disk() -> Iterator[None]:
+    """No file can grow beyond 100 bytes; not for longer than it must, since pytest's own log is a file too."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (100, hard))
-    yield
-    resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
-@pytest.mark.usefixtures("full_disk")
 def test_a_full_disk_names_the_file_that_was_to_be_written(tmp_path: Path) -> None:
     path = tmp_path / "rows.jsonl"
-    with pytest.raises(OSError, match="cannot be written: File too large") as caught:
+    with _full_disk(), pytest.raises(OSError, match="cannot be written: File too large") as caught:
         write_jsonl(path, [{"text": "x" * 200}])
     assert caught.value.filename == str(path)
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.usefixtures("full_disk")
 def test_rows_that_cannot_be_added_name_their_file(tmp_path: Path) -> None:
     path = tmp_path / "rows.jsonl.partial"
-    with pytest.raises(OSError, match="cannot be written: File too large") as caught:
+    with _full_disk(), pytest.raises(OSError, match="cannot be written: File too large") as caught:
         append_jsonl(path, [{"text": "x" * 200}])
     assert caught.value.filename == str(path)
 
