@@ -25,7 +25,7 @@ REPORT = """<?xml version="1.0" encoding="utf-8"?>
             <AbstractText Label="COMPARISON">{comparison}</AbstractText>
             <AbstractText Label="INDICATION">{indication}</AbstractText>
             <AbstractText Label="FINDINGS">{findings}</AbstractText>
-            <AbstractText Label="IMPRESSION">Normal chest x-XXXX.</AbstractText>
+            <AbstractText Label="IMPRESSION">No change of the XXXX.</AbstractText>
          </Abstract>
       </Article>
    </MedlineCitation>
@@ -67,10 +67,10 @@ def root(tmp_path: Path) -> Path:
         tmp_path,
         "CXR1",
         ["CXR1_1_IM-0001-3001", "CXR1_1_IM-0001-4001"],
-        findings="Stable since XXXX, XXXX. There are no XXXX of a  pleural\n effusion; X-XXXX of XXXXXXXX.",
+        findings="Wires as on XXXX, XXXX. A drain by XXXX in the  right\n apex; Q-XXXX of XXXXXXXX.",
         indication="XXXX",
         comparison=".",
-        caption="Xray Chest PA and Lateral on XXXX",
+        caption="Two films of XXXX",
     )
     _write_views(
         tmp_path,
@@ -100,12 +100,12 @@ def test_views_are_joined_by_name_also_where_the_report_repeats_the_number(root:
 
 def test_deidentified_words_are_marked_as_in_mimic(root: Path) -> None:
     study = _first(root)
-    assert study.findings == "Stable since ___, ___. There are no ___ of a pleural effusion; X-___ of ___."
+    assert study.findings == "Wires as on ___, ___. A drain by ___ in the right apex; Q-___ of ___."
     assert study.indication == "___"
 
 
 def test_the_technique_is_the_caption_once(root: Path) -> None:
-    assert _first(root).technique == "Xray Chest PA and Lateral on ___"
+    assert _first(root).technique == "Two films of ___"
 
 
 def test_a_section_without_words_is_none(root: Path) -> None:
