@@ -6,8 +6,9 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
 import yaml
-from pydantic import Field, ValidationError, model_validator
+from pydantic import Field, ValidationError, field_validator, model_validator
 
+from maira.inputs import Input
 from maira.prompts import Preset, Task
 from radfact.errors import InputError
 from radfact.jsonl import read_text
@@ -18,6 +19,7 @@ Positive = Annotated[int, Field(gt=0)]
 Share = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
 Weight = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Above0 = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Part = Literal["encoder", "adapter", "language_model"]
 Beta = Annotated[float, Field(ge=0, lt=1, allow_inf_nan=False)]
 
 
@@ -30,7 +32,6 @@ class Vision(Record):
     num_hidden_layers: Positive = 12
     num_attention_heads: Positive = 12
     stem: Literal["patch", "conv"] = "patch"
-    frozen: bool = True
 
 
 class FromScratch(Record):
@@ -46,68 +47,189 @@ class FromScratch(Record):
     vocab_size: Positive = 1000
 
 
+class Source(Record):
+    """Studies to train or validate on.
+
+    Attributes:
+        manifest: `manifest.jsonl`; a relative path is relative to the working directory.
+        shards: instead, the folder or URL of shards (`maira pack`).
+        split: only the studies of this split; None for all.
+        tasks: shares of the source, times the recipe's; a task that is not named has none. None: the recipe's.
+    """
+
+    manifest: Path | None = None
+    shards: str | None = None
+    split: str | None = None
+    tasks: dict[Task, Weight] | None = None
+
+    @model_validator(mode="after")
+    def _is_one_of_two(self) -> Source:
+        if (self.manifest is None) == (self.shards is None):
+            raise ValueError("give a manifest or shards, one of the two")
+        return self
+
+
+class Lora(Record):
+    """Low-rank adapters in the language model instead of its own weights (peft).
+
+    Attributes:
+        rank, alpha, dropout: as in peft's LoraConfig.
+        targets: the linear layers of each block that get one.
+        quantize: keep the weights below them in 4 bits (QLoRA; needs bitsandbytes).
+    """
+
+    rank: Positive = 64
+    alpha: Above0 = 128
+    dropout: Share = 0.0
+    targets: tuple[str, ...] = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
+    quantize: Literal["nf4"] | None = None
+
+
+class Validation(Record):
+    """What is measured while a run goes on.
+
+    Attributes:
+        sources: the studies; none, and nothing is validated.
+        every: optimiser steps from one measurement of the losses to the next; the last step is always measured.
+        samples: most samples whose losses are taken, a fixed draw.
+        drafts_every: optimiser steps from one round of drafts and box completions to the next; None for none.
+        drafts: studies that are drafted, a fixed draw.
+        best_by: the figure by which the best checkpoint is kept: a loss ("loss/all", "loss/grounded", ...) or one of
+            a round of drafts ("drafts/logical_f1", "boxes/iou", ...); None keeps none.
+    """
+
+    sources: list[Source] = []  # noqa: RUF012
+    every: Positive = 500
+    samples: Positive = 512
+    drafts_every: Positive | None = None
+    drafts: Positive = 100
+    best_by: str | None = None
+
+
+class Faults(Record):
+    """What becomes of a step that is not as it should be.
+
+    Attributes:
+        not_finite: a loss or gradient norm that is not finite ends the run, or the step is skipped.
+        spike: a gradient norm this many times the running mean of the last is a spike; None looks for none.
+        on_spike: as `not_finite`.
+        most_skipped: a run ends when more steps than this are skipped in a row.
+    """
+
+    not_finite: Literal["stop", "skip"] = "stop"
+    spike: Annotated[float, Field(gt=1, allow_inf_nan=False)] | None = None
+    on_spike: Literal["stop", "skip"] = "skip"
+    most_skipped: Positive = 3
+
+
 class Recipe(Record):
-    """Everything that decides the outcome of a training run.
+    """Everything that decides a training run.
 
     Attributes:
         model: a folder with a checkpoint to start from, or the parts of a fresh model.
-        train: a manifest; a relative path is relative to the working directory.
-        out: folder of the run: `state/` to resume from, `checkpoint/` when done, `metrics.jsonl` always.
-        tasks: weights of the task mix (paper 004, table 1).
+        trained: the parts whose weights are trained; with `lora` the language model's adapters stand for it.
+        lora: train low-rank adapters in the language model.
+        train: what to train on; the path of one manifest stands for a list with it alone.
+        tasks: how often each answer of a task is seen in an epoch (paper 004, table 1: once); 0.5 is every second
+            answer, drawn anew each epoch.
+        drop: inputs that the model is never shown, in training and validation (paper 004, D.6).
+        out: folder of the run: `states/` to resume from, `checkpoint/` when done, `metrics.jsonl` always.
         preset: wording of the prompts.
+        epochs, passes: the length of the run; give one: rounds through `train`, or samples in all, repeats counted.
         global_batch: samples of one optimiser step over all processes.
-        micro_batch: samples of one pass through the model on one process.
-        passes: samples to train on in all, repeats counted.
+        token_budget: most tokens of one packed row, which is one pass through the model on one process.
         learning_rate, warmup, weight_decay, betas, clip: AdamW with cosine decay after linear warm-up (paper B.2).
-        patch_loss: weight of an auxiliary loss that asks every patch of an unfrozen encoder which labelled findings
-            cover it; 0 for frozen encoders. The head for it is dropped with the training state.
+        optimizer: "adamw", or "adamw_8bit" (torchao) with its states in 8 bits.
+        patch_loss: weight of an auxiliary loss that asks every patch of a trained encoder which labelled findings
+            cover it; 0 for none. The head for it is dropped with the training state.
         precision: of the computation, "bf16" or "no" (float32).
-        checkpoint_dtype: of the weights of the finished checkpoint; the training state is always float32.
+        weights: type in which trained weights and their gradients are held; "bfloat16" rounds stochastically and needs
+            "adamw_8bit".
+        parallel: how several processes share the work: FSDP2, DDP, or "auto": FSDP2 on accelerators, DDP on CPUs.
+        activation_checkpointing: recompute in the backward pass nothing, all but the matrix products of a block
+            ("selective"), or each block ("full").
+        compile: torch.compile for each block of the language model.
+        attention: kernel for packed rows ("varlen": one call of the variable-length kernel; "samples": one causal
+            call over the samples side by side); "auto" takes the first that runs here.
+        workers: processes that prepare samples for one training process.
+        checkpoint_dtype: of the weights of the finished checkpoint.
         save_every, log_every: in optimiser steps.
+        keep: states kept, the last ones.
+        trackers: where figures go beside the console and `metrics.jsonl`.
     """
 
     model: Path | FromScratch
-    train: Path
+    trained: tuple[Part, ...] = ("adapter", "language_model")
+    lora: Lora | None = None
+    train: list[Source]
+    validation: Validation = Validation()
+    tasks: dict[Task, Weight] = {"findings": 1.0, "grounded": 1.0, "phrase": 1.0}  # noqa: RUF012
+    drop: tuple[Input, ...] = ()
     out: Path
-    tasks: dict[Task, Weight] = {"grounded": 1.0}  # noqa: RUF012
     preset: Preset = "release"
+    epochs: Above0 | None = None
+    passes: Positive | None = None
     global_batch: Positive = 128
-    micro_batch: Positive = 8
-    passes: Positive
+    token_budget: Positive = 8192
     learning_rate: Above0 = 2e-5
     warmup: Share = 0.03
     weight_decay: Weight = 0.0
     betas: tuple[Beta, Beta] = (0.9, 0.999)
     clip: Above0 = 1.0
+    optimizer: Literal["adamw", "adamw_8bit"] = "adamw"
     patch_loss: Weight = 0.0
     precision: Literal["bf16", "no"] = "bf16"
+    weights: Literal["float32", "bfloat16"] = "float32"
+    parallel: Literal["auto", "fsdp", "ddp"] = "auto"
+    activation_checkpointing: Literal["none", "selective", "full"] = "none"
+    compile: bool = False
+    attention: Literal["auto", "varlen", "samples"] = "auto"
+    workers: Positive = 4
     checkpoint_dtype: Literal["float32", "float16", "bfloat16"] = "float32"
     seed: Annotated[int, Field(ge=0)] = 0
     save_every: Positive = 500
+    keep: Positive = 2
     log_every: Positive = 20
+    faults: Faults = Faults()
+    trackers: tuple[Literal["tensorboard", "wandb"], ...] = ("tensorboard",)
+
+    @field_validator("train", mode="before")
+    @classmethod
+    def _path_is_a_manifest(cls, value: Any) -> Any:
+        return [{"manifest": value}] if isinstance(value, str | Path) else value
 
     @model_validator(mode="after")
-    def _trains_on_something(self) -> Recipe:
-        if not any(self.tasks.values()):
-            raise ValueError("tasks: at least one task needs a weight above 0")
-        if self.passes < self.global_batch:
+    def _fits_together(self) -> Recipe:
+        if not self.train:
+            raise ValueError("train: give at least one source")
+        if not any(any(self.shares(source).values()) for source in self.train):
+            raise ValueError("tasks: at least one task needs a share above 0")
+        if (self.epochs is None) == (self.passes is None):
+            raise ValueError("epochs: give epochs or passes, one of the two")
+        if self.passes is not None and self.passes < self.global_batch:
             raise ValueError(f"passes: {self.passes} samples are less than one global_batch of {self.global_batch}")
+        if self.weights == "bfloat16" and self.optimizer != "adamw_8bit":
+            raise ValueError("weights: bfloat16 needs the optimizer adamw_8bit, which rounds stochastically")
+        if self.patch_loss and "encoder" not in self.trained:
+            raise ValueError("patch_loss: the encoder is not trained; add it to trained, or leave patch_loss out")
         return self
+
+    def shares(self, source: Source) -> dict[Task, float]:
+        """How often each answer of a source is seen in an epoch, by task; tasks without any left out."""
+        own = self.tasks if source.tasks is None else {t: w * self.tasks.get(t, 0.0) for t, w in source.tasks.items()}
+        return {task: share for task, share in own.items() if share > 0}
 
 
 def read_recipe(path: Path, overrides: list[str] | None = None) -> Recipe:
     """Read a recipe, with `key=value` overrides (values as in YAML, nested keys with dots).
 
+    A recipe may name another, `base: other.yaml` (relative to itself), and give only what it does otherwise: mappings
+    are merged, everything else takes the place of what the base says.
+
     Raises:
-        InputError: the file is no YAML mapping, a key is unknown or a value is wrong.
+        InputError: a file is no YAML mapping, bases form a circle, a key is unknown or a value is wrong.
     """
-    try:
-        values = yaml.safe_load(read_text(path))
-    except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        raise InputError("not YAML", file=path, line=mark.line + 1 if mark else None) from None
-    if not isinstance(values, dict):
-        raise InputError("expected keys and values, as in configs/phantom.yaml", file=path)
+    values = _read_values(path, ())
     for override in overrides or []:
         _override(values, override)
     # By itself, since pydantic reports a fault of a union as faults of all of its members.
@@ -117,6 +239,34 @@ def read_recipe(path: Path, overrides: list[str] | None = None) -> Recipe:
     if isinstance(model, dict):
         values["model"] = _checked(FromScratch, model, path, "model")
     return _checked(Recipe, values, path)
+
+
+def _read_values(path: Path, below: tuple[Path, ...]) -> dict[str, Any]:
+    """Keys and values of a recipe over those of its base."""
+    if path.resolve() in below:
+        raise InputError("a recipe cannot be its own base", file=path, field="base")
+    try:
+        values = yaml.safe_load(read_text(path))
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        raise InputError("not YAML", file=path, line=mark.line + 1 if mark else None) from None
+    if not isinstance(values, dict):
+        raise InputError("expected keys and values, as in configs/phantom.yaml", file=path)
+    base = values.pop("base", None)
+    if base is None:
+        return values
+    if not isinstance(base, str):
+        raise InputError(f"expected the path of a recipe, found {base!r:.80}", file=path, field="base")
+    return _merged(_read_values(path.parent / base, (*below, path.resolve())), values)
+
+
+def _merged(base: dict[str, Any], values: dict[str, Any]) -> dict[str, Any]:
+    both = {
+        key: _merged(base[key], value)
+        for key, value in values.items()
+        if isinstance(value, dict) and isinstance(base.get(key), dict)
+    }
+    return base | values | both
 
 
 def _checked(kind: type[RecordT], values: dict[str, Any], path: Path, field: str = "") -> RecordT:
