@@ -1,0 +1,1 @@
+"""Metrics of reports behind one protocol, made by name when they are asked for."""
