@@ -10,9 +10,11 @@ from html import escape
 from importlib import resources
 from importlib.resources.abc import Traversable
 from string import Template
-from typing import Any, Literal
+from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, NonNegativeInt
+
+from radfact.stats import Direction
 
 STATIC = resources.files("radfact") / "static"
 """Templates, styles and scripts of pages."""
@@ -36,7 +38,7 @@ class Figure(Row):
     q75: FiniteFloat | None = None
     high: FiniteFloat | None = None
     n: NonNegativeInt | None = None
-    direction: Literal["higher", "lower"] = "higher"
+    direction: Direction = "higher"
 
 
 class Scores(Row):

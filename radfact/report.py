@@ -81,6 +81,12 @@ Report = list[Sentence] | str
 
 _sentences = TypeAdapter(list[Sentence])
 
+
+def narrative(report: Report) -> str:
+    """A report as one text: as it is, or its sentences joined by spaces."""
+    return report if isinstance(report, str) else " ".join(sentence.text for sentence in report)
+
+
 # What would be right, for faults of which pydantic says only what is wrong, or says it in terms of Python.
 _EXPECTED = {
     "extra_forbidden": "unknown field; leave it out or mend its name",

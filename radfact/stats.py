@@ -10,7 +10,8 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-Direction = Literal["higher", "lower"]
+Direction = Literal["higher", "lower", "neutral"]
+"""Which way is better; a share of reports that mention something is neither."""
 
 _QUANTILES = (0.025, 0.25, 0.5, 0.75, 0.975)
 
@@ -20,7 +21,7 @@ class Summary:
     """One figure of a set: the plain point estimate beside the bootstrap's median and percentiles; None = no value.
 
     `low` and `high` are the 2.5 and 97.5 percentiles, `n` counts the samples that have a value (for an F1: both of
-    its parts), and `direction` says which way is better.
+    its parts), and `direction` says which way is better, if any is.
     """
 
     point: float | None

@@ -11,7 +11,6 @@ from radfact.errors import InputError
 
 if TYPE_CHECKING:
     from radfact.files import Pairs
-    from radfact.report import Report
 
 
 class Missing(StrEnum):
@@ -80,18 +79,16 @@ def check_folder(folder: Path) -> None:
 def _as_asked(pairs: Pairs, narrative: bool | None) -> Pairs:
     from dataclasses import replace
 
+    from radfact.report import narrative as as_text
+
     if narrative is None:
         return pairs
     if narrative:
         texts = (
-            replace(one, candidate=_narrative(one.candidate), reference=_narrative(one.reference)) for one in pairs
+            replace(one, candidate=as_text(one.candidate), reference=as_text(one.reference)) for one in pairs
         )
         return replace(pairs, pairs=tuple(texts))
     for one in pairs:
         if isinstance(one.candidate, str) or isinstance(one.reference, str):
             raise InputError(f"--grounded needs lists of sentences; sample '{one.sample_id}' has a narrative")
     return pairs
-
-
-def _narrative(report: Report) -> str:
-    return report if isinstance(report, str) else " ".join(sentence.text for sentence in report)

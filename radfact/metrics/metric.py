@@ -32,6 +32,9 @@ class Pooled:
 class Scored:
     """What a metric says of a set of pairs, in their order.
 
+    A metric whose class has `pooled`, a mapping of figure to the function in `Pooled`, can have such figures compared
+    between results folders (`radfact compare`), which hold the counts.
+
     Attributes:
         values: figure -> one value a sample; NaN = not scored, which is counted and never a 0. The figure of the set is
             the mean of those that have a value, unless `pooled` has it.
@@ -40,6 +43,7 @@ class Scored:
             where there is nothing to say.
         failures: why a sample was not scored, by its place.
         account: calls, tokens, repairs, failures of a model that was asked.
+        drawn: which samples replicates are drawn from, where these are not all.
     """
 
     values: Mapping[str, Sequence[float]]
@@ -47,6 +51,7 @@ class Scored:
     details: Sequence[Mapping[str, Any]] = ()
     failures: Mapping[int, str] = field(default_factory=dict)
     account: Mapping[str, int] = field(default_factory=dict)
+    drawn: Sequence[bool] = ()
 
 
 @runtime_checkable
