@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-REPAIRS = 2
 PATIENCE_AT_FIRST = 5.0
 """Seconds of waiting for a server that has not yet been reached: an address is more often wrong than late."""
 
@@ -152,7 +151,7 @@ class ChatClient:
     async def _ask(self, ask: Ask[T]) -> T | Failure:
         messages = ask.messages
         fault = ""
-        for turn in range(REPAIRS + 1):
+        for turn in range(ask.repairs + 1):
             answer = await self._answer(ask, messages)
             if isinstance(answer, Failure):
                 self.ledger.failures += 1
@@ -167,7 +166,7 @@ class ChatClient:
             # Some chat templates refuse an empty turn, and most want the roles to alternate.
             messages = (*messages, ("assistant", answer.text.strip() or "..."), ("user", _repair_request(fault)))
         self.ledger.failures += 1
-        return Failure(f"no valid answer after {REPAIRS} repairs: {redact(fault)}")
+        return Failure(f"no valid answer after {ask.repairs} repairs: {redact(fault)}")
 
     async def _answer(self, ask: Ask[T], messages: tuple[Message, ...]) -> StoredAnswer | Failure:
         key = answer_key(self._key_identity, ask.prefix, messages, ask.schema)

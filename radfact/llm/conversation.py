@@ -13,6 +13,9 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+REPAIRS = 2
+"""How often a question is asked again because its answer cannot be used."""
+
 Message = tuple[str, str]
 """(role, content), role one of system, user, assistant."""
 
@@ -58,12 +61,14 @@ class Ask(Generic[T]):
         parse: reads the answer; it returns a value or raises ValueError saying what is wrong.
         prefix: the constant beginning that this question shares with others.
         schema: a JSON schema that the answer must follow, for servers and providers that can see to it.
+        repairs: how often it is asked again, with the fault, where its answer cannot be used.
     """
 
     messages: tuple[Message, ...]
     parse: Callable[[str], T]
     prefix: Prefix = NO_PREFIX
     schema: Mapping[str, Any] | None = None
+    repairs: int = REPAIRS
 
 
 @dataclass(frozen=True, slots=True)

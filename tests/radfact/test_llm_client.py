@@ -8,6 +8,7 @@ import sys
 import threading
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -188,6 +189,17 @@ def test_at_most_two_repairs(serve: Any) -> None:
     assert isinstance(answer, Failure)
     assert len(server.requests) == 3
     assert chat.ledger.failures == 1
+
+
+def test_a_question_may_want_more_repairs_or_none(serve: Any) -> None:
+    server = serve(lambda *_: (200, {}, "seven"))
+    chat = http_client(server.base_url)
+    answers = chat.ask_all([replace(ask("x"), repairs=5), replace(ask("y"), repairs=0)])
+    assert [isinstance(answer, Failure) and answer.reason.split(":")[0] for answer in answers] == [
+        "no valid answer after 5 repairs",
+        "no valid answer after 0 repairs",
+    ]
+    assert len(server.requests) == 7
 
 
 @pytest.mark.parametrize(
