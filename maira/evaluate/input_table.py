@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from math import isclose, isnan, nan
@@ -13,25 +12,12 @@ from typing import Any, TypedDict
 from maira.evaluate.inputs import InputRun
 from radfact.files import read_drafts
 from radfact.jsonl import open_atomic, read_json, write_json
+from radfact.metrics.mentions import mentions_lateral
 from radfact.report import Report
 from radfact.sample import F1_PARTS
 from radfact.stats import Summary, differences, summarise
 
 LATERAL_MENTIONS = "lateral_mentions"
-_LATERAL = re.compile(
-    r"(pa|ap|frontal) and lateral|\blateral and (pa|ap|frontal)|\blateral (projection|view)|(two|2) views",
-    re.IGNORECASE,
-)
-
-
-def mentions_lateral(report: Report) -> bool:
-    """Whether a report speaks of a lateral view, by the paper's expression (listing 6).
-
-    Args:
-        report: a narrative or a list of sentences.
-    """
-    texts = [report] if isinstance(report, str) else [sentence.text for sentence in report]
-    return any(_LATERAL.search(text) for text in texts)
 
 
 @dataclass(frozen=True)

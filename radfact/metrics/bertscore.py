@@ -1,0 +1,81 @@
+"""BERTScore by the library bert-score, with its model from a local folder."""
+
+from __future__ import annotations
+
+import re
+import warnings
+from collections.abc import Mapping, Sequence
+from importlib import resources
+from pathlib import Path
+
+from radfact.errors import InputError
+from radfact.files import Pair
+from radfact.metrics.metric import Scored
+from radfact.report import narrative
+from radfact.stats import Direction
+
+FILES = ("config.json", "tokenizer.json|vocab.json", "model.safetensors|pytorch_model.bin")
+LAYER = 5
+"""Of distilroberta-base, as the library has it for this model; its baseline is that of this layer."""
+
+LONGEST = 512
+
+
+class BertScore:
+    """F1 of BERTScore with distilroberta-base, rescaled with the library's baseline, without idf.
+
+    Without idf, because a score must not depend on the other pairs. Source: RadCliQ's part of that name.
+    """
+
+    name = "bertscore"
+    figures: Mapping[str, Direction] = {"bertscore": "higher"}
+
+    def __init__(self, folder: Path, *, batch_size: int = 64) -> None:
+        """Load the model.
+
+        Args:
+            folder: distilroberta-base as transformers writes it: `config.json`, the tokenizer, the weights.
+            batch_size: texts in one forward pass.
+
+        Raises:
+            InputError: the folder holds another model.
+            ModuleNotFoundError: bert-score is not installed.
+        """
+        from bert_score import BERTScorer
+
+        baseline = resources.files("bert_score") / "rescale_baseline" / "en" / "distilroberta-base.tsv"
+        try:
+            self._scorer = BERTScorer(
+                model_type=str(folder),
+                num_layers=LAYER,
+                lang="en",
+                rescale_with_baseline=True,
+                baseline_path=str(baseline),
+                batch_size=batch_size,
+                use_fast_tokenizer=True,
+            )
+        except (OSError, ValueError, KeyError, AssertionError) as error:
+            raise InputError(f"not distilroberta-base: {error!s:.200}", file=folder) from None
+        tokenizer = self._scorer._tokenizer
+        # A folder without that setting would have no text cut to what the model can take.
+        tokenizer.model_max_length = min(tokenizer.model_max_length, LONGEST)
+
+    def score(self, pairs: Sequence[Pair]) -> Scored:
+        """One value a pair, mostly from 0 to 1 (rescaled values may be below 0); the figure of the set is their mean.
+
+        A pair with an empty report has the value of no similarity at all, the baseline's 0.
+        """
+        texts = [tuple(_one_line(narrative(one)) for one in (pair.candidate, pair.reference)) for pair in pairs]
+        values = [0.0] * len(pairs)
+        places = [place for place, both in enumerate(texts) if all(both)]
+        if places:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                _, _, f1 = self._scorer.score([texts[one][0] for one in places], [texts[one][1] for one in places])
+            for place, value in zip(places, f1.tolist(), strict=True):
+                values[place] = float(value)
+        return Scored({"bertscore": values})
+
+
+def _one_line(text: str) -> str:
+    return re.sub(" +", " ", text).strip()

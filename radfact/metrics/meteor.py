@@ -1,0 +1,57 @@
+"""METEOR by the library nltk, with WordNet from a local folder."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from radfact.errors import InputError
+from radfact.files import Pair
+from radfact.metrics.metric import Scored
+from radfact.report import narrative
+from radfact.stats import Direction
+
+FILES = ("lexnames", "data.noun", "data.verb", "data.adj", "data.adv", "index.noun", "index.verb", "noun.exc")
+"""Files by which a folder is known to hold WordNet in NLTK's layout (corpora/wordnet)."""
+
+
+class Meteor:
+    """METEOR with stems and synonyms (alpha 0.9, beta 3, gamma 0.5), on words and marks in lower case.
+
+    Words are cut by `nltk.wordpunct_tokenize`, which needs no model of its own. Source: paper 004, D.1.
+    """
+
+    name = "meteor"
+    figures: Mapping[str, Direction] = {"meteor": "higher"}
+
+    def __init__(self, folder: Path) -> None:
+        """Read WordNet.
+
+        Args:
+            folder: WordNet in NLTK's layout, with `lexnames`, `data.*`, `index.*` and `*.exc`.
+
+        Raises:
+            InputError: the folder holds something else.
+            ModuleNotFoundError: nltk is not installed.
+        """
+        from nltk.corpus.reader.wordnet import WordNetCorpusReader
+
+        with warnings.catch_warnings():
+            # It says that other languages than English are not there.
+            warnings.simplefilter("ignore", UserWarning)
+            try:
+                self._wordnet = WordNetCorpusReader(str(folder), None)
+            except (OSError, LookupError, ValueError, AssertionError) as error:
+                raise InputError(f"not WordNet in NLTK's layout: {error!s:.200}", file=folder) from None
+
+    def score(self, pairs: Sequence[Pair]) -> Scored:
+        """One value a pair, from 0 to 1; the figure of the set is their mean."""
+        from nltk.tokenize import wordpunct_tokenize
+        from nltk.translate.meteor_score import single_meteor_score
+
+        values = []
+        for pair in pairs:
+            reference, candidate = (wordpunct_tokenize(narrative(one)) for one in (pair.reference, pair.candidate))
+            values.append(float(single_meteor_score(reference, candidate, wordnet=self._wordnet)))
+        return Scored({"meteor": values})

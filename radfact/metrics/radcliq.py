@@ -1,0 +1,89 @@
+"""RadCliQ: four metrics joined by linear regressions to predict the errors that radiologists counted."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from radfact.files import Pair
+from radfact.metrics.metric import Metric, Scored
+from radfact.report import narrative
+from radfact.stats import Direction
+
+
+@dataclass(frozen=True, slots=True)
+class Regression:
+    """z-scores of RadGraph-F1, BERTScore, CheXbert similarity and BLEU-2, in this order, times coefficients."""
+
+    mean: tuple[float, float, float, float]
+    scale: tuple[float, float, float, float]
+    coefficients: tuple[float, float, float, float]
+    intercept: float
+
+    def predict(self, parts: NDArray[np.float64]) -> NDArray[np.float64]:
+        """One score a row of `parts` (samples, 4)."""
+        scores: NDArray[np.float64] = ((parts - self.mean) / self.scale) @ np.array(self.coefficients) + self.intercept
+        return scores
+
+
+V0 = Regression(
+    mean=(0.5398376019082272, 0.6312549595000001, 0.7716797866672277, 0.4607372064809605),
+    scale=(0.3018344440559102, 0.22466950746141123, 0.24750333805236252, 0.30336670936092264),
+    coefficients=(-0.4796252644863446, -0.6762170542369337, -0.46366575161751994, 0.2165861905287535),
+    intercept=1.641666666666666,
+)
+V1 = Regression(
+    mean=(0.5379231241355762, 0.6175725628125001, 0.7647942121140658, 0.44738335396242174),
+    scale=(0.3028258411486429, 0.22430938459304575, 0.2539439110169773, 0.2989271671041838),
+    coefficients=(-0.37708368261038905, -0.3703000997448032, -0.25261621789593225, 4.315e-12),
+    intercept=2.467e-10,
+)
+PARTS = ("radgraph_f1", "bertscore", "chexbert_similarity")
+
+
+def bleu_2(candidate: str, reference: str) -> float:
+    """BLEU-2 as RadCliQ was fitted with: lower case, full stops set off, split on spaces, smoothed by method 1."""
+    from nltk.translate.bleu_score import SmoothingFunction, sentence_bleu
+
+    said, true = (
+        [word for word in text.lower().replace(".", " .").split(" ") if word] for text in (candidate, reference)
+    )
+    smoothing = SmoothingFunction().method1
+    return float(sentence_bleu([true], said, weights=(0.5, 0.5), smoothing_function=smoothing)) if said else 0.0
+
+
+class RadCliQ:
+    """RadCliQ of versions 0 and 1, lower is better; the figures of the set are means.
+
+    Source: paper 004, D.1 (version 0); constants of the published regressions.
+    """
+
+    name = "radcliq"
+    figures: Mapping[str, Direction] = {"radcliq_v0": "lower", "radcliq_v1": "lower"}
+
+    def __init__(self, radgraph: Metric, bertscore: Metric, chexbert: Metric) -> None:
+        """Take the metrics that it is made of.
+
+        Raises:
+            ModuleNotFoundError: nltk is not installed.
+        """
+        import nltk.translate.bleu_score  # noqa: F401
+
+        self._parts = (radgraph, bertscore, chexbert)
+
+    def score(self, pairs: Sequence[Pair]) -> Scored:
+        """Two values a pair, and its four parts as details; NaN where a part has none."""
+        columns = [part.score(pairs).values[name] for name, part in zip(PARTS, self._parts, strict=True)]
+        columns.append([bleu_2(narrative(pair.candidate), narrative(pair.reference)) for pair in pairs])
+        table = np.array(columns, dtype=np.float64).T.reshape(len(pairs), 4)
+        names = (*PARTS, "bleu_2_split_on_spaces")
+        return Scored(
+            {"radcliq_v0": V0.predict(table).tolist(), "radcliq_v1": V1.predict(table).tolist()},
+            details=[
+                {name: None if np.isnan(value) else float(value) for name, value in zip(names, row, strict=True)}
+                for row in table
+            ],
+        )
