@@ -1,0 +1,313 @@
+"""The notation that GREEN and VERT answer in: errors by significance and category, matched findings, a score."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, TypeVar
+
+from radfact.llm.texts import bodies, read_data
+from radfact.metrics.counted import ZERO, Counted, read_counted, read_number, says_none, without_marks
+
+T = TypeVar("T")
+
+CATEGORIES: Mapping[str, str] = {
+    "a": "False report of a finding in the candidate",
+    "b": "Missing a finding present in the reference",
+    "c": "Misidentification of a finding's anatomic location/position",
+    "d": "Misassessment of the severity of a finding",
+    "e": "Mentioning a comparison that isn't in the reference",
+    "f": "Omitting a comparison detailing a change from a prior study",
+}
+"""The six kinds of errors, by the letter that stands for each (paper 000, appendix A.1)."""
+
+Section = Literal["explanation", "significant", "insignificant", "matched", "score"]
+
+TITLES: Mapping[Section, str] = {
+    "explanation": "[Explanation]",
+    "significant": "[Clinically Significant Errors]",
+    "insignificant": "[Clinically Insignificant Errors]",
+    "matched": "[Matched Findings]",
+    "score": "[Overall Accuracy Score]",
+}
+
+_NAMES: Mapping[Section, str] = {
+    "explanation": r"explanation",
+    "significant": r"(?:clinically[\s_-]+)?significant[\s_-]+errors?",
+    "insignificant": r"(?:clinically[\s_-]+)?insignificant[\s_-]+errors?",
+    "matched": r"(?:number\s+of\s+)?match(?:ed|ing)[\s_-]+findings?",
+    "score": r"(?:overall[\s_-]+)?(?:accuracy[\s_-]+)?score",
+}
+_ANY_NAME = "|".join(f"(?P<{section}>{name})" for section, name in _NAMES.items())
+_BRACKETED = re.compile(rf"^\W*\[\s*(?:{_ANY_NAME})\s*\]\s*[:：]?(?P<rest>.*)$", re.IGNORECASE)
+_BARE = re.compile(
+    rf"^\W*(?:\d[.)]\s*)?(?:{_ANY_NAME})\s*(?:[:：](?P<rest>.*)|(?P<counted>\(\d+\).*)|)$", re.IGNORECASE
+)
+_INLINE_HEADER = re.compile(rf"(?<=\S)[ \t]*(?=\[\s*(?:{'|'.join(_NAMES.values())})\s*\]\W*:)", re.IGNORECASE)
+_INLINE_LETTER = re.compile(r"(?<=[.;:])[ \t]+(?=\([b-f]\)[ \t]+[A-Z][^:\n]{5,90}:)")
+_PLACEHOLDER = re.compile(r"<(?:the number of|error|finding|explanation|count)\b", re.IGNORECASE)
+_LETTER = re.compile(r"^[-•\s]*(?:\(([a-f])\)|([a-f])[.)](?=\s))\s*:?\s*", re.IGNORECASE)
+_DIGIT = re.compile(r"^[-•\s]*\(([1-6])\)\s*")
+_LIST_NUMBER = re.compile(r"^[-•\s]*(?:\(?\d[.)]\s*)?")
+_LIKE_NAME = {
+    "a": r"false (?:report|prediction|finding)",
+    "b": r"(?:missing|missed) (?:a )?finding|omission of (?:a )?finding",
+    "c": r"misidentification|incorrect (?:anatomic(?:al)? )?location",
+    "d": r"misassessment|incorrect severity",
+    "e": r"mention(?:ing)? (?:of )?(?:a )?comparison",
+    "f": r"(?:omitting|omission of) (?:a )?comparison",
+}
+_NAMED = re.compile("|".join(f"(?P<{letter}>{name})" for letter, name in _LIKE_NAME.items()), re.IGNORECASE)
+_THOUGHT = "<think>"
+
+
+@dataclass(frozen=True, slots=True)
+class Errors:
+    """Errors of one significance, (a) to (f): how many there are, and what is said of them."""
+
+    counts: tuple[int, ...]
+    said: tuple[tuple[str, ...], ...]
+
+    @property
+    def total(self) -> int:
+        """Number of errors of all categories."""
+        return sum(self.counts)
+
+    def as_record(self) -> dict[str, Any]:
+        """Count and explanations by letter, for a person to read; categories without an error are left out."""
+        return {
+            letter: {"count": count, "errors": list(said)}
+            for letter, count, said in zip(CATEGORIES, self.counts, self.said, strict=True)
+            if count
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Assessment:
+    """What a model says of a candidate; `score` is the overall accuracy that VERT asks for, in [0, 1]."""
+
+    significant: Errors
+    insignificant: Errors
+    matched: int
+    findings: tuple[str, ...] = ()
+    explanation: str = ""
+    score: float | None = None
+
+    def as_record(self) -> dict[str, Any]:
+        """As JSON values, for a person to read."""
+        record: dict[str, Any] = {
+            "explanation": self.explanation,
+            "significant": self.significant.as_record(),
+            "insignificant": self.insignificant.as_record(),
+            "matched": {"count": self.matched, "findings": list(self.findings)},
+        }
+        return record if self.score is None else record | {"score": self.score}
+
+
+def read_assessment(text: str, *, scored: bool = False) -> Assessment:
+    """Read an answer in GREEN's or VERT's notation, strict on meaning and lenient on form.
+
+    Bold, lower-case or run-on headers, missing full stops, blank lines, lists, tables and JSON are read; what could
+    be read in two ways is not.
+
+    Args:
+        text: the answer.
+        scored: whether it must have an overall accuracy score.
+
+    Raises:
+        ValueError: a section is missing, or a count, or it is said twice and differently.
+    """
+    sections = read_sections(text)
+    errors = {name: section_errors(sections, name) for name in ("significant", "insignificant")}
+    matched = _once(sections, "matched", _matched)
+    score = _once(sections, "score", read_score) if scored else None
+    explanation = next((one for one in sections.get("explanation", ()) if isinstance(one, str)), "").strip()
+    return Assessment(errors["significant"], errors["insignificant"], matched.count, matched.said, explanation, score)
+
+
+def section_errors(sections: Mapping[Section, Sequence[Any]], name: Section) -> Errors:
+    """The errors of one significance.
+
+    Args:
+        sections: as `read_sections` gives them.
+        name: significant or insignificant.
+
+    Raises:
+        ValueError: as `read_assessment`.
+    """
+    return _once(sections, name, lambda body: _errors(body, TITLES[name]))
+
+
+def read_sections(text: str) -> dict[Section, list[Any]]:
+    """What an answer says under each header: lines of text, or values where it is JSON; a header may come twice.
+
+    Raises:
+        ValueError: there is no header at all.
+    """
+    if _THOUGHT in text and "</think>" not in text:
+        raise ValueError("it ends before the answer begins; think less")
+    for body in bodies(text):
+        start, end = body.find("{"), body.rfind("}")
+        if start >= 0 and not _has_bracketed(body) and (found := _json_sections(read_data(body[start : end + 1]))):
+            return found
+    found = _text_sections("\n".join(bodies_without_fences(text)))
+    if not found:
+        raise ValueError(f"it has none of the headers {', '.join(TITLES[one] for one in list(TITLES)[1:4])}")
+    return found
+
+
+def bodies_without_fences(text: str) -> list[str]:
+    """The lines after any thinking aloud, without fences and marks of Markdown."""
+    text = text.rpartition("</think>")[2]
+    lines = (_INLINE_HEADER.sub("\n", text)).splitlines()
+    return [without_marks(line) for line in lines if not line.lstrip().startswith("```")]
+
+
+def _has_bracketed(body: str) -> bool:
+    return any(_BRACKETED.match(without_marks(line)) for line in body.splitlines())
+
+
+def _text_sections(text: str) -> dict[Section, list[Any]]:
+    lines = text.splitlines()
+    bracketed = {_section(match) for line in lines if (match := _BRACKETED.match(line))}
+    found: dict[Section, list[Any]] = {}
+    current: list[str] = []
+    for line in lines:
+        match = _BRACKETED.match(line)
+        # Where a section has its brackets, the same words without any are prose.
+        if match is None and (match := _BARE.match(line)) and _section(match) in bracketed:
+            match = None
+        if match is None:
+            current.append(line)
+            continue
+        given = match.groupdict()
+        current = [given.get("rest") or given.get("counted") or ""]
+        found.setdefault(_section(match), []).append(current)
+    joined = {name: ["\n".join(lines).strip() for lines in occurrences] for name, occurrences in found.items()}
+    return {name: kept for name, texts in joined.items() if (kept := [t for t in texts if not _PLACEHOLDER.search(t)])}
+
+
+def _section(match: re.Match[str]) -> Section:
+    return next(name for name in TITLES if match[name] is not None)
+
+
+def _json_sections(data: Any) -> dict[Section, list[Any]]:
+    if not isinstance(data, dict):
+        return {}
+    found: dict[Section, list[Any]] = {}
+    for key, value in data.items():
+        match = _BRACKETED.match(str(key)) or _BARE.match(str(key))
+        if match:
+            found.setdefault(_section(match), []).append(value)
+    if not {"significant", "insignificant", "matched"} & set(found):
+        inner = [part for value in data.values() if (part := _json_sections(value))]
+        return inner[0] if len(inner) == 1 else {}
+    return found
+
+
+def _once(sections: Mapping[Section, Sequence[Any]], name: Section, read: Callable[[Any], T]) -> T:
+    """What a section says; said twice, it must be the same."""
+    given = sections.get(name)
+    if not given:
+        raise ValueError(f"it has no section {TITLES[name]}")
+    values = [read(body) for body in given]
+    if any(value != values[0] for value in values[1:]):
+        raise ValueError(f"it has {len(values)} sections {TITLES[name]} that differ; give one")
+    return values[0]
+
+
+def _errors(body: Any, title: str) -> Errors:
+    chunks = list(_chunks(body)) if isinstance(body, str) else list(_items(body))
+    if not chunks:
+        if isinstance(body, str) and says_none(body):
+            return Errors((0,) * len(CATEGORIES), ((),) * len(CATEGORIES))
+        raise ValueError(f"{title} has no lines (a) to (f)")
+    found: dict[str, Counted] = {}
+    for letter, said in chunks:
+        counted = _category(letter, said, title)
+        if found.setdefault(letter, counted) != counted:
+            raise ValueError(f"{title} has ({letter}) twice; give each category one line with the number of its errors")
+    each = [found.get(letter, ZERO) for letter in CATEGORIES]
+    return Errors(tuple(one.count for one in each), tuple(one.said for one in each))
+
+
+def _category(letter: str, said: Any, title: str) -> Counted:
+    try:
+        return read_counted(said, name=CATEGORIES[letter])
+    except ValueError as error:
+        raise ValueError(f"({letter}) of {title} {error}") from None
+
+
+def _chunks(body: str) -> Iterator[tuple[str, str]]:
+    """(letter, what follows it) for every category of a section."""
+    lines = _INLINE_LETTER.sub("\n", body).splitlines()
+    mark = _by_letter if any(_LETTER.match(line) for line in lines) else _by_name
+    letter, chunk = "", list[str]()
+    for line in lines:
+        begun = mark(line)
+        if begun is None:
+            chunk.append(line)
+            continue
+        if letter:
+            yield letter, "\n".join(chunk)
+        letter, chunk = begun[0], [begun[1]]
+    if letter:
+        yield letter, "\n".join(chunk)
+
+
+def _by_letter(line: str) -> tuple[str, str] | None:
+    match = _LETTER.match(line)
+    return None if match is None else ((match[1] or match[2]).lower(), line[match.end() :])
+
+
+def _by_name(line: str) -> tuple[str, str] | None:
+    said = _LIST_NUMBER.sub("", line)
+    if match := _NAMED.match(said):
+        return str(match.lastgroup), said
+    if match := _DIGIT.match(line):
+        return "abcdef"[int(match[1]) - 1], line[match.end() :]
+    return None
+
+
+def _items(value: Any) -> Iterator[tuple[str, Any]]:
+    """(letter, what is said of it) for every category of a section in JSON."""
+    if isinstance(value, list) and all(isinstance(item, str) for item in value):
+        yield from _chunks("\n".join(map(without_marks, value)))
+        return
+    pairs = value.items() if isinstance(value, dict) else map(_named_item, value) if isinstance(value, list) else ()
+    for key, said in pairs:
+        name = without_marks(str(key)).strip()
+        begun = (name.lower(), "") if name.lower() in CATEGORIES else _by_letter(f"{name} ") or _by_name(name)
+        if begun is None:
+            raise ValueError(f"'{name:.80}' is none of the categories (a) to (f)")
+        yield begun[0], said
+
+
+def _named_item(item: Any) -> tuple[Any, Any]:
+    if isinstance(item, dict):
+        for key in ("category", "type", "error_type", "error type", "name", "letter"):
+            if key in item:
+                return item[key], {name: value for name, value in item.items() if name != key}
+        if len(item) == 1:
+            return next(iter(item.items()))
+    return item, None
+
+
+def _matched(body: Any) -> Counted:
+    try:
+        return read_counted(body, name="Matched findings", bare=True)
+    except ValueError as error:
+        raise ValueError(f"{TITLES['matched']} {error}") from None
+
+
+def read_score(body: Any) -> float:
+    """The overall accuracy score of a section, in [0, 1].
+
+    Raises:
+        ValueError: there is none, or it lies elsewhere.
+    """
+    score = read_number(body)
+    if score is None or not 0 <= score <= 1:
+        raise ValueError(f"{TITLES['score']} has no number from 0.00 to 1.00")
+    return score
