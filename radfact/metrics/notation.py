@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -85,14 +86,14 @@ class Errors:
 
 @dataclass(frozen=True, slots=True)
 class Assessment:
-    """What a model says of a candidate; `score` is the overall accuracy that VERT asks for, in [0, 1]."""
+    """What a model says of a candidate; `score` is the overall accuracy that VERT asks for, in [0, 1] (NaN: not asked)."""
 
     significant: Errors
     insignificant: Errors
     matched: int
     findings: tuple[str, ...] = ()
     explanation: str = ""
-    score: float | None = None
+    score: float = math.nan
 
     def as_record(self) -> dict[str, Any]:
         """As JSON values, for a person to read."""
@@ -102,7 +103,7 @@ class Assessment:
             "insignificant": self.insignificant.as_record(),
             "matched": {"count": self.matched, "findings": list(self.findings)},
         }
-        return record if self.score is None else record | {"score": self.score}
+        return record if math.isnan(self.score) else record | {"score": self.score}
 
 
 def read_assessment(text: str, *, scored: bool = False) -> Assessment:
@@ -121,7 +122,7 @@ def read_assessment(text: str, *, scored: bool = False) -> Assessment:
     sections = read_sections(text)
     errors = {name: section_errors(sections, name) for name in ("significant", "insignificant")}
     matched = _once(sections, "matched", _matched)
-    score = _once(sections, "score", read_score) if scored else None
+    score = _once(sections, "score", read_score) if scored else math.nan
     explanation = next((one for one in sections.get("explanation", ()) if isinstance(one, str)), "").strip()
     return Assessment(errors["significant"], errors["insignificant"], matched.count, matched.said, explanation, score)
 

@@ -1,0 +1,91 @@
+"""VERT: GREEN's question with an overall accuracy score, in its variants and with worked examples (paper 003)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cache
+from textwrap import dedent
+from typing import Any, ClassVar, Literal
+
+from radfact.llm import Ask, ChatClient
+from radfact.metrics.asked import AskedMetric, fill, load_prompt
+from radfact.metrics.green import count_figures, read_counts
+from radfact.metrics.notation import Assessment, read_assessment
+from radfact.metrics.vert_shots import FewShot
+from radfact.stats import Direction
+
+Variant = Literal["vert", "vert_formula", "vert_rubric"]
+
+_CRITERION_ABOVE = "    The count of clinically insignificant errors.\n"
+_CRITERION = (
+    "    The overall accuracy score to assign to the candidate report given the count of clinically significant and "
+    "clinically insignificant errors. The score must be a continuous number in [0.00, 1.00] with two decimals.\n"
+)
+_SECTION_BELOW = "    ```\n"
+_SECTION = (
+    "\n    [Overall Accuracy Score]:\n    <Overall accuracy score between 0 and 1 given the total number of clinically "
+    "significant and insignificant errors in the candidate reports>\n"
+)
+_REPORTS = "    2. Reference Report:\n"
+
+
+@cache
+def vert_prompt(variant: Variant = "vert") -> str:
+    """The prompt of a variant, with the slots `{reference}` and `{candidate}` (paper 003, appendices D.2 to D.4)."""
+    green = load_prompt("green").removesuffix(_SECTION_BELOW)
+    vert = green.replace(_CRITERION_ABOVE, _CRITERION_ABOVE + _CRITERION) + _SECTION + _SECTION_BELOW
+    if variant == "vert":
+        return vert
+    before = fill(load_prompt(variant), steps=load_prompt("vert_steps"))
+    return before + dedent(vert[vert.index(_REPORTS) :])
+
+
+class Vert(AskedMetric[Assessment]):
+    """VERT: the overall accuracy that a model gives a candidate after it has counted the errors (paper 003, D.2).
+
+    `vert` is the model's own score in [0, 1]; the counts behind it are those of GREEN's notation.
+    """
+
+    name: ClassVar[str] = "vert"
+    figures: ClassVar[Mapping[str, Direction]] = {"vert": "higher", **count_figures("vert")}
+    parameters: ClassVar[Mapping[str, Any]] = {"temperature": 0, "max_tokens": 2048}
+    variant: ClassVar[Variant] = "vert"
+
+    def __init__(self, client: ChatClient, *, few_shot: FewShot | None = None) -> None:
+        """Take the client of the model that is asked, and worked examples to show it (none: zero-shot)."""
+        super().__init__(client)
+        self.few_shot = few_shot
+        self._examples = "" if few_shot is None else f"\n{few_shot.section()}"
+
+    def question(self, candidate: str, reference: str) -> Ask[Assessment]:
+        """The prompt and the examples after it, as the only message."""
+        content = fill(vert_prompt(self.variant), reference=reference, candidate=candidate) + self._examples
+        return Ask((("user", content),), _read)
+
+    def read(self, answer: Assessment) -> Mapping[str, float]:
+        """Score and counts of an answer."""
+        return {self.name: answer.score, **read_counts(self.name, answer)}
+
+    def detail(self, answer: Assessment) -> Mapping[str, Any]:
+        """Explanation, errors, findings and score."""
+        return answer.as_record()
+
+
+class VertFormula(Vert):
+    """VERT's formula variant: the model is told to compute M / (M + 2S + 0.5I) (paper 003, D.3)."""
+
+    name: ClassVar[str] = "vert_formula"
+    figures: ClassVar[Mapping[str, Direction]] = {"vert_formula": "higher", **count_figures("vert_formula")}
+    variant: ClassVar[Variant] = "vert_formula"
+
+
+class VertRubric(Vert):
+    """VERT's rubric variant: the model scores by a rubric of five ranges (paper 003, D.4)."""
+
+    name: ClassVar[str] = "vert_rubric"
+    figures: ClassVar[Mapping[str, Direction]] = {"vert_rubric": "higher", **count_figures("vert_rubric")}
+    variant: ClassVar[Variant] = "vert_rubric"
+
+
+def _read(text: str) -> Assessment:
+    return read_assessment(text, scored=True)
