@@ -33,7 +33,7 @@ def write_results(result: Result, folder: Path | str, run: Mapping[str, Any] | N
     run = {**(run or {}), **who}
     run["options"] = {**run.get("options", {}), **result.options}
     write_jsonl(folder / "samples.jsonl", map(_sample_row, result.samples))
-    write_jsonl(folder / "sentences.jsonl", map(_sentence_row, result.sentences))
+    write_jsonl(folder / "sentences.jsonl", map(sentence_row, result.sentences))
     write_json(folder / "run.json", run)
     figures = {name: asdict(summary) for name, summary in result.figures.items()}
     write_json(folder / "scores.json", {"figures": figures, **who, "counts": dict(result.counts)})
@@ -44,7 +44,8 @@ def _sample_row(sample: SampleScore) -> dict[str, Any]:
     return {"sample_id": sample.sample_id, **figures, **sample.counts, "failure": sample.failure}
 
 
-def _sentence_row(sentence: SentenceScore) -> dict[str, Any]:
+def sentence_row(sentence: SentenceScore) -> dict[str, Any]:
+    """A sentence as `sentences.jsonl` has it."""
     return {
         "sample_id": sentence.sample_id,
         "side": sentence.side,

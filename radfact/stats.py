@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -12,6 +12,9 @@ from numpy.typing import NDArray
 
 Direction = Literal["higher", "lower", "neutral"]
 """Which way is better; a share of reports that mention something is neither."""
+
+CountsFigure = Callable[[NDArray[np.float64]], float]
+"""A figure of summed counts, (k,) -> float."""
 
 _QUANTILES = (0.025, 0.25, 0.5, 0.75, 0.975)
 
@@ -68,7 +71,7 @@ def summarise(
         points[name] = harmonic_mean(points[precision], points[recall])
         counts[name] = int((known[names.index(precision)] & known[names.index(recall)]).sum())
     spreads = bootstrap(values, f1=f1, replicates=replicates, seed=seed)
-    return {name: _summary(point, spreads[name], counts[name]) for name, point in points.items()}
+    return {name: summary_of(point, spreads[name], counts[name]) for name, point in points.items()}
 
 
 def differences(
@@ -102,8 +105,65 @@ def differences(
     for name, spread in spreads.items():
         point, base_point = points[name].point, base_points[name].point
         gap = math.nan if point is None or base_point is None else point - base_point
-        found[name] = _summary(gap, spread - base_spreads[name], int(known[name].sum()))
+        found[name] = summary_of(gap, spread - base_spreads[name], int(known[name].sum()))
     return found
+
+
+def summarise_counts(
+    counts: NDArray[np.float64],
+    values: Mapping[str, CountsFigure],
+    *,
+    replicates: int = 500,
+    seed: int = 42,
+) -> dict[str, Summary]:
+    """Summarise figures of a set that are computed from what its samples add up to, such as corpus BLEU or a macro F1.
+
+    Samples are resampled as in `summarise`, and each figure is computed anew from the sums of every replicate.
+
+    Args:
+        counts: (samples, k), what each sample adds; NaN in a whole row = not scored.
+        values: figure name -> function of summed counts, (k,) -> float.
+        replicates: as in `summarise`.
+        seed: as in `summarise`.
+    """
+    known = scored_rows(counts)
+    n = int(known.sum())
+    if not n:
+        return {name: Summary(None) for name in values}
+    points = {name: value(counts[known].sum(axis=0)) for name, value in values.items()}
+    spreads = bootstrap_counts(counts, values, replicates=replicates, seed=seed)
+    return {name: summary_of(point, spreads[name], n) for name, point in points.items()}
+
+
+def scored_rows(counts: NDArray[np.float64]) -> NDArray[np.bool_]:
+    """Which rows of counts (samples, k) are those of samples that were scored."""
+    known: NDArray[np.bool_] = ~np.isnan(counts).any(axis=1)
+    return known
+
+
+def bootstrap_counts(
+    counts: NDArray[np.float64], values: Mapping[str, CountsFigure], *, replicates: int = 500, seed: int = 42
+) -> dict[str, NDArray[np.float64]]:
+    """The figures of `summarise_counts` on every replicate, by name, each of shape (replicates,).
+
+    Args:
+        counts: as in `summarise_counts`.
+        values: as in `summarise_counts`.
+        replicates: number of replicates.
+        seed: of the generator.
+    """
+    known = scored_rows(counts)
+    filled = np.where(known[:, None], counts, 0.0)
+    generator = np.random.default_rng(seed)
+    spreads = {name: np.full(replicates, math.nan) for name in values}
+    for place in range(replicates):
+        drawn = generator.choice(len(counts), len(counts), replace=True)
+        times = np.bincount(drawn, minlength=len(counts)).astype(np.float64)
+        if times[known].any():
+            sums = times @ filled
+            for name, value in values.items():
+                spreads[name][place] = value(sums)
+    return spreads
 
 
 def bootstrap(
@@ -162,7 +222,8 @@ def _harmonic_means(precision: NDArray[np.float64], recall: NDArray[np.float64])
     return f1
 
 
-def _summary(point: float, spread: NDArray[np.float64], n: int) -> Summary:
+def summary_of(point: float, spread: NDArray[np.float64], n: int) -> Summary:
+    """A figure and its replicates (replicates,), NaN where there is no value, as one record."""
     if math.isnan(point):
         return Summary(None, n=n)
     if np.isnan(spread).all():

@@ -14,7 +14,6 @@ from radfact.metrics.metric import Scored
 from radfact.report import narrative
 from radfact.stats import Direction
 
-FILES = ("config.json", "tokenizer.json|vocab.json", "model.safetensors|pytorch_model.bin")
 LAYER = 5
 """Of distilroberta-base, as the library has it for this model; its baseline is that of this layer."""
 

@@ -16,7 +16,6 @@ from radfact.metrics.metric import Counts, Pooled, Scored
 from radfact.report import narrative
 from radfact.stats import Direction
 
-FILES = ("chexbert.pth", "vocab.txt")
 CLASSES = (
     *("Enlarged Cardiomediastinum", "Cardiomegaly", "Lung Opacity", "Lung Lesion", "Edema", "Consolidation"),
     *("Pneumonia", "Atelectasis", "Pneumothorax", "Pleural Effusion", "Pleural Other", "Fracture"),

@@ -12,9 +12,6 @@ from radfact.metrics.metric import Scored
 from radfact.report import narrative
 from radfact.stats import Direction
 
-FILES = ("lexnames", "data.noun", "data.verb", "data.adj", "data.adv", "index.noun", "index.verb", "noun.exc")
-"""Files by which a folder is known to hold WordNet in NLTK's layout (corpora/wordnet)."""
-
 
 class Meteor:
     """METEOR with stems and synonyms (alpha 0.9, beta 3, gamma 0.5), on words and marks in lower case.

@@ -43,7 +43,6 @@ class Scored:
             where there is nothing to say.
         failures: why a sample was not scored, by its place.
         account: calls, tokens, repairs, failures of a model that was asked.
-        drawn: which samples replicates are drawn from, where these are not all.
     """
 
     values: Mapping[str, Sequence[float]]
@@ -51,7 +50,6 @@ class Scored:
     details: Sequence[Mapping[str, Any]] = ()
     failures: Mapping[int, str] = field(default_factory=dict)
     account: Mapping[str, int] = field(default_factory=dict)
-    drawn: Sequence[bool] = ()
 
 
 @runtime_checkable

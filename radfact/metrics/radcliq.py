@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,6 +13,9 @@ from radfact.files import Pair
 from radfact.metrics.metric import Metric, Scored
 from radfact.report import narrative
 from radfact.stats import Direction
+
+if TYPE_CHECKING:
+    from radfact.metrics.resources import Resources
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +77,11 @@ class RadCliQ:
         import nltk.translate.bleu_score  # noqa: F401
 
         self._parts = (radgraph, bertscore, chexbert)
+
+    @classmethod
+    def make(cls, resources: Resources) -> RadCliQ:
+        """From the metrics that the others of a run use too, so that each is computed once."""
+        return cls(*(resources.shared(name) for name in ("radgraph", "bertscore", "chexbert")))
 
     def score(self, pairs: Sequence[Pair]) -> Scored:
         """Two values a pair, and its four parts as details; NaN where a part has none."""

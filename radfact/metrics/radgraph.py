@@ -17,7 +17,6 @@ from radfact.metrics.metric import Scored
 from radfact.report import narrative
 from radfact.stats import Direction
 
-FILES = ("config.json", "weights.th", "vocabulary", "encoder")
 Graph = Mapping[str, Any]
 """Annotations of one report: `entities` by id, each with `tokens`, `label` and `relations`, a list of (kind, id)."""
 

@@ -1,0 +1,101 @@
+"""RadFact as one of the metrics: its figures, and its sentences as details."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from radfact.entailment import Judge
+from radfact.files import Pair
+from radfact.metrics.metric import Counts, Pooled, Scored
+from radfact.results import sentence_row
+from radfact.sample import F1_PARTS, FIGURES, SampleScore
+from radfact.score import RadFact
+from radfact.sentences import Splitter
+from radfact.stats import Direction, Summary, harmonic_mean, summarise
+
+if TYPE_CHECKING:
+    from radfact.metrics.resources import Resources
+
+
+def set_f1(counts: Counts) -> float:
+    """Harmonic mean of a set's precision and recall; NaN where either has no sample.
+
+    Args:
+        counts: (4,), sum of the samples' precisions, how many there are, and the same of the recalls.
+    """
+    precision, recall = (counts[place] / counts[place + 1] if counts[place + 1] else math.nan for place in (0, 2))
+    return harmonic_mean(float(precision), float(recall))
+
+
+class RadFactMetric:
+    """RadFact (paper 004, appendix C) behind the protocol of metrics."""
+
+    name = "radfact"
+    figures: Mapping[str, Direction] = dict.fromkeys(FIGURES, "higher")
+    pooled: Mapping[str, Callable[[Counts], float]] = dict.fromkeys(F1_PARTS, set_f1)
+
+    def __init__(self, judge: Judge, splitter: Splitter, options: Mapping[str, Any]) -> None:
+        """Take who answers, and the options of `radfact.score.RadFact`."""
+        self.judge, self.splitter = judge, splitter
+        self.radfact = RadFact(judge, splitter=splitter, **options)
+
+    @classmethod
+    def make(cls, resources: Resources) -> RadFactMetric:
+        """With the judge and the splitter of a run."""
+        return cls(*resources.entailment(), resources.radfact)
+
+    def describe(self) -> dict[str, Any]:
+        """Everything that changes a value."""
+        options = {name: value for name, value in self.radfact.options.items() if name not in ("bootstrap", "seed")}
+        return {"judge": self.judge.describe(), "splitter": self.splitter.describe(), "options": options}
+
+    def score(self, pairs: Sequence[Pair]) -> Scored:
+        """Nine figures; details are the numbers of sentences and a row a sentence, as `sentences.jsonl` has them."""
+        result = self.radfact.score(list(pairs))
+        rows: dict[str, list[dict[str, Any]]] = {sample.sample_id: [] for sample in result.samples}
+        for sentence in result.sentences:
+            rows[sentence.sample_id].append(sentence_row(sentence))
+        account: dict[str, int] = {}
+        for spent in result.account.values():
+            for name, count in spent.items():
+                account[name] = account.get(name, 0) + count
+        return Scored(
+            {name: [sample.figures[name] for sample in result.samples] for name in FIGURES},
+            pooled={name: Pooled(_f1_counts(result.samples, *parts), set_f1) for name, parts in F1_PARTS.items()},
+            details=[{"counts": dict(sample.counts), "sentences": rows[sample.sample_id]} for sample in result.samples],
+            failures={place: one.failure for place, one in enumerate(result.samples) if one.failure is not None},
+            account=account,
+        )
+
+    def summarise(self, scored: Scored, *, replicates: int, seed: int) -> dict[str, Summary]:
+        """The figures of the set as `RadFact` gives them: replicates are drawn from samples with two reports to judge.
+
+        Args:
+            scored: as `score` gave it.
+            replicates: of the bootstrap.
+            seed: of the bootstrap.
+        """
+        judged = [
+            place
+            for place, detail in enumerate(scored.details)
+            if place not in scored.failures or detail["counts"]["failed_sentences"] > 0
+        ]
+        values = {
+            name: [column[place] for place in judged] for name, column in scored.values.items() if name not in F1_PARTS
+        }
+        found = summarise(values, f1=F1_PARTS, replicates=replicates, seed=seed)
+        return {name: found[name] for name in FIGURES}
+
+
+def _f1_counts(samples: Sequence[SampleScore], precision: str, recall: str) -> Counts:
+    """(samples, 4), as `set_f1` takes their sum; a sample without both values adds what it has."""
+    parts = np.array([[one.figures[precision], one.figures[recall]] for one in samples], dtype=np.float64)
+    parts = parts.reshape(len(samples), 2)
+    known = ~np.isnan(parts)
+    filled = np.where(known, parts, 0.0)
+    counts: Counts = np.stack([filled[:, 0], known[:, 0], filled[:, 1], known[:, 1]], axis=1).astype(np.float64)
+    return counts

@@ -1,0 +1,267 @@
+"""All metrics by name, loaded when they are asked for: what each gives, what it needs and what it costs."""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import importlib.util
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import cache
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import Any, Literal
+
+from radfact.errors import InputError
+from radfact.stats import Direction
+
+GROUP = "radfact.metrics"
+"""Entry points of this group are metrics too: NAME = "module:object"."""
+
+Takes = Literal["nothing", "folder", "model", "resources"]
+
+
+class MissingNeed(InputError):
+    """A metric that cannot be made for want of a package, weights, a key or a judge; the others go on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A metric as the table knows it, without having imported it.
+
+    Attributes:
+        name: of the metric.
+        home: "module:object" of its class, a factory or a metric.
+        source: where it is defined.
+        cost: what a report costs.
+        packages: modules that must be installed.
+        files: folder of weights by its name -> files in it, alternatives separated by `|`.
+        judge: whether it asks the judge's model, or any judge.
+        takes: what `home` is called with; "resources" go to its class method `make`.
+    """
+
+    name: str
+    home: str
+    source: str = "a metric of one's own"
+    cost: str = "not stated"
+    packages: tuple[str, ...] = ()
+    files: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    judge: Literal["any", "model"] | None = None
+    takes: Takes = "nothing"
+
+    def load(self) -> Any:
+        """The object at `home`; what it needs is not looked at.
+
+        Raises:
+            InputError: there is no such object.
+        """
+        module, _, name = self.home.partition(":")
+        try:
+            return getattr(importlib.import_module(module), name)
+        except (ImportError, AttributeError) as error:
+            raise InputError(f"metric '{self.name}' cannot be loaded from {self.home}: {error}") from None
+
+    @property
+    def figures(self) -> Mapping[str, Direction]:
+        """What it gives, and which way is better; empty where only the metric that it makes can say it.
+
+        Raises:
+            InputError: as `load`.
+        """
+        found = getattr(self.load(), "figures", {})
+        return found if isinstance(found, Mapping) else {}
+
+    def check_packages(self) -> None:
+        """See to it that all packages are installed.
+
+        Raises:
+            MissingNeed: one is not.
+        """
+        for package in self.packages:
+            if importlib.util.find_spec(package) is None:
+                raise MissingNeed(f'needs the package {package}: pip install "maira-radfact[metrics,model]"')
+
+    def check_folders(self, weights: Weights) -> list[Path]:
+        """The folders of its weights, each with all the files that it should have.
+
+        Raises:
+            MissingNeed: saying which file is wanted, and where it was looked for.
+        """
+        return [weights.find(name, files) for name, files in self.files.items()]
+
+
+@dataclass(frozen=True, slots=True)
+class Weights:
+    """Folders of weights that the user has: `named` ones, and `roots` that hold a folder for each name."""
+
+    named: Mapping[str, Path] = field(default_factory=dict)
+    roots: Sequence[Path] = ()
+
+    def find(self, name: str, files: Sequence[str]) -> Path:
+        """The folder of this name with all these files.
+
+        Raises:
+            MissingNeed: it is not there, or a file is not.
+        """
+        places = [self.named[name]] if name in self.named else [root / name for root in self.roots]
+        if not places:
+            wanted = ", ".join(files).replace("|", " or ")
+            raise MissingNeed(f"needs weights: --weights {name}=FOLDER with {wanted}")
+        place = next((one for one in places if one.is_dir()), places[0])
+        for wanted in files:
+            if not any((place / one).exists() for one in wanted.split("|")):
+                raise MissingNeed(f"needs weights: {place} has no {wanted.replace('|', ' or ')}")
+        return place
+
+
+_BERT = ("torch", "transformers")
+_FOLDERS = {
+    "wordnet": ("lexnames", "data.noun", "index.noun", "noun.exc"),
+    "bertscore": ("config.json", "tokenizer.json|vocab.json", "model.safetensors|pytorch_model.bin"),
+    "chexbert": ("chexbert.pth", "vocab.txt"),
+    "radgraph": ("config.json", "weights.th", "vocabulary", "encoder"),
+}
+_TABLE = (
+    Entry(
+        "radfact",
+        "radfact.metrics.radfact_metric:RadFactMetric",
+        source="MAIRA-2 (004), appendix C",
+        cost="a question a sentence, and two splits of a narrative",
+        judge="any",
+        takes="resources",
+    ),
+    Entry(
+        "rouge_l",
+        "radfact.metrics.rouge:RougeL",
+        source="MAIRA-2 (004), D.1",
+        cost="nothing",
+        packages=("rouge_score",),
+    ),
+    Entry(
+        "bleu",
+        "radfact.metrics.bleu:Bleu",
+        source="MAIRA-2 (004), D.1",
+        cost="nothing",
+        packages=("sacrebleu",),
+    ),
+    Entry(
+        "meteor",
+        "radfact.metrics.meteor:Meteor",
+        source="MAIRA-2 (004), D.1",
+        cost="nothing",
+        packages=("nltk",),
+        files={"wordnet": _FOLDERS["wordnet"]},
+        takes="folder",
+    ),
+    Entry(
+        "bertscore",
+        "radfact.metrics.bertscore:BertScore",
+        source="the part of RadCliQ",
+        cost="two passes of DistilRoBERTa",
+        packages=("bert_score", *_BERT),
+        files={"bertscore": _FOLDERS["bertscore"]},
+        takes="folder",
+    ),
+    Entry(
+        "chexbert",
+        "radfact.metrics.chexbert:CheXbert",
+        source="MAIRA-2 (004), D.1, figures 3 and 5, table B.3",
+        cost="two passes of BERT",
+        packages=_BERT,
+        files={"chexbert": _FOLDERS["chexbert"]},
+        takes="folder",
+    ),
+    Entry(
+        "radgraph",
+        "radfact.metrics.radgraph:RadGraph",
+        source="MAIRA-2 (004), D.1",
+        cost="two passes of PubMedBERT",
+        packages=("radgraph", *_BERT),
+        files={"radgraph": _FOLDERS["radgraph"]},
+        takes="folder",
+    ),
+    Entry(
+        "radcliq",
+        "radfact.metrics.radcliq:RadCliQ",
+        source="MAIRA-2 (004), D.1",
+        cost="that of RadGraph, BERTScore and CheXbert, once",
+        packages=("nltk", "radgraph", "bert_score", *_BERT),
+        files={name: _FOLDERS[name] for name in ("radgraph", "bertscore", "chexbert")},
+        takes="resources",
+    ),
+    Entry(
+        "lateral_mentions",
+        "radfact.metrics.mentions:LateralMentions",
+        source="MAIRA-2 (004), listing 6",
+        cost="nothing",
+    ),
+    Entry(
+        "comparison_mentions",
+        "radfact.metrics.mentions:ComparisonMentions",
+        source="MAIRA-2 (004), D.6.1; our prompt",
+        cost="two short answers",
+        judge="model",
+        takes="model",
+    ),
+)
+
+
+@cache
+def entries() -> Mapping[str, Entry]:
+    """All metrics by name: ours, then those that installed packages add under names of their own."""
+    table = {entry.name: entry for entry in _TABLE}
+    for point in entry_points(group=GROUP):
+        table.setdefault(point.name, Entry(point.name, point.value, source=f"package {point.dist and point.dist.name}"))
+    return table
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """A metric that was asked for, and which of its figures; None for all of them."""
+
+    entry: Entry
+    figures: tuple[str, ...] | None
+    by_name: bool
+
+    def wanted(self, figures: Mapping[str, Direction]) -> dict[str, Direction]:
+        """Those of a metric's figures that are wanted, in its order."""
+        return {name: one for name, one in figures.items() if self.figures is None or name in self.figures}
+
+
+def choose(names: Sequence[str]) -> list[Choice]:
+    """The metrics that some names mean, each once.
+
+    Args:
+        names: of metrics (all their figures), of single figures (that one), "module:object" of one's own, or "all".
+
+    Raises:
+        InputError: a name is none of these, or there are none.
+    """
+    if not names:
+        raise InputError("no metric is named; see 'radfact metrics'", field="metrics")
+    chosen: dict[str, Choice] = {}
+    for name in names:
+        if name == "all":
+            for entry in entries().values():
+                chosen[entry.name] = Choice(entry, None, entry.name in chosen and chosen[entry.name].by_name)
+            continue
+        entry = Entry(name, name) if ":" in name else entries().get(name) or _with_figure(name)
+        before = chosen.get(entry.name)
+        whole = entry.name == name or (before is not None and before.figures is None)
+        figures = None if whole else (*((before and before.figures) or ()), name)
+        chosen[entry.name] = Choice(entry, figures, by_name=True)
+    return list(chosen.values())
+
+
+def _with_figure(name: str) -> Entry:
+    known: dict[str, Entry] = {}
+    for entry in entries().values():
+        # A package's metric that cannot be loaded is no reason to refuse another's figure.
+        with suppress(InputError):
+            known.update(dict.fromkeys(entry.figures, entry))
+    if name in known:
+        return known[name]
+    close = difflib.get_close_matches(name, [*entries(), *known], n=1)
+    hint = f"did you mean '{close[0]}'?" if close else "see 'radfact metrics'"
+    raise InputError(f"no metric and no figure is called '{name}'; {hint}", field="metrics")

@@ -1,0 +1,179 @@
+"""What metrics are made of: a judge, a model, weights; each is made once and shared."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from radfact.entailment import CallableJudge, Judge, load_judge
+from radfact.errors import InputError
+from radfact.files import Pair
+from radfact.metrics.metric import Metric, Scored
+from radfact.metrics.registry import Entry, MissingNeed, Weights, entries
+from radfact.stats import Direction
+
+if TYPE_CHECKING:
+    from radfact.entailment.callable import JudgeFunction
+    from radfact.llm import ChatClient
+    from radfact.sentences import Splitter
+
+WITHOUT_MODEL = ("offline", "python")
+
+
+class Resources:
+    """Makes metrics, and what they share."""
+
+    def __init__(
+        self,
+        *,
+        judge: str | Judge | JudgeFunction | None = None,
+        model: str | ChatClient | None = None,
+        judge_args: Mapping[str, Any] | None = None,
+        base_url: str | None = None,
+        concurrency: int | None = None,
+        cache: Path | None = None,
+        splitter: Splitter | None = None,
+        weights: Mapping[str, Path] | Sequence[Path] = (),
+        radfact: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Take what there is; nothing is loaded yet.
+
+        Args:
+            judge: of RadFact: a name as in `radfact.entailment.load_judge`, a judge or a function.
+            model: of the other metrics that ask a language model: a name as in `radfact.llm.connect`, or a client; by
+                default the judge, if that is the name of a model.
+            judge_args: further arguments of the model by name.
+            base_url: address of an OpenAI-compatible server.
+            concurrency: calls in flight.
+            cache: folder for the answers of a model.
+            splitter: of RadFact; by default the offline one beside the offline judge, else the judge's model.
+            weights: folders of weights by name (`wordnet`, `bertscore`, `chexbert`, `radgraph`), or folders that hold
+                folders of these names.
+            radfact: further options of `radfact.score.RadFact`.
+        """
+        self.judge, self.splitter, self.radfact = judge, splitter, dict(radfact or {})
+        self.model = model if model is not None or not isinstance(judge, str) else judge
+        self._options: dict[str, Any] = {"base_url": base_url, "concurrency": concurrency, "cache": cache}
+        self._judge_args = dict(judge_args or {})
+        named = {name: Path(folder) for name, folder in weights.items()} if isinstance(weights, Mapping) else {}
+        self.weights = Weights(named, () if isinstance(weights, Mapping) else tuple(map(Path, weights)))
+        self._clients: list[ChatClient] = []
+        self._metrics: dict[str, Metric] = {}
+        self.accounts: dict[str, Callable[[], Mapping[str, int]]] = {}
+
+    def metric(self, entry: Entry) -> Metric:
+        """The metric of an entry; the same one on every call.
+
+        Raises:
+            MissingNeed: something that it needs is not there.
+            InputError: what is there cannot be used, or the entry is no metric.
+        """
+        if entry.name not in self._metrics:
+            self._metrics[entry.name] = self._make(entry)
+        return self._metrics[entry.name]
+
+    def shared(self, name: str) -> Metric:
+        """A metric of ours that remembers what it said last, for those that are made of it."""
+        entry = entries()[name]
+        if not isinstance(self._metrics.get(name), Remembering):
+            self._metrics[name] = Remembering(self.metric(entry))
+        return self._metrics[name]
+
+    def _make(self, entry: Entry) -> Metric:
+        entry.check_packages()
+        home = entry.load()
+        folders = entry.check_folders(self.weights)
+        if entry.takes == "resources":
+            made = home.make(self)
+        elif entry.takes == "folder":
+            made = home(*folders)
+        elif entry.takes == "model":
+            made = home(self.client(getattr(home, "parameters", {}), entry.name))
+        else:
+            # A user's own may be a metric, its class, or a function that makes it.
+            made = home() if isinstance(home, type) or not isinstance(home, Metric) else home
+        if not isinstance(made, Metric):
+            raise InputError(f"{entry.home} is no metric: expected the members name, figures and score")
+        return made
+
+    def client(self, parameters: Mapping[str, Any], name: str) -> ChatClient:
+        """A client of the model, with the sampling that a metric wants where the user says nothing else.
+
+        Args:
+            parameters: of the metric.
+            name: of the metric, for the display of a run.
+
+        Raises:
+            MissingNeed: no model is named.
+            InputError: the model cannot be reached for want of a package or a key, or an option does not fit.
+        """
+        from radfact.llm import ChatClient, connect, split_model_args
+
+        model = self.model
+        if isinstance(model, ChatClient):
+            return model
+        if model is None:
+            raise MissingNeed("needs a language model: --judge PROVIDER:MODEL")
+        if model.partition(":")[0] in WITHOUT_MODEL:
+            raise MissingNeed(f"needs a language model: --judge PROVIDER:MODEL instead of {model}")
+        parameters = {**parameters, **split_model_args(self._judge_args)}
+        made = connect(model, parameters=parameters, **self._options)
+        self._clients.append(made)
+        self.accounts[name] = made.ledger.as_dict
+        return made
+
+    def entailment(self) -> tuple[Judge, Splitter]:
+        """The judge and the splitter of RadFact.
+
+        Raises:
+            MissingNeed: no judge is named.
+            InputError: it cannot be made.
+        """
+        from radfact.sentences import load_splitter
+
+        if self.judge is None:
+            raise MissingNeed("needs a judge: --judge offline or --judge PROVIDER:MODEL")
+        judge = self.judge
+        splitter = self.splitter
+        if isinstance(judge, str):
+            asks = judge.partition(":")[0] not in WITHOUT_MODEL
+            options: dict[str, Any] = self._options if asks else {}
+            judge = load_judge(judge, judge_args=self._judge_args, **options)
+            if splitter is None and asks:
+                splitter = load_splitter(str(self.judge), splitter_args=self._judge_args, **options)
+        elif not isinstance(judge, Judge):
+            judge = CallableJudge(judge)
+        splitter = splitter or load_splitter("offline")
+        self.accounts |= {"splitting": splitter.account, "judging": judge.account}
+        return judge, splitter
+
+    def close(self) -> None:
+        """Give back connections and the files of answers."""
+        for client in self._clients:
+            client.close()
+
+
+class Remembering:
+    """A metric that does not compute the same pairs twice in a row."""
+
+    def __init__(self, metric: Metric) -> None:
+        self._metric = metric
+        self._last: tuple[tuple[Pair, ...], Scored] | None = None
+
+    @property
+    def name(self) -> str:
+        """Of the metric."""
+        return self._metric.name
+
+    @property
+    def figures(self) -> Mapping[str, Direction]:
+        """Of the metric."""
+        return self._metric.figures
+
+    def score(self, pairs: Sequence[Pair]) -> Scored:
+        """What the metric says, or said."""
+        given = tuple(pairs)
+        if self._last is None or self._last[0] != given:
+            self._last = given, self._metric.score(pairs)
+        return self._last[1]

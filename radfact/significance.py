@@ -1,0 +1,91 @@
+"""Whether two systems differ by more than chance on the same samples: randomisation tests, paired differences."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from radfact.stats import CountsFigure, Summary, bootstrap_counts, scored_rows, summary_of
+
+
+def randomisation_test(
+    left: NDArray[np.float64],
+    right: NDArray[np.float64],
+    values: Mapping[str, CountsFigure],
+    *,
+    rounds: int = 1000,
+    seed: int = 42,
+) -> dict[str, float | None]:
+    """Whether figures of two systems on the same samples differ by more than chance: approximate randomisation.
+
+    In every round the two results of each sample are swapped or not, by the toss of a coin; p = (k + 1) / (n + 1),
+    with k the number of the n rounds in which the figures differ at least as much as they do in truth.
+
+    Args:
+        left: (samples, k), what each sample adds to the counts of one system, as in `summarise_counts`.
+        right: of the other; samples in the same order. Samples that either has not scored take no part.
+        values: figure name -> function of summed counts.
+        rounds: number of rounds.
+        seed: of the coin.
+
+    Returns:
+        p by name, of the two-sided test; None where a figure has no value for either system.
+    """
+    both = scored_rows(left) & scored_rows(right)
+    left, right = left[both], right[both]
+    if not len(left):
+        return dict.fromkeys(values)
+    total, gap = left.sum(axis=0) + right.sum(axis=0), right - left
+    found = {name: abs(value(left.sum(axis=0)) - value(right.sum(axis=0))) for name, value in values.items()}
+    extreme = dict.fromkeys(values, 0)
+    generator = np.random.default_rng(seed)
+    for _ in range(rounds):
+        swapped = left.sum(axis=0) + generator.integers(0, 2, len(left)) @ gap
+        for name, value in values.items():
+            # Sums in another order may differ in the last digit.
+            extreme[name] += abs(value(swapped) - value(total - swapped)) >= found[name] - 1e-12
+    return {name: None if math.isnan(found[name]) else (extreme[name] + 1) / (rounds + 1) for name in values}
+
+
+def as_counts(values: Sequence[float]) -> NDArray[np.float64]:
+    """Values of samples as counts, whose figure is `mean_of`: (samples, 2), the value and 1; NaN stays a whole row."""
+    column = np.asarray(values, dtype=np.float64)
+    return np.stack([column, np.where(np.isnan(column), math.nan, 1.0)], axis=1)
+
+
+def mean_of(counts: NDArray[np.float64]) -> float:
+    """The mean of samples that were made counts by `as_counts`."""
+    return float(counts[0] / counts[1]) if counts[1] else math.nan
+
+
+def difference_of_counts(
+    left: NDArray[np.float64],
+    right: NDArray[np.float64],
+    values: Mapping[str, CountsFigure],
+    *,
+    replicates: int = 500,
+    seed: int = 42,
+) -> dict[str, Summary]:
+    """By how much figures of `left` lie above those of `right`, paired: both are resampled alike.
+
+    Args:
+        left: as in `randomisation_test`.
+        right: likewise.
+        values: figure name -> function of summed counts.
+        replicates: of the bootstrap.
+        seed: of the bootstrap.
+    """
+    both = scored_rows(left) & scored_rows(right)
+    left, right = left[both], right[both]
+    if not len(left):
+        return {name: Summary(None) for name in values}
+    spreads = [bootstrap_counts(one, values, replicates=replicates, seed=seed) for one in (left, right)]
+    return {
+        name: summary_of(
+            value(left.sum(axis=0)) - value(right.sum(axis=0)), spreads[0][name] - spreads[1][name], len(left)
+        )
+        for name, value in values.items()
+    }
