@@ -1,0 +1,71 @@
+"""Counts of errors in the manner of CheXprompt (G-Rad): how many a report has, and whether it has any (paper 004)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from radfact.llm import Ask, Prefix
+from radfact.metrics.asked import AskedMetric, load_prompt
+from radfact.metrics.notation import CATEGORIES, Errors, read_sections, section_errors
+from radfact.stats import Direction
+
+
+@dataclass(frozen=True, slots=True)
+class ErrorCounts:
+    """Errors of a candidate by significance."""
+
+    significant: Errors
+    insignificant: Errors
+
+
+class CheXprompt(AskedMetric[ErrorCounts]):
+    """Errors of a report, counted by a language model in six categories by significance; the prompt is OURS.
+
+    The published prompt is in none of the papers, so figures compare among themselves, not with published ones.
+    `chexprompt_errors` and `chexprompt_significant` are numbers of errors; `chexprompt_error_free` and
+    `chexprompt_significant_error_free` are 100 or 0 a report, so that the mean is a percentage (paper 004, table D.1).
+    """
+
+    name: ClassVar[str] = "chexprompt"
+    figures: ClassVar[Mapping[str, Direction]] = {
+        "chexprompt_errors": "lower",
+        "chexprompt_significant": "lower",
+        "chexprompt_error_free": "higher",
+        "chexprompt_significant_error_free": "higher",
+    }
+    parameters: ClassVar[Mapping[str, Any]] = {"temperature": 0, "max_tokens": 1024}
+
+    def question(self, candidate: str, reference: str) -> Ask[ErrorCounts]:
+        """The instructions as the system message, the two reports after it."""
+        content = f"Reference report:\n{reference}\n\nCandidate report:\n{candidate}"
+        return Ask((("user", content),), read_error_counts, prefix=Prefix([("system", load_prompt("chexprompt"))]))
+
+    def read(self, answer: ErrorCounts) -> Mapping[str, float]:
+        """Numbers of errors, and whether there are none."""
+        significant = answer.significant.total
+        errors = significant + answer.insignificant.total
+        return {
+            "chexprompt_errors": errors,
+            "chexprompt_significant": significant,
+            "chexprompt_error_free": 0.0 if errors else 100.0,
+            "chexprompt_significant_error_free": 0.0 if significant else 100.0,
+        }
+
+    def detail(self, answer: ErrorCounts) -> Mapping[str, Any]:
+        """The counts by letter."""
+        return {
+            kind: dict(zip(CATEGORIES, errors.counts, strict=True))
+            for kind, errors in (("significant", answer.significant), ("insignificant", answer.insignificant))
+        }
+
+
+def read_error_counts(text: str) -> ErrorCounts:
+    """Read an answer, in JSON as asked for or in GREEN's notation.
+
+    Raises:
+        ValueError: a count is missing or cannot be read.
+    """
+    sections = read_sections(text)
+    return ErrorCounts(section_errors(sections, "significant"), section_errors(sections, "insignificant"))

@@ -1,0 +1,261 @@
+"""Corrections of a report line by line, as FineRadScore asks for them: read from JSON, and applied."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from radfact.llm.texts import EMPTY_WORDS, bodies
+from radfact.report import normalised_text
+
+SEVERITIES: Mapping[str, int] = {
+    "no error": 0,
+    "not actionable": 1,
+    "invalid comparison": 1,
+    "actionable nonurgent error": 2,
+    "urgent error": 3,
+    "emergent error": 4,
+}
+"""How severe an error is (paper 001, sections 4.2 and 6.4)."""
+
+CATEGORY_NAMES: Mapping[str, str] = {
+    "a": "False prediction of finding",
+    "b": "Omission of finding",
+    "c": "Incorrect location/position of finding",
+    "d": "Incorrect severity of finding",
+    "e": "Mention of comparison that is not present in the reference impression",
+    "f": "Omission of comparison describing a change from a previous study",
+}
+"""ReXVal's categories in FineRadScore's words, by the letters that GREEN has for them."""
+
+_DELETE = re.compile(r"\W*deleted?(?:\s+(?:this\s+|the\s+)?line)?\W*", re.IGNORECASE)
+_LINE_ID = re.compile(r"\W*(?:line\s*)?\W*(\d+)\W*", re.IGNORECASE)
+_NO_LINE = re.compile(
+    r"\W*(?:none|null|insert(?:ion|ed)?s?|new)(?:[\W_]*(?:line|sentence))?[\W_]*\d*\W*", re.IGNORECASE
+)
+_TRAILING_COMMA = re.compile(r",(\s*[}\]])")
+_LETTERS = re.compile(r"[^a-z]")
+_NEAR_SEVERITY = {
+    _LETTERS.sub("", key): value
+    for key, value in {
+        **SEVERITIES,
+        "none": 0,
+        "not actionable error": 1,
+        "nonactionable": 1,
+        "non actionable error": 1,
+        "actionable nonurgent": 2,
+        "actionable non urgent finding": 2,
+        "nonurgent error": 2,
+        "urgent": 3,
+        "emergent": 4,
+    }.items()
+}
+_NEAR_CATEGORY = {
+    "a": ("falseprediction",),
+    "b": ("omissionoffinding", "omissionofafinding"),
+    "c": ("incorrectlocation", "incorrectposition"),
+    "d": ("incorrectseverity",),
+    "e": ("mentionof", "mentioningof"),
+    "f": ("omissionofcomparison", "omissionofacomparison"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Correction:
+    """One correction.
+
+    Attributes:
+        line: its number from 0 among the candidate's lines; None for a line that is inserted.
+        text: what the line should be; None where it is deleted.
+        severity: 1 to 4.
+        comment: why.
+        categories: letters of `CATEGORY_NAMES`.
+    """
+
+    line: int | None
+    text: str | None
+    severity: int
+    comment: str = ""
+    categories: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Corrections:
+    """All corrections of a report's lines."""
+
+    lines: tuple[str, ...]
+    items: tuple[Correction, ...] = ()
+
+    @property
+    def severities(self) -> list[int]:
+        """Of every correction."""
+        return [one.severity for one in self.items]
+
+    @property
+    def inserted(self) -> list[str]:
+        """The lines that are added."""
+        return [one.text for one in self.items if one.line is None and one.text is not None]
+
+    def by_line(self) -> dict[int, Correction]:
+        """The corrections of the lines that are there."""
+        return {one.line: one for one in self.items if one.line is not None}
+
+    def applied(self) -> str:
+        """The corrected report; insertions, whose place the answer does not say, stand at its end."""
+        changed = {number: one.text for number, one in self.by_line().items()}
+        kept = [changed.get(number, line) for number, line in enumerate(self.lines)]
+        return " ".join([line for line in kept if line is not None] + self.inserted)
+
+    def as_record(self) -> dict[str, Any]:
+        """As JSON values, for a person to read."""
+        rows = [
+            {
+                "line": one.line,
+                "was": None if one.line is None else self.lines[one.line],
+                "correction": one.text,
+                "severity": one.severity,
+                "comment": one.comment,
+                "categories": list(one.categories),
+            }
+            for one in self.items
+        ]
+        return {"corrections": rows, "corrected": self.applied()}
+
+
+class _Object(list[tuple[str, Any]]):
+    """A JSON object with all its keys, also those that come twice, as "None" does."""
+
+
+def read_corrections(text: str, lines: Sequence[str]) -> Corrections:
+    """Read an answer: a JSON object by line number, "None" (once or often) for insertions, `[delete]`.
+
+    Correction and severity are read in either order, as the second published example has them swapped.
+
+    Args:
+        text: the answer, fenced or with words around it.
+        lines: of the candidate.
+
+    Raises:
+        ValueError: there is no such object, or what is wrong with an entry.
+    """
+    entries = _entries(text)
+    if entries is None:
+        raise ValueError("expected one JSON object by line number, {} where nothing is to be corrected")
+    found: dict[int | Correction, Correction] = {}
+    for key, value in entries:
+        line = _line(key, len(lines))
+        one = _correction(key, value, line, None if line is None else lines[line])
+        if one is None:
+            continue
+        place = one if line is None else line
+        if found.setdefault(place, one) != one:
+            raise ValueError(f"line {line} is corrected twice")
+    return Corrections(tuple(lines), tuple(found.values()))
+
+
+def _entries(text: str) -> list[tuple[str, Any]] | None:
+    for body in bodies(text):
+        for start in (match.start() for match in re.finditer(r"[{\[]", body)):
+            data = _decoded(body[start:])
+            if (entries := _by_line(data)) is not None:
+                return list(_flat(entries))
+    return None
+
+
+def _decoded(text: str) -> Any:
+    decoder = json.JSONDecoder(object_pairs_hook=_Object)
+    for tried in (text, _TRAILING_COMMA.sub(r"\1", text)):
+        try:
+            return decoder.raw_decode(tried)[0]
+        except (ValueError, RecursionError):
+            continue
+    return None
+
+
+def _by_line(data: Any) -> list[tuple[str, Any]] | None:
+    """The entries of what may be the object that was asked for, or of the one inside it."""
+    if isinstance(data, _Object):
+        if all(isinstance(value, _Object | list | None) for _, value in data):
+            inner = data[0][1] if len(data) == 1 and not _is_id(data[0][0]) else None
+            return data if inner is None else _by_line(inner)
+        return None
+    if isinstance(data, list) and data and all(isinstance(item, _Object) for item in data):
+        pairs = [(_field(item, "id", "line", "lineid"), item) for item in data]
+        return [(str(key), item) for key, item in pairs] if all("correct" in str(item) for item in data) else None
+    return None
+
+
+def _is_id(key: str) -> bool:
+    return bool(_LINE_ID.fullmatch(key) or _NO_LINE.fullmatch(key))
+
+
+def _flat(entries: list[tuple[str, Any]]) -> Iterator[tuple[str, Any]]:
+    """One entry a correction: insertions may come as a list under one key."""
+    for key, value in entries:
+        if isinstance(value, list) and not isinstance(value, _Object):
+            yield from ((key, item) for item in value)
+        elif value:
+            yield key, value
+
+
+def _line(key: str, count: int) -> int | None:
+    if _NO_LINE.fullmatch(key):
+        return None
+    match = _LINE_ID.fullmatch(key)
+    if match is None or not int(match[1]) < count:
+        raise ValueError(f"'{key:.40}' is no line; use the numbers 0 to {count - 1}, or \"None\" for an insertion")
+    return int(match[1])
+
+
+def _correction(key: str, value: Any, line: int | None, was: str | None) -> Correction | None:
+    """One entry; None where it says that there is no error."""
+    if not isinstance(value, _Object):
+        raise ValueError(f"'{key}' is no object with corrections, clinical severity, comments and error category")
+    text, graded = (
+        _field(value, "corrections", "correction", "correctedline"),
+        _field(value, "clinicalseverity", "severity"),
+    )
+    if _severity(graded) is None and _severity(text) is not None:
+        text, graded = graded, text
+    severity = _severity(graded)
+    said = text.strip() if isinstance(text, str) else ""
+    if severity == 0 or (line is None and said.lower() in EMPTY_WORDS):
+        return None
+    if severity is None:
+        raise ValueError(f"the clinical severity of '{key}' is none of {', '.join(SEVERITIES)}")
+    comment = _field(value, "comments", "comment")
+    rest = (severity, comment.strip() if isinstance(comment, str) else "", _categories(value))
+    if line is not None and _DELETE.fullmatch(said):
+        return Correction(line, None, *rest)
+    if said.lower() in EMPTY_WORDS or _DELETE.fullmatch(said):
+        raise ValueError(f"the correction of '{key}' is empty; give the whole line, or [delete]")
+    if was is not None and normalised_text(said) in (normalised_text(was), "no change", "unchanged"):
+        raise ValueError(f"'{key}' is graded but not changed; leave it out if it is right")
+    return Correction(line, said, *rest)
+
+
+def _field(value: _Object, *names: str) -> Any:
+    return next((item for key, item in value if _LETTERS.sub("", key.lower()) in names), None)
+
+
+def _severity(value: Any) -> int | None:
+    return _NEAR_SEVERITY.get(_LETTERS.sub("", value.lower())) if isinstance(value, str) else None
+
+
+def _categories(value: _Object) -> tuple[str, ...]:
+    """Letters of the categories that are known; a model's own are dropped."""
+    given = _field(value, "errorcategory", "errorcategories", "category", "categories")
+    named = given if isinstance(given, list) else [given]
+    letters = {letter for one in named if (letter := _category(one))}
+    return tuple(letter for letter in CATEGORY_NAMES if letter in letters)
+
+
+def _category(name: Any) -> str | None:
+    text = str(name).strip()
+    if re.fullmatch(r"[1-6]\W*", text):
+        return "abcdef"[int(text[0]) - 1]
+    plain = _LETTERS.sub("", text.lower())
+    return next((letter for letter, starts in _NEAR_CATEGORY.items() if plain.startswith(starts)), None)
