@@ -137,7 +137,7 @@ def summarise_counts(
 
 def scored_rows(counts: NDArray[np.float64]) -> NDArray[np.bool_]:
     """Which rows of counts (samples, k) are those of samples that were scored."""
-    known: NDArray[np.bool_] = ~np.isnan(counts).any(axis=1)
+    known: NDArray[np.bool_] = np.isnan(counts).sum(axis=1) == 0
     return known
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from radfact.errors import InputError
+from radfact.metrics.metric import Metric
 from radfact.stats import Direction
 
 GROUP = "radfact.metrics"
@@ -218,11 +219,33 @@ def entries() -> Mapping[str, Entry]:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """A metric that was asked for, and which of its figures; None for all of them."""
+    """A metric that was asked for, and which of its figures.
+
+    Attributes:
+        entry: of the table.
+        figures: names of those that are wanted; None for all.
+        by_name: whether it was named, and not just one of all.
+        metric: the metric itself, where it was given instead of a name.
+    """
 
     entry: Entry
-    figures: tuple[str, ...] | None
-    by_name: bool
+    figures: tuple[str, ...] | None = None
+    by_name: bool = True
+    metric: Metric | None = None
+
+    @classmethod
+    def of(cls, metric: Metric) -> Choice:
+        """A metric that was given itself.
+
+        Raises:
+            InputError: it is none.
+        """
+        if not isinstance(metric, Metric):
+            raise InputError(
+                f"expected names and metrics (with name, figures and score), found {type(metric).__name__}",
+                field="metrics",
+            )
+        return cls(Entry(metric.name, f"{type(metric).__module__}:{type(metric).__qualname__}"), metric=metric)
 
     def wanted(self, figures: Mapping[str, Direction]) -> dict[str, Direction]:
         """Those of a metric's figures that are wanted, in its order."""
@@ -244,13 +267,13 @@ def choose(names: Sequence[str]) -> list[Choice]:
     for name in names:
         if name == "all":
             for entry in entries().values():
-                chosen[entry.name] = Choice(entry, None, entry.name in chosen and chosen[entry.name].by_name)
+                chosen[entry.name] = Choice(entry, by_name=entry.name in chosen and chosen[entry.name].by_name)
             continue
         entry = Entry(name, name) if ":" in name else entries().get(name) or _with_figure(name)
         before = chosen.get(entry.name)
         whole = entry.name == name or (before is not None and before.figures is None)
         figures = None if whole else (*((before and before.figures) or ()), name)
-        chosen[entry.name] = Choice(entry, figures, by_name=True)
+        chosen[entry.name] = Choice(entry, figures)
     return list(chosen.values())
 
 

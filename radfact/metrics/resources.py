@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,7 +11,7 @@ from radfact.entailment import CallableJudge, Judge, load_judge
 from radfact.errors import InputError
 from radfact.files import Pair
 from radfact.metrics.metric import Metric, Scored
-from radfact.metrics.registry import Entry, MissingNeed, Weights, entries
+from radfact.metrics.registry import Choice, Entry, MissingNeed, Weights, entries
 from radfact.stats import Direction
 
 if TYPE_CHECKING:
@@ -97,6 +98,27 @@ class Resources:
             raise InputError(f"{entry.home} is no metric: expected the members name, figures and score")
         return made
 
+    def identity(self, choice: Choice, metric: Metric) -> dict[str, Any] | None:
+        """All that decides what a metric says of given pairs; None where that cannot be told.
+
+        It can be told of our metrics, and of any that has a method `describe` with all that changes a value. One that
+        asks a model without describing itself is asked again, and its answers are kept where they were paid for; so
+        is RadFact with a judge of one's own, whose code may have changed.
+        """
+        entry = choice.entry
+        describe = getattr(metric, "describe", None)
+        settings = None if describe is None else describe()
+        ours = entry.name in entries() and entry.takes in ("nothing", "folder", "resources")
+        if choice.metric is not None or (settings is None and not ours) or _is_own_judge(settings):
+            return None
+        files = [file for folder in entry.check_folders(self.weights) for file in sorted(folder.iterdir())]
+        return {
+            "home": entry.home,
+            "versions": {name: _version(name) for name in ("maira-radfact", *entry.packages)},
+            "weights": [[str(file), file.stat().st_size, file.stat().st_mtime_ns] for file in files],
+            "settings": settings,
+        }
+
     def client(self, parameters: Mapping[str, Any], name: str) -> ChatClient:
         """A client of the model, with the sampling that a metric wants where the user says nothing else.
 
@@ -177,3 +199,15 @@ class Remembering:
         if self._last is None or self._last[0] != given:
             self._last = given, self._metric.score(pairs)
         return self._last[1]
+
+
+def _is_own_judge(settings: Mapping[str, Any] | None) -> bool:
+    judge = (settings or {}).get("judge")
+    return isinstance(judge, Mapping) and str(judge.get("name", "")).startswith("python")
+
+
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None

@@ -1,0 +1,320 @@
+"""Many metrics over the same pairs: one evaluation, whatever each of them needs."""
+
+from __future__ import annotations
+
+import importlib
+import math
+import re
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from radfact.errors import InputError, RunFailed
+from radfact.files import Pair, Pairs
+from radfact.metrics.metric import Metric, Scored
+from radfact.metrics.registry import Choice, choose
+from radfact.metrics.resources import Resources
+from radfact.stats import Direction, Summary, summarise, summarise_counts
+
+if TYPE_CHECKING:
+    from radfact.entailment import Judge
+    from radfact.entailment.callable import JudgeFunction
+    from radfact.llm import ChatClient
+    from radfact.sentences import Splitter
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
+
+
+@dataclass(frozen=True, slots=True)
+class MetricRun:
+    """What one metric said.
+
+    Attributes:
+        metric: the metric itself.
+        choice: as it was asked for.
+        figures: those that are wanted, and which way is better.
+        scored: what it said of every pair, wanted or not.
+        summaries: of the wanted figures.
+        seconds: that it took.
+        reused: whether it stands in the results folder from an earlier run.
+    """
+
+    metric: Metric
+    choice: Choice
+    figures: Mapping[str, Direction]
+    scored: Scored
+    summaries: Mapping[str, Summary]
+    seconds: float
+    reused: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluation:
+    """The figures of a set of pairs by several metrics, in input order.
+
+    Attributes:
+        pairs: that were scored.
+        runs: by the metric's name.
+        unavailable: why a metric that was asked for gave nothing.
+        left_out: references without a candidate, of which no metric says anything.
+        options: of the bootstrap.
+    """
+
+    pairs: Sequence[Pair]
+    runs: Mapping[str, MetricRun]
+    unavailable: Mapping[str, str] = field(default_factory=dict)
+    left_out: Sequence[str] = ()
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def figures(self) -> dict[str, Summary]:
+        """All figures of the set by name."""
+        return {name: one for run in self.runs.values() for name, one in run.summaries.items()}
+
+    @property
+    def values(self) -> dict[str, Sequence[float]]:
+        """All figures of the samples by name; NaN = not scored."""
+        return {
+            name: run.scored.values[name]
+            for run in self.runs.values()
+            for name in run.figures
+            if name in run.scored.values
+        }
+
+    @property
+    def failures(self) -> list[dict[str, str]]:
+        """Of every pair, why metrics could not score it, by the metric's name."""
+        return [
+            {name: run.scored.failures[place] for name, run in self.runs.items() if place in run.scored.failures}
+            for place in range(len(self.pairs))
+        ]
+
+    def to_frame(self) -> Any:
+        """The samples as a pandas DataFrame, indexed by `sample_id`, a column a figure.
+
+        Raises:
+            ImportError: pandas is not installed.
+        """
+        try:
+            pandas = importlib.import_module("pandas")
+        except ImportError:
+            raise ImportError("a frame needs pandas: pip install pandas") from None
+        index = pandas.Index([pair.sample_id for pair in self.pairs], name="sample_id")
+        return pandas.DataFrame(dict(self.values), index=index)
+
+
+def evaluate(
+    pairs: Pairs | Iterable[Pair],
+    metrics: str | Sequence[str | Metric] = ("radfact",),
+    *,
+    judge: str | Judge | JudgeFunction | None = None,
+    model: str | ChatClient | None = None,
+    judge_args: Mapping[str, Any] | None = None,
+    base_url: str | None = None,
+    concurrency: int | None = None,
+    splitter: Splitter | None = None,
+    weights: Mapping[str, Path] | Sequence[Path] = (),
+    radfact: Mapping[str, Any] | None = None,
+    bootstrap: int = 500,
+    seed: int = 42,
+    cache: Path | None = None,
+    out: Path | None = None,
+) -> Evaluation:
+    """Score pairs by several metrics.
+
+    A metric that lacks weights, a key or a package is left out and named in `unavailable`; the others go on.
+
+    Args:
+        pairs: as `radfact.files` reads them, or any pairs.
+        metrics: names of metrics or of single figures, `module:object` of one's own, "all", or metrics themselves.
+        judge: of RadFact, and of the metrics that ask a model if it is the name of one; see `Resources`.
+        model: of the metrics that ask a language model.
+        judge_args: further arguments of the model.
+        base_url: address of an OpenAI-compatible server.
+        concurrency: calls in flight.
+        splitter: of RadFact.
+        weights: folders of weights by name, or folders that hold folders of these names.
+        radfact: further options of `radfact.score.RadFact`.
+        bootstrap: replicates for the intervals; 0 for none.
+        seed: of the bootstrap.
+        cache: folder for a model's answers; by default `cache` in `out`.
+        out: results folder; a metric that stands there with the same input is not computed again.
+
+    Raises:
+        InputError: a name is no metric, an option has a value that it cannot have, or no metric can be made.
+        RunFailed: no metric could score anything.
+    """
+    names = [metrics] if isinstance(metrics, str) else [one for one in metrics if isinstance(one, str)]
+    own = [] if isinstance(metrics, str) else [one for one in metrics if not isinstance(one, str)]
+    resources = Resources(
+        judge=judge,
+        model=model,
+        judge_args=judge_args,
+        base_url=base_url,
+        concurrency=concurrency,
+        cache=cache or (None if out is None else Path(out) / "cache"),
+        splitter=splitter,
+        weights=weights,
+        radfact={**(radfact or {}), "bootstrap": bootstrap, "seed": seed},
+    )
+    try:
+        work = Work([*(choose(names) if names or not own else []), *map(Choice.of, own)], resources)
+        evaluation = work.run(pairs, bootstrap=bootstrap, seed=seed, folder=out)
+    finally:
+        resources.close()
+    if out is not None:
+        from radfact.metrics.folder import write_evaluation
+        from radfact.page import write_page
+
+        write_evaluation(evaluation, Path(out))
+        write_page(Path(out))
+    return evaluation
+
+
+class Work:
+    """The metrics of an evaluation, made before anything is asked, so that a display can watch what they spend."""
+
+    def __init__(self, choices: Sequence[Choice], resources: Resources) -> None:
+        """Make what can be made.
+
+        Raises:
+            InputError: none can be made, or two give a figure of the same name.
+        """
+        self.resources = resources
+        self.metrics: dict[str, tuple[Choice, Metric]] = {}
+        self.unavailable: dict[str, str] = {}
+        homes: dict[str, str] = {}
+        for choice in choices:
+            try:
+                metric = choice.metric or resources.metric(choice.entry)
+            except InputError as error:
+                self.unavailable[choice.entry.name] = str(error)
+                continue
+            except ModuleNotFoundError as error:
+                self.unavailable[choice.entry.name] = f"needs the package {error.name}"
+                continue
+            _check(metric, homes)
+            self.metrics[metric.name] = (choice, metric)
+        if not self.metrics:
+            raise InputError(
+                "no metric can be computed: " + "; ".join(f"{name} {why}" for name, why in self.unavailable.items()),
+                field="metrics",
+            )
+
+    def run(
+        self,
+        pairs: Pairs | Iterable[Pair],
+        *,
+        bootstrap: int,
+        seed: int,
+        folder: Path | None = None,
+        before: Callable[[str], None] | None = None,
+    ) -> Evaluation:
+        """Score pairs by each metric in turn.
+
+        Args:
+            pairs: as for `evaluate`.
+            bootstrap: replicates.
+            seed: of the bootstrap.
+            folder: of earlier results of the same input, which are taken as they are; each metric's are written there
+                when it is done.
+            before: told the name of each metric before it begins.
+
+        Raises:
+            InputError: an id stands twice, or there are no pairs.
+            RunFailed: no metric could score anything.
+        """
+        from radfact.metrics.folder import Store
+
+        given = list(pairs)
+        _check_pairs(given)
+        store = None if folder is None else Store(folder, given)
+        runs: dict[str, MetricRun] = {}
+        unavailable = dict(self.unavailable)
+        for name, (choice, metric) in self.metrics.items():
+            if before is not None:
+                before(name)
+            started = time.monotonic()
+            try:
+                identity = self.resources.identity(choice, metric)
+                kept = None if store is None else store.read(metric, identity)
+                scored = kept or metric.score(given)
+                _check_scored(scored, metric, len(given))
+            except RunFailed as error:
+                unavailable[name] = str(error)
+                continue
+            seconds = round(time.monotonic() - started, 3)
+            wanted = choice.wanted(metric.figures)
+            found = summaries(metric, scored, wanted, replicates=bootstrap, seed=seed)
+            runs[name] = MetricRun(metric, choice, wanted, scored, found, seconds, reused=kept is not None)
+            if store is not None and kept is None:
+                store.write(metric, identity, scored)
+        if not runs:
+            raise RunFailed("; ".join(f"{name}: {why}" for name, why in unavailable.items()))
+        left_out = pairs.left_out if isinstance(pairs, Pairs) else ()
+        return Evaluation(given, runs, unavailable, left_out, {"bootstrap": bootstrap, "seed": seed})
+
+
+def summaries(
+    metric: Metric, scored: Scored, wanted: Mapping[str, Direction], *, replicates: int, seed: int
+) -> dict[str, Summary]:
+    """The figures of a set: means of the samples', those that are pooled, or as the metric itself takes them.
+
+    Args:
+        metric: one with a method `summarise`, as RadFact has, draws its replicates itself.
+        scored: what it said.
+        wanted: figures.
+        replicates: of the bootstrap.
+        seed: of the bootstrap.
+    """
+    own = getattr(metric, "summarise", None)
+    if own is not None:
+        found: dict[str, Summary] = dict(own(scored, replicates=replicates, seed=seed))
+    else:
+        means = {name: scored.values[name] for name in wanted if name in scored.values and name not in scored.pooled}
+        found = summarise(means, replicates=replicates, seed=seed) if means else {}
+        groups: dict[int, dict[str, Any]] = {}
+        for name in wanted:
+            if name in scored.pooled:
+                groups.setdefault(id(scored.pooled[name].counts), {})[name] = scored.pooled[name]
+        for group in groups.values():
+            counts = next(iter(group.values())).counts
+            values = {name: pooled.value for name, pooled in group.items()}
+            found |= summarise_counts(counts, values, replicates=replicates, seed=seed)
+    return {name: replace(found[name], direction=direction) for name, direction in wanted.items()}
+
+
+def _check(metric: Metric, homes: dict[str, str]) -> None:
+    if not _NAME.fullmatch(metric.name):
+        raise InputError(f"expected letters, digits, '_', '.' and '-', found '{metric.name}'", field="metrics.name")
+    for figure in metric.figures:
+        if homes.setdefault(figure, metric.name) != metric.name:
+            raise InputError(f"the metrics {homes[figure]} and {metric.name} both give '{figure}'", field="metrics")
+
+
+def _check_pairs(pairs: Sequence[Pair]) -> None:
+    seen: set[str] = set()
+    for pair in pairs:
+        if pair.sample_id in seen:
+            raise InputError(f"'{pair.sample_id}' stands twice; ids must be unique", field="sample_id")
+        seen.add(pair.sample_id)
+    if not pairs:
+        raise InputError("no pairs to score")
+
+
+def _check_scored(scored: Scored, metric: Metric, count: int) -> None:
+    """A metric of one's own may give less than it promises.
+
+    Raises:
+        RunFailed: it lacks a figure, or has not one value a pair.
+    """
+    for name in metric.figures:
+        column, pooled = scored.values.get(name), scored.pooled.get(name)
+        if column is None and pooled is None:
+            raise RunFailed(f"gave no figure '{name}', which it names")
+        if (column is not None and len(column) != count) or (pooled is not None and len(pooled.counts) != count):
+            raise RunFailed(f"gave not one value a pair for '{name}'")
+        if column is not None and any(math.isinf(value) for value in column):
+            raise RunFailed(f"gave an infinite value for '{name}'")
