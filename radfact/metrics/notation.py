@@ -86,7 +86,7 @@ class Errors:
 
 @dataclass(frozen=True, slots=True)
 class Assessment:
-    """What a model says of a candidate; `score` is the overall accuracy that VERT asks for, in [0, 1] (NaN: not asked)."""
+    """What a model says of a candidate; `score` is the overall accuracy, in [0, 1], NaN if not asked for."""
 
     significant: Errors
     insignificant: Errors
