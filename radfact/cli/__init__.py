@@ -6,9 +6,12 @@ from typing import Annotated
 
 import typer
 
+from radfact.cli.evaluate import MANUAL as EVALUATE_MANUAL
+from radfact.cli.evaluate import evaluate
 from radfact.cli.export import export
 from radfact.cli.judge_check import MANUAL as CHECK_MANUAL
 from radfact.cli.judge_check import judge_check
+from radfact.cli.metrics import metrics
 from radfact.cli.page import page
 from radfact.cli.score import MANUAL as SCORE_MANUAL
 from radfact.cli.score import score
@@ -28,6 +31,8 @@ MANUAL = "\n".join(
         "  radfact score pairs.json --judge offline --out results",
         "  radfact score --candidates drafts.jsonl --references manifest.jsonl",
         "      --judge openai:MODEL --out results",
+        "  radfact evaluate pairs.json --metrics all --judge offline --out results",
+        "  radfact metrics",
         "  radfact page results --manifest manifest.jsonl",
         "  radfact judge-check --judge offline",
         "  radfact export results --out radfact_scores.json",
@@ -87,6 +92,8 @@ def _common(
 
 
 app.command(help=SCORE_MANUAL)(score)
+app.command(help=EVALUATE_MANUAL)(evaluate)
+app.command()(metrics)
 app.command()(page)
 app.command("judge-check", help=CHECK_MANUAL)(judge_check)
 app.command()(export)

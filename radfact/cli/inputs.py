@@ -52,6 +52,11 @@ def has_narratives(pairs: Pairs) -> bool:
     return any(isinstance(report, str) for pair in pairs for report in (pair.candidate, pair.reference))
 
 
+def with_images(references: Path | None) -> Path | None:
+    """The references as manifest of the page; a COCO file is none."""
+    return references if references is not None and references.suffix.lower() == ".jsonl" else None
+
+
 def check_files(*paths: Path | None) -> None:
     """Say at once, not after the judging, that a file is not there.
 
@@ -84,9 +89,7 @@ def _as_asked(pairs: Pairs, narrative: bool | None) -> Pairs:
     if narrative is None:
         return pairs
     if narrative:
-        texts = (
-            replace(one, candidate=as_text(one.candidate), reference=as_text(one.reference)) for one in pairs
-        )
+        texts = (replace(one, candidate=as_text(one.candidate), reference=as_text(one.reference)) for one in pairs)
         return replace(pairs, pairs=tuple(texts))
     for one in pairs:
         if isinstance(one.candidate, str) or isinstance(one.reference, str):

@@ -143,13 +143,18 @@ class JudgeOptions:
     workers: int | None = None
 
     @property
+    def named(self) -> str | None:
+        """The judge's name, if there is one anywhere."""
+        return self.judge or os.environ.get("RADFACT_JUDGE")
+
+    @property
     def name(self) -> str:
         """The judge's name: from the command line or the configuration file, or else from the environment.
 
         Raises:
             InputError: there is none anywhere.
         """
-        if name := self.judge or os.environ.get("RADFACT_JUDGE"):
+        if name := self.named:
             return name
         raise InputError(
             "no judge is named: give --judge offline or --judge PROVIDER:MODEL (for example openai:MODEL), "

@@ -22,21 +22,24 @@ def read_in_words(read: Pairs) -> str:
     return f"records read: {read.read}, skipped: {read.skipped}, pairs: {len(read)}{empty}"
 
 
-def run_record(files: Sequence[Path], read: Pairs, result: Result) -> dict[str, Any]:
-    """Versions, input, and what the answers cost: those of judge and splitter together, and of each."""
+def versions() -> dict[str, str]:
+    """Of Python and of the packages that every figure depends on."""
     import platform
     from importlib.metadata import version
 
+    packages = {name: version(name) for name in ("maira-radfact", "numpy", "pydantic")}
+    return {"python": platform.python_version(), **packages}
+
+
+def run_record(files: Sequence[Path], read: Pairs, result: Result) -> dict[str, Any]:
+    """Versions, input, and what the answers cost: those of judge and splitter together, and of each."""
     spent = {
         who: {name: count for name, count in account.items() if name not in ("planned", "done")}
         for who, account in result.account.items()
     }
     names = dict.fromkeys(name for account in spent.values() for name in account)
     return {
-        "versions": {
-            "python": platform.python_version(),
-            **{name: version(name) for name in ("maira-radfact", "numpy", "pydantic")},
-        },
+        "versions": versions(),
         "input": {
             "files": list(map(str, files)),
             "read": read.read,

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from radfact.cli import options as shared
-from radfact.cli.inputs import Missing, check_files, check_folder, has_narratives, read_reports
+from radfact.cli.inputs import Missing, check_files, check_folder, has_narratives, read_reports, with_images
 from radfact.cli.options import FIGURES, INPUT, JUDGE, OUTPUT, JudgeOptions
 from radfact.cli.price import read_price
 from radfact.cli.record import differences, read_in_words, run_record
@@ -213,7 +213,7 @@ def score(
         **run_record(files, read, result),
         "options": {**chosen, "engine": engine.value},
         "seconds": round(time.monotonic() - started, 3),
-        "page": page_record(out, manifest or _with_images(references), note or [], unscored),
+        "page": page_record(out, manifest or with_images(references), note or [], unscored),
     }
     write_results(result, out, record)
     show_result(console, result, f"RadFact, judge {loaded.name}, {compat.value} mode", rate)
@@ -233,8 +233,3 @@ def _refuse_empty(result: Result) -> None:
     if failed and not result.counts["scored"]:
         reason = next(sample.failure for sample in result.samples if sample.failure is not None)
         raise RunFailed(f"no sample could be scored ({reason}); no results are written, answers are kept in cache")
-
-
-def _with_images(references: Path | None) -> Path | None:
-    """The references as manifest of the page; a COCO file is none."""
-    return references if references is not None and references.suffix.lower() == ".jsonl" else None

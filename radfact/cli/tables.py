@@ -14,9 +14,12 @@ from radfact.live import short
 
 if TYPE_CHECKING:
     from radfact.entailment.check import Check, Confusion
+    from radfact.metrics.evaluate import Evaluation
     from radfact.score import Result
 
 _LISTED = 10
+MARKS = {"higher": "↑", "lower": "↓", "neutral": ""}
+"""Which way is better."""
 
 
 def new_console(*, stderr: bool = False) -> Console:
@@ -55,6 +58,37 @@ def show_result(console: Console, result: Result, title: str, price: Price | Non
         say(console, f"left out: {sample.sample_id}: {sample.failure}", style="red")
     if len(left_out) > _LISTED:
         say(console, f"and {len(left_out) - _LISTED} more, listed in samples.jsonl", style="red")
+
+
+def show_evaluation(console: Console, evaluation: Evaluation, price: Price | None) -> None:
+    """The figures of a run by metric, what they cost, and what was left out."""
+    table = Table()
+    for heading in ("figure", "point", "95 % interval", "n", "failed"):
+        table.add_column(heading, justify="left" if heading == "figure" else "right", no_wrap=heading != "figure")
+    for run in evaluation.runs.values():
+        failed = str(len(run.scored.failures))
+        for figure, one in run.summaries.items():
+            interval = f"{number(one.low)} to {number(one.high)}" if one.low is not None else "-"
+            lead = f"{escape(figure)} {MARKS[one.direction]}".strip()
+            table.add_row(lead, number(one.point), interval, str(one.n), failed)
+        table.add_section()
+    console.print(table)
+    say(console, "↑ higher is better, ↓ lower is better, others are neither.")
+    for name, run in evaluation.runs.items():
+        account = run.scored.account
+        if account.get("calls") or account.get("cached"):
+            say(console, f"{name}: {answers(account)}{_cost(account, price)}")
+        for place, reason in list(run.scored.failures.items())[:_LISTED]:
+            say(console, f"{name}: left out: {evaluation.pairs[place].sample_id}: {reason}", style="red")
+        if len(run.scored.failures) > _LISTED:
+            say(console, f"{name}: and {len(run.scored.failures) - _LISTED} more, listed in samples.jsonl", style="red")
+    for name, why in evaluation.unavailable.items():
+        say(console, f"without {name}, which {why}", style="yellow")
+    if evaluation.left_out:
+        say(console, f"{len(evaluation.left_out)} references without a candidate are in no figure", style="red")
+    kept = [name for name, run in evaluation.runs.items() if run.reused]
+    if kept:
+        say(console, f"taken from the earlier run: {', '.join(kept)}")
 
 
 def answers(account: Mapping[str, int]) -> str:

@@ -57,6 +57,7 @@ class Evaluation:
     Attributes:
         pairs: that were scored.
         runs: by the metric's name.
+        choices: all that was asked for.
         unavailable: why a metric that was asked for gave nothing.
         left_out: references without a candidate, of which no metric says anything.
         options: of the bootstrap.
@@ -64,6 +65,7 @@ class Evaluation:
 
     pairs: Sequence[Pair]
     runs: Mapping[str, MetricRun]
+    choices: Sequence[Choice] = ()
     unavailable: Mapping[str, str] = field(default_factory=dict)
     left_out: Sequence[str] = ()
     options: Mapping[str, Any] = field(default_factory=dict)
@@ -182,7 +184,7 @@ class Work:
         Raises:
             InputError: none can be made, or two give a figure of the same name.
         """
-        self.resources = resources
+        self.resources, self.choices = resources, choices
         self.metrics: dict[str, tuple[Choice, Metric]] = {}
         self.unavailable: dict[str, str] = {}
         homes: dict[str, str] = {}
@@ -254,7 +256,7 @@ class Work:
         if not runs:
             raise RunFailed("; ".join(f"{name}: {why}" for name, why in unavailable.items()))
         left_out = pairs.left_out if isinstance(pairs, Pairs) else ()
-        return Evaluation(given, runs, unavailable, left_out, {"bootstrap": bootstrap, "seed": seed})
+        return Evaluation(given, runs, self.choices, unavailable, left_out, {"bootstrap": bootstrap, "seed": seed})
 
 
 def summaries(

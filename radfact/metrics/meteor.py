@@ -32,13 +32,20 @@ class Meteor:
             InputError: the folder holds something else.
             ModuleNotFoundError: nltk is not installed.
         """
+        import nltk.data
         from nltk.corpus.reader.wordnet import WordNetCorpusReader
 
+        folder = Path(folder).resolve()
+        # NLTK reads only from folders that it was told of.
+        if str(folder) not in nltk.data.path:
+            nltk.data.path.append(str(folder))
+        # Its map between versions of WordNet, for other languages, would want WordNet in NLTK's own folder too.
+        english = type("English", (WordNetCorpusReader,), {"map_wn": lambda *_: None})
         with warnings.catch_warnings():
             # It says that other languages than English are not there.
             warnings.simplefilter("ignore", UserWarning)
             try:
-                self._wordnet = WordNetCorpusReader(str(folder), None)
+                self._wordnet = english(str(folder), None)
             except (OSError, LookupError, ValueError, AssertionError) as error:
                 raise InputError(f"not WordNet in NLTK's layout: {error!s:.200}", file=folder) from None
 

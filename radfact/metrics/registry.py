@@ -39,6 +39,7 @@ class Entry:
         packages: modules that must be installed.
         files: folder of weights by its name -> files in it, alternatives separated by `|`.
         judge: whether it asks the judge's model, or any judge.
+        variant: whether it is another form of one that stands in the table too, and so no part of "all".
         takes: what `home` is called with; "resources" go to its class method `make`.
     """
 
@@ -50,6 +51,7 @@ class Entry:
     files: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     judge: Literal["any", "model"] | None = None
     takes: Takes = "nothing"
+    variant: bool = False
 
     def load(self) -> Any:
         """The object at `home`; what it needs is not looked at.
@@ -198,6 +200,56 @@ _TABLE = (
         cost="nothing",
     ),
     Entry(
+        "green",
+        "radfact.metrics.green:Green",
+        source="GREEN (000), VERT (003) appendix B",
+        cost="an answer of up to 2,048 tokens",
+        judge="model",
+        takes="model",
+    ),
+    Entry(
+        "vert",
+        "radfact.metrics.vert:Vert",
+        source="VERT (003), D.2",
+        cost="an answer",
+        judge="model",
+        takes="model",
+    ),
+    Entry(
+        "vert_formula",
+        "radfact.metrics.vert:VertFormula",
+        source="VERT (003), D.3",
+        cost="an answer",
+        judge="model",
+        takes="model",
+        variant=True,
+    ),
+    Entry(
+        "vert_rubric",
+        "radfact.metrics.vert:VertRubric",
+        source="VERT (003), D.4",
+        cost="an answer",
+        judge="model",
+        takes="model",
+        variant=True,
+    ),
+    Entry(
+        "fineradscore",
+        "radfact.metrics.fineradscore:FineRadScore",
+        source="FineRadScore (001), appendix A",
+        cost="an answer as long as the corrected report",
+        judge="model",
+        takes="model",
+    ),
+    Entry(
+        "chexprompt",
+        "radfact.metrics.chexprompt:CheXprompt",
+        source="MAIRA-2 (004), D.1; our prompt",
+        cost="an answer",
+        judge="model",
+        takes="model",
+    ),
+    Entry(
         "comparison_mentions",
         "radfact.metrics.mentions:ComparisonMentions",
         source="MAIRA-2 (004), D.6.1; our prompt",
@@ -256,7 +308,8 @@ def choose(names: Sequence[str]) -> list[Choice]:
     """The metrics that some names mean, each once.
 
     Args:
-        names: of metrics (all their figures), of single figures (that one), "module:object" of one's own, or "all".
+        names: of metrics (all their figures), of single figures (that one), "module:object" of one's own, or "all",
+            which is all but variants.
 
     Raises:
         InputError: a name is none of these, or there are none.
@@ -266,7 +319,7 @@ def choose(names: Sequence[str]) -> list[Choice]:
     chosen: dict[str, Choice] = {}
     for name in names:
         if name == "all":
-            for entry in entries().values():
+            for entry in (one for one in entries().values() if not one.variant):
                 chosen[entry.name] = Choice(entry, by_name=entry.name in chosen and chosen[entry.name].by_name)
             continue
         entry = Entry(name, name) if ":" in name else entries().get(name) or _with_figure(name)

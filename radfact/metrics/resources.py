@@ -29,6 +29,7 @@ class Resources:
         self,
         *,
         judge: str | Judge | JudgeFunction | None = None,
+        entailment: Callable[[], tuple[Judge, Splitter]] | None = None,
         model: str | ChatClient | None = None,
         judge_args: Mapping[str, Any] | None = None,
         base_url: str | None = None,
@@ -42,6 +43,7 @@ class Resources:
 
         Args:
             judge: of RadFact: a name as in `radfact.entailment.load_judge`, a judge or a function.
+            entailment: makes the judge and the splitter of RadFact instead, when they are needed.
             model: of the other metrics that ask a language model: a name as in `radfact.llm.connect`, or a client; by
                 default the judge, if that is the name of a model.
             judge_args: further arguments of the model by name.
@@ -54,6 +56,7 @@ class Resources:
             radfact: further options of `radfact.score.RadFact`.
         """
         self.judge, self.splitter, self.radfact = judge, splitter, dict(radfact or {})
+        self._entailment = entailment
         self.model = model if model is not None or not isinstance(judge, str) else judge
         self._options: dict[str, Any] = {"base_url": base_url, "concurrency": concurrency, "cache": cache}
         self._judge_args = dict(judge_args or {})
@@ -119,6 +122,21 @@ class Resources:
             "settings": settings,
         }
 
+    def status(self, entry: Entry) -> str:
+        """`ready`, or what an entry needs, in one line; nothing big is loaded to say so."""
+        try:
+            entry.check_packages()
+            entry.check_folders(self.weights)
+            if entry.judge == "model":
+                self.client({}, entry.name)
+            elif entry.judge == "any":
+                self.entailment()
+            else:
+                entry.load()
+        except InputError as error:
+            return str(error)
+        return "ready"
+
     def client(self, parameters: Mapping[str, Any], name: str) -> ChatClient:
         """A client of the model, with the sampling that a metric wants where the user says nothing else.
 
@@ -152,23 +170,25 @@ class Resources:
             MissingNeed: no judge is named.
             InputError: it cannot be made.
         """
+        judge, splitter = (self._entailment or self._named)()
+        self.accounts |= {"splitting": splitter.account, "judging": judge.account}
+        return judge, splitter
+
+    def _named(self) -> tuple[Judge, Splitter]:
         from radfact.sentences import load_splitter
 
-        if self.judge is None:
+        judge, splitter = self.judge, self.splitter
+        if judge is None:
             raise MissingNeed("needs a judge: --judge offline or --judge PROVIDER:MODEL")
-        judge = self.judge
-        splitter = self.splitter
         if isinstance(judge, str):
             asks = judge.partition(":")[0] not in WITHOUT_MODEL
             options: dict[str, Any] = self._options if asks else {}
-            judge = load_judge(judge, judge_args=self._judge_args, **options)
             if splitter is None and asks:
-                splitter = load_splitter(str(self.judge), splitter_args=self._judge_args, **options)
+                splitter = load_splitter(judge, splitter_args=self._judge_args, **options)
+            judge = load_judge(judge, judge_args=self._judge_args, **options)
         elif not isinstance(judge, Judge):
             judge = CallableJudge(judge)
-        splitter = splitter or load_splitter("offline")
-        self.accounts |= {"splitting": splitter.account, "judging": judge.account}
-        return judge, splitter
+        return judge, splitter or load_splitter("offline")
 
     def close(self) -> None:
         """Give back connections and the files of answers."""

@@ -1,0 +1,74 @@
+"""`radfact metrics`: all metrics, what they need and what they cost."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from radfact.cli import options as shared
+from radfact.cli.options import INPUT, JudgeOptions
+from radfact.cli.tables import MARKS, new_console, say
+
+MOST_FIGURES = 8
+"""Of a metric that are listed."""
+
+WeightsOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="[NAME=]FOLDER",
+        help="Weights of metrics: a folder with folders named wordnet, bertscore, chexbert and radgraph, or "
+        "NAME=FOLDER for one of them; may be repeated.",
+        rich_help_panel=INPUT,
+    ),
+]
+
+
+def read_weights(given: list[str] | None) -> dict[str, Path] | list[Path]:
+    """`--weights`: named folders, or roots of such.
+
+    Raises:
+        InputError: a folder is not there, or both kinds are given.
+    """
+    from radfact.errors import InputError
+
+    named, roots = {}, []
+    for one in given or ():
+        name, equals, folder = one.partition("=")
+        path = Path(folder if equals else one)
+        if not path.is_dir():
+            raise InputError("--weights: no such folder", file=path)
+        if equals:
+            named[name] = path
+        else:
+            roots.append(path)
+    if named and roots:
+        raise InputError("--weights: expected folders by NAME=FOLDER, or folders that hold them, not both")
+    return named or roots
+
+
+def metrics(
+    weights: WeightsOption = None,
+    config: shared.Config = None,  # noqa: ARG001
+    judge: shared.JudgeName = None,
+    judge_arg: shared.JudgeArgs = None,
+    base_url: shared.BaseUrl = None,
+) -> None:
+    """List all metrics: their figures and direction, where they are defined, what a report costs, what they need."""
+    from radfact.metrics.registry import entries
+    from radfact.metrics.resources import Resources
+
+    console = new_console()
+    who = JudgeOptions(judge, judge_arg, base_url)
+    resources = Resources(judge=who.named, judge_args=who.arguments, base_url=base_url, weights=read_weights(weights))
+    for entry in entries().values():
+        status = resources.status(entry)
+        say(console, f"{entry.name}: {status}", style="green" if status == "ready" else "yellow")
+        figures = entry.figures
+        shown = ", ".join(f"{figure}{MARKS[direction]}" for figure, direction in list(figures.items())[:MOST_FIGURES])
+        more = f" and {len(figures) - MOST_FIGURES} more" if len(figures) > MOST_FIGURES else ""
+        say(console, f"  gives {shown}{more}" if figures else "  says what it gives when it is made")
+        say(console, f"  from {entry.source}; a report costs {entry.cost}")
+    resources.close()
+    say(console, "↑ higher is better, ↓ lower is better; others are neither. A metric of one's own is module:object.")
