@@ -48,6 +48,8 @@ class Scores(Row):
     judge: str | dict[str, Any] | None = None
     splitter: dict[str, Any] | None = None
     counts: dict[str, Any] = Field(default_factory=dict)
+    metrics: dict[str, Any] = Field(default_factory=dict)
+    unavailable: dict[str, str] = Field(default_factory=dict)
 
 
 def render(
@@ -159,7 +161,7 @@ def _figure_table(figures: Mapping[str, Figure]) -> str:
         median = f'<td class="spare">{_number(figure.median)}</td>'
         cells = f"<td>{_number(figure.point)}</td>{median}<td>{interval}</td>"
         last = f'<td class="chart spare">{_bar(figure)}</td><td>{"–" if figure.n is None else figure.n}</td>'
-        rows.append(f'<tr{css}><th scope="row">{escape(_words(name))}{lower}</th>{cells}{last}</tr>')
+        rows.append(f'<tr{css}><th scope="row">{escape(words(name))}{lower}</th>{cells}{last}</tr>')
     return (
         '<table class="figure-table"><caption>Mean over the studies that have a value, with its bootstrapped 95 % '
         'interval<span class="spare"> and median. The bar runs from 0 to 1: 95 % interval (light), middle half (dark), '
@@ -233,9 +235,10 @@ def _flat(values: Mapping[str, Any], prefix: str = "") -> Iterable[tuple[str, st
             yield name, value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
-def _words(name: str) -> str:
-    words = name.replace("_", " ").replace(" f1", " F1")
-    return words[:1].upper() + words[1:]
+def words(name: str) -> str:
+    """The name of a figure for a person."""
+    spaced = name.replace("_", " ").replace(" f1", " F1")
+    return spaced[:1].upper() + spaced[1:]
 
 
 def _number(value: float | None) -> str:

@@ -6,6 +6,8 @@ from typing import Annotated
 
 import typer
 
+from radfact.cli.compare import MANUAL as COMPARE_MANUAL
+from radfact.cli.compare import compare
 from radfact.cli.evaluate import MANUAL as EVALUATE_MANUAL
 from radfact.cli.evaluate import evaluate
 from radfact.cli.export import export
@@ -33,6 +35,7 @@ MANUAL = "\n".join(
         "      --judge openai:MODEL --out results",
         "  radfact evaluate pairs.json --metrics all --judge offline --out results",
         "  radfact metrics",
+        "  radfact compare results/base results/tuned",
         "  radfact page results --manifest manifest.jsonl",
         "  radfact judge-check --judge offline",
         "  radfact export results --out radfact_scores.json",
@@ -94,6 +97,7 @@ def _common(
 app.command(help=SCORE_MANUAL)(score)
 app.command(help=EVALUATE_MANUAL)(evaluate)
 app.command()(metrics)
+app.command(help=COMPARE_MANUAL)(compare)
 app.command()(page)
 app.command("judge-check", help=CHECK_MANUAL)(judge_check)
 app.command()(export)

@@ -83,7 +83,7 @@ def show_evaluation(console: Console, evaluation: Evaluation, price: Price | Non
         if len(run.scored.failures) > _LISTED:
             say(console, f"{name}: and {len(run.scored.failures) - _LISTED} more, listed in samples.jsonl", style="red")
     for name, why in evaluation.unavailable.items():
-        say(console, f"without {name}, which {why}", style="yellow")
+        say(console, f"without {name}: {why}", style="yellow")
     if evaluation.left_out:
         say(console, f"{len(evaluation.left_out)} references without a candidate are in no figure", style="red")
     kept = [name for name, run in evaluation.runs.items() if run.reused]

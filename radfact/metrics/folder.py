@@ -15,7 +15,7 @@ from radfact.errors import InputError
 from radfact.files import Pair
 from radfact.jsonl import dumps, read_json, read_jsonl, write_json, write_jsonl
 from radfact.llm.cache import canonical_json
-from radfact.metrics.metric import Metric, Pooled, Scored
+from radfact.metrics.metric import Counts, Metric, Pooled, Scored
 from radfact.page_markup import Row
 from radfact.report import Report, Sentence, validated
 from radfact.results import sentence_row
@@ -107,6 +107,10 @@ class Kept:
         """In the order of the rows."""
         return [str(row["sample_id"]) for row in self.rows]
 
+    def counts(self, place: int) -> Counts:
+        """(samples, k) of one group of pooled figures, by its place in the record."""
+        return np.array([list(map(_number, row["counts"][place])) for row in self.rows], dtype=np.float64)
+
     def scored(self, functions: Mapping[str, CountsFigure]) -> Scored | None:
         """As the metric gave it; None where a pooled figure has no function any more.
 
@@ -115,7 +119,7 @@ class Kept:
         """
         pooled = {}
         for place, names in enumerate(self.record["pooled"]):
-            counts = np.array([list(map(_number, row["counts"][place])) for row in self.rows], dtype=np.float64)
+            counts = self.counts(place)
             for name in names:
                 if name not in functions:
                     return None

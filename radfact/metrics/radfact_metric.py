@@ -65,7 +65,9 @@ class RadFactMetric:
                 account[name] = account.get(name, 0) + count
         return Scored(
             {name: [sample.figures[name] for sample in result.samples] for name in FIGURES},
-            pooled={name: Pooled(_f1_counts(result.samples, *parts), set_f1) for name, parts in F1_PARTS.items()},
+            pooled={
+                name: Pooled(f1_counts(_parts(result.samples, *parts)), set_f1) for name, parts in F1_PARTS.items()
+            },
             details=[{"counts": dict(sample.counts), "sentences": rows[sample.sample_id]} for sample in result.samples],
             failures={place: one.failure for place, one in enumerate(result.samples) if one.failure is not None},
             account=account,
@@ -91,11 +93,18 @@ class RadFactMetric:
         return {name: found[name] for name in FIGURES}
 
 
-def _f1_counts(samples: Sequence[SampleScore], precision: str, recall: str) -> Counts:
-    """(samples, 4), as `set_f1` takes their sum; a sample without both values adds what it has."""
-    parts = np.array([[one.figures[precision], one.figures[recall]] for one in samples], dtype=np.float64)
-    parts = parts.reshape(len(samples), 2)
+def f1_counts(parts: Counts) -> Counts:
+    """(samples, 4), as `set_f1` takes their sum; a sample without both values adds what it has.
+
+    Args:
+        parts: (samples, 2), precision and recall of each sample; NaN where it has none.
+    """
+    parts = parts.reshape(-1, 2)
     known = ~np.isnan(parts)
     filled = np.where(known, parts, 0.0)
     counts: Counts = np.stack([filled[:, 0], known[:, 0], filled[:, 1], known[:, 1]], axis=1).astype(np.float64)
     return counts
+
+
+def _parts(samples: Sequence[SampleScore], precision: str, recall: str) -> Counts:
+    return np.array([[one.figures[precision], one.figures[recall]] for one in samples], dtype=np.float64)

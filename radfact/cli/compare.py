@@ -1,0 +1,71 @@
+"""`radfact compare`: systems side by side, with paired significance."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from radfact.cli.inputs import check_folder
+from radfact.cli.options import FIGURES, OUTPUT
+from radfact.cli.tables import MARKS, new_console, say, say_path
+
+MANUAL = "\n".join(
+    (
+        "Compare results folders: the figures of each system, and how far the others lie from the first, on the "
+        "samples that all of them have.",
+        "",
+        "Differences have paired bootstrap intervals and p of approximate randomisation: the results of each sample "
+        "are swapped between the two systems or not, and p = (k + 1) / (n + 1) counts the rounds in which the "
+        "difference is at least as large.",
+        "",
+        "[bold]Examples[/bold]",
+        "  radfact compare results/base results/tuned results/other",
+        "  radfact compare results/base results/tuned --out results/comparison",
+    )
+)
+
+
+def compare(
+    folders: Annotated[list[Path], typer.Argument(help="Results folders; the first is what the others differ from.")],
+    bootstrap: Annotated[
+        int, typer.Option(min=0, metavar="N", help="Bootstrap replicates; 0 for none.", rich_help_panel=FIGURES)
+    ] = 500,
+    rounds: Annotated[
+        int, typer.Option(min=1, metavar="N", help="Rounds of approximate randomisation.", rich_help_panel=FIGURES)
+    ] = 1000,
+    seed: Annotated[int, typer.Option(min=0, metavar="N", help="Seed of both.", rich_help_panel=FIGURES)] = 42,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FOLDER",
+            help="Write comparison.json, comparison.csv and a page there too.",
+            rich_help_panel=OUTPUT,
+        ),
+    ] = None,
+) -> None:
+    """Compare results folders on the samples that all of them have."""
+    from rich.markup import escape
+    from rich.table import Table
+
+    from radfact.metrics.compare import cells, write_comparison
+    from radfact.metrics.compare import compare as compare_folders
+
+    console = new_console()
+    if out is not None:
+        check_folder(out)
+    found = compare_folders(folders, replicates=bootstrap, rounds=rounds, seed=seed)
+    table = Table()
+    for heading in ("figure", *found.systems):
+        table.add_column(escape(heading), justify="left" if heading == "figure" else "right")
+    for name, contrasts in found.figures.items():
+        lead = f"{escape(name)} {MARKS[contrasts[0].summary.direction]}".strip()
+        table.add_row(lead, *(escape(cells(one)) for one in contrasts))
+    console.print(table)
+    for name, count in zip(found.systems, found.own, strict=True):
+        say(console, f"{name}: {count} samples, {found.shared} shared")
+    for note in found.notes:
+        say(console, note)
+    if out is not None:
+        say_path(console, "Read the comparison in", write_comparison(found, out))
