@@ -63,7 +63,7 @@ _PUBLISHED = re.compile(r"(?<=: )([0-9]{1,2})\.(?=\s|$)(.*)", re.DOTALL)
 _COUNT_KEYS = ("count", "number", "number_of_errors", "number of errors", "num", "n", "total")
 _SCORE = re.compile(
     r"[\s<(\[\"'~≈]*(?:(?:the\s+)?(?:overall\s+)?(?:accuracy\s+)?score(?:\s+is)?\s*[:=]?\s*)?"
-    r"(?P<value>[0-9]+(?:[.,][0-9]+)?|[.,][0-9]+)"
+    r"(?P<value>(?>[0-9]+(?:[.,][0-9]+)?|[.,][0-9]+))"
     r"(?:\s*/\s*(?P<of>100|10|1(?:\.0+)?)(?![0-9.])|\s*(?P<percent>%))?"
     r"(?!\s*[/*×+^])(?!\s*[-–—]\s*[0-9.])(?!\s+(?:to|or)\s+[0-9.])(?![0-9A-Za-z])",
     re.IGNORECASE,
@@ -179,7 +179,8 @@ def _number(text: str) -> Counted | None:
     count = int(match["digits"]) if match["digits"] else _WORDS[match["word"].lower()]
     after = match["after"]
     if set_off := _SET_OFF.match(after) or _NOUN_AFTER.match(after) or _NEXT_IS_TEXT.match(after):
-        return Counted(count, _parts(after[set_off.end() :]))
+        said = after[set_off.end() :]
+        return Counted(count, _parts(said.removesuffix(")") if set_off[0].endswith("(") else said))
     # "1 pleural effusion" may be a count and an error, "2 nodules described as large" is none.
     parts = _parts(after)
     return Counted(count, parts) if not _UNIT.match(after) and len(parts) == count else None
@@ -204,7 +205,7 @@ def _enumerated(text: str) -> Counted | None:
 
 def _parts(text: str) -> tuple[str, ...]:
     """What is said of each, one after another."""
-    parts = (_BULLET.sub("", part).strip() for part in re.split(r";|\n", text.strip().removesuffix(")")))
+    parts = (_BULLET.sub("", part).strip() for part in re.split(r";|\n", text.strip()))
     return tuple(part for part in parts if part.strip(" .-–—"))
 
 

@@ -46,7 +46,6 @@ _BARE = re.compile(
     rf"^\W*(?:\d[.)]\s*)?(?:{_ANY_NAME})\s*(?:[:：](?P<rest>.*)|(?P<counted>\(\d+\).*)|)$", re.IGNORECASE
 )
 _INLINE_HEADER = re.compile(rf"(?<=\S)[ \t]*(?=\[\s*(?:{'|'.join(_NAMES.values())})\s*\]\W*:)", re.IGNORECASE)
-_INLINE_LETTER = re.compile(r"(?<=[.;:])[ \t]+(?=\([b-f]\)[ \t]+[A-Z][^:\n]{5,90}:)")
 _PLACEHOLDER = re.compile(r"<(?:the number of|error|finding|explanation|count)\b", re.IGNORECASE)
 _LETTER = re.compile(r"^[-•\s]*(?:\(([a-f])\)|([a-f])[.)](?=\s))\s*:?\s*", re.IGNORECASE)
 _DIGIT = re.compile(r"^[-•\s]*\(([1-6])\)\s*")
@@ -60,6 +59,11 @@ _LIKE_NAME = {
     "f": r"(?:omitting|omission of) (?:a )?comparison",
 }
 _NAMED = re.compile("|".join(f"(?P<{letter}>{name})" for letter, name in _LIKE_NAME.items()), re.IGNORECASE)
+_INLINE_LETTER = re.compile(
+    rf"(?<=\S)[ \t]+(?=\([b-f]\)[ \t]+(?:{'|'.join(_LIKE_NAME.values())}|[0-9]{{1,2}}\.))|"
+    r"(?<=[.;:])[ \t]+(?=\([b-f]\)[ \t]+[A-Z][^:\n]{5,90}:)",
+    re.IGNORECASE,
+)
 _THOUGHT = "<think>"
 
 

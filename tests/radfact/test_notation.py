@@ -1,0 +1,284 @@
+"""GREEN's notation: well-formed answers give the published numbers, others the right ones or none at all."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from green_answers import Counts, Written, answers, published
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from radfact.metrics.notation import CATEGORIES, Assessment, read_assessment, read_score
+
+NOTHING: tuple[tuple[str, ...], ...] = ((),) * 6
+EXAMPLE = Written(
+    (("The pleural effusion is not there",), ("Cardiomegaly is missing", "The nodule is missing"), (), (), (), ()),
+    ((), (), ("The tube is 2.5 cm higher",), (), (), ()),
+    ("No pneumothorax", "Clear lungs", "Intact bones"),
+    score="0.55",
+)
+
+
+def counts(found: Assessment) -> Counts:
+    return found.significant.counts, found.insignificant.counts, found.matched
+
+
+@settings(deadline=None, max_examples=150)
+@given(answers)
+def test_well_formed_answers_give_the_published_numbers(answer: Written) -> None:
+    found = read_assessment(answer.text())
+    assert counts(found) == published(answer.text()) == answer.counts
+    assert found.findings == answer.findings
+    assert found.significant.said == answer.significant
+
+
+# Paper 000, appendix A.2: GPT-4's answer, with one line of significant errors only.
+PRINTED = """\
+[Explanation]:
+The candidate report misidentifies the anatomic location of the infiltrates. The reference report mentions "upper \
+middle right field" while the candidate report mentions "upper dorsal right field".
+
+[Clinically Significant Errors]:
+(c) Misidentification of a finding's anatomic location/position: 1. The infiltrates are in the upper middle right \
+field, not the upper dorsal right field.
+
+[Clinically Insignificant Errors]:
+(a) False report of a finding in the candidate: 0.
+(b) Missing a finding present in the reference: 0.
+(c) Misidentification of a finding's anatomic location/position: 0.
+(d) Misassessment of the severity of a finding: 0.
+(e) Mentioning a comparison that isn't in the reference: 0.
+(f) Omitting a comparison detailing a change from a prior study: 0.
+
+[Matched Findings]:
+3. Doubtful retrocardiac suggestive of respiratory infection; Costophrenic sinuses are clear; No other notable findings.
+"""
+
+
+def test_the_printed_answer() -> None:
+    found = read_assessment(PRINTED)
+    assert counts(found) == published(PRINTED) == ((0, 0, 1, 0, 0, 0), (0,) * 6, 3)
+    assert found.explanation.startswith("The candidate report misidentifies")
+
+
+def as_json(answer: Written, entry: Callable[[tuple[str, ...]], Any]) -> dict[str, Any]:
+    def section(errors: tuple[tuple[str, ...], ...]) -> dict[str, Any]:
+        return {
+            f"({letter}) {name}": entry(said) for (letter, name), said in zip(CATEGORIES.items(), errors, strict=True)
+        }
+
+    return {
+        "Explanation": answer.explanation,
+        "Clinically Significant Errors": section(answer.significant),
+        "Clinically Insignificant Errors": section(answer.insignificant),
+        "Matched Findings": entry(answer.findings),
+        "Overall Accuracy Score": 0.55,
+    }
+
+
+JSON = json.dumps(as_json(EXAMPLE, lambda said: {"count": len(said), "errors": list(said)}))
+
+
+def numbered(text: str) -> str:
+    """The matched findings as a numbered list."""
+    return text.replace("3. No pneumothorax; Clear lungs;", "1. No pneumothorax\n2. Clear lungs\n3.")
+
+
+FORMS: dict[str, Callable[[str], str]] = {
+    "no full stops": lambda text: re.sub(r"(\n|: )(\d)\.(?=\s)", r"\1\2", text),
+    "no full stops, lower case": lambda text: re.sub(r"(\n|: )(\d)\.(?=\s)", r"\1\2", text).lower(),
+    "blank lines": lambda text: text.replace("\n", "\n\n"),
+    "no blank lines": lambda text: re.sub(r"\n+", "\n", text),
+    "one line": lambda text: " ".join(text.split()),
+    "one line without names": lambda text: " ".join(re.sub(r"(\([a-f]\))[^:\n]*:", r"\1", text).split()),
+    "windows": lambda text: text.replace("\n", "\r\n"),
+    "lower-case headers": lambda text: re.sub(r"\[.*?\]", lambda match: match[0].lower(), text),
+    "bold headers": lambda text: re.sub(r"\[(.*?)\]:", r"**\1:**", text),
+    "bold brackets": lambda text: re.sub(r"(\[.*?\]):", r"**\1**:", text),
+    "headings": lambda text: re.sub(r"\[(.*?)\]:", r"### \1", text),
+    "numbered headings": lambda text: text.replace("[Clin", "2. [Clin").replace("[Matched", "4. [Matched"),
+    "bold letters": lambda text: re.sub(r"\(([a-f])\)", r"**(\1)**", text),
+    "bold counts": lambda text: re.sub(r": (\d)\.", r": **\1**.", text),
+    "bullets": lambda text: text.replace("\n(", "\n- ("),
+    "stars": lambda text: text.replace("\n(", "\n* ("),
+    "indented": lambda text: text.replace("\n", "\n    "),
+    "letters without brackets": lambda text: re.sub(r"\(([a-f])\)", r"\1)", text),
+    "capital letters": lambda text: re.sub(r"\(([a-f])\)", lambda match: match[0].upper(), text),
+    "no letters": lambda text: re.sub(r"\([a-f]\) ", "", text),
+    "no names": lambda text: re.sub(r"(\([a-f]\))[^:\n]*:", r"\1", text),
+    "numbers for letters": lambda text: re.sub(r"\(([a-f])\)", lambda m: f"({'abcdef'.index(m[1]) + 1})", text),
+    "count in brackets": lambda text: re.sub(r": (\d)\.", r": (\1)", text),
+    "count with its noun": lambda text: re.sub(r": (\d)\.", r": \1 error(s):", text).replace("error(s)", "errors"),
+    "number words": lambda text: re.sub(r": ([0-2])\.", lambda m: f": {['None', 'One', 'Two'][int(m[1])]}.", text),
+    "none for zero": lambda text: re.sub(r": 0\.", ": None.", text),
+    "no errors for zero": lambda text: re.sub(r": 0\.", ": No errors were found.", text),
+    "nothing for zero": lambda text: re.sub(r": 0\.", ":", text),
+    "only what there is": lambda text: re.sub(r"\n\([a-f]\)[^\n]*: 0\.", "", text),
+    "one error a line": lambda text: text.replace(". Cardiomegaly is missing;", ".\n  - Cardiomegaly is missing\n  -"),
+    "list without count": lambda text: text.replace(": 2. Cardiomegaly is missing;", ":\n- Cardiomegaly is missing\n-"),
+    "numbered list": lambda text: text.replace("2. Cardiomegaly is missing;", "1. Cardiomegaly is missing; 2."),
+    "numbered findings": numbered,
+    "numbered findings in a line": lambda text: numbered(text).replace("lungs\n3.", "lungs. 3."),
+    "named count of findings": lambda text: text.replace("3. No", "Number of matched findings: 3. No"),
+    "findings in the header's line": lambda text: text.replace("Findings]:\n", "Findings]: "),
+    "fenced": lambda text: f"```\n{text}```",
+    "words around": lambda text: f"Sure! Here is my assessment:\n\n{text}\nLet me know if you need more.",
+    "thinking aloud": lambda text: f"<think>\n[Matched Findings]:\n1. I begin\n</think>\n{text}",
+    "template first": lambda text: "[Matched Findings]:\n<The number of matched findings>. <Finding 1>\n\n" + text,
+    "said twice": lambda text: text + "\n" + text,
+    "full-width": lambda text: text.replace(":", "：").replace(". ", "。").replace("3", "３"),
+    "prose with a header's name": lambda text: text.replace("The candidate differs.", "Matched findings: there are 7."),
+    "table": lambda text: re.sub(r"\n\(([a-f])\) ([^:\n]*): (\d)\.([^\n]*)", r"\n| (\1) \2 | \3 | \4 |", text),
+    "JSON": lambda _: JSON,
+    "fenced JSON": lambda _: f"Here you are:\n```json\n{JSON}\n```",
+    "JSON of texts": lambda _: json.dumps(as_json(EXAMPLE, lambda said: f"{len(said)}. {'; '.join(said)}")),
+    "JSON of lists": lambda _: json.dumps(as_json(EXAMPLE, list)),
+    "JSON in JSON": lambda _: f'{{"assessment": {JSON}}}',
+    "JSON with other names": lambda text: (
+        in_json(text)
+        .replace("Clinically Significant Errors", "clinically_significant_errors")
+        .replace("Matched Findings", "matched_findings")
+        .replace("Overall Accuracy Score", "overall_accuracy_score")
+    ),
+    "JSON with a list of categories": lambda _: json.dumps(
+        as_json(EXAMPLE, list)
+        | {
+            "Clinically Significant Errors": [
+                {"category": f"({letter})", "count": len(said)}
+                for letter, said in zip(CATEGORIES, EXAMPLE.significant, strict=True)
+            ]
+        }
+    ),
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_forms_that_change_the_published_score_are_read_right(form: str) -> None:
+    found = read_assessment(FORMS[form](EXAMPLE.text()), scored=True)
+    assert counts(found) == EXAMPLE.counts
+    assert found.score == 0.55
+
+
+@settings(deadline=None, max_examples=80)
+@given(answers, st.sampled_from(["no full stops", "bold headers", "lower-case headers", "blank lines", "stars"]))
+def test_any_answer_is_read_right_in_these_forms(answer: Written, form: str) -> None:
+    assert counts(read_assessment(FORMS[form](answer.text()))) == answer.counts
+
+
+@settings(deadline=None, max_examples=120)
+@given(answers, st.data())
+def test_an_answer_that_was_cut_off_is_read_right_or_not_at_all(answer: Written, data: st.DataObject) -> None:
+    text = answer.text()
+    half = text[: data.draw(st.integers(0, len(text)))]
+    try:
+        found = read_assessment(half)
+    except ValueError:
+        return
+    assert counts(found) == answer.counts
+
+
+@settings(deadline=None, max_examples=120)
+@given(st.text(max_size=200) | answers.flatmap(lambda answer: st.permutations(answer.text().split()).map(" ".join)))
+def test_no_text_is_more_than_unreadable(text: str) -> None:
+    try:
+        found = read_assessment(text)
+    except ValueError:
+        return
+    assert all(0 <= count <= 99 for count in (*found.significant.counts, *found.insignificant.counts, found.matched))
+
+
+def line(said: str) -> str:
+    """The example with another line (d) of significant errors."""
+    name = CATEGORIES["d"]
+    return EXAMPLE.text().replace(f"(d) {name}: 0.", f"(d) {name}: {said}", 1)
+
+
+UNREADABLE = {
+    "refusal": "I'm sorry, but I can't help with medical reports.",
+    "another language": "[Erklärung]:\nDer Kandidat weicht ab.\n\n[Klinisch bedeutsame Fehler]:\n(a) Falsch: 1.",
+    "prose": "The candidate report matches the reference in three findings and misses one.",
+    "only a score": "[Overall Accuracy Score]:\n0.85",
+    "no significant errors": re.sub(r"\[Clinically S.*?\n\n", "", EXAMPLE.text(), flags=re.DOTALL),
+    "no insignificant errors": re.sub(r"\[Clinically I.*?\n\n", "", EXAMPLE.text(), flags=re.DOTALL),
+    "no matched findings": re.sub(r"\[Matched.*?\n\n", "", EXAMPLE.text(), flags=re.DOTALL),
+    "an empty section": re.sub(r"(\[Clinically S.*?:\n).*?\n\n", r"\1\n", EXAMPLE.text(), flags=re.DOTALL),
+    "thinking without an end": f"<think>{EXAMPLE.text()}",
+    "two answers": EXAMPLE.text() + EXAMPLE.text().replace("3. No", "4. No"),
+    "no count": line("The candidate says severe."),
+    "a measure": line("2.5 cm instead of 3 cm"),
+    "another measure": line("2 cm instead of 3 cm"),
+    "a range": line("1-2. Perhaps"),
+    "a share": line("1/3. Perhaps"),
+    "a year": line("2019. Compared"),
+    "findings, not errors": line("2 nodules described as large"),
+    "a category twice": line("1. One\n(d) Misassessment of the severity of a finding: 1. Two"),
+    "totals in JSON": '{"significant errors": 2, "insignificant errors": 0, "matched findings": 3}',
+    "findings without a number": EXAMPLE.text().replace("3. No", "No"),
+}
+
+
+@pytest.mark.parametrize("kind", UNREADABLE)
+def test_what_may_mean_another_thing_is_not_read(kind: str) -> None:
+    with pytest.raises(ValueError, match=r"\w"):
+        read_assessment(UNREADABLE[kind])
+
+
+def test_the_fault_says_what_would_be_right() -> None:
+    with pytest.raises(
+        ValueError, match=r"\(d\) of \[Clinically Significant Errors\] has no number; write it first, as"
+    ):
+        read_assessment(line("The candidate says severe."))
+
+
+def test_sections_without_errors_may_say_so_in_a_word() -> None:
+    text = re.sub(r"(\[Clinically I.*?:\n).*?\n\n", r"\1None.\n\n", EXAMPLE.text(), flags=re.DOTALL)
+    assert read_assessment(text).insignificant.counts == (0,) * 6
+
+
+def test_a_count_is_the_number_and_not_the_length_of_the_list() -> None:
+    assert read_assessment(line("3. The effusions are large")).significant.counts[3] == 3
+
+
+SCORES = {
+    "0.85": 0.85,
+    "0.85.": 0.85,
+    "**0.85**": 0.85,
+    "<0.85>": 0.85,
+    "0,85": 0.85,
+    ".85": 0.85,
+    "1": 1.0,
+    "0": 0.0,
+    "0.85/1.00": 0.85,
+    "8.5/10": 0.85,
+    "85%": 0.85,
+    "85 / 100": 0.85,
+    "Overall accuracy score: 0.85": 0.85,
+    "The score is 0.85 because one finding is missing.": 0.85,
+    "0.85 (one error)": 0.85,
+    "0.85 - one finding is missing": 0.85,
+    "Score = 3 / (3 + 2*1 + 0.5*0) = 0.60": 0.6,
+    "3 / (3 + 2)\n= 3 / 5\n= 0.60": 0.6,
+}
+
+
+@pytest.mark.parametrize("said", SCORES)
+def test_scores_as_they_are_written(said: str) -> None:
+    text = EXAMPLE.text().replace("0.55", said)
+    assert read_assessment(text, scored=True).score == pytest.approx(SCORES[said])
+
+
+@pytest.mark.parametrize("said", ["0.80-0.85", "0.8 to 0.9", "8.5", "-0.5", "high", "", "3 / (3 + 2)", "4/5", "N/A"])
+def test_what_is_no_score_is_not_read(said: str) -> None:
+    with pytest.raises(ValueError, match="has no number from"):
+        read_score(said)
+
+
+def test_a_missing_score_is_missed_only_where_it_was_asked_for() -> None:
+    text = Written(NOTHING, NOTHING, ("One",)).text()
+    assert read_assessment(text).matched == 1
+    with pytest.raises(ValueError, match=r"Overall Accuracy Score"):
+        read_assessment(text, scored=True)
