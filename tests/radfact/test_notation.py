@@ -138,9 +138,8 @@ FORMS: dict[str, Callable[[str], str]] = {
     "JSON of texts": lambda _: json.dumps(as_json(EXAMPLE, lambda said: f"{len(said)}. {'; '.join(said)}")),
     "JSON of lists": lambda _: json.dumps(as_json(EXAMPLE, list)),
     "JSON in JSON": lambda _: f'{{"assessment": {JSON}}}',
-    "JSON with other names": lambda text: (
-        in_json(text)
-        .replace("Clinically Significant Errors", "clinically_significant_errors")
+    "JSON with other names": lambda _: (
+        JSON.replace("Clinically Significant Errors", "clinically_significant_errors")
         .replace("Matched Findings", "matched_findings")
         .replace("Overall Accuracy Score", "overall_accuracy_score")
     ),
