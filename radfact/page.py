@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import ConfigDict, NonNegativeInt
+from pydantic import ConfigDict, Field, NonNegativeInt
 
 from radfact.errors import InputError
 from radfact.jsonl import open_atomic, read_json, read_jsonl
@@ -24,6 +24,17 @@ class _Sample(Row):
     model_config = ConfigDict(extra="allow", coerce_numbers_to_str=True)
     sample_id: str
     failure: str | None = None
+    failures: dict[str, str] = Field(default_factory=dict)
+
+    @property
+    def reason(self) -> str | None:
+        """Why it was not scored: by the one metric, or by which of several."""
+        return "; ".join(f"{metric}: {why}" for metric, why in self.failures.items()) or self.failure
+
+
+class _Detail(Row):
+    sample_id: str
+    details: dict[str, Any] = Field(default_factory=dict)
 
 
 class _Sentence(Row):
@@ -97,7 +108,7 @@ def write_page(
     scores = validated(Scores, read_json(folder / "scores.json"), file=folder / "scores.json")
     run = _read_run(folder / "run.json")
     manifest, notes, unscored = _sources(folder, run, manifest, notes, unscored)
-    studies = _read_studies(folder, list(scores.figures))
+    studies = _read_studies(folder, list(scores.figures), [name for name in scores.metrics if name != "radfact"])
     drafts = _read_drafts(Path(unscored)) if unscored else []
 
     sources = [] if manifest is None else [Path(manifest)]
@@ -108,7 +119,14 @@ def write_page(
     few = len(studies) + len(drafts) <= MOST_EMBEDDED
     load_images([*studies, *drafts], None if few else folder / "images")
 
-    page = render(f"RadFact results: {folder.resolve().name}", scores, run, studies, drafts, notes)
+    page = render(
+        f"{'Results' if scores.metrics else 'RadFact results'}: {folder.resolve().name}",
+        scores,
+        run,
+        studies,
+        drafts,
+        notes,
+    )
     with open_atomic(folder / "report.html", "wb") as handle:
         # JSON may smuggle in half a surrogate pair, which no UTF-8 file can hold.
         handle.write(page.encode("utf-8", "replace"))
@@ -151,7 +169,7 @@ def _sources(
     return paths[0], said, paths[1]
 
 
-def _read_studies(folder: Path, names: Sequence[str]) -> list[dict[str, Any]]:
+def _read_studies(folder: Path, names: Sequence[str], metrics: Sequence[str]) -> list[dict[str, Any]]:
     """Samples in input order, each with its per-sample figures and the sentences of both sides."""
     path = folder / "samples.jsonl"
     studies: dict[str, dict[str, Any]] = {}
@@ -163,12 +181,22 @@ def _read_studies(folder: Path, names: Sequence[str]) -> list[dict[str, Any]]:
             "sample_id": sample.sample_id,
             "scored": True,
             "figures": {name: _figure(row[name], path, line, name) for name in names if name in row},
-            "failure": sample.failure,
+            "failure": sample.reason,
             "candidate": [],
             "reference": [],
         }
     _add_sentences(studies, folder / "sentences.jsonl")
+    for metric in metrics:
+        _add_details(studies, folder / "metrics" / f"{metric}.jsonl", metric)
     return list(studies.values())
+
+
+def _add_details(studies: Mapping[str, dict[str, Any]], path: Path, metric: str) -> None:
+    """What a metric says of each study; RadFact's is its sentences."""
+    for line, row in read_jsonl(path) if path.is_file() else ():
+        detail = validated(_Detail, row, file=path, line=line)
+        if detail.details and detail.sample_id in studies:
+            studies[detail.sample_id].setdefault("details", {})[metric] = detail.details
 
 
 def _add_sentences(studies: Mapping[str, dict[str, Any]], path: Path) -> None:

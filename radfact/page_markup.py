@@ -41,6 +41,13 @@ class Figure(Row):
     direction: Direction = "higher"
 
 
+class MetricRecord(Row):
+    """What `scores.json` says of one of several metrics."""
+
+    figures: tuple[str, ...]
+    failed: NonNegativeInt = 0
+
+
 class Scores(Row):
     """`scores.json`."""
 
@@ -48,7 +55,7 @@ class Scores(Row):
     judge: str | dict[str, Any] | None = None
     splitter: dict[str, Any] | None = None
     counts: dict[str, Any] = Field(default_factory=dict)
-    metrics: dict[str, Any] = Field(default_factory=dict)
+    metrics: dict[str, MetricRecord] = Field(default_factory=dict)
     unavailable: dict[str, str] = Field(default_factory=dict)
 
 
@@ -71,6 +78,9 @@ def render(
         notes: sentences of the banner.
     """
     data = {
+        "metrics": bool(scores.metrics),
+        # Without RadFact there are reports and no verdicts.
+        "judged": not scores.metrics or "radfact" in scores.metrics,
         "directions": {name: figure.direction for name, figure in scores.figures.items()},
         "studies": studies,
         "unscored": drafts,
@@ -78,7 +88,7 @@ def render(
     return assemble(
         STATIC / "page.html",
         [STATIC / "viewer.css", STATIC / "page.css"],
-        [STATIC / "viewer.js", STATIC / "cards.js", STATIC / "page.js"],
+        [STATIC / "viewer.js", STATIC / "cards.js", STATIC / "page.js", STATIC / "frame.js"],
         data,
         title=escape(title),
         judge=_judge(scores, run),
@@ -131,6 +141,8 @@ def _judge(scores: Scores, run: Mapping[str, Any]) -> str:
     note = next((j["note"] for j in about if j.get("note")), None)
     said = f" {escape(str(note))}" if note else ""
     splitter = (scores.splitter or {}).get("name")
+    if name is None and scores.metrics:
+        return ""
     split = f" Narratives split by <strong>{escape(str(splitter))}</strong>." if splitter else ""
     return f'<p class="judge">Judge: <strong>{escape(str(name or "not named"))}</strong>.{said}{split}</p>'
 
@@ -144,33 +156,48 @@ def _summary(scores: Scores, run: Mapping[str, Any], studies: Sequence[Mapping[s
     failures = [study for study in studies if study["failure"]]
     return (
         '<section aria-labelledby="figures-title"><h2 id="figures-title">Figures</h2><div class="summary">'
-        f'<div class="panel">{_figure_table(scores.figures)}{_MEANING}</div>'
+        f'<div class="panel">{_figure_table(scores)}{_unavailable(scores)}{_MEANING}</div>'
         f'<div class="panel"><h3>Counts</h3>{_pairs(scores.counts or {"studies": len(studies)})}'
         f"{_failures(failures)}{_run(run)}</div></div></section>"
     )
 
 
-def _figure_table(figures: Mapping[str, Figure]) -> str:
+def _figure_table(scores: Scores) -> str:
+    metric_of = {figure: name for name, one in scores.metrics.items() for figure in one.figures}
     rows, previous = [], None
-    for name, figure in figures.items():
-        group = name.rsplit("_", 1)[0]
+    for name, figure in scores.figures.items():
+        group = metric_of.get(name, "").replace("radfact", "") or name.rsplit("_", 1)[0]
         css = ' class="group"' if previous not in (None, group) else ""
         previous = group
         interval = "–" if figure.low is None or figure.high is None else f"{figure.low:.3f} – {figure.high:.3f}"
-        lower = " (lower is better)" if figure.direction == "lower" else ""
+        way = _WAYS[figure.direction]
         median = f'<td class="spare">{_number(figure.median)}</td>'
         cells = f"<td>{_number(figure.point)}</td>{median}<td>{interval}</td>"
         last = f'<td class="chart spare">{_bar(figure)}</td><td>{"–" if figure.n is None else figure.n}</td>'
-        rows.append(f'<tr{css}><th scope="row">{escape(words(name))}{lower}</th>{cells}{last}</tr>')
+        failed = f"<td>{scores.metrics[metric_of[name]].failed}</td>" if name in metric_of else ""
+        rows.append(f'<tr{css}><th scope="row">{escape(words(name))}{way}</th>{cells}{last}{failed}</tr>')
+    over = " or, as corpus BLEU and F1 of findings, computed from all of them" if metric_of else ""
     return (
-        '<table class="figure-table"><caption>Mean over the studies that have a value, with its bootstrapped 95 % '
-        'interval<span class="spare"> and median. The bar runs from 0 to 1: 95 % interval (light), middle half (dark), '
-        "point (line)</span>.</caption><thead><tr>"
+        f'<table class="figure-table"><caption>Mean over the studies that have a value{over}, with its bootstrapped '
+        '95 % interval<span class="spare"> and median. The bar runs from 0 to 1: 95 % interval (light), middle half '
+        "(dark), point (line)</span>.</caption><thead><tr>"
         '<th scope="col">Figure</th><th scope="col">Point</th><th scope="col" class="spare">Median</th>'
         '<th scope="col">95 % interval</th>'
         '<th scope="col" class="chart spare"><span class="unseen">Interval bar</span></th>'
-        f'<th scope="col">n</th></tr></thead><tbody>{"".join(rows)}</tbody></table>'
+        f'<th scope="col">n</th>{_FAILED if metric_of else ""}</tr></thead><tbody>{"".join(rows)}</tbody></table>'
     )
+
+
+_FAILED = '<th scope="col">Failed</th>'
+_WAYS: Mapping[Direction, str] = {"higher": "", "lower": " (lower is better)", "neutral": " (neither good nor bad)"}
+
+
+def _unavailable(scores: Scores) -> str:
+    items = "".join(
+        f"<li><strong>{escape(name)}</strong>: {escape(why)}</li>" for name, why in scores.unavailable.items()
+    )
+    count = len(scores.unavailable)
+    return f"<details><summary>Metrics not computed: {count}</summary><ul>{items}</ul></details>" if items else ""
 
 
 def _bar(figure: Figure) -> str:

@@ -1,8 +1,19 @@
+/** What the page shows: figures and their directions, studies, drafts. */
+const Results = (() => {
+  const source = document.getElementById("page-data");
+  const data = JSON.parse(source.textContent);
+  // Of 15,000 studies the text alone takes as much memory as what was read from it.
+  source.remove();
+  return data;
+})();
+
 (() => {
   const { IMAGES, element, titleCase, newViewer, openLarge, describedImage, connect, listStudies } = Cards;
   const BINS = 20;
   // Of fewer studies a histogram says less than their list.
   const FEWEST_DRAWN = 10;
+  // More would push the reports out of sight.
+  const MOST_GROUPS = 8;
   const SHORT = { precision: "P", recall: "R", f1: "F1" };
   const LETTER = { candidate: "C", reference: "R" };
   const OTHER = { candidate: "reference", reference: "candidate" };
@@ -16,10 +27,7 @@
     no_boxes: ["none", "no boxes"],
   };
 
-  const source = document.getElementById("page-data");
-  const data = JSON.parse(source.textContent);
-  // Of 15,000 studies the text alone takes as much memory as what was read from it.
-  source.remove();
+  const data = Results;
   // Of narratives there are no boxes to speak of.
   const located = [...data.studies, ...(data.unscored ?? [])].some((study) =>
     [...study.candidate, ...(study.reference ?? [])].some((sentence) => sentence.boxes?.length || sentence.masks?.length));
@@ -32,15 +40,35 @@
       const [group, part] = match ? [match[1], SHORT[match[2]]] : [name, ""];
       groups.set(group, [...(groups.get(group) ?? []), [part, value]]);
     }
-    const list = element("dl", { class: "figures" });
+    const rows = [];
     for (const [group, parts] of groups) {
       if (parts.every(([, value]) => value === null)) continue;
       const values = parts.map(([part, value]) =>
         element("span", {}, part ? element("abbr", { text: part, title: titleCase(`${group} ${longName(part)}`) }) : "",
           ` ${value === null ? "–" : value.toFixed(2)}`));
-      list.append(element("div", {}, element("dt", { text: titleCase(group) }), element("dd", {}, ...values)));
+      rows.push(element("div", {}, element("dt", { text: titleCase(group) }), element("dd", {}, ...values)));
     }
-    return list;
+    const list = element("dl", { class: "figures" }, ...rows.slice(0, MOST_GROUPS));
+    if (rows.length <= MOST_GROUPS) return list;
+    const rest = element("dl", { class: "figures" }, ...rows.slice(MOST_GROUPS));
+    return element("div", {}, list, element("details", { class: "more-figures" },
+      element("summary", { text: `${rows.length - MOST_GROUPS} more figures` }), rest));
+  }
+
+  /** What metrics say of a study: texts, lists and records, as they come. */
+  function spelledOut(value) {
+    if (value === null || typeof value !== "object") return element("span", { text: String(value ?? "–") });
+    if (Array.isArray(value) && value.every((item) => item === null || typeof item !== "object")) {
+      return element("span", { text: value.length ? value.join("\n") : "none" });
+    }
+    return element("dl", {}, ...Object.entries(value).map(([name, item]) =>
+      element("div", {}, element("dt", { text: Array.isArray(value) ? String(Number(name) + 1) : titleCase(name) }),
+        element("dd", {}, spelledOut(item)))));
+  }
+
+  function detailList(study) {
+    return Object.entries(study.details ?? {}).map(([metric, detail]) =>
+      element("details", { class: "details" }, element("summary", { text: `What ${metric} says` }), spelledOut(detail)));
   }
 
   function longName(part) {
@@ -117,7 +145,7 @@
     const sentences = study[side];
     const heading = element("h4", {}, element("span", { class: `swatch ${side}` }), titleCase(side));
     const body = sentences.length
-      ? element("ol", {}, ...sentences.map((sentence, index) => sentenceItem(sentence, side, index, study.scored)))
+      ? element("ol", {}, ...sentences.map((sentence, index) => sentenceItem(sentence, side, index, study.scored && data.judged)))
       : element("p", { class: "empty", text: `The ${side} report has no sentences.` });
     return element("div", { class: "report" }, heading, body);
   }
@@ -144,17 +172,18 @@
     const head = element("div", { class: "card-head" }, element("h3", { text: study.sample_id }),
       study.scored ? figureGroups(study.figures) : element("span", { class: "tag unscored", text: "not scored" }));
     const card = element("article", { class: "card", "data-sample": study.sample_id, "aria-label": `Study ${study.sample_id}` }, head);
-    if (study.failure) card.append(element("p", { class: "failure", text: `Left out of the figures: ${study.failure}` }));
+    if (study.failure) card.append(element("p", { class: "failure", text: `${data.metrics ? "Not scored by every metric" : "Left out of the figures"}: ${study.failure}` }));
     const about = context(study);
     if (about) card.append(about);
     card.append(element("div", { class: figure ? "card-body" : "card-body no-picture" }, figure,
       element("div", { class: "reports" }, ...sides.map((side) => sentenceList(study, side)))));
+    card.append(...detailList(study));
     connect(card, viewer ? [viewer] : [], evidenceIn(study));
     return card;
   }
 
   function fillOrders(select) {
-    const names = Object.keys(data.directions);
+    const names = Object.keys(data.directions).filter((name) => data.studies.some((study) => name in study.figures));
     const first = names.includes("logical_f1") ? "logical_f1" : names[0];
     const groups = { worst: "Worst first", best: "Best first" };
     if (first) select.append(element("option", { value: `worst:${first}`, text: `Worst first (${titleCase(first)})` }));
