@@ -41,6 +41,7 @@ class BertScore:
             ModuleNotFoundError: bert-score is not installed.
         """
         from bert_score import BERTScorer
+        from transformers import AutoTokenizer
 
         baseline = resources.files("bert_score") / "rescale_baseline" / "en" / "distilroberta-base.tsv"
         try:
@@ -55,9 +56,11 @@ class BertScore:
             )
         except (OSError, ValueError, KeyError, AssertionError) as error:
             raise InputError(f"not distilroberta-base: {error!s:.200}", file=folder) from None
-        tokenizer = self._scorer._tokenizer
+        # The library asks for a space before the first word in a way that fast tokenizers pass over.
+        tokenizer = AutoTokenizer.from_pretrained(str(folder), add_prefix_space=True)
         # A folder without that setting would have no text cut to what the model can take.
         tokenizer.model_max_length = min(tokenizer.model_max_length, LONGEST)
+        self._scorer._tokenizer = tokenizer
 
     def score(self, pairs: Sequence[Pair]) -> Scored:
         """One value a pair, mostly from 0 to 1 (rescaled values may be below 0); the figure of the set is their mean.

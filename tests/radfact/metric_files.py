@@ -1,0 +1,106 @@
+"""Weights of the true layout at a small size, written by the tests that load them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+WORDS = [
+    "the",
+    "heart",
+    "is",
+    "large",
+    "big",
+    "lungs",
+    "are",
+    "clear",
+    "there",
+    "a",
+    "small",
+    "left",
+    "right",
+    "pleural",
+    "effusion",
+    "no",
+    "pneumothorax",
+    ".",
+    ",",
+    "mild",
+    "edema",
+]
+
+
+def write_wordnet(folder: Path) -> Path:
+    """WordNet in NLTK's layout with one noun synset of two lemmas, `bosom` and `chest`."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for pos in ("noun", "verb", "adj", "adv"):
+        for name in (f"data.{pos}", f"index.{pos}", f"{pos}.exc"):
+            (folder / name).write_text("", encoding="utf-8")
+    header = "  1 This file stands in for WordNet 3.0 Copyright none  \n"
+    (folder / "data.adj").write_text(header, encoding="utf-8")
+    offset = f"{len(header):08d}"
+    synset = f"{offset} 08 n 02 chest 0 bosom 0 000 | the front of the trunk  \n"
+    (folder / "data.noun").write_text(header + synset, encoding="utf-8")
+    index = "".join(f"{lemma} n 1 0 1 0 {offset}  \n" for lemma in ("bosom", "chest"))
+    (folder / "index.noun").write_text(index, encoding="utf-8")
+    names = ["adj.all", "adj.pert", "adv.all", "noun.Tops", "noun.act", "noun.animal", "noun.artifact"]
+    names += ["noun.attribute", "noun.body"]
+    lines = (f"{place:02d}\t{name}\t1\n" for place, name in enumerate(names))
+    (folder / "lexnames").write_text("".join(lines), encoding="utf-8")
+    return folder
+
+
+def write_chexbert(folder: Path, *, seed: int = 0, layers: int = 2, width: int = 64) -> Path:
+    """`chexbert.pth` with the published names (`module.bert...`, `module.linear_heads.0...`) and `vocab.txt`."""
+    import torch
+    from transformers import BertConfig, BertModel
+
+    folder.mkdir(parents=True, exist_ok=True)
+    vocabulary = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS]
+    (folder / "vocab.txt").write_text("\n".join(vocabulary) + "\n", encoding="utf-8")
+    torch.manual_seed(seed)
+    config = BertConfig(
+        vocab_size=len(vocabulary),
+        hidden_size=width,
+        num_hidden_layers=layers,
+        num_attention_heads=max(1, width // 64),
+        intermediate_size=96,
+        max_position_embeddings=512,
+        initializer_range=0.5,  # so that texts differ
+    )
+    weights = {f"module.bert.{name}": value for name, value in BertModel(config).state_dict().items()}
+    weights["module.bert.embeddings.position_ids"] = torch.arange(512)[None]
+    for head in range(14):
+        weights[f"module.linear_heads.{head}.weight"] = torch.randn(4 if head < 13 else 2, width)
+        weights[f"module.linear_heads.{head}.bias"] = torch.randn(4 if head < 13 else 2)
+    torch.save({"epoch": 1, "model_state_dict": weights}, folder / "chexbert.pth")
+    return folder
+
+
+def write_distilroberta(folder: Path, *, seed: int = 0) -> Path:
+    """A RoBERTa of six layers with a byte-level vocabulary, as transformers writes it."""
+    import torch
+    from tokenizers import ByteLevelBPETokenizer
+    from transformers import RobertaConfig, RobertaModel, RobertaTokenizer
+
+    folder.mkdir(parents=True, exist_ok=True)
+    trained = ByteLevelBPETokenizer()
+    special = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
+    trained.train_from_iterator([" ".join(WORDS)], vocab_size=320, special_tokens=special)
+    trained.save_model(str(folder))
+    tokenizer = RobertaTokenizer.from_pretrained(str(folder))
+    tokenizer.save_pretrained(str(folder))
+    torch.manual_seed(seed)
+    config = RobertaConfig(
+        vocab_size=len(json.loads((folder / "vocab.json").read_text(encoding="utf-8"))),
+        hidden_size=32,
+        num_hidden_layers=6,
+        num_attention_heads=2,
+        intermediate_size=48,
+        max_position_embeddings=514,
+        pad_token_id=1,
+        bos_token_id=0,
+        eos_token_id=2,
+    )
+    RobertaModel(config).save_pretrained(folder)
+    return folder

@@ -1,0 +1,268 @@
+"""The classical metrics: known values of the libraries and settings that the papers used."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from metric_files import write_wordnet
+from scripted_model import scripted_client
+
+from radfact.errors import InputError
+from radfact.files import Pair
+from radfact.metrics.bleu import Bleu
+from radfact.metrics.chexbert import CLASSES, FIVE, class_f1, class_recall, class_specificity, macro_f1, micro_f1
+from radfact.metrics.chexbert import outcomes as chexbert_outcomes
+from radfact.metrics.mentions import ComparisonMentions, LateralMentions, check_comparisons
+from radfact.metrics.meteor import Meteor
+from radfact.metrics.metric import Metric, Scored
+from radfact.metrics.radcliq import V0, V1, RadCliQ, bleu_2
+from radfact.metrics.radgraph import RadGraph, combined_f1, complete_reward, entity_reward, partial_reward
+from radfact.metrics.rouge import RougeL
+from radfact.report import Sentence
+from radfact.stats import Direction
+
+# Of the documentation of NLTK, whose METEOR of this pair is 0.6944 (nltk.translate.meteor_score).
+HYPOTHESIS = "It is a guide to action which ensures that the military always obeys the commands of the party"
+REFERENCE = "It is a guide to action that ensures that the military will forever heed Party commands"
+
+words = st.lists(st.sampled_from(["the", "heart", "is", "large", "no", "effusion", "."]), max_size=12).map(" ".join)
+
+
+def pair(candidate: str, reference: str, sample_id: str = "1") -> Pair:
+    return Pair(sample_id, candidate, reference)
+
+
+def test_rouge_l_is_the_f1_of_the_longest_common_subsequence() -> None:
+    # "small left effusion" is common: 3 of the candidate's 7 words, 3 of the reference's 5.
+    scored = RougeL().score([pair("There is a SMALL left pleural effusion.", "Small left effusion; no pneumothorax")])
+    assert scored.values["rouge_l"] == [pytest.approx(0.5)]
+
+
+def test_rouge_l_does_not_stem() -> None:
+    assert RougeL().score([pair("effusions", "effusion")]).values["rouge_l"] == [0.0]
+
+
+def test_corpus_bleu_is_that_of_sacrebleu() -> None:
+    from sacrebleu.metrics.bleu import BLEU
+
+    pairs = [
+        pair("There is a small left pleural effusion.", "Small left effusion. No pneumothorax.", "1"),
+        pair("The Lungs are clear.", "The lungs are clear.", "2"),
+    ]
+    pooled = Bleu().score(pairs).pooled
+    for order in (1, 2, 3, 4):
+        one = pooled[f"bleu_{order}"]
+        library = BLEU(lowercase=True, tokenize="13a", max_ngram_order=order)
+        expected = library.corpus_score([str(p.candidate) for p in pairs], [[str(p.reference) for p in pairs]]).score
+        assert one.value(one.counts.sum(axis=0)) == pytest.approx(expected, abs=1e-9)
+
+
+@settings(deadline=None, max_examples=50)
+@given(words, words)
+def test_sentence_bleu_is_that_of_sacrebleu(candidate: str, reference: str) -> None:
+    from sacrebleu.metrics.bleu import BLEU
+
+    values = Bleu().score([pair(candidate, reference)]).values
+    for order in (1, 4):
+        library = BLEU(lowercase=True, max_ngram_order=order, effective_order=True)
+        expected = library.sentence_score(candidate, [reference]).score
+        assert values[f"bleu_{order}"] == [pytest.approx(expected, abs=1e-9)]
+
+
+@pytest.mark.parametrize("metric", [RougeL(), Bleu()], ids=lambda metric: metric.name)
+def test_sentences_are_scored_as_the_narrative_that_they_make(metric: Metric) -> None:
+    grounded = Pair("1", [Sentence(text="Clear lungs."), Sentence(text="Large heart.")], "The lungs are clear.")
+    assert (
+        metric.score([grounded]).values
+        == metric.score([pair("Clear lungs. Large heart.", "The lungs are clear.")]).values
+    )
+
+
+def test_meteor_has_the_value_of_nltks_documentation(tmp_path: Path) -> None:
+    metric = Meteor(write_wordnet(tmp_path))
+    assert metric.score([pair(HYPOTHESIS, REFERENCE)]).values["meteor"] == [pytest.approx(0.6944, abs=5e-5)]
+
+
+def test_meteor_takes_synonyms_of_wordnet_for_matches(tmp_path: Path) -> None:
+    metric = Meteor(write_wordnet(tmp_path))
+    # Two matches in one chunk: 1 - 0.5 * (1 / 2) ** 3; of one match of two, F is 0.5 and the penalty 0.5.
+    same, other = metric.score([pair("clear chest", "clear bosom"), pair("clear chest", "clear heart")]).values[
+        "meteor"
+    ]
+    assert (same, other) == (pytest.approx(0.9375), pytest.approx(0.25))
+
+
+def test_a_folder_without_wordnet_is_named(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"not WordNet in NLTK's layout"):
+        Meteor(tmp_path)
+
+
+def test_radcliq_has_the_stated_values_where_all_parts_are_one() -> None:
+    ones = np.ones((1, 4))
+    assert V0.predict(ones)[0] == pytest.approx(-0.24213, abs=1e-5)
+    assert V1.predict(ones)[0] == pytest.approx(-1.44069, abs=1e-5)
+
+
+def test_bleu_2_of_radcliq_has_the_value_of_the_library_that_it_was_fitted_with() -> None:
+    # Of the documentation of fast-bleu, whose smoothing is method 1, for its first hypothesis and reference 3 alone
+    # is not given; sqrt(1 / 11 * 0.1 / 10) * exp(1 - 16 / 11) is, for the second one.
+    hypothesis = "he read the book because he was interested in world history"
+    reference = "It is a guide to action that ensures that the military will forever heed Party commands"
+    assert bleu_2(hypothesis, reference) == pytest.approx(0.0191380231127159)
+
+
+def test_bleu_2_of_radcliq_sets_full_stops_off() -> None:
+    assert bleu_2("Clear lungs.", "clear lungs .") == pytest.approx(1.0)
+    assert bleu_2("", "clear lungs .") == 0.0
+
+
+class _Part:
+    def __init__(self, name: str, value: float) -> None:
+        self.name, self._value = name, value
+        self.figures: dict[str, Direction] = {name: "higher"}
+
+    def score(self, pairs: list[Pair]) -> Scored:
+        return Scored({self.name: [self._value] * len(pairs)})
+
+
+def test_radcliq_joins_its_parts_and_bleu_2() -> None:
+    parts = [_Part("radgraph_f1", 1.0), _Part("bertscore", 1.0), _Part("chexbert_similarity", 1.0)]
+    scored = RadCliQ(*parts).score([pair("Clear lungs.", "Clear lungs."), pair("x y", "Clear lungs.", "2")])
+    assert scored.values["radcliq_v0"][0] == pytest.approx(-0.24213, abs=1e-5)
+    assert scored.values["radcliq_v1"][0] == pytest.approx(-1.44069, abs=1e-5)
+    # Another BLEU-2 moves version 0 by its coefficient alone.
+    assert scored.values["radcliq_v0"][1] == pytest.approx(
+        -0.24213 - 0.2165861905287535 / 0.30336670936092264, abs=1e-5
+    )
+
+
+def test_radcliq_without_a_part_is_not_scored() -> None:
+    parts = [_Part("radgraph_f1", 1.0), _Part("bertscore", math.nan), _Part("chexbert_similarity", 1.0)]
+    assert math.isnan(RadCliQ(*parts).score([pair("a", "b")]).values["radcliq_v1"][0])
+
+
+def graph(*entities: tuple[str, str, list[tuple[str, str]]]) -> dict[str, object]:
+    rows = {
+        str(place): {"tokens": tokens, "label": label, "relations": relations}
+        for place, (tokens, label, relations) in enumerate(entities, start=1)
+    }
+    return {"entities": rows}
+
+
+PRESENT, ANATOMY = "Observation::definitely present", "Anatomy::definitely present"
+LEFT_EFFUSION = graph(("effusion", PRESENT, [("located_at", "2")]), ("left", ANATOMY, []))
+RIGHT_EFFUSION = graph(("Effusion", PRESENT, [("located_at", "2")]), ("right", ANATOMY, []))
+BARE_EFFUSION = graph(("effusion", PRESENT, []), ("left", ANATOMY, []))
+
+
+@pytest.mark.parametrize(
+    ("candidate", "reference", "combined", "simple", "partial", "complete"),
+    [
+        (LEFT_EFFUSION, LEFT_EFFUSION, 1.0, 1.0, 1.0, 1.0),
+        # One of two entities is the same, the only relation leads elsewhere.
+        (LEFT_EFFUSION, RIGHT_EFFUSION, 0.25, 0.5, 0.5, 0.0),
+        # The same entities, one of which has a relation on one side alone; no relations give an F1 of 0.
+        (LEFT_EFFUSION, BARE_EFFUSION, 0.5, 1.0, 0.5, 0.5),
+        (graph(), LEFT_EFFUSION, 0.0, 0.0, 0.0, 0.0),
+        (graph(), graph(), 0.0, 0.0, 0.0, 0.0),
+    ],
+)
+def test_rewards_of_hand_made_graphs(
+    candidate: dict[str, object],
+    reference: dict[str, object],
+    combined: float,
+    simple: float,
+    partial: float,
+    complete: float,
+) -> None:
+    assert combined_f1(candidate, reference) == pytest.approx(combined)
+    assert entity_reward(candidate, reference) == pytest.approx(simple)
+    assert partial_reward(candidate, reference) == pytest.approx(partial)
+    assert complete_reward(candidate, reference) == pytest.approx(complete)
+
+
+def test_radgraph_asks_for_each_text_once_in_lower_case_and_not_for_empty_ones() -> None:
+    asked: list[str] = []
+
+    def annotate(texts: list[str]) -> list[dict[str, object]]:
+        asked.extend(texts)
+        return [LEFT_EFFUSION for _ in texts]
+
+    metric = RadGraph(annotate=annotate)
+    scored = metric.score([pair("Left EFFUSION.", "left effusion."), pair("", "Left effusion.", "2")])
+    assert asked == ["left effusion."]
+    assert scored.values["rg_er"] == [1.0, 0.0]
+    assert scored.details[0]["candidate"][0] == f"effusion ({PRESENT}; located_at left)"
+
+
+def counts_of(
+    candidate: list[dict[str, int]], reference: list[dict[str, int]]
+) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
+    tables = [np.array([[row.get(name, 0) for name in CLASSES] for row in rows]) for rows in (candidate, reference)]
+    total: np.ndarray[tuple[int], np.dtype[np.float64]] = chexbert_outcomes(*tables).sum(axis=0)
+    return total
+
+
+def test_f1_of_findings_with_uncertain_as_negative() -> None:
+    # Labels: 0 blank, 1 positive, 2 negative, 3 uncertain. Edema: one hit, one miss. Fracture: one false alarm.
+    candidate = [{"Edema": 1, "Fracture": 1}, {"Edema": 3}, {}]
+    reference = [{"Edema": 1, "Fracture": 2}, {"Edema": 1}, {"Cardiomegaly": 3}]
+    counts = counts_of(candidate, reference)
+    edema, fracture, cardiomegaly = map(CLASSES.index, ("Edema", "Fracture", "Cardiomegaly"))
+    assert class_f1(counts, edema) == pytest.approx(2 / 3)
+    assert class_recall(counts, edema) == pytest.approx(0.5)
+    assert class_specificity(counts, edema) == pytest.approx(1.0)
+    assert class_specificity(counts, fracture) == pytest.approx(2 / 3)
+    assert math.isnan(class_f1(counts, cardiomegaly))
+    assert math.isnan(class_recall(counts, fracture))
+    assert micro_f1(counts, range(14)) == pytest.approx(2 / 4)
+    assert macro_f1(counts, range(14)) == pytest.approx(2 / 3 / 14)
+    assert macro_f1(counts, [CLASSES.index(name) for name in FIVE]) == pytest.approx(2 / 3 / 5)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("PA and lateral views of the chest.", 1.0),
+        ("Lateral and AP films.", 1.0),
+        ("On the lateral projection the spine is intact.", 1.0),
+        ("Two views of the chest.", 1.0),
+        ("Bilateral views are limited.", 0.0),
+        ("Collateral view.", 0.0),
+        ("A single view.", 0.0),
+    ],
+)
+def test_mentions_of_a_lateral_view(text: str, expected: float) -> None:
+    scored = LateralMentions().score([pair(text, "Clear lungs.")])
+    assert scored.values == {"lateral_mentions": [expected], "lateral_mentions_reference": [0.0]}
+
+
+def test_a_model_says_which_reports_speak_of_an_earlier_examination() -> None:
+    asked: list[str] = []
+
+    def answer(text: str) -> str:
+        asked.append(text)
+        return {"Unchanged heart.": "**Yes**", "Clear lungs.": "No."}.get(text, "It may be yes or no.")
+
+    metric = ComparisonMentions(scripted_client(answer))
+    pairs = [pair("Unchanged heart.", "Clear lungs."), pair("", "Clear lungs.", "2"), pair("Odd.", "Clear lungs.", "3")]
+    scored = metric.score(pairs)
+    assert scored.values["comparison_mentions"][:2] == [1.0, 0.0]
+    assert math.isnan(scored.values["comparison_mentions"][2])
+    assert scored.values["comparison_mentions_reference"] == [0.0, 0.0, 0.0]
+    assert "expected the one word yes or no" in scored.failures[2]
+    assert sorted({text for text in asked if "cannot be used" not in text}) == [
+        "Clear lungs.",
+        "Odd.",
+        "Unchanged heart.",
+    ]
+
+
+def test_a_detector_is_checked_on_sentences_half_of_which_speak_of_an_earlier_examination() -> None:
+    always = check_comparisons(ComparisonMentions(scripted_client(lambda _: "yes")))
+    assert (always.accuracy, always.n, always.failures, len(always.wrong)) == (0.5, 50, 0, 25)

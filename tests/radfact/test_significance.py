@@ -1,0 +1,59 @@
+from __future__ import annotations
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from radfact.significance import as_counts, difference_of_counts, mean_of, randomisation_test
+from radfact.stats import bootstrap, bootstrap_counts, summarise, summarise_counts
+
+values = st.lists(st.one_of(st.floats(0, 1), st.just(math.nan)), min_size=1, max_size=20)
+
+
+@settings(deadline=None, max_examples=50)
+@given(values)
+def test_a_mean_by_counts_is_the_mean_of_the_values(column: list[float]) -> None:
+    plain = summarise({"x": column}, replicates=20)["x"]
+    pooled = summarise_counts(as_counts(column), {"x": mean_of}, replicates=20)["x"]
+    assert plain.n == pooled.n
+    for name in ("point", "low", "median", "high"):
+        assert getattr(pooled, name) == pytest.approx(getattr(plain, name))
+
+
+def test_replicates_of_counts_are_drawn_as_those_of_values() -> None:
+    column = [0.0, 0.5, math.nan, 1.0]
+    drawn = bootstrap_counts(as_counts(column), {"x": mean_of}, replicates=50)["x"]
+    np.testing.assert_allclose(drawn, bootstrap({"x": column}, replicates=50)["x"])
+
+
+def test_p_is_the_share_of_swaps_that_differ_as_much() -> None:
+    """Against all 2 ** 6 swaps of six samples, counted one by one."""
+    left, right = [0.9, 0.8, 0.7, 0.9, 0.4, 0.6], [0.1, 0.5, 0.6, 0.3, 0.5, 0.2]
+    gaps = np.array(left) - np.array(right)
+    signs = np.array(list(itertools.product((1, -1), repeat=6)))
+    exact = float((abs(signs @ gaps) >= abs(gaps.sum()) - 1e-12).mean())
+    found = randomisation_test(as_counts(left), as_counts(right), {"x": mean_of}, rounds=20_000)["x"]
+    assert found == pytest.approx(exact, abs=0.01)
+
+
+def test_equal_systems_have_a_p_of_one_and_the_least_p_is_one_of_all_rounds() -> None:
+    column = as_counts([0.2, 0.4, 0.9])
+    assert randomisation_test(column, column, {"x": mean_of}, rounds=99)["x"] == 1.0
+    many = [as_counts([value] * 200) for value in (0.0, 1.0)]
+    assert randomisation_test(*many, {"x": mean_of}, rounds=99)["x"] == pytest.approx(1 / 100)
+
+
+def test_samples_that_either_has_not_scored_take_no_part() -> None:
+    left, right = as_counts([1.0, 0.0, math.nan]), as_counts([0.0, 0.0, 1.0])
+    gap = difference_of_counts(left, right, {"x": mean_of}, replicates=20)["x"]
+    assert (gap.point, gap.n) == (0.5, 2)
+
+
+def test_without_common_samples_there_is_no_difference_and_no_p() -> None:
+    left, right = as_counts([1.0, math.nan]), as_counts([math.nan, 1.0])
+    assert difference_of_counts(left, right, {"x": mean_of})["x"].point is None
+    assert randomisation_test(left, right, {"x": mean_of}) == {"x": None}
