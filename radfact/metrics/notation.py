@@ -59,11 +59,15 @@ _LIKE_NAME = {
     "f": r"(?:omitting|omission of) (?:a )?comparison",
 }
 _NAMED = re.compile("|".join(f"(?P<{letter}>{name})" for letter, name in _LIKE_NAME.items()), re.IGNORECASE)
-_INLINE_LETTER = re.compile(
-    rf"(?<=\S)[ \t]+(?=\([b-f]\)[ \t]+(?:{'|'.join(_LIKE_NAME.values())}|[0-9]{{1,2}}\.))|"
-    r"(?<=[.;:])[ \t]+(?=\([b-f]\)[ \t]+[A-Z][^:\n]{5,90}:)",
+_ANY_LIKE = "|".join(_LIKE_NAME.values())
+_A_COUNT = r"(?:[0-9]{1,2}(?![0-9])(?!\.[0-9])|no\b|none\b|zero\b|one\b|two\b|three\b)"
+_INLINE_CATEGORY = re.compile(
+    rf"(?<=\S)[ \t]+(?=(?:\([a-f1-6]\)|[a-f]\))\s+(?:{_ANY_LIKE})[^:;\n]{{0,70}}:\W*{_A_COUNT})|"
+    rf"(?<=[^\s)\-•])(?<![0-9]\.)[ \t]+(?=(?:{_ANY_LIKE})[^:;\n]{{0,70}}:\W*{_A_COUNT})|"
+    rf"(?<=\S)[ \t]+(?=\([b-f2-6]\)\s+(?:{_A_COUNT}|[A-Z][^:;\n]{{5,90}}:\W*{_A_COUNT}))",
     re.IGNORECASE,
 )
+_LETTER_INSIDE = re.compile(r"(?<!\w)\(([a-f])\)")
 _THOUGHT = "<think>"
 
 
@@ -230,11 +234,20 @@ def _errors(body: Any, title: str) -> Errors:
         raise ValueError(f"{title} has no lines (a) to (f)")
     found: dict[str, Counted] = {}
     for letter, said in chunks:
+        if isinstance(said, str) and _holds_another(said, {one for one, _ in chunks}):
+            raise ValueError(f"{title} has several categories in one line; give each its own")
         counted = _category(letter, said, title)
         if found.setdefault(letter, counted) != counted:
             raise ValueError(f"{title} has ({letter}) twice; give each category one line with the number of its errors")
     each = [found.get(letter, ZERO) for letter in CATEGORIES]
     return Errors(tuple(one.count for one in each), tuple(one.said for one in each))
+
+
+def _holds_another(said: str, begun: set[str]) -> bool:
+    """Whether what follows a letter has another category in it, which would be lost."""
+    inside = said.lower()
+    named = any(inside.find(name.lower(), 1) > 0 for letter, name in CATEGORIES.items() if letter not in begun)
+    return named or any(letter not in begun for letter in _LETTER_INSIDE.findall(said))
 
 
 def _category(letter: str, said: Any, title: str) -> Counted:
@@ -246,7 +259,7 @@ def _category(letter: str, said: Any, title: str) -> Counted:
 
 def _chunks(body: str) -> Iterator[tuple[str, str]]:
     """(letter, what follows it) for every category of a section."""
-    lines = _INLINE_LETTER.sub("\n", body).splitlines()
+    lines = _INLINE_CATEGORY.sub("\n", body).splitlines()
     mark = _by_letter if any(_LETTER.match(line) for line in lines) else _by_name
     letter, chunk = "", list[str]()
     for line in lines:

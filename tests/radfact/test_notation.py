@@ -95,6 +95,7 @@ FORMS: dict[str, Callable[[str], str]] = {
     "no blank lines": lambda text: re.sub(r"\n+", "\n", text),
     "one line": lambda text: " ".join(text.split()),
     "one line without names": lambda text: " ".join(re.sub(r"(\([a-f]\))[^:\n]*:", r"\1", text).split()),
+    "one line, letters without brackets": lambda text: " ".join(re.sub(r"\(([a-f])\)", r"\1)", text).split()),
     "windows": lambda text: text.replace("\n", "\r\n"),
     "lower-case headers": lambda text: re.sub(r"\[.*?\]", lambda match: match[0].lower(), text),
     "bold headers": lambda text: re.sub(r"\[(.*?)\]:", r"**\1:**", text),
@@ -215,6 +216,9 @@ UNREADABLE = {
     "a year": line("2019. Compared"),
     "findings, not errors": line("2 nodules described as large"),
     "a category twice": line("1. One\n(d) Misassessment of the severity of a finding: 1. Two"),
+    "two categories in a line": EXAMPLE.text()
+    .replace("\n(d)", " (d)")
+    .replace("severity of a finding: 0.", "severity: x"),
     "totals in JSON": '{"significant errors": 2, "insignificant errors": 0, "matched findings": 3}',
     "findings without a number": EXAMPLE.text().replace("3. No", "No"),
 }

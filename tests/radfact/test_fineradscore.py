@@ -1,0 +1,221 @@
+"""FineRadScore: the published lines, prompt and weights, and corrections read as models write them."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from chat_server import ChatServer, last
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from radfact.files import Pair
+from radfact.llm import connect
+from radfact.metrics.asked import load_prompt
+from radfact.metrics.corrections import Correction, read_corrections
+from radfact.metrics.fineradscore import FineRadScore, split_lines
+from radfact.metrics.metric import Metric
+
+PAPER = Path(__file__).resolve().parents[2].parent / "shared" / "seeds" / "001_eb2a3074c3378f2b.txt"
+LINES = ("Three left lung nodules.", "Multiple lung nodules.", "Pulmonary edema.")
+PAIR = Pair("one", " ".join(LINES), "Two left lung nodules. Left basilar opacity.")
+
+
+def entry(correction: str, severity: str, categories: Any = (), comment: str = "why") -> dict[str, Any]:
+    return {
+        "corrections": correction,
+        "clinical severity": severity,
+        "comments": comment,
+        "error category": list(categories),
+    }
+
+
+REWRITE = entry("Two left lung nodules.", "Actionable nonurgent error", ["Incorrect severity of finding"])
+DELETE = entry("[delete]", "Urgent error", ["False prediction of finding"])
+INSERT = entry("Left basilar opacity.", "Not actionable", ["Omission of finding"])
+ANSWER = {"0": REWRITE, "2": DELETE, "None": INSERT}
+EXPECTED = (
+    Correction(0, "Two left lung nodules.", 2, "why", ("d",)),
+    Correction(2, None, 3, "why", ("a",)),
+    Correction(None, "Left basilar opacity.", 1, "why", ("b",)),
+)
+
+
+def test_lines_end_where_the_published_expression_says() -> None:
+    report = "Tube 2.2 cm above the carina. Mild edema.No effusion. Compared with 2019. Heart normal."
+    # A full stop after a digit ends no line.
+    assert split_lines(report) == (
+        "Tube 2.2 cm above the carina.",
+        "Mild edema.",
+        "No effusion.",
+        "Compared with 2019. Heart normal.",
+    )
+    assert [line.removesuffix(".") for line in split_lines(report)] == [
+        piece.strip().removesuffix(".") for piece in re.split(r"(?<!\d)\.(?!\d|$)", report)
+    ]
+
+
+@given(st.text("ab1. \n", max_size=40))
+def test_no_word_is_lost_between_lines(report: str) -> None:
+    assert "".join(split_lines(report)).replace(" ", "").replace(".", "").replace("\n", "") == re.sub(
+        r"[\s.]", "", report
+    )
+
+
+@pytest.mark.skipif(not PAPER.exists(), reason="the paper's text is not here")
+@pytest.mark.parametrize("name", ["fineradscore", "fineradscore_zero_shot", "fineradscore_few_shot"])
+def test_every_line_is_the_papers(name: str) -> None:
+    def letters(text: str) -> str:
+        return re.sub(r"[^0-9A-Za-z]", "", text)
+
+    paper = letters(PAPER.read_text(encoding="utf-8"))
+    assert [line for line in load_prompt(name).splitlines() if letters(line) not in paper] == []
+
+
+def test_the_published_examples_can_be_read() -> None:
+    examples = re.findall(
+        r"Generated Text: (.*?)\n\nGround Truth Text: .*?\n\nCorrections:\n(.*?)\n(?=\nExample|\Z)",
+        load_prompt("fineradscore_few_shot"),
+        re.DOTALL,
+    )
+    found = [read_corrections(answer, re.sub(r"\[\d\] ", "", lines).split("\n")) for lines, answer in examples]
+    assert [one.severities for one in found] == [[2, 2, 1], [2, 3, 1], [1, 1, 3], [2, 2], []]
+    # Example 2 is printed with correction and severity swapped.
+    assert found[1].items[2] == Correction(1, None, 1, "Repetitive", ())
+    assert (
+        found[2]
+        .applied()
+        .endswith("Moderate cardiomegaly. The presence of a minimal left pleural effusion cannot be excluded.")
+    )
+
+
+def test_what_is_sent_and_what_comes_of_it(serve: Callable[..., ChatServer]) -> None:
+    server = serve(lambda *_: (200, {}, json.dumps(ANSWER)))
+    metric = FineRadScore(connect("openai:m", base_url=server.base_url, parameters=FineRadScore.parameters))
+    assert isinstance(metric, Metric)
+    scored = metric.score([PAIR])
+    messages = server.requests[0]["messages"]
+    assert [one["role"] for one in messages] == ["system", "user"]
+    assert messages[0]["content"] == load_prompt("fineradscore") + load_prompt("fineradscore_few_shot")
+    assert last(server.requests[0]) == (
+        "Generated Text: [0] Three left lung nodules.\n[1] Multiple lung nodules.\n[2] Pulmonary edema.\n\n"
+        "Ground Truth Text: Two left lung nodules. Left basilar opacity.\n\nCorrections:"
+    )
+    assert scored.values == {"fineradscore": [6.0], "fineradscore_max": [3.0], "fineradscore_lines": [3.0]}
+    assert scored.details[0]["corrected"] == "Two left lung nodules. Multiple lung nodules. Left basilar opacity."
+    assert scored.details[0]["corrections"][1]["was"] == "Pulmonary edema."
+    json.dumps(scored.details, allow_nan=False)
+
+
+def test_nothing_to_correct_scores_0(serve: Callable[..., ChatServer]) -> None:
+    server = serve(lambda *_: (200, {}, "Corrections: {}"))
+    scored = FineRadScore(connect("openai:m", base_url=server.base_url), zero_shot=True).score([PAIR])
+    assert [values[0] for values in scored.values.values()] == [0, 0, 0]
+    assert "Results should be a JSON object" in server.requests[0]["messages"][0]["content"]
+    assert "Example 1" not in server.requests[0]["messages"][0]["content"]
+
+
+def test_a_malformed_answer_is_asked_for_five_times_more(serve: Callable[..., ChatServer]) -> None:
+    server = serve(lambda _, n: (200, {}, json.dumps(ANSWER) if n == 6 else "There are three errors."))
+    scored = FineRadScore(connect("openai:m", base_url=server.base_url)).score([PAIR])
+    assert scored.values["fineradscore"] == [6]
+    server = serve(lambda *_: (200, {}, "There are three errors."))
+    scored = FineRadScore(connect("openai:m", base_url=server.base_url)).score([PAIR])
+    assert math.isnan(scored.values["fineradscore"][0])
+    assert scored.failures[0].startswith("no valid answer after 5 repairs")
+    assert len(server.requests) == 6
+
+
+TEXT = json.dumps(ANSWER, indent=4)
+FORMS = {
+    "fenced": f"```json\n{TEXT}\n```",
+    "words around": f"Here are the corrections:\n{TEXT}\nAll other lines are right.",
+    "thinking aloud": f"<think>{{ line 1?</think>{TEXT}",
+    "comma at the end": TEXT[:-2] + ",\n}",
+    "numbers in brackets": TEXT.replace('"0"', '"[0]"').replace('"2"', '"Line 2"'),
+    "null for insertions": TEXT.replace('"None"', '"null"'),
+    "a name for insertions": TEXT.replace('"None"', '"insertion_1"'),
+    "swapped": json.dumps(ANSWER | {"2": entry("Urgent error", "[delete]", ["False prediction of finding"])})
+    .replace('"2"', '"x"')
+    .replace('"x"', '"2"'),
+    "list of insertions": json.dumps(ANSWER | {"None": [INSERT]}),
+    "wrapped": json.dumps({"Corrections": ANSWER}),
+    "other names": TEXT.replace("clinical severity", "clinical_severity").replace("corrections", "correction"),
+    "a category as a text": TEXT.replace('[\n            "Omission of finding"\n        ]', '"2. Omission of finding"'),
+    "category numbers": TEXT.replace('"Omission of finding"', "2"),
+    "a list of entries": json.dumps([{"id": key, **value} for key, value in ANSWER.items()]),
+    "lines without error": json.dumps(
+        {"0": REWRITE, "1": entry("Multiple lung nodules.", "No error"), "2": DELETE, "None": INSERT}
+    ),
+    "lines that are null": json.dumps({"0": REWRITE, "1": None, "2": DELETE, "None": INSERT}),
+    "a category of its own": TEXT.replace('"Omission of finding"', '"Omission of finding", "Laterality"'),
+    "severity in short": TEXT.replace("Urgent error", "urgent").replace("nonurgent", "non-urgent"),
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_answers_as_they_are_written(form: str) -> None:
+    assert read_corrections(FORMS[form], LINES).items == EXPECTED
+
+
+def test_several_insertions_under_the_same_key_all_count() -> None:
+    second = json.dumps(entry("No pneumothorax.", "Emergent error"))
+    text = TEXT[:-2] + f',\n    "None": {second}\n}}'
+    found = read_corrections(text, LINES)
+    assert found.inserted == ["Left basilar opacity.", "No pneumothorax."]
+    assert found.severities == [2, 3, 1, 4]
+    assert found.applied().endswith("Left basilar opacity. No pneumothorax.")
+
+
+def test_an_invalid_comparison_is_not_actionable() -> None:
+    assert read_corrections(json.dumps({"0": entry("Nodules.", "Invalid comparison")}), LINES).severities == [1]
+
+
+UNREADABLE = {
+    "prose": "Line 0 should say two nodules.",
+    "refusal": "I'm sorry, I can't help with that.",
+    "cut off": TEXT[: len(TEXT) // 2],
+    "no such line": json.dumps({"7": REWRITE}),
+    "no line": json.dumps({"impression": REWRITE}),
+    "no severity": json.dumps({"0": {"corrections": "Two left lung nodules."}}),
+    "another severity": json.dumps({"0": entry("Two left lung nodules.", "severe")}),
+    "no correction": json.dumps({"0": entry("", "Urgent error")}),
+    "graded, not changed": json.dumps({"1": entry("Multiple lung nodules", "Urgent error")}),
+    "corrected twice": TEXT[:-2] + f',\n    "2": {json.dumps(REWRITE)}\n}}',
+    "texts": json.dumps({"0": "Two left lung nodules."}),
+}
+
+
+@pytest.mark.parametrize("kind", UNREADABLE)
+def test_what_cannot_be_read_is_said(kind: str) -> None:
+    with pytest.raises(ValueError, match=r"\w"):
+        read_corrections(UNREADABLE[kind], LINES)
+
+
+entries = st.builds(
+    entry,
+    st.sampled_from(["[delete]", "Another line.", "Multiple lung nodules.", ""]),
+    st.sampled_from(["Urgent error", "No error", "Not actionable", "x"]),
+)
+
+
+@settings(deadline=None)
+@given(st.text(max_size=80) | st.dictionaries(st.sampled_from(["0", "1", "2", "None", "9"]), entries).map(json.dumps))
+def test_no_answer_is_more_than_unreadable(text: str) -> None:
+    try:
+        found = read_corrections(text, LINES)
+    except ValueError:
+        return
+    assert all(1 <= severity <= 4 for severity in found.severities)
+    assert len(found.by_line()) + len(found.inserted) == len(found.items)
+
+
+def test_an_empty_candidate_can_only_be_added_to() -> None:
+    assert read_corrections(json.dumps({"None": INSERT}), split_lines("")).applied() == "Left basilar opacity."
+    with pytest.raises(ValueError, match="is no line"):
+        read_corrections(json.dumps({"0": REWRITE}), split_lines(""))

@@ -1,0 +1,162 @@
+"""VERT: the paper's words, the model's own score, and worked examples in the paper's layouts."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from chat_server import ChatServer, last
+from green_answers import Written
+
+from radfact.errors import InputError
+from radfact.files import Pair
+from radfact.jsonl import write_json
+from radfact.llm import connect
+from radfact.metrics.asked import fill, load_prompt
+from radfact.metrics.metric import Metric
+from radfact.metrics.vert import Variant, Vert, VertFormula, VertRubric, vert_prompt
+from radfact.metrics.vert_shots import FewShot, Shot, Style, default_illustrations, draw_shots, load_shots
+
+PAPER = Path(__file__).resolve().parents[2].parent / "shared" / "seeds" / "003_abf792c1c1f4ab9d.txt"
+ANSWER = Written((("An effusion",), *[()] * 5), ((),) * 6, ("No pneumothorax", "Clear lungs"), score="0.70")
+PAIR = Pair("one", "Small effusion.", "No effusion.")
+SHOT = Shot(reference="The heart is large.", candidate="The heart is normal.", significant={"b": 2}, category="b")
+
+
+def letters(text: str) -> str:
+    return re.sub(r"[^0-9A-Za-z*+/=]", "", text)
+
+
+@pytest.mark.skipif(not PAPER.exists(), reason="the paper's text is not here")
+@pytest.mark.parametrize("variant", ["vert", "vert_formula", "vert_rubric"])
+def test_every_line_is_the_papers(variant: Variant) -> None:
+    printed = re.sub(r"<\|.*?\|>|\n\d+\s+Preprint. Under review.", "", PAPER.read_text(encoding="utf-8"))
+    paper = letters(printed)
+    # In the placeholders the prompt of GREEN's own paper is followed.
+    lines = [line for line in vert_prompt(variant).splitlines() if not re.search(r"<(?:Error|The number)|\{", line)]
+    assert [line for line in lines if letters(line) not in paper] == []
+
+
+def test_vert_is_greens_prompt_and_the_score() -> None:
+    vert, green = vert_prompt().splitlines(), load_prompt("green").splitlines()
+    added = [line for line in vert if line not in green]
+    assert [line for line in vert if line in green and line.strip()] == [line for line in green if line.strip()]
+    assert [line.strip()[:20] for line in added] == [
+        "The overall accuracy",
+        "[Overall Accuracy Sc",
+        "<Overall accuracy sc",
+    ]
+
+
+@pytest.mark.parametrize("metric", [Vert, VertFormula, VertRubric])
+def test_the_models_own_score_counts(metric: type[Vert], serve: Callable[..., ChatServer]) -> None:
+    server = serve(lambda *_: (200, {}, ANSWER.text()))
+    asked = metric(connect("openai:m", base_url=server.base_url, parameters=metric.parameters))
+    assert isinstance(asked, Metric)
+    scored = asked.score([PAIR])
+    # By its counts it would be 2 / 3, and 2 / (2 + 2) by the formula.
+    assert scored.values[asked.name] == [0.7]
+    assert scored.values[f"{asked.name}_ec"] == [1]
+    assert scored.values[f"{asked.name}_matched"] == [2]
+    assert list(scored.values) == list(asked.figures)
+    assert scored.details[0]["score"] == 0.7
+    assert last(server.requests[0]) == fill(
+        vert_prompt(metric.variant), reference="No effusion.", candidate=PAIR.candidate
+    )
+
+
+def test_an_answer_without_a_score_is_asked_again_and_then_no_number(serve: Callable[..., ChatServer]) -> None:
+    server = serve(lambda *_: (200, {}, ANSWER.text().replace("0.70", "high")))
+    scored = Vert(connect("openai:m", base_url=server.base_url)).score([PAIR])
+    assert math.isnan(scored.values["vert"][0])
+    assert len(server.requests) == 3
+
+
+def test_examples_follow_the_filled_prompt(serve: Callable[..., ChatServer]) -> None:
+    server = serve(lambda *_: (200, {}, ANSWER.text()))
+    shot = SHOT.model_copy(update={"reference": "A {candidate} text."})
+    few_shot = FewShot("random", [shot])
+    Vert(connect("openai:m", base_url=server.base_url), few_shot=few_shot).score([PAIR])
+    base = fill(vert_prompt(), reference="No effusion.", candidate="Small effusion.")
+    assert last(server.requests[0]) == f"{base}\n{few_shot.section()}"
+    assert "A {candidate} text." in few_shot.section()
+
+
+def test_random_shots_show_reports_and_scores() -> None:
+    assert FewShot("random", [SHOT.model_copy(update={"score": 0.4})]).section() == (
+        "5. Examples:\n\n--- Example 1 ---\nReference Report:\nThe heart is large.\n\n"
+        "Candidate Report:\nThe heart is normal.\n\n[Overall Accuracy Score]:\n0.40\n"
+    )
+
+
+@pytest.mark.parametrize(("errors", "score"), [(0, "1.00"), (1, "0.85"), (6, "0.10"), (7, "0.00")])
+def test_a_score_follows_from_expert_counts(errors: int, score: str) -> None:
+    shown = FewShot("random", [SHOT.model_copy(update={"significant": {"a": errors}})]).section()
+    assert shown.endswith(f"\n{score}\n")
+
+
+@pytest.mark.parametrize("style", ["rad-err", "rate-err"])
+def test_error_type_examples_name_their_category(style: Style) -> None:
+    section = FewShot(style, [SHOT.model_copy(update={"explanation": "The heart is missed."})]).section()
+    assert section.startswith(
+        "5. Examples:\n\n--- Example 1 (illustrating error category (b)) ---\nReference Report:\n"
+    )
+    assert "(b) Missing a finding present in the reference: 2.\n(c) Misidentification" in section
+    assert ("[Explanation]:\nThe heart is missed." in section) == (style == "rate-err")
+    assert section.endswith("[Overall accuracy Score]:\n0.70\n")
+
+
+@pytest.mark.parametrize("style", ["rad-err-10", "rate-err-10"])
+def test_full_assessments_come_after_illustrations(style: Style) -> None:
+    shots = [SHOT.model_copy(update={"explanation": "Missed.", "matched": "1. Lungs"})] * 10
+    section = FewShot(style, shots).section()
+    head, _, tail = section.partition("6. Full Assessment Examples:\n\n")
+    assert head.startswith("5. Error Type Illustrations:\n\n--- Error type (a): False report of a finding")
+    assert re.findall(r"--- Error type \((.)\)", head) == list("abcdef")
+    assert head.count("\n→ ") == 6
+    assert tail.count("--- Example ") == 10
+    assert ("[Matched Findings]: 1. Lungs" in tail) == ("[Explanation]: Missed." in tail) == (style == "rate-err-10")
+
+
+def test_what_the_paper_prints_of_illustrations_is_marked() -> None:
+    printed = [one.category for one in default_illustrations() if one.source != "ours"]
+    assert printed == ["a", "f"]
+
+
+def test_examples_are_drawn_alike_with_the_same_seed() -> None:
+    pool = [SHOT.model_copy(update={"reference": f"Report {number}."}) for number in range(50)]
+    assert draw_shots(pool, 10) == draw_shots(pool, 10) != draw_shots(pool, 10, seed=7)
+    assert len({shot.reference for shot in draw_shots(pool, 50)}) == 50
+    with pytest.raises(InputError, match="from 1 to 50"):
+        draw_shots(pool, 51)
+
+
+def test_examples_are_read_from_a_file(tmp_path: Path) -> None:
+    path = tmp_path / "shots.json"
+    write_json(path, [SHOT.model_dump()])
+    assert load_shots(path) == [SHOT]
+
+
+@pytest.mark.parametrize(
+    ("rows", "said"),
+    [
+        ([{"reference": "A.", "candidate": "B.", "significant": {"g": 1}}], r"\[0\].significant"),
+        ([{"reference": "A."}], r"\[0\].candidate"),
+        ([{"reference": "A.", "candidate": "B.", "score": 3.5}], r"\[0\].score"),
+        ([], "at least one"),
+    ],
+)
+def test_examples_that_cannot_be_used_are_named(rows: Any, said: str, tmp_path: Path) -> None:
+    path = tmp_path / "shots.json"
+    write_json(path, rows)
+    with pytest.raises(InputError, match=said):
+        load_shots(path)
+
+
+def test_an_error_type_example_needs_its_category() -> None:
+    with pytest.raises(InputError, match=r"shots\[0\].category"):
+        FewShot("rad-err", [SHOT.model_copy(update={"category": None})])
