@@ -189,7 +189,7 @@ def _figure_table(scores: Scores) -> str:
 
 
 _FAILED = '<th scope="col">Failed</th>'
-_WAYS: Mapping[Direction, str] = {"higher": "", "lower": " (lower is better)", "neutral": " (neither good nor bad)"}
+_WAYS: Mapping[Direction, str] = {"higher": "", "lower": " (lower is better)", "neutral": " (neutral)"}
 
 
 def _unavailable(scores: Scores) -> str:

@@ -1,0 +1,261 @@
+"""Many metrics at once: which are computed, what is written, what is not computed twice."""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import pytest
+from scripted_model import scripted_client
+
+from radfact.errors import InputError, RunFailed
+from radfact.export import export
+from radfact.files import Pair, Pairs
+from radfact.jsonl import read_jsonl
+from radfact.metrics.evaluate import Evaluation, evaluate
+from radfact.metrics.metric import Counts, Metric, Pooled, Scored
+from radfact.metrics.registry import Entry, choose, entries
+from radfact.report import Box, Sentence
+from radfact.results import write_results
+from radfact.sample import FIGURES
+from radfact.score import RadFact
+from radfact.stats import Direction
+
+BOX = Box(x_min=0.1, y_min=0.1, x_max=0.5, y_max=0.5)
+PAIRS = [
+    Pair("a", "The lungs are clear. The heart is large.", "The lungs are clear."),
+    Pair("b", "There is a left pleural effusion.", "No pleural effusion."),
+    Pair(
+        "c",
+        [Sentence(text="Left pleural effusion.", boxes=(BOX,))],
+        [Sentence(text="Left pleural effusion.", boxes=(BOX,))],
+    ),
+    Pair("d", "", "Normal chest."),
+]
+
+
+def words_a_word(counts: Counts) -> float:
+    return float(counts[0] / counts[1])
+
+
+class Length:
+    """A metric of a user's own: words of the candidate, by sample and pooled."""
+
+    name = "length"
+    figures: Mapping[str, Direction] = {"words": "neutral", "words_a_word": "lower"}
+    pooled: ClassVar[Mapping[str, Callable[[Counts], float]]] = {"words_a_word": words_a_word}
+    asked = 0
+
+    def score(self, pairs: Sequence[Pair]) -> Scored:
+        type(self).asked += 1
+        counts = [[float(len(str(one.candidate).split())), float(len(str(one.reference).split()))] for one in pairs]
+        values = [math.nan if one.sample_id == "d" else row[0] for one, row in zip(pairs, counts, strict=True)]
+        return Scored(
+            {"words": values},
+            pooled={"words_a_word": Pooled(np.array(counts), words_a_word)},
+            details=[{"note": one.sample_id} for one in pairs],
+            failures={place: "too short" for place, one in enumerate(pairs) if one.sample_id == "d"},
+        )
+
+
+class Broken:
+    name = "broken"
+    figures: Mapping[str, Direction] = {"x": "higher"}
+
+    def score(self, pairs: Sequence[Pair]) -> Scored:
+        raise RunFailed(f"the server cannot be reached for {len(pairs)} pairs")
+
+
+class Short:
+    name = "short"
+    figures: Mapping[str, Direction] = {"x": "higher"}
+
+    def score(self, pairs: Sequence[Pair]) -> Scored:
+        return Scored({"x": [1.0] * (len(pairs) - 1)})
+
+
+def rows(path: Path) -> list[dict[str, Any]]:
+    return [row for _, row in read_jsonl(path)]
+
+
+def test_radfact_is_what_radfact_score_gives(tmp_path: Path) -> None:
+    from radfact.entailment import load_judge
+
+    found = evaluate(PAIRS, ["radfact", "rouge_l"], judge="offline", out=tmp_path / "many")
+    alone = RadFact(load_judge("offline")).score(PAIRS)
+    write_results(alone, tmp_path / "alone")
+    assert {name: found.figures[name] for name in FIGURES} == dict(alone.figures)
+    assert (tmp_path / "many/sentences.jsonl").read_text() == (tmp_path / "alone/sentences.jsonl").read_text()
+    for many, one in zip(rows(tmp_path / "many/samples.jsonl"), rows(tmp_path / "alone/samples.jsonl"), strict=True):
+        assert {name: many[name] for name in one} == one
+
+
+def test_a_folder_with_radfact_among_its_metrics_can_be_exported(tmp_path: Path) -> None:
+    evaluate(PAIRS, ["radfact", "rouge_l"], judge="offline", out=tmp_path)
+    flat = json.loads(export(tmp_path, tmp_path / "flat.json").read_text())
+    assert flat["num_samples/mean"] == pytest.approx(4)
+
+
+def test_a_metric_that_lacks_something_says_what_and_the_others_go_on(tmp_path: Path) -> None:
+    found = evaluate(PAIRS, ["rouge_l", "chexbert", "meteor", "green", "radfact"], weights={"meteor": tmp_path})
+    assert list(found.runs) == ["rouge_l"]
+    assert found.unavailable["chexbert"] == "needs weights: --weights chexbert=FOLDER with chexbert.pth, vocab.txt"
+    assert found.unavailable["green"] == "needs a language model: --judge PROVIDER:MODEL"
+    assert found.unavailable["radfact"] == "needs a judge: --judge offline or --judge PROVIDER:MODEL"
+
+
+def test_a_missing_file_of_weights_is_named(tmp_path: Path) -> None:
+    (tmp_path / "chexbert").mkdir()
+    (tmp_path / "chexbert" / "vocab.txt").write_text("")
+    found = evaluate(PAIRS, ["rouge_l", "chexbert"], weights=[tmp_path])
+    assert found.unavailable["chexbert"] == f"needs weights: {tmp_path / 'chexbert'} has no chexbert.pth"
+
+
+def test_nothing_to_compute_is_wrong_input() -> None:
+    with pytest.raises(InputError, match=r"no metric can be computed: green needs a language model"):
+        evaluate(PAIRS, "green", judge="offline")
+
+
+def test_a_misspelt_name_is_told_its_neighbour() -> None:
+    with pytest.raises(InputError, match=r"'bleu_5'; did you mean 'bleu_"):
+        evaluate(PAIRS, ["bleu_5"])
+
+
+def test_the_name_of_a_figure_gives_that_one_alone() -> None:
+    assert list(evaluate(PAIRS, ["bleu_4", "rouge_l"]).figures) == ["bleu_4", "rouge_l"]
+    assert list(evaluate(PAIRS, ["bleu_4", "bleu_1"]).figures) == ["bleu_1", "bleu_4"]
+    assert list(evaluate(PAIRS, ["bleu_4", "bleu"]).figures) == ["bleu_1", "bleu_2", "bleu_3", "bleu_4"]
+
+
+def test_figures_of_one_answer_ask_once() -> None:
+    asked: list[str] = []
+
+    def answer(text: str) -> str:
+        asked.append(text)
+        return "yes"
+
+    found = evaluate(
+        [Pair("a", "Unchanged.", "Clear.")],
+        ["comparison_mentions", "comparison_mentions_reference"],
+        model=scripted_client(answer),
+    )
+    assert len(found.runs) == 1
+    assert sorted(asked) == ["Clear.", "Unchanged."]
+
+
+def test_a_metric_of_ones_own_by_object_and_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    given = evaluate(PAIRS, [Length()])
+    assert given.figures["words"].n == 3
+    monkeypatch.setitem(sys.modules, "own_metric", sys.modules[__name__])
+    named = evaluate(PAIRS, ["own_metric:Length", "rouge_l"], out=tmp_path)
+    assert named.figures["words"] == given.figures["words"]
+    assert named.figures["words"].direction == "neutral"
+
+
+def test_what_is_written(tmp_path: Path) -> None:
+    pairs = Pairs(tuple(PAIRS), read=5, left_out=("e",))
+    evaluate(pairs, [Length(), "rouge_l"], out=tmp_path)
+    scores = json.loads((tmp_path / "scores.json").read_text())
+    assert scores["figures"]["words"]["n"] == 3
+    assert scores["metrics"]["length"]["failed"] == 1
+    assert scores["counts"] == {"samples": 5, "scored": 3, "left_out": 2}
+    samples = rows(tmp_path / "samples.jsonl")
+    assert [row["sample_id"] for row in samples] == ["a", "b", "c", "d", "e"]
+    assert samples[3]["words"] is None
+    assert samples[3]["failures"] == {"length": "too short"}
+    assert samples[4]["failure"] == "no candidate report"
+    assert rows(tmp_path / "metrics/length.jsonl")[0]["details"] == {"note": "a"}
+    assert "report.html" in {path.name for path in tmp_path.iterdir()}
+
+
+def test_the_same_metric_on_the_same_input_is_not_computed_again(tmp_path: Path) -> None:
+    first = evaluate(PAIRS, ["rouge_l", "bleu", "radfact"], judge="offline", out=tmp_path)
+    again = evaluate(PAIRS, ["rouge_l", "bleu", "radfact"], judge="offline", out=tmp_path)
+    assert all(run.reused for run in again.runs.values())
+    assert again.figures == first.figures
+    assert (
+        json.loads((tmp_path / "scores.json").read_text())["figures"]["logical_f1"]["point"]
+        == first.figures["logical_f1"].point
+    )
+    other = evaluate([*PAIRS[:-1], Pair("d", "Clear.", "Normal chest.")], ["rouge_l"], out=tmp_path)
+    assert not other.runs["rouge_l"].reused
+
+
+def test_other_options_of_radfact_compute_it_again(tmp_path: Path) -> None:
+    evaluate(PAIRS, ["radfact"], judge="offline", out=tmp_path)
+    again = evaluate(PAIRS, ["radfact"], judge="offline", radfact={"threshold": 0.9}, out=tmp_path)
+    assert not again.runs["radfact"].reused
+
+
+def test_a_results_file_that_was_cut_is_computed_again(tmp_path: Path) -> None:
+    evaluate(PAIRS, ["rouge_l"], out=tmp_path)
+    path = tmp_path / "metrics/rouge_l.jsonl"
+    path.write_text(path.read_text()[:40])
+    assert not evaluate(PAIRS, ["rouge_l"], out=tmp_path).runs["rouge_l"].reused
+
+
+def test_a_metric_of_ones_own_is_asked_every_time(tmp_path: Path) -> None:
+    before = Length.asked
+    for _ in range(2):
+        evaluate(PAIRS, [Length()], out=tmp_path)
+    assert Length.asked == before + 2
+
+
+@pytest.mark.parametrize(
+    ("metric", "why"), [(Broken(), "the server cannot be reached"), (Short(), "not one value a pair")]
+)
+def test_a_metric_that_fails_is_left_out(metric: Metric, why: str) -> None:
+    found = evaluate(PAIRS, [metric, Length()])
+    assert list(found.runs) == ["length"]
+    assert why in found.unavailable[metric.name]
+    with pytest.raises(RunFailed, match=why):
+        evaluate(PAIRS, [metric])
+
+
+def test_two_metrics_must_not_share_a_figure() -> None:
+    class Other(Length):
+        name = "other"
+
+    with pytest.raises(InputError, match=r"length and other both give 'words'"):
+        evaluate(PAIRS, [Length(), Other()])
+
+
+def test_ids_must_be_unique() -> None:
+    with pytest.raises(InputError, match="'a' stands twice"):
+        evaluate([PAIRS[0], PAIRS[0]], ["rouge_l"])
+
+
+def test_the_frame_has_a_row_a_sample() -> None:
+    pandas = pytest.importorskip("pandas")
+    found: Evaluation = evaluate(PAIRS, [Length(), "rouge_l"])
+    frame = found.to_frame()
+    assert isinstance(frame, pandas.DataFrame)
+    assert list(frame.columns) == ["rouge_l", "words"]
+    assert math.isnan(frame.loc["d", "words"])
+
+
+@pytest.mark.parametrize("entry", entries().values(), ids=lambda entry: entry.name)
+def test_every_metric_of_the_table_says_what_it_gives(entry: Entry) -> None:
+    figures = entry.figures
+    assert figures
+    assert set(figures.values()) <= {"higher", "lower", "neutral"}
+    assert set(getattr(entry.load(), "pooled", {})) <= set(figures)
+    assert entry.source
+    assert entry.cost
+    assert entry.load().name == entry.name
+
+
+def test_no_figure_is_given_by_two_metrics_of_the_table() -> None:
+    named = [figure for entry in entries().values() for figure in entry.figures]
+    assert len(named) == len(set(named))
+
+
+def test_all_are_all_but_variants() -> None:
+    names = {choice.entry.name for choice in choose(["all"])}
+    assert {"radfact", "rouge_l", "green", "chexbert"} <= names
+    assert "vert_rubric" not in names

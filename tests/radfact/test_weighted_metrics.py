@@ -1,0 +1,130 @@
+"""Metrics that run a model, on small random weights of the true layout."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from metric_files import write_chexbert, write_distilroberta
+
+from radfact.errors import InputError
+from radfact.files import Pair
+from radfact.metrics.bertscore import LAYER, BertScore
+from radfact.metrics.chexbert import CLASSES, LABELS, CheXbert, Labeller
+
+torch = pytest.importorskip("torch")
+
+PAIRS = [
+    Pair("1", "The heart is large.", "The heart is big. No pleural effusion."),
+    Pair("2", "The lungs are clear.", "The lungs are clear."),
+    Pair("3", "", "no pneumothorax"),
+]
+
+
+@pytest.fixture(scope="module")
+def chexbert(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_chexbert(tmp_path_factory.mktemp("chexbert"))
+
+
+@pytest.fixture(scope="module")
+def distilroberta(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_distilroberta(tmp_path_factory.mktemp("distilroberta"))
+
+
+def test_labels_and_vectors_are_those_of_the_checkpoint(chexbert: Path) -> None:
+    """Computed again from the file: BERT's first vector, and the heads on it."""
+    from transformers import BertConfig, BertModel, BertTokenizer
+
+    weights = torch.load(chexbert / "chexbert.pth", weights_only=True)["model_state_dict"]
+    bert = {key.removeprefix("module.bert."): value for key, value in weights.items() if key.startswith("module.bert.")}
+    del bert["embeddings.position_ids"]
+    words, width = bert["embeddings.word_embeddings.weight"].shape
+    config = BertConfig(
+        vocab_size=words, hidden_size=width, num_hidden_layers=2, num_attention_heads=1, intermediate_size=96
+    )
+    model = BertModel(config).eval()
+    model.load_state_dict(bert)
+    tokenizer = BertTokenizer.from_pretrained(str(chexbert))
+    with torch.no_grad():
+        vector = model(**tokenizer("The heart is large.", return_tensors="pt")).last_hidden_state[0, 0]
+    labels = [
+        int(
+            (
+                weights[f"module.linear_heads.{head}.weight"] @ vector + weights[f"module.linear_heads.{head}.bias"]
+            ).argmax()
+        )
+        for head in range(14)
+    ]
+    read = Labeller(chexbert).read(["no pneumothorax", "The  heart is\nlarge."])
+    assert read.labels[1].tolist() == labels
+    np.testing.assert_allclose(read.vectors[1], vector.numpy(), rtol=1e-4, atol=1e-5)
+
+
+def test_equal_reports_have_a_similarity_of_one_and_all_findings_in_common(chexbert: Path) -> None:
+    scored = CheXbert(chexbert).score(PAIRS)
+    similarity = scored.values["chexbert_similarity"]
+    assert similarity[1] == pytest.approx(1.0)
+    assert similarity[0] < 0.99
+    counts = scored.pooled["chexbert_micro_f1_14"].counts[1].reshape(4, 14)
+    assert counts[1:3].sum() == 0  # neither false alarms nor misses
+    assert scored.details[1]["candidate"] == scored.details[1]["reference"]
+    assert set(scored.details[1]["candidate"].values()) <= set(LABELS)
+    assert set(scored.details[1]["candidate"]) <= set(CLASSES)
+
+
+def test_a_checkpoint_without_heads_is_refused(chexbert: Path, tmp_path: Path) -> None:
+    held = torch.load(chexbert / "chexbert.pth", weights_only=True)
+    del held["model_state_dict"]["module.linear_heads.13.bias"]
+    torch.save(held, tmp_path / "chexbert.pth")
+    (tmp_path / "vocab.txt").write_bytes((chexbert / "vocab.txt").read_bytes())
+    with pytest.raises(InputError, match="14 linear heads"):
+        CheXbert(tmp_path)
+
+
+@pytest.mark.parametrize("content", [b"", b"no checkpoint"])
+def test_a_file_that_is_no_checkpoint_is_refused(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "chexbert.pth").write_bytes(content)
+    with pytest.raises(InputError, match=r"chexbert\.pth.*not a checkpoint"):
+        CheXbert(tmp_path)
+
+
+def test_bertscore_is_that_of_layer_five_rescaled_with_the_baseline(distilroberta: Path) -> None:
+    """Computed again from the definition: greedy cosine matches of all tokens, F1, (F - b) / (1 - b)."""
+    from transformers import AutoTokenizer, RobertaModel
+
+    tokenizer = AutoTokenizer.from_pretrained(str(distilroberta), add_prefix_space=True)
+    model = RobertaModel.from_pretrained(distilroberta).eval()
+    vectors = []
+    for text in (PAIRS[0].candidate, PAIRS[0].reference):
+        with torch.no_grad():
+            output = model(**tokenizer(text, return_tensors="pt"), output_hidden_states=True)
+        layer = output.hidden_states[LAYER][0]
+        vectors.append(layer / layer.norm(dim=1, keepdim=True))
+    # The marks of beginning and end may be matched, but have no weight themselves.
+    cosine = vectors[0] @ vectors[1].T
+    precision, recall = (float(cosine.max(dim=dim).values[1:-1].mean()) for dim in (1, 0))
+    f1 = 2 * precision * recall / (precision + recall)
+    baseline = 0.8473319  # of layer 5 of distilroberta-base, in the library's table
+    found = BertScore(distilroberta).score(PAIRS).values["bertscore"]
+    assert found[0] == pytest.approx((f1 - baseline) / (1 - baseline), abs=1e-3)
+    assert found[1] == pytest.approx(1.0, abs=1e-4)
+    assert found[2] == 0.0
+
+
+def test_bertscore_does_not_depend_on_the_other_pairs(distilroberta: Path) -> None:
+    metric = BertScore(distilroberta)
+    alone = metric.score(PAIRS[:1]).values["bertscore"][0]
+    assert metric.score([*PAIRS, Pair("4", "mild edema " * 40, "no")]).values["bertscore"][0] == pytest.approx(
+        alone, abs=1e-5
+    )
+
+
+def test_a_text_longer_than_the_model_is_cut(distilroberta: Path) -> None:
+    long = "the heart is large . " * 400
+    assert BertScore(distilroberta).score([Pair("1", long, long)]).values["bertscore"] == [pytest.approx(1.0, abs=1e-4)]
+
+
+def test_a_folder_with_another_model_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="not distilroberta-base"):
+        BertScore(tmp_path)
