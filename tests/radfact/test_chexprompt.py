@@ -1,0 +1,59 @@
+"""CheXprompt's counts: means of errors and shares of reports without any."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from chat_server import ChatServer, Reply, last
+
+from radfact.files import Pair
+from radfact.llm import connect
+from radfact.metrics.chexprompt import CheXprompt, read_error_counts
+from radfact.metrics.metric import Metric
+
+NONE = dict.fromkeys("abcdef", 0)
+ANSWERS: dict[str, Any] = {
+    "Wrong.": {"significant errors": NONE | {"a": 2, "c": 1}, "insignificant errors": NONE | {"f": 1}},
+    "Nearly right.": {"significant errors": NONE, "insignificant errors": NONE | {"d": 1}},
+    "Right.": {"significant errors": NONE, "insignificant errors": NONE},
+}
+
+
+def test_figures(serve: Callable[..., ChatServer]) -> None:
+    def reply(body: dict[str, Any], _: int) -> Reply:
+        candidate = last(body).rpartition("\n")[2]
+        return 200, {}, json.dumps(ANSWERS[candidate]) if candidate in ANSWERS else "I cannot."
+
+    server = serve(reply)
+    metric = CheXprompt(connect("openai:m", base_url=server.base_url, parameters=CheXprompt.parameters))
+    assert isinstance(metric, Metric)
+    scored = metric.score([Pair(text, text, "The reference.") for text in (*ANSWERS, "Unclear.")])
+    assert {name: values[:3] for name, values in scored.values.items()} == {
+        "chexprompt_errors": [4, 1, 0],
+        "chexprompt_significant": [3, 0, 0],
+        "chexprompt_error_free": [0, 0, 100],
+        "chexprompt_significant_error_free": [0, 100, 100],
+    }
+    assert all(math.isnan(values[3]) for values in scored.values.values())
+    assert list(scored.failures) == [3]
+    assert scored.details[0]["significant"]["a"] == 2
+
+
+def test_answers_in_words_are_read_too() -> None:
+    found = read_error_counts(
+        "**Significant errors:**\n- (a) False report of a finding in the candidate: 1\n\nInsignificant errors: none"
+    )
+    assert (found.significant.counts, found.insignificant.total) == ((1, 0, 0, 0, 0, 0), 0)
+
+
+@pytest.mark.parametrize(
+    "answer",
+    ["3 errors", '{"significant errors": 3, "insignificant errors": 0}', '{"significant errors": {"a": 1}}', "{}"],
+)
+def test_counts_that_are_missing_are_not_made_up(answer: str) -> None:
+    with pytest.raises(ValueError, match=r"\w"):
+        read_error_counts(answer)

@@ -1,0 +1,108 @@
+"""A model's corrections beside a radiologist's: the paper's shares, severities, categories and settings."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from chat_server import ChatServer, last
+from hypothesis import given
+from hypothesis import strategies as st
+
+from radfact.files import Pair
+from radfact.llm import connect
+from radfact.metrics.corrections import Correction, Corrections
+from radfact.metrics.corrections_agreement import (
+    Share,
+    category_agreement,
+    change_agreement,
+    corrected_pairs,
+    line_changes,
+    paraphrased,
+    rater_errors,
+    severity_errors,
+    shuffled,
+    shuffled_pairs,
+    written_pairs,
+    written_text,
+)
+from radfact.metrics.fineradscore import split_lines
+
+LINES = ("Nodule.", "Edema.", "Effusion.", "Clear.")
+EXPERT = Corrections(
+    LINES, (Correction(1, None, 3), Correction(2, "No effusion.", 2), Correction(None, "Fracture.", 2))
+)
+MODEL = Corrections(
+    LINES, (Correction(1, "No edema.", 3, "", ("a",)), Correction(2, "No effusion.", 1, "", ("d", "a")))
+)
+NOTHING = Corrections(LINES)
+
+
+def test_line_and_report_level_agreement() -> None:
+    assert line_changes(EXPERT) == ["no_change", "delete", "rewrite", "no_change"]
+    # Left alone: 2 + 4 lines, all left; deleted: rewritten instead; inserted in one report, and missed there.
+    assert change_agreement([EXPERT, NOTHING], [MODEL, NOTHING]) == {
+        "no_change": Share(1.0, 6),
+        "delete": Share(0.0, 1),
+        "rewrite": Share(1.0, 1),
+        "insert": Share(0.0, 1),
+        "no_insert": Share(1.0, 1),
+    }
+    assert change_agreement([NOTHING], [EXPERT])["no_change"] == Share(0.5, 4)
+    assert change_agreement([NOTHING], [EXPERT])["delete"] == Share(None, 0)
+    with pytest.raises(ValueError, match="same lines"):
+        change_agreement([NOTHING], [Corrections(("Nodule.",))])
+
+
+def test_what_was_written_is_compared_as_one_text() -> None:
+    assert written_text(EXPERT) == "No effusion. Fracture."
+    assert written_pairs([EXPERT, NOTHING], [MODEL, NOTHING]) == [
+        Pair("0", "No edema. No effusion.", "No effusion. Fracture.")
+    ]
+
+
+def test_corrected_candidates_take_the_candidates_place() -> None:
+    pair = Pair("one", " ".join(LINES), "Nodule. No effusion. Clear. Fracture.")
+    assert corrected_pairs([pair], [EXPERT]) == [Pair("one", "Nodule. No effusion. Clear. Fracture.", pair.reference)]
+
+
+def test_severities() -> None:
+    found = severity_errors([0, 3, 4, 1], [0, 4, 2, 1])
+    assert (found.mean_absolute, found.shares, found.n) == (0.75, {-2: 0.25, 0: 0.5, 1: 0.25}, 4)
+    with pytest.raises(ValueError, match="no severities"):
+        severity_errors([], [])
+
+
+def test_raters_are_compared_with_all_the_others() -> None:
+    # Whoever is chosen of (2, 2, 4): twice 0 and 2, or twice 2.
+    assert {rater_errors([(2, 2, 4)], seed=seed).mean_absolute for seed in range(20)} == {1.0, 2.0}
+    assert rater_errors([(3,), (1, 2)]).n == 1
+    with pytest.raises(ValueError, match="no severities"):
+        rater_errors([(3,)])
+
+
+def test_categories_are_found_a_report_at_a_time() -> None:
+    table = category_agreement([{"a": 2}, {"b": 1}], [MODEL, MODEL])
+    assert table["a"].precision == Share(0.5, 2)
+    assert table["a"].recall == Share(1.0, 1)
+    assert table["b"].precision == Share(None, 0)
+    assert table["b"].recall == Share(0.0, 1)
+
+
+@given(st.lists(st.sampled_from(["Edema.", "Nodule.", "Clear lungs."]), max_size=5).map(" ".join), st.integers(0, 9))
+def test_a_shuffled_report_has_the_same_lines_in_another_order(report: str, seed: int) -> None:
+    mixed = shuffled(report, seed=seed)
+    lines = split_lines(report)
+    assert sorted(split_lines(mixed)) == sorted(lines)
+    assert (mixed != report) == (len(set(lines)) > 1)
+    assert shuffled(report, seed=seed) == mixed
+
+
+def test_only_references_are_shuffled() -> None:
+    pair = Pair("one", "Edema. Nodule.", "Edema. Nodule.")
+    assert shuffled_pairs([pair]) == [Pair("one", "Edema. Nodule.", "Nodule. Edema.")]
+
+
+def test_paraphrases_are_asked_for(serve: Callable[..., ChatServer]) -> None:
+    server = serve(lambda body, _: (200, {}, "```\nThe heart is big.\n```" if "Cardiomegaly" in last(body) else "No."))
+    assert paraphrased(connect("openai:m", base_url=server.base_url), ["Cardiomegaly."]) == ["The heart is big."]

