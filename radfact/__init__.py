@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     from radfact.entailment import Failure, Judge, Question, Verdict, load_judge
     from radfact.errors import ExitCode, InputError, RunFailed
     from radfact.files import Pair, Pairs, read_candidates_and_references, read_pairs
+    from radfact.metrics.evaluate import Evaluation, evaluate
+    from radfact.metrics.metric import Metric, Pooled, Scored
     from radfact.page import write_page
     from radfact.report import Box, Mask, Report, Sentence
     from radfact.results import write_results
@@ -21,22 +23,27 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Box",
+    "Evaluation",
     "ExitCode",
     "Failure",
     "InputError",
     "Judge",
     "Mask",
+    "Metric",
     "Pair",
     "Pairs",
+    "Pooled",
     "Question",
     "RadFact",
     "Report",
     "Result",
     "RunFailed",
+    "Scored",
     "Sentence",
     "Splitter",
     "Summary",
     "Verdict",
+    "evaluate",
     "load_judge",
     "load_splitter",
     "read_candidates_and_references",
@@ -50,6 +57,8 @@ _HOMES = {
     "entailment": ("Failure", "Judge", "Question", "Verdict", "load_judge"),
     "errors": ("ExitCode", "InputError", "RunFailed"),
     "files": ("Pair", "Pairs", "read_candidates_and_references", "read_pairs"),
+    "metrics.evaluate": ("Evaluation", "evaluate"),
+    "metrics.metric": ("Metric", "Pooled", "Scored"),
     "page": ("write_page",),
     "report": ("Box", "Mask", "Report", "Sentence"),
     "results": ("write_results",),

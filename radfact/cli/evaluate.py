@@ -11,7 +11,7 @@ import typer
 from radfact.cli import options as shared
 from radfact.cli.inputs import Missing, check_files, check_folder, read_reports, with_images
 from radfact.cli.metrics import WeightsOption, read_weights
-from radfact.cli.options import FIGURES, INPUT, JUDGE, OUTPUT, JudgeOptions
+from radfact.cli.options import FIGURES, INPUT, JUDGE, OUTPUT, JudgeOptions, naming_options
 from radfact.cli.price import read_price
 from radfact.cli.record import read_in_words, versions
 from radfact.cli.tables import new_console, say, say_path, show_evaluation
@@ -127,24 +127,27 @@ def evaluate(
     console, started = new_console(), time.monotonic()
     who = JudgeOptions(judge, judge_arg, base_url, few_shots, system, answer_format, batch, concurrency)
     rate = read_price(price)
-    choices = choose([name.strip() for name in metrics.split(",") if name.strip()])
+    with naming_options():
+        choices = choose([name.strip() for name in metrics.split(",") if name.strip()])
     check_files(manifest, unscored)
     folders = read_weights(weights)
     read = read_reports(pairs, candidates, references, missing=missing)
     check_folder(out)
     cache = cache or out / "cache"
-    resources = Resources(
-        entailment=None if who.named is None else lambda: _entailment(who, splitter, cache),
-        model=who.named,
-        judge_args=who.arguments,
-        base_url=base_url,
-        concurrency=concurrency,
-        cache=cache,
-        weights=folders,
-        radfact={"bootstrap": bootstrap, "seed": seed},
-    )
+    with naming_options():
+        resources = Resources(
+            entailment=None if who.named is None else lambda: _entailment(who, splitter, cache),
+            model=who.named,
+            judge_args=who.arguments,
+            base_url=base_url,
+            concurrency=concurrency,
+            cache=cache,
+            weights=folders,
+            radfact={"bootstrap": bootstrap, "seed": seed},
+        )
     say(console, read_in_words(read))
-    work = Work(choices, resources)
+    with naming_options():
+        work = Work(choices, resources)
     with LiveDisplay(new_console(stderr=True), resources.accounts, rate):
         evaluation = work.run(read, bootstrap=bootstrap, seed=seed, folder=out)
     files = [path for path in (pairs, candidates, references) if path is not None]

@@ -201,7 +201,7 @@ class Work:
             self.metrics[metric.name] = (choice, metric)
         if not self.metrics:
             raise InputError(
-                "no metric can be computed: " + "; ".join(f"{name} {why}" for name, why in self.unavailable.items()),
+                "no metric can be computed: " + "; ".join(f"{name}: {why}" for name, why in self.unavailable.items()),
                 field="metrics",
             )
 

@@ -54,6 +54,9 @@ class Resources:
             weights: folders of weights by name (`wordnet`, `bertscore`, `chexbert`, `radgraph`), or folders that hold
                 folders of these names.
             radfact: further options of `radfact.score.RadFact`.
+
+        Raises:
+            InputError: weights have a name that no metric knows.
         """
         self.judge, self.splitter, self.radfact = judge, splitter, dict(radfact or {})
         self._entailment = entailment
@@ -61,6 +64,12 @@ class Resources:
         self._options: dict[str, Any] = {"base_url": base_url, "concurrency": concurrency, "cache": cache}
         self._judge_args = dict(judge_args or {})
         named = {name: Path(folder) for name, folder in weights.items()} if isinstance(weights, Mapping) else {}
+        known = sorted({name for entry in entries().values() for name in entry.files})
+        for name in named:
+            if name not in known:
+                raise InputError(
+                    f"no metric has weights of that name; expected {', '.join(known)}", field=f"weights.{name}"
+                )
         self.weights = Weights(named, () if isinstance(weights, Mapping) else tuple(map(Path, weights)))
         self._clients: list[ChatClient] = []
         self._metrics: dict[str, Metric] = {}

@@ -102,9 +102,10 @@ def test_a_folder_with_radfact_among_its_metrics_can_be_exported(tmp_path: Path)
 
 
 def test_a_metric_that_lacks_something_says_what_and_the_others_go_on(tmp_path: Path) -> None:
-    found = evaluate(PAIRS, ["rouge_l", "chexbert", "meteor", "green", "radfact"], weights={"meteor": tmp_path})
+    found = evaluate(PAIRS, ["rouge_l", "chexbert", "meteor", "green", "radfact"], weights={"wordnet": tmp_path})
     assert list(found.runs) == ["rouge_l"]
     assert found.unavailable["chexbert"] == "needs weights: --weights chexbert=FOLDER with chexbert.pth, vocab.txt"
+    assert found.unavailable["meteor"] == f"needs weights: {tmp_path} has no lexnames"
     assert found.unavailable["green"] == "needs a language model: --judge PROVIDER:MODEL"
     assert found.unavailable["radfact"] == "needs a judge: --judge offline or --judge PROVIDER:MODEL"
 
@@ -116,8 +117,13 @@ def test_a_missing_file_of_weights_is_named(tmp_path: Path) -> None:
     assert found.unavailable["chexbert"] == f"needs weights: {tmp_path / 'chexbert'} has no chexbert.pth"
 
 
+def test_weights_that_no_metric_knows_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"weights\.meteor.*expected bertscore, chexbert, radgraph, wordnet"):
+        evaluate(PAIRS, ["rouge_l"], weights={"meteor": tmp_path})
+
+
 def test_nothing_to_compute_is_wrong_input() -> None:
-    with pytest.raises(InputError, match=r"no metric can be computed: green needs a language model"):
+    with pytest.raises(InputError, match=r"no metric can be computed: green: needs a language model"):
         evaluate(PAIRS, "green", judge="offline")
 
 

@@ -290,3 +290,52 @@ def test_only_studies_with_a_missed_sentence_can_be_had(page: Page) -> None:
 def test_studies_left_out_can_be_had(page: Page) -> None:
     page.get_by_role("combobox", name="Show").select_option(label="Left out of the figures (1)")
     assert cards(page) == ["failed"]
+
+
+@pytest.fixture
+def metrics_page(browser: Browser, tmp_path: Path) -> Iterator[Page]:
+    """A page of two metrics of which neither is RadFact."""
+    from radfact.files import Pair
+    from radfact.metrics.evaluate import evaluate
+
+    texts = {"a": "Clear lungs.", "b": "Clear lungs and heart.", "c": HOSTILE, "d": "Clear."}
+    evaluate([Pair(key, text, "Clear lungs.") for key, text in texts.items()], ["rouge_l", "bleu_1"], out=tmp_path)
+    page = browser.new_page(viewport={"width": 1200, "height": 900})
+    complaints: list[str] = []
+    page.on("console", lambda message: complaints.append(message.text))
+    page.on("pageerror", lambda error: complaints.append(str(error)))
+    page.goto((tmp_path / "report.html").as_uri())
+    yield page
+    page.close()
+    assert complaints == []
+
+
+def test_the_table_of_all_figures_can_be_sorted(metrics_page: Page) -> None:
+    metrics_page.get_by_text("Table of all figures").click()
+    head = metrics_page.locator(".frame thead button", has_text="Rouge l")
+    names = metrics_page.locator(".frame tbody th")
+    head.click()
+    assert names.all_inner_texts() == ["c", "d", "b", "a"]
+    head.click()
+    assert names.all_inner_texts()[0] == "a"
+
+
+def test_a_point_of_the_scatter_leads_to_its_study(metrics_page: Page) -> None:
+    points = metrics_page.locator(".scatter circle")
+    assert points.count() == 4
+    # The best study of both figures stands at the far corner, the worst at the origin.
+    far, origin = points.nth(0).bounding_box(), points.nth(2).bounding_box()
+    assert far is not None
+    assert origin is not None
+    assert far["x"] > origin["x"]
+    assert far["y"] < origin["y"]
+    points.nth(3).click()
+    # The letter stands in other reports too.
+    assert metrics_page.locator("#filter").input_value() == "d"
+    assert metrics_page.locator("article[data-sample='d']").is_visible()
+
+
+def test_reports_without_verdicts_are_shown_as_texts(metrics_page: Page) -> None:
+    shown = metrics_page.locator("article[data-sample='c']")
+    assert HOSTILE in shown.inner_text()
+    assert shown.locator(".verdict").count() == 0
