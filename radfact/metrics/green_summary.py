@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from radfact.errors import InputError
+from radfact.jsonl import read_jsonl
 from radfact.metrics.green import green_score
 from radfact.metrics.notation import CATEGORIES, Assessment, Errors
 
@@ -106,6 +107,16 @@ def assessments_of(details: Sequence[Mapping[str, Any]]) -> list[Assessment]:
         return [_assessment(record) for record in details if record]
     except (KeyError, TypeError, AttributeError) as error:
         raise InputError(f"not the details of GREEN ({error!r})", field="details") from None
+
+
+def read_assessments(results: Path | str) -> list[Assessment]:
+    """GREEN's answers in a results folder of `radfact evaluate`, so that a summary asks no model again.
+
+    Raises:
+        InputError: the folder has none, or what it has is not GREEN's.
+    """
+    path = Path(results) / "metrics" / "green.jsonl"
+    return assessments_of([row.get("details") or {} for _, row in read_jsonl(path)])
 
 
 def _assessment(record: Mapping[str, Any]) -> Assessment:

@@ -6,6 +6,7 @@ import importlib.util
 import statistics
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,11 +14,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from radfact.errors import InputError
+from radfact.jsonl import write_jsonl
 from radfact.metrics.green_summary import (
     Embeddings,
     SentenceEmbedder,
     assessments_of,
     cluster,
+    read_assessments,
     summarise_green,
 )
 from radfact.metrics.notation import Assessment, Errors
@@ -98,6 +101,15 @@ def test_details_of_a_run_are_enough() -> None:
     assert [(one.significant, one.matched) for one in found] == [(one.significant, one.matched) for one in REPORTS]
     with pytest.raises(InputError, match="not the details of GREEN"):
         assessments_of([{"corrections": []}])
+
+
+def test_answers_are_read_from_a_results_folder(tmp_path: Path) -> None:
+    details: list[dict[str, Any]] = [REPORTS[0].as_record(), {}]
+    rows = [{"sample_id": str(place), "details": detail} for place, detail in enumerate(details)]
+    write_jsonl(tmp_path / "metrics" / "green.jsonl", rows)
+    assert [one.significant for one in read_assessments(tmp_path)] == [REPORTS[0].significant]
+    with pytest.raises(InputError, match=r"green\.jsonl: no such file"):
+        read_assessments(tmp_path / "elsewhere")
 
 
 def test_no_reports_is_said() -> None:
