@@ -298,7 +298,7 @@ def metrics_page(browser: Browser, tmp_path: Path) -> Iterator[Page]:
     from radfact.files import Pair
     from radfact.metrics.evaluate import evaluate
 
-    texts = {"a": "Clear lungs.", "b": "Clear lungs and heart.", "c": HOSTILE, "d": "Clear."}
+    texts = {"a": "Clear lungs.", "b": "Clear lungs and heart.", "c": HOSTILE, "d": "Clear as day today."}
     evaluate([Pair(key, text, "Clear lungs.") for key, text in texts.items()], ["rouge_l", "bleu_1"], out=tmp_path)
     page = browser.new_page(viewport={"width": 1200, "height": 900})
     complaints: list[str] = []
