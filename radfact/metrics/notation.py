@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeVar
 
@@ -185,7 +185,7 @@ def _text_sections(text: str) -> dict[Section, list[Any]]:
     for line in lines:
         match = _BRACKETED.match(line)
         # Where a section has its brackets, the same words without any are prose.
-        if match is None and (match := _BARE.match(line)) and _section(match) in bracketed:
+        if match is None and (match := _BARE.match(line)) and not _begins(_section(match), bracketed, found):
             match = None
         if match is None:
             current.append(line)
@@ -195,6 +195,13 @@ def _text_sections(text: str) -> dict[Section, list[Any]]:
         found.setdefault(_section(match), []).append(current)
     joined = {name: ["\n".join(lines).strip() for lines in occurrences] for name, occurrences in found.items()}
     return {name: kept for name, texts in joined.items() if (kept := [t for t in texts if not _PLACEHOLDER.search(t)])}
+
+
+def _begins(section: Section, bracketed: Container[Section], found: Container[Section]) -> bool:
+    """Whether a header without brackets begins its section; every single error may have an explanation or a score."""
+    if section == "explanation" and ("significant" in found or "insignificant" in found):
+        return False
+    return section not in bracketed and (section != "score" or "matched" in found)
 
 
 def _section(match: re.Match[str]) -> Section:

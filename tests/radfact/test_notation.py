@@ -126,6 +126,9 @@ FORMS: dict[str, Callable[[str], str]] = {
     "numbered findings in a line": lambda text: numbered(text).replace("lungs\n3.", "lungs. 3."),
     "named count of findings": lambda text: text.replace("3. No", "Number of matched findings: 3. No"),
     "findings in the header's line": lambda text: text.replace("Findings]:\n", "Findings]: "),
+    "an explanation an error": lambda text: FORMS["bold headers"](text).replace(
+        "not there\n", "not there\nExplanation: it is clear.\nScore: 1\n"
+    ),
     "fenced": lambda text: f"```\n{text}```",
     "words around": lambda text: f"Sure! Here is my assessment:\n\n{text}\nLet me know if you need more.",
     "thinking aloud": lambda text: f"<think>\n[Matched Findings]:\n1. I begin\n</think>\n{text}",
