@@ -57,7 +57,8 @@ _NONE = re.compile(
 _CERTAIN_STEP = r"(?:^|[.;]\s+|\n[-•\s]*)"
 _ANY_STEP = r"(?:^|\s)"
 _COUNT_NAME = re.compile(
-    r"^(?:the\s+)?(?:(?:total|number|count)(?:\s+of)?\s*)+(?:match(?:ed|ing)\s+findings?)?\s*[:=]\s*", re.IGNORECASE
+    r"^(?:the\s+)?(?:(?:total|number|count)(?:\s+of)?\s*)+(?:match(?:ed|ing)\s+findings?)?(?:\s*[:=]|\s+is)\s*",
+    re.IGNORECASE,
 )
 _PUBLISHED = re.compile(r"(?<=: )([0-9]{1,2})\.(?=\s|$)(.*)", re.DOTALL)
 _COUNT_KEYS = ("count", "number", "number_of_errors", "number of errors", "num", "n", "total")

@@ -125,6 +125,7 @@ FORMS: dict[str, Callable[[str], str]] = {
     "numbered findings": numbered,
     "numbered findings in a line": lambda text: numbered(text).replace("lungs\n3.", "lungs. 3."),
     "named count of findings": lambda text: text.replace("3. No", "Number of matched findings: 3. No"),
+    "count of findings in a sentence": lambda text: text.replace("3. No", "The number of matched findings is 3. No"),
     "findings in the header's line": lambda text: text.replace("Findings]:\n", "Findings]: "),
     "an explanation an error": lambda text: FORMS["bold headers"](text).replace(
         "not there\n", "not there\nExplanation: it is clear.\nScore: 1\n"
