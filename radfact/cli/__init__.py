@@ -13,6 +13,7 @@ from radfact.cli.evaluate import evaluate
 from radfact.cli.export import export
 from radfact.cli.judge_check import MANUAL as CHECK_MANUAL
 from radfact.cli.judge_check import judge_check
+from radfact.cli.meta import app as meta
 from radfact.cli.metrics import metrics
 from radfact.cli.page import page
 from radfact.cli.score import MANUAL as SCORE_MANUAL
@@ -36,6 +37,7 @@ MANUAL = "\n".join(
         "  radfact evaluate pairs.json --metrics all --judge offline --out results",
         "  radfact metrics",
         "  radfact compare results/base results/tuned",
+        "  radfact meta agreement ratings.csv --better lower --metrics rouge_l",
         "  radfact page results --manifest manifest.jsonl",
         "  radfact judge-check --judge offline",
         "  radfact export results --out radfact_scores.json",
@@ -101,6 +103,7 @@ app.command(help=COMPARE_MANUAL)(compare)
 app.command()(page)
 app.command("judge-check", help=CHECK_MANUAL)(judge_check)
 app.command()(export)
+app.add_typer(meta, name="meta")
 
 
 def main() -> None:

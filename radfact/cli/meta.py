@@ -1,0 +1,17 @@
+"""`radfact meta`: is a metric any good?"""
+
+from __future__ import annotations
+
+import typer
+
+from radfact.cli.meta_agreement import MANUAL as AGREEMENT_MANUAL
+from radfact.cli.meta_agreement import agreement, pairs
+
+app = typer.Typer(
+    help="Ask whether metrics are any good: agreement with experts, errors put in on purpose, ReXamine-Global, "
+    "ensembles of judges.",
+    no_args_is_help=True,
+    rich_markup_mode="rich",
+)
+app.command(help=AGREEMENT_MANUAL)(agreement)
+app.command()(pairs)

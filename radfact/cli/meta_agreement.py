@@ -1,0 +1,207 @@
+"""`radfact meta agreement`: do metrics agree with experts?"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from radfact.cli import meta_options as own
+from radfact.cli import options as shared
+from radfact.cli.inputs import check_folder
+from radfact.cli.meta_options import Scoring, figures_of, show_table
+from radfact.cli.metrics import WeightsOption
+from radfact.cli.options import FIGURES, INPUT, JudgeOptions, naming_options
+from radfact.cli.tables import new_console, say, say_path
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from radfact.meta.ratings import Ratings
+
+MANUAL = "\n".join(
+    (
+        "Correlate metrics with experts: Kendall's tau-b, Spearman, Pearson with bootstrap intervals, over all and by "
+        "group; the experts among themselves; counts of errors; preferences by confidence; plots and a page.",
+        "",
+        "[bold]Layouts[/bold]",
+        "  plain        CSV: id, reference, candidate, expert columns",
+        "               (QUANTITY:RATER, expert or expert_RATER), and perhaps",
+        "               site, modality, anatomy or group",
+        "  preferences  CSV: id, reference, candidate_1, candidate_2,",
+        "               confidence, expert columns (first, second, equal)",
+        "  rexval       the folder with its two CSV files",
+        "  refisco-v0, refisco-v1   the CSV of corrected lines",
+        "  rate-eval    rate_test.csv of a task",
+        "  radeval      the expert set's CSV",
+        "",
+        "Metrics are computed here (--metrics), or read from results folders (--scores) of 'radfact evaluate' on the "
+        "file that 'radfact meta pairs' writes.",
+        "",
+        "[bold]Examples[/bold]",
+        "  radfact meta agreement ratings.csv --better lower --metrics rouge_l,bleu",
+        "  radfact meta agreement rexval/ --layout rexval --metrics green",
+        "      --judge openai:MODEL --out results/rexval",
+    )
+)
+
+
+class LayoutName(StrEnum):
+    """How a set of ratings is laid out."""
+
+    PLAIN = "plain"
+    PREFERENCES = "preferences"
+    REXVAL = "rexval"
+    REFISCO_V0 = "refisco-v0"
+    REFISCO_V1 = "refisco-v1"
+    RATE_EVAL = "rate-eval"
+    RADEVAL = "radeval"
+
+
+class BetterName(StrEnum):
+    """Which way ratings are better."""
+
+    HIGHER = "higher"
+    LOWER = "lower"
+
+
+TableArgument = Annotated[Path, typer.Argument(help="Ratings: a file, or the folder of a set.")]
+LayoutOption = Annotated[LayoutName, typer.Option(help="How the ratings are laid out.", rich_help_panel=INPUT)]
+ExpertOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="COLUMN",
+        help="Expert column of a plain table; may be repeated. Default: all named like one.",
+        rich_help_panel=INPUT,
+    ),
+]
+BetterOption = Annotated[
+    BetterName | None,
+    typer.Option(help="Which way the ratings of a plain table are better.", rich_help_panel=INPUT),
+]
+TargetOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="QUANTITY",
+        help="What of the ratings is correlated, such as significant. Default: the set's own.",
+        rich_help_panel=FIGURES,
+    ),
+]
+
+
+def agreement(
+    table: TableArgument,
+    layout: LayoutOption = LayoutName.PLAIN,
+    expert: ExpertOption = None,
+    better: BetterOption = None,
+    target: TargetOption = None,
+    group: Annotated[
+        str | None,
+        typer.Option(
+            metavar="KIND", help="Correlate within each, such as site. Default: the set's own.", rich_help_panel=FIGURES
+        ),
+    ] = None,
+    scores: own.Scores = None,
+    metrics: own.Metrics = None,
+    weights: WeightsOption = None,
+    config: shared.Config = None,  # noqa: ARG001
+    judge: shared.JudgeName = None,
+    judge_arg: shared.JudgeArgs = None,
+    base_url: shared.BaseUrl = None,
+    concurrency: shared.Concurrency = None,
+    bootstrap: own.Bootstrap = 1000,
+    seed: own.Seed = 42,
+    out: own.Out = Path("agreement"),
+    cache: own.Cache = None,
+) -> None:
+    """Correlate metrics with experts."""
+    console = new_console()
+    check_folder(out)
+    who = JudgeOptions(judge, judge_arg, base_url, concurrency=concurrency)
+    scoring = Scoring(metrics, weights, who, cache or out / "cache")
+    options: dict[str, Any] = {"layout": layout.value, "group": group, "bootstrap": bootstrap, "seed": seed}
+    record = {"table": str(table), **options}
+    if layout is LayoutName.PREFERENCES:
+        notes = _preferences(table, scores, scoring, record, out)
+    else:
+        ratings = read(table, layout, expert, better, target)
+        notes = _correlations(ratings, scores, scoring, record, out)
+    for note in notes:
+        say(console, note, style="yellow")
+    say_path(console, "Read the agreement in", out / "agreement.html")
+
+
+def _correlations(
+    ratings: Ratings, scores: Sequence[Path] | None, scoring: Scoring, record: dict[str, Any], out: Path
+) -> list[str]:
+    from radfact.meta import agreement as meta
+    from radfact.meta.agreement_report import Findings, overview, write_agreement
+
+    console = new_console()
+    kinds = sorted({kind for one in ratings.samples for kind in one.groups})
+    group = record["group"]
+    if group is not None and group not in kinds:
+        from radfact.errors import InputError
+
+        raise InputError(f"--group: no such kind '{group}'; there are {', '.join(kinds) or 'none'}")
+    figures = figures_of(ratings.pairs, scores, scoring, console, out)
+    drawn = {"replicates": record["bootstrap"], "seed": record["seed"]}
+    findings = Findings(
+        meta.agreement(ratings, figures, group=group, **drawn),
+        meta.inter_rater(ratings, **drawn),
+        meta.count_errors(ratings, figures),
+        meta.counted(ratings, figures),
+    )
+    show_table(console, overview([one for one in findings.agreements if one.group == "all"]))
+    missing = write_agreement(findings, ratings, figures, out, {**record, "target": ratings.target}, group)
+    return [*ratings.notes, *missing]
+
+
+def _preferences(
+    table: Path, scores: Sequence[Path] | None, scoring: Scoring, record: dict[str, Any], out: Path
+) -> list[str]:
+    from radfact.meta.agreement_report import Findings, preference_table, write_agreement
+    from radfact.meta.preference_table import accuracies, read_preferences
+    from radfact.meta.ratings import Ratings
+
+    console = new_console()
+    preferences = read_preferences(table)
+    figures = figures_of(preferences.pairs, scores, scoring, console, out)
+    found = accuracies(preferences, figures, replicates=record["bootstrap"], seed=record["seed"])
+    show_table(console, preference_table(found))
+    left_out = sum(one is None for one in preferences.expert)
+    notes = [f"{left_out} of {len(preferences.expert)} rows are out: the experts differ, or prefer none."]
+    write_agreement(Findings([], preferences=found), Ratings([], {}, "", None, notes), figures, out, record, None)
+    return notes
+
+
+def read(
+    table: Path, layout: LayoutName, expert: list[str] | None, better: BetterName | None, target: str | None
+) -> Ratings:
+    """A set of ratings as the user describes it."""
+    from radfact.meta.layouts import LAYOUTS, read_ratings
+
+    known = next(one for one in LAYOUTS if one == layout.value)
+    with naming_options():
+        return read_ratings(table, known, experts=expert or (), better=better.value if better else None, target=target)
+
+
+def pairs(
+    table: TableArgument,
+    layout: LayoutOption = LayoutName.PLAIN,
+    expert: ExpertOption = None,
+    better: BetterOption = None,
+    out: Annotated[Path, typer.Option(metavar="FILE", help="CSV for 'radfact evaluate'.")] = Path("pairs.csv"),
+) -> None:
+    """Write the reports of a set of ratings as pairs for `radfact evaluate`."""
+    from radfact.meta.preference_table import read_preferences
+    from radfact.meta.tables import pair_table
+
+    if layout is LayoutName.PREFERENCES:
+        found = read_preferences(table).pairs
+    else:
+        found = read(table, layout, expert, better, None).pairs
+    pair_table(found).write(out)
+    say_path(new_console(), f"{len(found)} pairs written to", out)

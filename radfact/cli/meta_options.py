@@ -1,0 +1,147 @@
+"""Options that the commands of `radfact meta` share: the metrics that are asked about, and how they are made."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from radfact.cli.metrics import read_weights
+from radfact.cli.options import FIGURES, INPUT, OUTPUT, JudgeOptions
+from radfact.cli.tables import new_console
+from radfact.errors import InputError
+from radfact.live import LiveDisplay
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from rich.console import Console
+
+    from radfact.files import Pair
+    from radfact.meta.agreement import Figures
+    from radfact.meta.page import Table
+
+Metrics = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAMES", help="Metrics or figures to compute, separated by commas, or all.", rich_help_panel=FIGURES
+    ),
+]
+Scores = Annotated[
+    list[Path] | None,
+    typer.Option(
+        metavar="FOLDER", help="Results folder with figures of these samples; may be repeated.", rich_help_panel=INPUT
+    ),
+]
+Bootstrap = Annotated[
+    int, typer.Option(min=0, metavar="N", help="Bootstrap resamples; 0 for none.", rich_help_panel=FIGURES)
+]
+Seed = Annotated[int, typer.Option(min=0, metavar="N", help="Seed of all that is drawn.", rich_help_panel=FIGURES)]
+Out = Annotated[Path, typer.Option(metavar="FOLDER", help="Folder of the results.", rich_help_panel=OUTPUT)]
+Cache = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FOLDER",
+        help="Where the answers of a model are kept. Default: cache/ in the results.",
+        show_default=False,
+        rich_help_panel=OUTPUT,
+    ),
+]
+
+
+@dataclass(frozen=True)
+class Scoring:
+    """The metrics as the user named them."""
+
+    metrics: str | None
+    weights: list[str] | None
+    who: JudgeOptions
+    cache: Path
+
+    @property
+    def names(self) -> list[str]:
+        """Of metrics and figures."""
+        return [name.strip() for name in (self.metrics or "").split(",") if name.strip()]
+
+    @contextmanager
+    def scorer(self, console: Console) -> Iterator[Scorer]:
+        """Make the metrics, show how far they are, and give back what they hold at the end.
+
+        Raises:
+            InputError: none is named, or none can be made.
+        """
+        from radfact.metrics.evaluate import Work
+        from radfact.metrics.registry import choose
+        from radfact.metrics.resources import Resources
+
+        choices = choose(self.names)
+        resources = Resources(
+            judge=self.who.named,
+            judge_args=self.who.arguments,
+            base_url=self.who.base_url,
+            concurrency=self.who.concurrency,
+            cache=self.cache,
+            weights=read_weights(self.weights),
+            radfact={"bootstrap": 0},
+        )
+        try:
+            work = Work(choices, resources)
+            for name, why in work.unavailable.items():
+                console.print(f"without {name}: {why}", style="yellow", markup=False)
+            with LiveDisplay(new_console(stderr=True), resources.accounts, None):
+                yield Scorer(work)
+        finally:
+            resources.close()
+
+
+class Scorer:
+    """Computes the figures of pairs by metrics that were made once."""
+
+    def __init__(self, work: Any) -> None:
+        self._work = work
+
+    def __call__(self, pairs: Sequence[Pair], folder: Path) -> Figures:
+        """The figures of pairs, kept in a results folder."""
+        from radfact.meta.scoring import compute_figures
+
+        return compute_figures(pairs, self._work, folder)
+
+
+def figures_of(
+    pairs: Sequence[Pair], scores: Sequence[Path] | None, scoring: Scoring, console: Console, out: Path
+) -> Figures:
+    """Figures from results folders, computed by metrics, or both.
+
+    Raises:
+        InputError: neither is named.
+    """
+    from radfact.meta.agreement import Figures
+    from radfact.meta.scoring import read_figures
+
+    if not (scores or scoring.names):
+        raise InputError("expected --metrics to compute, or --scores with a results folder")
+    found = read_figures(scores, [pair.sample_id for pair in pairs]) if scores else Figures({}, {})
+    if scoring.names:
+        with scoring.scorer(console) as score:
+            computed = score(pairs, out / "evaluation")
+        found = Figures({**found.values, **computed.values}, {**found.directions, **computed.directions})
+    return found
+
+
+def show_table(console: Console, table: Table, title: str | None = None) -> None:
+    """A table on the console."""
+    from rich.markup import escape
+    from rich.table import Table as RichTable
+
+    from radfact.meta.page import shown
+
+    drawn = RichTable(title=title and escape(title), title_justify="left")
+    for place, heading in enumerate(table.headings):
+        drawn.add_column(escape(heading), justify="right" if place else "left")
+    for row in table.rows:
+        drawn.add_row(*(escape(shown(cell)) for cell in row))
+    console.print(drawn)

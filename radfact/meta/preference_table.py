@@ -1,0 +1,94 @@
+"""Two candidates and what experts prefer, from a plain table (paper 000, section 3.4.2)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from radfact.errors import InputError
+from radfact.files import Pair
+from radfact.meta.agreement import Figures
+from radfact.meta.cells import need_columns, read_number
+from radfact.metrics.preferences import Accuracy, Preference, accuracy_by_confidence, preferences_by_score
+from radfact.tables import read_csv
+
+_WORDS: dict[str, Preference] = {
+    **dict.fromkeys(("first", "1", "a", "better"), "first"),
+    **dict.fromkeys(("second", "2", "b", "worse"), "second"),
+    **dict.fromkeys(("equal", "0", "tie", "same"), "equal"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Preferences:
+    """Pairs of candidates (the first ones, then the second ones), what all experts of a row prefer, how surely.
+
+    `expert` is None where the experts differ or prefer none: such rows are left out.
+    """
+
+    first: Sequence[Pair]
+    second: Sequence[Pair]
+    expert: Sequence[Preference | None]
+    confidence: Sequence[float]
+
+    @property
+    def pairs(self) -> list[Pair]:
+        """All candidates with their references."""
+        return [*self.first, *self.second]
+
+
+def read_preferences(path: Path) -> Preferences:
+    """Read a CSV with `id`, `reference`, `candidate_1`, `candidate_2`, `confidence` and columns `expert...`.
+
+    An expert's cell is first, second or equal; `confidence` is one number a row, such as the mean of the experts'.
+
+    Raises:
+        InputError: naming file, line and field.
+    """
+    columns, rows = read_csv(path)
+    need_columns(path, columns, ("id", "reference", "candidate_1", "candidate_2", "confidence"))
+    experts = [name for name in columns if name.startswith("expert")]
+    if not experts:
+        raise InputError("no column whose name begins with 'expert'", file=path, line=1)
+    first, second, expert, confidence = [], [], [], []
+    for line, row in rows:
+        said = {_preference(row[name], path, line, name) for name in experts if row[name].strip()}
+        agreed = said.pop() if len(said) == 1 else None
+        first.append(Pair(f"{row['id']}_1", row["candidate_1"].strip(), row["reference"].strip()))
+        second.append(Pair(f"{row['id']}_2", row["candidate_2"].strip(), row["reference"].strip()))
+        expert.append(None if agreed == "equal" else agreed)
+        confidence.append(read_number(row["confidence"], path, line, "confidence"))
+    return Preferences(first, second, expert, confidence)
+
+
+def accuracies(
+    preferences: Preferences, figures: Figures, *, replicates: int, seed: int
+) -> dict[str, dict[float, Accuracy]]:
+    """How often each figure prefers what the experts prefer, by least confidence (paper 000, figure 6).
+
+    Args:
+        preferences: of the experts.
+        figures: of `preferences.pairs`.
+        replicates: of the bootstrap.
+        seed: of the bootstrap.
+    """
+    half = len(preferences.first)
+    found = {}
+    for name in figures.values:
+        worse = figures.worse(name)
+        if worse is None or all(math.isnan(value) for value in worse):
+            continue
+        preferred = preferences_by_score(worse[:half], worse[half:], direction="lower")
+        found[name] = accuracy_by_confidence(
+            preferences.expert, preferred, preferences.confidence, replicates=replicates, seed=seed
+        )
+    return found
+
+
+def _preference(said: str, path: Path, line: int, field: str) -> Preference:
+    preference = _WORDS.get(said.strip().lower())
+    if preference is None:
+        raise InputError(f"expected first, second or equal, found '{said}'", file=path, line=line, field=field)
+    return preference

@@ -1,0 +1,112 @@
+"""What experts say of candidate reports: one layout for all published sets of ratings."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from radfact.files import Pair
+from radfact.metrics.corrections import Corrections
+from radfact.metrics.notation import CATEGORIES
+
+Better = Literal["higher", "lower"]
+
+COUNTS = ("errors", "significant", "insignificant")
+"""Numbers of errors: all, and by significance. `KIND_LETTER` is the number in one category of paper 000."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rated:
+    """A candidate report that experts have rated.
+
+    Attributes:
+        pair: the reports.
+        ratings: quantity -> rater -> value; a rater that is absent has not rated it.
+        groups: kind of group -> the sample's, such as site or modality.
+        corrections: the expert's correction of every line, where the set has them.
+    """
+
+    pair: Pair
+    ratings: Mapping[str, Mapping[str, float]]
+    groups: Mapping[str, str] = field(default_factory=dict)
+    corrections: Corrections | None = None
+
+    def mean(self, quantity: str) -> float:
+        """The mean over raters; NaN where none has rated it."""
+        values = [value for value in self.ratings.get(quantity, {}).values() if not math.isnan(value)]
+        return sum(values) / len(values) if values else math.nan
+
+
+@dataclass(frozen=True, slots=True)
+class Ratings:
+    """A set of ratings.
+
+    Attributes:
+        samples: in the order of the file.
+        better: which way is better, by quantity.
+        target: the quantity that stands for the whole opinion.
+        group: kind of group that correlations are taken in, if none is asked for.
+        notes: what was left out, a sentence each.
+    """
+
+    samples: Sequence[Rated]
+    better: Mapping[str, Better]
+    target: str
+    group: str | None = None
+    notes: Sequence[str] = ()
+
+    @property
+    def pairs(self) -> list[Pair]:
+        """The reports."""
+        return [one.pair for one in self.samples]
+
+    def means(self, quantity: str) -> list[float]:
+        """The mean over raters of every sample."""
+        return [one.mean(quantity) for one in self.samples]
+
+    def raters(self, quantity: str) -> list[str]:
+        """All who have rated it, in the order of their names."""
+        return sorted({rater for one in self.samples for rater in one.ratings.get(quantity, {})})
+
+    def by_rater(self, quantity: str, rater: str) -> list[float]:
+        """One rater's value of every sample; NaN where there is none."""
+        return [one.ratings.get(quantity, {}).get(rater, math.nan) for one in self.samples]
+
+    def in_group(self, kind: str | None) -> dict[str, list[int]]:
+        """Places of the samples of each group, named `all` first; groups in the order of their names."""
+        groups: dict[str, list[int]] = {}
+        for place, one in enumerate(self.samples):
+            if kind is not None and (name := one.groups.get(kind)):
+                groups.setdefault(name, []).append(place)
+        return {"all": list(range(len(self.samples))), **dict(sorted(groups.items()))}
+
+
+def count_quantities(counts: Mapping[str, Mapping[str, Mapping[str, float]]]) -> dict[str, dict[str, float]]:
+    """The quantities of error counts: kind -> letter -> rater -> number becomes quantity -> rater -> number.
+
+    A rater's total is NaN where one of the counts in it is not known; a category that is absent has no errors.
+
+    Args:
+        counts: of `significant` and `insignificant` errors.
+    """
+    found: dict[str, dict[str, float]] = {}
+    raters = {rater for kind in counts.values() for letter in kind.values() for rater in letter}
+    for rater in sorted(raters):
+        total = 0.0
+        for kind in ("significant", "insignificant"):
+            of_kind = {letter: counts.get(kind, {}).get(letter, {}).get(rater, 0.0) for letter in CATEGORIES}
+            others = [by.get(rater, 0.0) for letter, by in counts.get(kind, {}).items() if letter not in CATEGORIES]
+            for letter, number in of_kind.items():
+                found.setdefault(f"{kind}_{letter}", {})[rater] = number
+            found.setdefault(kind, {})[rater] = sum(of_kind.values()) + sum(others)
+            total += found[kind][rater]
+        found.setdefault("errors", {})[rater] = total
+    return found
+
+
+def count_directions() -> dict[str, Better]:
+    """Fewer errors are better, of every kind."""
+    names = [*COUNTS, *(f"{kind}_{letter}" for kind in COUNTS[1:] for letter in CATEGORIES)]
+    return dict.fromkeys(names, "lower")

@@ -1,0 +1,82 @@
+"""Tables of reports in and out: reports by site, counts of experts, pairs for `radfact evaluate`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from radfact.errors import InputError
+from radfact.files import Pair
+from radfact.jsonl import read_jsonl
+from radfact.meta.cells import need_columns, read_number
+from radfact.meta.page import Table
+from radfact.report import narrative
+from radfact.tables import read_csv
+
+
+@dataclass(frozen=True, slots=True)
+class SiteReport:
+    """A reference report and the site that it comes from."""
+
+    sample_id: str
+    site: str
+    report: str
+
+
+def pair_table(pairs: Sequence[Pair]) -> Table:
+    """Pairs in the published narrative layout."""
+    rows = [[one.sample_id, narrative(one.candidate), narrative(one.reference)] for one in pairs]
+    return Table(["example_id", "prediction", "target"], rows)
+
+
+def read_reports(path: Path | str, *, default_site: str | None = None) -> list[SiteReport]:
+    """Read reports: a CSV with `id`, `report` and perhaps `site`, or JSON Lines with `sample_id` or `id` and the same.
+
+    Args:
+        path: `.csv` or `.jsonl`.
+        default_site: of reports without one; None refuses them.
+
+    Raises:
+        InputError: naming file, line and field.
+    """
+    path = Path(path)
+    if path.suffix.lower() == ".jsonl":
+        rows = [(line, {k: v for k, v in row.items() if isinstance(v, str)}) for line, row in read_jsonl(path)]
+    else:
+        columns, cells = read_csv(path)
+        need_columns(path, columns, ("id", "report", *(() if default_site is not None else ("site",))))
+        rows = list(cells)
+    reports, seen = [], set[str]()
+    for line, row in rows:
+        key = row.get("id") or row.get("sample_id") or ""
+        text = row.get("report") or row.get("findings") or ""
+        site = row.get("site") or default_site
+        for field, value in (("id", key), ("report", text.strip()), ("site", site)):
+            if not value:
+                raise InputError("missing or empty; expected a text", file=path, line=line, field=field)
+        if key in seen:
+            raise InputError(f"'{key}' stands twice; ids must be unique", file=path, line=line, field="id")
+        seen.add(key)
+        reports.append(SiteReport(key, str(site), text.strip()))
+    if not reports:
+        raise InputError("holds no reports", file=path)
+    return reports
+
+
+def read_counts(path: Path | str) -> dict[str, float]:
+    """Read the experts' number of errors of each candidate: a CSV with `id` and `errors`.
+
+    Several rows of one id are averaged, an empty cell is no rating.
+
+    Raises:
+        InputError: naming file, line and field.
+    """
+    path = Path(path)
+    columns, rows = read_csv(path)
+    need_columns(path, columns, ("id", "errors"))
+    counts: dict[str, list[float]] = {}
+    for line, row in rows:
+        if row["errors"].strip():
+            counts.setdefault(row["id"], []).append(read_number(row["errors"], path, line, "errors"))
+    return {key: sum(values) / len(values) for key, values in counts.items()}
