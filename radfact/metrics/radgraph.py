@@ -140,6 +140,7 @@ def _load(folder: Path) -> Annotate:
         config["model"]["embedder"]["token_embedders"]["bert"]["model_name"] = str(folder / "encoder")
     except (KeyError, TypeError):
         raise InputError("not the configuration of RadGraph", file=folder / "config.json") from None
+    restore_methods_of_tokenizers()
     # The library says on standard output which device it took.
     with tempfile.TemporaryDirectory() as place, contextlib.redirect_stdout(io.StringIO()):
         home = Path(place) / "radgraph"
@@ -155,3 +156,23 @@ def _load(folder: Path) -> Annotate:
         return [found[str(index)] for index in range(len(texts))]
 
     return annotate
+
+
+def restore_methods_of_tokenizers() -> None:
+    """Give the library's tokenizers two methods that it calls and that transformers 5 has no more."""
+    from radgraph.allennlp.common import cached_transformers
+
+    get = cached_transformers.get_tokenizer
+    if get.__module__ == __name__:
+        return
+
+    def get_tokenizer(name: str, **options: Any) -> Any:
+        tokenizer = get(name, **options)
+        if not hasattr(tokenizer, "encode_plus"):
+            tokenizer.encode_plus = tokenizer.__call__
+        if not hasattr(tokenizer, "build_inputs_with_special_tokens"):
+            first, last = tokenizer.cls_token_id, tokenizer.sep_token_id
+            tokenizer.build_inputs_with_special_tokens = lambda tokens: [first, *tokens, last]
+        return tokenizer
+
+    cached_transformers.get_tokenizer = get_tokenizer

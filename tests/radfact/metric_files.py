@@ -104,3 +104,58 @@ def write_distilroberta(folder: Path, *, seed: int = 0) -> Path:
     )
     RobertaModel(config).save_pretrained(folder)
     return folder
+
+
+def write_radgraph(folder: Path) -> Path:
+    """The model's configuration, vocabulary, weights and encoder, as the library radgraph takes them, but small."""
+    import torch
+    from radgraph import radgraph as library
+    from transformers import BertConfig, BertModel, BertTokenizer
+
+    from radfact.metrics.radgraph import restore_methods_of_tokenizers
+
+    (folder / "encoder").mkdir(parents=True)
+    (folder / "vocabulary").mkdir()
+    vocabulary = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS]
+    (folder / "encoder" / "vocab.txt").write_text("\n".join(vocabulary) + "\n", encoding="utf-8")
+    torch.manual_seed(0)
+    bert = BertConfig(
+        vocab_size=len(vocabulary), hidden_size=64, num_hidden_layers=2, num_attention_heads=2, intermediate_size=64
+    )
+    BertModel(bert).save_pretrained(folder / "encoder")
+    BertTokenizer(str(folder / "encoder" / "vocab.txt")).save_pretrained(folder / "encoder")
+    for name, labels in (("ner", ("Observation", "Anatomy")), ("relation", ("located_at", "modify"))):
+        lines = "".join(f"{label}\n" for label in ("", *labels))
+        (folder / "vocabulary" / f"radgraph__{name}_labels.txt").write_text(lines, encoding="utf-8")
+    (folder / "vocabulary" / "non_padded_namespaces.txt").write_text("*labels\n*tags\n", encoding="utf-8")
+
+    named = {"bert": {"model_name": "somewhere/on-the-hub", "max_length": 512}}
+    events = {"trigger_spans_per_word": 0.3, "argument_spans_per_word": 0.8}
+    model = {
+        **{"type": "dygie", "initializer": {}, "module_initializer": {}, "embedder": {"token_embedders": named}},
+        **{"feature_size": 8, "max_span_width": 4, "target_task": "relation"},
+        "feedforward_params": {"num_layers": 1, "hidden_dims": 20, "dropout": 0.4},
+        "loss_weights": {"ner": 0.2, "relation": 1.0, "coref": 0.0, "events": 0.0},
+        "modules": {
+            "coref": {"spans_per_word": 0.3, "max_antecedents": 10, "coref_prop": 0},
+            "ner": {},
+            "relation": {"spans_per_word": 0.5},
+            "events": {**events, "loss_weights": {"trigger": 1.0, "arguments": 1.0}},
+        },
+    }
+    config = {"dataset_reader": {"token_indexers": named, "max_span_width": 4}, "model": model}
+    (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
+
+    restore_methods_of_tokenizers()
+    encoder = library.token_embedders.PretrainedTransformerMismatchedEmbedder(str(folder / "encoder"), max_length=512)
+    made = library.dygie.DyGIE(
+        vocab=library.Vocabulary.from_files(str(folder / "vocabulary"), None, None),
+        embedder=library.text_field_embedders.BasicTextFieldEmbedder({"bert": encoder}),
+        **{
+            name: library.DotMap(value) if isinstance(value, dict) else value
+            for name, value in model.items()
+            if name not in ("type", "initializer", "module_initializer", "embedder")
+        },
+    )
+    torch.save(made.state_dict(), folder / "weights.th")
+    return folder

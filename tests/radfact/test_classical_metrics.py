@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import math
-import sys
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -269,47 +266,3 @@ def test_a_model_says_which_reports_speak_of_an_earlier_examination() -> None:
 def test_a_detector_is_checked_on_sentences_half_of_which_speak_of_an_earlier_examination() -> None:
     always = check_comparisons(ComparisonMentions(scripted_client(lambda _: "yes")))
     assert (always.accuracy, always.n, always.failures, len(always.wrong)) == (0.5, 50, 0, 25)
-
-
-def test_radgraphs_library_is_held_to_the_files_of_the_folder(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """With a stand-in for the library, which reads the model's folder as the library does."""
-    named = {"bert": {"model_name": "somewhere/on-the-hub", "max_length": 512}}
-    config = {
-        "dataset_reader": {"token_indexers": named, "max_span_width": 12},
-        "model": {"embedder": {"token_embedders": named}},
-    }
-    (tmp_path / "config.json").write_text(json.dumps(config))
-    (tmp_path / "weights.th").write_bytes(b"weights")
-    for name in ("vocabulary", "encoder"):
-        (tmp_path / name).mkdir()
-    (tmp_path / "vocabulary" / "labels.txt").write_text("words")
-    read: dict[str, str] = {}
-
-    class Library:
-        def __init__(self, model_type: str, model_cache_dir: str) -> None:
-            print("Using device: cpu")
-            home = Path(model_cache_dir) / model_type
-            held = json.loads((home / "config.json").read_text())
-            read["indexer"] = held["dataset_reader"]["token_indexers"]["bert"]["model_name"]
-            read["embedder"] = held["model"]["embedder"]["token_embedders"]["bert"]["model_name"]
-            read["weights"] = (home / "weights.th").read_text()
-            read["vocabulary"] = (home / "vocabulary" / "labels.txt").read_text()
-
-        def __call__(self, texts: list[str]) -> dict[str, object]:
-            return {str(place): BARE_EFFUSION for place in range(len(texts))}
-
-    monkeypatch.setitem(sys.modules, "radgraph", SimpleNamespace(RadGraph=Library))
-    scored = RadGraph(tmp_path).score([pair("Left effusion.", "Effusion on the left.")])
-    encoder = str(tmp_path / "encoder")
-    assert read == {"indexer": encoder, "embedder": encoder, "weights": "weights", "vocabulary": "words"}
-    assert scored.values["rg_e"] == [1.0]
-    assert capsys.readouterr().out == ""
-
-
-def test_a_configuration_of_something_else_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "radgraph", SimpleNamespace())
-    (tmp_path / "config.json").write_text("{}")
-    with pytest.raises(InputError, match="not the configuration of RadGraph"):
-        RadGraph(tmp_path)

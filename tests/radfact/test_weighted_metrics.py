@@ -6,12 +6,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from metric_files import write_chexbert, write_distilroberta
+from metric_files import write_chexbert, write_distilroberta, write_radgraph
 
 from radfact.errors import InputError
 from radfact.files import Pair
 from radfact.metrics.bertscore import LAYER, BertScore
 from radfact.metrics.chexbert import CLASSES, LABELS, CheXbert, Labeller
+from radfact.metrics.radgraph import RadGraph
 
 torch = pytest.importorskip("torch")
 
@@ -128,3 +129,23 @@ def test_a_text_longer_than_the_model_is_cut(distilroberta: Path) -> None:
 def test_a_folder_with_another_model_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="not distilroberta-base"):
         BertScore(tmp_path)
+
+
+def test_radgraphs_library_reads_reports_with_local_files_alone(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    metric = RadGraph(write_radgraph(tmp_path / "radgraph"))
+    capsys.readouterr()
+    scored = metric.score([Pair("1", "The heart is large.", "the heart is large."), Pair("2", "", "clear lungs")])
+    graph = scored.details[0]["candidate"]
+    assert graph
+    assert all(line.split(" (")[0] in "the heart is large ." for line in graph)
+    assert scored.values["rg_e"] == [1.0, 0.0]
+    assert scored.values["rg_er"] == [1.0, 0.0]
+    assert capsys.readouterr().out == ""
+
+
+def test_a_configuration_of_something_else_than_radgraph_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text("{}")
+    with pytest.raises(InputError, match="not the configuration of RadGraph"):
+        RadGraph(tmp_path)
