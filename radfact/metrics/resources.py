@@ -12,7 +12,6 @@ from radfact.errors import InputError
 from radfact.files import Pair
 from radfact.metrics.metric import Metric, Scored
 from radfact.metrics.registry import Choice, Entry, MissingNeed, Weights, entries
-from radfact.stats import Direction
 
 if TYPE_CHECKING:
     from radfact.entailment.callable import JudgeFunction
@@ -87,11 +86,8 @@ class Resources:
         return self._metrics[entry.name]
 
     def shared(self, name: str) -> Metric:
-        """A metric of ours that remembers what it said last, for those that are made of it."""
-        entry = entries()[name]
-        if not isinstance(self._metrics.get(name), Remembering):
-            self._metrics[name] = Remembering(self.metric(entry))
-        return self._metrics[name]
+        """A metric of ours by name, for those that are made of it."""
+        return self.metric(entries()[name])
 
     def _make(self, entry: Entry) -> Metric:
         entry.check_packages()
@@ -108,7 +104,7 @@ class Resources:
             made = home() if isinstance(home, type) or not isinstance(home, Metric) else home
         if not isinstance(made, Metric):
             raise InputError(f"{entry.home} is no metric: expected the members name, figures and score")
-        return made
+        return Remembering(made) if entry.takes == "folder" else made
 
     def identity(self, choice: Choice, metric: Metric) -> dict[str, Any] | None:
         """All that decides what a metric says of given pairs; None where that cannot be told.
@@ -206,21 +202,14 @@ class Resources:
 
 
 class Remembering:
-    """A metric that does not compute the same pairs twice in a row."""
+    """A metric that does not compute the same pairs twice in a row: others may be made of it."""
 
     def __init__(self, metric: Metric) -> None:
-        self._metric = metric
+        self._metric, self.name, self.figures = metric, metric.name, metric.figures
         self._last: tuple[tuple[Pair, ...], Scored] | None = None
 
-    @property
-    def name(self) -> str:
-        """Of the metric."""
-        return self._metric.name
-
-    @property
-    def figures(self) -> Mapping[str, Direction]:
-        """Of the metric."""
-        return self._metric.figures
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._metric, name)
 
     def score(self, pairs: Sequence[Pair]) -> Scored:
         """What the metric says, or said."""

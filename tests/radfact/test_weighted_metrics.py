@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -10,8 +11,11 @@ from metric_files import write_chexbert, write_distilroberta, write_radgraph
 
 from radfact.errors import InputError
 from radfact.files import Pair
+from radfact.jsonl import read_jsonl
 from radfact.metrics.bertscore import LAYER, BertScore
 from radfact.metrics.chexbert import CLASSES, LABELS, CheXbert, Labeller
+from radfact.metrics.evaluate import evaluate
+from radfact.metrics.metric import Scored
 from radfact.metrics.radgraph import RadGraph
 
 torch = pytest.importorskip("torch")
@@ -24,13 +28,23 @@ PAIRS = [
 
 
 @pytest.fixture(scope="module")
-def chexbert(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_chexbert(tmp_path_factory.mktemp("chexbert"))
+def weights(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("weights")
 
 
 @pytest.fixture(scope="module")
-def distilroberta(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_distilroberta(tmp_path_factory.mktemp("distilroberta"))
+def chexbert(weights: Path) -> Path:
+    return write_chexbert(weights / "chexbert")
+
+
+@pytest.fixture(scope="module")
+def distilroberta(weights: Path) -> Path:
+    return write_distilroberta(weights / "bertscore")
+
+
+@pytest.fixture(scope="module")
+def radgraph(weights: Path) -> Path:
+    return write_radgraph(weights / "radgraph")
 
 
 def test_labels_and_vectors_are_those_of_the_checkpoint(chexbert: Path) -> None:
@@ -132,9 +146,9 @@ def test_a_folder_with_another_model_is_refused(tmp_path: Path) -> None:
 
 
 def test_radgraphs_library_reads_reports_with_local_files_alone(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    radgraph: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    metric = RadGraph(write_radgraph(tmp_path / "radgraph"))
+    metric = RadGraph(radgraph)
     capsys.readouterr()
     scored = metric.score([Pair("1", "The heart is large.", "the heart is large."), Pair("2", "", "clear lungs")])
     graph = scored.details[0]["candidate"]
@@ -149,3 +163,32 @@ def test_a_configuration_of_something_else_than_radgraph_is_refused(tmp_path: Pa
     (tmp_path / "config.json").write_text("{}")
     with pytest.raises(InputError, match="not the configuration of RadGraph"):
         RadGraph(tmp_path)
+
+
+@pytest.mark.usefixtures("chexbert", "distilroberta", "radgraph")
+def test_radcliq_shares_what_the_others_compute(weights: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    computed: list[str] = []
+    for metric in (RadGraph, BertScore, CheXbert):
+        monkeypatch.setattr(metric, "score", _noting(metric.score, metric.name, computed))
+    names = ["radgraph", "chexbert", "radcliq"]
+    found = evaluate(PAIRS, names, weights=[weights], out=tmp_path)
+    assert sorted(computed) == ["bertscore", "chexbert", "radgraph"]
+    parts = rows_of(tmp_path / "metrics" / "radcliq.jsonl")
+    assert [row["radgraph_f1"] for row in parts] == list(found.values["radgraph_f1"])
+    assert [row["chexbert_similarity"] for row in parts] == list(found.values["chexbert_similarity"])
+    again = evaluate(PAIRS, names, weights=[weights], out=tmp_path)
+    assert all(run.reused for run in again.runs.values())
+    assert again.figures == found.figures
+    assert len(computed) == 3
+
+
+def _noting(score: Callable[..., Scored], name: str, computed: list[str]) -> Callable[..., Scored]:
+    def noted(metric: object, pairs: Sequence[Pair]) -> Scored:
+        computed.append(name)
+        return score(metric, pairs)
+
+    return noted
+
+
+def rows_of(path: Path) -> list[dict[str, float]]:
+    return [row["details"] for _, row in read_jsonl(path)]
