@@ -77,7 +77,7 @@ def forest(found: Sequence[Agreement], path: Path, *, coefficient: str) -> Path:
     figure, axes = plot.subplots(figsize=(7.5, min(height, 60)), layout="constrained")
     for number, group in enumerate(groups):
         offset = 0.7 * (0.5 - (number + 0.5) / len(groups))
-        colour = "black" if group == "all" else f"C{number}"
+        colour = "black" if group == "all" else f"C{number - 1}"
         first = True
         for one in (one for one in found if one.group == group):
             estimate = one.coefficients[coefficient]
