@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
-
-GIB = 1 << 30
 
 
 @dataclass(frozen=True)
@@ -25,7 +24,7 @@ class Accelerator:
     peak: float
 
 
-# Where one device's text holds another's, the longer one stands first.
+# Where one device's name is a part of another's, the longer one stands first.
 ACCELERATORS = (
     Accelerator("a100-80g", "A100-SXM4-80GB", 79.1, 312e12),
     Accelerator("a100-80g-pcie", "A100 80GB PCIe", 79.1, 312e12),
@@ -48,6 +47,5 @@ ACCELERATORS = (
 
 def find_accelerator(device: str) -> Accelerator | None:
     """The accelerator that a driver calls by this name (`torch.cuda.get_device_name`); None if it is not known."""
-    # A10G and L40 are other devices than A10 and L4.
-    words = device.lower().replace("a10g", "").replace("l40 ", "")
-    return next((one for one in ACCELERATORS if one.device.lower() in words), None)
+    # As whole words: an A10G is no A10.
+    return next((one for one in ACCELERATORS if re.search(rf"\b{re.escape(one.device)}\b", device, re.I)), None)
