@@ -1,0 +1,95 @@
+"""Work done ahead of time in other processes."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Callable, Generator, Iterable
+from typing import Any, Generic, TypeVar
+
+import torch
+from torch.utils.data import DataLoader, Dataset
+
+from radfact.errors import InputError, RunFailed
+
+JobT = TypeVar("JobT")
+ResultT = TypeVar("ResultT")
+
+
+class _Jobs(Dataset[Any], Generic[JobT, ResultT]):
+    """Jobs as a data set: what it is asked for is the job, and what it gives the result.
+
+    Input that cannot be used is returned instead of raised: raised in a worker process, an error reaches the user as
+    that process's traceback.
+    """
+
+    def __init__(self, work: Callable[[JobT], ResultT]) -> None:
+        self.work = work
+
+    def __getitem__(self, job: JobT) -> ResultT | InputError:
+        try:
+            return self.work(job)
+        except InputError as error:
+            return error
+
+
+def in_workers(
+    work: Callable[[JobT], ResultT], jobs: Iterable[JobT], workers: int, *, ahead: int = 2
+) -> Generator[ResultT]:
+    """Results of jobs in their order, from processes that live as long as the iterator and work ahead of it.
+
+    They end with the process that started them, whatever its end, and leave its signals to it. Results travel through
+    pipes and not through shared memory, of which containers have little: 64 MB by default in Docker.
+
+    Args:
+        work: done for each job; its results are no tensors.
+        jobs: taken as they are needed.
+        workers: processes.
+        ahead: jobs for each of them that may be done before they are asked for.
+
+    Raises:
+        InputError: a job's.
+        RunFailed: a worker process died.
+    """
+    loader = DataLoader(
+        _Jobs(work),
+        batch_size=None,
+        sampler=jobs,
+        num_workers=workers,
+        prefetch_factor=ahead,
+        collate_fn=_as_it_is,
+        worker_init_fn=_leave_signals,
+        # The seed of the workers, which have no use for it, would be drawn from the generator of the training.
+        generator=torch.Generator(),
+    )
+    is_main = threading.current_thread() is threading.main_thread()
+    handler = signal.getsignal(signal.SIGCHLD) if is_main else None
+    results = iter(loader)
+    if is_main:
+        # torch's own raises wherever the main process happens to be; the death shows at the next result as well.
+        signal.signal(signal.SIGCHLD, handler)
+    while True:
+        try:
+            result = next(results)
+        except StopIteration:
+            return
+        except RuntimeError as error:
+            if "DataLoader worker" not in str(error):
+                raise
+            raise RunFailed(
+                "a process that prepares samples was killed, most likely for want of memory; give the run more, or "
+                "fewer workers, and start the same command again"
+            ) from None
+        if isinstance(result, InputError):
+            raise result
+        yield result
+
+
+def _as_it_is(result: ResultT) -> ResultT:
+    return result
+
+
+def _leave_signals(_worker: int) -> None:
+    # Ctrl-C and a scheduler's notice go to all processes; the main one still needs samples to end its step.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
