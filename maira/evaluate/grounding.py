@@ -176,7 +176,7 @@ def complete_boxes(
         except InputError as error:
             unreadable.append(Failure(sample_id=study.sample_id, stage="read", reason=str(error)))
             continue
-        items += [_completion_item(study, completion, settings.limit) for completion in completions]
+        items += [completion_item(study, completion, settings.limit) for completion in completions]
         outside += len(located) - len(completions)
     file = AnswerFile(out, decides, items, unreadable, KEY)
     failed = _answer(file, checkpoint, settings, on_changed, on_progress)
@@ -233,7 +233,14 @@ def _phrase_row(
     }
 
 
-def _completion_item(study: Study, completion: BoxCompletion, limit: int) -> Item:
+def completion_item(study: Study, completion: BoxCompletion, limit: int) -> Item:
+    """The question for the boxes of one sentence, whose row compares them with the reference's.
+
+    Args:
+        study: of the sentence.
+        completion: what is asked.
+        limit: most tokens of the answer.
+    """
     key = (study.sample_id, completion.index)
     request = Request(completion.example, "boxes", limit)
     row = partial(_completion_row, study, completion)

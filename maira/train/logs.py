@@ -89,9 +89,9 @@ class _Counts:
 class Log:
     """What a run says of its steps, each `log_every` of them, and of what is validated.
 
-    All processes call it alike: counts are kept by each and added up when a line is due, so that no step waits for the
-    device or for other processes. The main process alone writes. A tracker or file that cannot be written while the run
-    goes on is said once and does not end it.
+    All processes call it alike, `start` first: counts are kept by each and added up when a line is due, so that no step
+    waits for the device or for other processes. The main process alone writes. A tracker or file that cannot be written
+    while the run goes on is said once and does not end it.
 
     Args:
         recipe: its folder, trackers and `log_every` count, and what it trains.
@@ -99,28 +99,30 @@ class Log:
         world: the processes of the run.
         console: where lines go.
         steps: of the whole run.
-        first_step: optimiser steps done, where a run goes on.
-
-    Raises:
-        InputError: a tracker cannot be started.
     """
 
-    def __init__(
-        self, recipe: Recipe, config: MairaConfig, world: World, console: Console, steps: int, first_step: int = 0
-    ) -> None:
+    def __init__(self, recipe: Recipe, config: MairaConfig, world: World, console: Console, steps: int) -> None:
         self._recipe, self._world, self._console, self._steps = recipe, world, console, steps
         self._costs = make_rates(config, recipe)
         self._peak = _peak(world.device)
         self._trackers: dict[str, Tracker] = {}
-        if world.is_main:
-            self._trackers = start_trackers(recipe, first_step)
-            self._metrics = MetricsFile(recipe.out / "metrics.jsonl", first_step)
         self._can_write = True
         self._losses: dict[str, Tensor | float] = {}
         self._count = 0
         self._seconds = 0.0
         self._counts = _Counts()
-        self._pace = deque([(first_step, self._counts.started)], maxlen=_WINDOW + 1)
+
+    def start(self, step: int) -> None:
+        """Begin, with so many optimiser steps done; what files hold of later ones is dropped.
+
+        Raises:
+            InputError: a tracker cannot be started, in the main process.
+        """
+        if self._world.is_main:
+            self._trackers = start_trackers(self._recipe, step)
+            self._metrics = MetricsFile(self._recipe.out / "metrics.jsonl", step)
+        self._counts = _Counts()
+        self._pace = deque([(step, self._counts.started)], maxlen=_WINDOW + 1)
 
     def state_dict(self) -> dict[str, Any]:
         """What the next line needs of the steps before, as JSON values; the same in every process."""
