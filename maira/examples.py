@@ -78,8 +78,7 @@ def make_example(
         task: what to ask.
         phrase: the sentence to ground, for phrase grounding.
         preset: wording of the prompt.
-        frontal_size: (width, height) of the frontal in pixels where it is known, or no file of its own; None reads it
-            from the file if there are boxes.
+        frontal_size: (width, height) of the frontal in pixels; None reads it from the file.
 
     Raises:
         InputError: an image is missing, a text holds the image placeholder, or the answer cannot be written in the
@@ -140,10 +139,7 @@ def _grounded(
     """The answer with boxes brought into the crop; what is lost on the way is added to `notes`."""
     if not sentences:
         return None
-    has_boxes = any(sentence.boxes for sentence in sentences)
-    # Without boxes any crop will do, and the file need not be opened.
-    size = size or (image_size(study.frontal) if has_boxes else (1, 1))
-    inside, lost = into_crop(sentences, CropMap(*size))
+    inside, lost = into_crop(sentences, CropMap(*(size or image_size(study.frontal))))
     notes += [note for _, note in lost]
     try:
         return build_target(render_report(inside))

@@ -262,7 +262,7 @@ def _shown(study: Study, task: Task) -> list[str]:
     return [column for column in columns if getattr(study, column) is not None]
 
 
-def _example(study: Study, task: Task, phrase: int, recipe: Recipe, size: tuple[int, int] | None) -> Example:
+def _example(study: Study, task: Task, phrase: int, recipe: Recipe, size: tuple[int, int]) -> Example:
     asked = (study.phrases or [])[phrase] if task == "phrase" else None
     with warnings.catch_warnings():
         # Counted in the table, and said once for all.

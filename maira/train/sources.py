@@ -26,12 +26,11 @@ _LINES = 256
 
 
 class Seen(NamedTuple):
-    """A study as far as its texts go: its number in the source, and the (width, height) of its frontal in pixels where
-    that came with it."""
+    """A study as far as its texts go: its number in the source, and the (width, height) of its frontal in pixels."""
 
     number: int
     study: Study
-    frontal_size: tuple[int, int] | None
+    frontal_size: tuple[int, int]
 
 
 class Studies(Protocol):
@@ -49,7 +48,7 @@ class Studies(Protocol):
         """A JSON value that changes when the studies do."""
 
     def look(self, begin: int, end: int, split: str | None) -> Iterator[Seen]:
-        """The studies from one number up to another, of a split or all, their images only looked for.
+        """The studies from one number up to another, of a split or all, without the pixels of their images.
 
         Raises:
             InputError: a study cannot be read, or an image is missing.
@@ -94,11 +93,11 @@ class ManifestStudies:
                 study = parse_study(row, self._folder, file=self.path, line=line)
                 if split is not None and study.split != split:
                     continue
-                for column in IMAGE_COLUMNS:
+                for column in IMAGE_COLUMNS[1:]:
                     image: Path | None = getattr(study, column)
                     if image is not None and not image.is_file():
                         raise InputError("no such file", file=image)
-                yield Seen(line - 1, study, None)
+                yield Seen(line - 1, study, image_size(study.frontal))
 
     def read(self, number: int) -> PackedSample:
         """As `Studies` says."""

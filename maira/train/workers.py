@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import threading
 from collections.abc import Callable, Generator, Iterable
@@ -58,7 +59,7 @@ def in_workers(
         num_workers=workers,
         prefetch_factor=ahead,
         collate_fn=_as_it_is,
-        worker_init_fn=_leave_signals,
+        worker_init_fn=_settle,
         # The seed of the workers, which have no use for it, would be drawn from the generator of the training.
         generator=torch.Generator(),
     )
@@ -89,7 +90,9 @@ def _as_it_is(result: ResultT) -> ResultT:
     return result
 
 
-def _leave_signals(_worker: int) -> None:
+def _settle(_worker: int) -> None:
+    # One text at a time has no use for the tokenizer's threads, of which there would be one a core and worker.
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"
     # Ctrl-C and a scheduler's notice go to all processes; the main one still needs samples to end its step.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
