@@ -7,6 +7,8 @@ the row's length squared: `varlen` is told where samples begin, `samples` puts t
 from __future__ import annotations
 
 import inspect
+from importlib import import_module
+from importlib.util import find_spec
 from typing import Any, Literal, NamedTuple
 
 import torch
@@ -16,9 +18,14 @@ from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
+from maira.model import MairaForConditionalGeneration
 from maira.train.items import PackedBatch
 from radfact.errors import InputError
 
+_PLACE = "torch.nn.attention.varlen"
+varlen_attn: Any = import_module(_PLACE).varlen_attn if find_spec(_PLACE) else None
+_VARLEN_OPTIONS = frozenset(inspect.signature(varlen_attn).parameters if varlen_attn else ())
+"""What the kernel for sequences of any length understands: torch 2.11 has windows, and no shared heads yet."""
 VARLEN, SAMPLES = "maira_varlen", "maira_samples"
 """Names under which transformers knows the kernels."""
 
@@ -63,7 +70,7 @@ def choose(wanted: Literal["auto", "varlen", "samples"], device: torch.device, d
     return SAMPLES if wanted == "samples" or missing else VARLEN
 
 
-def use(model: nn.Module, name: str) -> None:
+def use(model: MairaForConditionalGeneration, name: str) -> None:
     """Let a MAIRA's language model use a kernel; without a `row` (as in generation) it is transformers' own SDPA."""
     register()
     model.language_model.set_attn_implementation(name)
@@ -99,11 +106,7 @@ def _missing_for_varlen(device: torch.device, dtype: torch.dtype) -> str | None:
         return "a GPU with FlashAttention (Ampere or later)"
     if dtype not in (torch.bfloat16, torch.float16):
         return "precision bf16"
-    try:
-        from torch.nn.attention.varlen import varlen_attn
-    except ImportError:
-        return "torch 2.11 or later"
-    return None if "window_size" in inspect.signature(varlen_attn).parameters else "torch 2.11 or later"
+    return None if "window_size" in _VARLEN_OPTIONS else "torch 2.11 or later"
 
 
 def _varlen(
@@ -135,13 +138,11 @@ def _varlen(
         return _unpacked(module, query, key, value, attention_mask, scaling=scaling, dropout=dropout, **options)
     if dropout:
         raise ValueError("the kernel 'varlen' has no dropout of attention weights; leave attention_dropout at 0")
-    from torch.nn.attention.varlen import varlen_attn
-
     # Rotation leaves queries and keys in float32 where autocast keeps the residual stream so.
     q, k, v = (states[0].transpose(0, 1).to(value.dtype) for states in (query, key, value))
     grouped: dict[str, Any] = {}
     if (groups := q.shape[1] // k.shape[1]) > 1:
-        if "enable_gqa" in inspect.signature(varlen_attn).parameters:
+        if "enable_gqa" in _VARLEN_OPTIONS:
             grouped["enable_gqa"] = True
         else:
             k, v = (states.repeat_interleave(groups, dim=1) for states in (k, v))
@@ -170,8 +171,8 @@ def _samples(
         return _unpacked(module, query, key, value, attention_mask, scaling=scaling, dropout=dropout, **options)
     # (tokens, heads, width) -> (samples, longest, heads, width) -> (samples, heads, longest, width)
     q, k, v = (states[0].transpose(0, 1)[row.places].transpose(1, 2) for states in (query, key, value))
-    grouped = {"enable_gqa": True} if q.shape[1] != k.shape[1] else {}
-    out = F.scaled_dot_product_attention(q, k, v, dropout_p=dropout, is_causal=True, scale=scaling, **grouped)
+    grouped = q.shape[1] != k.shape[1]
+    out = F.scaled_dot_product_attention(q, k, v, dropout_p=dropout, is_causal=True, scale=scaling, enable_gqa=grouped)
     return out.transpose(1, 2).flatten(0, 1)[row.back][None], None
 
 
