@@ -36,7 +36,7 @@ class Launcher:
     def __init__(self, launch: str | None = None) -> None:
         words = shlex.split(launch) if launch else []
         if launch is not None and (not words or shutil.which(words[0]) is None):
-            raise InputError(f"no such program: {words[0] if words else launch!r}", field="--launch")
+            raise InputError(f"no such program: {words[0] if words else ''}", field="--launch")
         self._launch = words
 
     def run(self, words: Sequence[str], *, alone: bool = False) -> None:
