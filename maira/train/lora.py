@@ -126,7 +126,6 @@ def _quantize(blocks: nn.Module) -> None:
                     layer.in_features,
                     layer.out_features,
                     bias=layer.bias is not None,
-                    compute_dtype=torch.bfloat16,
                     quant_type="nf4",
                 )
             small.weight = Params4bit(layer.weight.data, requires_grad=False, quant_type="nf4", module=small)
