@@ -8,7 +8,7 @@ import time
 from collections import deque
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -78,12 +78,12 @@ def _is_of(line: str, step: int) -> bool:
 class _Counts:
     """What this process did since the last line; `waited` for data, seconds."""
 
+    started: float
     tokens: int = 0
     samples: int = 0
     flops: float = 0.0
     waited: float = 0.0
     paused: float = 0.0
-    started: float = field(default_factory=time.perf_counter)
 
 
 class Log:
@@ -110,7 +110,7 @@ class Log:
         self._losses: dict[str, Tensor | float] = {}
         self._count = 0
         self._seconds = 0.0
-        self._counts = _Counts()
+        self._counts = _Counts(time.perf_counter())
 
     def start(self, step: int) -> None:
         """Begin, with so many optimiser steps done; what files hold of later ones is dropped.
@@ -121,7 +121,7 @@ class Log:
         if self._world.is_main:
             self._trackers = start_trackers(self._recipe, step)
             self._metrics = MetricsFile(self._recipe.out / "metrics.jsonl", step)
-        self._counts = _Counts()
+        self._counts = _Counts(time.perf_counter())
         self._pace = deque([(step, self._counts.started)], maxlen=_WINDOW + 1)
 
     def state_dict(self) -> dict[str, Any]:
@@ -186,8 +186,7 @@ class Log:
         """Take what was validated after a step."""
         if self._world.is_main:
             self._write({"step": step}, figures)
-            said = (f"{name} {value:.4f}" for name, value in figures.items() if value is not None)
-            self.say(f"step {step}/{self._steps}", "validation", *said)
+            self.say(f"step {step}/{self._steps}", *_validated(figures))
 
     def say(self, *parts: str) -> None:
         """A line of several parts; on a narrow terminal it is broken between them."""
@@ -214,7 +213,7 @@ class Log:
         whole = now - counts.started
         seconds = max(whole - counts.paused, 1e-9)
         self._seconds += whole
-        self._counts = _Counts(started=now)
+        self._counts = _Counts(now)
         rates = {
             "tokens_per_second": tokens / seconds,
             "samples_per_second": samples / seconds,
@@ -279,14 +278,31 @@ def _line(figures: Figures, rates: Mapping[str, float], left: float) -> list[str
     parts = [f"{name} {value:.4f}" for name, value in figures.items() if name not in ("lr", "grad_norm")]
     parts += [f"lr {figures['lr']:.2e}"] if "lr" in figures else []
     parts += [f"norm {figures['grad_norm']:.2f}"] if "grad_norm" in figures else []
-    parts += [f"{_short(rates['tokens_per_second'])} tokens/s", f"{rates['samples_per_second']:.3g} samples/s"]
+    parts += [f"{_short(rates['tokens_per_second'])} tokens/s", f"{_short(rates['samples_per_second'])} samples/s"]
     parts += [f"MFU {rates['mfu']:.0%}" if "mfu" in rates else f"{rates['tflops_per_device']:.2g} TFLOP/s"]
     parts += [f"{rates['memory_gb']:.1f} GB"] if "memory_gb" in rates else []
     return [*parts, f"data wait {rates['data_wait']:.0%}", f"{_duration(left)} left"]
 
 
+def _validated(figures: Figures) -> Iterator[str]:
+    """Losses one by one; of other figures those that belong together (precision, recall, F1) side by side."""
+    beside: dict[str, dict[str, str]] = {}
+    for name, value in figures.items():
+        said = "-" if value is None else f"{value:.3f}"
+        if name.startswith("loss/"):
+            yield f"{name} {said}"
+        else:
+            group, _, part = name.replace("/", "_" if name.startswith("boxes/") else "/").rpartition("_")
+            beside.setdefault(group, {})[part] = said
+    for group, parts in beside.items():
+        yield f"{group} {'/'.join(parts)} {'/'.join(parts.values())}"
+
+
 def _short(count: float) -> str:
-    return f"{count / 1000:.3g}k" if count >= 1000 else f"{count:.3g}"
+    for unit, size in (("M", 1e6), ("k", 1e3)):
+        if count >= size:
+            return f"{count / size:.3g}{unit}"
+    return f"{count:.3g}"
 
 
 def _duration(seconds: float) -> str:
