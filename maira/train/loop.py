@@ -34,6 +34,7 @@ from maira.train.parts import TOKENIZER_STUDIES, choose_trained, load_parts
 from maira.train.plan import Plan
 from maira.train.recipe import FromScratch, Recipe
 from maira.train.states import States, check_same_run, decisive, read_record
+from maira.train.validation import Validator
 from radfact.errors import InputError, RunFailed
 from radfact.live import LiveDisplay
 
@@ -67,6 +68,7 @@ class Run:
         states: where it goes on from.
         log: what it says.
         watch: what it makes of faults.
+        validator: measures it while it goes on; None without anything to validate on.
         step: optimiser steps done.
     """
 
@@ -81,6 +83,7 @@ class Run:
     states: States
     log: Log
     watch: FaultWatch
+    validator: Validator | None = None
     step: int = 0
 
     def go(self, is_told_to_stop: Callable[[], bool]) -> None:
@@ -110,6 +113,9 @@ class Run:
                     self._update(gradient)
             else:
                 self._skip(kind, gradient)
+            if self.validator:
+                # Before the state is saved: what was measured by then is measured for good.
+                self.validator.after_step(self.step, self.model, self.write)
             if self.step % recipe.save_every == 0 or self.step == self.plan.steps:
                 self.save()
 
@@ -123,6 +129,10 @@ class Run:
             "log": self.log.state_dict(),
         }
         self.states.save(self.step, self.model.training, self.optimizer, record)
+
+    def write(self, folder: Path) -> None:
+        """Write the model as it is now as a checkpoint; all processes call this."""
+        write_checkpoint(self.model.training.model, self.processor, self.recipe, self.world, folder)
 
     def resume(self) -> None:
         """Go back to the last whole state of an interrupted run, if there is one, and begin to log from there.
@@ -223,13 +233,12 @@ def train(recipe: Recipe, console: Console | None = None) -> Path:
     run = _start(recipe, world, console or Console())
     try:
         run.resume()
-        run.log.start(run.step)
         with _notices() as is_told_to_stop:
             run.go(is_told_to_stop)
         if not run.states.finish():
             raise RunFailed(f"the last state of {recipe.out} could not be saved; the same command tries again")
         folder = recipe.out / "checkpoint"
-        write_checkpoint(run.model.training.model, run.processor, recipe, world, folder)
+        run.write(folder)
     finally:
         run.states.close()
         run.log.close()
@@ -257,7 +266,8 @@ def _start(recipe: Recipe, world: World, console: Console) -> Run:
     states = States(recipe.out, recipe.keep, world, log.say, only_trained=not isinstance(recipe.model, FromScratch))
     watch = FaultWatch(recipe.faults)
     rate = schedule(recipe, plan.steps)
-    return Run(recipe, world, dealt, processor, optimizer, rate, corpus, plan, states, log, watch)
+    validator = Validator(recipe, processor, world, log, plan.steps) if recipe.validation.sources else None
+    return Run(recipe, world, dealt, processor, optimizer, rate, corpus, plan, states, log, watch, validator)
 
 
 def _open(recipe: Recipe, processor: MairaProcessor, vision: Any, world: World, console: Console) -> Corpus:
