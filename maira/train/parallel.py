@@ -25,7 +25,7 @@ from radfact.errors import InputError, RunFailed
 
 _PATIENCE = timedelta(hours=1)
 """How long a process waits for the tensors of the others before it takes one of them for dead."""
-_HELD_SHARE = 1 / 8
+HELD_SHARE = 1 / 8
 """Unsharded gradients are kept from one row of a step to the next where they take at most this share of a GPU."""
 
 
@@ -251,4 +251,4 @@ def _can_hold(model: nn.Module, world: World) -> bool:
         return True
     # Gradients that wait are float32, whatever type the weights are of.
     held = 4 * sum(p.numel() for p in model.parameters() if p.requires_grad)
-    return held <= _HELD_SHARE * torch.cuda.get_device_properties(world.device).total_memory
+    return held <= HELD_SHARE * torch.cuda.get_device_properties(world.device).total_memory
