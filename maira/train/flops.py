@@ -38,6 +38,10 @@ class Flops:
         """Of all parts."""
         return sum(self.by_part().values())
 
+    def scaled(self, factor: float) -> Flops:
+        """So many times as many."""
+        return Flops(**{part: factor * count for part, count in self.by_part().items()})
+
     def by_part(self) -> dict[str, float]:
         """Operations by the name of the part."""
         return {field.name: getattr(self, field.name) for field in fields(self)}

@@ -30,6 +30,7 @@ from maira.config import MairaConfig
 from maira.model import MairaForConditionalGeneration
 from maira.train import attention
 from maira.train.blocks import prepare_blocks
+from maira.train.parallel import HELD_SHARE
 from maira.train.parts import MODULES, choose_trained, held_type
 from maira.train.recipe import Recipe
 
@@ -60,12 +61,14 @@ class Setting:
         sharding: "none", "ddp" or "fsdp" (`maira.train.parallel.sharding`).
         kernel: of attention: `attention.VARLEN` or `attention.SAMPLES`.
         holds: whether a step has several rows a process, so that gradients are there when the last one is computed.
+        memory: of the GPU, bytes; under FSDP gradients wait unsharded for a step's last row where it has the room.
     """
 
     processes: int = 1
     sharding: str = "none"
     kernel: str = attention.SAMPLES
     holds: bool = True
+    memory: int = 0
 
 
 @dataclass(frozen=True)
@@ -135,7 +138,7 @@ def estimate_memory(model: MairaForConditionalGeneration, recipe: Recipe, row: R
         weights=ceil(weights / share),
         gradients=ceil(gradients / share) if setting.holds or is_sharded else living["gradients"],
         states=sum(_state_bytes(ceil(p.numel() / share), p.itemsize, recipe) for p in trained),
-        gathered=_gathered_bytes(model, recipe) if is_sharded else 0,
+        gathered=_gathered_bytes(model, recipe, setting) if is_sharded else 0,
         temporary=temporary,
         **{part: living[part] for part in PASSES},
     )
@@ -154,17 +157,20 @@ def _state_bytes(count: int, itemsize: int, recipe: Recipe) -> int:
     return 2 * itemsize * count
 
 
-def _gathered_bytes(model: nn.Module, recipe: Recipe) -> int:
+def _gathered_bytes(model: nn.Module, recipe: Recipe, setting: Setting) -> int:
     """What FSDP2 holds beside its shares while a block's backward pass runs.
 
     The whole weights of the block at work and of the one that is fetched ahead, the buffer that the latter arrives in,
-    and the block's gradients on their way out, in float32.
+    and the block's gradients on their way out, in float32; or all gradients, where they wait for the last row.
     """
     size = 2 if recipe.precision == "bf16" else 4
     blocks = [module for module in model.modules() if isinstance(module, LlamaDecoderLayer)]
     whole = max(sum(p.numel() for p in block.parameters()) for block in blocks)
     going = max(sum(p.numel() for p in block.parameters() if p.requires_grad) for block in blocks)
-    return int(3 * size * whole + 4 * going)
+    waiting = 4 * sum(p.numel() for p in model.parameters() if p.requires_grad)
+    if not setting.holds or waiting > HELD_SHARE * setting.memory:
+        waiting = 0
+    return int(3 * size * whole + 4 * going) + waiting
 
 
 class _Ledger(TorchDispatchMode):  # type: ignore[no-untyped-call]
