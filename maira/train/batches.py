@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import closing
 from functools import partial
 
@@ -19,8 +19,10 @@ LENGTH_MULTIPLE = 64
 
 def stream(
     corpus: Corpus, plan: Plan, first_step: int = 0, *, rank: int = 0, world: int = 1, workers: int = 1
-) -> Iterator[tuple[int, list[PackedBatch]]]:
+) -> Generator[tuple[int, list[PackedBatch]]]:
     """The steps of a run from one on, each with the rows that one process runs in it.
+
+    Closed, it ends its worker processes; so it should be, whatever ends the run.
 
     Args:
         corpus: of the table that the plan is for.

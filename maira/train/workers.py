@@ -13,6 +13,9 @@ from torch.utils.data import DataLoader, Dataset
 
 from radfact.errors import InputError, RunFailed
 
+_GRACE = 60
+"""Seconds that a worker lives on after it was told to end."""
+
 JobT = TypeVar("JobT")
 ResultT = TypeVar("ResultT")
 
@@ -69,21 +72,28 @@ def in_workers(
     if is_main:
         # torch's own raises wherever the main process happens to be; the death shows at the next result as well.
         signal.signal(signal.SIGCHLD, handler)
-    while True:
-        try:
-            result = next(results)
-        except StopIteration:
-            return
-        except RuntimeError as error:
-            if "DataLoader worker" not in str(error):
-                raise
-            raise RunFailed(
-                "a process that prepares samples was killed, most likely for want of memory; give the run more, or "
-                "fewer workers, and start the same command again"
-            ) from None
-        if isinstance(result, InputError):
-            raise result
-        yield result
+    is_whole = True
+    try:
+        while is_whole:
+            try:
+                result = next(results)
+            except StopIteration:
+                return
+            except RuntimeError as error:
+                is_whole = "DataLoader worker" not in str(error)
+                if is_whole:
+                    raise
+                continue
+            if isinstance(result, InputError):
+                raise result
+            yield result
+    finally:
+        # Its processes end here, and not when the traceback of an error is thrown away.
+        del results
+    raise RunFailed(
+        "a process that prepares samples was killed, most likely for want of memory; give the run more, or fewer "
+        "workers, and start the same command again"
+    )
 
 
 def _as_it_is(result: ResultT) -> ResultT:
@@ -95,4 +105,4 @@ def _settle(_worker: int) -> None:
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
     # Ctrl-C and a scheduler's notice go to all processes; the main one still needs samples to end its step.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, lambda *_: signal.alarm(_GRACE))
