@@ -222,9 +222,11 @@ class Ablation:
         options += ["--preset", trial.config.recipe.preset, *how.options]
         if experiment.dropped:
             options += ["--drop", "+".join(experiment.dropped)]
-        self.launcher.run(["generate", "--out", str(experiment.drafts), "--task", how.task, *options], alone=how.alone)
+        asked = [["generate", "--out", str(experiment.drafts), "--task", how.task]]
         if how.task == "grounded" and any(map(has_reference_boxes, read_manifest(how.manifest))):
-            self.launcher.run(["boxes", "--out", str(experiment.boxes), *options], alone=how.alone)
+            asked.append(["boxes", "--out", str(experiment.boxes)])
+        for words in asked:
+            self.launcher.run([*words, *options], alone=how.alone, quiet=True)
 
 
 def table_of(

@@ -39,12 +39,13 @@ class Launcher:
             raise InputError(f"no such program: {words[0] if words else ''}", field="--launch")
         self._launch = words
 
-    def run(self, words: Sequence[str], *, alone: bool = False) -> None:
+    def run(self, words: Sequence[str], *, alone: bool = False, quiet: bool = False) -> None:
         """Run a command to its end; what it says is shown as it comes.
 
         Args:
             words: its name and its arguments.
             alone: without the launcher.
+            quiet: show its progress and what is wrong only.
 
         Raises:
             RunFailed: it has not come to its end, and why, as far as it said so.
@@ -52,8 +53,9 @@ class Launcher:
         start = [sys.executable] if alone or not self._launch else self._launch
         command = [*start, "-m", "maira", *words]
         last: deque[str] = deque(maxlen=200)
+        out = subprocess.DEVNULL if quiet else None
         with (
-            subprocess.Popen(command, stderr=subprocess.PIPE, text=True, errors="replace") as process,
+            subprocess.Popen(command, stdout=out, stderr=subprocess.PIPE, text=True, errors="replace") as process,
             _ending(process),
         ):
             assert process.stderr is not None  # for the type: it is a pipe
