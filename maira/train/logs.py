@@ -295,7 +295,8 @@ def _validated(figures: Figures) -> Iterator[str]:
             group, _, part = name.replace("/", "_" if name.startswith("boxes/") else "/").rpartition("_")
             beside.setdefault(group, {})[part] = said
     for group, parts in beside.items():
-        yield f"{group} {'/'.join(parts)} {'/'.join(parts.values())}"
+        if set(parts.values()) != {"-"}:
+            yield f"{group} {'/'.join(parts)} {'/'.join(parts.values())}"
 
 
 def _short(count: float) -> str:

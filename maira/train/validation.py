@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import nn
 
@@ -51,7 +52,9 @@ class Validator:
         self._recipe, self._world, self._log, self._steps = recipe, world, log, steps
         self._corpus = _open(recipe, processor, world)
         self._pad_id: int = processor.tokenizer.pad_token_id
-        self._rows, self._own = _deal(self._corpus, recipe, world)
+        drawn = draw_answers(self._corpus, recipe)
+        self._tasks = [TASKS[i] for i in np.unique(self._corpus.table["task"][drawn])]
+        self._rows, self._own = _deal(self._corpus, drawn, recipe, world)
         wants_drafts = recipe.validation.drafts_every is not None
         self._drafter = Drafter(recipe, self._corpus, processor, world) if wants_drafts else None
         self._best = Best(recipe, self.names)
@@ -59,8 +62,7 @@ class Validator:
     @property
     def names(self) -> list[str]:
         """The figures that there are, in their order."""
-        drawn = np.unique([self._corpus.table["task"][place] for row in self._rows for place in row])
-        losses = [f"loss/{name}" for name in ("all", *(TASKS[i] for i in drawn))]
+        losses = [f"loss/{name}" for name in ("all", *self._tasks)]
         return losses + (self._drafter.names if self._drafter else [])
 
     def after_step(self, step: int, model: Distributed, write: Callable[[Path], None]) -> None:
@@ -202,10 +204,10 @@ def _open(recipe: Recipe, processor: MairaProcessor, world: World) -> Corpus:
     return corpus
 
 
-def _deal(corpus: Corpus, recipe: Recipe, world: World) -> tuple[list[list[int]], int]:
-    """The packed rows of this process, as many for each, and how many of them count; the rest keeps step with others.
+def draw_answers(corpus: Corpus, recipe: Recipe) -> npt.NDArray[np.int64]:
+    """The answers whose losses are taken, as places in the table; a function of the seed and the data.
 
-    Samples are drawn by their shares, so that the loss over all is that of the mix that is trained.
+    They are drawn by their shares, so that the loss over all is that of the mix that is trained.
     """
     table = corpus.table
     shares = np.zeros(len(table))
@@ -214,16 +216,20 @@ def _deal(corpus: Corpus, recipe: Recipe, world: World) -> tuple[list[list[int]]
             shares[(table["source"] == place) & (table["task"] == TASKS.index(task))] = share
     rng = np.random.default_rng(np.random.SeedSequence((recipe.seed, *_DRAW)))
     count = min(recipe.validation.samples, len(table))
-    chosen = np.sort(rng.choice(len(table), count, replace=False, p=shares / shares.sum()))
-    lengths = table["prompt"][chosen].astype(np.int64) + table["answer"][chosen]
+    return np.sort(rng.choice(len(table), count, replace=False, p=shares / shares.sum()))
+
+
+def _deal(corpus: Corpus, drawn: npt.NDArray[np.int64], recipe: Recipe, world: World) -> tuple[list[list[int]], int]:
+    """The packed rows of this process, as many for each, and how many of them count; the rest keep step with others."""
+    lengths = corpus.table["prompt"][drawn].astype(np.int64) + corpus.table["answer"][drawn]
     longest = int(lengths.argmax())
     if lengths[longest] > recipe.token_budget:
         raise InputError(
-            f"sample '{corpus.sample_id(int(chosen[longest]))}' of the validation has {lengths[longest]} tokens, more "
+            f"sample '{corpus.sample_id(int(drawn[longest]))}' of the validation has {lengths[longest]} tokens, more "
             f"than the {recipe.token_budget} of a row; raise it, or leave the sample out",
             field="token_budget",
         )
-    packed = [[int(chosen[i]) for i in row] for row in pack(lengths.tolist(), recipe.token_budget)]
+    packed = [[int(drawn[i]) for i in row] for row in pack(lengths.tolist(), recipe.token_budget)]
     own = packed[world.rank :: world.size]
     rows = -(-len(packed) // world.size)
     return own + packed[:1] * (rows - len(own)), len(own)
