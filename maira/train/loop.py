@@ -8,7 +8,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -98,26 +98,27 @@ class Run:
         """
         recipe, world = self.recipe, self.world
         rows = stream(self.corpus, self.plan, self.step, rank=world.rank, world=world.size, workers=recipe.workers)
-        self.model.wrapped.train()
-        while self.step < self.plan.steps:
-            asked = time.perf_counter()
-            _, batches = next(rows)
-            waited = time.perf_counter() - asked
-            # Here those processes that have failed say so, while no other waits for their tensors.
-            if any(world.gather(is_told_to_stop())):
-                self._leave()
-            with world.together():
-                gradient = self._gradient(batches, waited)
-            if (kind := self.watch.judge(gradient.losses["loss"], gradient.length)) is None:
+        with closing(rows):
+            self.model.wrapped.train()
+            while self.step < self.plan.steps:
+                asked = time.perf_counter()
+                _, batches = next(rows)
+                waited = time.perf_counter() - asked
+                # Here those processes that have failed say so, while no other waits for their tensors.
+                if any(world.gather(is_told_to_stop())):
+                    self._leave()
                 with world.together():
-                    self._update(gradient)
-            else:
-                self._skip(kind, gradient)
-            if self.validator:
-                # Before the state is saved: what was measured by then is measured for good.
-                self.validator.after_step(self.step, self.model, self.write)
-            if self.step % recipe.save_every == 0 or self.step == self.plan.steps:
-                self.save()
+                    gradient = self._gradient(batches, waited)
+                if (kind := self.watch.judge(gradient.losses["loss"], gradient.length)) is None:
+                    with world.together():
+                        self._update(gradient)
+                else:
+                    self._skip(kind, gradient)
+                if self.validator:
+                    # Before the state is saved: what was measured by then is measured for good.
+                    self.validator.after_step(self.step, self.model, self.write)
+                if self.step % recipe.save_every == 0 or self.step == self.plan.steps:
+                    self.save()
 
     def save(self) -> None:
         """Save the state in the background."""
