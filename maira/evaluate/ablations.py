@@ -127,11 +127,8 @@ def is_trained(recipe: Recipe) -> bool:
     if not states:
         return True
     last = read_record(states[-1].parent)
-    if recipe.passes is not None:
-        steps = recipe.passes // recipe.global_batch
-    else:
-        steps = max(1, round((recipe.epochs or 0) * (last["items"] // recipe.global_batch)))
-    return bool(last["recipe"] == decisive(recipe) and last["step"] == steps)
+    is_over = last["step"] == last["steps"] and last["length"] == [recipe.epochs, recipe.passes]
+    return is_over and bool(last["recipe"] == decisive(recipe))
 
 
 @dataclass(frozen=True)

@@ -125,6 +125,7 @@ class Run:
         record = {
             "recipe": decisive(self.recipe),
             "steps": self.plan.steps,
+            "length": [self.recipe.epochs, self.recipe.passes],
             "data": self._data,
             "watch": self.watch.state_dict(),
             "log": self.log.state_dict(),

@@ -14,10 +14,12 @@ from typer.testing import CliRunner, Result
 
 from data.manifest import read_manifest, write_manifest
 from maira.cli import app
-from maira.evaluate.ablations import differences_of, plan_trials, read_configs
+from maira.evaluate.ablations import differences_of, is_trained, plan_trials, read_configs
 from maira.evaluate.commands import Launcher
-from maira.train.recipe import read_recipe
+from maira.train.recipe import Recipe, read_recipe
+from maira.train.states import decisive
 from radfact.errors import InputError, RunFailed
+from radfact.jsonl import write_json
 
 CONFIGS = Path(__file__).resolve().parents[2] / "configs"
 ROWS = {
@@ -105,6 +107,38 @@ def test_two_recipes_need_two_folders_and_two_names(recipes: list[Path], tmp_pat
     (tmp_path / "other").mkdir()
     with pytest.raises(InputError, match=r"has the name of .*base\.yaml"):
         read_configs([recipes[0], write_recipe(tmp_path / "other", "base")], [])
+
+
+def finished(recipe: Recipe, step: int = 7) -> None:
+    """What a run of seven steps leaves behind at one of them."""
+    write_json(recipe.out / "checkpoint" / "config.json", {})
+    record = {"step": step, "steps": 7, "length": [recipe.epochs, recipe.passes], "recipe": decisive(recipe)}
+    write_json(recipe.out / "states" / f"step-{step:06d}" / "state.json", record)
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [("log_every=3", True), ("passes=1001", False), ("seed=1", False), ("drop=[prior]", False)],
+)
+def test_a_recipe_is_trained_when_its_own_run_is_over(recipes: list[Path], change: str, expected: bool) -> None:
+    finished(read_recipe(recipes[0]))
+    assert is_trained(read_recipe(recipes[0]))
+    assert is_trained(read_recipe(recipes[0], [change])) is expected
+
+
+def test_a_run_that_is_made_longer_is_not_over(recipes: list[Path]) -> None:
+    recipe = read_recipe(recipes[0])
+    finished(recipe, step=5)
+    assert not is_trained(recipe)
+    finished(recipe)
+    assert is_trained(recipe)
+
+
+def test_a_checkpoint_without_states_is_taken_as_it_is(recipes: list[Path]) -> None:
+    recipe = read_recipe(recipes[0])
+    assert not is_trained(recipe)
+    write_json(recipe.out / "checkpoint" / "config.json", {})
+    assert is_trained(recipe)
 
 
 @pytest.fixture
