@@ -6,6 +6,7 @@ import typer
 
 from maira.cli.ablate import ablate
 from maira.cli.annotate import annotate, sentences
+from maira.cli.estimate import estimate
 from maira.cli.evaluate import app as evaluate_app
 from maira.cli.generate import boxes, generate, ground
 from maira.cli.manifest import pack, show, stats
@@ -38,6 +39,7 @@ MANUAL = "\n".join(
         "  maira ground --checkpoint maira-2 --manifest ms-cxr.jsonl --out grounded.jsonl",
         "  maira boxes --checkpoint maira-2 --manifest gr-bench.jsonl --out boxes.jsonl",
         "  maira train configs/phantom.yaml passes=1000",
+        "  maira estimate configs/maira2_7b.yaml --gpus 16 --gpu a100-80g",
         "  maira ablate configs/phantom.yaml configs/ablations/phantom/*.yaml",
         "      --test phantoms/manifest.jsonl --task grounded --judge offline --out ablations",
         "  maira convert maira-2 --to own --out maira-2-own",
@@ -64,6 +66,7 @@ app.command()(pack)
 app.command()(sentences)
 app.add_typer(annotate, name="annotate")
 app.command()(train)
+app.command()(estimate)
 app.command()(ablate)
 app.command()(generate)
 app.command()(ground)

@@ -235,29 +235,30 @@ def _parameters(recipe: Recipe, config: MairaConfig) -> dict[str, tuple[int, int
 def _remedies(
     recipe: Recipe, config: MairaConfig, workload: Workload, accelerator: Accelerator, gpus: int
 ) -> Iterator[Remedy]:
-    """Other ways to run a recipe, the less they change the earlier."""
+    """Other ways to run a recipe, the less they change the earlier; shorter rows only where they are needed."""
     least = -(-int(workload.tokens.max()) // _MULTIPLE) * _MULTIPLE
-    full = {"activation_checkpointing": "full"}
-    small = full | {"token_budget": min(least, recipe.token_budget)}
-    eight = {"optimizer": "adamw_8bit", "weights": "bfloat16"}
-    lora = {"lora": recipe.lora or Lora()}
-    ways: list[dict[str, Any]] = [full, small]
+    full, short = {"activation_checkpointing": "full"}, {"token_budget": min(least, recipe.token_budget)}
+    ways: list[dict[str, Any]] = [full]
     if gpus > 1 and recipe.parallel == "ddp":
-        ways = [{"parallel": "fsdp"}, *ways]
+        ways.append({"parallel": "fsdp"})
     if recipe.optimizer != "adamw_8bit":
-        ways += [full | eight, small | eight]
+        ways.append(full | {"optimizer": "adamw_8bit", "weights": "bfloat16"})
     if "language_model" in recipe.trained:
-        ways += [full | lora, small | lora, small | {"lora": lora["lora"].model_copy(update={"quantize": "nf4"})}]
+        lora = recipe.lora or Lora()
+        ways += [full | {"lora": lora}, full | {"lora": lora.model_copy(update={"quantize": "nf4"})}]
     for way in ways:
-        changed = recipe.model_copy(update=way)
-        words = _words(recipe, way)
-        if not words:
-            continue
-        try:
-            memory, _, _ = _memory(changed, config, workload, accelerator, gpus)
-        except InputError:
-            continue
-        yield Remedy(words, memory.total, memory.total <= accelerator.memory * GIB - RESERVED)
+        for changes in (way, way | short):
+            words = _words(recipe, changes)
+            if not words:
+                continue
+            try:
+                memory, _, _ = _memory(recipe.model_copy(update=changes), config, workload, accelerator, gpus)
+            except InputError:
+                continue
+            fits = memory.total <= accelerator.memory * GIB - RESERVED
+            yield Remedy(words, memory.total, fits)
+            if fits:
+                break
 
 
 def _words(recipe: Recipe, way: dict[str, Any]) -> str:
