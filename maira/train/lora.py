@@ -8,8 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from peft import LoraConfig, inject_adapter_in_model
-from peft.tuners.lora import LoraLayer
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
@@ -33,6 +31,10 @@ def add(model: Any, lora: Lora, dtype: torch.dtype) -> None:
     Raises:
         InputError: no layer has the name of a target, or bitsandbytes is not installed.
     """
+    # Here, since it brings all that it might quantise with, and most runs have no adapters.
+    from peft import inject_adapter_in_model
+    from peft.tuners.lora import LoraLayer
+
     names = {name.rpartition(".")[2] for name, part in model.language_model.model.named_modules() if _is_linear(part)}
     if unknown := [target for target in lora.targets if target not in names]:
         raise InputError(f"no layer '{unknown[0]}'; there are {', '.join(sorted(names))}", field="lora.targets")
@@ -95,6 +97,8 @@ def save_adapter(trained: Mapping[str, Tensor], lora: Lora, folder: Path) -> Non
 
 
 def _peft_config(lora: Lora) -> Any:
+    from peft import LoraConfig
+
     return LoraConfig(
         r=lora.rank,
         lora_alpha=lora.alpha,
