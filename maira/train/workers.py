@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from radfact.errors import InputError, RunFailed
 
-_GRACE = 60
+_GRACE = 30
 """Seconds that a worker lives on after it was told to end."""
 
 JobT = TypeVar("JobT")
