@@ -93,6 +93,6 @@ def test_a_row_without_samples_has_no_loss_and_a_gradient_of_nothing(training: T
     loss = training(pack([], padding=8, totals=totals)).total(totals, 0.5)
     loss.backward()
     found = gradients(training)
-    assert float(loss) == 0
+    assert loss.item() == 0
     assert found
     assert all(not gradient.any() for gradient in found.values())
