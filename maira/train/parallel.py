@@ -149,7 +149,9 @@ def distribute(model: TrainingModel, recipe: Recipe, world: World) -> Distribute
     if kind == "none":
         return Distributed(model, model, world, autocast=half)
     ids = [world.device.index] if world.device.type == "cuda" else None
-    wrapped = DistributedDataParallel(model, device_ids=ids, process_group=world.group, gradient_as_bucket_view=True)
+    wrapped = DistributedDataParallel(
+        model, device_ids=ids, process_group=world.group, broadcast_buffers=False, gradient_as_bucket_view=True
+    )
     return Distributed(model, wrapped, world, autocast=half)
 
 

@@ -1,12 +1,13 @@
 """States of a run to go on from, whole or not at all: `out/states/step-000500/`.
 
-torch.distributed.checkpoint writes the tensors, so that a run can go on with another number of processes. Beside them
-stand the random numbers of each process (`random-0.pt`) and, last of all, `state.json`, with the size of every other
-file: a folder without it, or with a file of another size, was cut off.
+torch.distributed.checkpoint writes weights, optimizer states and the random numbers of each process, so that a run can
+go on with another number of processes. `state.json` comes last and has the size of every other file: a folder without
+it, or with a file of another size, was cut off.
 """
 
 from __future__ import annotations
 
+import pickle
 import random
 import re
 import shutil
@@ -21,7 +22,8 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.distributed.checkpoint import state_dict_loader, state_dict_saver
+from torch.distributed.checkpoint import FileSystemReader, state_dict_loader, state_dict_saver
+from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.state_dict import (
     StateDictOptions,
     get_model_state_dict,
@@ -92,7 +94,9 @@ class States:
         """
         self.finish()
         tensors = _to_memory(self._tensors(model, optimizer))
-        self._writing = step, self._thread.submit(self._write, step, tensors, _random_state(), record)
+        # As bytes: what is in it must not be taken apart.
+        tensors["random"] = {str(self.world.rank): pickle.dumps(_random_state())}
+        self._writing = step, self._thread.submit(self._write, step, tensors, record)
 
     def finish(self) -> bool:
         """Wait until the last state is written; returns whether it was, on all processes alike."""
@@ -111,7 +115,7 @@ class States:
         self._thread.shutdown()
 
     def found(self) -> list[Path]:
-        """The whole states, the last one first; the same on all processes."""
+        """The whole states, the last one first, the same on all processes; what an interrupted save left is removed."""
         found: list[Path] = self.world.gather(self._found() if self.world.is_main else None)[0]
         return found
 
@@ -121,9 +125,12 @@ class States:
         Raises:
             RunFailed: it cannot be read, on any of the processes.
         """
-        error: Exception | None = None
+        error: BaseException | None = None
         try:
             tensors = self._tensors(model, optimizer)
+            own = str(self.world.rank)
+            if f"random.{own}" in FileSystemReader(state).read_metadata().state_dict_metadata:
+                tensors["random"] = {own: b""}
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", UserWarning)
                 state_dict_loader.load(
@@ -132,10 +139,9 @@ class States:
             options = StateDictOptions(strict=not self.only_trained)
             set_model_state_dict(model, tensors["model"], options=options)
             set_optimizer_state_dict(model, optimizer, tensors["optimizer"])
-            own = state / f"random-{self.world.rank}.pt"
-            if own.exists():
-                _set_random_state(torch.load(own, weights_only=False))
-        except Exception as caught:  # whatever a damaged file makes of the reader
+            if "random" in tensors:
+                _set_random_state(pickle.loads(tensors["random"][own]))
+        except (Exception, CheckpointException) as caught:  # whatever a damaged file makes of the reader
             error = caught
         if faults := [reason for reason in self.world.gather(_reason(error)) if reason]:
             raise RunFailed(f"{state}: {faults[0]}")
@@ -148,6 +154,8 @@ class States:
         }
 
     def _found(self) -> list[Path]:
+        for left in self.folder.glob(f"*{_WRITING}"):
+            shutil.rmtree(left, ignore_errors=True)
         whole = []
         for folder in sorted(self.folder.glob("step-*"), reverse=True):
             if not _NAME.fullmatch(folder.name):
@@ -158,11 +166,9 @@ class States:
                 self.say(f"{folder} is damaged and left out")
         return whole
 
-    def _write(self, step: int, tensors: dict[str, Any], mine: dict[str, Any], record: dict[str, Any]) -> None:
+    def _write(self, step: int, tensors: dict[str, Any], record: dict[str, Any]) -> None:
         done = self.folder / f"step-{step:06d}"
         fresh = done.with_name(done.name + _WRITING)
-        fresh.mkdir(parents=True, exist_ok=True)
-        torch.save(mine, fresh / f"random-{self.world.rank}.pt")
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)
             state_dict_saver.save(tensors, checkpoint_id=fresh, process_group=self._group, no_dist=self._group is None)
@@ -176,7 +182,7 @@ class States:
         self._forget(done)
 
     def _forget(self, last: Path) -> None:
-        """Remove what is older than the kept states, and what other saves left behind."""
+        """Remove what is older than the kept states, and what a save that failed left behind."""
         states = sorted(f for f in self.folder.glob("step-*") if _NAME.fullmatch(f.name) and f <= last)
         with suppress(OSError):
             for old in [*states[: -self.keep], *self.folder.glob(f"*{_WRITING}")]:
@@ -226,6 +232,9 @@ def _reason(error: BaseException | None) -> str:
     """An error as part of a line; empty without one."""
     if error is None:
         return ""
+    if isinstance(error, CheckpointException):
+        # Of several processes' the first one's will do.
+        error = next(iter(error.failures.values()))[0]
     if isinstance(error, OSError) and error.strerror:
         return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
     return f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
