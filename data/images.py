@@ -30,8 +30,12 @@ _PNG_TAGS = frozenset({"exif", "Raw profile type exif", "XML:com.adobe.xmp"})
 _TOLERANCE = 1e-9
 
 
-def image_size(path: Path) -> tuple[int, int]:
+def image_size(path: Path, content: IO[bytes] | None = None) -> tuple[int, int]:
     """(width, height) of an image file in pixels as `load_gray` reads it, taken from its header.
+
+    Args:
+        path: the file.
+        content: its bytes, or its first ones, where they do not lie on the disk at `path`.
 
     Raises:
         InputError: no such file, or no image.
@@ -39,7 +43,7 @@ def image_size(path: Path) -> tuple[int, int]:
     from PIL import Image
 
     try:
-        with Image.open(path) as image:
+        with Image.open(path if content is None else content) as image:
             width, height = image.size
             is_tagged = image.format == "PNG" and not _PNG_TAGS.isdisjoint(image.info)
             # Tags 5 to 8 turn the image by a quarter; of a TIFF Pillow gives the size after that.

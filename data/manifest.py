@@ -51,7 +51,7 @@ def read_manifest(path: Path | str, left_out: list[Failure] | None = None) -> li
 
 def iter_manifest(path: Path | str, left_out: list[Failure] | None = None) -> Iterator[Study]:
     """The samples of a manifest one by one, as `read_manifest` has them, for manifests larger than the memory."""
-    folder = _folder(path)
+    folder = folder_of(path)
     line_of: dict[str, int] = {}
     for line, row in read_jsonl(path):
         if left_out is not None and isinstance(row.get("sample_id"), str) and not row.get("frontal"):
@@ -108,7 +108,7 @@ def write_manifest(path: Path | str, studies: Iterable[Study]) -> int:
     Raises:
         InputError: a `sample_id` occurs twice.
     """
-    folder = _folder(path)
+    folder = folder_of(path)
     return write_jsonl(path, _rows(studies, folder, path))
 
 
@@ -161,7 +161,8 @@ def _rows(studies: Iterable[Study], folder: Path, path: Path | str) -> Iterator[
         yield study.model_dump(mode="json") | {column: image.as_posix() for column, image in relative.items()}
 
 
-def _folder(path: Path | str) -> Path:
+def folder_of(path: Path | str) -> Path:
+    """What the relative paths of a manifest's images are relative to."""
     # Not resolve(): a data set is often a folder of links, and stays under the name that the user knows it by.
     return Path(os.path.normpath(Path(path).parent.absolute()))
 

@@ -60,7 +60,14 @@ def has_unused_prior_report(study: Study) -> bool:
     return study.prior_report is not None and study.prior_frontal is None
 
 
-def make_example(study: Study, task: Task, *, phrase: Sentence | None = None, preset: Preset = "release") -> Example:
+def make_example(
+    study: Study,
+    task: Task,
+    *,
+    phrase: Sentence | None = None,
+    preset: Preset = "release",
+    frontal_size: tuple[int, int] | None = None,
+) -> Example:
     """The sample of a task; its target is None where the study has no answer for the task.
 
     What of the study cannot be used is a warning (`Unused`; Python shows each once) and one of the example's notes,
@@ -71,6 +78,7 @@ def make_example(study: Study, task: Task, *, phrase: Sentence | None = None, pr
         task: what to ask.
         phrase: the sentence to ground, for phrase grounding.
         preset: wording of the prompt.
+        frontal_size: (width, height) of the frontal in pixels; None reads it from the file.
 
     Raises:
         InputError: an image is missing, a text holds the image placeholder, or the answer cannot be written in the
@@ -80,12 +88,13 @@ def make_example(study: Study, task: Task, *, phrase: Sentence | None = None, pr
     notes: list[str] = []
     if task == "phrase":
         images: tuple[Path, ...] = (study.frontal,)
-        target = _grounded(study, [phrase] if phrase else None, notes)
+        target = _grounded(study, [phrase] if phrase else None, frontal_size, notes)
     else:
         images = tuple(p for p in (study.frontal, study.lateral, study.prior_frontal) if p is not None)
         if has_unused_prior_report(study):
             notes.append(PRIOR_REPORT_UNUSED)
-        target = _narrative(study) if task == "findings" else _grounded(study, study.grounded_findings, notes)
+        sentences = study.grounded_findings
+        target = _narrative(study) if task == "findings" else _grounded(study, sentences, frontal_size, notes)
     if prompt.count(IMAGE) != len(images):
         raise InputError(f"a section of sample '{study.sample_id}' holds {IMAGE}, which stands for an image")
     for note in notes:
@@ -124,11 +133,13 @@ def _narrative(study: Study) -> str | None:
     return build_target(study.findings)
 
 
-def _grounded(study: Study, sentences: list[Sentence] | None, notes: list[str]) -> str | None:
+def _grounded(
+    study: Study, sentences: list[Sentence] | None, size: tuple[int, int] | None, notes: list[str]
+) -> str | None:
     """The answer with boxes brought into the crop; what is lost on the way is added to `notes`."""
     if not sentences:
         return None
-    inside, lost = into_crop(sentences, CropMap(*image_size(study.frontal)))
+    inside, lost = into_crop(sentences, CropMap(*(size or image_size(study.frontal))))
     notes += [note for _, note in lost]
     try:
         return build_target(render_report(inside))

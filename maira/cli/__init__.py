@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import typer
 
+from maira.cli.ablate import ablate
 from maira.cli.annotate import annotate, sentences
+from maira.cli.estimate import estimate
 from maira.cli.evaluate import app as evaluate_app
 from maira.cli.generate import boxes, generate, ground
 from maira.cli.manifest import pack, show, stats
@@ -37,6 +39,9 @@ MANUAL = "\n".join(
         "  maira ground --checkpoint maira-2 --manifest ms-cxr.jsonl --out grounded.jsonl",
         "  maira boxes --checkpoint maira-2 --manifest gr-bench.jsonl --out boxes.jsonl",
         "  maira train configs/phantom.yaml passes=1000",
+        "  maira estimate configs/maira2_7b.yaml --gpus 16 --gpu a100-80g",
+        "  maira ablate configs/phantom.yaml configs/ablations/phantom/*.yaml",
+        "      --test phantoms/manifest.jsonl --task grounded --judge offline --out ablations",
         "  maira convert maira-2 --to own --out maira-2-own",
         "  maira assemble --encoder rad-dino --language-model vicuna-7b-v1.5 --out fresh",
         "",
@@ -61,6 +66,8 @@ app.command()(pack)
 app.command()(sentences)
 app.add_typer(annotate, name="annotate")
 app.command()(train)
+app.command()(estimate)
+app.command()(ablate)
 app.command()(generate)
 app.command()(ground)
 app.command()(boxes)

@@ -32,7 +32,7 @@ from maira.cli.options import (
     engine_options,
     read_studies,
 )
-from maira.cli.show import answering, changed, end, say, say_unused, show_figures, show_lines
+from maira.cli.show import answering, changed, end, say, say_unused, show_comparison, show_figures
 from maira.generate.processes import is_main
 
 app = typer.Typer(
@@ -119,51 +119,47 @@ def evaluate_by_inputs(
 ) -> None:
     """What inputs are worth: reports with all of them and without some, scored and set side by side (paper, D.6)."""
     from data.manifest import write_manifest
-    from maira.evaluate.input_table import compare_runs, footnotes, lines_of_run, write_table
-    from maira.evaluate.inputs import Scorer, input_runs, select_studies
+    from maira.evaluate.comparison import compare, write_comparison
+    from maira.evaluate.experiments import Scorer, select_studies, without_inputs
     from maira.generate.drafts import generate_drafts
     from radfact.cli.inputs import check_folder
 
     console = Console()
     options = engine_options(engine, free, batch, device, cache, workers, worker_engine, language_model, engine_arg)
     check_folder(out)
-    runs = input_runs(out, drop or ())
+    experiments = without_inputs(out, drop or ())
     studies, left_out = read_studies(manifest)
-    selection = select_studies(studies, task.value, subset, runs)
+    selection = select_studies(studies, task.value, subset, experiments)
     say(console, selection.in_words)
     say_unused(console, selection.studies, len(selection.studies))
     references = out / "manifest.jsonl"
-    scorers = [Scorer(run, references, out / "cache", judge, config) for run in runs]
+    scorers = [Scorer(one, references, out / "cache", judge, config) for one in experiments]
     failed: list[tuple[str, str]] = []
-    for run in runs:
-        with answering(f"drafting {run.name}") as on_progress:
+    for one in experiments:
+        with answering(f"drafting {one.name}") as on_progress:
             _, failures = generate_drafts(
                 selection.studies,
                 checkpoint,
-                run.drafts,
+                one.drafts,
                 task=task.value,
                 preset=preset.value,
-                drop=run.dropped,
+                drop=one.dropped,
                 max_new_tokens=max_new_tokens,
                 engine=engine.value,
                 options=options,
                 failures=left_out,
-                on_changed=changed(f"studies of {run.name}", "drafted"),
+                on_changed=changed(f"studies of {one.name}", "drafted"),
                 on_progress=on_progress,
             )
-        failed += [(f"{run.name}: {failure.sample_id}", failure.reason) for failure in failures]
+        failed += [(f"{one.name}: {failure.sample_id}", failure.reason) for failure in failures]
     if not is_main():
         return  # drafting is shared, scoring is not
     write_manifest(references, selection.studies)
-    for run, scorer in zip(runs, scorers, strict=True):
-        failed += [(f"{run.name}: {key}", reason) for key, reason in scorer.score()]
-        say(console, f"{run.name}: {len(run.samples)} studies scored: {run.results}")
-    table = compare_runs(runs, selection.references, [selection.in_words])
-    write_table(table, out, {"task": task.value, "subset": subset})
-    for run in runs:
-        title = f"{run.name}, and its differences to {runs[0].name}" if run.dropped else run.name
-        show_lines(console, title, *lines_of_run(table, run))
-    for note in footnotes(table):
-        say(console, note)
+    for one, scorer in zip(experiments, scorers, strict=True):
+        failed += [(f"{one.name}: {key}", reason) for key, reason in scorer.score()]
+        say(console, f"{one.name}: {len(one.samples)} studies scored: {one.results}")
+    table = compare(experiments, selection.references, [selection.in_words], experiments[0])
+    write_comparison(table, out, "table", "Reports without some inputs", {"task": task.value, "subset": subset})
+    show_comparison(console, table)
     say(console, f"tables: {out / 'table.md'}")
     end(console, failed)

@@ -14,6 +14,7 @@ from maira.cli.options import (
     CacheOption,
     Checkpoint,
     Device,
+    Drop,
     Engine,
     EngineArgs,
     EngineOption,
@@ -28,11 +29,11 @@ from maira.cli.options import (
     WorkerEngine,
     WorkerEngineOption,
     Workers,
+    dropped_inputs,
     engine_options,
     read_studies,
 )
 from maira.cli.show import answering, changed, end, say, say_unused, show_boxes
-from radfact.errors import InputError
 
 
 def generate(
@@ -41,13 +42,7 @@ def generate(
     out: Annotated[Path, typer.Option(help="Drafts to write (.jsonl).")],
     task: TaskOption = Task.GROUNDED,
     preset: PresetOption = Preset.RELEASE,
-    drop: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="INPUTS",
-            help="What the model is not shown, joined by +: prior, lateral, technique, comparison, indication.",
-        ),
-    ] = None,
+    drop: Drop = None,
     max_new_tokens: MaxNewTokens = None,
     engine: EngineOption = Engine.TRANSFORMERS,
     batch: Batch = None,
@@ -64,11 +59,9 @@ def generate(
     On several GPUs: accelerate launch -m maira generate ..., or torchrun; all machines must see the files.
     """
     from maira.generate.drafts import generate_drafts
-    from maira.inputs import drop_inputs, parse_inputs
+    from maira.inputs import drop_inputs
 
-    if drop and len(drop) > 1:
-        raise InputError(f"a run has one --drop; join them: --drop {'+'.join(drop)}")
-    dropped = parse_inputs(drop[0]) if drop else ()
+    dropped = dropped_inputs(drop)
     options = engine_options(engine, free, batch, device, cache, workers, worker_engine, language_model, engine_arg)
     studies, left_out = read_studies(manifest)
     with answering("drafting") as on_progress:
@@ -146,6 +139,7 @@ def boxes(
     manifest: Manifest,
     out: Annotated[Path, typer.Option(help="Completed sentences to write (.jsonl).")],
     preset: PresetOption = Preset.RELEASE,
+    drop: Drop = None,
     max_new_tokens: MaxNewTokens = None,
     engine: EngineOption = Engine.TRANSFORMERS,
     batch: Batch = None,
@@ -159,10 +153,12 @@ def boxes(
 ) -> None:
     """Complete the boxes of the reference reports' sentences (box completion), and compare with the references."""
     from maira.evaluate.grounding import BoxSettings, complete_boxes, has_reference_boxes
+    from maira.inputs import drop_inputs
 
+    dropped = dropped_inputs(drop)
     options = engine_options(engine, free, batch, device, cache, workers, worker_engine, language_model, engine_arg)
     studies, left_out = read_studies(manifest)
-    settings = BoxSettings(preset.value, max_new_tokens, engine.value, options)
+    settings = BoxSettings(preset.value, max_new_tokens, engine.value, options, dropped)
     with answering("completing") as on_progress:
         run = complete_boxes(
             studies,
@@ -174,7 +170,7 @@ def boxes(
             on_progress=on_progress,
         )
     console = Console()
-    say_unused(console, [study for study in studies if has_reference_boxes(study)], len(studies))
+    say_unused(console, [drop_inputs(study, dropped) for study in studies if has_reference_boxes(study)], len(studies))
     if without := sum(not has_reference_boxes(study) for study in studies):
         say(console, f"{without} of {len(studies)} studies have no sentence with boxes and are not asked")
     show_boxes("Box completion", f"boxes of {run.answered} of {run.asked} sentences completed: {out}", run)

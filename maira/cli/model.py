@@ -34,10 +34,17 @@ def train(
     recipe: Annotated[Path, typer.Argument(help="Recipe (YAML).")],
     overrides: Annotated[list[str] | None, typer.Argument(help="key=value, instead of the recipe's.")] = None,
 ) -> None:
-    """Train a model by a recipe; the same command goes on where an interrupted run stopped."""
+    """Train a model by a recipe; the same command goes on where an interrupted run stopped.
+
+    Several processes, on one machine or more, are started by torchrun or accelerate launch. At SIGTERM the state is
+    saved before the next step and the run ends with exit code 1.
+    """
+    from transformers.utils.logging import disable_progress_bar
+
     from maira.train.loop import train as run
     from maira.train.recipe import read_recipe
 
+    disable_progress_bar()
     console = Console()
     say(console, f"checkpoint: {run(read_recipe(recipe, overrides), console)}")
 

@@ -17,6 +17,7 @@ from radfact.llm.connect import split_model_args
 if TYPE_CHECKING:
     from data.manifest import Failure
     from data.study import Study
+    from maira.inputs import Input
 
 
 class Task(StrEnum):
@@ -65,6 +66,13 @@ Checkpoint = Annotated[
 TaskOption = Annotated[Task, typer.Option("--task", help="A narrative of the findings, or a grounded report.")]
 PresetOption = Annotated[
     Preset, typer.Option("--preset", help="Wording of the prompts: of the released model, or of the paper.")
+]
+Drop = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="INPUTS",
+        help="What the model is not shown, joined by +: prior, lateral, technique, comparison, indication.",
+    ),
 ]
 MaxNewTokens = Annotated[
     int | None,
@@ -126,6 +134,19 @@ Free = Annotated[
 ]
 
 
+def dropped_inputs(drop: Sequence[str] | None) -> tuple[Input, ...]:
+    """The inputs that a run is to leave out.
+
+    Raises:
+        InputError: the option was given twice, or an input is not known.
+    """
+    from maira.inputs import parse_inputs
+
+    if drop and len(drop) > 1:
+        raise InputError(f"a run has one --drop; join them: --drop {'+'.join(drop)}")
+    return parse_inputs(drop[0]) if drop else ()
+
+
 def engine_options(
     engine: Engine,
     free: bool,
@@ -165,11 +186,15 @@ def engine_options(
         )
 
 
-def read_studies(manifest: Path) -> tuple[list[Study], list[Failure]]:
+def read_studies(manifest: Path, split: str | None = None) -> tuple[list[Study], list[Failure]]:
     """The studies of a manifest, and the samples that are none because they have no frontal image.
 
+    Args:
+        manifest: to read.
+        split: only the studies of this split; samples without a frontal image are not known by theirs.
+
     Raises:
-        InputError: the manifest cannot be read or is empty.
+        InputError: the manifest cannot be read, is empty, or has no study of the split.
     """
     from data.manifest import read_manifest
 
@@ -177,4 +202,8 @@ def read_studies(manifest: Path) -> tuple[list[Study], list[Failure]]:
     studies = read_manifest(manifest, left_out)
     if not studies and not left_out:
         raise InputError("has no studies", file=manifest)
+    if split is not None:
+        studies, left_out = [study for study in studies if study.split == split], []
+        if not studies:
+            raise InputError(f"has no study of the split '{split}'", file=manifest, field="split")
     return studies, left_out

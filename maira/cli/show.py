@@ -17,6 +17,7 @@ from radfact.live import LiveDisplay
 
 if TYPE_CHECKING:
     from data.study import Study
+    from maira.evaluate.comparison import Comparison
     from maira.evaluate.grounding import BoxRun
     from maira.evaluate.labels import Figure
     from radfact.stats import Summary
@@ -114,6 +115,19 @@ def show_figures(console: Console, title: str, figures: Mapping[str, Figure | Su
         interval = "-" if figure.low is None else f"{figure.low:.3f} to {figure.high:.3f}"
         table.add_row(name, "-" if figure.point is None else f"{figure.point:.3f}", interval, str(figure.n))
     console.print(table)
+
+
+def show_comparison(console: Console, table: Comparison) -> None:
+    """A table for each experiment, with its differences to the one that it is compared with, and the footnotes."""
+    from maira.evaluate.comparison import footnotes, lines_of
+
+    for one in table.experiments:
+        title = one.name
+        if table.base is not None and one.name != table.base.name:
+            title += f", and its differences to {table.base.name}"
+        show_lines(console, title, *lines_of(table, one))
+    for note in footnotes(table):
+        say(console, note)
 
 
 def show_lines(console: Console, title: str, heads: Sequence[str], lines: Sequence[Sequence[str]]) -> None:

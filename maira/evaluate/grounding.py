@@ -20,6 +20,7 @@ from maira.generate.answers import AnswerFile, Item, Row, answer_all, settings_o
 from maira.generate.drafts import on_original, read_answer, readable
 from maira.generate.engines import start_engine
 from maira.generate.request import Answer, EngineKind, EngineOptions, Request, report_request
+from maira.inputs import Input, drop_inputs
 from maira.prompts import NEW_TOKENS, Preset
 from radfact.errors import InputError
 from radfact.jsonl import write_json
@@ -41,12 +42,14 @@ class BoxSettings:
         max_new_tokens: most tokens of an answer; None takes a phrase's (specification, "Grounded output").
         engine: what runs the model.
         options: of the engine.
+        drop: inputs that the model is not shown (`maira.inputs`).
     """
 
     preset: Preset = "release"
     max_new_tokens: int | None = None
     engine: EngineKind = "transformers"
     options: EngineOptions = field(default_factory=EngineOptions)
+    drop: tuple[Input, ...] = ()
 
     @property
     def limit(self) -> int:
@@ -172,11 +175,12 @@ def complete_boxes(
         try:
             with warnings.catch_warnings(action="ignore", category=Unused):
                 # What the crop costs is counted here.
-                completions = [c for c in box_completions(study, preset=settings.preset) if readable(c.example)]
+                shown = drop_inputs(study, settings.drop)
+                completions = [c for c in box_completions(shown, preset=settings.preset) if readable(c.example)]
         except InputError as error:
             unreadable.append(Failure(sample_id=study.sample_id, stage="read", reason=str(error)))
             continue
-        items += [_completion_item(study, completion, settings.limit) for completion in completions]
+        items += [completion_item(study, completion, settings.limit) for completion in completions]
         outside += len(located) - len(completions)
     file = AnswerFile(out, decides, items, unreadable, KEY)
     failed = _answer(file, checkpoint, settings, on_changed, on_progress)
@@ -233,7 +237,14 @@ def _phrase_row(
     }
 
 
-def _completion_item(study: Study, completion: BoxCompletion, limit: int) -> Item:
+def completion_item(study: Study, completion: BoxCompletion, limit: int) -> Item:
+    """The question for the boxes of one sentence, whose row compares them with the reference's.
+
+    Args:
+        study: of the sentence.
+        completion: what is asked.
+        limit: most tokens of the answer.
+    """
     key = (study.sample_id, completion.index)
     request = Request(completion.example, "boxes", limit)
     row = partial(_completion_row, study, completion)
@@ -271,8 +282,13 @@ def _reference(study: Study, completion: BoxCompletion) -> Sequence[Box]:
 
 def _settings(checkpoint: Path, settings: BoxSettings) -> dict[str, Any]:
     """What decides all answers of a run."""
-    options = {"preset": settings.preset, "max_new_tokens": settings.limit, "free": settings.options.free}
-    return settings_of(checkpoint, **options)
+    return settings_of(
+        checkpoint,
+        preset=settings.preset,
+        drop=sorted(settings.drop) or None,
+        max_new_tokens=settings.limit,
+        free=settings.options.free,
+    )
 
 
 def _answer(

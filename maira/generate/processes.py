@@ -76,6 +76,16 @@ class ProcessGroup:
             rank, end = failed[0]
             raise end.error(rank)
 
+    def desert(self) -> None:
+        """Come to an end without waiting for the others, which are waiting for something else than words."""
+        self._has_parted = True
+
+    def aloud(self, error: RunFailed) -> RunFailed:
+        """The same error, said here if this is a process that does not speak otherwise."""
+        if not self.is_main:
+            print(error, file=sys.stderr)
+        return error
+
     def _exchange(self, value: Any) -> list[Any]:
         import torch.distributed as dist
 
@@ -124,19 +134,28 @@ def process_count() -> int:
     return int(os.environ.get("WORLD_SIZE", 1))
 
 
-def join() -> ProcessGroup:
-    """The processes that the launcher started together with this one; met at the first call."""
+def join(*, accelerated: bool = False) -> ProcessGroup:
+    """The processes that the launcher started together with this one; met at the first call.
+
+    Args:
+        accelerated: tensors on GPUs are to travel too, not only Python values.
+    """
     global _group
     if _group is None:
         if process_count() > 1:
             import torch.distributed as dist
 
-            # Only Python values travel, over the network as well as within a machine.
-            dist.init_process_group("gloo", timeout=_PATIENCE)
+            # Python values travel by gloo, over the network as well as within a machine.
+            dist.init_process_group(backend(accelerated=accelerated), timeout=_PATIENCE)
             _group = ProcessGroup(dist.get_rank(), dist.get_world_size())
         else:
             _group = ProcessGroup()
     return _group
+
+
+def backend(*, accelerated: bool) -> str:
+    """What torch.distributed sends by: gloo between CPUs and, where GPUs take part, NCCL between them."""
+    return "cpu:gloo,cuda:nccl" if accelerated else "gloo"
 
 
 def run_together(app: Callable[[], Any]) -> None:

@@ -1,206 +1,224 @@
-"""The training loop, on accelerate: one process on a CPU or as many as `accelerate launch` starts."""
+"""The training loop: one process on a CPU or GPU, or as many as `accelerate launch` or `torchrun` start (paper B.2)."""
 
 from __future__ import annotations
 
-import json
-import math
-import shutil
+import hashlib
+import random
+import signal
+import threading
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, field
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+import numpy as np
 import torch
-from accelerate import Accelerator
-from accelerate.utils import set_seed
 from rich.console import Console
-from torch import Tensor, nn
-from torch.nn import functional as F
-from torch.utils.data import DataLoader
+from torch import Tensor
 
-from data.manifest import read_manifest
-from data.study import Study
-from maira.examples import PRIOR_REPORT_UNUSED, has_unused_prior_report
-from maira.model import MairaForConditionalGeneration
 from maira.processor import MairaProcessor
-from maira.train.batches import Batch, Samples, plan_epoch
-from maira.train.parts import load_parts
-from maira.train.recipe import Recipe
+from maira.train import attention
+from maira.train.batches import stream
+from maira.train.blocks import prepare_blocks
+from maira.train.corpus import Corpus, open_corpus, texts
+from maira.train.export import write_checkpoint
+from maira.train.faults import FaultWatch, Kind, describe, fault_file, stopped, write_fault
+from maira.train.items import PackedBatch
+from maira.train.logs import Log
+from maira.train.objective import TrainingModel
+from maira.train.optimizers import make_optimizer, schedule
+from maira.train.parallel import Distributed, World, distribute, join_world, sharding
+from maira.train.parts import TOKENIZER_STUDIES, choose_trained, load_parts
+from maira.train.plan import Plan
+from maira.train.recipe import FromScratch, Recipe
+from maira.train.states import States, check_same_run, decisive, read_record
+from maira.train.validation import Validator
 from radfact.errors import InputError, RunFailed
-from radfact.jsonl import dumps, open_atomic, read_json, write_json
+from radfact.live import LiveDisplay
+
+
+class Gradient(NamedTuple):
+    """What a step's rows gave, over all processes.
+
+    Attributes:
+        losses: `loss`, and its parts if it has several.
+        norm: of the gradient that the parameters now hold, before clipping.
+        sample_ids: of this process's rows.
+    """
+
+    losses: dict[str, float]
+    norm: Tensor
+    length: float
+    sample_ids: list[str]
 
 
 @dataclass
-class Progress:
-    """Where a run stands: optimiser steps done, and micro-batches of this process done in the present epoch."""
+class Run:
+    """A run that is under way.
 
-    step: int = 0
-    epoch: int = 0
-    position: int = 0
-    seconds: float = 0.0
-
-    def state_dict(self) -> dict[str, Any]:
-        """For accelerate."""
-        return asdict(self)
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """For accelerate."""
-        for name, value in state.items():
-            setattr(self, name, value)
-
-
-class TrainingModel(nn.Module):
-    """The model with the auxiliary patch head beside it."""
-
-    def __init__(self, model: MairaForConditionalGeneration, kinds: int, patch_weight: float) -> None:
-        super().__init__()
-        self.model = model
-        self.patch_weight = patch_weight
-        self.patch_head = nn.Linear(model.config.vision_config.hidden_size, kinds) if patch_weight else None
-
-    def forward(self, batch: Batch) -> dict[str, Tensor]:
-        """Losses of a batch: `loss` to minimise, and its parts `answer` and `patches`."""
-        patches = self.model.vision_tower(batch.pixel_values)
-        answer = self.model(
-            input_ids=batch.input_ids,
-            attention_mask=batch.attention_mask,
-            labels=batch.labels,
-            image_tokens=self.model.multi_modal_projector(patches),
-            use_cache=False,
-        ).loss
-        if self.patch_head is None or batch.coverage is None:
-            return {"loss": answer, "answer": answer.detach()}
-        scores = self.patch_head(patches[batch.frontal_rows]).float()
-        # Summed over kinds, averaged over patches: the weight then means the same for any number of kinds.
-        part = F.binary_cross_entropy_with_logits(scores, batch.coverage, reduction="none").sum(-1).mean()
-        return {"loss": answer + self.patch_weight * part, "answer": answer.detach(), "patches": part.detach()}
-
-
-@dataclass
-class Meter:
-    """Means and rates from one log line to the next; `waited` is the time spent waiting for data, seconds."""
-
-    totals: dict[str, float] = field(default_factory=dict)
-    count: int = 0
-    tokens: int = 0
-    samples: int = 0
-    waited: float = 0.0
-    started: float = field(default_factory=time.perf_counter)
-
-    def add(self, losses: dict[str, Tensor], batch: Batch) -> None:
-        """Count one micro-batch."""
-        for name, value in losses.items():
-            self.totals[name] = self.totals.get(name, 0.0) + float(value.detach())
-        self.count += 1
-        self.tokens += int(batch.attention_mask.sum())
-        self.samples += batch.input_ids.shape[0]
-
-    def read(self) -> dict[str, float]:
-        """Means and rates since the meter was made."""
-        seconds = time.perf_counter() - self.started
-        values = {name: total / self.count for name, total in self.totals.items()}
-        return values | {
-            "samples_per_second": self.samples / seconds,
-            "tokens_per_second": self.tokens / seconds,
-            "data_wait": self.waited / seconds,
-        }
-
-
-def schedule(recipe: Recipe, steps: int) -> Callable[[int], float]:
-    """Factor of the learning rate by step: linear warm-up, then half a cosine down to 0 (paper B.2)."""
-    warmup = max(1, round(recipe.warmup * steps))
-
-    def factor(step: int) -> float:
-        if step < warmup:
-            return (step + 1) / warmup
-        return 0.5 * (1 + math.cos(math.pi * min(1.0, (step - warmup) / max(1, steps - warmup))))
-
-    return factor
-
-
-@dataclass
-class _Run:
-    """A run that is under way; `wrapped` is a TrainingModel as accelerate prepared it, and so is `optimizer`."""
+    Attributes:
+        recipe, world: what is run, and by whom.
+        model: as this process computes with it.
+        processor: that goes with it.
+        optimizer: of its trained weights.
+        rate: factor of the learning rate by step.
+        corpus, plan: what it learns from, in which order.
+        states: where it goes on from.
+        log: what it says.
+        watch: what it makes of faults.
+        validator: measures it while it goes on; None without anything to validate on.
+        step: optimiser steps done.
+    """
 
     recipe: Recipe
-    accelerator: Accelerator
-    console: Console
-    steps: int
-    accumulate: int
-    wrapped: Any
-    optimizer: Any
-    rates: torch.optim.lr_scheduler.LambdaLR
-    progress: Progress
+    world: World
+    model: Distributed
+    processor: MairaProcessor
+    optimizer: torch.optim.Optimizer
+    rate: Callable[[int], float]
+    corpus: Corpus
+    plan: Plan
+    states: States
+    log: Log
+    watch: FaultWatch
+    validator: Validator | None = None
+    step: int = 0
 
-    def resume(self) -> None:
-        """Go back to the state that an interrupted run saved last, if there is one."""
-        state, old, fresh = _state_folders(self.recipe)
-        if self.accelerator.is_main_process and not state.exists() and old.exists():
-            # Interrupted between the two renames of `save`: what was being written is whole.
-            (fresh if fresh.exists() else old).rename(state)
-        self.accelerator.wait_for_everyone()
-        if state.exists():
-            _check_same_run(state, self.recipe)
-            self.accelerator.load_state(str(state))
-            self.console.print(f"Resuming {self.recipe.out} at step {self.progress.step} of {self.steps}")
-        if self.accelerator.is_main_process:
-            _forget_after(self.recipe.out / "metrics.jsonl", self.progress.step)
+    def go(self, is_told_to_stop: Callable[[], bool]) -> None:
+        """Train from where the run stands to its end.
 
-    def step(self, batches: Iterator[Batch], meter: Meter) -> dict[str, float]:
-        """One optimiser step; returns its learning rate and the norm of its gradient before clipping."""
-        for _ in range(self.accumulate):
-            asked = time.perf_counter()
-            batch = next(batches)
-            meter.waited += time.perf_counter() - asked
-            losses = self.wrapped(batch.to(self.accelerator.device))
-            if not math.isfinite(value := float(losses["loss"].detach())):
-                raise RunFailed(
-                    f"the loss is {value} at step {self.progress.step + 1}, samples {', '.join(batch.sample_ids)}; "
-                    f"the last state saved in {self.recipe.out} is as it was. A lower learning_rate may help"
-                )
-            self.accelerator.backward(losses["loss"] / self.accumulate)
-            meter.add(losses, batch)
-            self.progress.position += 1
-        norm = self.accelerator.clip_grad_norm_(self.wrapped.parameters(), self.recipe.clip)
-        rate = float(self.rates.get_last_lr()[0])
-        self.optimizer.step()
-        self.optimizer.zero_grad()
-        self.rates.step()
-        self.progress.step += 1
-        return {"lr": rate, "grad_norm": float(norm)}
+        Args:
+            is_told_to_stop: whether this process is to end soon; the state is saved then, in all processes.
+
+        Raises:
+            InputError: a sample cannot be read, here or in another process.
+            RunFailed: a fault that ends the run, a notice to stop, or a process is gone.
+        """
+        recipe, world = self.recipe, self.world
+        rows = stream(self.corpus, self.plan, self.step, rank=world.rank, world=world.size, workers=recipe.workers)
+        with closing(rows):
+            self.model.wrapped.train()
+            while self.step < self.plan.steps:
+                asked = time.perf_counter()
+                _, batches = next(rows)
+                waited = time.perf_counter() - asked
+                # Here those processes that have failed say so, while no other waits for their tensors.
+                if any(world.gather(is_told_to_stop())):
+                    self._leave()
+                with world.together():
+                    gradient = self._gradient(batches, waited)
+                if (kind := self.watch.judge(gradient.losses["loss"], gradient.length)) is None:
+                    with world.together():
+                        self._update(gradient)
+                else:
+                    self._skip(kind, gradient)
+                if self.validator:
+                    # Before the state is saved: what was measured by then is measured for good.
+                    self.validator.after_step(self.step, self.model, self.write)
+                if self.step % recipe.save_every == 0 or self.step == self.plan.steps:
+                    self.save()
 
     def save(self) -> None:
-        """Save beside the last state and then take its place, so that a crash while saving costs nothing."""
-        state, old, fresh = _state_folders(self.recipe)
-        if self.accelerator.is_main_process:
-            shutil.rmtree(fresh, ignore_errors=True)
-        self.accelerator.wait_for_everyone()
-        self.accelerator.save_state(str(fresh))
-        self.accelerator.wait_for_everyone()
-        if self.accelerator.is_main_process:
-            write_json(fresh / "recipe.json", _decisive(self.recipe))
-            shutil.rmtree(old, ignore_errors=True)
-            if state.exists():
-                state.rename(old)
-            fresh.rename(state)
-            shutil.rmtree(old, ignore_errors=True)
+        """Save the state in the background."""
+        record = {
+            "recipe": decisive(self.recipe),
+            "steps": self.plan.steps,
+            "length": [self.recipe.epochs, self.recipe.passes],
+            "data": self._data,
+            "watch": self.watch.state_dict(),
+            "log": self.log.state_dict(),
+        }
+        self.states.save(self.step, self.model.training, self.optimizer, record)
 
-    def log(self, values: dict[str, float]) -> None:
-        """Append a line to `metrics.jsonl` and say the same to the person who waits."""
-        progress = self.progress
-        row = {"step": progress.step, "epoch": progress.epoch, "seconds": round(progress.seconds, 1)}
-        self.recipe.out.mkdir(parents=True, exist_ok=True)
-        with (self.recipe.out / "metrics.jsonl").open("a", encoding="utf-8") as handle:
-            handle.write(dumps(row | {k: float(f"{v:.5g}") for k, v in values.items()}) + "\n")
-        left = (self.steps - progress.step) * progress.seconds / progress.step
-        losses = "  ".join(f"{k} {values[k]:.4f}" for k in ("answer", "patches") if k in values)
-        self.console.print(
-            f"step {progress.step}/{self.steps}  {losses}  lr {values['lr']:.2e}  norm {values['grad_norm']:.2f}  "
-            f"{values['samples_per_second']:.1f} samples/s  {values['tokens_per_second']:.0f} tokens/s  "
-            f"data wait {values['data_wait']:.0%}  left {left / 60:.0f} min",
-            highlight=False,
-        )
+    def write(self, folder: Path) -> None:
+        """Write the model as it is now as a checkpoint; all processes call this."""
+        write_checkpoint(self.model.training.model, self.processor, self.recipe, self.world, folder)
+
+    def resume(self) -> None:
+        """Go back to the last whole state of an interrupted run, if there is one, and begin to log from there.
+
+        Raises:
+            InputError: the folder holds a run of another recipe, or of other data, or a tracker cannot be started.
+        """
+        record: dict[str, Any] = {"step": 0}
+        for state in self.states.found():
+            held = read_record(state)
+            check_same_run(state, held, self.recipe)
+            if held["data"] != self._data:
+                raise InputError(f"the studies to train on are others than when {state.name} was saved", field="train")
+            try:
+                self.states.load(state, self.model.training, self.optimizer)
+            except RunFailed as error:
+                self.log.say(f"{error}; the state before it is taken")
+                continue
+            record = held
+            break
+        self.step = record["step"]
+        self.log.start(self.step)
+        if self.step == 0:
+            return
+        self.watch.load_state_dict(record["watch"])
+        self.log.load_state_dict(record["log"])
+        self.log.say(f"Resuming {self.recipe.out} at step {self.step} of {self.plan.steps}")
+        if record["steps"] != self.plan.steps:
+            self.log.say(f"it was to have {record['steps']} steps; the learning rate goes on by the other length")
+
+    def _gradient(self, batches: list[PackedBatch], waited: float) -> Gradient:
+        """Losses of a step and their gradient, from this process's rows and the others'."""
+        totals, weight = batches[0].totals, self.recipe.patch_loss
+        sums = torch.zeros(2, dtype=torch.float64, device=self.world.device)
+        for number, batch in enumerate(batches, start=1):
+            self.log.row(batch, waited if number == 1 else 0.0)
+            with self.model.row(last=number == len(batches)):
+                losses = self.model(batch.to(self.world.device))
+                self.model.backward(losses.total(totals, weight))
+            sums += torch.stack([losses.answer.detach(), losses.patches.detach()])
+        norm = self.model.gradient_norm()
+        # The one place where a step waits for the device.
+        answer, patches, length = torch.stack([*self.world.sum(sums), norm.double()]).tolist()
+        parts = {"answer": answer / totals.answer_tokens, "patches": patches / totals.samples}
+        loss = parts["answer"] + weight * parts["patches"]
+        sample_ids = [sample_id for batch in batches for sample_id in batch.sample_ids]
+        return Gradient({"loss": loss} | (parts if weight else {}), norm, length, sample_ids)
+
+    def _update(self, gradient: Gradient) -> None:
+        rate = self.recipe.learning_rate * self.rate(self.step)
+        self.model.clip(gradient.norm, self.recipe.clip)
+        _set_rate(self.optimizer, rate)
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+        self.step += 1
+        self.log.step(self.step, self._epoch, gradient.losses, lr=rate, grad_norm=gradient.length)
+
+    def _skip(self, kind: Kind, gradient: Gradient) -> None:
+        """Leave weights and optimizer as they are, write down which samples it was, and end the run if it is to end."""
+        sample_ids = sorted(sample_id for part in self.world.gather(gradient.sample_ids) for sample_id in part)
+        row = self.watch.record(kind, self.step + 1, gradient.losses["loss"], gradient.length, sample_ids)
+        out = self.recipe.out
+        if self.world.is_main:
+            write_fault(out, row)
+        if row["action"] == "stop":
+            raise stopped(row, out)
+        self.log.say(f"step {row['step']} is skipped: {describe(row)}; its samples are listed in {fault_file(out)}")
+        self.optimizer.zero_grad()
+        self.step += 1
+
+    def _leave(self) -> None:
+        self.save()
+        saved = self.states.finish()
+        what = f"the state of step {self.step} is saved" if saved else "the states saved before are as they were"
+        raise RunFailed(f"told to stop at step {self.step} of {self.plan.steps}; {what}. The same command goes on")
+
+    @property
+    def _data(self) -> str:
+        """Fingerprint of the answers that the steps are taken from."""
+        return hashlib.sha256(self.corpus.table.tobytes()).hexdigest()[:16]
+
+    @property
+    def _epoch(self) -> int:
+        return self.plan.epoch(self.step - 1)
 
 
 def train(recipe: Recipe, console: Console | None = None) -> Path:
@@ -208,129 +226,99 @@ def train(recipe: Recipe, console: Console | None = None) -> Path:
 
     Raises:
         InputError: the recipe, a manifest or an image cannot be used, or the folder holds a run of another recipe.
-        RunFailed: the loss is not finite.
+        RunFailed: a fault of a step ended the run, it was told to stop (SIGTERM), or its end could not be saved.
     """
     if recipe.out.exists() and not recipe.out.is_dir():
         raise InputError("is a file; name a folder", file=recipe.out, field="out")
-    console = console or Console()
-    set_seed(recipe.seed)
-    accelerator = Accelerator(mixed_precision=recipe.precision)
-    studies = read_manifest(recipe.train)
-    if unused := sum(map(has_unused_prior_report, studies)):
-        console.print(f"{unused} of {len(studies)} studies: {PRIOR_REPORT_UNUSED}")
-    model, processor = load_parts(recipe, studies)
-    vision = model.config.vision_config
-    kinds = sorted({label.kind for study in studies for label in study.labels or ()})
-    run = _prepare(recipe, accelerator, console, TrainingModel(model, len(kinds), recipe.patch_loss))
-    run.resume()
-
-    batches = _stream(studies, processor, run, kinds, vision.image_size // vision.patch_size)
-    progress, meter = run.progress, Meter()
-    run.wrapped.train()
-    while progress.step < run.steps:
-        started = time.perf_counter()
-        values = run.step(batches, meter)
-        progress.seconds += time.perf_counter() - started
-        if progress.step % recipe.log_every == 0 and accelerator.is_main_process:
-            run.log(meter.read() | values)
-            meter = Meter()
-        if progress.step % recipe.save_every == 0 or progress.step == run.steps:
-            run.save()
-    return _save_checkpoint(run, processor)
-
-
-def _prepare(recipe: Recipe, accelerator: Accelerator, console: Console, model: TrainingModel) -> _Run:
-    accumulate, rest = divmod(recipe.global_batch, recipe.micro_batch * accelerator.num_processes)
-    if rest:
-        raise InputError(
-            f"must be a multiple of micro_batch x processes ({recipe.micro_batch} x {accelerator.num_processes}), "
-            f"got {recipe.global_batch}",
-            field="global_batch",
-        )
-    steps = recipe.passes // recipe.global_batch
-    groups = _groups(model, recipe.weight_decay)
-    plain = torch.optim.AdamW(groups, lr=recipe.learning_rate, betas=recipe.betas, fused=True)
-    wrapped, optimizer = accelerator.prepare(model, plain)
-    rates = torch.optim.lr_scheduler.LambdaLR(optimizer, schedule(recipe, steps))
-    progress = Progress()
-    accelerator.register_for_checkpointing(rates, progress)
-    return _Run(recipe, accelerator, console, steps, accumulate, wrapped, optimizer, rates, progress)
-
-
-def _state_folders(recipe: Recipe) -> tuple[Path, Path, Path]:
-    """The state of a run, the one before it, and the one that is being written."""
-    return recipe.out / "state", recipe.out / "state.old", recipe.out / "state.writing"
-
-
-def _decisive(recipe: Recipe) -> dict[str, Any]:
-    """The part of a recipe that must stay as it is for its run to go on, as JSON values; a run may be made longer."""
-    return recipe.model_dump(mode="json", exclude={"out", "passes", "checkpoint_dtype", "save_every", "log_every"})
-
-
-def _check_same_run(state: Path, recipe: Recipe) -> None:
-    """Check that a state was saved by a run of this recipe.
-
-    Raises:
-        InputError: it was another one.
-    """
-    file, mine = state / "recipe.json", _decisive(recipe)
-    held = read_json(file) if file.exists() else mine
-    if changed := [key for key in mine if held.get(key) != mine[key]]:
-        raise InputError(
-            f"{recipe.out} holds a run with another {', '.join(changed)}; name another folder or remove that one",
-            field="out",
-        )
-
-
-def _groups(model: nn.Module, decay: float) -> list[dict[str, Any]]:
-    """Weight decay for matrices, none for biases, norms and other vectors."""
-    trained = [p for p in model.parameters() if p.requires_grad]
-    return [
-        {"params": [p for p in trained if p.ndim >= 2], "weight_decay": decay},
-        {"params": [p for p in trained if p.ndim < 2], "weight_decay": 0.0},
-    ]
-
-
-def _stream(studies: list[Study], processor: MairaProcessor, run: _Run, kinds: list[str], grid: int) -> Iterator[Batch]:
-    """Micro-batches of this process from where it stands, epoch after epoch."""
-    recipe, progress = run.recipe, run.progress
-    world, rank = run.accelerator.num_processes, run.accelerator.process_index
-    while True:
-        plan = plan_epoch(studies, recipe, progress.epoch)
-        # As many for each process, so that all of them stand at the same place of the same epoch.
-        mine = plan[: len(plan) // world * world][rank::world]
-        if not mine:
-            raise InputError(
-                f"has too few studies with an answer for one batch of {recipe.micro_batch} a process", file=recipe.train
-            )
-        samples = Samples(studies, mine[progress.position :], processor, recipe, progress.epoch, kinds, grid)
-        for batch in DataLoader(samples, batch_size=None, num_workers=1, prefetch_factor=4):
-            if isinstance(batch, InputError):
-                raise batch
-            yield batch
-        progress.epoch, progress.position = progress.epoch + 1, 0
-
-
-def _forget_after(log: Path, step: int) -> None:
-    """Drop log lines of steps that were lost with an interrupted run, and a last one that was cut off by it."""
-    if not log.exists():
-        return
-    kept = []
-    for line in log.read_text(encoding="utf-8").splitlines():
-        try:
-            if json.loads(line)["step"] <= step:
-                kept.append(line + "\n")
-        except json.JSONDecodeError:
-            continue
-    with open_atomic(log) as handle:
-        handle.writelines(kept)
-
-
-def _save_checkpoint(run: _Run, processor: MairaProcessor) -> Path:
-    folder = run.recipe.out / "checkpoint"
-    run.accelerator.wait_for_everyone()
-    if run.accelerator.is_main_process:
-        model = run.accelerator.unwrap_model(run.wrapped).model
-        model.to(getattr(torch, run.recipe.checkpoint_dtype)).save_pretrained(folder)
-        processor.save_pretrained(folder)
+    world = join_world()
+    _seed(recipe.seed)
+    run = _start(recipe, world, console or Console())
+    try:
+        run.resume()
+        with _notices() as is_told_to_stop:
+            run.go(is_told_to_stop)
+        if not run.states.finish():
+            raise RunFailed(f"the last state of {recipe.out} could not be saved; the same command tries again")
+        folder = recipe.out / "checkpoint"
+        run.write(folder)
+    finally:
+        run.states.close()
+        run.log.close()
     return folder
+
+
+def _start(recipe: Recipe, world: World, console: Console) -> Run:
+    """Everything of a run but its first step, the same in all processes."""
+    model, processor = load_parts(
+        recipe, texts(recipe, TOKENIZER_STUDIES), empty=not world.is_main and sharding(recipe, world) == "fsdp"
+    )
+    corpus = _open(recipe, processor, model.config.vision_config, world, console)
+    plan = Plan(corpus.table, recipe)
+    plan.check(corpus.sample_id, world.size)
+    choose_trained(model, recipe)
+    half = recipe.precision == "bf16"
+    kernel = attention.choose(recipe.attention, world.device, torch.bfloat16 if half else torch.float32)
+    training = TrainingModel(model, len(corpus.kinds), recipe.patch_loss, kernel)
+    prepare_blocks(training, recipe)
+    dealt = distribute(training, recipe, world)
+    optimizer = make_optimizer(training, recipe)
+    # Weights are the same in all processes, what is dropped out is not.
+    _seed(recipe.seed + world.rank)
+    log = Log(recipe, model.config, world, console, plan.steps)
+    states = States(recipe.out, recipe.keep, world, log.say, only_trained=not isinstance(recipe.model, FromScratch))
+    watch = FaultWatch(recipe.faults)
+    rate = schedule(recipe, plan.steps)
+    validator = Validator(recipe, processor, world, log, plan.steps) if recipe.validation.sources else None
+    return Run(recipe, world, dealt, processor, optimizer, rate, corpus, plan, states, log, watch, validator)
+
+
+def _open(recipe: Recipe, processor: MairaProcessor, vision: Any, world: World, console: Console) -> Corpus:
+    """The corpus; the main process makes its table while the others wait."""
+    grid = vision.image_size // vision.patch_size if recipe.patch_loss else None
+    folder = recipe.out / "tables"
+    if world.is_main:
+        account: dict[str, int] = {}
+        with LiveDisplay(Console(stderr=True), {"reading studies": account.copy}):
+            corpus = open_corpus(
+                recipe,
+                recipe.train,
+                processor,
+                folder,
+                patch_grid=grid,
+                on_progress=lambda done, planned: account.update(done=done, planned=planned),
+            )
+        for notice in corpus.notices():
+            console.print(notice, highlight=False, markup=False, soft_wrap=True)
+        world.wait()
+        return corpus
+    world.wait()
+    return open_corpus(recipe, recipe.train, processor, folder, patch_grid=grid)
+
+
+def _seed(seed: int) -> None:
+    random.seed(seed)
+    np.random.seed(seed % 2**32)
+    torch.manual_seed(seed)
+
+
+def _set_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
+    for group in optimizer.param_groups:
+        if isinstance(group["lr"], Tensor):
+            # Of optimizers whose step is compiled: another number would be another program.
+            group["lr"].fill_(rate)
+        else:
+            group["lr"] = rate
+
+
+@contextmanager
+def _notices() -> Iterator[Callable[[], bool]]:
+    """Whether the process was told to end (SIGTERM), as schedulers and nodes that go down do some time before."""
+    told = threading.Event()
+    if threading.current_thread() is not threading.main_thread():
+        yield told.is_set
+        return
+    before = signal.signal(signal.SIGTERM, lambda *_: told.set())
+    try:
+        yield told.is_set
+    finally:
+        signal.signal(signal.SIGTERM, before)

@@ -1,60 +1,106 @@
-"""What a training run starts from: a checkpoint, or a fresh model with a tokenizer of its own."""
+"""What a training run starts from, what of it is trained, and what becomes of it: the parts of a model."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import torch
 from huggingface_hub.errors import StrictDataclassError
+from torch import Tensor, nn
 from transformers import LlamaConfig
 
-from data.study import Study
-from maira.config import MairaConfig
-from maira.examples import make_example
-from maira.model import MairaForConditionalGeneration
+from maira.config import MairaConfig, read_config
+from maira.model import MairaForConditionalGeneration, expected_shapes
 from maira.processor import MairaImageProcessor, MairaProcessor
 from maira.tokens import IMAGE
-from maira.train.recipe import FromScratch, Recipe
+from maira.train import lora
+from maira.train.recipe import FromScratch, Part, Recipe
 from maira.train.tokenizer import train_tokenizer, words_of
+from maira.weights import Weights
 from radfact.errors import InputError
 
 TOKENIZER_STUDIES = 4000
 """Studies whose texts shape the vocabulary of a tokenizer trained from scratch."""
+MODULES: dict[Part, str] = {
+    "encoder": "vision_tower",
+    "adapter": "multi_modal_projector",
+    "language_model": "language_model",
+}
+"""The modules of a model by the names of its parts in recipes."""
 
 
-def load_parts(recipe: Recipe, studies: Sequence[Study]) -> tuple[MairaForConditionalGeneration, MairaProcessor]:
-    """The model and processor that a recipe starts from.
+def load_parts(
+    recipe: Recipe, texts: Iterable[str], *, empty: bool = False
+) -> tuple[MairaForConditionalGeneration, MairaProcessor]:
+    """The model and processor that a recipe starts from, each part of the model in the type it is held in.
+
+    Args:
+        recipe: its model, and what it trains.
+        texts: what a fresh model's tokenizer is trained on; not looked at where there is a checkpoint.
+        empty: of a checkpoint's weights only names, shapes and types, for a process that gets them from another.
 
     Raises:
         InputError: there is no checkpoint, or the parts of a fresh model do not fit each other.
     """
     if isinstance(recipe.model, FromScratch):
-        return build_fresh(recipe, recipe.model, studies)
+        model, processor = build_fresh(recipe.model, texts)
+        for part, name in MODULES.items():
+            getattr(model, name).to(held_type(recipe, part))
+        return model, processor
     if not (recipe.model / "config.json").exists():
         raise InputError("no checkpoint here (config.json is missing)", file=recipe.model)
-    model = MairaForConditionalGeneration.from_pretrained(recipe.model, dtype=torch.float32)
-    return model, MairaProcessor.from_pretrained(recipe.model)
+    processor = MairaProcessor.from_pretrained(recipe.model)
+    return (_empty_model if empty else _read_model)(recipe, recipe.model), processor
 
 
-def build_fresh(
-    recipe: Recipe, parts: FromScratch, studies: Sequence[Study]
-) -> tuple[MairaForConditionalGeneration, MairaProcessor]:
-    """A model with random weights, and a processor with a tokenizer trained on the studies' texts.
+def held_type(recipe: Recipe, part: Part) -> torch.dtype:
+    """The type of a part's weights in memory: of trained ones the recipe's, of others that of the computation."""
+    if part in recipe.trained and not (part == "language_model" and recipe.lora):
+        return torch.bfloat16 if recipe.weights == "bfloat16" else torch.float32
+    return torch.bfloat16 if recipe.precision == "bf16" else torch.float32
+
+
+def _read_model(recipe: Recipe, folder: Path) -> MairaForConditionalGeneration:
+    most = held_type(recipe, "language_model")
+    model: MairaForConditionalGeneration = MairaForConditionalGeneration.from_pretrained(folder, dtype=most)
+    weights: Weights | None = None
+    for part, name in MODULES.items():
+        if (dtype := held_type(recipe, part)) == most:
+            continue
+        # Read again rather than converted: what was rounded stays so.
+        weights = weights or Weights(folder, model.config)
+        getattr(model, name).to(dtype)
+        own = dict(weights.read([key for key in weights.shapes if key.startswith(f"{name}.")], dtype))
+        model.load_state_dict(own, strict=False)
+    return model
+
+
+def _empty_model(recipe: Recipe, folder: Path) -> MairaForConditionalGeneration:
+    config = read_config(folder)
+    with torch.device("meta"):
+        model = MairaForConditionalGeneration(config)
+    for part, name in MODULES.items():
+        getattr(model, name).to(held_type(recipe, part))
+    return model
+
+
+def build_fresh(parts: FromScratch, texts: Iterable[str]) -> tuple[MairaForConditionalGeneration, MairaProcessor]:
+    """A model with random weights, and a processor with a tokenizer trained on some texts.
 
     The weights come from torch's generator, which the caller seeds.
+
+    Args:
+        parts: configurations of the model's.
+        texts: prompts and answers.
 
     Raises:
         InputError: the parts do not fit each other, or a study cannot be made an example.
     """
     if unknown := sorted(set(parts.text_config) - set(LlamaConfig().to_dict())):
         raise InputError("unknown key; leave it out or mend its name", field=f"model.text_config.{unknown[0]}")
-    texts = []
-    for study in studies[:TOKENIZER_STUDIES]:
-        for task in ("findings", "grounded"):
-            example = make_example(study, task, preset=recipe.preset)
-            texts.append(words_of(example.prompt + (example.target or "")))
-    tokenizer = train_tokenizer(texts, parts.vocab_size)
+    tokenizer = train_tokenizer(map(words_of, texts), parts.vocab_size)
     text_config: dict[str, Any] = parts.text_config | {
         "vocab_size": len(tokenizer),
         "bos_token_id": tokenizer.bos_token_id,
@@ -74,3 +120,61 @@ def build_fresh(
         raise InputError(str(error).splitlines()[-1].strip(), field="model") from None
     images = MairaImageProcessor(size=config.vision_config.image_size)
     return model, MairaProcessor(images, tokenizer, image_seq_length=config.image_seq_length)
+
+
+def choose_trained(model: MairaForConditionalGeneration, recipe: Recipe) -> None:
+    """Mark what of a model is trained, and put low-rank adapters into its language model if the recipe has them.
+
+    Raises:
+        InputError: nothing is trained, or the adapters do not fit.
+    """
+    if not recipe.trained:
+        raise InputError("names nothing to train; give encoder, adapter or language_model", field="trained")
+    for part, name in MODULES.items():
+        module: nn.Module = getattr(model, name)
+        module.requires_grad_(part in recipe.trained)
+    tower = model.vision_tower
+    tower.frozen = tower.options["frozen"] = model.config.vision_config.frozen = "encoder" not in recipe.trained
+    if (unused := tower.vit.mask_token) is not None:
+        # Part of the published weights, but no part of the computation, so no gradient ever reaches it.
+        unused.requires_grad_(False)
+    if recipe.lora:
+        if recipe.lora.quantize and isinstance(recipe.model, FromScratch):
+            raise InputError("weights in 4 bits need a checkpoint that they are read from", field="lora.quantize")
+        dtype = torch.bfloat16 if recipe.weights == "bfloat16" else torch.float32
+        lora.add(model, recipe.lora, dtype)
+
+
+def finished_weights(weights: Mapping[str, Tensor], recipe: Recipe, config: MairaConfig) -> dict[str, Tensor]:
+    """The weights of a model after training, as its checkpoint has them.
+
+    Weights that were not trained come from the checkpoint that the run started from, which may have them in a finer
+    type than the model in training; low-rank adapters are merged into them.
+
+    Args:
+        weights: of the model in training, by its names, whole; those that were trained are enough where the run
+            started from a checkpoint.
+        recipe: of the run.
+        config: of the model.
+    """
+    dtype: torch.dtype = getattr(torch, recipe.checkpoint_dtype)
+    whole = _unmerged(weights, recipe, config)
+    if recipe.lora:
+        whole = lora.merged(whole, weights, recipe.lora)
+    return {name: tensor.to(dtype) for name, tensor in whole}
+
+
+def _unmerged(weights: Mapping[str, Tensor], recipe: Recipe, config: MairaConfig) -> Iterator[tuple[str, Tensor]]:
+    """Weights by the model's names, as float32 where they were not trained, low-rank adapters apart."""
+    if isinstance(recipe.model, FromScratch):
+        # What peft adapts is one level below where it was.
+        plain = {name.replace(".base_layer.", "."): tensor for name, tensor in weights.items()}
+        yield from ((name, plain[name]) for name in expected_shapes(config))
+        return
+    whole = tuple(f"{MODULES[part]}." for part in recipe.trained if not (part == "language_model" and recipe.lora))
+    base = Weights(recipe.model, config)
+    for name in base.shapes:
+        if name in weights and name.startswith(whole):
+            yield name, weights[name]
+        else:
+            yield from base.read([name], torch.float32)

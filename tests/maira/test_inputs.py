@@ -17,14 +17,14 @@ from typer.testing import CliRunner
 from data.manifest import read_manifest, write_manifest
 from data.study import Study
 from maira.cli import app
-from maira.evaluate.input_table import LATERAL_MENTIONS, InputTable, cell, compare_runs, mentions_lateral, write_table
-from maira.evaluate.inputs import InputRun, Scorer, input_runs, select_studies
+from maira.evaluate.comparison import LATERAL_MENTIONS, Comparison, cell, compare, write_comparison
+from maira.evaluate.experiments import Experiment, Scorer, select_studies, without_inputs
 from maira.examples import make_example, study_context
 from maira.inputs import INPUTS, Input, drop_inputs, has_inputs, parse_inputs
 from maira.prompts import build_prompt
 from radfact.errors import InputError
 from radfact.jsonl import write_json, write_jsonl
-from radfact.report import Report, Sentence
+from radfact.report import Sentence
 from radfact.stats import Summary
 
 FULL = Study(
@@ -84,7 +84,7 @@ def test_an_unknown_input_is_refused_with_the_known_ones(text: str) -> None:
 
 
 def test_a_run_is_made_once_however_its_inputs_are_written(tmp_path: Path) -> None:
-    runs = input_runs(tmp_path, ["comparison+prior", "prior", "prior+comparison"])
+    runs = without_inputs(tmp_path, ["comparison+prior", "prior", "prior+comparison"])
     assert [run.name for run in runs] == ["all-inputs", "no-prior+comparison", "no-prior"]
 
 
@@ -104,13 +104,13 @@ def _studies() -> list[Study]:
 def test_a_subset_holds_the_studies_with_its_inputs_and_a_reference(
     subset: str, chosen: str, without_input: int, tmp_path: Path
 ) -> None:
-    selection = select_studies(_studies(), "findings", subset, input_runs(tmp_path, ["prior", "comparison"]))
+    selection = select_studies(_studies(), "findings", subset, without_inputs(tmp_path, ["prior", "comparison"]))
     assert "".join(study.sample_id for study in selection.studies) == chosen
     assert (selection.without_input, selection.without_reference) == (without_input, 1)
 
 
 def test_the_reference_is_that_of_the_task(tmp_path: Path) -> None:
-    runs = input_runs(tmp_path, ["prior"])
+    runs = without_inputs(tmp_path, ["prior"])
     for task, reference in (("findings", "Clear."), ("grounded", [Sentence(text="Clear.")])):
         selection = select_studies([FULL], task, "all", runs)  # type: ignore[arg-type]
         assert selection.references == {"a": reference}
@@ -120,29 +120,12 @@ def test_the_reference_is_that_of_the_task(tmp_path: Path) -> None:
 def test_no_study_to_score_is_an_error(subset: str, tmp_path: Path) -> None:
     bare = FULL.model_copy(update={"findings": None})
     with pytest.raises(InputError, match=r"none of 1 studies has .*'findings' to compare with"):
-        select_studies([bare], "findings", subset, input_runs(tmp_path, ["prior"]))
+        select_studies([bare], "findings", subset, without_inputs(tmp_path, ["prior"]))
 
 
-@pytest.mark.parametrize(
-    ("report", "expected"),
-    [
-        ("PA and lateral views of the chest.", True),
-        ("Lateral and AP films.", True),
-        ("Seen on the LATERAL view.", True),
-        ("Chest two views.", True),
-        ([Sentence(text="No effusion."), Sentence(text="Best seen on the lateral projection.")], True),
-        ("A left lateral rib fracture.", False),
-        ("Bilateral views are limited.", False),
-        ("", False),
-    ],
-)
-def test_mentions_of_a_lateral_are_found_by_the_expression_of_the_paper(report: Report, expected: bool) -> None:
-    assert mentions_lateral(report) == expected
-
-
-def _scored(folder: Path, values: Mapping[str, Sequence[float | None]], **others: Summary) -> InputRun:
+def _scored(folder: Path, values: Mapping[str, Sequence[float | None]], **others: Summary) -> Experiment:
     """A run with a results folder whose set figures are means of its samples', and others as given."""
-    run = InputRun(folder, () if folder.name == "all-inputs" else ("prior",))
+    run = Experiment(folder, () if folder.name == "all-inputs" else ("prior",))
     count = len(next(iter(values.values())))
     keys = [f"s{i}" for i in range(count)]
     write_jsonl(run.drafts, ({"sample_id": key, "report": "Two views."} for key in keys))
@@ -162,13 +145,13 @@ def _scored(folder: Path, values: Mapping[str, Sequence[float | None]], **others
     return run
 
 
-def _table(tmp_path: Path, **others: Summary) -> InputTable:
+def _table(tmp_path: Path, **others: Summary) -> Comparison:
     base = [0.1, 0.9, 0.4, 0.6, None]
     runs = [
         _scored(tmp_path / "all-inputs", {"shared": base, "absent": [None] * 5}, **others),
         _scored(tmp_path / "no-prior", {"shared": [v and v - 0.1 for v in base], "absent": [None] * 5}, **others),
     ]
-    return compare_runs(runs, {f"s{i}": "Clear." for i in range(5)})
+    return compare(runs, {f"s{i}": "Clear." for i in range(5)}, base=runs[0])
 
 
 def test_a_difference_is_paired(tmp_path: Path) -> None:
@@ -177,7 +160,7 @@ def test_a_difference_is_paired(tmp_path: Path) -> None:
 
 
 def test_a_figure_without_any_value_is_no_row(tmp_path: Path) -> None:
-    assert _table(tmp_path).rows == ["shared", LATERAL_MENTIONS]
+    assert _table(tmp_path).names == ["shared", LATERAL_MENTIONS]
 
 
 def test_a_figure_of_the_set_alone_is_shown_without_a_difference(tmp_path: Path) -> None:
@@ -188,7 +171,7 @@ def test_a_figure_of_the_set_alone_is_shown_without_a_difference(tmp_path: Path)
 
 def test_a_figure_that_is_no_mean_of_its_samples_has_no_difference(tmp_path: Path) -> None:
     table = _table(tmp_path, shared=Summary(0.7, n=4))
-    assert "shared" in table.rows
+    assert "shared" in table.names
     assert set(table.differences["no-prior"]) == {LATERAL_MENTIONS}
 
 
@@ -200,17 +183,18 @@ def test_lateral_mentions_stand_beside_those_of_the_references(tmp_path: Path) -
 
 def test_the_table_is_written_in_three_forms(tmp_path: Path) -> None:
     table = _table(tmp_path, macro=Summary(0.5, n=5, direction="lower"))
-    write_table(table, tmp_path, {"task": "findings"})
+    write_comparison(table, tmp_path, "table", "Inputs", {"task": "findings"})
     record = json.loads((tmp_path / "table.json").read_text())
-    assert record["runs"]["no-prior"]["dropped"] == ["prior"]
+    assert record["experiments"]["no-prior"]["dropped"] == ["prior"]
     with (tmp_path / "table.csv").open(newline="") as handle:
         rows = list(csv.DictReader(handle))
     for row in rows:
         kind = "figures" if row["kind"] == "value" else "differences"
-        assert math.isclose(float(row["point"]), record["runs"][row["run"]][kind][row["figure"]]["point"])
+        assert math.isclose(float(row["point"]), record["experiments"][row["experiment"]][kind][row["figure"]]["point"])
     assert len(rows) == 2 * 3 + 2
     page = (tmp_path / "table.md").read_text()
-    assert "| macro (↓) | 0.500 | 0.500 | 5 |" in page
+    assert "| experiment | shared | macro (↓) | lateral_mentions |" in page
+    assert " | 0.500 | 1.000 [1.000, 1.000] |\n" in page
     assert "A note." in page
 
 
@@ -223,7 +207,7 @@ def test_a_cell_is_the_median_with_its_interval() -> None:
 def test_no_judge_is_told_before_anything_is_drafted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("RADFACT_JUDGE", raising=False)
     with pytest.raises(InputError, match="no judge is named"):
-        Scorer(InputRun(tmp_path / "all-inputs"), tmp_path / "manifest.jsonl", tmp_path / "cache")
+        Scorer(Experiment(tmp_path / "all-inputs"), tmp_path / "manifest.jsonl", tmp_path / "cache")
     assert list(tmp_path.iterdir()) == []
 
 
@@ -256,7 +240,7 @@ def test_the_command_drafts_scores_and_compares(arguments: list[str], tmp_path: 
     settings = json.loads((tmp_path / "out" / "no-prior" / "drafts.run.json").read_text())
     assert settings["drop"] == ["prior"]
     record = json.loads((tmp_path / "out" / "table.json").read_text())
-    assert "logical_f1" in record["runs"]["no-prior"]["differences"]
+    assert "logical_f1" in record["experiments"]["no-prior"]["differences"]
 
 
 def test_the_command_shows_one_line_a_run_and_tables_that_fit_a_terminal(
@@ -286,7 +270,7 @@ def test_another_judge_takes_the_drafts_that_are_there(
 def test_options_of_scoring_come_from_a_configuration_file(arguments: list[str], tmp_path: Path) -> None:
     (tmp_path / "judge.yaml").write_text("judge: offline\nbootstrap: 0\n")
     _command([*arguments, "--config", str(tmp_path / "judge.yaml")])
-    figures = json.loads((tmp_path / "out" / "table.json").read_text())["runs"]["no-prior"]["figures"]
+    figures = json.loads((tmp_path / "out" / "table.json").read_text())["experiments"]["no-prior"]["figures"]
     assert figures[LATERAL_MENTIONS]["low"] is None
     assert figures[LATERAL_MENTIONS]["point"] is not None
 
@@ -302,4 +286,4 @@ def test_a_study_that_cannot_be_drafted_is_told_by_run(arguments: list[str], tmp
     assert f"left out: all-inputs: {study.sample_id}" in done.output
     assert f"left out: no-prior: {study.sample_id}" not in done.output
     record = json.loads((tmp_path / "out" / "table.json").read_text())
-    assert record["runs"]["no-prior"]["differences"]["logical_precision"]["n"] == 2
+    assert record["experiments"]["no-prior"]["differences"]["logical_precision"]["n"] == 2

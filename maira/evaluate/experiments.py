@@ -1,4 +1,4 @@
-"""What each input is worth: the same studies drafted with it and without it, all scored alike (paper 004, D.6)."""
+"""Experiments on one test set: the same studies drafted by several models or from several inputs, all scored alike."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ _REFERENCE: dict[ReportTask, str] = {"findings": "findings", "grounded": "ground
 
 
 @dataclass(frozen=True)
-class InputRun:
-    """Drafts of the studies without some of their inputs, and what they score.
+class Experiment:
+    """One model that drafts the studies with all of their inputs or without some, and what it scores.
 
     Attributes:
         folder: of its files.
-        dropped: what the model is not shown; nothing in the run that the others are compared with.
+        dropped: what the model is not shown.
     """
 
     folder: Path
@@ -34,13 +34,18 @@ class InputRun:
 
     @property
     def name(self) -> str:
-        """As its folder and its column are called."""
+        """As its folder and its row are called."""
         return self.folder.name
 
     @property
     def drafts(self) -> Path:
         """The drafts file."""
         return self.folder / "drafts.jsonl"
+
+    @property
+    def boxes(self) -> Path:
+        """The file of box completions, where there are any."""
+        return self.folder / "boxes.jsonl"
 
     @property
     def results(self) -> Path:
@@ -57,8 +62,16 @@ class InputRun:
         """The rows of the studies that were scored, by `sample_id`."""
         return {row["sample_id"]: row for row in self._rows if row["failure"] is None}
 
+    @cached_property
+    def completions(self) -> dict[tuple[str, int], dict[str, Any]]:
+        """The rows of the sentences whose boxes were completed and could be compared, by `sample_id` and `index`."""
+        if not self.boxes.is_file():
+            return {}
+        rows = (row for _, row in read_jsonl(self.boxes))
+        return {(row["sample_id"], row["index"]): row for row in rows if row["iou"] is not None}
+
     @property
-    def failures(self) -> list[tuple[str, str]]:
+    def unscored(self) -> list[tuple[str, str]]:
         """The `sample_id` of each study that could not be scored, and why."""
         return [(row["sample_id"], row["failure"]) for row in self._rows if row["failure"] is not None]
 
@@ -67,8 +80,8 @@ class InputRun:
         return [row for _, row in read_jsonl(self.results / "samples.jsonl")]
 
 
-def input_runs(out: Path, drops: Sequence[str]) -> list[InputRun]:
-    """The run with all inputs, and one for each of `drops`, such as "prior+comparison", in this order.
+def without_inputs(out: Path, drops: Sequence[str]) -> list[Experiment]:
+    """The experiment with all inputs, and one for each of `drops`, such as "prior+comparison", in this order.
 
     Raises:
         InputError: there is nothing to drop, or an input that is not known.
@@ -76,7 +89,7 @@ def input_runs(out: Path, drops: Sequence[str]) -> list[InputRun]:
     dropped = dict.fromkeys(map(parse_inputs, drops))
     if not dropped:
         raise InputError(f"nothing to leave out; give --drop with some of {', '.join(INPUTS)}, joined by +")
-    return [InputRun(out / "all-inputs"), *(InputRun(out / f"no-{'+'.join(one)}", one) for one in dropped)]
+    return [Experiment(out / "all-inputs"), *(Experiment(out / f"no-{'+'.join(one)}", one) for one in dropped)]
 
 
 @dataclass(frozen=True)
@@ -106,15 +119,17 @@ class Selection:
         return {study.sample_id: study.grounded_findings or study.findings or "" for study in self.studies}
 
 
-def select_studies(studies: Sequence[Study], task: ReportTask, subset: str, runs: Sequence[InputRun]) -> Selection:
+def select_studies(
+    studies: Sequence[Study], task: ReportTask, subset: str, experiments: Sequence[Experiment]
+) -> Selection:
     """The studies that can be scored.
 
     Args:
         studies: of a manifest.
         task: whose reference report a study needs.
-        subset: `all`; `with-input` for studies with every input that any run drops; or inputs by name, as in `--drop`
-            (the paper's tables D.9 and D.10 are about studies with a prior, and with a lateral).
-        runs: of the evaluation.
+        subset: `all`; `with-input` for studies with every input that any experiment drops; or inputs by name, as in
+            `--drop` (the paper's tables D.9 and D.10 are about studies with a prior, and with a lateral).
+        experiments: of the evaluation.
 
     Raises:
         InputError: an unknown subset, or no study is left.
@@ -122,7 +137,7 @@ def select_studies(studies: Sequence[Study], task: ReportTask, subset: str, runs
     if subset == "all":
         needed: tuple[Input, ...] = ()
     elif subset == "with-input":
-        needed = tuple(name for name in INPUTS if any(name in run.dropped for run in runs))
+        needed = tuple(name for name in INPUTS if any(name in one.dropped for one in experiments))
     else:
         try:
             needed = parse_inputs(subset)
@@ -142,12 +157,12 @@ def select_studies(studies: Sequence[Study], task: ReportTask, subset: str, runs
 
 
 class Scorer:
-    """`radfact score` on the drafts of one run, with options that are checked before anything is drafted.
+    """`radfact score` on the drafts of one experiment, with options that are checked before anything is drafted.
 
     Args:
-        run: whose drafts are scored; they need not be there yet.
+        experiment: whose drafts are scored; they need not be there yet.
         references: manifest with the reference reports.
-        cache: folder for the answers of a model, shared by all runs.
+        cache: folder for the answers of a model, shared by all experiments.
         judge: as `--judge` of `radfact score`; None leaves it to the configuration or the environment.
         config: YAML file with any other options of `radfact score`.
 
@@ -156,7 +171,12 @@ class Scorer:
     """
 
     def __init__(
-        self, run: InputRun, references: Path, cache: Path, judge: str | None = None, config: Path | None = None
+        self,
+        experiment: Experiment,
+        references: Path,
+        cache: Path,
+        judge: str | None = None,
+        config: Path | None = None,
     ) -> None:
         from typer.main import get_command
 
@@ -164,10 +184,10 @@ class Scorer:
         from radfact.cli.options import JudgeOptions
 
         options: Mapping[str, object | None] = {
-            "--candidates": run.drafts,
+            "--candidates": experiment.drafts,
             "--references": references,
             "--missing": "leave-out",
-            "--out": run.results,
+            "--out": experiment.results,
             "--cache": cache,
             "--judge": judge,
             "--config": config,
@@ -175,7 +195,7 @@ class Scorer:
         words = [word for name, value in options.items() if value is not None for word in (name, str(value))]
         # The command itself and not its parts, so that every option of it counts here too.
         group: Any = get_command(app)
-        self._run = run
+        self._experiment = experiment
         self._command = group.commands["score"]
         self._context = self._command.make_context("score", words, parent=group.make_context("radfact", ["score"]))
         given = self._context.params
@@ -200,4 +220,4 @@ class Scorer:
         except Exit as stop:
             if stop.exit_code != ExitCode.SAMPLES_LEFT_OUT:
                 raise
-        return self._run.failures
+        return self._experiment.unscored

@@ -1,0 +1,83 @@
+"""What is done to each transformer block of a model before it is trained: recomputation of activations, compilation.
+
+Both are set on a block's `forward`, so names of weights stay as they are, and what is hooked to a block, such as the
+gathering of its weights by FSDP, happens once outside.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from types import MethodType
+from typing import Any
+
+import torch
+from timm.models.vision_transformer import Block
+from torch import nn
+from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
+from transformers.models.llama.modeling_llama import LlamaDecoderLayer
+
+from maira.train.recipe import Recipe
+
+_KEPT = frozenset(
+    {
+        "aten::mm",
+        "aten::addmm",
+        "aten::bmm",
+        "aten::_scaled_dot_product_flash_attention",
+        "aten::_scaled_dot_product_efficient_attention",
+        "aten::_scaled_dot_product_cudnn_attention",
+        "aten::_scaled_dot_product_flash_attention_for_cpu",
+        "torch_attn::_varlen_attn",
+    }
+)
+"""Operations whose outcomes "selective" keeps, since they are dear to compute: matrix products and attention."""
+
+
+def prepare_blocks(model: nn.Module, recipe: Recipe) -> None:
+    """Set activation checkpointing and compilation as a recipe says, before the model is dealt out to processes.
+
+    A block that is not in training mode, as in validation and generation, computes as if nothing had been set.
+
+    Args:
+        model: with a MAIRA-2 in it; blocks of a frozen encoder keep no activations and stay as they are.
+        recipe: its `activation_checkpointing` and `compile` count.
+    """
+    for block in _blocks(model):
+        forward: Callable[..., Any] = block.forward
+        if recipe.activation_checkpointing == "selective":
+            # Inside of what is compiled, whose operations nothing outside can tell apart.
+            forward = MethodType(_selective, block)
+        if recipe.compile and isinstance(block, LlamaDecoderLayer):
+            forward = torch.compile(forward, dynamic=True)
+        if recipe.activation_checkpointing == "full":
+            forward = partial(checkpoint, forward, use_reentrant=False)
+        if forward is not block.forward:
+            block.forward = partial(_training_only, block, forward)
+
+
+def _blocks(model: nn.Module) -> Iterator[nn.Module]:
+    for module in model.modules():
+        if isinstance(module, LlamaDecoderLayer) or (isinstance(module, Block) and _is_trained(module)):
+            yield module
+
+
+def _is_trained(module: nn.Module) -> bool:
+    return any(parameter.requires_grad for parameter in module.parameters())
+
+
+def _training_only(block: nn.Module, forward: Callable[..., Any], *args: Any, **options: Any) -> Any:
+    if block.training and torch.is_grad_enabled():
+        return forward(*args, **options)
+    return type(block).forward(block, *args, **options)
+
+
+def _selective(block: nn.Module, *args: Any, **options: Any) -> Any:
+    whole = type(block).forward
+    contexts = partial(create_selective_checkpoint_contexts, _policy)
+    return checkpoint(whole, block, *args, use_reentrant=False, context_fn=contexts, **options)
+
+
+def _policy(_context: Any, operation: Any, *_args: Any, **_options: Any) -> CheckpointPolicy:
+    kept = getattr(operation, "_schema", None) is not None and operation._schema.name in _KEPT
+    return CheckpointPolicy.MUST_SAVE if kept else CheckpointPolicy.PREFER_RECOMPUTE

@@ -1,0 +1,109 @@
+"""Steps that are not as they should be: losses that are not finite, gradients that jump (`recipe.Faults`)."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from maira.train.recipe import Faults
+from radfact.errors import RunFailed
+from radfact.jsonl import append_jsonl
+
+REMEMBERED = 100
+"""Steps whose gradient norms make the running mean that a spike is measured by."""
+FEWEST = 20
+"""Before so many steps nothing is a spike: the first norms of a run say little."""
+
+Kind = Literal["not_finite", "spike"]
+
+
+@dataclass
+class FaultWatch:
+    """Judges every step before the weights are changed, the same on all processes.
+
+    Attributes:
+        faults: what becomes of which fault.
+        norms: gradient norms of the last steps that were as they should be.
+        skipped: steps skipped in a row.
+    """
+
+    faults: Faults
+    norms: deque[float] = field(default_factory=lambda: deque(maxlen=REMEMBERED))
+    skipped: int = 0
+
+    def judge(self, loss: float, norm: float) -> Kind | None:
+        """The fault of a step by its loss and gradient norm, both over all processes; None without."""
+        if not (math.isfinite(loss) and math.isfinite(norm)):
+            self.skipped += 1
+            return "not_finite"
+        if self.faults.spike is not None and len(self.norms) >= FEWEST and norm > self.faults.spike * self.mean:
+            self.skipped += 1
+            return "spike"
+        self.norms.append(norm)
+        self.skipped = 0
+        return None
+
+    @property
+    def mean(self) -> float:
+        """Running mean of the gradient norm; NaN before the first step."""
+        return sum(self.norms) / len(self.norms) if self.norms else math.nan
+
+    def stops(self, kind: Kind) -> bool:
+        """Whether a fault ends the run, be it that too many steps were skipped in a row."""
+        action = self.faults.not_finite if kind == "not_finite" else self.faults.on_spike
+        return action == "stop" or self.skipped > self.faults.most_skipped
+
+    def record(self, kind: Kind, step: int, loss: float, norm: float, sample_ids: list[str]) -> dict[str, Any]:
+        """A line of `faults.jsonl`; numbers that are not finite are strings there."""
+        return {
+            "step": step,
+            "fault": kind,
+            "action": "stop" if self.stops(kind) else "skip",
+            "loss": _number(loss),
+            "grad_norm": _number(norm),
+            "mean_grad_norm": _number(self.mean),
+            "sample_ids": sample_ids,
+        }
+
+    def state_dict(self) -> dict[str, Any]:
+        """As JSON values."""
+        return {"norms": list(self.norms), "skipped": self.skipped}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from what `state_dict` returned."""
+        self.norms = deque(state["norms"], maxlen=REMEMBERED)
+        self.skipped = state["skipped"]
+
+
+def fault_file(out: Path) -> Path:
+    """Where the faults of a run are written down."""
+    return out / "faults.jsonl"
+
+
+def write_fault(out: Path, row: dict[str, Any]) -> None:
+    """Add a line to the faults of a run."""
+    out.mkdir(parents=True, exist_ok=True)
+    append_jsonl(fault_file(out), [row])
+
+
+def describe(row: dict[str, Any]) -> str:
+    """A fault in words."""
+    if row["fault"] == "not_finite":
+        return f"the loss is {row['loss']}, the gradient norm {row['grad_norm']}"
+    return f"the gradient norm {row['grad_norm']:.3g} is a spike over a mean of {row['mean_grad_norm']:.3g}"
+
+
+def stopped(row: dict[str, Any], out: Path) -> RunFailed:
+    """The error of a fault that ends a run."""
+    field = "not_finite" if row["fault"] == "not_finite" else "on_spike"
+    return RunFailed(
+        f"{describe(row)} at step {row['step']}; its {len(row['sample_ids'])} samples are listed in {fault_file(out)}, "
+        f"and the last state saved in {out} is as it was. A lower learning_rate or faults.{field}=skip may help"
+    )
+
+
+def _number(value: float) -> float | str:
+    return float(f"{value:.6g}") if math.isfinite(value) else str(value)

@@ -1,0 +1,63 @@
+"""AdamW and its schedule (paper 004, B.2)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import nn
+
+from maira.train.recipe import Recipe
+from radfact.errors import InputError
+
+
+def make_optimizer(model: nn.Module, recipe: Recipe) -> torch.optim.Optimizer:
+    """AdamW over a model's trained weights, after they are dealt out to the processes.
+
+    Raises:
+        InputError: states in 8 bits are wanted and torchao is not installed.
+    """
+    groups = parameter_groups(model, recipe.weight_decay)
+    if recipe.optimizer == "adamw":
+        return torch.optim.AdamW(groups, lr=recipe.learning_rate, betas=recipe.betas, fused=True)
+    try:
+        from torchao.optim import AdamW8bit
+    except ImportError:
+        raise InputError(
+            "adamw_8bit needs torchao, which is not installed: pip install 'maira-radfact[states8bit]'",
+            field="optimizer",
+        ) from None
+    stochastic = recipe.weights == "bfloat16"
+    optimizer: torch.optim.Optimizer = AdamW8bit(
+        groups, lr=recipe.learning_rate, betas=recipe.betas, bf16_stochastic_round=stochastic
+    )
+    return optimizer
+
+
+def parameter_groups(model: nn.Module, decay: float) -> list[dict[str, Any]]:
+    """Trained weights with their weight decay: that of the recipe for matrices, none for biases, norms and the like."""
+    trained = [p for p in model.parameters() if p.requires_grad]
+    groups = [
+        {"params": [p for p in trained if p.ndim >= 2], "weight_decay": decay},
+        {"params": [p for p in trained if p.ndim < 2], "weight_decay": 0.0},
+    ]
+    return [group for group in groups if group["params"]]
+
+
+def schedule(recipe: Recipe, steps: int) -> Callable[[int], float]:
+    """Factor of the learning rate by step: linear warm-up, then half a cosine down to 0 (paper B.2).
+
+    Args:
+        recipe: its share of warm-up counts.
+        steps: of the whole run.
+    """
+    warmup = max(1, round(recipe.warmup * steps))
+
+    def factor(step: int) -> float:
+        if step < warmup:
+            return (step + 1) / warmup
+        return 0.5 * (1 + math.cos(math.pi * min(1.0, (step - warmup) / max(1, steps - warmup))))
+
+    return factor

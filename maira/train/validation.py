@@ -1,0 +1,235 @@
+"""How good a model in training is by now: losses on answers that it does not learn from, drafts, the best so far."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import nn
+
+from maira.processor import MairaProcessor
+from maira.train.batches import LENGTH_MULTIPLE, encode_row
+from maira.train.corpus import Corpus, open_corpus
+from maira.train.drafting import Drafter
+from maira.train.items import TASKS, PackedBatch, Totals
+from maira.train.logs import Figures, Log
+from maira.train.packing import collate, pack
+from maira.train.parallel import Distributed, World
+from maira.train.recipe import Recipe
+from maira.train.workers import in_workers
+from radfact.errors import InputError
+from radfact.jsonl import read_json, write_json
+
+_DRAW = (0, 0)
+"""Sets the draw apart from the others of a run's seed."""
+
+
+class Validator:
+    """What a recipe wants measured while a run goes on.
+
+    All processes make and call it alike. Nothing of the training is touched: the model comes back in the modes that it
+    was in, and random numbers go on as if nothing had been drawn.
+
+    Args:
+        recipe: its `validation` counts.
+        processor: of the model.
+        world: of the run.
+        log: takes the figures.
+        steps: of the run; the last one is always measured.
+
+    Raises:
+        InputError: a source cannot be read or has no answers, a sample does not fit in a row, or there is no figure
+            of the name `best_by`.
+    """
+
+    def __init__(self, recipe: Recipe, processor: MairaProcessor, world: World, log: Log, steps: int) -> None:
+        self._recipe, self._world, self._log, self._steps = recipe, world, log, steps
+        self._corpus = _open(recipe, processor, world)
+        self._pad_id: int = processor.tokenizer.pad_token_id
+        drawn = draw_answers(self._corpus, recipe)
+        self._tasks = [TASKS[i] for i in np.unique(self._corpus.table["task"][drawn])]
+        self._rows, self._own = _deal(self._corpus, drawn, recipe, world)
+        wants_drafts = recipe.validation.drafts_every is not None
+        self._drafter = Drafter(recipe, self._corpus, processor, world) if wants_drafts else None
+        self._best = Best(recipe, self.names)
+
+    @property
+    def names(self) -> list[str]:
+        """The figures that there are, in their order."""
+        losses = [f"loss/{name}" for name in ("all", *self._tasks)]
+        return losses + (self._drafter.names if self._drafter else [])
+
+    def after_step(self, step: int, model: Distributed, write: Callable[[Path], None]) -> None:
+        """Measure what is due after a step; the checkpoint is written if it is the best so far.
+
+        Args:
+            step: optimiser steps done.
+            model: in training.
+            write: writes the model as a checkpoint into a folder; all processes call it.
+        """
+        figures: dict[str, float | None] = {}
+        with self._log.pause():
+            if self._is_due(step, self._recipe.validation.every):
+                figures |= self.losses(model)
+            if self._drafter and self._is_due(step, self._recipe.validation.drafts_every):
+                figures |= self.drafts(model, step)
+            if figures:
+                self._log.validation(step, figures)
+                if self._best.is_beaten_by(figures) and (reason := self._best.keep(step, figures, write, self._world)):
+                    self._log.say(f"the best checkpoint could not be written, the run goes on: {reason}")
+
+    def losses(self, model: Distributed) -> dict[str, float | None]:
+        """Mean cross-entropy over the answer tokens of the draw, over all of it and by task: `loss/all`, ..."""
+        # (summed cross-entropy, answer tokens) of each task
+        sums = torch.zeros(2, len(TASKS), dtype=torch.float64, device=self._world.device)
+        with undisturbed(model.wrapped), torch.no_grad():
+            for batch, counts in self._batches():
+                with self._world.together():
+                    found = model(batch.to(self._world.device))
+                if counts:
+                    tasks = torch.tensor([TASKS.index(task) for task in batch.tasks], device=sums.device)
+                    sums.index_add_(1, tasks, torch.stack([found.per_sample, found.tokens]).double())
+        with self._world.together():
+            losses, tokens = self._world.sum(sums).tolist()
+        figures: dict[str, float | None] = {"loss/all": sum(losses) / sum(tokens)}
+        for task, loss, count in zip(TASKS, losses, tokens, strict=True):
+            figures |= {f"loss/{task}": loss / count} if count else {}
+        return figures
+
+    def drafts(self, model: Distributed, step: int) -> dict[str, float | None]:
+        """What drafts and box completions of the draw of studies score: `drafts/...`, `boxes/...`."""
+        if self._drafter is None:
+            return {}
+        with undisturbed(model.training):
+            made = self._drafter.ask(model, step)
+        if made.unanswered:
+            self._log.say(f"{len(made.unanswered)} questions had no answer; the first: {made.unanswered[0]}")
+        return made.figures
+
+    def _is_due(self, step: int, every: int | None) -> bool:
+        return every is not None and (step % every == 0 or step == self._steps)
+
+    def _batches(self) -> Iterator[tuple[PackedBatch, bool]]:
+        """The rows of this process, and whether each counts."""
+        none = Totals(1, 1)
+        with closing(in_workers(partial(encode_row, self._corpus), self._rows, self._recipe.workers)) as encoded:
+            for number, row in enumerate(encoded):
+                yield collate(row, none, self._pad_id, LENGTH_MULTIPLE), number < self._own
+
+
+class Best:
+    """The best checkpoint by a figure, in `checkpoint-best/` of the run's folder with `best.json` beside its files.
+
+    Args:
+        recipe: its `validation.best_by` and folder count.
+        names: figures that there are.
+
+    Raises:
+        InputError: there is no such figure.
+    """
+
+    def __init__(self, recipe: Recipe, names: list[str]) -> None:
+        self._name, self._folder = recipe.validation.best_by, recipe.out / "checkpoint-best"
+        self._value: float | None = None
+        if self._name is not None and self._name not in names:
+            raise InputError(
+                f"there is no figure '{self._name}'; there are {', '.join(names)}", field="validation.best_by"
+            )
+        file = self._folder / "best.json"
+        if file.exists() and (held := read_json(file)).get("figure") == self._name:
+            self._value = held["value"]
+
+    def is_beaten_by(self, figures: Figures) -> bool:
+        """Whether figures are better than those of the checkpoint kept; equal ones are not."""
+        value = figures.get(self._name) if self._name is not None else None
+        if self._name is None or value is None:
+            return False
+        return self._value is None or (value < self._value if self._name.startswith("loss/") else value > self._value)
+
+    def keep(self, step: int, figures: Figures, write: Callable[[Path], None], world: World) -> str | None:
+        """Let the model take the place of the checkpoint kept; all processes call this.
+
+        Returns:
+            Why it could not be written, if so: the one before stays.
+        """
+        value, reason = figures[self._name or ""], None
+        try:
+            write(self._folder)
+        except OSError as error:
+            reason = str(error)
+            world.wait()  # where the others, in `write`, wait for the one that writes
+        if world.is_main and reason is None:
+            try:
+                write_json(self._folder / "best.json", {"step": step, "figure": self._name, "value": value})
+            except OSError as error:
+                reason = str(error)
+        reasons = [one for one in world.gather(reason) if one]
+        if not reasons:
+            self._value = value
+        return reasons[0] if reasons else None
+
+
+@contextmanager
+def undisturbed(model: nn.Module) -> Iterator[None]:
+    """The model in evaluation mode; afterwards its modules are in the modes that they were in, and so are the
+    generators of random numbers."""
+    modes = [(module, module.training) for module in model.modules()]
+    python, numpy = random.getstate(), np.random.get_state()
+    devices = [torch.cuda.current_device()] if torch.cuda.is_available() else []
+    with torch.random.fork_rng(devices):
+        model.eval()
+        try:
+            yield
+        finally:
+            random.setstate(python)
+            np.random.set_state(numpy)
+            for module, mode in modes:
+                module.training = mode
+
+
+def _open(recipe: Recipe, processor: MairaProcessor, world: World) -> Corpus:
+    """The corpus; the main process makes its table while the others wait."""
+    folder, sources = recipe.out / "tables", recipe.validation.sources
+    if not world.is_main:
+        world.wait()
+    corpus = open_corpus(recipe, sources, processor, folder)
+    if world.is_main:
+        world.wait()
+    return corpus
+
+
+def draw_answers(corpus: Corpus, recipe: Recipe) -> npt.NDArray[np.int64]:
+    """The answers whose losses are taken, as places in the table; a function of the seed and the data.
+
+    They are drawn by their shares, so that the loss over all is that of the mix that is trained.
+    """
+    table = corpus.table
+    shares = np.zeros(len(table))
+    for place, source in enumerate(recipe.validation.sources):
+        for task, share in recipe.shares(source).items():
+            shares[(table["source"] == place) & (table["task"] == TASKS.index(task))] = share
+    rng = np.random.default_rng(np.random.SeedSequence((recipe.seed, *_DRAW)))
+    count = min(recipe.validation.samples, len(table))
+    return np.sort(rng.choice(len(table), count, replace=False, p=shares / shares.sum()))
+
+
+def _deal(corpus: Corpus, drawn: npt.NDArray[np.int64], recipe: Recipe, world: World) -> tuple[list[list[int]], int]:
+    """The packed rows of this process, as many for each, and how many of them count; the rest keep step with others."""
+    lengths = corpus.table["prompt"][drawn].astype(np.int64) + corpus.table["answer"][drawn]
+    longest = int(lengths.argmax())
+    if lengths[longest] > recipe.token_budget:
+        raise InputError(
+            f"sample '{corpus.sample_id(int(drawn[longest]))}' of the validation has {lengths[longest]} tokens, more "
+            f"than the {recipe.token_budget} of a row; raise it, or leave the sample out",
+            field="token_budget",
+        )
+    packed = [[int(drawn[i]) for i in row] for row in pack(lengths.tolist(), recipe.token_budget)]
+    own = packed[world.rank :: world.size]
+    rows = -(-len(packed) // world.size)
+    return own + packed[:1] * (rows - len(own)), len(own)

@@ -1,0 +1,299 @@
+"""Ablations: the recipes of the paper's rows, what is run for each, and the table."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+import yaml
+from typer.testing import CliRunner, Result
+
+from data.manifest import read_manifest, write_manifest
+from maira.cli import app
+from maira.evaluate.ablations import differences_of, is_trained, plan_trials, read_configs
+from maira.evaluate.commands import Launcher
+from maira.train.recipe import Recipe, read_recipe
+from maira.train.states import decisive
+from radfact.errors import InputError, RunFailed
+from radfact.jsonl import write_json
+
+CONFIGS = Path(__file__).resolve().parents[2] / "configs"
+ROWS = {
+    "no_prior": {"drop": ["prior"]},
+    "no_comparison": {"drop": ["comparison"]},
+    "no_prior_no_comparison": {"drop": ["prior", "comparison"]},
+    "no_lateral": {"drop": ["lateral"]},
+    "no_technique": {"drop": ["technique"]},
+    "no_lateral_no_technique": {"drop": ["lateral", "technique"]},
+    "no_findings": {"tasks.findings": 0.0},
+    "no_grounding": {"tasks.grounded": 0.0, "tasks.phrase": 0.0},
+}
+"""What sets each row of the paper's tables D.7 to D.10 apart from MAIRA-2."""
+
+
+@pytest.mark.parametrize(("folder", "base"), [("ablations", "maira2_7b"), ("ablations/phantom", "phantom")])
+@pytest.mark.parametrize("row", ROWS)
+def test_every_row_of_the_paper_is_its_base_but_for_what_it_leaves_out(folder: str, base: str, row: str) -> None:
+    recipe = read_recipe(CONFIGS / folder / f"{row}.yaml")
+    changed = differences_of(recipe, read_recipe(CONFIGS / f"{base}.yaml"))
+    changed.pop("validation.best_by", None)
+    assert changed == ROWS[row]
+
+
+def test_every_recipe_that_is_shipped_can_be_read_and_has_a_folder_of_its_own() -> None:
+    folders = [read_recipe(path).out for path in CONFIGS.rglob("*.yaml")]
+    assert len(folders) == 6 + 2 * len(ROWS)
+    assert len(set(folders)) == len(folders)
+
+
+def write_recipe(folder: Path, name: str, **values: object) -> Path:
+    path = folder / f"{name}.yaml"
+    whole = {"model": "checkpoint", "train": "manifest.jsonl", "out": f"{folder}/runs/{name}", "passes": 1000}
+    path.write_text(yaml.safe_dump(whole | values), encoding="utf-8")
+    return path
+
+
+@pytest.fixture
+def recipes(tmp_path: Path) -> list[Path]:
+    return [
+        write_recipe(tmp_path, "base"),
+        write_recipe(tmp_path, "blind", drop=["prior", "comparison"]),
+        write_recipe(tmp_path, "mute", tasks={"grounded": 1}),
+    ]
+
+
+def test_rows_at_inference_stand_before_the_trained_ones_as_in_the_paper(recipes: list[Path], tmp_path: Path) -> None:
+    trials = plan_trials(read_configs(recipes, []), tmp_path, infer=True)
+    found = [(one.experiment.name, one.config.name, one.experiment.dropped) for one in trials]
+    assert found == [
+        ("base", "base", ()),
+        ("infer-no-prior+comparison", "base", ("prior", "comparison")),
+        ("blind", "blind", ("prior", "comparison")),
+        ("mute", "mute", ()),
+    ]
+
+
+def test_inputs_that_the_first_recipe_drops_are_dropped_at_inference_too(tmp_path: Path) -> None:
+    paths = [
+        write_recipe(tmp_path, "base", drop=["technique"]),
+        write_recipe(tmp_path, "less", drop=["technique", "lateral"]),
+    ]
+    trials = plan_trials(read_configs(paths, []), tmp_path, infer=True)
+    assert [one.experiment.dropped for one in trials] == [
+        ("technique",),
+        ("lateral", "technique"),
+        ("technique", "lateral"),
+    ]
+
+
+def test_nothing_to_leave_out_at_inference_is_an_error(recipes: list[Path], tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="no recipe drops an input"):
+        plan_trials(read_configs([recipes[0], recipes[2]], []), tmp_path, infer=True)
+
+
+def test_an_override_may_name_each_recipe(recipes: list[Path]) -> None:
+    configs = read_configs(recipes, ["out=try/{name}", "passes=500"])
+    assert [config.recipe.out for config in configs] == [Path("try/base"), Path("try/blind"), Path("try/mute")]
+    assert {config.recipe.passes for config in configs} == {500}
+
+
+def test_two_recipes_need_two_folders_and_two_names(recipes: list[Path], tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"blind\.yaml, field 'out': same is the folder of .*base\.yaml too"):
+        read_configs(recipes, ["out=same"])
+    (tmp_path / "other").mkdir()
+    with pytest.raises(InputError, match=r"has the name of .*base\.yaml"):
+        read_configs([recipes[0], write_recipe(tmp_path / "other", "base")], [])
+
+
+def finished(recipe: Recipe, step: int = 7) -> None:
+    """What a run of seven steps leaves behind at one of them."""
+    write_json(recipe.out / "checkpoint" / "config.json", {})
+    record = {"step": step, "steps": 7, "length": [recipe.epochs, recipe.passes], "recipe": decisive(recipe)}
+    write_json(recipe.out / "states" / f"step-{step:06d}" / "state.json", record)
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [("log_every=3", True), ("passes=1001", False), ("seed=1", False), ("drop=[prior]", False)],
+)
+def test_a_recipe_is_trained_when_its_own_run_is_over(recipes: list[Path], change: str, expected: bool) -> None:
+    finished(read_recipe(recipes[0]))
+    assert is_trained(read_recipe(recipes[0]))
+    assert is_trained(read_recipe(recipes[0], [change])) is expected
+
+
+def test_a_run_that_is_made_longer_is_not_over(recipes: list[Path]) -> None:
+    recipe = read_recipe(recipes[0])
+    finished(recipe, step=5)
+    assert not is_trained(recipe)
+    finished(recipe)
+    assert is_trained(recipe)
+
+
+def test_a_checkpoint_without_states_is_taken_as_it_is(recipes: list[Path]) -> None:
+    recipe = read_recipe(recipes[0])
+    assert not is_trained(recipe)
+    write_json(recipe.out / "checkpoint" / "config.json", {})
+    assert is_trained(recipe)
+
+
+@pytest.fixture
+def program(tmp_path: Path) -> Callable[[str], Launcher]:
+    """A launcher that runs a Python program of the test instead of starting commands."""
+
+    def make(text: str) -> Launcher:
+        (tmp_path / "program.py").write_text(f"import sys\n{text}\n", encoding="utf-8")
+        return Launcher(f"{sys.executable} {tmp_path / 'program.py'}")
+
+    return make
+
+
+def test_a_launcher_gets_the_command_behind_its_own_options(
+    program: Callable[[str], Launcher], capsys: pytest.CaptureFixture[str]
+) -> None:
+    program("print(sys.argv[1:], file=sys.stderr)").run(["train", "recipe.yaml"])
+    assert capsys.readouterr().err == "['-m', 'maira', 'train', 'recipe.yaml']\n"
+
+
+def test_a_command_that_fails_is_told_by_its_own_line(program: Callable[[str], Launcher]) -> None:
+    failing = program("print('maira: no such file\\nTraceback of the launcher', file=sys.stderr); sys.exit(2)")
+    with pytest.raises(RunFailed, match=r"^train: no such file$"):
+        failing.run(["train"])
+
+
+def test_a_command_that_dies_without_a_word_is_told_by_its_end(program: Callable[[str], Launcher]) -> None:
+    with pytest.raises(RunFailed, match=r"^maira train was ended by signal 9$"):
+        program("import os; os.kill(os.getpid(), 9)").run(["train"])
+
+
+def test_samples_left_out_do_not_make_a_command_fail(program: Callable[[str], Launcher]) -> None:
+    program("sys.exit(3)").run(["generate"])
+
+
+def test_a_launcher_that_is_not_there_is_named() -> None:
+    with pytest.raises(InputError, match="no such program: no-such-launcher"):
+        Launcher("no-such-launcher --num_processes 8")
+
+
+class Commands:
+    """Runs the commands in this process; training is a copy of a checkpoint, so that only its order is tested."""
+
+    def __init__(self, checkpoint: Path) -> None:
+        self.checkpoint = checkpoint
+        self.trained: list[str] = []
+        self.failing: set[str] = set()
+
+    def run(self, words: Sequence[str]) -> None:
+        if words[0] == "train":
+            recipe = read_recipe(Path(words[1]), list(words[2:]))
+            self.trained.append(recipe.out.name)
+            if recipe.out.name in self.failing:
+                raise RunFailed("train: the loss is nan")
+            shutil.copytree(self.checkpoint, recipe.out / "checkpoint")
+        else:
+            done = CliRunner().invoke(app, [*words], catch_exceptions=False)
+            assert done.exit_code == 0, done.output
+
+
+@pytest.fixture
+def commands(checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> Commands:
+    made = Commands(checkpoint)
+    monkeypatch.setattr(Launcher, "run", lambda _, words, **_how: made.run(words))
+    return made
+
+
+@pytest.fixture
+def ablate(recipes: list[Path], phantoms: Path, tmp_path: Path) -> Callable[..., Result]:
+    """`maira ablate` on two phantoms with a prior and one without one, their texts as short as the model is small."""
+    studies = [
+        study.model_copy(update={"prior_report": None, "grounded_findings": located[:1]})
+        for study in read_manifest(phantoms)
+        if (located := [sentence for sentence in study.grounded_findings or () if sentence.boxes])
+    ]
+    priors = [study for study in studies if study.prior_frontal is not None][:2]
+    others = [study for study in studies if study.prior_frontal is None][:1]
+    write_manifest(tmp_path / "set.jsonl", [*priors, *others])
+
+    def run(*more: str) -> Result:
+        words = ["ablate", *map(str, recipes), "--test", str(tmp_path / "set.jsonl"), "--out", str(tmp_path / "out")]
+        words += ["--judge", "offline", "--max-new-tokens", "4", *more]
+        return CliRunner().invoke(app, words, catch_exceptions=False)
+
+    return run
+
+
+@pytest.mark.usefixtures("commands")
+def test_the_table_has_a_row_for_each_model_and_what_it_is_shown(ablate: Callable[..., Result], tmp_path: Path) -> None:
+    done = ablate("--infer", "--task", "grounded", "--subset", "prior")
+    assert done.exit_code == 0, done.output
+    assert "2 studies; left out: 1 without an input of the subset." in done.output
+    record = json.loads((tmp_path / "out" / "ablation.json").read_text())
+    rows = record["experiments"]
+    assert list(rows) == ["base", "infer-no-prior+comparison", "blind", "mute"]
+    assert [row["at_inference"] for row in rows.values()] == [False, True, False, False]
+    assert rows["blind"]["differs_in"] == {"drop": ["prior", "comparison"]}
+    for kind in ("drafts", "boxes"):
+        settings = json.loads((tmp_path / "out" / "blind" / f"{kind}.run.json").read_text())
+        assert settings["drop"] == ["comparison", "prior"]
+    for name in ("logical_f1", "completion_iou", "lateral_mentions"):
+        assert rows["mute"]["differences"][name]["point"] == 0  # the same weights, shown the same
+    page = (tmp_path / "out" / "ablation.md").read_text()
+    assert 'blind: trained as base, but for drop = ["prior", "comparison"].' in page
+    assert "mute: trained as base, but for" in page
+    assert "mute: the model was not trained on this task." not in page
+
+
+def test_what_is_done_is_not_done_again(
+    ablate: Callable[..., Result], commands: Commands, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ablate()
+    first = (tmp_path / "out" / "ablation.json").read_text()
+    monkeypatch.delattr("maira.generate.drafts.start_engine")
+    assert ablate().exit_code == 0
+    assert commands.trained == ["base", "blind", "mute"]
+    assert (tmp_path / "out" / "ablation.json").read_text() == first
+
+
+def test_a_recipe_that_fails_is_listed_and_the_others_go_on(
+    ablate: Callable[..., Result], commands: Commands, tmp_path: Path
+) -> None:
+    commands.failing = {"blind"}
+    done = ablate()
+    assert done.exit_code == 3
+    assert "left out: blind: train: the loss is nan" in done.output
+    assert "mute: the model was not trained on this task." in done.output
+    record = json.loads((tmp_path / "out" / "ablation.json").read_text())
+    assert list(record["experiments"]) == ["base", "mute"]
+    assert record["failures"] == [["blind", "train: the loss is nan"]]
+    commands.failing = set()
+    assert ablate().exit_code == 0
+    assert commands.trained == ["base", "blind", "mute", "blind"]
+
+
+def test_without_the_first_recipe_there_are_figures_but_no_differences(
+    ablate: Callable[..., Result], commands: Commands, tmp_path: Path
+) -> None:
+    commands.failing = {"base"}
+    assert ablate("--infer").exit_code == 3
+    record = json.loads((tmp_path / "out" / "ablation.json").read_text())
+    assert commands.trained == ["base", "blind", "mute"]
+    assert record["base"] is None
+    assert [row["differences"] for row in record["experiments"].values()] == [{}, {}]
+    assert "Differences" not in (tmp_path / "out" / "ablation.md").read_text()
+
+
+def test_when_all_fail_there_is_no_table(ablate: Callable[..., Result], commands: Commands, tmp_path: Path) -> None:
+    commands.failing = {"base", "blind", "mute"}
+    with pytest.raises(RunFailed, match="no recipe came to its end; base: train: the loss is nan"):
+        ablate()
+    assert not (tmp_path / "out" / "ablation.json").exists()
+
+
+def test_a_split_that_is_not_there_is_named(ablate: Callable[..., Result], commands: Commands) -> None:
+    with pytest.raises(InputError, match="has no study of the split 'test'"):
+        ablate("--split", "test")
+    assert commands.trained == []

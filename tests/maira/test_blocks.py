@@ -1,0 +1,100 @@
+"""Recomputation of activations and compilation change what training costs, not what it computes."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from packed_rows import KINDS, gradients, make_sample, pack, trainable
+from torch import Tensor
+from torch.multiprocessing.reductions import StorageWeakRef
+from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from maira.config import MairaConfig
+from maira.train.blocks import prepare_blocks
+from maira.train.objective import TrainingModel
+from maira.train.recipe import Recipe
+
+
+def make_recipe(checkpointing: str, compiled: bool = False) -> Recipe:
+    """With no more than what counts for blocks."""
+    values: dict[str, Any] = {
+        "model": Path("none"),
+        "train": [{"manifest": "none.jsonl"}],
+        "out": "none",
+        "passes": 128,
+        "activation_checkpointing": checkpointing,
+        "compile": compiled,
+    }
+    return Recipe.model_validate(values)
+
+
+class Alive(TorchDispatchMode):
+    """Counts the bytes of tensors made under it that live when asked."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.made: dict[StorageWeakRef, int] = {}
+
+    def __torch_dispatch__(self, operation: Any, _types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        made = operation(*args, **(kwargs or {}))
+        for tensor in pytree.tree_leaves(made):
+            if isinstance(tensor, Tensor):
+                storage = tensor.untyped_storage()
+                self.made[StorageWeakRef(storage)] = storage.nbytes()
+        return made
+
+    @property
+    def count(self) -> int:
+        """Bytes."""
+        return sum(size for storage, size in self.made.items() if not storage.expired())
+
+
+def computed(config: MairaConfig, recipe: Recipe | None, *, training: bool = True) -> tuple[dict[str, Tensor], int]:
+    """Gradients of a step with all parts trained, and the bytes that wait for the backward pass."""
+    model = TrainingModel(trainable(config), KINDS, 0.5).train(training)
+    if recipe is not None:
+        prepare_blocks(model, recipe)
+    row = pack([make_sample(config, n, 20, 9, seed=n) for n in (1, 2)], padding=5)
+    with Alive() if recipe is None or not recipe.compile else nullcontext() as alive:
+        total = model(row).total(row.totals, 0.5)
+    waiting = alive.count if alive is not None else 0
+    total.backward()
+    return gradients(model), waiting
+
+
+@pytest.mark.parametrize("checkpointing", ["selective", "full"])
+def test_gradients_are_the_same_with_recomputation(config: MairaConfig, checkpointing: str) -> None:
+    """Of all parts, the encoder's too."""
+    plain, _ = computed(config, None)
+    recomputed, _ = computed(config, make_recipe(checkpointing))
+    assert recomputed.keys() == plain.keys()
+    for name, gradient in plain.items():
+        assert torch.equal(recomputed[name], gradient), name
+
+
+def test_recomputation_keeps_less_for_the_backward_pass(config: MairaConfig) -> None:
+    """Selective less than none, full less than selective."""
+    none, selective, full = (computed(config, make_recipe(kind))[1] for kind in ("none", "selective", "full"))
+    assert 0 < 1.2 * full < selective < none / 1.2
+
+
+def test_blocks_in_evaluation_compute_as_they_are(config: MairaConfig) -> None:
+    """Generation shows them shapes and caches that nothing was prepared for."""
+    plain, prepared = (computed(config, recipe, training=False)[1] for recipe in (None, make_recipe("full")))
+    assert prepared == plain
+
+
+def test_gradients_are_the_same_compiled(config: MairaConfig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each block as one graph, run as torch's own operations: code for them takes a compiler and a minute."""
+    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="eager", fullgraph=True))
+    plain, _ = computed(config, None)
+    compiled, _ = computed(config, make_recipe("full", compiled=True))
+    assert compiled.keys() == plain.keys()
+    for name, gradient in plain.items():
+        torch.testing.assert_close(compiled[name], gradient, atol=1e-5, rtol=1e-5, msg=name)

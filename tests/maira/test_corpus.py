@@ -1,0 +1,419 @@
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections import Counter
+from collections.abc import Callable, Iterator
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+import maira.train.corpus as module
+from data.images import CropMap, load_gray
+from data.manifest import read_manifest, write_manifest
+from data.packing import pack as pack_shards
+from data.study import Label, Study
+from maira.examples import BOX_CLIPPED, PRIOR_REPORT_UNUSED, make_example
+from maira.inputs import drop_inputs
+from maira.processor import MairaProcessor
+from maira.train.batches import LENGTH_MULTIPLE, stream
+from maira.train.corpus import Corpus, encode_example, open_corpus, patch_coverage, texts
+from maira.train.items import TASKS
+from maira.train.plan import Plan
+from maira.train.recipe import Recipe
+from maira.train.workers import in_workers
+from radfact.errors import InputError, RunFailed
+from radfact.report import Box, Sentence
+
+
+def recipe(train: Any, **changes: Any) -> Recipe:
+    values: dict[str, Any] = {"model": "m", "train": train, "out": "out", "epochs": 2, "global_batch": 8}
+    return Recipe.model_validate(values | {"token_budget": 1000} | changes)
+
+
+@pytest.fixture
+def opened(processor: MairaProcessor, tmp_path: Path) -> Callable[..., Corpus]:
+    """Opens the corpus of a manifest, or of the sources of a recipe."""
+
+    def opening(train: Any, *, patch_grid: int | None = None, **changes: Any) -> Corpus:
+        made = recipe(train, **changes)
+        return open_corpus(made, made.train, processor, tmp_path / "tables", patch_grid=patch_grid)
+
+    return opening
+
+
+def changed(manifest: Path, where: Path, **values: Any) -> Path:
+    """A copy of a manifest with other values in each study."""
+    path = where / "changed.jsonl"
+    write_manifest(path, [study.model_copy(update=values) for study in read_manifest(manifest)])
+    return path
+
+
+def test_the_table_has_every_answer_with_its_tokens(
+    opened: Callable[..., Corpus], phantoms: Path, processor: MairaProcessor
+) -> None:
+    corpus = opened(phantoms)
+    studies = read_manifest(phantoms)
+    expected = []
+    for number, study in enumerate(studies):
+        for task in TASKS:
+            asked = (study.phrases or []) if task == "phrase" else [None]
+            for phrase, sentence in enumerate(asked):
+                example = make_example(study, task, phrase=sentence)
+                assert example.target is not None
+                prompt = len(processor.encode_prompt(example.prompt, len(example.images)))
+                answer = len(processor.encode_target(example.target))
+                expected.append((0, number, TASKS.index(task), phrase, len(example.images), prompt, answer))
+    assert corpus.table.tolist() == expected
+    assert {task for _, _, task, *_ in expected} == {0, 1, 2}
+    assert [corpus.sample_id(row) for row in range(len(expected))] == [studies[n].sample_id for _, n, *_ in expected]
+
+
+def test_a_sample_is_prompt_and_answer_with_its_images(
+    opened: Callable[..., Corpus], phantoms: Path, processor: MairaProcessor
+) -> None:
+    corpus = opened(phantoms)
+    studies = read_manifest(phantoms)
+    for row, item in enumerate(corpus.table):
+        study, task = studies[item["number"]], TASKS[item["task"]]
+        phrase = (study.phrases or [])[item["phrase"]] if task == "phrase" else None
+        example = make_example(study, task, phrase=phrase)
+        sample = corpus.encode(row)
+        assert (sample.sample_id, sample.task, sample.prompt_tokens) == (study.sample_id, task, item["prompt"])
+        assert len(sample.input_ids) == item["prompt"] + item["answer"]
+        text = processor.tokenizer.decode(sample.input_ids[sample.prompt_tokens :])
+        assert text == f"{example.target}</s>"
+        expected = processor.image_processor(example.images)["pixel_values"][:, 0]
+        assert sample.images.dtype == np.float32
+        np.testing.assert_array_equal(sample.images, expected)
+        assert sample.coverage is None
+
+
+def test_shards_give_the_samples_of_their_manifest(
+    opened: Callable[..., Corpus], phantoms: Path, tmp_path: Path
+) -> None:
+    pack_shards(phantoms, tmp_path / "shards", shard_size=20_000)
+    files, shards = (
+        opened([source], patch_grid=4) for source in ({"manifest": phantoms}, {"shards": str(tmp_path / "shards")})
+    )
+    np.testing.assert_array_equal(files.table, shards.table)
+    assert files.kinds == shards.kinds
+    for row in range(len(files.table)):
+        ours, theirs = files.encode(row), shards.encode(row)
+        assert (ours.sample_id, ours.input_ids) == (theirs.sample_id, theirs.input_ids)
+        np.testing.assert_array_equal(ours.images, theirs.images)
+        np.testing.assert_array_equal(ours.coverage, theirs.coverage)
+
+
+def test_a_record_longer_than_a_short_read_is_read_from_shards(
+    opened: Callable[..., Corpus], phantoms: Path, tmp_path: Path
+) -> None:
+    long = changed(phantoms, tmp_path, prior_report=None, comparison="None. " * 3000)
+    pack_shards(long, tmp_path / "shards")
+    np.testing.assert_array_equal(opened([{"shards": str(tmp_path / "shards")}]).table, opened(long).table)
+
+
+def test_only_studies_of_the_split_are_taken(opened: Callable[..., Corpus], phantoms: Path, tmp_path: Path) -> None:
+    studies = read_manifest(phantoms)
+    mixed = tmp_path / "mixed.jsonl"
+    write_manifest(mixed, [s.model_copy(update={"split": "val" if i % 3 else "train"}) for i, s in enumerate(studies)])
+    pack_shards(mixed, tmp_path / "shards")
+    for source in ({"manifest": mixed}, {"shards": str(tmp_path / "shards")}):
+        taken = opened([source | {"split": "train"}]).table["number"]
+        assert set(taken.tolist()) == set(range(0, len(studies), 3))
+        with pytest.raises(InputError, match="has no study in the split 'test' with an answer"):
+            opened([source | {"split": "test"}])
+
+
+def test_a_study_without_an_answer_is_no_item(opened: Callable[..., Corpus], phantoms: Path, tmp_path: Path) -> None:
+    bare = changed(phantoms, tmp_path, grounded_findings=None, phrases=None)
+    assert set(opened(bare).table["task"].tolist()) == {TASKS.index("findings")}
+    with pytest.raises(InputError, match="has no study with an answer for the task grounded or phrase"):
+        opened(bare, tasks={"grounded": 1, "phrase": 1})
+
+
+def test_dropped_inputs_are_never_shown(
+    opened: Callable[..., Corpus], phantoms: Path, processor: MairaProcessor
+) -> None:
+    corpus = opened(phantoms, drop=["prior", "lateral"], tasks={"findings": 1, "grounded": 0, "phrase": 0})
+    assert set(corpus.table["images"].tolist()) == {1}
+    for row, study in enumerate(read_manifest(phantoms)):
+        example = make_example(drop_inputs(study, ["prior", "lateral"]), "findings")
+        assert corpus.encode(row).input_ids == encode_example(example, processor)[0]
+
+
+def test_what_cannot_be_used_is_counted(opened: Callable[..., Corpus], phantoms: Path, tmp_path: Path) -> None:
+    alone = changed(phantoms, tmp_path, prior_frontal=None, prior_report="Clear lungs.")
+    corpus = opened(alone, tasks={"findings": 1, "grounded": 0, "phrase": 0})
+    assert corpus.notices() == [f"14 of 14 answers: {PRIOR_REPORT_UNUSED}"]
+    wide = tmp_path / "wide.png"
+    Image.fromarray(np.arange(5000, dtype=np.uint8).reshape(50, 100)).save(wide)
+    boxed = [Sentence(text="A nodule.", boxes=(Box(x_min=0.1, y_min=0, x_max=0.5, y_max=1),))]
+    clipped = changed(phantoms, tmp_path, frontal=wide, phrases=boxed, grounded_findings=None)
+    assert opened(clipped).notes == {BOX_CLIPPED: 14}
+
+
+def test_a_table_is_made_once_and_anew_when_something_changes(
+    opened: Callable[..., Corpus], phantoms: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[Any] = []
+    plain = module._make_table
+
+    def counting(*args: Any) -> Any:
+        made.append(args)
+        return plain(*args)
+
+    monkeypatch.setattr(module, "_make_table", counting)
+    first = opened(phantoms)
+    again = opened(phantoms, seed=3, token_budget=500)
+    np.testing.assert_array_equal(first.table, again.table)
+    assert len(made) == 1
+    for changes in ({"preset": "paper"}, {"drop": ["technique"]}, {"tasks": {"findings": 1}}):
+        opened(phantoms, **changes)
+    copied = changed(phantoms, tmp_path)
+    opened(copied)
+    changed(phantoms, tmp_path, technique=None)
+    opened(copied)
+    assert len(made) == 6
+
+
+def test_several_processes_make_the_same_table(
+    opened: Callable[..., Corpus], phantoms: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    alone = opened([{"manifest": phantoms}, {"manifest": phantoms, "split": "train"}])
+    monkeypatch.setattr(module, "_ALONE", 0)
+    monkeypatch.setattr(module, "_CHUNK", 3)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})
+    made = alone.recipe
+    said: list[tuple[int, int]] = []
+    together = open_corpus(
+        made, made.train, alone.processor, tmp_path / "elsewhere", on_progress=lambda *done: said.append(done)
+    )
+    np.testing.assert_array_equal(alone.table, together.table)
+    assert (alone.kinds, alone.notes) == (together.kinds, together.notes)
+    assert said[-1] == (28, 28)
+
+
+def test_a_manifest_may_have_blank_lines_a_mark_and_no_last_line_end(
+    opened: Callable[..., Corpus], phantoms: Path, tmp_path: Path
+) -> None:
+    lines = phantoms.read_text(encoding="utf-8").splitlines()
+    rows = [json.loads(line) | {"findings": "Clear\u2028lungs."} for line in lines]
+    rows = [
+        row | {c: row[c] and str(phantoms.parent / row[c]) for c in ("frontal", "lateral", "prior_frontal")}
+        for row in rows
+    ]
+    loose = tmp_path / "loose.jsonl"
+    loose.write_text("\n\n".join(json.dumps(row, ensure_ascii=False) for row in rows), encoding="utf-8-sig")
+    corpus = opened(loose)
+    assert [corpus.sample_id(row) for row in np.flatnonzero(corpus.table["task"] == 0).tolist()] == [
+        r["sample_id"] for r in rows
+    ]
+    assert corpus.encode(0).sample_id == rows[0]["sample_id"]
+
+
+@pytest.mark.parametrize("apart", [False, True])
+def test_a_name_that_two_studies_have_is_refused(
+    opened: Callable[..., Corpus], phantoms: Path, apart: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if apart:
+        monkeypatch.setattr(module, "_CHUNK", 5)
+    lines = phantoms.read_text(encoding="utf-8").splitlines()
+    (phantoms.parent / "twice.jsonl").write_text("\n".join([*lines[:8], lines[1]]), encoding="utf-8")
+    with pytest.raises(InputError, match=r"twice\.jsonl.*'phantom-7-000001' must be unique, but .* 2 and 9 have it"):
+        opened(phantoms.parent / "twice.jsonl")
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"lateral": Path("gone.png")}, r"gone\.png: no such file"),
+        ({"frontal": Path("gone.png")}, r"gone\.png: no such file"),
+        ({"indication": "Cough <image>"}, r"sample 'phantom-7-000000' holds <image>"),
+        ({"findings": "A <box> mass."}, r"the findings of sample 'phantom-7-000000' hold <box>"),
+    ],
+)
+def test_what_is_no_sample_is_named_when_the_table_is_made(
+    opened: Callable[..., Corpus], phantoms: Path, tmp_path: Path, values: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(InputError, match=message):
+        opened(changed(phantoms, tmp_path, **values))
+    assert not (tmp_path / "tables").exists()
+
+
+def test_a_line_that_is_no_study_is_named(opened: Callable[..., Corpus], phantoms: Path) -> None:
+    lines = phantoms.read_text(encoding="utf-8").splitlines()
+    (phantoms.parent / "bad.jsonl").write_text("\n".join([*lines[:4], '{"sample_id": 3}']), encoding="utf-8")
+    with pytest.raises(InputError, match=r"bad\.jsonl, line 5"):
+        opened(phantoms.parent / "bad.jsonl")
+
+
+def test_a_study_that_changed_under_the_run_is_refused(
+    opened: Callable[..., Corpus], phantoms: Path, tmp_path: Path
+) -> None:
+    manifest = changed(phantoms, tmp_path)
+    corpus = opened(manifest)
+    lines = manifest.read_text(encoding="utf-8").splitlines(keepends=True)
+    lines[0] = lines[0].replace('"indication": "', '"indication": "Now ')
+    manifest.write_text("".join([lines[0], *lines[1:]]), encoding="utf-8")
+    with pytest.raises(InputError, match=r"a run's data must stay as it is|not JSON"):
+        [corpus.encode(row) for row in range(3)]
+
+
+class Joining(MairaProcessor):
+    """Its tokenizer joins the prompt's last token to the answer's first, as one without a rule about spaces would."""
+
+    def encode_prompt(self, prompt: str, images: int) -> list[int]:
+        ids = super().encode_prompt(prompt, images)
+        return ids if prompt.endswith("ASSISTANT:") else [*ids[:-3], ids[-3] + 1, *ids[-2:]]
+
+
+class Forgetful(MairaProcessor):
+    """One token short for each image."""
+
+    def encode_prompt(self, prompt: str, images: int) -> list[int]:
+        ids = super().encode_prompt(prompt, images)
+        ids.remove(self.image_token_id)
+        return ids
+
+
+def test_prompt_and_answer_that_do_not_line_up_are_an_error_with_both_numbers(
+    processor: MairaProcessor, studies: list[Study]
+) -> None:
+    example = make_example(studies[0], "findings")
+    ids, prompt = encode_example(example, processor)
+    bad = Joining(processor.image_processor, processor.tokenizer, 16)
+    message = (
+        rf"sample 'phantom-7-000000' \(task findings\): prompt and answer have {prompt} \+ {len(ids) - prompt} tokens"
+    )
+    with pytest.raises(InputError, match=rf"{message}.* has {len(ids)}, of which only the first {len(ids) - 4} are"):
+        encode_example(example, bad)
+
+
+def test_image_tokens_that_do_not_fit_the_images_are_an_error_with_both_numbers(
+    processor: MairaProcessor, studies: list[Study]
+) -> None:
+    example = make_example(studies[0], "findings")
+    wanted = 16 * len(example.images)
+    bad = Forgetful(processor.image_processor, processor.tokenizer, 16)
+    with pytest.raises(InputError, match=rf"sample 'phantom-7-000000'.*: {wanted - 1} image tokens .* are {wanted}"):
+        encode_example(example, bad)
+
+
+def test_texts_for_a_tokenizer_are_those_of_the_first_studies(phantoms: Path) -> None:
+    made = list(texts(recipe(phantoms), 3))
+    studies = read_manifest(phantoms)[:3]
+    examples = [make_example(study, task) for study in studies for task in ("findings", "grounded")]
+    assert made == [example.prompt + (example.target or "") for example in examples]
+
+
+def test_coverage_is_the_share_of_a_patch_under_boxes_of_a_kind() -> None:
+    # On a film twice as wide as high, the crop is the middle half: u = 2 x - 0.5.
+    boxes = (Box(x_min=0.25, y_min=0, x_max=0.4375, y_max=0.5), Box(x_min=0, y_min=0, x_max=0.2, y_max=1))
+    study = Study(sample_id="s", frontal=Path("f"), labels=[Label(kind="mass", boxes=boxes), Label(kind="edema")])
+    cover = patch_coverage(study, ["edema", "mass"], 4, CropMap(100, 50)).reshape(4, 4, 2)
+    np.testing.assert_allclose(cover[..., 1], [[1, 0.5, 0, 0]] * 2 + [[0] * 4] * 2, atol=1e-6)
+    assert not cover[..., 0].any()
+
+
+def test_coverage_goes_with_each_sample(opened: Callable[..., Corpus], phantoms: Path) -> None:
+    corpus = opened(phantoms, patch_grid=4)
+    studies = read_manifest(phantoms)
+    assert corpus.kinds == sorted({label.kind for study in studies for label in study.labels or ()})
+    for row in range(5):
+        study = studies[corpus.table[row]["number"]]
+        height, width = load_gray(study.frontal).shape
+        expected = patch_coverage(study, corpus.kinds, 4, CropMap(width, height))
+        np.testing.assert_array_equal(corpus.encode(row).coverage, expected)
+
+
+@pytest.fixture
+def streamed(opened: Callable[..., Corpus], phantoms: Path) -> tuple[Corpus, Plan]:
+    corpus = opened(phantoms)
+    return corpus, Plan(corpus.table, corpus.recipe)
+
+
+def test_steps_stream_in_their_order_from_any_step_on(streamed: tuple[Corpus, Plan]) -> None:
+    corpus, plan = streamed
+    before = torch.get_rng_state()
+    steps = list(stream(corpus, plan, 0, workers=2))
+    assert torch.equal(before, torch.get_rng_state())
+    assert [step for step, _ in steps] == list(range(plan.steps))
+    for step, rows in steps:
+        wanted = [tuple(corpus.sample_id(item) for item in row) for row in plan.rows(step)]
+        assert [row.sample_ids for row in rows] == wanted
+        assert {row.totals for row in rows} == {plan.totals(step)}
+        assert sum(len(row.targets) for row in rows) == plan.totals(step).answer_tokens
+        assert {row.input_ids.shape[1] % LENGTH_MULTIPLE for row in rows} == {0}
+    later = list(stream(corpus, plan, 3, workers=1))
+    assert [step for step, _ in later] == list(range(3, plan.steps))
+    for (_, ours), (_, theirs) in zip(later, steps[3:], strict=True):
+        for one, other in zip(ours, theirs, strict=True):
+            assert torch.equal(one.input_ids, other.input_ids)
+            assert torch.equal(one.pixel_values, other.pixel_values)
+
+
+def test_processes_stream_the_samples_that_one_would(streamed: tuple[Corpus, Plan]) -> None:
+    corpus, plan = streamed
+    ranks = [list(islice(stream(corpus, plan, 2, rank=rank, world=2), 2)) for rank in (0, 1)]
+    for (step, ours), (_, theirs) in zip(*ranks, strict=True):
+        dealt = Counter(sample for row in (*ours, *theirs) for sample in row.sample_ids)
+        assert dealt == Counter(corpus.sample_id(item) for item in plan.step_items(step))
+        assert len(ours) == len(theirs)
+
+
+def test_an_image_that_is_gone_in_the_middle_of_a_run_is_one_line(
+    opened: Callable[..., Corpus], phantoms: Path, tmp_path: Path
+) -> None:
+    film = tmp_path / "film.png"
+    Image.fromarray(np.eye(64, dtype=np.uint8)).save(film)
+    corpus = opened(changed(phantoms, tmp_path, lateral=film))
+    film.unlink()
+    with pytest.raises(InputError, match=r"film\.png: no such file"):
+        list(stream(corpus, Plan(corpus.table, corpus.recipe)))
+
+
+def children() -> Iterator[int]:
+    """Processes that this one has started."""
+    for path in Path("/proc/self/task").glob("*/children"):
+        yield from map(int, path.read_text(encoding="utf-8").split())
+
+
+def gone(_job: int) -> list[int]:
+    raise InputError("gone")
+
+
+def test_worker_processes_end_with_an_error() -> None:
+    before = set(children())
+    with pytest.raises(InputError, match="gone"):
+        list(in_workers(gone, range(100), 2))
+    assert set(children()) <= before
+
+
+def pid_of(_job: int) -> int:
+    return os.getpid()
+
+
+def test_worker_processes_end_with_their_stream(streamed: tuple[Corpus, Plan]) -> None:
+    corpus, plan = streamed
+    before = set(children())
+    rows = stream(corpus, plan, workers=2)
+    next(rows)
+    assert len(set(children()) - before) == 2
+    rows.close()
+    assert set(children()) <= before
+
+
+def test_a_worker_that_is_killed_ends_the_run_with_one_line() -> None:
+    before = set(children())
+    results = in_workers(pid_of, iter(range(1000)), 2, ahead=2)
+    os.kill(next(results), signal.SIGKILL)
+    with pytest.raises(RunFailed, match=r"a process that prepares samples was killed.*start the same command again"):
+        list(results)
+    assert set(children()) <= before

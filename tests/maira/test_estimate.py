@@ -1,0 +1,154 @@
+"""What a run is said to take: its parts add up, fit the GPU or not, and follow from recipe, data and hardware."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+import maira.train.estimate as room
+from maira.cli import app
+from maira.config import MairaConfig
+from maira.train.accelerators import Accelerator, find_accelerator
+from maira.train.estimate import GIB, RESERVED, estimate
+from maira.train.memory import Row, Setting, build_shapes, estimate_memory
+from maira.train.recipe import Recipe
+from maira.train.workload import measure_workload
+from radfact.errors import InputError
+
+SMALL = {
+    "vision_config": {"image_size": 56, "patch_size": 14, "hidden_size": 32, "num_hidden_layers": 1},
+    "text_config": {
+        "hidden_size": 64,
+        "intermediate_size": 128,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 4,
+    },
+    "vocab_size": 300,
+}
+SMALL["vision_config"]["num_attention_heads"] = 2  # type: ignore[index]
+
+
+def make_recipe(**values: Any) -> Recipe:
+    given = {"model": SMALL, "train": "absent.jsonl", "out": Path("o"), "epochs": 3, "token_budget": 2048}
+    return Recipe.model_validate(given | values)
+
+
+def test_parameters_and_time_of_the_papers_recipe() -> None:
+    found = estimate(make_recipe(model=Path("absent"), token_budget=8192), "a100-80g", gpus=16, mfu=0.5)
+    assert sum(every for every, _ in found.parameters.values()) == pytest.approx(6.880e9, rel=1e-3)
+    assert found.parameters["encoder"][1] == 0
+    assert found.steps == 3 * (510_848 // 128)
+    assert found.step_seconds == pytest.approx(found.flops.total / (16 * 312e12 * 0.5))
+    # The specification's arithmetic: about 115 TFLOP a sample.
+    assert found.flops.total / 128 == pytest.approx(115e12, rel=0.05)
+    assert "absent" in found.model
+    assert "paper" in found.workload.basis
+
+
+def test_shares_of_fsdp_are_a_process_s() -> None:
+    alone, shared = (estimate(make_recipe(parallel="fsdp"), "h100", gpus) for gpus in (1, 8))
+    assert shared.sharding == "fsdp"
+    for part in ("weights", "gradients", "states"):
+        assert getattr(shared.memory, part) == pytest.approx(getattr(alone.memory, part) / 8, rel=0.01)
+
+
+def test_what_does_not_fit_comes_with_ways_that_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    recipe = make_recipe()
+    need = estimate(recipe, "h100").memory.total
+    tight = Accelerator("tight", "tight", (RESERVED + 0.9 * need) / GIB, 1e12)
+    monkeypatch.setattr(room, "ACCELERATORS", (tight,))
+    found = estimate(recipe, "tight")
+    assert not found.fits
+    ways = {remedy.overrides: remedy for remedy in found.remedies}
+    assert ways["activation_checkpointing=full"].fits
+    assert ways["activation_checkpointing=full"].total < need
+
+
+def test_a_sample_longer_than_a_row_is_wrong_input() -> None:
+    with pytest.raises(InputError, match="does not fit in 300"):
+        estimate(make_recipe(token_budget=300), "h100")
+
+
+def test_an_unknown_gpu_is_named_with_those_that_are_known() -> None:
+    with pytest.raises(InputError, match="h200"):
+        estimate(make_recipe(), "gtx")
+
+
+def test_a_checkpoint_is_read_from_its_configuration_alone(checkpoint: Path, tmp_path: Path) -> None:
+    shutil.copy(checkpoint / "config.json", tmp_path / "config.json")
+    for name in ("tokenizer.json", "tokenizer_config.json", "processor_config.json", "preprocessor_config.json"):
+        if (checkpoint / name).exists():
+            shutil.copy(checkpoint / name, tmp_path / name)
+    found = estimate(make_recipe(model=tmp_path), "h100")
+    config = MairaConfig.from_pretrained(checkpoint)
+    shapes = build_shapes(config, make_recipe())
+    assert sum(every for every, _ in found.parameters.values()) == sum(p.numel() for p in shapes.parameters())
+
+
+def test_answers_of_the_recipe_s_own_data_are_counted(phantoms: Path) -> None:
+    recipe = make_recipe(train=phantoms, tasks={"findings": 1, "grounded": 0.5})
+    workload = measure_workload(recipe, room.model_config(recipe)[0])
+    assert workload.answers == 14 + 7
+    assert "recipe's data" in workload.basis
+
+
+def test_states_in_8_bits_are_as_large_as_torchao_s() -> None:
+    optim = pytest.importorskip("torchao.optim")
+    recipe = make_recipe(trained=["adapter"], optimizer="adamw_8bit", weights="bfloat16")
+    model = build_shapes(room.model_config(recipe)[0], recipe)
+    made = estimate_memory(model, recipe, Row((200,), 1, 10), Setting())
+    trained = [torch.empty(p.shape, dtype=p.dtype) for p in model.parameters() if p.requires_grad]
+    optimizer = optim.AdamW8bit([torch.nn.Parameter(torch.zeros(1))])
+    size = 0
+    for parameter in trained:
+        for signed in (True, False):
+            state = optimizer._new_buffer(parameter, signed)
+            quantized = hasattr(state, "codes")
+            size += sum(t.nbytes for t in (state.codes, state.scale, state.qmap)) if quantized else state.nbytes
+    assert made.states == size
+
+
+@pytest.mark.parametrize(
+    ("device", "name"),
+    [
+        ("NVIDIA A100-SXM4-80GB", "a100-80g"),
+        ("NVIDIA A100-SXM4-40GB", "a100-40g"),
+        ("NVIDIA H100 80GB HBM3", "h100"),
+        ("NVIDIA H200", "h200"),
+        ("NVIDIA A10G", None),
+    ],
+)
+def test_a_driver_s_name_finds_the_accelerator(device: str, name: str | None) -> None:
+    found = find_accelerator(device)
+    assert (found and found.name) == name
+
+
+@pytest.fixture
+def recipe_file(tmp_path: Path) -> Path:
+    file = tmp_path / "r.yaml"
+    file.write_text(json.dumps({"model": SMALL, "train": "absent.jsonl", "out": "o", "epochs": 1}))
+    return file
+
+
+def test_the_command_writes_json(recipe_file: Path) -> None:
+    ran = CliRunner().invoke(
+        app, ["estimate", str(recipe_file), "token_budget=4096", "--gpus", "2", "--gpu", "h200", "--json"]
+    )
+    assert ran.exit_code == 0, ran.output
+    told = json.loads(ran.stdout)
+    assert told["gpus"] == 2
+    assert told["memory"]["total"] == sum(v for part, v in told["memory"].items() if part != "total")
+
+
+def test_the_command_s_table_has_every_part(recipe_file: Path) -> None:
+    ran = CliRunner().invoke(app, ["estimate", str(recipe_file)])
+    assert ran.exit_code == 0, ran.output
+    for said in ("language model", "optimizer's states", "fits in", "GPU hours", "the paper's mix"):
+        assert said in ran.stdout

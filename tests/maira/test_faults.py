@@ -1,0 +1,60 @@
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from maira.train.faults import FEWEST, REMEMBERED, FaultWatch
+from maira.train.recipe import Faults
+
+norms = st.floats(0.1, 10, allow_nan=False)
+
+
+@pytest.mark.parametrize(("loss", "norm"), [(math.nan, 1.0), (math.inf, 1.0), (1.0, math.nan), (1.0, math.inf)])
+def test_what_is_not_finite_is_a_fault(loss: float, norm: float) -> None:
+    assert FaultWatch(Faults()).judge(loss, norm) == "not_finite"
+
+
+@settings(deadline=None)
+@given(st.lists(norms, min_size=FEWEST, max_size=2 * REMEMBERED), st.floats(1.5, 5))
+def test_a_spike_is_a_norm_so_many_times_the_mean_of_the_last(past: list[float], times: float) -> None:
+    watch = FaultWatch(Faults(spike=100))
+    for norm in past:
+        assert watch.judge(1.0, norm) is None
+    mean = sum(past[-REMEMBERED:]) / len(past[-REMEMBERED:])
+    watch.faults = Faults(spike=times)
+    state = watch.state_dict()
+    assert watch.judge(1.0, mean * times * 1.01) == "spike"
+    watch.load_state_dict(state)
+    assert watch.judge(1.0, mean * times * 0.99) is None
+
+
+def test_the_first_steps_of_a_run_are_no_spikes() -> None:
+    watch = FaultWatch(Faults(spike=1.1))
+    assert [watch.judge(1.0, 10.0**step) for step in range(FEWEST)] == [None] * FEWEST
+
+
+def test_a_fault_does_not_shape_the_mean() -> None:
+    watch = FaultWatch(Faults(spike=2))
+    for _ in range(FEWEST):
+        watch.judge(1.0, 1.0)
+    watch.judge(1.0, 1000.0)
+    assert watch.mean == 1.0
+
+
+def test_a_run_ends_when_too_many_steps_are_skipped_in_a_row() -> None:
+    watch = FaultWatch(Faults(not_finite="skip", most_skipped=2))
+    stops = []
+    for loss in (math.nan, math.nan, 1.0, math.nan, math.nan, math.nan):
+        kind = watch.judge(loss, 1.0)
+        stops.append(kind is not None and watch.stops(kind))
+    assert stops == [False, False, False, False, False, True]
+
+
+def test_each_fault_has_an_action_of_its_own() -> None:
+    watch = FaultWatch(Faults(not_finite="stop", on_spike="skip"))
+    watch.judge(math.nan, 1.0)
+    assert watch.stops("not_finite")
+    assert not watch.stops("spike")

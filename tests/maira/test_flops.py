@@ -1,0 +1,127 @@
+"""Counted operations against those that torch counts while a small model runs, part by part."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils.flop_counter import FlopCounterMode
+
+from maira.config import VICUNA_7B, MairaConfig
+from maira.model import MairaForConditionalGeneration
+from maira.train.flops import Flops, make_rates, step_flops
+from maira.train.items import LENGTHS
+from maira.train.recipe import Recipe
+
+VISION = {"image_size": 28, "patch_size": 7, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2}
+TEXT = VICUNA_7B | {
+    "vocab_size": 120,
+    "hidden_size": 48,
+    "intermediate_size": 80,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+}
+ALL = ["encoder", "adapter", "language_model"]
+
+
+def make_recipe(**values: Any) -> Recipe:
+    return Recipe.model_validate(
+        {"model": Path("m"), "train": "t.jsonl", "out": Path("o"), "epochs": 1, "token_budget": 512} | values
+    )
+
+
+def counted(model: MairaForConditionalGeneration, images: int, text: int, answers: int) -> int:
+    """What torch counts in a pass, forward and backward, of one sample: images, and text that ends with an answer."""
+    config = model.config
+    ids = torch.cat(
+        [torch.full((images * config.image_seq_length,), config.image_token_index), torch.ones(text).long()]
+    )
+    labels = torch.full((1, len(ids)), -100)
+    labels[0, -answers:] = 5
+    pixels = torch.randn(images, 3, config.vision_config.image_size, config.vision_config.image_size)
+    with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
+        model(input_ids=ids[None], pixel_values=pixels, labels=labels, use_cache=False).loss.backward()
+    return int(counter.get_total_flops())
+
+
+def expected(config: MairaConfig, recipe: Recipe, images: int, text: int, answers: int) -> Flops:
+    row = np.zeros(1, LENGTHS)
+    row["images"], row["answer"] = images, answers
+    row["prompt"] = images * config.image_seq_length + text - answers
+    return step_flops(config, recipe, row)
+
+
+def build(config: MairaConfig, recipe: Recipe) -> MairaForConditionalGeneration:
+    """A model whose parts are trained as the recipe says."""
+    torch.manual_seed(0)
+    model = MairaForConditionalGeneration(config)
+    model.set_attn_implementation("eager")
+    parts = {"encoder": "vision_tower", "adapter": "multi_modal_projector", "language_model": "language_model"}
+    for part, name in parts.items():
+        model.get_submodule(name).requires_grad_(
+            part in recipe.trained and (part != "language_model" or not recipe.lora)
+        )
+    if recipe.lora is not None:
+        from peft import LoraConfig, inject_adapter_in_model
+
+        lora = recipe.lora
+        inject_adapter_in_model(
+            LoraConfig(r=lora.rank, lora_alpha=lora.alpha, target_modules=list(lora.targets)), model.language_model
+        )
+    return model
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"trained": ["adapter", "language_model"]},
+        {"trained": ["language_model"]},
+        {"trained": ["adapter"]},
+        {"trained": ALL},
+        {"trained": ["encoder"]},
+        {"trained": ["adapter", "language_model"], "lora": {"rank": 4}},
+        {"trained": ["language_model"], "lora": {"rank": 4}},
+        {"trained": ["language_model"], "lora": {"rank": 4, "targets": ["o_proj", "up_proj"]}},
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("stem", ["patch", "conv"])
+def test_operations_are_those_that_torch_counts(values: dict[str, Any], stem: str) -> None:
+    recipe = make_recipe(**values)
+    vision = VISION | {"frozen": "encoder" not in recipe.trained, "stem": stem}
+    if stem == "conv":
+        vision |= {"image_size": 64, "patch_size": 16, "hidden_size": 64}
+    config = MairaConfig(vision_config=vision, text_config=TEXT, image_token_index=100, image_merge=2)
+    images, text, answers = 2, 13, 6
+    flops = expected(config, recipe, images, text, answers)
+    # Of tokens ** 2 pairs, all of which eager attention computes, a causal mask leaves tokens * (tokens + 1) / 2.
+    tokens = images * config.image_seq_length + text
+    masked = flops.attention * (tokens - 1) / (tokens + 1)
+    assert flops.total + masked == pytest.approx(counted(build(config, recipe), images, text, answers), rel=1e-9)
+
+
+def test_samples_of_a_row_attend_only_to_themselves() -> None:
+    rates = make_rates(MairaConfig(), make_recipe())
+    one, two = rates.of([3000], 2, 100), rates.of([1500, 1500], 2, 100)
+    assert two.attention == pytest.approx(one.attention / 2, rel=1e-3)
+    assert two.language_model == one.language_model
+
+
+def test_a_token_of_the_7b_model_costs_42_gflop_of_training() -> None:
+    # The specification's arithmetic: an average sample of 2,800 tokens with 1.8 images is about 115 TFLOP.
+    flops = make_rates(MairaConfig(), make_recipe()).of([2800], 1, 140)
+    assert (flops.language_model + flops.attention) / 2800 == pytest.approx(42e9, rel=0.05)
+
+
+def test_frozen_weights_before_something_trained_cost_two_thirds() -> None:
+    rates = {
+        name: make_rates(MairaConfig(), make_recipe(trained=trained))
+        for name, trained in (("all", ALL), ("adapter", ["adapter"]))
+    }
+    assert rates["adapter"].token == pytest.approx(rates["all"].token * 2 / 3)
+    assert rates["adapter"].encoder_image == pytest.approx(rates["all"].encoder_image / 3, rel=0.01)

@@ -1,0 +1,377 @@
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator, Mapping
+from io import StringIO
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from rich.console import Console
+from torch import Tensor
+
+import maira.train.logs as logs
+import maira.train.trackers as trackers
+from maira.config import MairaConfig
+from maira.prompts import Task
+from maira.train.flops import make_rates
+from maira.train.items import PackedBatch, Totals
+from maira.train.logs import Log
+from maira.train.parallel import World
+from maira.train.recipe import Recipe
+from radfact.errors import InputError
+
+ALONE = World(0, 1, torch.device("cpu"))
+
+
+class TwoAlike(World):
+    """A process of two that count the same."""
+
+    def sum(self, values: Tensor) -> Tensor:
+        return values * 2
+
+
+class Clock:
+    """Time that passes when it is told to."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def perf_counter(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    made = Clock()
+    monkeypatch.setattr(logs, "time", made)
+    return made
+
+
+def make_recipe(out: Path, **changes: Any) -> Recipe:
+    values: dict[str, Any] = {"model": "m", "train": "m.jsonl", "out": out, "passes": 12800, "trackers": []}
+    return Recipe.model_validate(values | changes)
+
+
+def make_row(lengths: list[int], padding: int = 0, images: int = 1, answers: int = 3) -> PackedBatch:
+    ends = torch.tensor([0, *lengths] + ([padding] if padding else [])).cumsum(0).int()
+    tokens = int(ends[-1])
+    row = torch.zeros(1, tokens, dtype=torch.long)
+    some = torch.zeros(answers, dtype=torch.long)
+    grounded: Task = "grounded"
+    return PackedBatch(
+        input_ids=row,
+        position_ids=row,
+        starts=ends,
+        longest=max(lengths),
+        answers=some,
+        targets=some,
+        answer_samples=some,
+        pixel_values=torch.zeros(images, 1, 32, 32),
+        frontal_rows=torch.zeros(len(lengths), dtype=torch.long),
+        coverage=None,
+        sample_ids=tuple(f"s{i}" for i in range(len(lengths))),
+        tasks=tuple(grounded for _ in lengths),
+        totals=Totals(answers, len(lengths)),
+    )
+
+
+def make_log(
+    recipe: Recipe, config: MairaConfig, world: World = ALONE, console: Console | None = None, step: int = 0
+) -> Log:
+    log = Log(recipe, config, world, console or Console(file=StringIO()), 100)
+    log.start(step)
+    return log
+
+
+def rows_of(recipe: Recipe) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (recipe.out / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
+
+
+def said_by(console: Console) -> str:
+    assert isinstance(console.file, StringIO)
+    return console.file.getvalue()
+
+
+def test_a_line_has_the_mean_losses_since_the_last_and_the_rate_of_its_step(
+    tmp_path: Path, config: MairaConfig
+) -> None:
+    recipe = make_recipe(tmp_path, log_every=2)
+    log = make_log(recipe, config)
+    for step, loss in enumerate([4.0, 2.0, 1.0, 0.5], start=1):
+        log.step(step, 0, {"loss": torch.tensor(loss)}, lr=step / 10, grad_norm=torch.tensor(1.0))
+    rows = rows_of(recipe)
+    assert [(row["step"], row["loss"], row["lr"]) for row in rows] == [(2, 3.0, 0.2), (4, 0.75, 0.4)]
+
+
+def test_the_last_step_has_a_line_whatever_its_number(tmp_path: Path, config: MairaConfig) -> None:
+    recipe = make_recipe(tmp_path, log_every=30)
+    log = make_log(recipe, config)
+    for step in range(1, 101):
+        log.step(step, 0, {"loss": 1.0})
+    assert [row["step"] for row in rows_of(recipe)] == [30, 60, 90, 100]
+
+
+def test_what_is_not_finite_is_null(tmp_path: Path, config: MairaConfig) -> None:
+    recipe = make_recipe(tmp_path, log_every=1)
+    make_log(recipe, config).step(1, 0, {"loss": torch.tensor(float("nan"))}, grad_norm=float("inf"))
+    (row,) = rows_of(recipe)
+    assert row["loss"] is None
+    assert row["grad_norm"] is None
+
+
+def test_a_loss_keeps_all_digits_of_float32(tmp_path: Path, config: MairaConfig) -> None:
+    recipe = make_recipe(tmp_path, log_every=1)
+    loss = torch.tensor(1.2345678)
+    make_log(recipe, config).step(1, 0, {"loss": loss})
+    assert torch.tensor(rows_of(recipe)[0]["loss"]) == loss
+
+
+def test_rates_count_neither_padding_nor_pauses(tmp_path: Path, config: MairaConfig, clock: Clock) -> None:
+    recipe = make_recipe(tmp_path, log_every=1)
+    log = make_log(recipe, config)
+    log.row(make_row([300, 100], padding=112), waited=0.5)
+    clock.now += 2.0
+    with log.pause():
+        clock.now += 60.0
+    log.step(1, 0, {"loss": 1.0})
+    (row,) = rows_of(recipe)
+    assert (row["tokens_per_second"], row["samples_per_second"], row["data_wait"]) == (200.0, 1.0, 0.25)
+    assert row["seconds"] == 62.0
+
+
+def test_counts_of_all_processes_add_up(tmp_path: Path, config: MairaConfig, clock: Clock) -> None:
+    recipe = make_recipe(tmp_path, log_every=1)
+    log = make_log(recipe, config, TwoAlike(0, 2, torch.device("cpu")))
+    log.row(make_row([300, 100]), waited=0.5)
+    clock.now += 2.0
+    log.step(1, 0, {"loss": 1.0})
+    (row,) = rows_of(recipe)
+    # Twice the tokens; the operations and the wait are a device's.
+    expected = make_rates(config, recipe).of([300, 100], 1, 3).total / 2e12
+    assert (row["tokens_per_second"], row["data_wait"]) == (400.0, 0.25)
+    assert row["tflops_per_device"] == pytest.approx(expected, rel=1e-8)
+
+
+def test_mfu_is_the_share_of_the_peak_and_no_cpu_claims_one(
+    tmp_path: Path, config: MairaConfig, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recipe = make_recipe(tmp_path, log_every=1)
+    plain = make_log(recipe, config)
+    monkeypatch.setattr(logs, "_peak", lambda _: 1e9)
+    known = make_log(recipe, config)
+    for log in (plain, known):
+        log.row(make_row([300, 100]), waited=0)
+        clock.now += 2.0
+        log.step(1, 0, {"loss": 1.0})
+    without, row = rows_of(recipe)
+    assert "mfu" not in without
+    # The clock ran for both in the second.
+    assert row["mfu"] == pytest.approx(row["tflops_per_device"] * 1e12 / 1e9)
+
+
+def test_the_time_left_follows_the_pace_since_the_run_went_on(
+    tmp_path: Path, config: MairaConfig, clock: Clock
+) -> None:
+    recipe = make_recipe(tmp_path, log_every=10)
+    console = Console(file=StringIO(), width=200)
+    log = make_log(recipe, config, console=console, step=50)
+    log.load_state_dict({"losses": {}, "count": 0, "seconds": 1e6})
+    for step in range(51, 61):
+        clock.now += 6.0
+        log.step(step, 0, {"loss": 1.0})
+    assert "4 min left" in said_by(console)
+    assert rows_of(recipe)[0]["seconds"] == 1e6 + 60
+
+
+def test_a_run_that_goes_on_drops_later_lines_and_one_that_was_cut_off(tmp_path: Path, config: MairaConfig) -> None:
+    recipe = make_recipe(tmp_path, log_every=1)
+    log = make_log(recipe, config)
+    for step in (1, 2, 3):
+        log.step(step, 0, {"loss": 1.0})
+    log.validation(3, {"loss/all": 1.0})
+    with (tmp_path / "metrics.jsonl").open("a", encoding="utf-8") as handle:
+        handle.write('{"step": 2, "lo')
+    make_log(recipe, config, step=2).step(3, 0, {"loss": 5.0})
+    assert [(row["step"], row["loss"]) for row in rows_of(recipe)] == [(1, 1.0), (2, 1.0), (3, 5.0)]
+
+
+def test_losses_between_two_lines_survive_a_state(tmp_path: Path, config: MairaConfig) -> None:
+    recipe = make_recipe(tmp_path, log_every=2)
+    log = make_log(recipe, config)
+    log.step(1, 0, {"loss": torch.tensor(4.0)})
+    state = json.loads(json.dumps(log.state_dict()))
+    resumed = make_log(recipe, config, step=1)
+    resumed.load_state_dict(state)
+    resumed.step(2, 0, {"loss": torch.tensor(2.0)})
+    assert [row["loss"] for row in rows_of(recipe)] == [3.0]
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.lists(st.text("abc ", min_size=1, max_size=30).map(str.strip).filter(bool), min_size=1), st.integers(30, 120))
+def test_a_line_is_broken_between_its_parts_only(parts: list[str], width: int) -> None:
+    lines = list(logs._fold(tuple(parts), width))
+    assert all(len(line) <= max(width, len(line.strip())) for line in lines)
+    assert "  ".join(line.strip() for line in lines) == "  ".join(parts)
+
+
+@pytest.mark.parametrize("width", [80, 120])
+def test_no_line_on_a_terminal_is_wider_than_it(width: int, tmp_path: Path, config: MairaConfig) -> None:
+    console = Console(file=StringIO(), width=width, force_terminal=True, color_system=None)
+    log = make_log(make_recipe(tmp_path, log_every=1), config, console=console)
+    log.row(make_row([3000, 1000]), waited=0)
+    log.step(1, 0, {"loss": 12.3456, "answer": 10.0, "patches": 2.3456}, lr=2e-5, grad_norm=123.45)
+    log.validation(1, {f"drafts/logical_{name}": 0.5 for name in ("precision", "recall", "f1")} | {"loss/all": 1.25})
+    lines = said_by(console).splitlines()
+    assert max(map(len, lines)) <= width
+    said = "  ".join(line.strip() for line in lines)
+    assert "patches 2.3456  lr 2.00e-05  norm 123.45" in said
+    assert "loss/all 1.250  drafts/logical precision/recall/f1 0.500/0.500/0.500" in said
+
+
+def test_where_there_is_no_terminal_a_step_is_one_plain_line(tmp_path: Path, config: MairaConfig) -> None:
+    console = Console(file=StringIO())
+    log = make_log(make_recipe(tmp_path, log_every=1), config, console=console)
+    log.step(1, 0, {"loss": 1.0, "answer": 1.0, "patches": 0.0}, lr=2e-5, grad_norm=1.0)
+    (line,) = said_by(console).splitlines()
+    assert line.startswith("step 1/100  loss 1.0000  answer")
+    assert "\x1b" not in line
+
+
+def test_other_processes_write_nothing(tmp_path: Path, config: MairaConfig) -> None:
+    console = Console(file=StringIO())
+    recipe = make_recipe(tmp_path, log_every=1, trackers=["tensorboard"])
+    log = make_log(recipe, config, TwoAlike(1, 2, torch.device("cpu")), console)
+    log.step(1, 0, {"loss": 1.0})
+    log.validation(1, {"loss/all": 1.0})
+    log.close()
+    assert said_by(console) == ""
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_tensorboard_forgets_the_steps_that_a_run_repeats(tmp_path: Path, config: MairaConfig) -> None:
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    recipe = make_recipe(tmp_path, log_every=1, trackers=["tensorboard"])
+    first = make_log(recipe, config)
+    for step in (1, 2, 3):
+        first.step(step, 0, {"loss": float(step)})
+    first.close()
+    second = make_log(recipe, config, step=2)
+    second.step(3, 0, {"loss": 30.0})
+    second.validation(3, {"drafts/logical_f1": 0.5, "drafts/spatial_f1": None})
+    second.close()
+    events = EventAccumulator(str(tmp_path / "tensorboard"))
+    events.Reload()
+    assert [(event.step, event.value) for event in events.Scalars("train/loss")] == [(1, 1.0), (2, 2.0), (3, 30.0)]
+    assert [event.value for event in events.Scalars("drafts/logical_f1")] == [0.5]
+    assert "drafts/spatial_f1" not in events.Tags()["scalars"]
+
+
+class Failing:
+    """A tracker whose network is gone."""
+
+    def write(self, step: int, _: Mapping[str, float]) -> None:
+        raise ConnectionError(f"no route\nfrom step {step}")
+
+    def close(self) -> None:
+        raise AssertionError("a tracker that failed is not asked again")
+
+
+def test_a_tracker_that_fails_is_said_once_and_the_run_goes_on(
+    tmp_path: Path, config: MairaConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(trackers._TRACKERS, "wandb", lambda *_: Failing())
+    console = Console(file=StringIO())
+    recipe = make_recipe(tmp_path, log_every=1, trackers=["wandb"])
+    log = make_log(recipe, config, console=console)
+    for step in (1, 2):
+        log.step(step, 0, {"loss": 1.0})
+    log.close()
+    assert said_by(console).count("wandb is left out from here on: no route from step 1\n") == 1
+    assert [row["step"] for row in rows_of(recipe)] == [1, 2]
+
+
+def test_lines_that_cannot_be_written_wait_for_the_next(tmp_path: Path, config: MairaConfig) -> None:
+    console = Console(file=StringIO())
+    recipe = make_recipe(tmp_path, log_every=1)
+    log = make_log(recipe, config, console=console)
+    blocked = tmp_path / "metrics.jsonl"
+    blocked.mkdir()
+    log.step(1, 0, {"loss": 1.0})
+    log.step(2, 0, {"loss": 1.0})
+    blocked.rmdir()
+    log.step(3, 0, {"loss": 1.0})
+    assert said_by(console).count("metrics.jsonl cannot be written") == 1
+    assert [row["step"] for row in rows_of(recipe)] == [1, 2, 3]
+
+
+@pytest.mark.parametrize("name", ["wandb", "tensorboard"])
+def test_a_tracker_that_is_not_installed_is_said_at_the_start(
+    name: str, tmp_path: Path, config: MairaConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in ("wandb", "torch.utils.tensorboard"):
+        monkeypatch.setitem(sys.modules, module, None)
+    with pytest.raises(InputError, match=f"field 'trackers': {name} is not installed: pip install"):
+        make_log(make_recipe(tmp_path, trackers=[name]), config)
+
+
+class FakeWandb(SimpleNamespace):
+    """The part of the library that is used."""
+
+    class Error(Exception):
+        """As the library's."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.started: list[dict[str, Any]] = []
+        self.logged: list[dict[str, Any]] = []
+
+    def init(self, **options: Any) -> Any:
+        self.started.append(options)
+        made = options["id"] or f"run{len(self.started)}"
+        return SimpleNamespace(id=made, define_metric=lambda *_, **__: None, log=self.logged.append)
+
+
+@pytest.fixture
+def wandb(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[FakeWandb]:
+    made = FakeWandb()
+    monkeypatch.setitem(sys.modules, "wandb", made)
+    monkeypatch.setenv("NETRC", str(tmp_path / "no-netrc"))
+    for name in ("WANDB_API_KEY", "WANDB_IDENTITY_TOKEN_FILE", "WANDB_MODE", "WANDB_BASE_URL"):
+        monkeypatch.delenv(name, raising=False)
+    return made
+
+
+def test_wandb_without_a_key_is_said_at_the_start(wandb: FakeWandb, tmp_path: Path, config: MairaConfig) -> None:
+    with pytest.raises(InputError, match="wandb has no key: say `wandb login`"):
+        make_log(make_recipe(tmp_path / "out", trackers=["wandb"]), config)
+    assert wandb.started == []
+
+
+@pytest.mark.parametrize("step", [0, 7])
+def test_a_run_of_wandb_goes_on_with_the_training(
+    step: int, wandb: FakeWandb, tmp_path: Path, config: MairaConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    recipe = make_recipe(tmp_path / "out", trackers=["wandb"], log_every=1)
+    make_log(recipe, config)
+    make_log(recipe, config, step=step).step(step + 1, 0, {"loss": 2.0})
+    assert [options["id"] for options in wandb.started] == [None, "run1" if step else None]
+    assert (wandb.logged[0]["step"], wandb.logged[0]["train/loss"]) == (step + 1, 2.0)
+
+
+def test_a_key_that_wandb_login_wrote_will_do(
+    wandb: FakeWandb, tmp_path: Path, config: MairaConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    netrc = tmp_path / "netrc"
+    netrc.write_text("machine api.wandb.ai login user password secret\n", encoding="utf-8")
+    netrc.chmod(0o600)
+    monkeypatch.setenv("NETRC", str(netrc))
+    make_log(make_recipe(tmp_path / "out", trackers=["wandb"]), config)
+    assert len(wandb.started) == 1

@@ -1,0 +1,98 @@
+"""Losses of packed rows: those of the samples by themselves."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from packed_rows import KINDS, Sample, alone, gradients, make_sample, pack, trainable
+
+from maira.config import MairaConfig
+from maira.train.items import Totals
+from maira.train.objective import TrainingModel
+
+MIXES = {"one image": (1, 1), "two": (2, 2), "three": (3, 3), "mixed": (1, 3, 2, 1)}
+
+
+@pytest.fixture(scope="module")
+def training(config: MairaConfig) -> TrainingModel:
+    """A model whose parts are all trained, four heads that share two of keys, with a patch loss."""
+    model = trainable(config, num_attention_heads=4, num_key_value_heads=2)
+    return TrainingModel(model, KINDS, patch_weight=0.5)
+
+
+def samples_of(config: MairaConfig, images: tuple[int, ...]) -> list[Sample]:
+    """Samples of different lengths."""
+    return [make_sample(config, n, words=3 + 7 * i, answer=2 + 5 * i, seed=i) for i, n in enumerate(images)]
+
+
+@pytest.mark.parametrize("images", MIXES.values(), ids=MIXES)
+def test_packed_loss_is_that_of_the_samples_alone(
+    training: TrainingModel, config: MairaConfig, images: tuple[int, ...]
+) -> None:
+    """Each sample's cross-entropy, and the sum of the auxiliary losses."""
+    samples = samples_of(config, images)
+    losses = training(pack(samples, padding=9))
+    answers, patches = zip(*(alone(training, sample) for sample in samples), strict=True)
+    assert losses.per_sample.tolist() == pytest.approx([a.item() for a in answers], abs=1e-5, rel=1e-6)
+    assert losses.answer.item() == pytest.approx(sum(a.item() for a in answers), rel=1e-6)
+    assert losses.patches.item() == pytest.approx(sum(p.item() for p in patches), rel=1e-6)
+    assert losses.tokens.tolist() == [len(s.ids) - s.prompt for s in samples]
+
+
+@pytest.mark.parametrize("images", MIXES.values(), ids=MIXES)
+def test_packed_gradients_are_those_of_the_samples_alone(
+    training: TrainingModel, config: MairaConfig, images: tuple[int, ...]
+) -> None:
+    """All parameters', of encoder, adapter, language model and the auxiliary loss's head."""
+    samples = samples_of(config, images)
+    batch = pack(samples, padding=9)
+    training(batch).total(batch.totals, 0.5).backward()
+    packed = gradients(training)
+    for sample in samples:
+        answer, patches = alone(training, sample)
+        (answer / batch.totals.answer_tokens + 0.5 * patches / batch.totals.samples).backward()
+    for name, gradient in gradients(training).items():
+        torch.testing.assert_close(packed.pop(name), gradient, atol=1e-5, rtol=1e-5, msg=name)
+    assert not packed
+
+
+@settings(deadline=None, max_examples=15)
+@given(st.lists(st.integers(1, 3), min_size=2, max_size=4), st.data())
+def test_a_sample_does_not_see_another(
+    training: TrainingModel, config: MairaConfig, images: list[int], data: st.DataObject
+) -> None:
+    """Other words, another image or another length beside it change no sample's loss."""
+    samples = samples_of(config, tuple(images))
+    changed = data.draw(st.integers(0, len(images) - 1))
+    others = list(samples)
+    others[changed] = make_sample(config, data.draw(st.integers(1, 3)), data.draw(st.integers(1, 30)), 4, seed=99)
+    with torch.no_grad():
+        before = training(pack(samples)).per_sample
+        after = training(pack(others, padding=data.draw(st.integers(0, 20)))).per_sample
+    rest = [i for i in range(len(images)) if i != changed]
+    assert after[rest].tolist() == pytest.approx(before[rest].tolist(), abs=1e-6, rel=1e-6)
+    assert after[changed] != before[changed]
+
+
+def test_parts_of_a_step_add_up(training: TrainingModel, config: MairaConfig) -> None:
+    """The loss of a step is the same in one row as in two."""
+    samples = samples_of(config, (1, 2, 3))
+    whole = pack(samples)
+    parts = [pack(samples[:1], 3, whole.totals), pack(samples[1:], 0, whole.totals)]
+    with torch.no_grad():
+        together = training(whole).total(whole.totals, 0.5)
+        apart = sum(training(part).total(part.totals, 0.5) for part in parts)
+    assert float(apart) == pytest.approx(float(together), rel=1e-6)
+
+
+def test_a_row_without_samples_has_no_loss_and_a_gradient_of_nothing(training: TrainingModel) -> None:
+    """As a process has it where a step has fewer samples than processes."""
+    totals = Totals(10, 2)
+    loss = training(pack([], padding=8, totals=totals)).total(totals, 0.5)
+    loss.backward()
+    found = gradients(training)
+    assert loss.item() == 0
+    assert found
+    assert all(not gradient.any() for gradient in found.values())

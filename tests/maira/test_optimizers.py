@@ -1,0 +1,116 @@
+"""AdamW: which weights decay, its schedule, and states in 8 bits that a run goes on from."""
+
+from __future__ import annotations
+
+import math
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+
+from maira.train.optimizers import make_optimizer, schedule
+from maira.train.parallel import World
+from maira.train.recipe import Recipe
+from maira.train.states import States
+from radfact.errors import InputError
+
+
+def recipe(**options: Any) -> Recipe:
+    """With no more than what counts for optimizers."""
+    values: dict[str, Any] = {"model": Path("none"), "train": [{"manifest": "none.jsonl"}], "out": "none"}
+    return Recipe.model_validate(values | {"passes": 128} | options)
+
+
+def layers() -> nn.Sequential:
+    """Matrices large enough to have states in 8 bits, vectors beside them, and a layer that is not trained."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(64, 64), nn.LayerNorm(64), nn.Linear(64, 64))
+    model[2].requires_grad_(False)
+    return model
+
+
+def step(model: nn.Module, optimizer: torch.optim.Optimizer) -> float:
+    """One step towards nothing; returns the loss before it."""
+    loss = model(torch.linspace(-1, 1, 64 * 8).view(8, 64)).square().mean()
+    loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    return loss.item()
+
+
+def test_matrices_decay_and_vectors_do_not() -> None:
+    """What is not trained is left out."""
+    model = layers()
+    optimizer = make_optimizer(model, recipe(weight_decay=0.1))
+    decay = {p: group["weight_decay"] for group in optimizer.param_groups for p in group["params"]}
+    assert decay == {model[0].weight: 0.1, model[0].bias: 0.0, model[1].weight: 0.0, model[1].bias: 0.0}
+
+
+@given(st.integers(1, 5000), st.floats(0, 1))
+@settings(deadline=None)
+def test_the_rate_rises_to_its_peak_and_falls_along_a_cosine(steps: int, warmup: float) -> None:
+    """It is never 0 in the run, its peak is the recipe's, and from there it only falls."""
+    factor = schedule(recipe(warmup=warmup), steps)
+    rates = [factor(s) for s in range(steps)]
+    peak = max(1, round(warmup * steps)) - 1
+    assert rates[peak] == 1
+    assert all(0 < rate <= 1 for rate in rates)
+    assert rates[: peak + 1] == sorted(rates[: peak + 1])
+    assert rates[peak:] == sorted(rates[peak:], reverse=True)
+
+
+def test_the_cosine_is_half_way_down_in_its_middle() -> None:
+    """And at 0 where the run has ended (paper B.2)."""
+    factor = schedule(recipe(warmup=0.03), 1000)
+    assert factor(30 + 970 // 2) == pytest.approx(0.5)
+    assert factor(1000) == pytest.approx(0, abs=1e-12)
+    assert factor(30 + 970 // 4) == pytest.approx(0.5 * (1 + math.cos(math.pi * 242 / 970)))
+
+
+def test_states_in_8_bits_are_saved_and_gone_on_from(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The losses after it are those of a run that was not interrupted."""
+    optim = pytest.importorskip("torchao.optim")
+    # The step is compiled for every shape, which takes a C++ compiler and most of a minute; here it is run as written.
+    monkeypatch.setattr(torch, "compile", lambda function, **_: function)
+    wanted = recipe(optimizer="adamw_8bit", learning_rate=0.01)
+    model = layers()
+    optimizer = make_optimizer(model, wanted)
+    for _ in range(2):
+        step(model, optimizer)
+    states = States(tmp_path, 1, World(0, 1, torch.device("cpu")), print, only_trained=False)
+    states.save(2, model, optimizer, {})
+    assert states.finish()
+    after = [step(model, optimizer) for _ in range(3)]
+
+    resumed = layers()
+    again = make_optimizer(resumed, wanted)
+    states.load(states.found()[0], resumed, again)
+    states.close()
+    assert isinstance(again.state[resumed[0].weight]["exp_avg"], optim.subclass_8bit.OptimState8bit)
+    assert [step(resumed, again) for _ in range(3)] == after
+
+
+def test_bfloat16_weights_move_by_less_than_their_precision(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On average: rounded stochastically, steps of a thousandth of a weight are not lost."""
+    pytest.importorskip("torchao.optim")
+    monkeypatch.setattr(torch, "compile", lambda function, **_: function)
+    model = nn.Linear(256, 64, bias=False).to(torch.bfloat16)
+    nn.init.ones_(model.weight)
+    optimizer = make_optimizer(model, recipe(optimizer="adamw_8bit", weights="bfloat16", learning_rate=1e-3))
+    torch.manual_seed(0)
+    for _ in range(4):
+        model.weight.grad = torch.ones_like(model.weight)
+        optimizer.step()
+    assert model.weight.float().mean().item() == pytest.approx(1 - 4e-3, abs=5e-4)
+
+
+def test_without_torchao_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In one line, with the extra's name."""
+    monkeypatch.setitem(sys.modules, "torchao.optim", None)
+    with pytest.raises(InputError, match="states8bit"):
+        make_optimizer(layers(), recipe(optimizer="adamw_8bit"))

@@ -1,0 +1,154 @@
+"""The parts of a model in training: types, what has a gradient, what is written in the end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from packed_rows import gradients, make_sample, pack
+from safetensors.torch import load_file
+
+from maira.config import MairaConfig, read_config
+from maira.model import MairaForConditionalGeneration
+from maira.train.export import write_checkpoint
+from maira.train.objective import TrainingModel
+from maira.train.parallel import World
+from maira.train.parts import choose_trained, load_parts
+from maira.train.recipe import Recipe
+from radfact.errors import InputError
+
+MakeRecipe = Callable[..., Recipe]
+ENCODER, ADAPTER, LANGUAGE = "vision_tower", "multi_modal_projector", "language_model"
+
+
+@pytest.fixture
+def make_recipe(checkpoint: Path, tmp_path: Path) -> MakeRecipe:
+    """Recipes over the shared checkpoint."""
+
+    def make(**options: Any) -> Recipe:
+        values: dict[str, Any] = {
+            "model": checkpoint,
+            "train": [{"manifest": "none.jsonl"}],
+            "out": tmp_path / "run",
+            "passes": 128,
+            "precision": "no",
+        }
+        return Recipe.model_validate(values | options)
+
+    return make
+
+
+def prepared(recipe: Recipe) -> MairaForConditionalGeneration:
+    """A model as the recipe trains it."""
+    model, _ = load_parts(recipe, [])
+    choose_trained(model, recipe)
+    return model
+
+
+@pytest.mark.parametrize(
+    ("trained", "modules"),
+    [
+        (["adapter"], {ADAPTER}),
+        (["adapter", "language_model"], {ADAPTER, LANGUAGE}),
+        (["encoder", "adapter", "language_model"], {ENCODER, ADAPTER, LANGUAGE}),
+    ],
+)
+def test_gradients_reach_the_trained_parts_and_no_others(
+    make_recipe: MakeRecipe, config: MairaConfig, trained: list[str], modules: set[str]
+) -> None:
+    """Also the adapter's through a language model that is not trained, and each of their weights."""
+    model = prepared(make_recipe(trained=trained))
+    row = pack([make_sample(config, 2, 5, 6, seed=1)])
+    TrainingModel(model, 0, 0.0)(row).answer.backward()
+    found = gradients(model)
+    assert {name.split(".")[0] for name in found} == modules
+    assert set(found) == {name for name, p in model.named_parameters() if p.requires_grad}
+
+
+def test_a_trained_encoder_is_in_training_and_its_checkpoint_says_so(make_recipe: MakeRecipe, tmp_path: Path) -> None:
+    """The shared checkpoint's was frozen."""
+    recipe = make_recipe(trained=["encoder", "adapter"])
+    model, processor = load_parts(recipe, [])
+    assert model.config.vision_config.frozen
+    choose_trained(model, recipe)
+    assert model.train().vision_tower.training
+    write_checkpoint(model, processor, recipe, World(0, 1, torch.device("cpu")), tmp_path / "checkpoint")
+    assert not read_config(tmp_path / "checkpoint").vision_config.frozen
+
+
+@pytest.mark.parametrize(
+    ("options", "types"),
+    [
+        ({"precision": "bf16"}, {ENCODER: torch.bfloat16, ADAPTER: torch.float32, LANGUAGE: torch.float32}),
+        (
+            {"precision": "bf16", "trained": ["adapter"]},
+            {ENCODER: torch.bfloat16, ADAPTER: torch.float32, LANGUAGE: torch.bfloat16},
+        ),
+        (
+            {"precision": "bf16", "weights": "bfloat16", "optimizer": "adamw_8bit"},
+            dict.fromkeys((ENCODER, ADAPTER, LANGUAGE), torch.bfloat16),
+        ),
+        ({"trained": ["adapter"]}, dict.fromkeys((ENCODER, ADAPTER, LANGUAGE), torch.float32)),
+    ],
+    ids=["paper", "adapter alone", "bfloat16", "float32"],
+)
+@pytest.mark.parametrize("empty", [False, True], ids=["read", "empty"])
+def test_each_part_is_held_in_its_type(
+    make_recipe: MakeRecipe, options: dict[str, Any], types: dict[str, torch.dtype], empty: bool
+) -> None:
+    """Trained weights as the recipe says, others as they are computed with."""
+    model, _ = load_parts(make_recipe(**options), [], empty=empty)
+    for name, module in model.named_children():
+        assert {p.dtype for p in module.parameters()} == {types[name]}, name
+
+
+def test_weights_of_a_finer_type_are_read_as_they_are(make_recipe: MakeRecipe, checkpoint: Path) -> None:
+    """The adapter's, where most of the model is held in another."""
+    model, _ = load_parts(make_recipe(precision="bf16", trained=["adapter"]), [])
+    for name, weight in load_file(checkpoint / "model.safetensors").items():
+        if name.startswith(ADAPTER):
+            assert torch.equal(model.state_dict()[name], weight), name
+
+
+def test_what_was_not_trained_is_written_as_it_was(make_recipe: MakeRecipe, checkpoint: Path, tmp_path: Path) -> None:
+    """Though it was rounded while the model was trained."""
+    recipe = make_recipe(precision="bf16", trained=["adapter"])
+    model, processor = load_parts(recipe, [])
+    choose_trained(model, recipe)
+    with torch.no_grad():
+        for parameter in model.multi_modal_projector.parameters():
+            parameter.add_(1)
+    write_checkpoint(model, processor, recipe, World(0, 1, torch.device("cpu")), tmp_path / "checkpoint")
+    before, after = (load_file(folder / "model.safetensors") for folder in (checkpoint, tmp_path / "checkpoint"))
+    for name, weight in before.items():
+        assert torch.equal(after[name], weight + 1 if name.startswith(ADAPTER) else weight), name
+
+
+def test_parts_of_different_types_compute_together(make_recipe: MakeRecipe, config: MairaConfig) -> None:
+    """Frozen parts in bfloat16 and a trained one in float32 compute together under autocast."""
+    model = prepared(make_recipe(precision="bf16", trained=["adapter"]))
+    row = pack([make_sample(config, 1, 5, 6, seed=1), make_sample(config, 2, 5, 6, seed=2)])
+    with torch.autocast("cpu", torch.bfloat16):
+        losses = TrainingModel(model, 0, 0.0)(row)
+    losses.answer.backward()
+    assert losses.answer.dtype == torch.float32
+    assert {gradient.dtype for gradient in gradients(model).values()} == {torch.float32}
+
+
+def test_nothing_to_train_is_an_error(make_recipe: MakeRecipe) -> None:
+    """Before anything else."""
+    with pytest.raises(InputError, match="nothing to train"):
+        prepared(make_recipe(trained=[]))
+
+
+def test_4_bits_of_a_fresh_model_are_an_error(make_recipe: MakeRecipe) -> None:
+    """Its weights could not be read again to merge into."""
+    parts = {"vision_config": {"image_size": 32, "patch_size": 8, "hidden_size": 16, "num_attention_heads": 2}}
+    fresh = parts | {"text_config": {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}}
+    recipe = make_recipe(model=fresh, lora={"quantize": "nf4"})
+    model, _ = load_parts(recipe, ["some text"])
+    with pytest.raises(InputError, match="need a checkpoint"):
+        choose_trained(model, recipe)

@@ -1,0 +1,144 @@
+from __future__ import annotations
+
+import random
+import shutil
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from tiny_runs import recipe
+from torch import nn
+
+import maira.train.states as module
+from maira.train.parallel import World
+from maira.train.states import States, check_same_run, decisive
+from radfact.errors import InputError, RunFailed
+
+ALONE = World(0, 1, torch.device("cpu"))
+
+
+class Trained:
+    """A small model with an optimizer that has states."""
+
+    def __init__(self, seed: int) -> None:
+        torch.manual_seed(seed)
+        self.model = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 2))
+        self.model[0].requires_grad_(False)
+        self.optimizer = torch.optim.AdamW(self.model[1].parameters(), lr=0.1)
+        self.learn()
+
+    def learn(self) -> None:
+        self.model(torch.rand(4, 3)).square().sum().backward()
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+
+
+@contextmanager
+def states(out: Path, keep: int = 2) -> Iterator[tuple[States, list[str]]]:
+    said: list[str] = []
+    with closing(States(out, keep, ALONE, said.append)) as made:
+        yield made, said
+
+
+def test_a_run_goes_on_from_a_state_as_if_it_had_not_ended(tmp_path: Path) -> None:
+    ours, theirs = Trained(0), Trained(1)
+    theirs.model[0].load_state_dict(ours.model[0].state_dict())
+    with states(tmp_path) as (kept, _):
+        kept.save(1, ours.model, ours.optimizer, {})
+        # The state is that of now, not of when it is written.
+        for _ in range(3):
+            ours.learn()
+        drawn = random.random(), np.random.rand(), torch.rand(1)
+        assert kept.finish()
+        kept.load(kept.found()[0], theirs.model, theirs.optimizer)
+    for _ in range(3):
+        theirs.learn()
+    assert (random.random(), np.random.rand(), torch.rand(1)) == drawn
+    for name, weight in ours.model.state_dict().items():
+        assert torch.equal(theirs.model.state_dict()[name], weight)
+
+
+def test_the_last_states_are_kept(tmp_path: Path) -> None:
+    trained = Trained(0)
+    with states(tmp_path, keep=2) as (kept, _):
+        for step in (5, 10, 15):
+            kept.save(step, trained.model, trained.optimizer, {})
+        kept.finish()
+        assert [state.name for state in kept.found()] == ["step-000015", "step-000010"]
+    assert sorted(path.name for path in (tmp_path / "states").iterdir()) == ["step-000010", "step-000015"]
+
+
+@pytest.mark.parametrize("damage", ["cut", "missing", "no record", "half a record"])
+def test_a_damaged_state_is_left_out_and_said(damage: str, tmp_path: Path) -> None:
+    trained = Trained(0)
+    with states(tmp_path) as (kept, said):
+        for step in (5, 10):
+            kept.save(step, trained.model, trained.optimizer, {})
+        kept.finish()
+        last = tmp_path / "states" / "step-000010"
+        tensors, record = last / "__0_0.distcp", last / "state.json"
+        if damage == "cut":
+            tensors.write_bytes(tensors.read_bytes()[:-100])
+        elif damage == "half a record":
+            record.write_text(record.read_text(encoding="utf-8")[:20], encoding="utf-8")
+        else:
+            (tensors if damage == "missing" else record).unlink()
+        assert [state.name for state in kept.found()] == ["step-000005"]
+    assert said == [f"{last} is damaged and left out"]
+
+
+def test_a_state_that_cannot_be_read_is_one_line(tmp_path: Path) -> None:
+    trained = Trained(0)
+    with states(tmp_path) as (kept, _):
+        kept.save(5, trained.model, trained.optimizer, {})
+        kept.finish()
+        tensors = tmp_path / "states" / "step-000005" / "__0_0.distcp"
+        tensors.write_bytes(b"x" * tensors.stat().st_size)
+        with pytest.raises(RunFailed, match=r"step-000005: ") as failed:
+            kept.load(kept.found()[0], trained.model, trained.optimizer)
+    assert "\n" not in str(failed.value)
+
+
+def test_what_an_interrupted_save_left_behind_is_no_state_and_goes(tmp_path: Path) -> None:
+    trained = Trained(0)
+    with states(tmp_path) as (kept, said):
+        kept.save(5, trained.model, trained.optimizer, {})
+        kept.finish()
+        shutil.copytree(tmp_path / "states" / "step-000005", tmp_path / "states" / "step-000007.writing")
+        assert [state.name for state in kept.found()] == ["step-000005"]
+    assert [path.name for path in (tmp_path / "states").iterdir()] == ["step-000005"]
+    assert said == []
+
+
+def test_a_save_that_fails_is_said_and_leaves_the_one_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise OSError(28, "No space left on device", "disk")
+
+    trained = Trained(0)
+    with states(tmp_path) as (kept, said):
+        kept.save(5, trained.model, trained.optimizer, {})
+        kept.finish()
+        monkeypatch.setattr(module.state_dict_saver, "save", full)
+        kept.save(10, trained.model, trained.optimizer, {})
+        assert not kept.finish()
+        assert [state.name for state in kept.found()] == ["step-000005"]
+        monkeypatch.undo()
+        kept.save(15, trained.model, trained.optimizer, {})
+        assert kept.finish()
+    assert said == ["the state of step 10 could not be saved, the run goes on: disk: No space left on device"]
+
+
+def test_a_recipe_may_change_in_what_does_not_decide_the_outcome(tmp_path: Path) -> None:
+    record = {"recipe": decisive(recipe(tmp_path / "m", tmp_path))}
+    changed = recipe(tmp_path / "m", tmp_path / "moved", passes=64, token_budget=4096, save_every=1, keep=9, workers=3)
+    check_same_run(tmp_path / "step-000001", record, changed)
+
+
+def test_a_state_of_another_recipe_is_refused_by_what_differs(tmp_path: Path) -> None:
+    record = {"recipe": decisive(recipe(tmp_path / "m", tmp_path))}
+    changed = recipe(tmp_path / "m", tmp_path, global_batch=8, learning_rate=1e-3)
+    with pytest.raises(InputError, match=r"another global_batch, learning_rate \(step-000001\)"):
+        check_same_run(tmp_path / "step-000001", record, changed)

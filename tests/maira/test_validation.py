@@ -1,0 +1,284 @@
+from __future__ import annotations
+
+import json
+import random
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from rich.console import Console
+
+import data.packing
+from data.manifest import read_manifest
+from data.phantoms import write_phantoms
+from maira.evaluate.grounding import complete_boxes
+from maira.generate.drafts import generate_drafts
+from maira.model import MairaForConditionalGeneration
+from maira.processor import MairaProcessor
+from maira.train.corpus import Corpus, open_corpus
+from maira.train.items import TASKS
+from maira.train.logs import Log
+from maira.train.loop import train
+from maira.train.objective import TrainingModel
+from maira.train.parallel import Distributed, World
+from maira.train.recipe import Recipe
+from maira.train.validation import Best, Validator, _deal, draw_answers, undisturbed
+from radfact.entailment.offline import OfflineJudge
+from radfact.errors import InputError
+from radfact.files import read_candidates_and_references
+from radfact.score import RadFact
+
+CHECKPOINT = Path(__file__).resolve().parents[2] / "checkpoints" / "phantom"
+ALONE = World(0, 1, torch.device("cpu"))
+VISION: dict[str, Any] = {
+    "image_size": 64,
+    "patch_size": 16,
+    "hidden_size": 64,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 2,
+    "stem": "conv",
+}
+TEXT: dict[str, Any] = {
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 1024,
+    "attention_dropout": 0.1,
+}
+
+
+def make_recipe(manifest: Path, out: Path, validation: dict[str, Any], **changes: Any) -> Recipe:
+    values: dict[str, Any] = {
+        "model": CHECKPOINT,
+        "train": manifest,
+        "validation": {"sources": [{"manifest": manifest}]} | validation,
+        "out": out,
+        "passes": 400,
+        "global_batch": 4,
+        "token_budget": 2000,
+        "precision": "no",
+        "workers": 1,
+        "trackers": [],
+    }
+    return Recipe.model_validate(values | changes)
+
+
+def make_validator(recipe: Recipe, model: MairaForConditionalGeneration, processor: MairaProcessor) -> Validator:
+    log = Log(recipe, model.config, ALONE, Console(file=StringIO()), 100)
+    log.start(0)
+    return Validator(recipe, processor, ALONE, log, 100)
+
+
+def in_training(model: MairaForConditionalGeneration) -> Distributed:
+    training = TrainingModel(model, 0, 0.0).train()
+    return Distributed(training, training, ALONE)
+
+
+@pytest.fixture(scope="module")
+def films(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The manifest of four phantoms as the shipped checkpoint knows them."""
+    folder = tmp_path_factory.mktemp("films")
+    list(write_phantoms(folder, 4, seed=2, size=224))
+    return folder / "manifest.jsonl"
+
+
+@pytest.fixture(scope="module")
+def shipped() -> tuple[MairaForConditionalGeneration, MairaProcessor]:
+    model = MairaForConditionalGeneration.from_pretrained(CHECKPOINT, dtype=torch.float32)
+    return model, MairaProcessor.from_pretrained(CHECKPOINT)
+
+
+@pytest.fixture(scope="module")
+def corpus(films: Path, shipped: Any, tmp_path_factory: pytest.TempPathFactory) -> Corpus:
+    recipe = make_recipe(films, Path("out"), {})
+    return open_corpus(recipe, recipe.train, shipped[1], tmp_path_factory.mktemp("tables"))
+
+
+@pytest.fixture(scope="module")
+def round_of_drafts(films: Path, shipped: Any, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Any]:
+    """(the file of drafts, the figures) of a model in training."""
+    out = tmp_path_factory.mktemp("run")
+    recipe = make_recipe(films, out, {"drafts_every": 1, "drafts": 3})
+    figures = make_validator(recipe, *shipped).drafts(in_training(shipped[0]), 7)
+    return out / "drafts" / "step-000007.jsonl", figures
+
+
+def read_rows(path: Path) -> list[dict[str, Any]]:
+    rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    return [{key: value for key, value in row.items() if key not in ("model", "seconds")} for row in rows]
+
+
+def test_losses_are_those_of_the_samples_one_by_one(films: Path, shipped: Any, corpus: Corpus, tmp_path: Path) -> None:
+    model = shipped[0]
+    sums = {task: torch.zeros(2, dtype=torch.float64) for task in TASKS}
+    for place in range(len(corpus.table)):
+        sample = corpus.encode(place)
+        ids = torch.tensor([sample.input_ids])
+        labels = ids.clone()
+        labels[0, : sample.prompt_tokens] = -100
+        pixels = torch.from_numpy(sample.images)[:, None].expand(-1, 3, -1, -1)
+        with torch.no_grad():
+            mean = model.eval()(input_ids=ids, pixel_values=pixels, labels=labels).loss
+        answer = len(sample.input_ids) - sample.prompt_tokens
+        sums[sample.task] += torch.tensor([float(mean) * answer, answer], dtype=torch.float64)
+    expected = {f"loss/{task}": float(total / count) for task, (total, count) in sums.items()}
+    total, count = sum(sums.values(), torch.zeros(2, dtype=torch.float64))
+    figures = make_validator(make_recipe(films, tmp_path, {}), *shipped).losses(in_training(model))
+    assert figures == pytest.approx(expected | {"loss/all": float(total / count)}, rel=1e-5)
+
+
+def test_drafts_are_those_of_maira_generate(round_of_drafts: Any, films: Path, tmp_path: Path) -> None:
+    rows = read_rows(round_of_drafts[0])
+    chosen = [study for study in read_manifest(films) if study.sample_id in {row["sample_id"] for row in rows}]
+    generate_drafts(chosen, CHECKPOINT, tmp_path / "drafts.jsonl", task="grounded")
+    assert len(rows) == 3
+    assert rows == read_rows(tmp_path / "drafts.jsonl")
+
+
+def test_figures_of_drafts_are_those_of_radfact(round_of_drafts: Any, films: Path) -> None:
+    file, figures = round_of_drafts
+    pairs = read_candidates_and_references(file, films, missing="leave-out")
+    expected = RadFact(OfflineJudge(), bootstrap=0).score(pairs.pairs).figures
+    assert expected["logical_f1"].point
+    for name, summary in expected.items():
+        assert figures[f"drafts/{name}"] == pytest.approx(summary.point)
+
+
+def test_figures_of_boxes_are_those_of_box_completion(round_of_drafts: Any, films: Path, tmp_path: Path) -> None:
+    file, figures = round_of_drafts
+    chosen = [
+        study for study in read_manifest(films) if study.sample_id in {row["sample_id"] for row in read_rows(file)}
+    ]
+    expected = complete_boxes(chosen, CHECKPOINT, tmp_path / "boxes.jsonl").figures
+    for name, ours in (("precision", "precision"), ("recall", "recall"), ("mean_iou", "iou")):
+        assert figures[f"boxes/{ours}"] == pytest.approx(expected[name].point)
+
+
+def test_shards_are_drafted_as_the_manifest_that_they_were_packed_from(
+    round_of_drafts: Any, films: Path, shipped: Any, tmp_path: Path
+) -> None:
+    data.packing.pack(films, tmp_path / "shards")
+    sources = [{"shards": str(tmp_path / "shards")}]
+    recipe = make_recipe(films, tmp_path, {"sources": sources, "drafts_every": 1, "drafts": 3})
+    figures = make_validator(recipe, *shipped).drafts(in_training(shipped[0]), 7)
+    assert read_rows(tmp_path / "drafts" / "step-000007.jsonl") == read_rows(round_of_drafts[0])
+    assert figures == round_of_drafts[1]
+
+
+def test_what_the_recipe_drops_is_not_shown(films: Path, shipped: Any, tmp_path: Path) -> None:
+    drop = ["prior", "lateral", "technique", "comparison", "indication"]
+    recipe = make_recipe(films, tmp_path, {"drafts_every": 1, "drafts": 4}, drop=drop)
+    drafter = make_validator(recipe, *shipped)._drafter
+    assert drafter is not None
+    assert {len(item.request.example.images) for item in drafter._items} == {1}
+
+
+def test_a_recipe_without_the_grounding_task_drafts_narratives(films: Path, shipped: Any, tmp_path: Path) -> None:
+    recipe = make_recipe(films, tmp_path, {"drafts_every": 1, "drafts": 4}, tasks={"findings": 1})
+    validator = make_validator(recipe, *shipped)
+    assert validator._drafter is not None
+    assert {item.request.form for item in validator._drafter._items} == {"narrative"}
+    assert not [name for name in validator.names if name.startswith("boxes/")]
+
+
+@pytest.mark.parametrize("world", [1, 2, 3, 40])
+def test_processes_share_the_rows_and_take_as_many_each(world: int, corpus: Corpus, films: Path) -> None:
+    recipe = make_recipe(films, Path("out"), {"samples": 9})
+    drawn = draw_answers(corpus, recipe)
+    dealt = [_deal(corpus, drawn, recipe, World(rank, world, torch.device("cpu"))) for rank in range(world)]
+    assert len({len(rows) for rows, _ in dealt}) == 1
+    counted = [place for rows, own in dealt for row in rows[:own] for place in row]
+    assert sorted(counted) == drawn.tolist()
+
+
+def test_a_sample_longer_than_a_row_is_named(films: Path, shipped: Any, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"field 'token_budget': sample 'phantom-2-\d+' of the validation has \d+ tok"):
+        make_validator(make_recipe(films, tmp_path, {}, token_budget=100), *shipped)
+
+
+@pytest.mark.parametrize("figure", ["loss/everything", "drafts/logical_f1"])
+def test_a_best_by_that_is_never_measured_is_refused_at_the_start(
+    figure: str, films: Path, shipped: Any, tmp_path: Path
+) -> None:
+    with pytest.raises(
+        InputError, match=f"field 'validation.best_by': there is no figure '{figure}'; there are loss/all"
+    ):
+        make_validator(make_recipe(films, tmp_path, {"best_by": figure}), *shipped)
+
+
+@pytest.mark.parametrize(
+    ("figure", "values", "kept"),
+    [
+        ("loss/all", [3.0, 2.0, 2.0, 2.5, None, 1.0], [1, 2, 6]),
+        ("boxes/iou", [0.1, None, 0.3, 0.3, 0.2, 0.4], [1, 3, 6]),
+    ],
+)
+def test_the_best_is_the_lowest_loss_or_the_highest_figure(
+    figure: str, values: list[float | None], kept: list[int], tmp_path: Path
+) -> None:
+    recipe = make_recipe(Path("m.jsonl"), tmp_path, {"best_by": figure})
+    written: list[int] = []
+    for step, value in enumerate(values, start=1):
+        best = Best(recipe, [figure])  # made anew: a run that goes on remembers
+        if best.is_beaten_by({figure: value}):
+            written.append(step)
+            assert best.keep(step, {figure: value}, lambda folder: folder.mkdir(exist_ok=True), ALONE) is None
+    assert written == kept
+    held = json.loads((tmp_path / "checkpoint-best" / "best.json").read_text(encoding="utf-8"))
+    assert held == {"step": kept[-1], "figure": figure, "value": values[-1]}
+
+
+def test_a_best_checkpoint_that_cannot_be_written_is_tried_again(tmp_path: Path) -> None:
+    def full(_: Path) -> None:
+        raise OSError(28, "No space left on device")
+
+    best = Best(make_recipe(Path("m.jsonl"), tmp_path, {"best_by": "loss/all"}), ["loss/all"])
+    assert "No space left" in (best.keep(1, {"loss/all": 1.0}, full, ALONE) or "")
+    assert best.is_beaten_by({"loss/all": 1.5})
+
+
+def test_modes_and_random_numbers_are_as_they_were() -> None:
+    model = torch.nn.Sequential(torch.nn.Linear(1, 1), torch.nn.Dropout()).train()
+    model[0].eval()
+
+    def drawn() -> list[float]:
+        return [float(torch.rand(())), random.random(), float(np.random.random())]
+
+    def seed() -> None:
+        torch.manual_seed(0)
+        random.seed(0)
+        np.random.seed(0)
+
+    seed()
+    expected = drawn()
+    seed()
+    with undisturbed(model):
+        assert not any(module.training for module in model.modules())
+        drawn()
+    assert [module.training for module in model.modules()] == [True, False, True]
+    assert drawn() == expected
+
+
+def test_training_is_the_same_with_validation_and_without(phantoms: Path, tmp_path: Path) -> None:
+    fresh = {"vision_config": VISION, "text_config": TEXT, "projector_n_layers": 2, "vocab_size": 300}
+    options: dict[str, Any] = {"model": fresh, "passes": 16, "log_every": 1, "learning_rate": 3e-3}
+    validation = {"every": 2, "samples": 6, "drafts_every": 3, "drafts": 1, "best_by": "loss/all"}
+    with_it = make_recipe(phantoms, tmp_path / "with", validation, **options)
+    without = make_recipe(phantoms, tmp_path / "without", {"sources": []}, **options)
+    rows, weights = [], []
+    for recipe in (with_it, without):
+        folder = train(recipe, Console(file=StringIO()))
+        lines = [json.loads(line) for line in (recipe.out / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
+        rows.append([(row["step"], row["loss"], row["grad_norm"]) for row in lines if "lr" in row])
+        weights.append(MairaForConditionalGeneration.from_pretrained(folder).state_dict())
+        validated = [row["step"] for row in lines if "loss/all" in row]
+        assert validated == ([2, 4] if recipe is with_it else [])
+    assert rows[0] == rows[1]
+    assert all(torch.equal(weights[0][name], weights[1][name]) for name in weights[1])
+    assert json.loads((with_it.out / "checkpoint-best" / "best.json").read_text(encoding="utf-8"))["step"] == 4
+    MairaForConditionalGeneration.from_pretrained(with_it.out / "checkpoint-best")

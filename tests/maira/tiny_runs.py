@@ -1,0 +1,143 @@
+"""Training runs of a tiny model: in this process, or as the command in processes of their own, which may be killed."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import socket
+import sys
+import time
+from collections.abc import Callable
+from io import StringIO
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from typing import Any
+
+import yaml
+from rich.console import Console
+
+from maira.train.recipe import Recipe
+
+VISION: dict[str, Any] = {
+    "image_size": 64,
+    "patch_size": 16,
+    "hidden_size": 64,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 2,
+    "stem": "conv",
+}
+TEXT: dict[str, Any] = {
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 512,
+}
+TIMES = {"seconds", "samples_per_second", "tokens_per_second", "tflops_per_device", "data_wait"}
+_PATIENCE = 240.0
+_servers = multiprocessing.get_context("forkserver")
+# Imported once for all of them.
+_servers.set_forkserver_preload(["maira.train.loop", "maira.cli"])
+
+
+def values(manifest: Path, out: Path, **changes: Any) -> dict[str, Any]:
+    """A recipe as YAML has it: 8 steps of 4 samples."""
+    return {
+        "model": {"vision_config": VISION, "text_config": TEXT, "projector_n_layers": 2, "vocab_size": 300},
+        "trained": ["encoder", "adapter", "language_model"],
+        "train": str(manifest),
+        "out": str(out),
+        "global_batch": 4,
+        "token_budget": 1024,
+        "passes": 32,
+        "learning_rate": 3e-3,
+        "patch_loss": 0.5,
+        "precision": "no",
+        "save_every": 3,
+        "log_every": 1,
+        "workers": 1,
+        "trackers": [],
+        **changes,
+    }
+
+
+def recipe(manifest: Path, out: Path, **changes: Any) -> Recipe:
+    """The same, read."""
+    return Recipe.model_validate(values(manifest, out, **changes))
+
+
+def quiet() -> Console:
+    """A console that keeps what it is told."""
+    return Console(file=StringIO(), width=200)
+
+
+def said(console: Console) -> str:
+    """What a quiet console was told."""
+    assert isinstance(console.file, StringIO)
+    return console.file.getvalue()
+
+
+def metrics(out: Path) -> list[dict[str, Any]]:
+    """The lines of a run's log without what depends on the clock."""
+    rows = [json.loads(line) for line in (out / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
+    return [{key: value for key, value in row.items() if key not in TIMES} for row in rows]
+
+
+class Command:
+    """`maira train` in one process or several that share the run, as a launcher would start them."""
+
+    def __init__(self, folder: Path, world: int = 1, **recipe: Any) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "recipe.yaml").write_text(yaml.safe_dump(recipe), encoding="utf-8")
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = free.getsockname()[1]
+        self._logs = [folder / f"said-{rank}" for rank in range(world)]
+        self.processes: list[BaseProcess] = []
+        for rank, log in enumerate(self._logs):
+            several = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": world, "MASTER_PORT": port}
+            environment = {"MASTER_ADDR": "127.0.0.1"} | {name: str(value) for name, value in several.items()}
+            arguments = (["train", str(folder / "recipe.yaml")], environment if world > 1 else {}, log)
+            process = _servers.Process(target=_run, args=arguments)
+            process.start()
+            self.processes.append(process)
+
+    def when(self, is_time: Callable[[], bool], act: Callable[[BaseProcess], None]) -> None:
+        """Wait for something and then do something to the first process."""
+        until = time.monotonic() + _PATIENCE
+        while not is_time():
+            self.processes[0].join(0.01)
+            assert self.processes[0].is_alive(), self.said
+            assert time.monotonic() < until, self.said
+        act(self.processes[0])
+
+    def end(self) -> list[int | None]:
+        """Wait for the end; the exit codes."""
+        for process in self.processes:
+            process.join(_PATIENCE)
+        codes = [process.exitcode for process in self.processes]
+        for process in self.processes:
+            process.kill()
+        return codes
+
+    @property
+    def said(self) -> str:
+        """What all of them wrote."""
+        return "".join(log.read_text(encoding="utf-8") for log in self._logs if log.exists())
+
+
+def _run(arguments: list[str], environment: dict[str, str], log: Path) -> None:
+    import torch
+
+    from maira.cli import main
+
+    os.environ.update(environment)
+    # Sums of floating point numbers depend on how many threads share them.
+    torch.set_num_threads(1)
+    with log.open("w") as handle:
+        os.dup2(handle.fileno(), 1)
+        os.dup2(handle.fileno(), 2)
+    sys.argv = ["maira", *arguments]
+    main()
