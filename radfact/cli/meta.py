@@ -6,6 +6,8 @@ import typer
 
 from radfact.cli.meta_agreement import MANUAL as AGREEMENT_MANUAL
 from radfact.cli.meta_agreement import agreement, pairs
+from radfact.cli.meta_rexamine import MANUAL as REXAMINE_MANUAL
+from radfact.cli.meta_rexamine import rexamine
 
 app = typer.Typer(
     help="Ask whether metrics are any good: agreement with experts, errors put in on purpose, ReXamine-Global, "
@@ -15,3 +17,4 @@ app = typer.Typer(
 )
 app.command(help=AGREEMENT_MANUAL)(agreement)
 app.command()(pairs)
+app.command(help=REXAMINE_MANUAL)(rexamine)

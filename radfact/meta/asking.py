@@ -203,8 +203,9 @@ def modify_by_model(
         slots = {"report": one.report, "error_types": kinds, "subtle_change": subtle}
         prompt = fill(load_prompt("modify" if letters else "rephrase"), **slots)
         asks.append(Ask((("user", prompt),), read_candidate))
+    answers = client.ask_all(asks)
     found: list[Injected | Failure] = []
-    for one, letters, answer in zip(sources, categories, client.ask_all(asks), strict=True):
+    for one, letters, answer in zip(sources, categories, answers, strict=True):
         if isinstance(answer, Failure):
             found.append(answer)
             continue

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -63,12 +63,14 @@ def _read_folder(folder: Path, sample_ids: Sequence[str]) -> Figures:
     rows: dict[Any, dict[str, Any]] = {row.get("sample_id"): row for _, row in read_jsonl(folder / "samples.jsonl")}
     if not any(key in rows for key in sample_ids):
         raise InputError("has none of the samples of the set", file=folder / "samples.jsonl", field="sample_id")
-    values = {}
-    for name in directions:
-        column = [_number(rows.get(key, {}).get(name)) for key in sample_ids]
-        if not all(math.isnan(value) for value in column):
-            values[name] = column
-    return Figures(values, directions)
+    values = {name: [_number(rows.get(key, {}).get(name)) for key in sample_ids] for name in directions}
+    return _with_values(values, directions)
+
+
+def _with_values(values: Mapping[str, Sequence[float]], directions: Mapping[str, Direction]) -> Figures:
+    """Without figures that no sample has, such as those of boxes where reports have none: they are no tests either."""
+    kept = {name: column for name, column in values.items() if not all(map(math.isnan, column))}
+    return Figures(kept, {name: directions[name] for name in kept})
 
 
 def _number(value: Any) -> float:
@@ -96,4 +98,4 @@ def compute_figures(pairs: Sequence[Pair], work: Work, folder: Path) -> Figures:
     write_evaluation(evaluation, folder)
     write_page(folder)
     directions = {name: one for run in evaluation.runs.values() for name, one in run.figures.items()}
-    return Figures(evaluation.values, directions)
+    return _with_values(evaluation.values, directions)

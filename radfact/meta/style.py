@@ -91,7 +91,8 @@ class ModelStyler:
         """
         prompt = load_prompt("standardise")
         asks = [Ask((("system", prompt), ("user", report)), read_report) for report in reports]
-        return list(self.client.ask_all(asks))
+        answers = self.client.ask_all(asks)
+        return [*answers]
 
 
 class RuleStyler:

@@ -1,0 +1,137 @@
+"""`radfact meta rexamine`: what style and site do to metrics."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from radfact.cli import meta_options as own
+from radfact.cli import options as shared
+from radfact.cli.inputs import check_files, check_folder
+from radfact.cli.meta_options import Scoring, show_table
+from radfact.cli.metrics import WeightsOption
+from radfact.cli.options import FIGURES, INPUT, OUTPUT, JudgeOptions
+from radfact.cli.tables import new_console, say, say_path
+from radfact.errors import ExitCode, InputError
+
+if TYPE_CHECKING:
+    from radfact.llm import ChatClient
+    from radfact.meta.rexamine import Perturber
+    from radfact.meta.style import Styler
+
+MANUAL = "\n".join(
+    (
+        "Test metrics across writing styles and sites (ReXamine-Global): standardise references, put errors in, score "
+        "candidates against both kinds of references, test what style changes, rank with experts.",
+        "",
+        "The file of reports is a CSV with id, site and report, or JSON Lines of the same. Every step is kept in the "
+        "results folder; the same command goes on where it stopped. for_experts.csv there is what experts fill in, "
+        "and --counts takes it back.",
+        "",
+        "[bold]Examples[/bold]",
+        "  radfact meta rexamine reports.csv --metrics rouge_l,bleu_2",
+        "  radfact meta rexamine reports.csv --styler openai:MODEL",
+        "      --errors-by openai:MODEL --metrics all --judge openai:MODEL",
+        "  radfact meta rexamine reports.csv --metrics rouge_l,bleu_2",
+        "      --counts rexamine/for_experts.csv",
+        "",
+        "[bold]Exit codes[/bold]",
+        "  0 done; 1 the run failed; 2 wrong input or options;",
+        "  3 done, with reports left out and listed",
+    )
+)
+RULES = "rules"
+
+
+def client_of(name: str, who: JudgeOptions, cache: Path, *, temperature: float | None) -> ChatClient:
+    """A client of a model that writes reports."""
+    from radfact.llm import connect, split_model_args
+
+    parameters = {"temperature": temperature, **split_model_args(who.arguments)}
+    return connect(name, base_url=who.base_url, parameters=parameters, concurrency=who.concurrency, cache=cache)
+
+
+def rexamine(
+    reports: Annotated[Path, typer.Argument(help="Reports: CSV or JSON Lines with id, site and report.")],
+    styler: Annotated[
+        str,
+        typer.Option(metavar="NAME", help="Who standardises: rules, or a model PROVIDER:MODEL.", rich_help_panel=INPUT),
+    ] = RULES,
+    errors_by: Annotated[
+        str,
+        typer.Option(metavar="NAME", help="Who puts errors in: rules, or PROVIDER:MODEL.", rich_help_panel=INPUT),
+    ] = RULES,
+    counts: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="The experts' numbers: CSV with id and errors.", rich_help_panel=INPUT),
+    ] = None,
+    per_site: Annotated[
+        int, typer.Option(min=0, metavar="N", help="Reports drawn of each site; 0 for all.", rich_help_panel=FIGURES)
+    ] = 40,
+    metrics: own.Metrics = None,
+    weights: WeightsOption = None,
+    config: shared.Config = None,  # noqa: ARG001
+    judge: shared.JudgeName = None,
+    judge_arg: shared.JudgeArgs = None,
+    base_url: shared.BaseUrl = None,
+    concurrency: shared.Concurrency = None,
+    seed: own.Seed = 42,
+    out: own.Out = Path("rexamine"),
+    cache: own.Cache = None,
+    note: Annotated[
+        list[str] | None,
+        typer.Option(metavar="TEXT", help="A sentence for the page; may be repeated.", rich_help_panel=OUTPUT),
+    ] = None,
+) -> None:
+    """Test metrics across writing styles and sites."""
+    from radfact.meta.rexamine import rexamine as run
+    from radfact.meta.rexamine_stats import table_2, table_c
+    from radfact.meta.tables import read_counts, read_reports
+
+    console = new_console()
+    check_folder(out)
+    check_files(counts)
+    who = JudgeOptions(judge, judge_arg, base_url, concurrency=concurrency)
+    cache = cache or out / "cache"
+    read = read_reports(reports)
+    counted = None if counts is None else read_counts(counts)
+    scoring = Scoring(metrics, weights, who, cache)
+    if not scoring.names:
+        raise InputError("expected --metrics with the metrics to test")
+    with scoring.scorer(console) as score:
+        found = run(
+            read,
+            out,
+            styler=_styler(styler, who, cache),
+            perturber=_perturber(errors_by, who, cache, seed),
+            score=score,
+            counts=counted,
+            per_site=per_site or None,
+            seed=seed,
+            notes=note or (),
+        )
+    show_table(console, table_2(found.tests))
+    if found.rankings:
+        show_table(console, table_c(found.rankings))
+    for one in found.notes:
+        say(console, one)
+    say_path(console, "Read the result in", out / "rexamine.html")
+    if found.left_out:
+        say(console, f"{len(found.left_out)} reports left out, listed there", style="red")
+        raise typer.Exit(ExitCode.SAMPLES_LEFT_OUT)
+
+
+def _styler(name: str, who: JudgeOptions, cache: Path) -> Styler:
+    from radfact.meta.style import ModelStyler, RuleStyler
+
+    return RuleStyler() if name == RULES else ModelStyler(client_of(name, who, cache, temperature=0))
+
+
+def _perturber(name: str, who: JudgeOptions, cache: Path, seed: int) -> Perturber:
+    from radfact.meta.rexamine import ModelPerturber, RulePerturber
+
+    if name == RULES:
+        return RulePerturber(seed=seed)
+    return ModelPerturber(client_of(name, who, cache, temperature=None))

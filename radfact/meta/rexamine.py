@@ -1,0 +1,334 @@
+"""ReXamine-Global (paper 002): seven steps from reports of several sites to what style and site do to metrics."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import random
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from radfact.errors import Failure, InputError, RunFailed
+from radfact.files import Pair
+from radfact.jsonl import dumps, read_json, read_jsonl, write_json, write_jsonl
+from radfact.llm import Ask, ChatClient
+from radfact.meta import plots
+from radfact.meta.agreement import Figures
+from radfact.meta.asking import load_prompt, read_report
+from radfact.meta.injected import Injected, read_injected, write_injected
+from radfact.meta.page import Picture, Section, Table, write_page
+from radfact.meta.rexamine_stats import (
+    Ranking,
+    Style,
+    StyleTest,
+    by_style,
+    rankings,
+    style_tests,
+    table_2,
+    table_c,
+    threshold,
+)
+from radfact.meta.rules import RuleInjector
+from radfact.meta.style import Styler
+from radfact.meta.tables import SiteReport
+
+Score = Callable[[Sequence[Pair], Path], Figures]
+"""Figures of pairs, kept in a folder."""
+
+PER_SITE = 40
+"""Reports of a site (paper 002, 2)."""
+MOST_ERRORS = 5
+
+
+class Perturber(Protocol):
+    """Puts a few errors into standardised reports."""
+
+    @property
+    def name(self) -> str:
+        """As it stands in results."""
+        ...
+
+    def perturb(self, sources: Sequence[SiteReport]) -> list[Injected | Failure]:
+        """A candidate of every report, or why not."""
+        ...
+
+
+class RulePerturber:
+    """One to five errors of any category a report, drawn by seed and id; the labels count them."""
+
+    name = "rules"
+
+    def __init__(self, *, seed: int = 42) -> None:
+        """Take the seed."""
+        self.seed = seed
+        self._injector = RuleInjector(seed=seed)
+
+    def perturb(self, sources: Sequence[SiteReport]) -> list[Injected | Failure]:
+        """A candidate of every report; one that has no room for as many gets fewer."""
+        found: list[Injected | Failure] = []
+        for one in sources:
+            count = random.Random(f"{self.seed}/{one.sample_id}/count").randint(1, MOST_ERRORS)
+            made = self._injector.mixed(one.sample_id, one.report, count)
+            found.append(made.model_copy(update={"site": one.site}))
+        return found
+
+
+class ModelPerturber:
+    """The paper's second prompt, below the report that it speaks of; how many errors there are experts must count."""
+
+    def __init__(self, client: ChatClient) -> None:
+        """Take the client of the model."""
+        self.client = client
+
+    @property
+    def name(self) -> str:
+        """The model's name."""
+        return str(self.client.identity.get("model", "model"))
+
+    def perturb(self, sources: Sequence[SiteReport]) -> list[Injected | Failure]:
+        """A candidate of every report.
+
+        Raises:
+            RunFailed: as `ChatClient.ask_all`.
+        """
+        prompt = load_prompt("perturb")
+        asks = [Ask((("user", f"{one.report}\n\n{prompt}"),), read_report) for one in sources]
+        answers = self.client.ask_all(asks)
+        return [
+            answer
+            if isinstance(answer, Failure)
+            else Injected(
+                sample_id=one.sample_id,
+                source_id=one.sample_id,
+                reference=one.report,
+                candidate=answer,
+                by=self.name,
+                site=one.site,
+            )
+            for one, answer in zip(sources, answers, strict=True)
+        ]
+
+
+@dataclass(frozen=True, slots=True)
+class Rexamined:
+    """What came of the seven steps; `experts` says who counted the errors, None where nobody has yet."""
+
+    tests: Sequence[StyleTest]
+    rankings: Sequence[Ranking]
+    experts: str | None
+    notes: Sequence[str]
+    left_out: Mapping[str, str]
+
+
+def rexamine(
+    reports: Sequence[SiteReport],
+    folder: Path,
+    *,
+    styler: Styler,
+    perturber: Perturber,
+    score: Score,
+    counts: Mapping[str, float] | None = None,
+    per_site: int | None = PER_SITE,
+    seed: int = 42,
+    notes: Sequence[str] = (),
+) -> Rexamined:
+    """Do the seven steps; each is kept in the folder, and taken from there when its input is the same.
+
+    Args:
+        reports: original references, by site (step 1).
+        folder: of all that is written.
+        styler: rewrites them in one style (step 2).
+        perturber: puts errors into what comes of it (step 3).
+        score: figures of pairs (step 4).
+        counts: number of errors of each candidate by id, of experts (step 5); without it, the labels of a perturber
+            that has them stand in, and the page says so.
+        per_site: how many of each site are drawn; None for all.
+        seed: of the draw.
+        notes: further sentences for the page.
+
+    Raises:
+        InputError: a site has fewer than two reports, or the experts counted none of the candidates.
+        RunFailed: nothing could be rewritten, perturbed or scored.
+    """
+    steps = _Steps(folder)
+    drawn = _draw(reports, per_site, seed)
+    standard, left_out = _standardise(drawn, styler, steps)
+    candidates, failed = _perturb(standard, perturber, seed, steps)
+    left_out |= failed
+    originals = {one.sample_id: one.report for one in drawn}
+    sites = [str(one.site) for one in candidates]
+    figures: dict[Style, Figures] = {
+        "Original": score(
+            [Pair(one.sample_id, one.candidate, originals[one.sample_id]) for one in candidates], folder / "original"
+        ),
+        "Standardized": score([one.pair for one in candidates], folder / "standardised"),
+    }
+    _write_for_experts(candidates, originals, folder)
+    experts, who = _experts(candidates, counts)
+    tests = style_tests(figures["Original"], figures["Standardized"], sites)
+    ranked = rankings(figures, experts, sites) if who else []
+    said = [*notes, *_said(candidates, who, styler, perturber)]
+    found = Rexamined(tests, ranked, who, said, left_out)
+    _write(
+        found, folder, {"seed": seed, "per_site": per_site, "sites": {s: sites.count(s) for s in sorted(set(sites))}}
+    )
+    return found
+
+
+class _Steps:
+    """Files of steps, each with a hash of what it was made from."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._path = folder / "steps.json"
+
+    def is_done(self, name: str, key: str) -> bool:
+        return (self.folder / name).is_file() and self._keys().get(name) == key
+
+    def done(self, name: str, key: str) -> None:
+        write_json(self._path, {**self._keys(), name: key})
+
+    def _keys(self) -> dict[str, Any]:
+        if not self._path.is_file():
+            return {}
+        keys = read_json(self._path)
+        return keys if isinstance(keys, dict) else {}
+
+
+def _key(*parts: Any) -> str:
+    return hashlib.sha256(dumps(parts).encode(errors="replace")).hexdigest()
+
+
+def _draw(reports: Sequence[SiteReport], per_site: int | None, seed: int) -> list[SiteReport]:
+    by_site: dict[str, list[SiteReport]] = {}
+    for one in reports:
+        by_site.setdefault(one.site, []).append(one)
+    drawn = []
+    for site, here in sorted(by_site.items()):
+        if len(here) < 2:
+            raise InputError(f"site '{site}' has fewer than two reports", field="site")
+        wanted = len(here) if per_site is None else min(per_site, len(here))
+        drawn += random.Random(f"{seed}/{site}").sample(here, wanted)
+    return drawn
+
+
+def _standardise(drawn: Sequence[SiteReport], styler: Styler, steps: _Steps) -> tuple[list[SiteReport], dict[str, str]]:
+    name, key = "standardised.jsonl", _key(styler.name, [[one.sample_id, one.site, one.report] for one in drawn])
+    if not steps.is_done(name, key):
+        answers = styler.standardise([one.report for one in drawn])
+        rows = [
+            {"sample_id": one.sample_id, "site": one.site, "original": one.report, **_outcome(answer)}
+            for one, answer in zip(drawn, answers, strict=True)
+        ]
+        write_jsonl(steps.folder / name, rows)
+        steps.done(name, key)
+    kept, failed = [], {}
+    for _, row in read_jsonl(steps.folder / name):
+        if row["failure"] is None:
+            kept.append(SiteReport(row["sample_id"], row["site"], row["report"]))
+        else:
+            failed[row["sample_id"]] = f"not standardised: {row['failure']}"
+    if not kept:
+        raise RunFailed(f"no report could be standardised: {next(iter(failed.values()))}")
+    return kept, failed
+
+
+def _outcome(answer: str | Failure) -> dict[str, str | None]:
+    failed = isinstance(answer, Failure)
+    return {
+        "report": None if failed else str(answer),
+        "failure": answer.reason if isinstance(answer, Failure) else None,
+    }
+
+
+def _perturb(
+    standard: Sequence[SiteReport], perturber: Perturber, seed: int, steps: _Steps
+) -> tuple[list[Injected], dict[str, str]]:
+    name = "candidates.jsonl"
+    key = _key(perturber.name, seed, [[one.sample_id, one.report] for one in standard])
+    failures = steps.folder / "not_perturbed.json"
+    if not steps.is_done(name, key):
+        answers = perturber.perturb(standard)
+        kept = [one for one in answers if isinstance(one, Injected)]
+        failed = {
+            source.sample_id: f"no errors put in: {one.reason}"
+            for source, one in zip(standard, answers, strict=True)
+            if isinstance(one, Failure)
+        }
+        if not kept:
+            raise RunFailed(next(iter(failed.values()), "no report to put errors into"))
+        write_json(failures, failed)
+        write_injected(steps.folder / name, kept)
+        steps.done(name, key)
+    return read_injected(steps.folder / name), dict(read_json(failures))
+
+
+def _write_for_experts(candidates: Sequence[Injected], originals: Mapping[str, str], folder: Path) -> None:
+    rows = [[one.sample_id, one.site, originals[one.sample_id], one.candidate, None] for one in candidates]
+    Table(["id", "site", "reference", "candidate", "errors"], rows).write(folder / "for_experts.csv")
+
+
+def _experts(candidates: Sequence[Injected], counts: Mapping[str, float] | None) -> tuple[list[float], str | None]:
+    if counts is not None:
+        found = [counts.get(one.sample_id, math.nan) for one in candidates]
+        if all(math.isnan(one) for one in found):
+            raise InputError("has none of the candidates; see for_experts.csv in the results", field="counts")
+        return found, "experts"
+    if any(one.changes for one in candidates):
+        return [float(len(one.changes)) for one in candidates], "labels"
+    return [math.nan] * len(candidates), None
+
+
+def _said(candidates: Sequence[Injected], who: str | None, styler: Styler, perturber: Perturber) -> list[str]:
+    said = [
+        f"{len(candidates)} candidates. Standard style by {styler.name}, errors by {perturber.name}. All figures are "
+        "turned so that higher is worse; t = standardised minus original, so a negative t means that a candidate in "
+        "the style of its reference is rewarded."
+    ]
+    if who == "labels":
+        said.append(
+            "No expert has counted errors here: the number of errors that were put in stands in for the experts' "
+            "scores. Counts by experts go into for_experts.csv."
+        )
+    elif who is None:
+        said.append("Errors are not counted yet, so nothing is ranked: fill in for_experts.csv and run again.")
+    return said
+
+
+def _write(found: Rexamined, folder: Path, record: Mapping[str, Any]) -> None:
+    second, appendix = table_2(found.tests), table_c(found.rankings)
+    second.write(folder / "table_2.csv")
+    notes, sections = list(found.notes), []
+    level = threshold(found.tests)
+    said = (
+        f"Paired t-tests a site; significant below {level:.2g}, which is 0.05 by Bonferroni over {len(found.tests)} "
+        "tests (metrics times sites). Without a t: style changes no score, or none by another amount."
+    )
+    sections.append(Section("Does style change the scores? (table 2)", [second, said]))
+    if found.rankings:
+        appendix.write(folder / "table_c.csv")
+        parts: list[Table | Picture | str] = [appendix, "Spearman's rho with the number of errors."]
+        try:
+            drawn = plots.boxes(by_style(found.rankings), folder / "figure_3", y="Spearman's rho over sites")
+            parts.insert(0, Picture(drawn, "Spearman's rho by metric and style, a point a site"))
+        except InputError as error:
+            notes.append(f"Without plots: {error}")
+        sections.append(Section("Are reports ranked as by the experts? (figure 3, appendix C)", parts))
+    if found.left_out:
+        rows = [[key, why] for key, why in found.left_out.items()]
+        sections.append(Section("Left out", [Table(["report", "why"], rows)]))
+    write_json(
+        folder / "rexamine.json",
+        {
+            **record,
+            "experts": found.experts,
+            "threshold": level,
+            "style_tests": [asdict(one) for one in found.tests],
+            "rankings": [asdict(one) for one in found.rankings],
+            "left_out": dict(found.left_out),
+            "notes": notes,
+        },
+    )
+    write_page(folder / "rexamine.html", "ReXamine-Global", notes, sections)
