@@ -6,6 +6,8 @@ import typer
 
 from radfact.cli.meta_agreement import MANUAL as AGREEMENT_MANUAL
 from radfact.cli.meta_agreement import agreement, pairs
+from radfact.cli.meta_ensemble import app as ensemble
+from radfact.cli.meta_inject import DETECT_MANUAL, INJECT_MANUAL, detect, inject
 from radfact.cli.meta_rexamine import MANUAL as REXAMINE_MANUAL
 from radfact.cli.meta_rexamine import rexamine
 
@@ -17,4 +19,7 @@ app = typer.Typer(
 )
 app.command(help=AGREEMENT_MANUAL)(agreement)
 app.command()(pairs)
+app.command(help=INJECT_MANUAL)(inject)
+app.command(help=DETECT_MANUAL)(detect)
 app.command(help=REXAMINE_MANUAL)(rexamine)
+app.add_typer(ensemble, name="ensemble")

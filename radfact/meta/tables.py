@@ -52,7 +52,8 @@ def read_reports(path: Path | str, *, default_site: str | None = None) -> list[S
         key = row.get("id") or row.get("sample_id") or ""
         text = row.get("report") or row.get("findings") or ""
         site = row.get("site") or default_site
-        for field, value in (("id", key), ("report", text.strip()), ("site", site)):
+        wanted = {"id": key, "report": text.strip(), "site": True if default_site is not None else site}
+        for field, value in wanted.items():
             if not value:
                 raise InputError("missing or empty; expected a text", file=path, line=line, field=field)
         if key in seen:

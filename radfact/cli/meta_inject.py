@@ -1,0 +1,217 @@
+"""`radfact meta inject` and `radfact meta detect`: errors put in on purpose, and whether metrics notice them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, get_args
+
+import typer
+
+from radfact.cli import meta_options as own
+from radfact.cli import options as shared
+from radfact.cli.inputs import check_folder
+from radfact.cli.meta_options import Scoring, figures_of, show_table
+from radfact.cli.meta_rexamine import RULES, client_of
+from radfact.cli.metrics import WeightsOption
+from radfact.cli.options import FIGURES, INPUT, JUDGE, OUTPUT, JudgeOptions
+from radfact.cli.tables import new_console, say, say_path
+from radfact.errors import ExitCode, Failure, InputError, RunFailed
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from radfact.llm import ChatClient
+    from radfact.meta.injected import Injected, Letter
+    from radfact.meta.tables import SiteReport
+
+INJECT_MANUAL = "\n".join(
+    (
+        "Put errors into reports and write candidates with labels: which sentence, what kind, how many.",
+        "",
+        "By rules (no model; all six categories a to f of GREEN; the errors of k are among those of k + 1), by a model "
+        "after the VERT paper (a and b, checked for plausibility, up to five tries), or, with --mixed, by a model "
+        "after the GREEN paper (several kinds at once).",
+        "",
+        "[bold]Examples[/bold]",
+        "  radfact meta inject reports.csv --out injected.jsonl",
+        "  radfact meta inject reports.csv --by openai:MODEL --types a,b",
+        "  radfact meta detect injected.jsonl --metrics rouge_l,bleu_2",
+        "",
+        "[bold]Exit codes[/bold]",
+        "  0 done; 1 the run failed; 2 wrong input or options;",
+        "  3 done, with reports that a model failed on left out and listed",
+    )
+)
+DETECT_MANUAL = "\n".join(
+    (
+        "Score candidates whose errors are known: does a metric get worse with every error, of which kinds, and how "
+        "many does it count?",
+        "",
+        "[bold]Examples[/bold]",
+        "  radfact meta detect injected.jsonl --metrics rouge_l,bleu_2",
+        "  radfact meta detect injected.jsonl --metrics green,vert",
+        "      --judge openai:MODEL --out results/detection",
+    )
+)
+_LISTED = 10
+
+
+def inject(
+    reports: Annotated[Path, typer.Argument(help="Reports: CSV or JSON Lines with id, report and perhaps site.")],
+    by: Annotated[
+        str, typer.Option(metavar="NAME", help="rules, or a model PROVIDER:MODEL.", rich_help_panel=JUDGE)
+    ] = RULES,
+    types: Annotated[
+        str, typer.Option(metavar="LETTERS", help="Kinds of errors, a to f.", rich_help_panel=INPUT)
+    ] = "a,b,c,d,e,f",
+    errors: Annotated[
+        str, typer.Option(metavar="NUMBERS", help="Errors a candidate.", rich_help_panel=INPUT)
+    ] = "1,2,3",
+    mixed: Annotated[
+        bool,
+        typer.Option("--mixed", help="One candidate a report with errors of several kinds.", rich_help_panel=INPUT),
+    ] = False,
+    modality: Annotated[
+        str, typer.Option(metavar="TEXT", help="Told to who checks plausibility.", rich_help_panel=INPUT)
+    ] = "X-ray",
+    region: Annotated[
+        str, typer.Option(metavar="TEXT", help="Body region, told likewise.", rich_help_panel=INPUT)
+    ] = "chest",
+    config: shared.Config = None,  # noqa: ARG001
+    judge_arg: shared.JudgeArgs = None,
+    base_url: shared.BaseUrl = None,
+    concurrency: shared.Concurrency = None,
+    seed: own.Seed = 42,
+    out: Annotated[Path, typer.Option(metavar="FILE", help="JSON Lines of candidates.", rich_help_panel=OUTPUT)] = Path(
+        "injected.jsonl"
+    ),
+    cache: own.Cache = None,
+) -> None:
+    """Put errors into reports."""
+    from radfact.meta.injected import write_injected
+    from radfact.meta.tables import read_reports
+
+    console = new_console()
+    check_folder(out.parent)
+    letters, numbers = _letters(types), _numbers(errors)
+    read = read_reports(reports, default_site="")
+    failed: dict[str, str] = {}
+    if by == RULES:
+        found = _by_rules(read, letters, numbers, mixed, seed)
+    else:
+        who = JudgeOptions(by, judge_arg, base_url, concurrency=concurrency)
+        client = client_of(by, who, cache or out.parent / "cache", temperature=None)
+        found, failed = _by_model(client, read, letters, numbers, mixed, seed, modality, region)
+    if not found:
+        raise RunFailed(next(iter(failed.values()), "no report has room for such errors"))
+    write_injected(out, found)
+    say(console, f"{len(found)} candidates of {len({one.source_id for one in found})} of {len(read)} reports")
+    for key, why in list(failed.items())[:_LISTED]:
+        say(console, f"left out: {key}: {why}", style="red")
+    say_path(console, "Written to", out)
+    if failed:
+        raise typer.Exit(ExitCode.SAMPLES_LEFT_OUT)
+
+
+def _letters(types: str) -> list[Letter]:
+    from radfact.meta.injected import Letter
+
+    known: tuple[Letter, ...] = get_args(Letter)
+    said = [one.strip() for one in types.split(",") if one.strip()]
+    wrong = [one for one in said if one not in known]
+    if wrong or not said:
+        raise InputError(f"--types: expected letters a to f, found '{', '.join(wrong) or types}'")
+    return [one for one in known if one in said]
+
+
+def _numbers(errors: str) -> list[int]:
+    said = [one.strip() for one in errors.split(",") if one.strip()]
+    if not said or not all(one.isdecimal() and int(one) > 0 for one in said):
+        raise InputError(f"--errors: expected whole numbers from 1 such as 1,2,3, found '{errors}'")
+    return sorted({int(one) for one in said})
+
+
+def _by_rules(
+    reports: Sequence[SiteReport], letters: Sequence[Letter], numbers: Sequence[int], mixed: bool, seed: int
+) -> list[Injected]:
+    from radfact.meta.rules import RuleInjector
+
+    injector = RuleInjector(seed=seed)
+    found: list[Injected] = []
+    for one in reports:
+        if mixed:
+            made = [injector.mixed(one.sample_id, one.report, max(numbers))]
+        else:
+            tried = (injector.inject(one.sample_id, one.report, letter, k) for letter in letters for k in numbers)
+            made = [row for row in tried if row is not None]
+        found += [row.model_copy(update={"site": one.site or None}) for row in made if row.changes]
+    return found
+
+
+def _by_model(
+    client: ChatClient,
+    reports: Sequence[SiteReport],
+    letters: Sequence[Letter],
+    numbers: Sequence[int],
+    mixed: bool,
+    seed: int,
+    modality: str,
+    region: str,
+) -> tuple[list[Injected], dict[str, str]]:
+    from radfact.meta.asking import Source, draw_categories, inject_by_model, modify_by_model
+
+    sources = [Source(one.sample_id, one.report, modality, region) for one in reports]
+    answers: list[tuple[str, Injected | Failure]] = []
+    if mixed:
+        drawn = [draw_categories(one.sample_id, seed=seed) for one in reports]
+        answers = [
+            (one.source_id, got)
+            for one, got in zip(sources, modify_by_model(client, sources, drawn, seed=seed), strict=True)
+        ]
+    else:
+        if beyond := [letter for letter in letters if letter not in ("a", "b")]:
+            raise InputError(f"--types: a model is only told how to make a and b, not {', '.join(beyond)}; or --mixed")
+        for letter in letters:
+            for count in numbers:
+                got = inject_by_model(client, sources, letter, count)
+                keys = (f"{one.source_id}_{letter}{count}" for one in sources)
+                answers += zip(keys, got, strict=True)
+    failed = {key: one.reason for key, one in answers if isinstance(one, Failure)}
+    return [one for _, one in answers if not isinstance(one, Failure)], failed
+
+
+def detect(
+    injected: Annotated[Path, typer.Argument(help="What 'radfact meta inject' wrote.")],
+    scores: own.Scores = None,
+    metrics: own.Metrics = None,
+    weights: WeightsOption = None,
+    config: shared.Config = None,  # noqa: ARG001
+    judge: shared.JudgeName = None,
+    judge_arg: shared.JudgeArgs = None,
+    base_url: shared.BaseUrl = None,
+    concurrency: shared.Concurrency = None,
+    out: own.Out = Path("detection"),
+    cache: own.Cache = None,
+    note: Annotated[
+        list[str] | None,
+        typer.Option(metavar="TEXT", help="A sentence for the page; may be repeated.", rich_help_panel=FIGURES),
+    ] = None,
+) -> None:
+    """Score candidates whose errors are known."""
+    from radfact.meta.detection import detect as run
+    from radfact.meta.detection import detection_pairs, write_detected
+    from radfact.meta.injected import read_injected
+    from radfact.meta.page import Table
+
+    console = new_console()
+    check_folder(out)
+    rows = read_injected(injected)
+    who = JudgeOptions(judge, judge_arg, base_url, concurrency=concurrency)
+    scoring = Scoring(metrics, weights, who, cache or out / "cache")
+    found = run(rows, figures_of(detection_pairs(rows), scores, scoring, console, out))
+    missing = write_detected(found, rows, out, {"injected": str(injected)}, note or ())
+    listed = [[one.figure, one.category, one.steps, one.n] for one in found.noticed]
+    show_table(console, Table(["figure", "kind", "steps noticed", "steps"], listed))
+    for one in missing:
+        say(console, one, style="yellow")
+    say_path(console, "Read the curves in", out / "detection.html")
