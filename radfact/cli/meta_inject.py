@@ -210,8 +210,8 @@ def detect(
     scoring = Scoring(metrics, weights, who, cache or out / "cache")
     found = run(rows, figures_of(detection_pairs(rows), scores, scoring, console, out))
     missing = write_detected(found, rows, out, {"injected": str(injected)}, note or ())
-    listed = [[one.figure, one.category, one.steps, one.n] for one in found.noticed]
-    show_table(console, Table(["figure", "kind", "steps noticed", "steps"], listed))
+    listed = [[one.figure, one.category, one.steps, one.n, one.above_rewording] for one in found.noticed]
+    show_table(console, Table(["figure", "kind", "steps noticed", "steps", "above rewording"], listed))
     for one in missing:
         say(console, one, style="yellow")
     say_path(console, "Read the curves in", out / "detection.html")
