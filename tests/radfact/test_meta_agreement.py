@@ -1,0 +1,228 @@
+"""Correlations with experts: figures against scipy on explicit resamples, and the command on a plain table."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from meta_run import run_meta, write_table
+from scipy import stats
+
+from radfact.files import Pair
+from radfact.jsonl import read_json, write_json, write_jsonl
+from radfact.meta.agreement import Figures, agreement, count_errors, counted, counted_as, inter_rater
+from radfact.meta.correlation import SEED, Estimate, correlate
+from radfact.meta.preference_table import accuracies, read_preferences
+from radfact.meta.ratings import Rated, Ratings, count_directions, count_quantities
+from radfact.metrics.notation import CATEGORIES
+
+NUMBERS = st.integers(0, 4).map(float)
+
+
+@settings(deadline=None, max_examples=25)
+@given(st.lists(st.tuples(NUMBERS, NUMBERS), min_size=3, max_size=25))
+def test_intervals_are_those_of_scipy_on_the_drawn_samples(pairs: list[tuple[float, float]]) -> None:
+    x, y = (np.array(column) for column in zip(*pairs, strict=True))
+    found = correlate(x.tolist(), y.tolist(), replicates=20)
+    if np.ptp(x) == 0 or np.ptp(y) == 0:
+        assert all(one == Estimate(None, n=len(x)) for one in found.values())
+        return
+    generator = np.random.default_rng(SEED)
+    draws = [generator.choice(len(x), len(x), replace=True) for _ in range(20)]
+    for name, function in (("kendall", stats.kendalltau), ("spearman", stats.spearmanr), ("pearson", stats.pearsonr)):
+        assert found[name].value == pytest.approx(function(x, y).statistic)
+        drawn = [d for d in draws if np.ptp(x[d]) and np.ptp(y[d])]
+        values = [function(x[d], y[d]).statistic for d in drawn]
+        if values:
+            low, high = np.quantile(values, (0.025, 0.975))
+            assert (found[name].low, found[name].high) == (pytest.approx(low), pytest.approx(high))
+
+
+def test_a_sample_without_a_value_takes_no_part() -> None:
+    with_gap = correlate([1, 2, math.nan, 3, 4], [1, 3, 9, 2, math.nan], replicates=0)
+    assert with_gap == correlate([1, 2, 3], [1, 3, 2], replicates=0)
+    assert with_gap["kendall"].n == 3
+    assert with_gap["kendall"].value == pytest.approx(1 / 3)
+    assert with_gap["kendall"].low is None
+
+
+def test_large_sets_are_worked_in_blocks_alike() -> None:
+    generator = np.random.default_rng(1)
+    x = generator.integers(0, 6, 1200).astype(float)
+    y = x + generator.normal(0, 3, 1200)
+    found = correlate(x.tolist(), y.tolist(), replicates=3)["kendall"]
+    drawn = np.random.default_rng(SEED)
+    values = [stats.kendalltau(x[d], y[d]).statistic for d in (drawn.choice(1200, 1200) for _ in range(3))]
+    assert found.low == pytest.approx(np.quantile(values, 0.025))
+
+
+def rated(values: list[list[float]], groups: list[str] | None = None) -> Ratings:
+    """Samples whose only quantity is `errors`, by raters A, B, ...; fewer are better."""
+    samples = [
+        Rated(
+            Pair(str(place), "c", "r"),
+            {"errors": {name: value for name, value in zip("ABC", row, strict=False) if not math.isnan(value)}},
+            {"site": groups[place]} if groups else {},
+        )
+        for place, row in enumerate(values)
+    ]
+    return Ratings(samples, {"errors": "lower"}, "errors", "site" if groups else None)
+
+
+def test_a_positive_coefficient_means_that_both_call_the_same_reports_bad() -> None:
+    ratings = rated([[0], [1], [2], [5]])
+    figures = Figures(
+        {"good": [9, 7, 4, 1], "ec": [0, 1, 2, 4], "share": [1, 2, 3, 4]},
+        {"good": "higher", "ec": "lower", "share": "neutral"},
+    )
+    found = agreement(ratings, figures, replicates=0)
+    assert {one.figure: one.coefficients["kendall"].value for one in found} == {"good": 1.0, "ec": 1.0}
+
+
+def test_groups_are_correlated_by_themselves() -> None:
+    ratings = rated([[0], [1], [2], [0], [1], [2]], groups=["x", "x", "x", "y", "y", "y"])
+    found = agreement(ratings, Figures({"f": [0, 1, 2, 2, 1, 0]}, {"f": "lower"}), replicates=0)
+    values = {one.group: one.coefficients["spearman"].value for one in found}
+    assert values == {"all": pytest.approx(0), "x": pytest.approx(1), "y": pytest.approx(-1)}
+
+
+def test_raters_are_compared_over_what_both_have_rated() -> None:
+    (found,) = inter_rater(rated([[0, 1], [1, 1], [2, 3], [4, math.nan], [5, 5]]), replicates=0)
+    assert (found.first, found.second, found.kendall.n) == ("A", "B", 4)
+    assert found.mean_absolute_difference == pytest.approx(0.5)
+    assert found.kendall.value == pytest.approx(stats.kendalltau([0, 1, 2, 5], [1, 1, 3, 5]).statistic)
+
+
+@pytest.mark.parametrize(
+    ("figure", "quantity"),
+    [
+        ("green_ec", "errors"),
+        ("green_significant", "significant"),
+        ("vert_insignificant", "insignificant"),
+        ("green_significant_c", "significant_c"),
+        ("chexprompt_errors", "errors"),
+        ("green", None),
+        ("green_matched", None),
+    ],
+)
+def test_figures_that_count_are_known_by_their_names(figure: str, quantity: str | None) -> None:
+    assert counted_as(figure, count_directions()) == quantity
+
+
+def test_counts_are_set_beside_the_mean_expert() -> None:
+    counts = [
+        {"significant": {"a": {"A": 2.0, "B": 1.0}, "b": {"A": 1.0}}},
+        {"significant": {"a": {"A": 0.0, "B": 0.0}}},
+    ]
+    samples = [Rated(Pair(str(i), "c", "r"), count_quantities(one)) for i, one in enumerate(counts)]
+    ratings = Ratings(samples, count_directions(), "errors")
+    # One rater counts 3, the other 1.
+    assert ratings.means("significant") == [2.0, 0.0]
+    values: dict[str, list[float]] = {"m_significant": [3.0, 1.0]}
+    values |= {f"m_significant_{letter}": [1.0 if letter in "ac" else 0.0, 0.0] for letter in CATEGORIES}
+    figures = Figures(values, dict.fromkeys(values, "lower"))
+    first = count_errors(ratings, figures)[0]
+    assert (first.quantity, first.mean, first.deviation, first.n) == ("significant", 1.0, 0.0, 2)
+    (found,) = counted(ratings, figures)
+    assert {true: mean.value for true, mean in found.detected.items()} == {0: 1.0, 2: 3.0}
+    # (a): 1.5 rounds to 2 of which one is found; (b): 0.5 rounds to 1, missed; (c): one too many.
+    assert found.by_category["a"].f1 == pytest.approx(2 / 3)
+    assert (found.by_category["b"].false_negatives, found.by_category["c"].false_positives) == (1, 1)
+
+
+def test_preferences_follow_the_figure_that_prefers_as_experts_do(tmp_path: Path) -> None:
+    path = write_table(
+        tmp_path / "p.csv",
+        ["id", "reference", "candidate_1", "candidate_2", "confidence", "expert_a", "expert_b"],
+        [
+            ["1", "r", "good", "bad", 9, "first", "first"],
+            ["2", "r", "bad", "good", 5, "second", "2"],
+            ["3", "r", "x", "y", 5, "first", "second"],
+            ["4", "r", "x", "y", 1, "equal", "equal"],
+            ["5", "r", "worse", "fine", 2, "second", ""],
+        ],
+    )
+    preferences = read_preferences(path)
+    assert preferences.expert == ["first", "second", None, None, "second"]
+    figures = Figures({"ec": [0, 3, 0, 0, 1, 2, 1, 0, 0, 1]}, {"ec": "lower"})
+    found = accuracies(preferences, figures, replicates=10, seed=1)["ec"]
+    assert {level: one.value for level, one in found.items()} == {2.0: pytest.approx(2 / 3), 5.0: 1.0, 9.0: 1.0}
+
+
+def ratings_table(path: Path) -> Path:
+    texts = ["No effusion.", "Small effusion.", "Large left effusion.", "The heart is large.", "Clear lungs."]
+    rows = [
+        [i, texts[i % 5], texts[(i + (i % 4 > 1)) % 5], "AB"[i % 2], (i % 4 > 1) * 2, (i % 4 > 1) + i % 2]
+        for i in range(20)
+    ]
+    return write_table(path, ["id", "reference", "candidate", "site", "errors:x", "errors:y"], rows)
+
+
+def test_the_command_writes_tables_plots_and_a_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    table, out = ratings_table(tmp_path / "r.csv"), tmp_path / "out"
+    arguments = ("agreement", table, "--better", "lower", "--metrics", "bleu_1", "--bootstrap", 20, "--out", out)
+    assert run_meta(monkeypatch, *arguments) == 0
+    record = read_json(out / "agreement.json")
+    assert record["agreement"][0]["coefficients"]["kendall"]["value"] > 0.5
+    assert {one["group"] for one in record["agreement"]} == {"all", "A", "B"}
+    assert (record["seed"], record["bootstrap"], len(record["inter_rater"])) == (42, 20, 1)
+    for name in ("forest.png", "scatter.png"):
+        assert (out / name).read_bytes().startswith(b"\x89PNG")
+    for name in ("forest.svg", "scatter.svg"):
+        assert "<svg" in (out / name).read_text()
+    page = (out / "agreement.html").read_text()
+    assert page.count("data:image/png;base64,") == 2
+    assert "http" not in page.replace("http-equiv", "")
+
+
+def test_figures_are_read_from_results_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    table, scores, out = ratings_table(tmp_path / "r.csv"), tmp_path / "scores", tmp_path / "out"
+    write_json(scores / "scores.json", {"figures": {"m": {"point": 1, "direction": "lower"}}})
+    # The errors themselves, but for one sample that was not scored.
+    write_jsonl(scores / "samples.jsonl", [{"sample_id": str(i), "m": (i % 4 > 1) * 1.0} for i in range(19)])
+    arguments = ("agreement", table, "--better", "lower", "--scores", scores, "--bootstrap", 0, "--out", out)
+    assert run_meta(monkeypatch, *arguments) == 0
+    first = read_json(out / "agreement.json")["agreement"][0]
+    assert (first["figure"], first["coefficients"]["kendall"]["n"]) == ("m", 19)
+    assert first["coefficients"]["kendall"]["value"] > 0.8
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("--better", "lower"), "--metrics"),
+        (("--metrics", "bleu_1"), "--better"),
+        (("--better", "lower", "--metrics", "bleu_1", "--group", "modality"), "no such kind 'modality'"),
+        (("--better", "lower", "--metrics", "bleu_1", "--target", "severity"), "no such quantity 'severity'"),
+        (("--layout", "rexval", "--metrics", "bleu_1"), "50_samples_gt_and_candidates.csv"),
+    ],
+)
+def test_wrong_options_are_one_line(
+    arguments: tuple[str, ...],
+    said: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    table = ratings_table(tmp_path / "r.csv")
+    assert run_meta(monkeypatch, "agreement", table, *arguments, "--out", tmp_path / "out") == 2
+    error = capsys.readouterr().err
+    assert said in error
+    assert "Traceback" not in error
+    assert not (tmp_path / "out").exists()
+
+
+def test_without_matplotlib_the_tables_are_written_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "matplotlib", None)
+    out = tmp_path / "out"
+    table = ratings_table(tmp_path / "r.csv")
+    assert run_meta(monkeypatch, "agreement", table, "--better", "lower", "--metrics", "bleu_1", "--out", out) == 0
+    assert "matplotlib" in capsys.readouterr().out
+    assert (out / "agreement.csv").is_file()
+    assert not (out / "forest.png").exists()

@@ -1,0 +1,213 @@
+"""Readers of published ratings, on files of the documented layouts that the tests write."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from meta_run import run_meta, write_table
+
+from radfact.errors import InputError
+from radfact.meta.annotation import read_annotation
+from radfact.meta.layouts import REXVAL_RATINGS, REXVAL_REPORTS, read_ratings
+from radfact.metrics.corrections_agreement import line_changes
+
+REXVAL_COLUMNS = [
+    "study_number",
+    "candidate_type",
+    "error_category",
+    "rater_index",
+    "clinically_significant",
+    "num_errors",
+]
+
+
+def rexval(folder: Path, ratings: list[list[object]]) -> Path:
+    """Columns as public code reads them; texts of our own."""
+    reports = [["s1", "No effusion.", "Effusion.", "Clear."], ["s2", "Large heart.", "Heart normal.", "Large heart."]]
+    write_table(folder / REXVAL_REPORTS, ["study_id", "gt_report", "radgraph", "bleu"], reports)
+    write_table(folder / REXVAL_RATINGS, REXVAL_COLUMNS, ratings)
+    return folder
+
+
+def test_rexval_counts_by_rater_and_significance(tmp_path: Path) -> None:
+    folder = rexval(
+        tmp_path,
+        [
+            [0, "radgraph", 1, 0, True, 1],
+            [0, "radgraph", 2, 0, False, 2],
+            [0, "radgraph", 1, 1, True, 0],
+            [0, "radgraph", 6, 1, True, 3],
+            [1, "bleu", 4, 0, True, 0],
+        ],
+    )
+    ratings = read_ratings(folder, "rexval")
+    first, second = ratings.samples
+    assert (first.pair.sample_id, first.pair.candidate, first.pair.reference) == (
+        "0_radgraph",
+        "Effusion.",
+        "No effusion.",
+    )
+    assert second.pair.reference == "Large heart."
+    assert first.ratings["significant"] == {"0": 1.0, "1": 3.0}
+    assert first.ratings["errors"] == {"0": 3.0, "1": 3.0}
+    assert first.ratings["significant_f"] == {"0": 0.0, "1": 3.0}
+    assert ratings.means("errors") == [3.0, 0.0]
+    assert (ratings.target, ratings.group, first.groups) == ("errors", "candidate_type", {"candidate_type": "radgraph"})
+
+
+@pytest.mark.parametrize(
+    ("row", "field"),
+    [
+        ([2, "bleu", 1, 0, True, 1], "study_number"),
+        ([0, "s_emb", 1, 0, True, 1], "candidate_type"),
+        ([0, "bleu", 7, 0, True, 1], "error_category"),
+        ([0, "bleu", 1, 0, "maybe", 1], "clinically_significant"),
+        ([0, "bleu", 1, 0, True, "two"], "num_errors"),
+    ],
+)
+def test_rexval_names_the_line_and_the_field(row: list[object], field: str, tmp_path: Path) -> None:
+    with pytest.raises(InputError) as error:
+        read_ratings(rexval(tmp_path, [row]), "rexval")
+    assert (error.value.line, error.value.field) == (2, field)
+
+
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=REXVAL_REPORTS):
+        read_ratings(tmp_path, "rexval")
+    write_table(tmp_path / REXVAL_REPORTS, ["study_id", "gt_report"], [["a", "b"]])
+    with pytest.raises(InputError, match=REXVAL_RATINGS):
+        read_ratings(tmp_path, "rexval")
+
+
+def test_refisco_v0_gives_candidates_corrections_and_severities(tmp_path: Path) -> None:
+    path = write_table(
+        tmp_path / "refisco-v0.csv",
+        ["id", "indication", "impression_original", "impression_edited", "score", "annotator", "source"],
+        [
+            ["7", "pain", "Lungs are clear.", "[no edit]", "No error", "r1", "X-REM"],
+            ["7", "pain", "Left effusion.", "Right effusion.", "Urgent error", "r1", "X-REM"],
+            ["7", "pain", "Compared to prior.", "[delete]", "Not actionable", "r1", "X-REM"],
+            ["7", "pain", "", "Heart is large.", "2", "r1", "X-REM"],
+            ["7", "pain", "Lungs are clear.", "[no edit]", "", "r2", "MIMIC-CXR"],
+        ],
+    )
+    ratings = read_ratings(path, "refisco-v0")
+    first, second = ratings.samples
+    assert first.pair.candidate == "Lungs are clear. Left effusion. Compared to prior."
+    assert first.pair.reference == "Lungs are clear. Right effusion. Heart is large."
+    assert [first.mean(name) for name in ("severity_sum", "severity_max", "problem_lines")] == [6, 3, 3]
+    assert first.corrections is not None
+    assert line_changes(first.corrections) == ["no_change", "rewrite", "delete"]
+    assert first.corrections.inserted == ["Heart is large."]
+    assert (second.mean("severity_sum"), second.groups) == (0, {"source": "MIMIC-CXR"})
+
+
+def test_refisco_v1_keeps_a_line_without_a_correction(tmp_path: Path) -> None:
+    columns = "data_id,subject_id,study_id,report_type,report_text,original_line,corrected_line,error_clinical_severity"
+    path = write_table(
+        tmp_path / "refisco-v1.csv",
+        [*columns.split(","), "comments", "annotator_id"],
+        [
+            ["1", "s", "t", "generated", "A. B.", "A.", "", "", "", "x"],
+            ["1", "s", "t", "generated", "A. B.", "B.", "[delete]", "Actionable nonurgent error", "why", "x"],
+        ],
+    )
+    (one,) = read_ratings(path, "refisco-v1").samples
+    assert (one.pair.candidate, one.pair.reference, one.mean("severity_max")) == ("A. B.", "A.", 2)
+    assert one.corrections is not None
+    assert one.corrections.items[0].comment == "why"
+
+
+def test_refisco_refuses_an_unknown_severity(tmp_path: Path) -> None:
+    path = write_table(
+        tmp_path / "v0.csv",
+        ["id", "indication", "impression_original", "impression_edited", "score", "annotator", "source"],
+        [["7", "", "A.", "B.", "rather bad", "r", "s"]],
+    )
+    with pytest.raises(InputError, match="rather bad") as error:
+        read_ratings(path, "refisco-v0")
+    assert (error.value.line, error.value.field) == (2, "score")
+
+
+def test_rate_eval_scores_are_the_higher_the_better(tmp_path: Path) -> None:
+    write_table(
+        tmp_path / "rate_test.csv",
+        ["gt_report", "similar_report", "Score", "Modality"],
+        [["Clear.", "Clear lungs.", "4.5", "CT"], ["Clear.", "Mass.", "0.25", "MRI"], ["A.", "B.", "", "MRI"]],
+    )
+    ratings = read_ratings(tmp_path, "rate-eval")
+    assert ratings.better == {"score": "higher"}
+    assert ratings.means("score")[:2] == [4.5, 0.25]
+    assert (ratings.samples[0].pair.reference, ratings.group) == ("Clear.", "modality")
+    assert ratings.means("score")[2] != ratings.means("score")[2]
+
+
+RADEVAL = [f"{kind}{n}" for n in (1, 2, 3) for kind in ("prediction", "annotation")]
+OBJECT = '{"Clinically Significant": {"False prediction of finding": 1, "Omission of finding": 2}}'
+LINES = """Clinically Significant Errors:
+(a) False prediction of finding: 1
+(c) Incorrect location/position of finding: 0
+(e) Mention of comparison not present in the reference: 2
+
+Clinically Insignificant Errors:
+(g) Inarticulate report / grammar: 1"""
+
+
+def test_radeval_has_three_candidates_a_row(tmp_path: Path) -> None:
+    path = write_table(
+        tmp_path / "expert.csv",
+        ["annotator", "type", "ground_truth", "images_path", *RADEVAL],
+        [["r1", "findings", "Clear.", "x", "Mass.", OBJECT, "Clear.", LINES, "Node.", "one or two"]],
+    )
+    ratings = read_ratings(path, "radeval")
+    assert [one.pair.sample_id for one in ratings.samples] == ["0_1", "0_2", "0_3"]
+    assert ratings.means("significant")[:2] == [3.0, 3.0]
+    assert ratings.means("errors")[:2] == [3.0, 4.0]
+    assert ratings.samples[2].ratings == {}
+    assert len(ratings.notes) == 1
+    assert "line 2, field 'annotation3'" in ratings.notes[0]
+
+
+@pytest.mark.parametrize(
+    "said",
+    ["", "none", "{}", '{"significant": {"omission of finding": "some"}}', '{"significant": {"colour": 1}}',
+     "Significant:\nomission of finding: 1\nomission of finding: 2", '{"significant": {"omission of finding": 1.5}}'],
+)  # fmt: skip
+def test_an_annotation_that_cannot_be_counted_is_no_count(said: str) -> None:
+    with pytest.raises(ValueError, match=r"\w"):
+        read_annotation(said)
+
+
+def test_a_plain_table_may_have_several_quantities(tmp_path: Path) -> None:
+    path = write_table(
+        tmp_path / "t.csv",
+        ["id", "reference", "candidate", "errors:a", "errors:b", "fluency:a", "modality"],
+        [["1", "r", "c", "2", "", "5", "CT"], ["2", "r", "c", "0", "1", "4", ""]],
+    )
+    ratings = read_ratings(path, better="lower")
+    assert (ratings.target, ratings.raters("errors"), ratings.means("errors")) == ("errors", ["a", "b"], [2.0, 0.5])
+    assert ratings.in_group("modality") == {"all": [0, 1], "CT": [0]}
+    only = read_ratings(path, better="lower", experts=["fluency:a"])
+    assert list(only.better) == ["fluency"]
+
+
+@pytest.mark.parametrize(
+    ("header", "row", "said"),
+    [
+        (["id", "reference", "candidate"], ["1", "r", "c"], "no expert column"),
+        (["id", "reference", "expert"], ["1", "r", "2"], "candidate"),
+        (["id", "reference", "candidate", "expert"], ["1", "r", "c", "many"], "expected a number"),
+    ],
+)
+def test_a_plain_table_says_what_is_wrong(header: list[str], row: list[str], said: str, tmp_path: Path) -> None:
+    path = write_table(tmp_path / "t.csv", header, [[*row]])
+    with pytest.raises(InputError, match=said):
+        read_ratings(path, better="higher")
+
+
+def test_pairs_are_written_for_the_evaluation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_table(tmp_path / "rate_test.csv", ["gt_report", "similar_report", "Score"], [["Clear.", "Lungs clear.", "4"]])
+    out = tmp_path / "pairs.csv"
+    assert run_meta(monkeypatch, "pairs", tmp_path, "--layout", "rate-eval", "--out", out) == 0
+    assert out.read_text() == "example_id,prediction,target\n0,Lungs clear.,Clear.\n"
