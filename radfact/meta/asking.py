@@ -35,10 +35,11 @@ def load_prompt(name: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Modified:
-    """A report with errors as a model wrote it, and the sentences that it says it changed."""
+    """A report with errors as a model wrote it, the sentences that it says it changed, and its answer as it stands."""
 
     report: str
     changes: tuple[Change, ...]
+    answer: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +93,7 @@ def inject_by_model(
                 found[place] = _as_injected(sources[place], answer, category, count, client)
             else:
                 refused = f"These changes are not plausible: {verdict.reason}. Inject other errors instead."
-                turns[place] = (*turns[place], ("assistant", answer.report), ("user", refused))
+                turns[place] = (*turns[place], ("assistant", answer.answer), ("user", refused))
     unplausible = Failure(f"no plausible error in {tries} tries")
     return [found.get(place, unplausible) for place in range(len(sources))]
 
@@ -143,7 +144,7 @@ def read_modified(text: str, report: str, category: Letter, count: int) -> Modif
             raise ValueError("an entry of changes_detail has neither original nor modified")
         operation = _text(entry.get("explanation")) or "changed by a model"
         changes.append(Change(category=category, operation=operation, original=original, modified=written))
-    return Modified(modified.strip(), tuple(changes))
+    return Modified(modified.strip(), tuple(changes), text)
 
 
 @dataclass(frozen=True, slots=True)

@@ -185,8 +185,8 @@ def write_detected(
         missing.append(f"Without plots: {error}")
     kinds = "; ".join(f"({letter}) {words}" for letter, words in CATEGORIES.items())
     said = (
-        f"How often a figure gets worse when one more error is put into the same report; under {REWORDED}, how often it "
-        f"gets worse though nothing but words has changed, which it should not. {kinds}."
+        f"How often a figure gets worse when one more error is put into the same report; under {REWORDED}, how often "
+        f"it gets worse though nothing but words has changed, which it should not. {kinds}."
     )
     sections = [
         Section("Errors noticed", [steps, said]),

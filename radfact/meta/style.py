@@ -138,6 +138,8 @@ def _written_out(text: str) -> str:
 
 def _phrased(sentence: str) -> str:
     text = sentence.rstrip(". ")
+    if not facts_of(sentence):
+        return sentence
     if match := _NO.match(text):
         phrased = f"There is no evidence of {match[1]}."
     elif _VERB.search(text):
@@ -145,8 +147,13 @@ def _phrased(sentence: str) -> str:
     elif match := _STATE.match(text):
         phrased = f"{match['what']} {_verb(match['what'])} {match['state']}."
     else:
-        phrased = f"There {_verb(text.split(' in ')[0].split(' of ')[0])} {text[:1].lower()}{text[1:]}."
+        phrased = f"There {_verb(text.split(' in ')[0].split(' of ')[0])} {_lower(text)}."
     return phrased if _content(facts_of(phrased)) == _content(facts_of(sentence)) else sentence
+
+
+def _lower(text: str) -> str:
+    """Inside a sentence; an abbreviation stays as it is."""
+    return text if text[1:2].isupper() else f"{text[:1].lower()}{text[1:]}"
 
 
 def _verb(noun: str) -> str:

@@ -1,0 +1,280 @@
+"""ReXamine-Global: the two questions against scipy, the steps and their restart, and errors that metrics notice."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from meta_run import run_meta, write_table
+from scipy import stats
+
+from radfact.errors import Failure, InputError, RunFailed
+from radfact.files import Pair
+from radfact.jsonl import read_json, read_jsonl
+from radfact.meta.agreement import Figures
+from radfact.meta.detection import detect, detection_pairs
+from radfact.meta.injected import Change, Injected, read_injected
+from radfact.meta.rexamine import RulePerturber, rexamine
+from radfact.meta.rexamine_stats import StyleTest, rankings, style_tests, table_2, table_c, threshold
+from radfact.meta.style import RuleStyler
+from radfact.meta.tables import SiteReport, read_counts, read_reports
+
+SITES = ["x"] * 4 + ["y"] * 3
+
+
+def test_t_is_standardised_minus_original_and_negative_where_style_is_rewarded() -> None:
+    # The metric is better when higher, and higher against the standardised references.
+    original = Figures({"m": [1, 2, 3, 4, 5, 5, 5]}, {"m": "higher"})
+    standardised = Figures({"m": [2, 4, 4, 6, 5, 5, 5]}, {"m": "higher"})
+    x, y = style_tests(original, standardised, SITES)
+    expected = stats.ttest_rel([-2, -4, -4, -6], [-1, -2, -3, -4])
+    assert (x.t, x.p) == (pytest.approx(expected.statistic), pytest.approx(expected.pvalue))
+    assert x.t is not None
+    assert x.t < 0
+    assert (x.mean_difference, x.n) == (-1.5, 4)
+    # Style changes nothing here, which is no t.
+    assert (y.t, y.p, y.mean_difference, y.n) == (None, None, 0.0, 3)
+    assert threshold([x, y]) == 0.025
+
+
+def test_a_figure_that_is_better_when_lower_is_not_turned() -> None:
+    original = Figures({"m": [1.0, 2, 4, math.nan, 0, 0, 0]}, {"m": "lower"})
+    standardised = Figures({"m": [0.0, 2, 1, 7, 0, 0, 1]}, {"m": "lower"})
+    first = style_tests(original, standardised, SITES)[0]
+    assert first.t == pytest.approx(stats.ttest_rel([0, 2, 1], [1, 2, 4]).statistic)
+    assert first.n == 3
+
+
+def test_table_2_counts_sites_below_the_corrected_threshold() -> None:
+    tests = [
+        StyleTest("m", "x", -4.0, 0.001, -1, 9),
+        StyleTest("m", "y", -2.0, 0.04, -1, 9),
+        StyleTest("m", "z", None, None, 0, 9),
+    ]
+    assert table_2(tests).rows == [["m", -3.0, -4.0, -2.0, 1, 3]]
+
+
+def test_ranking_is_by_site_and_style_and_positive_where_right() -> None:
+    figures = {
+        "Original": Figures({"m": [4, 3, 2, 1, 1, 2, 3]}, {"m": "higher"}),
+        "Standardized": Figures({"m": [4, 3, 1, 2, 3, 2, 1]}, {"m": "higher"}),
+    }
+    found = rankings(figures, [0, 1, 2, 3, 0, 1, 2], SITES)  # type: ignore[arg-type]
+    assert table_c(found).headings == ["Metric", "Ground truth", "x", "y"]
+    first, second = table_c(found).rows
+    assert first == ["m", "Original", pytest.approx(1.0), pytest.approx(-1.0)]
+    assert second == ["m", "Standardized", pytest.approx(0.8), pytest.approx(1.0)]
+
+
+REPORTS = [
+    SiteReport(f"{site}{i}", site, text)
+    for site in ("x", "y")
+    for i, text in enumerate(
+        (
+            "No pneumothorax. Small left effusion. Heart size normal.",
+            "The lungs are clear. Stable cardiomegaly.",
+            "There is mild right basal atelectasis. No effusion or pneumothorax.",
+            "Moderate pulmonary edema, unchanged. Large heart.",
+        )
+    )
+]
+
+
+class Words:
+    """The share of the candidate's words that the reference has."""
+
+    def __init__(self) -> None:
+        self.asked: list[int] = []
+
+    def __call__(self, pairs: Sequence[Pair], folder: Path) -> Figures:
+        del folder
+        self.asked.append(len(pairs))
+        shares = []
+        for pair in pairs:
+            words, known = str(pair.candidate).split(), set(str(pair.reference).split())
+            shares.append(sum(word in known for word in words) / len(words))
+        return Figures({"words": shares}, {"words": "higher"})
+
+
+class Counting:
+    """A styler that counts how often it is asked, and fails on one report."""
+
+    name = "counting"
+
+    def __init__(self) -> None:
+        self.asked = 0
+
+    def standardise(self, reports: Sequence[str]) -> list[str | Failure]:
+        self.asked += 1
+        styled = RuleStyler().standardise(reports)
+        return [Failure("no answer") if "edema" in report else one for report, one in zip(reports, styled, strict=True)]
+
+
+def test_the_steps_are_done_once_and_failures_are_left_out(tmp_path: Path) -> None:
+    styler, score = Counting(), Words()
+    found = rexamine(REPORTS, tmp_path, styler=styler, perturber=RulePerturber(seed=1), score=score, seed=1)
+    assert set(found.left_out) == {"x3", "y3"}
+    assert found.experts == "labels"
+    assert score.asked == [6, 6]
+    assert all(one.t is None or one.t < 0 for one in found.tests)
+    page = (tmp_path / "rexamine.html").read_text()
+    assert "No expert has counted errors here" in page
+    assert "not standardised: no answer" in page
+    again = rexamine(REPORTS, tmp_path, styler=styler, perturber=RulePerturber(seed=1), score=score, seed=1)
+    assert again == found
+    assert styler.asked == 1
+    rexamine(REPORTS[1:], tmp_path, styler=styler, perturber=RulePerturber(seed=1), score=score, seed=1)
+    assert styler.asked == 2
+
+
+def test_a_run_cut_short_goes_on_where_it_stopped(tmp_path: Path) -> None:
+    styler = Counting()
+
+    def broken(pairs: Sequence[Pair], folder: Path) -> Figures:
+        del pairs, folder
+        raise RunFailed("the server went away")
+
+    with pytest.raises(RunFailed):
+        rexamine(REPORTS, tmp_path, styler=styler, perturber=RulePerturber(), score=broken)
+    rexamine(REPORTS, tmp_path, styler=styler, perturber=RulePerturber(), score=Words())
+    assert styler.asked == 1
+
+
+def test_experts_counts_take_the_place_of_labels(tmp_path: Path) -> None:
+    options = {"styler": RuleStyler(), "perturber": RulePerturber(), "score": Words()}
+    rexamine(REPORTS, tmp_path, **options)  # type: ignore[arg-type]
+    lines = (tmp_path / "for_experts.csv").read_text().splitlines()
+    assert lines[0] == "id,site,reference,candidate,errors"
+    assert len(lines) == 9
+    table = write_table(tmp_path / "c.csv", ["id", "errors"], [[one.sample_id, i % 3] for i, one in enumerate(REPORTS)])
+    found = rexamine(REPORTS, tmp_path, counts=read_counts(table), **options)  # type: ignore[arg-type]
+    assert found.experts == "experts"
+    assert "No expert" not in (tmp_path / "rexamine.html").read_text()
+    with pytest.raises(InputError, match=r"for_experts\.csv"):
+        rexamine(REPORTS, tmp_path, counts={"other": 1}, **options)  # type: ignore[arg-type]
+
+
+def test_a_site_of_one_report_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="site 'z'"):
+        rexamine(
+            [*REPORTS, SiteReport("z0", "z", "Clear.")],
+            tmp_path,
+            styler=RuleStyler(),
+            perturber=RulePerturber(),
+            score=Words(),
+        )
+
+
+def test_reports_are_drawn_by_seed(tmp_path: Path) -> None:
+    for seed in (1, 1, 2):
+        rexamine(
+            REPORTS,
+            tmp_path / str(seed),
+            styler=RuleStyler(),
+            perturber=RulePerturber(),
+            score=Words(),
+            per_site=2,
+            seed=seed,
+        )
+    drawn = [
+        {row["sample_id"] for _, row in read_jsonl(tmp_path / str(seed) / "standardised.jsonl")} for seed in (1, 2)
+    ]
+    assert [len(one) for one in drawn] == [4, 4]
+
+
+def table_of_reports(path: Path) -> Path:
+    return write_table(path, ["id", "site", "report"], [[one.sample_id, one.site, one.report] for one in REPORTS])
+
+
+def test_the_command_does_all_seven_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    table, out = table_of_reports(tmp_path / "r.csv"), tmp_path / "out"
+    assert run_meta(monkeypatch, "rexamine", table, "--metrics", "rouge_l,bleu_2", "--out", out) == 0
+    record = read_json(out / "rexamine.json")
+    assert {one["figure"] for one in record["style_tests"]} == {"rouge_l", "bleu_2"}
+    assert record["sites"] == {"x": 4, "y": 4}
+    assert (out / "table_2.csv").read_text().startswith("Metric,Mean t-stat,Min t-stat,Max t-stat,")
+    assert (out / "table_c.csv").read_text().startswith("Metric,Ground truth,x,y")
+    assert (out / "figure_3.png").read_bytes().startswith(b"\x89PNG")
+    assert "<svg" in (out / "figure_3.svg").read_text()
+    assert (out / "original" / "report.html").is_file()
+
+
+def test_reports_without_a_site_are_refused_where_sites_matter(tmp_path: Path) -> None:
+    path = write_table(tmp_path / "r.csv", ["id", "report"], [["1", "Clear."]])
+    with pytest.raises(InputError, match="site"):
+        read_reports(path)
+    assert read_reports(path, default_site="") == [SiteReport("1", "", "Clear.")]
+
+
+def injected(source: str, category: str, count: int) -> Injected:
+    change = Change.model_validate({"category": category, "operation": "test"})
+    return Injected.model_validate(
+        {
+            "sample_id": f"{source}_{category}{count}",
+            "source_id": source,
+            "reference": f"No effusion. {source}.",
+            "candidate": "x",
+            "category": category,
+            "changes": [change] * count,
+        }
+    )
+
+
+def test_a_step_is_noticed_where_the_figure_gets_worse() -> None:
+    rows = [injected("s", "a", 1), injected("s", "a", 2), injected("t", "a", 1)]
+    pairs = detection_pairs(rows)
+    assert [pair.sample_id for pair in pairs] == ["s_a1", "s_a2", "t_a1", "s_0", "t_0", "s_reworded", "t_reworded"]
+    assert pairs[5].candidate != pairs[5].reference
+    # s: 1.0 -> 0.8 -> 0.8 (the second error goes unnoticed); t: 0.9 -> 0.7. Rewording costs 0.1 of s and nothing of t.
+    figures = Figures({"m": [0.8, 0.8, 0.7, 1.0, 0.9, 0.9, 0.9]}, {"m": "higher"})
+    noticed, reworded = detect(rows, figures).noticed
+    assert (noticed.category, noticed.steps, noticed.n) == ("a", pytest.approx(2 / 3), 3)
+    assert {k: mean.value for k, mean in noticed.curve.items()} == {0: 0.95, 1: 0.75, 2: 0.8}
+    assert noticed.above_rewording == 1.0
+    assert (reworded.category, reworded.steps, reworded.n) == ("reworded", 0.5, 2)
+
+
+def test_injection_and_detection_by_commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    table, made, out = table_of_reports(tmp_path / "r.csv"), tmp_path / "injected.jsonl", tmp_path / "out"
+    assert run_meta(monkeypatch, "inject", table, "--types", "a,d,e", "--errors", "1,2", "--out", made) == 0
+    rows = read_injected(made)
+    assert {row.category for row in rows} == {"a", "d", "e"}
+    assert {row.site for row in rows} == {"x", "y"}
+    assert run_meta(monkeypatch, "detect", made, "--metrics", "bleu_2", "--out", out) == 0
+    record = read_json(out / "detection.json")
+    assert record["errors"]["a"] == sum(len(row.changes) for row in rows if row.category == "a")
+    assert (out / "curves.png").read_bytes().startswith(b"\x89PNG")
+    assert (out / "steps.csv").read_text().startswith("figure,a,d,e,reworded\nbleu_2,1.0,")
+    assert "set apart from rewording" in (out / "detection.html").read_text()
+
+
+@pytest.mark.parametrize("arguments", [("--types", "g"), ("--errors", "0"), ("--errors", "one")])
+def test_wrong_kinds_and_numbers_are_refused(
+    arguments: tuple[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    table = table_of_reports(tmp_path / "r.csv")
+    assert run_meta(monkeypatch, "inject", table, *arguments, "--out", tmp_path / "i.jsonl") == 2
+    assert arguments[0] in capsys.readouterr().err
+    assert not (tmp_path / "i.jsonl").exists()
+
+
+def test_an_ensemble_is_fitted_and_applied(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = [[str(i), "r", "c", 2 * (i % 5) + (i * 7) % 3] for i in range(40)]
+    table = write_table(tmp_path / "t.csv", ["id", "reference", "candidate", "expert"], rows)
+    for judge, value in (("one", lambda i: i % 5), ("two", lambda i: (i * 7) % 3)):
+        lines = "".join(f'{{"sample_id": "{i}", "m": {value(i)}}}\n' for i in range(40))
+        (tmp_path / f"{judge}.jsonl").write_text(lines)
+    judges = [f"--judges={judge}={tmp_path / judge}.jsonl" for judge in ("one", "two")]
+    fitted, scores = tmp_path / "e.json", tmp_path / "s.jsonl"
+    fit = ("ensemble", "fit", table, "--better", "lower", *judges, "--bootstrap", 0, "--out", fitted)
+    assert run_meta(monkeypatch, *fit) == 0
+    assert "1.000" in capsys.readouterr().out
+    assert read_json(fitted)["coefficients"] == {"one/m": pytest.approx(2.0), "two/m": pytest.approx(1.0)}
+    assert run_meta(monkeypatch, "ensemble", "apply", fitted, *judges, "--out", scores) == 0
+    assert [row["ensemble"] for _, row in read_jsonl(scores)] == pytest.approx([float(row[3]) for row in rows])
+    assert run_meta(monkeypatch, "ensemble", "apply", fitted, judges[0], "--out", tmp_path / "n.jsonl") == 2
+    assert "two/m" in capsys.readouterr().err

@@ -1,0 +1,185 @@
+"""Errors put in by rules: every label is what a reader of the sentence finds, and the rest stays letter for letter."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import get_args
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from radfact.entailment.ontology_file import default_ontology
+from radfact.meta.injected import Injected, Letter
+from radfact.meta.rules import FINDINGS, RuleInjector
+from radfact.meta.sentences import Sentences, facts_of
+from radfact.meta.style import RuleStyler
+
+LETTERS: tuple[Letter, ...] = get_args(Letter)
+SENTENCES = (
+    "The heart is normal in size.",
+    "No pneumothorax.",
+    "There is no pleural effusion or pneumothorax.",
+    "Lungs are clear.",
+    "There is a small left pleural effusion.",
+    "Moderate right lower lobe consolidation.",
+    "Stable cardiomegaly.",
+    "A calcified granuloma is again seen in the right upper lobe.",
+    "There is a small right apical pneumothorax, unchanged from the prior study.",
+    "Mild degenerative changes of the spine.",
+    "Compared to the prior study, the left effusion has increased.",
+    "ETT tip 4.5 cm above the carina.",
+    "Cholecystectomy clips overlie the right upper quadrant.",
+    "XXXX examination.",
+)
+REPORTS = st.lists(st.sampled_from(SENTENCES), min_size=1, max_size=7, unique=True).map(" ".join)
+
+
+def facts(text: str | None) -> list[tuple[str, bool]]:
+    return sorted((one.concept, one.present) for one in facts_of(text or ""))
+
+
+@settings(deadline=None, max_examples=60)
+@given(REPORTS, st.sampled_from(LETTERS), st.integers(1, 3))
+def test_a_candidate_has_just_its_errors(report: str, letter: Letter, count: int) -> None:
+    made = RuleInjector(seed=1).inject("x", report, letter, count)
+    if made is None:
+        return
+    assert len(made.changes) == count
+    assert {change.category for change in made.changes} == {letter}
+    assert made.candidate != made.reference == report
+    changed = {change.original for change in made.changes if change.original}
+    for sentence in Sentences.of(report).sentences:
+        assert sentence in changed or f"{sentence}." in made.candidate
+    for change in made.changes:
+        assert (change.modified or "") in made.candidate
+        _says_what_the_label_says(change.category, change.original, change.modified)
+
+
+def _says_what_the_label_says(letter: Letter, original: str | None, modified: str | None) -> None:
+    before, after = facts(original), facts(modified)
+    if letter == "a":
+        assert {concept for concept, present in after if present} - {concept for concept, present in before if present}
+    elif letter == "b":
+        assert {concept for concept, present in before if present} - {concept for concept, present in after if present}
+    else:
+        assert before == after
+        property_name = {"c": "places", "d": "severity", "e": "change", "f": "change"}[letter]
+        values = [[getattr(f, property_name) for f in facts_of(text or "")] for text in (original, modified)]
+        assert values[0] != values[1]
+
+
+@settings(deadline=None, max_examples=40)
+@given(REPORTS, st.sampled_from(LETTERS))
+def test_more_errors_keep_the_fewer(report: str, letter: Letter) -> None:
+    injector = RuleInjector(seed=3)
+    candidates = [made for k in (1, 2, 3) if (made := injector.inject("x", report, letter, k))]
+    for fewer, more in pairwise(candidates):
+        assert more.changes[: len(fewer.changes)] == fewer.changes
+
+
+def test_the_same_seed_gives_the_same_candidates_whatever_else_is_asked() -> None:
+    report = " ".join(SENTENCES)
+    first = RuleInjector(seed=5).inject("x", report, "c", 2)
+    other = RuleInjector(seed=5)
+    other.inject("y", report, "a", 3)
+    assert other.inject("x", report, "c", 2) == first
+    assert RuleInjector(seed=6).inject("x", report, "a", 3) != RuleInjector(seed=5).inject("x", report, "a", 3)
+
+
+@pytest.mark.parametrize(
+    ("letter", "sentence", "candidates"),
+    [
+        ("c", "There is a Left effusion.", {"There is a Right effusion."}),
+        ("c", "Opacity in the upper lobe.", {"Opacity in the lower lobe."}),
+        ("d", "There is a small effusion.", {"There is a large effusion."}),
+        ("d", "Mild cardiomegaly.", {"Severe cardiomegaly."}),
+        ("f", "Stable cardiomegaly.", {"Cardiomegaly."}),
+        ("f", "There is an unchanged left effusion.", {"There is a left effusion."}),
+        ("f", "Right nodule, unchanged from prior examinations.", {"Right nodule."}),
+        ("a", "No pneumothorax.", {f"{text}" for text in FINDINGS["pneumothorax"]}),
+    ],
+)
+def test_one_error_reads_like_this(letter: Letter, sentence: str, candidates: set[str]) -> None:
+    found = {
+        change.modified
+        for seed in range(30)
+        if (made := RuleInjector(seed=seed).inject("x", sentence, letter, 1))
+        for change in made.changes
+        if change.original
+    }
+    assert found == candidates
+
+
+@pytest.mark.parametrize(
+    ("letter", "report"),
+    [
+        ("b", "Lungs are clear. No effusion."),
+        ("c", "No left effusion. Bilateral opacities."),
+        ("d", "Left effusion. No small nodule."),
+        ("e", "Stable cardiomegaly."),
+        ("f", "Left effusion. Heart size is stable."),
+        ("a", ""),
+    ],
+)
+def test_no_room_is_no_candidate(letter: Letter, report: str) -> None:
+    assert RuleInjector().inject("x", report, letter, 1) is None
+
+
+def test_what_is_added_is_what_its_name_in_the_ontology_says() -> None:
+    ontology = default_ontology()
+    for finding, texts in FINDINGS.items():
+        assert finding in ontology.findings
+        for text in texts:
+            assert any(f.present and ontology.is_a(f.concept, finding) for f in facts_of(text)), text
+
+
+def test_nothing_is_stated_that_the_report_denies_elsewhere() -> None:
+    for seed in range(20):
+        made = RuleInjector(seed=seed).inject("x", "No pneumothorax. The pleura shows no pneumothorax.", "a", 3)
+        assert made is not None
+        assert "apical pneumothorax" not in made.candidate
+
+
+def test_mixed_errors_touch_a_sentence_once() -> None:
+    report = " ".join(SENTENCES)
+    made = RuleInjector(seed=2).mixed("x", report, 5)
+    assert len(made.changes) == 5
+    originals = [change.original for change in made.changes if change.original]
+    assert len(originals) == len(set(originals))
+    assert sum(made.counts.values()) == 5
+
+
+def test_labels_stand_for_an_experts_counts() -> None:
+    made = RuleInjector().inject("x", "There is a small left effusion. Mild cardiomegaly.", "d", 2)
+    assert isinstance(made, Injected)
+    assert made.counts == {"a": 0, "b": 0, "c": 0, "d": 2, "e": 0, "f": 0}
+
+
+@settings(deadline=None, max_examples=60)
+@given(REPORTS)
+def test_style_by_rules_keeps_what_is_said(report: str) -> None:
+    (styled,) = RuleStyler().standardise([report])
+    assert isinstance(styled, str)
+
+    def content(text: str) -> set[str]:
+        said = (fact for sentence in Sentences.of(text).sentences for fact in facts_of(sentence))
+        return {repr((f.concept, f.present, f.places, sorted(f.severity), sorted(f.change))) for f in said}
+
+    assert content(styled) == content(report)
+
+
+@pytest.mark.parametrize(
+    ("report", "styled"),
+    [
+        (
+            "No effusion. Heart size normal. Rt pleural effusion. No pneumothorax.",
+            "Heart size is normal. There is right pleural effusion. There is no evidence of effusion or pneumothorax.",
+        ),
+        ("Degenerative changes of the spine.", "There are degenerative changes of the spine."),
+        ("XXXX examination.", "XXXX examination."),
+        ("ETT 4 cm above the carina.", "There is endotracheal tube 4 cm above the carina."),
+    ],
+)
+def test_style_by_rules_reads_like_this(report: str, styled: str) -> None:
+    assert RuleStyler().standardise([report]) == [styled]
