@@ -7,8 +7,7 @@ from collections.abc import Generator, Iterator, Sequence
 from contextlib import closing
 from functools import partial
 
-from maira.train.corpus import Corpus
-from maira.train.items import Encoded, PackedBatch, Totals
+from maira.train.items import Encoded, PackedBatch, Samples, Totals
 from maira.train.packing import collate
 from maira.train.plan import Plan
 from maira.train.workers import in_workers
@@ -18,7 +17,7 @@ LENGTH_MULTIPLE = 64
 
 
 def stream(
-    corpus: Corpus, plan: Plan, first_step: int = 0, *, rank: int = 0, world: int = 1, workers: int = 1
+    corpus: Samples, plan: Plan, first_step: int = 0, *, rank: int = 0, world: int = 1, workers: int = 1
 ) -> Generator[tuple[int, list[PackedBatch]]]:
     """The steps of a run from one on, each with the rows that one process runs in it.
 
@@ -43,16 +42,15 @@ def stream(
             ahead.append((step, len(rows), plan.totals(step)))
             yield from rows
 
-    pad_id = corpus.processor.tokenizer.pad_token_id
     with closing(in_workers(partial(encode_row, corpus), jobs(), workers)) as encoded:
         for _ in range(first_step, plan.steps):
             # Not taken before its first row is here: only then has its step been planned for certain.
             first = next(encoded)
             step, count, totals = ahead.popleft()
             rows = [first, *(next(encoded) for _ in range(count - 1))]
-            yield step, [collate(row, totals, pad_id, LENGTH_MULTIPLE) for row in rows]
+            yield step, [collate(row, totals, corpus.pad_id, LENGTH_MULTIPLE) for row in rows]
 
 
-def encode_row(corpus: Corpus, row: Sequence[int]) -> list[Encoded]:
+def encode_row(corpus: Samples, row: Sequence[int]) -> list[Encoded]:
     """The samples of a row, by their places in the table."""
     return [corpus.encode(place) for place in row]

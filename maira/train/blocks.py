@@ -15,9 +15,9 @@ import torch
 from timm.models.vision_transformer import Block
 from torch import nn
 from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
-from transformers.models.llama.modeling_llama import LlamaDecoderLayer
+from transformers.modeling_layers import GradientCheckpointingLayer
 
-from maira.train.recipe import Recipe
+from maira.train.recipe import Course
 
 _KEPT = frozenset(
     {
@@ -34,13 +34,14 @@ _KEPT = frozenset(
 """Operations whose outcomes "selective" keeps, since they are dear to compute: matrix products and attention."""
 
 
-def prepare_blocks(model: nn.Module, recipe: Recipe) -> None:
+def prepare_blocks(model: nn.Module, recipe: Course) -> None:
     """Set activation checkpointing and compilation as a recipe says, before the model is dealt out to processes.
 
     A block that is not in training mode, as in validation and generation, computes as if nothing had been set.
 
     Args:
-        model: with a MAIRA-2 in it; blocks of a frozen encoder keep no activations and stay as they are.
+        model: with a language model of transformers in it; blocks of a frozen encoder keep no activations and stay as
+            they are.
         recipe: its `activation_checkpointing` and `compile` count.
     """
     for block in _blocks(model):
@@ -48,7 +49,7 @@ def prepare_blocks(model: nn.Module, recipe: Recipe) -> None:
         if recipe.activation_checkpointing == "selective":
             # Inside of what is compiled, whose operations nothing outside can tell apart.
             forward = MethodType(_selective, block)
-        if recipe.compile and isinstance(block, LlamaDecoderLayer):
+        if recipe.compile and isinstance(block, GradientCheckpointingLayer):
             forward = torch.compile(forward, dynamic=True)
         if recipe.activation_checkpointing == "full":
             forward = partial(checkpoint, forward, use_reentrant=False)
@@ -58,7 +59,7 @@ def prepare_blocks(model: nn.Module, recipe: Recipe) -> None:
 
 def _blocks(model: nn.Module) -> Iterator[nn.Module]:
     for module in model.modules():
-        if isinstance(module, LlamaDecoderLayer) or (isinstance(module, Block) and _is_trained(module)):
+        if isinstance(module, GradientCheckpointingLayer) or (isinstance(module, Block) and _is_trained(module)):
             yield module
 
 

@@ -102,6 +102,12 @@ class Corpus:
         self.sources, self.processor, self.recipe, self.patch_grid = sources, processor, recipe, patch_grid
         self.table, self.kinds, self.notes = table.rows, table.kinds, table.notes
 
+    @property
+    def pad_id(self) -> int:
+        """The token of padding."""
+        pad_id: int = self.processor.tokenizer.pad_token_id
+        return pad_id
+
     def notices(self) -> list[str]:
         """What of the answers cannot be used, a line each."""
         return [f"{count} of {len(self.table)} answers: {note}" for note, count in self.notes.items()]

@@ -73,6 +73,7 @@ class Drafter:
 
     def __init__(self, recipe: Recipe, corpus: Corpus, processor: MairaProcessor, world: World) -> None:
         self._recipe, self._processor, self._world = recipe, processor, world
+        self.every = recipe.validation.drafts_every
         drawn = draw_studies(corpus, recipe)
         studies = [_with_answer(corpus.study(*place), task) for *place, task in drawn]
         self._references: dict[str, Report] = {

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import copy
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
 
 from maira.model import MairaForConditionalGeneration
@@ -30,13 +32,35 @@ def write_checkpoint(
         world: of the run.
         folder: of the checkpoint; one that is there is replaced. Low-rank adapters stand in its `lora/` by themselves.
     """
-    options = StateDictOptions(
-        full_state_dict=True, cpu_offload=True, ignore_frozen_params=not isinstance(recipe.model, FromScratch)
-    )
-    weights = {n: w for n, w in get_model_state_dict(model, options=options).items() if isinstance(w, Tensor)}
+    weights = gather_weights(model, only_trained=not isinstance(recipe.model, FromScratch))
     if world.is_main:
-        _write(model, processor, recipe, weights, folder)
+        with replacing(folder) as fresh:
+            _write(model, processor, recipe, weights, fresh)
     world.wait()
+
+
+def gather_weights(model: nn.Module, *, only_trained: bool) -> dict[str, Tensor]:
+    """Weights of a model by name, whole and on the CPU of the main process; all processes call this.
+
+    Args:
+        model: perhaps sharded.
+        only_trained: leave out what is not trained.
+    """
+    options = StateDictOptions(full_state_dict=True, cpu_offload=True, ignore_frozen_params=only_trained)
+    return {n: w for n, w in get_model_state_dict(model, options=options).items() if isinstance(w, Tensor)}
+
+
+@contextmanager
+def replacing(folder: Path) -> Iterator[Path]:
+    """A folder to write to that takes the place of another when the block ends without an error."""
+    fresh, old = (folder.with_name(f"{folder.name}.{end}") for end in ("writing", "old"))
+    shutil.rmtree(fresh, ignore_errors=True)
+    yield fresh
+    shutil.rmtree(old, ignore_errors=True)
+    if folder.exists():
+        folder.rename(old)
+    fresh.rename(folder)
+    shutil.rmtree(old, ignore_errors=True)
 
 
 def _write(
@@ -50,14 +74,7 @@ def _write(
         whole = MairaForConditionalGeneration(copy.deepcopy(model.config))
     whole.to(getattr(torch, recipe.checkpoint_dtype))
     whole.generation_config = model.generation_config
-    fresh, old = (folder.with_name(f"{folder.name}.{end}") for end in ("writing", "old"))
-    shutil.rmtree(fresh, ignore_errors=True)
-    whole.save_pretrained(fresh, state_dict=finished_weights(weights, recipe, model.config))
-    processor.save_pretrained(fresh)
+    whole.save_pretrained(folder, state_dict=finished_weights(weights, recipe, model.config))
+    processor.save_pretrained(folder)
     if recipe.lora:
-        save_adapter(weights, recipe.lora, fresh / "lora")
-    shutil.rmtree(old, ignore_errors=True)
-    if folder.exists():
-        folder.rename(old)
-    fresh.rename(folder)
-    shutil.rmtree(old, ignore_errors=True)
+        save_adapter(weights, recipe.lora, folder / "lora")

@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from maira.config import MairaConfig, VisionConfig
-from maira.train.recipe import Lora, Recipe
+from maira.train.recipe import Course, Lora
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ class Rates:
         )
 
 
-def step_flops(config: MairaConfig, recipe: Recipe, lengths: npt.NDArray[Any]) -> Flops:
+def step_flops(config: MairaConfig, recipe: Course, lengths: npt.NDArray[Any]) -> Flops:
     """The model's operations for some rows of a table of answers.
 
     Args:
@@ -89,11 +89,17 @@ def step_flops(config: MairaConfig, recipe: Recipe, lengths: npt.NDArray[Any]) -
     return make_rates(config, recipe).of(tokens, int(lengths["images"].sum()), int(answers.sum()))
 
 
-def make_rates(config: MairaConfig, recipe: Recipe) -> Rates:
-    """Costs of a model, for what a recipe trains of it; the small head of the patch loss is left out."""
-    text, lora = config.text_config, recipe.lora
-    trains_encoder, trains_adapter = "encoder" in recipe.trained, "adapter" in recipe.trained
-    trains_all = "language_model" in recipe.trained and lora is None
+def make_rates(config: Any, recipe: Course) -> Rates:
+    """Costs of a model, for what a recipe trains of it; the small head of the patch loss is left out.
+
+    Args:
+        config: a MAIRA-2's, or that of a language model laid out as Llama; of experts those that a token goes through.
+        recipe: of a run.
+    """
+    sees = isinstance(config, MairaConfig)
+    text, lora = config.text_config if sees else config, recipe.lora
+    trains_encoder, trains_adapter = "encoder" in recipe.trains, "adapter" in recipe.trains
+    trains_all = "language_model" in recipe.trains and lora is None
     # The token embeddings, where they are trained, stand before the first block as the adapter does.
     flows = trains_encoder or trains_adapter or trains_all
     layers = linear_layers(text)
@@ -101,8 +107,8 @@ def make_rates(config: MairaConfig, recipe: Recipe) -> Rates:
     rest = _block(text, layers, trains_all, lora, first.flows)
     others = text.num_hidden_layers - 1
     return Rates(
-        encoder_image=_encoder_image(config.vision_config, trains_encoder),
-        adapter_image=_adapter_image(config, trains_adapter, trains_encoder),
+        encoder_image=_encoder_image(config.vision_config, trains_encoder) if sees else 0.0,
+        adapter_image=_adapter_image(config, trains_adapter, trains_encoder) if sees else 0.0,
         token=first.token + others * rest.token,
         pair=first.pair + others * rest.pair,
         answer=_linear(text.hidden_size * text.vocab_size, trains_all, rest.flows),
@@ -112,7 +118,9 @@ def make_rates(config: MairaConfig, recipe: Recipe) -> Rates:
 def linear_layers(text: Any) -> dict[str, tuple[int, int]]:
     """Inputs and outputs of the linear layers of one block of a Llama, by name."""
     width, inner = text.hidden_size, text.intermediate_size
-    queries, keys = text.num_attention_heads * text.head_dim, text.num_key_value_heads * text.head_dim
+    if experts := getattr(text, "num_experts_per_tok", None):
+        inner = experts * getattr(text, "moe_intermediate_size", inner)
+    queries, keys = text.num_attention_heads * _head_width(text), text.num_key_value_heads * _head_width(text)
     return {
         "q_proj": (width, queries),
         "k_proj": (width, keys),
@@ -122,6 +130,11 @@ def linear_layers(text: Any) -> dict[str, tuple[int, int]]:
         "up_proj": (width, inner),
         "down_proj": (inner, width),
     }
+
+
+def _head_width(text: Any) -> int:
+    width: int = getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads
+    return width
 
 
 def _linear(weights: float, is_trained: bool, flows: bool) -> float:
@@ -152,7 +165,7 @@ def _block(text: Any, layers: dict[str, tuple[int, int]], trains_all: bool, lora
         flows = flows or trains_all or any(name in targets for name in group)
         if "q_proj" in group:
             # Scores and their use, two products of a head's width each; backward, two for each of them.
-            pair = 4 * text.num_attention_heads * text.head_dim * (3 if flows else 1)
+            pair = 4 * text.num_attention_heads * _head_width(text) * (3 if flows else 1)
     return _Block(token, pair, flows)
 
 

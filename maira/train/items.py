@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -23,9 +23,37 @@ LENGTHS = np.dtype(
     ]
 )
 """One answer that can be trained on: the place of its source in the recipe, of its study in the source, of its task in
-`TASKS`, of its phrase in the study (0 for other tasks); its images, and the tokens of prompt (image tokens counted) and
-answer."""
+`ALL_TASKS`, of its phrase in the study (0 for other tasks); its images, and the tokens of prompt (image tokens counted)
+and answer."""
 TASKS: tuple[Task, ...] = ("findings", "grounded", "phrase")
+JudgeTask = Literal["entailment", "green", "vert"]
+"""What a language model answers as a judge of reports."""
+ALL_TASKS: tuple[Task | JudgeTask, ...] = (*TASKS, "entailment", "green", "vert")
+"""As tables number them."""
+
+
+class Samples(Protocol):
+    """What is learnt from: samples by their places in a table.
+
+    Attributes:
+        table: (answers,) of `LENGTHS`.
+    """
+
+    table: npt.NDArray[Any]
+
+    @property
+    def pad_id(self) -> int:
+        """The token of padding."""
+
+    def sample_id(self, row: int) -> str:
+        """Name of the sample of an answer."""
+
+    def encode(self, row: int) -> Encoded:
+        """An answer with its prompt as tokens, and what goes with it.
+
+        Raises:
+            InputError: it cannot be read, or is not as it was when the table was made.
+        """
 
 
 class Totals(NamedTuple):
@@ -47,7 +75,7 @@ class Encoded:
     """
 
     sample_id: str
-    task: Task
+    task: Task | JudgeTask
     input_ids: list[int]
     prompt_tokens: int
     images: npt.NDArray[np.float32]
@@ -85,7 +113,7 @@ class PackedBatch:
     frontal_rows: Tensor
     coverage: Tensor | None
     sample_ids: tuple[str, ...]
-    tasks: tuple[Task, ...]
+    tasks: tuple[Task | JudgeTask, ...]
     totals: Totals
 
     def to(self, where: device) -> PackedBatch:

@@ -16,11 +16,10 @@ import torch
 from rich.console import Console
 from torch import Tensor
 
-from maira.config import MairaConfig
 from maira.train.accelerators import find_accelerator
 from maira.train.flops import make_rates
 from maira.train.items import PackedBatch
-from maira.train.recipe import Recipe
+from maira.train.recipe import Course
 from maira.train.trackers import Tracker, start_trackers
 from radfact.jsonl import dumps, open_atomic
 
@@ -101,7 +100,7 @@ class Log:
         steps: of the whole run.
     """
 
-    def __init__(self, recipe: Recipe, config: MairaConfig, world: World, console: Console, steps: int) -> None:
+    def __init__(self, recipe: Course, config: Any, world: World, console: Console, steps: int) -> None:
         self._recipe, self._world, self._console, self._steps = recipe, world, console, steps
         self._costs = make_rates(config, recipe)
         self._peak = _peak(world.device)

@@ -11,32 +11,34 @@ from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import torch
 from rich.console import Console
 from torch import Tensor
 
-from maira.processor import MairaProcessor
 from maira.train import attention
 from maira.train.batches import stream
 from maira.train.blocks import prepare_blocks
-from maira.train.corpus import Corpus, open_corpus, texts
+from maira.train.corpus import open_corpus, texts
 from maira.train.export import write_checkpoint
 from maira.train.faults import FaultWatch, Kind, describe, fault_file, stopped, write_fault
-from maira.train.items import PackedBatch
+from maira.train.items import PackedBatch, Samples
 from maira.train.logs import Log
-from maira.train.objective import TrainingModel
+from maira.train.objective import Objective, TrainingModel
 from maira.train.optimizers import make_optimizer, schedule
 from maira.train.parallel import Distributed, World, distribute, join_world, sharding
 from maira.train.parts import TOKENIZER_STUDIES, choose_trained, load_parts
 from maira.train.plan import Plan
-from maira.train.recipe import FromScratch, Recipe
+from maira.train.recipe import Course, FromScratch, Recipe
 from maira.train.states import States, check_same_run, decisive, read_record
-from maira.train.validation import Validator
+from maira.train.validation import Validator, validate_drafts
 from radfact.errors import InputError, RunFailed
 from radfact.live import LiveDisplay
+
+CourseT = TypeVar("CourseT", bound=Course)
+OpenedT = TypeVar("OpenedT")
 
 
 class Gradient(NamedTuple):
@@ -61,7 +63,7 @@ class Run:
     Attributes:
         recipe, world: what is run, and by whom.
         model: as this process computes with it.
-        processor: that goes with it.
+        write: writes the model as it is now as a checkpoint into a folder; all processes call it.
         optimizer: of its trained weights.
         rate: factor of the learning rate by step.
         corpus, plan: what it learns from, in which order.
@@ -72,13 +74,13 @@ class Run:
         step: optimiser steps done.
     """
 
-    recipe: Recipe
+    recipe: Course
     world: World
     model: Distributed
-    processor: MairaProcessor
+    write: Callable[[Path], None]
     optimizer: torch.optim.Optimizer
     rate: Callable[[int], float]
-    corpus: Corpus
+    corpus: Samples
     plan: Plan
     states: States
     log: Log
@@ -132,10 +134,6 @@ class Run:
         }
         self.states.save(self.step, self.model.training, self.optimizer, record)
 
-    def write(self, folder: Path) -> None:
-        """Write the model as it is now as a checkpoint; all processes call this."""
-        write_checkpoint(self.model.training.model, self.processor, self.recipe, self.world, folder)
-
     def resume(self) -> None:
         """Go back to the last whole state of an interrupted run, if there is one, and begin to log from there.
 
@@ -167,7 +165,7 @@ class Run:
 
     def _gradient(self, batches: list[PackedBatch], waited: float) -> Gradient:
         """Losses of a step and their gradient, from this process's rows and the others'."""
-        totals, weight = batches[0].totals, self.recipe.patch_loss
+        totals, weight = batches[0].totals, self.model.training.patch_weight
         sums = torch.zeros(2, dtype=torch.float64, device=self.world.device)
         for number, batch in enumerate(batches, start=1):
             self.log.row(batch, waited if number == 1 else 0.0)
@@ -221,6 +219,27 @@ class Run:
         return self.plan.epoch(self.step - 1)
 
 
+@dataclass(frozen=True)
+class Start:
+    """What a run begins with: all in which kinds of models differ.
+
+    Attributes:
+        training: the model that reads packed rows, on the CPU, what of it is trained marked.
+        corpus: what it learns from.
+        config: of the model.
+        write: writes the model as it is by then as a checkpoint into a folder; all processes call it.
+        only_trained: leave out of the states what is not trained, since a checkpoint has it.
+        validate: makes what measures the run, of its log and steps; None without anything to validate on.
+    """
+
+    training: Objective
+    corpus: Samples
+    config: Any
+    write: Callable[[Path], None]
+    only_trained: bool
+    validate: Callable[[Log, int], Validator] | None = None
+
+
 def train(recipe: Recipe, console: Console | None = None) -> Path:
     """Run a recipe to its end, from where it stopped if it was started before; returns the folder of the checkpoint.
 
@@ -228,11 +247,27 @@ def train(recipe: Recipe, console: Console | None = None) -> Path:
         InputError: the recipe, a manifest or an image cannot be used, or the folder holds a run of another recipe.
         RunFailed: a fault of a step ended the run, it was told to stop (SIGTERM), or its end could not be saved.
     """
+    return run_course(recipe, start_reports, console)
+
+
+def run_course(
+    recipe: CourseT, start: Callable[[CourseT, World, Console], Start], console: Console | None = None
+) -> Path:
+    """Run a recipe to its end, from where it stopped if it was started before; returns the folder of the checkpoint.
+
+    Args:
+        recipe: of the run.
+        start: makes what it begins with, in all processes alike.
+        console: where lines go.
+
+    Raises:
+        InputError, RunFailed: as `train`.
+    """
     if recipe.out.exists() and not recipe.out.is_dir():
         raise InputError("is a file; name a folder", file=recipe.out, field="out")
-    world = join_world()
+    world, console = join_world(), console or Console()
     _seed(recipe.seed)
-    run = _start(recipe, world, console or Console())
+    run = _prepare(recipe, start(recipe, world, console), world, console)
     try:
         run.resume()
         with _notices() as is_told_to_stop:
@@ -247,52 +282,80 @@ def train(recipe: Recipe, console: Console | None = None) -> Path:
     return folder
 
 
-def _start(recipe: Recipe, world: World, console: Console) -> Run:
-    """Everything of a run but its first step, the same in all processes."""
+def start_reports(recipe: Recipe, world: World, console: Console) -> Start:
+    """What a run of a MAIRA-2 begins with.
+
+    Raises:
+        InputError: the recipe, a manifest or an image cannot be used.
+    """
     model, processor = load_parts(
         recipe, texts(recipe, TOKENIZER_STUDIES), empty=not world.is_main and sharding(recipe, world) == "fsdp"
     )
-    corpus = _open(recipe, processor, model.config.vision_config, world, console)
-    plan = Plan(corpus.table, recipe)
-    plan.check(corpus.sample_id, world.size)
-    choose_trained(model, recipe)
-    half = recipe.precision == "bf16"
-    kernel = attention.choose(recipe.attention, world.device, torch.bfloat16 if half else torch.float32)
-    training = TrainingModel(model, len(corpus.kinds), recipe.patch_loss, kernel)
-    prepare_blocks(training, recipe)
-    dealt = distribute(training, recipe, world)
-    optimizer = make_optimizer(training, recipe)
-    # Weights are the same in all processes, what is dropped out is not.
-    _seed(recipe.seed + world.rank)
-    log = Log(recipe, model.config, world, console, plan.steps)
-    states = States(recipe.out, recipe.keep, world, log.say, only_trained=not isinstance(recipe.model, FromScratch))
-    watch = FaultWatch(recipe.faults)
-    rate = schedule(recipe, plan.steps)
-    validator = Validator(recipe, processor, world, log, plan.steps) if recipe.validation.sources else None
-    return Run(recipe, world, dealt, processor, optimizer, rate, corpus, plan, states, log, watch, validator)
-
-
-def _open(recipe: Recipe, processor: MairaProcessor, vision: Any, world: World, console: Console) -> Corpus:
-    """The corpus; the main process makes its table while the others wait."""
+    vision = model.config.vision_config
     grid = vision.image_size // vision.patch_size if recipe.patch_loss else None
-    folder = recipe.out / "tables"
+    corpus = open_in_turn(
+        world,
+        "reading studies",
+        lambda on_progress: open_corpus(
+            recipe, recipe.train, processor, recipe.out / "tables", patch_grid=grid, on_progress=on_progress
+        ),
+    )
     if world.is_main:
-        account: dict[str, int] = {}
-        with LiveDisplay(Console(stderr=True), {"reading studies": account.copy}):
-            corpus = open_corpus(
-                recipe,
-                recipe.train,
-                processor,
-                folder,
-                patch_grid=grid,
-                on_progress=lambda done, planned: account.update(done=done, planned=planned),
-            )
         for notice in corpus.notices():
             console.print(notice, highlight=False, markup=False, soft_wrap=True)
+    choose_trained(model, recipe)
+    training = TrainingModel(model, len(corpus.kinds), recipe.patch_loss, kernel_for(recipe, world))
+    return Start(
+        training,
+        corpus,
+        model.config,
+        lambda folder: write_checkpoint(model, processor, recipe, world, folder),
+        only_trained=not isinstance(recipe.model, FromScratch),
+        validate=(lambda log, steps: validate_drafts(recipe, processor, world, log, steps))
+        if recipe.validation.sources
+        else None,
+    )
+
+
+def kernel_for(recipe: Course, world: World) -> str:
+    """The attention within samples that a recipe wants, or that runs here."""
+    half = recipe.precision == "bf16"
+    return attention.choose(recipe.attention, world.device, torch.bfloat16 if half else torch.float32)
+
+
+def _prepare(recipe: Course, start: Start, world: World, console: Console) -> Run:
+    """Everything of a run but its first step, the same in all processes."""
+    plan = Plan(start.corpus.table, recipe)
+    plan.check(start.corpus.sample_id, world.size)
+    prepare_blocks(start.training, recipe)
+    dealt = distribute(start.training, recipe, world)
+    optimizer = make_optimizer(start.training, recipe)
+    # Weights are the same in all processes, what is dropped out is not.
+    _seed(recipe.seed + world.rank)
+    log = Log(recipe, start.config, world, console, plan.steps)
+    states = States(recipe.out, recipe.keep, world, log.say, only_trained=start.only_trained)
+    watch = FaultWatch(recipe.faults)
+    rate = schedule(recipe, plan.steps)
+    validator = start.validate(log, plan.steps) if start.validate else None
+    return Run(recipe, world, dealt, start.write, optimizer, rate, start.corpus, plan, states, log, watch, validator)
+
+
+def open_in_turn(world: World, title: str, open_it: Callable[[Callable[[int, int], None] | None], OpenedT]) -> OpenedT:
+    """Open what the main process has to prepare while the others wait.
+
+    Args:
+        world: of the run.
+        title: of the progress that is shown.
+        open_it: opens it, and calls what it is given with how much is done and of how much.
+    """
+    if not world.is_main:
         world.wait()
-        return corpus
+        return open_it(None)
+    account: dict[str, int] = {}
+    with LiveDisplay(Console(stderr=True), {title: account.copy}):
+        opened = open_it(lambda done, planned: account.update(done=done, planned=planned))
     world.wait()
-    return open_corpus(recipe, recipe.train, processor, folder, patch_grid=grid)
+    return opened
 
 
 def _seed(seed: int) -> None:

@@ -18,13 +18,13 @@ _LOW_RANK = re.compile(r"(?P<layer>.+)\.lora_(?P<half>[AB])\.default\.weight")
 _WHERE = "language_model."
 
 
-def add(model: Any, lora: Lora, dtype: torch.dtype) -> None:
-    """Put adapters into a MAIRA-2's language model, in place; its other weights are frozen.
+def add(language_model: Any, lora: Lora, dtype: torch.dtype) -> None:
+    """Put adapters into a language model, in place; its other weights are frozen.
 
     Weights in 4 bits are quantised when the model is moved to its device.
 
     Args:
-        model: `MairaForConditionalGeneration`.
+        language_model: a causal one of transformers.
         lora: which, and where.
         dtype: of the adapters.
 
@@ -35,17 +35,17 @@ def add(model: Any, lora: Lora, dtype: torch.dtype) -> None:
     from peft import inject_adapter_in_model
     from peft.tuners.lora import LoraLayer
 
-    names = {name.rpartition(".")[2] for name, part in model.language_model.model.named_modules() if _is_linear(part)}
+    names = {name.rpartition(".")[2] for name, part in language_model.base_model.named_modules() if _is_linear(part)}
     if unknown := [target for target in lora.targets if target not in names]:
         raise InputError(f"no layer '{unknown[0]}'; there are {', '.join(sorted(names))}", field="lora.targets")
     if lora.quantize is not None:
-        _quantize(model.language_model.model)
-    inject_adapter_in_model(_peft_config(lora), model.language_model)
-    for part in model.language_model.modules():
+        _quantize(language_model.base_model)
+    inject_adapter_in_model(_peft_config(lora), language_model)
+    for part in language_model.modules():
         if isinstance(part, LoraLayer):
             # Autocast and FSDP see to the types; a copy of every input in the adapters' would be for nothing.
             part.cast_input_dtype_enabled = False
-    for name, parameter in model.language_model.named_parameters():
+    for name, parameter in language_model.named_parameters():
         if _LOW_RANK.fullmatch(name):
             parameter.data = parameter.data.to(dtype)
 

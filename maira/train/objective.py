@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -39,7 +39,39 @@ class Losses(NamedTuple):
         return answer + patch_weight * self.patches / totals.samples if patch_weight else answer
 
 
-class TrainingModel(nn.Module):
+class Objective(nn.Module):
+    """A model that reads packed rows and returns their losses.
+
+    Attributes:
+        model: what is trained.
+        patch_weight: weight of the auxiliary loss; 0 for none.
+    """
+
+    model: Any
+    patch_weight: float = 0.0
+
+
+def answer_losses(hidden: Tensor, head: nn.Module, batch: PackedBatch) -> Losses:
+    """Cross-entropy of a row's answers; logits are computed where the next token is an answer's, and nowhere else.
+
+    Args:
+        hidden: (1, tokens, width), what the language model's last layer gives.
+        head: from there to logits.
+        batch: the row.
+    """
+    scores = head(hidden[0].index_select(0, batch.answers)).float()
+    # (answer tokens,)
+    losses = F.cross_entropy(scores, batch.targets, reduction="none")
+    none = torch.zeros(len(batch.sample_ids), device=losses.device)
+    return Losses(
+        answer=losses.sum(),
+        patches=losses.new_zeros(()),
+        per_sample=none.index_add(0, batch.answer_samples, losses.detach()),
+        tokens=none.index_add(0, batch.answer_samples, torch.ones_like(losses)),
+    )
+
+
+class TrainingModel(Objective):
     """A MAIRA-2 that reads packed rows and returns their losses, with the auxiliary loss's head beside it.
 
     Args:
@@ -57,13 +89,13 @@ class TrainingModel(nn.Module):
         kernel: str = attention.SAMPLES,
     ) -> None:
         super().__init__()
-        self.model = model
-        self.kernel = kernel
+        self.model: MairaForConditionalGeneration = model
+        self.kernel, self.patch_weight = kernel, patch_weight
         self.patch_head = nn.Linear(model.config.vision_config.hidden_size, kinds) if patch_weight else None
         attention.use(model, kernel)
 
     def forward(self, batch: PackedBatch) -> Losses:
-        """Losses of a packed row; logits are computed where the next token is an answer's.
+        """Losses of a packed row.
 
         All images go through the encoder in one call: under FSDP every process must make the same calls, and rows have
         different numbers of images.
@@ -80,16 +112,7 @@ class TrainingModel(nn.Module):
             use_cache=False,
             **attention.packed(self.kernel, batch),
         ).last_hidden_state
-        scores = language.lm_head(hidden[0].index_select(0, batch.answers)).float()
-        # (answer tokens,)
-        losses = F.cross_entropy(scores, batch.targets, reduction="none")
-        none = torch.zeros(len(batch.sample_ids), device=losses.device)
-        return Losses(
-            answer=losses.sum(),
-            patches=self._patch_loss(patches, batch),
-            per_sample=none.index_add(0, batch.answer_samples, losses.detach()),
-            tokens=none.index_add(0, batch.answer_samples, torch.ones_like(losses)),
-        )
+        return answer_losses(hidden, language.lm_head, batch)._replace(patches=self._patch_loss(patches, batch))
 
     def _patch_loss(self, patches: Tensor, batch: PackedBatch) -> Tensor:
         if self.patch_head is None or batch.coverage is None:

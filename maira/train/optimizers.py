@@ -9,11 +9,11 @@ from typing import Any
 import torch
 from torch import nn
 
-from maira.train.recipe import Recipe
+from maira.train.recipe import Course
 from radfact.errors import InputError
 
 
-def make_optimizer(model: nn.Module, recipe: Recipe) -> torch.optim.Optimizer:
+def make_optimizer(model: nn.Module, recipe: Course) -> torch.optim.Optimizer:
     """AdamW over a model's trained weights, after they are dealt out to the processes.
 
     Raises:
@@ -46,7 +46,7 @@ def parameter_groups(model: nn.Module, decay: float) -> list[dict[str, Any]]:
     return [group for group in groups if group["params"]]
 
 
-def schedule(recipe: Recipe, steps: int) -> Callable[[int], float]:
+def schedule(recipe: Course, steps: int) -> Callable[[int], float]:
     """Factor of the learning rate by step: linear warm-up, then half a cosine down to 0 (paper B.2).
 
     Args:

@@ -19,8 +19,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 from maira.generate import processes
 from maira.train.items import PackedBatch
-from maira.train.objective import Losses, TrainingModel
-from maira.train.recipe import Recipe
+from maira.train.objective import Losses, Objective
+from maira.train.recipe import Course
 from radfact.errors import InputError, RunFailed
 
 _PATIENCE = timedelta(hours=1)
@@ -113,7 +113,7 @@ def join_world() -> World:
     return World(members.rank, members.count, device, group, members)
 
 
-def sharding(recipe: Recipe, world: World) -> str:
+def sharding(recipe: Course, world: World) -> str:
     """How the processes share the work: "fsdp", "ddp", or "none" for a single one.
 
     Raises:
@@ -129,7 +129,7 @@ def sharding(recipe: Recipe, world: World) -> str:
     return recipe.parallel
 
 
-def distribute(model: TrainingModel, recipe: Recipe, world: World) -> Distributed:
+def distribute(model: Objective, recipe: Course, world: World) -> Distributed:
     """Put a model on this process's device, dealt out as the recipe says; all processes go on with rank 0's weights.
 
     Args:
@@ -167,7 +167,7 @@ class Distributed:
         holds_gradients: whether gradients wait, unsharded, for the last row of a step.
     """
 
-    training: TrainingModel
+    training: Objective
     wrapped: nn.Module
     world: World
     autocast: bool = False
@@ -203,7 +203,7 @@ class Distributed:
         torch.nn.utils.clip_grads_with_norm_(trained, most, norm)
 
 
-def _shard(model: nn.Module, recipe: Recipe, world: World) -> None:
+def _shard(model: nn.Module, recipe: Course, world: World) -> None:
     """FSDP2, in place: a group of parameters for each block, the encoder, the adapter and the ends of the model."""
     from torch.distributed.checkpoint.state_dict import StateDictOptions, set_model_state_dict
     from torch.distributed.device_mesh import DeviceMesh
@@ -232,20 +232,23 @@ def _shard(model: nn.Module, recipe: Recipe, world: World) -> None:
 
 def _groups(model: nn.Module) -> Iterator[nn.Module | list[nn.Module]]:
     """What is gathered together: inner modules first."""
-    from transformers.models.llama.modeling_llama import LlamaDecoderLayer, LlamaForCausalLM
+    from transformers.generation import GenerationMixin
+    from transformers.modeling_layers import GradientCheckpointingLayer
 
     from encoders import Encoder
     from maira.model import Adapter
 
     for module in model.modules():
-        if isinstance(module, LlamaDecoderLayer | Adapter):
+        if isinstance(module, GradientCheckpointingLayer | Adapter):
             yield module
         elif isinstance(module, Encoder):
             yield module.vit
     for module in model.modules():
-        if isinstance(module, LlamaForCausalLM) and not module.config.tie_word_embeddings:
-            yield module.model.embed_tokens
-            yield [module.model.norm, module.lm_head]
+        if isinstance(module, GenerationMixin) and "lm_head" in module._modules:
+            body: Any = module.base_model
+            if not module.config.tie_word_embeddings:
+                yield body.get_input_embeddings()
+                yield [body.norm, module.lm_head] if "norm" in body._modules else module.lm_head
 
 
 def _can_hold(model: nn.Module, world: World) -> bool:

@@ -16,7 +16,7 @@ from maira.model import MairaForConditionalGeneration, expected_shapes
 from maira.processor import MairaImageProcessor, MairaProcessor
 from maira.tokens import IMAGE
 from maira.train import lora
-from maira.train.recipe import FromScratch, Part, Recipe
+from maira.train.recipe import Course, FromScratch, Part, Recipe
 from maira.train.tokenizer import train_tokenizer, words_of
 from maira.weights import Weights
 from radfact.errors import InputError
@@ -55,9 +55,9 @@ def load_parts(
     return (_empty_model if empty else _read_model)(recipe, recipe.model), processor
 
 
-def held_type(recipe: Recipe, part: Part) -> torch.dtype:
+def held_type(recipe: Course, part: Part) -> torch.dtype:
     """The type of a part's weights in memory: of trained ones the recipe's, of others that of the computation."""
-    if part in recipe.trained and not (part == "language_model" and recipe.lora):
+    if part in recipe.trains and not (part == "language_model" and recipe.lora):
         return torch.bfloat16 if recipe.weights == "bfloat16" else torch.float32
     return torch.bfloat16 if recipe.precision == "bf16" else torch.float32
 
@@ -142,7 +142,7 @@ def choose_trained(model: MairaForConditionalGeneration, recipe: Recipe) -> None
         if recipe.lora.quantize and isinstance(recipe.model, FromScratch):
             raise InputError("weights in 4 bits need a checkpoint that they are read from", field="lora.quantize")
         dtype = torch.bfloat16 if recipe.weights == "bfloat16" else torch.float32
-        lora.add(model, recipe.lora, dtype)
+        lora.add(model.language_model, recipe.lora, dtype)
 
 
 def finished_weights(weights: Mapping[str, Tensor], recipe: Recipe, config: MairaConfig) -> dict[str, Tensor]:

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from maira.train.items import TASKS, Totals
+from maira.train.items import ALL_TASKS, Totals
 from maira.train.packing import pack
-from maira.train.recipe import Recipe
+from maira.train.recipe import Course
 from radfact.errors import InputError
 
 Rows = npt.NDArray[np.int64]
@@ -37,7 +37,7 @@ class Plan:
         steps_per_epoch, steps: optimiser steps of an epoch and of the run.
     """
 
-    def __init__(self, table: npt.NDArray[Any], recipe: Recipe) -> None:
+    def __init__(self, table: npt.NDArray[Any], recipe: Course) -> None:
         self.table, self.recipe = table, recipe
         self.lengths: Rows = table["prompt"].astype(np.int64) + table["answer"]
         self._groups = _groups(table, recipe)
@@ -108,7 +108,8 @@ class Plan:
         if self.lengths[longest] > budget:
             raise InputError(
                 f"sample '{sample_id(longest)}' has {self.lengths[longest]} tokens (task "
-                f"{TASKS[self.table['task'][longest]]}), more than the {budget} of a row; raise it, or leave it out",
+                f"{ALL_TASKS[self.table['task'][longest]]}), more than the {budget} of a row; raise it, or leave it "
+                "out",
                 field="token_budget",
             )
         # No step is harder to pack than one of the longest samples.
@@ -116,12 +117,12 @@ class Plan:
         pack(np.resize(hardest, self.recipe.global_batch).tolist(), budget, world)
 
 
-def _groups(table: npt.NDArray[Any], recipe: Recipe) -> list[tuple[Rows, float]]:
+def _groups(table: npt.NDArray[Any], recipe: Course) -> list[tuple[Rows, float]]:
     """Places in the table that have a share of their own, with it."""
     groups = []
     for number, source in enumerate(recipe.train):
         for task, share in recipe.shares(source).items():
-            rows = np.flatnonzero((table["source"] == number) & (table["task"] == TASKS.index(task)))
+            rows = np.flatnonzero((table["source"] == number) & (table["task"] == ALL_TASKS.index(task)))
             groups.append((rows, share))
     return groups
 

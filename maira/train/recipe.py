@@ -85,25 +85,35 @@ class Lora(Record):
     quantize: Literal["nf4"] | None = None
 
 
-class Validation(Record):
-    """What is measured while a run goes on.
+class Losses(Record):
+    """Which losses are measured while a run goes on.
 
     Attributes:
-        sources: the studies; none, and nothing is validated.
+        sources: of the samples; none, and nothing is validated.
         every: optimiser steps from one measurement of the losses to the next; the last step is always measured.
         samples: most samples whose losses are taken, a fixed draw.
+        best_by: the figure by which the best checkpoint is kept, such as "loss/all"; None keeps none.
+    """
+
+    sources: list[Any] = []  # noqa: RUF012
+    every: Positive = 500
+    samples: Positive = 512
+    best_by: str | None = None
+
+
+class Validation(Losses):
+    """What is measured while a run goes on: losses, and perhaps drafts.
+
+    Attributes:
         drafts_every: optimiser steps from one round of drafts and box completions to the next; None for none.
         drafts: studies that are drafted, a fixed draw.
-        best_by: the figure by which the best checkpoint is kept: a loss ("loss/all", "loss/grounded", ...) or one of
-            a round of drafts ("drafts/logical_f1", "boxes/iou", ...); None keeps none.
+        best_by: a loss ("loss/all", "loss/grounded", ...) or a figure of a round of drafts ("drafts/logical_f1",
+            "boxes/iou", ...).
     """
 
     sources: list[Source] = []  # noqa: RUF012
-    every: Positive = 500
-    samples: Positive = 512
     drafts_every: Positive | None = None
     drafts: Positive = 100
-    best_by: str | None = None
 
 
 class Faults(Record):
@@ -122,26 +132,20 @@ class Faults(Record):
     most_skipped: Positive = 3
 
 
-class Recipe(Record):
-    """Everything that decides a training run.
+class Course(Record):
+    """What decides a training run, whatever is trained.
 
     Attributes:
-        model: a folder with a checkpoint to start from, or the parts of a fresh model.
-        trained: the parts whose weights are trained; with `lora` the language model's adapters stand for it.
+        model: a folder with a checkpoint to start from.
         lora: train low-rank adapters in the language model.
-        train: what to train on; the path of one manifest stands for a list with it alone.
-        tasks: how often each answer of a task is seen in an epoch (paper 004, table 1: once); 0.5 is every second
-            answer, drawn anew each epoch.
-        drop: inputs that the model is never shown, in training and validation (paper 004, D.6).
+        train: what to train on.
+        validation: what is measured meanwhile.
         out: folder of the run: `states/` to resume from, `checkpoint/` when done, `metrics.jsonl` always.
-        preset: wording of the prompts.
         epochs, passes: the length of the run; give one: rounds through `train`, or samples in all, repeats counted.
         global_batch: samples of one optimiser step over all processes.
         token_budget: most tokens of one packed row, which is one pass through the model on one process.
         learning_rate, warmup, weight_decay, betas, clip: AdamW with cosine decay after linear warm-up (paper B.2).
         optimizer: "adamw", or "adamw_8bit" (torchao) with its states in 8 bits.
-        patch_loss: weight of an auxiliary loss that asks every patch of a trained encoder which labelled findings
-            cover it; 0 for none. The head for it is dropped with the training state.
         precision: of the computation, "bf16" or "no" (float32).
         weights: type in which trained weights and their gradients are held; "bfloat16" rounds stochastically and needs
             "adamw_8bit".
@@ -158,15 +162,11 @@ class Recipe(Record):
         trackers: where figures go beside the console and `metrics.jsonl`.
     """
 
-    model: Path | FromScratch
-    trained: tuple[Part, ...] = ("adapter", "language_model")
+    model: Any
     lora: Lora | None = None
-    train: list[Source]
-    validation: Validation = Validation()
-    tasks: dict[Task, Weight] = {"findings": 1.0, "grounded": 1.0, "phrase": 1.0}  # noqa: RUF012
-    drop: tuple[Input, ...] = ()
+    train: list[Any]
+    validation: Losses = Losses()
     out: Path
-    preset: Preset = "release"
     epochs: Above0 | None = None
     passes: Positive | None = None
     global_batch: Positive = 128
@@ -177,7 +177,6 @@ class Recipe(Record):
     betas: tuple[Beta, Beta] = (0.9, 0.999)
     clip: Above0 = 1.0
     optimizer: Literal["adamw", "adamw_8bit"] = "adamw"
-    patch_loss: Weight = 0.0
     precision: Literal["bf16", "no"] = "bf16"
     weights: Literal["float32", "bfloat16"] = "float32"
     parallel: Literal["auto", "fsdp", "ddp"] = "auto"
@@ -193,13 +192,13 @@ class Recipe(Record):
     faults: Faults = Faults()
     trackers: tuple[Literal["tensorboard", "wandb"], ...] = ("tensorboard",)
 
-    @field_validator("train", mode="before")
-    @classmethod
-    def _path_is_a_manifest(cls, value: Any) -> Any:
-        return [{"manifest": value}] if isinstance(value, str | Path) else value
+    @property
+    def trains(self) -> tuple[Part, ...]:
+        """The parts of the model that are trained; with `lora` the language model's adapters stand for it."""
+        return ("language_model",)
 
     @model_validator(mode="after")
-    def _fits_together(self) -> Recipe:
+    def _fits_together(self) -> Course:
         if not self.train:
             raise ValueError("train: give at least one source")
         if not any(any(self.shares(source).values()) for source in self.train):
@@ -210,9 +209,52 @@ class Recipe(Record):
             raise ValueError(f"passes: {self.passes} samples are less than one global_batch of {self.global_batch}")
         if self.weights == "bfloat16" and self.optimizer != "adamw_8bit":
             raise ValueError("weights: bfloat16 needs the optimizer adamw_8bit, which rounds stochastically")
+        return self
+
+    def shares(self, source: Any) -> dict[Any, float]:
+        """How often each answer of a source is seen in an epoch, by task; tasks without any left out."""
+        raise NotImplementedError
+
+
+class Recipe(Course):
+    """Everything that decides a training run of a MAIRA-2.
+
+    Attributes:
+        model: a folder with a checkpoint to start from, or the parts of a fresh model.
+        trained: the parts whose weights are trained; with `lora` the language model's adapters stand for it.
+        train: what to train on; the path of one manifest stands for a list with it alone.
+        tasks: how often each answer of a task is seen in an epoch (paper 004, table 1: once); 0.5 is every second
+            answer, drawn anew each epoch.
+        drop: inputs that the model is never shown, in training and validation (paper 004, D.6).
+        preset: wording of the prompts.
+        patch_loss: weight of an auxiliary loss that asks every patch of a trained encoder which labelled findings
+            cover it; 0 for none. The head for it is dropped with the training state.
+    """
+
+    model: Path | FromScratch
+    trained: tuple[Part, ...] = ("adapter", "language_model")
+    train: list[Source]
+    validation: Validation = Validation()
+    tasks: dict[Task, Weight] = {"findings": 1.0, "grounded": 1.0, "phrase": 1.0}  # noqa: RUF012
+    drop: tuple[Input, ...] = ()
+    preset: Preset = "release"
+    patch_loss: Weight = 0.0
+
+    @field_validator("train", mode="before")
+    @classmethod
+    def _path_is_a_manifest(cls, value: Any) -> Any:
+        return [{"manifest": value}] if isinstance(value, str | Path) else value
+
+    @model_validator(mode="after")
+    def _has_patches_to_learn(self) -> Recipe:
         if self.patch_loss and "encoder" not in self.trained:
             raise ValueError("patch_loss: the encoder is not trained; add it to trained, or leave patch_loss out")
         return self
+
+    @property
+    def trains(self) -> tuple[Part, ...]:
+        """The parts of the model that are trained."""
+        return self.trained
 
     def shares(self, source: Source) -> dict[Task, float]:
         """How often each answer of a source is seen in an epoch, by task; tasks without any left out."""
@@ -229,9 +271,7 @@ def read_recipe(path: Path, overrides: list[str] | None = None) -> Recipe:
     Raises:
         InputError: a file is no YAML mapping, bases form a circle, a key is unknown or a value is wrong.
     """
-    values = _read_values(path, ())
-    for override in overrides or []:
-        _override(values, override)
+    values = read_values(path, overrides)
     # By itself, since pydantic reports a fault of a union as faults of all of its members.
     model = values.get("model")
     if "model" in values and not isinstance(model, str | dict):
@@ -239,6 +279,18 @@ def read_recipe(path: Path, overrides: list[str] | None = None) -> Recipe:
     if isinstance(model, dict):
         values["model"] = _checked(FromScratch, model, path, "model")
     return _checked(Recipe, values, path)
+
+
+def read_values(path: Path, overrides: list[str] | None = None) -> dict[str, Any]:
+    """Keys and values of a recipe over those of its base, with the overrides in their place.
+
+    Raises:
+        InputError: as `read_recipe`, but for unknown keys and wrong values.
+    """
+    values = _read_values(path, ())
+    for override in overrides or []:
+        _override(values, override)
+    return values
 
 
 def _read_values(path: Path, below: tuple[Path, ...]) -> dict[str, Any]:

@@ -78,7 +78,7 @@ class ManifestStudies:
 
     def __init__(self, path: Path, offsets: Offsets | None = None) -> None:
         self.path, self.where = path, str(path)
-        self.offsets = _line_offsets(path) if offsets is None else offsets
+        self.offsets = line_offsets(path) if offsets is None else offsets
         self.count = len(self.offsets) - 1
         self._folder = folder_of(path)
 
@@ -199,7 +199,12 @@ def manifest_key(path: Path) -> Any:
     return [str(path), status.st_size, status.st_mtime_ns]
 
 
-def _line_offsets(path: Path) -> Offsets:
+def line_offsets(path: Path) -> Offsets:
+    """Where the lines of a file begin, and where it ends: (lines + 1,).
+
+    Raises:
+        InputError: it cannot be read.
+    """
     parts = [np.zeros(1, np.uint64)]
     size = 0
     try:

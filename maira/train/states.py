@@ -33,7 +33,7 @@ from torch.distributed.checkpoint.state_dict import (
 )
 
 from maira.train.parallel import World
-from maira.train.recipe import Recipe
+from maira.train.recipe import Course
 from radfact.errors import InputError, RunFailed
 from radfact.jsonl import read_json, write_json
 
@@ -195,12 +195,12 @@ def read_record(state: Path) -> dict[str, Any]:
     return record
 
 
-def decisive(recipe: Recipe) -> dict[str, Any]:
+def decisive(recipe: Course) -> dict[str, Any]:
     """The part of a recipe that must stay as it is for its run to go on, as JSON values; a run may be made longer."""
     return recipe.model_dump(mode="json", exclude=_FREE)
 
 
-def check_same_run(state: Path, record: dict[str, Any], recipe: Recipe) -> None:
+def check_same_run(state: Path, record: dict[str, Any], recipe: Course) -> None:
     """Check that a state was saved by a run of this recipe.
 
     Args:

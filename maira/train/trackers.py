@@ -12,7 +12,7 @@ from netrc import NetrcParseError, netrc
 from typing import Any, Protocol
 from urllib.parse import urlsplit
 
-from maira.train.recipe import Recipe
+from maira.train.recipe import Course
 from radfact.errors import InputError
 from radfact.jsonl import read_text
 
@@ -41,7 +41,7 @@ class TensorBoard:
         InputError: TensorBoard is not installed.
     """
 
-    def __init__(self, recipe: Recipe, first_step: int) -> None:
+    def __init__(self, recipe: Course, first_step: int) -> None:
         try:
             from torch.utils.tensorboard import SummaryWriter
         except ImportError:
@@ -73,7 +73,7 @@ class Wandb:
         InputError: the package is not installed, there is no key, or the service refuses.
     """
 
-    def __init__(self, recipe: Recipe, first_step: int) -> None:
+    def __init__(self, recipe: Course, first_step: int) -> None:
         try:
             import wandb
         except ImportError:
@@ -111,10 +111,10 @@ class Wandb:
         self._run.finish()
 
 
-_TRACKERS: dict[str, Callable[[Recipe, int], Tracker]] = {"tensorboard": TensorBoard, "wandb": Wandb}
+_TRACKERS: dict[str, Callable[[Course, int], Tracker]] = {"tensorboard": TensorBoard, "wandb": Wandb}
 
 
-def start_trackers(recipe: Recipe, first_step: int) -> dict[str, Tracker]:
+def start_trackers(recipe: Course, first_step: int) -> dict[str, Tracker]:
     """The trackers of a recipe by name.
 
     Raises:

@@ -17,11 +17,11 @@ from maira.processor import MairaProcessor
 from maira.train.batches import LENGTH_MULTIPLE, encode_row
 from maira.train.corpus import Corpus, open_corpus
 from maira.train.drafting import Drafter
-from maira.train.items import TASKS, PackedBatch, Totals
+from maira.train.items import ALL_TASKS, PackedBatch, Samples, Totals
 from maira.train.logs import Figures, Log
 from maira.train.packing import collate, pack
 from maira.train.parallel import Distributed, World
-from maira.train.recipe import Recipe
+from maira.train.recipe import Course, Recipe
 from maira.train.workers import in_workers
 from radfact.errors import InputError
 from radfact.jsonl import read_json, write_json
@@ -38,25 +38,24 @@ class Validator:
 
     Args:
         recipe: its `validation` counts.
-        processor: of the model.
+        corpus: of its sources.
         world: of the run.
         log: takes the figures.
         steps: of the run; the last one is always measured.
+        drafter: drafts reports every so often.
 
     Raises:
-        InputError: a source cannot be read or has no answers, a sample does not fit in a row, or there is no figure
-            of the name `best_by`.
+        InputError: a sample does not fit in a row, or there is no figure of the name `best_by`.
     """
 
-    def __init__(self, recipe: Recipe, processor: MairaProcessor, world: World, log: Log, steps: int) -> None:
+    def __init__(
+        self, recipe: Course, corpus: Samples, world: World, log: Log, steps: int, drafter: Drafter | None = None
+    ) -> None:
         self._recipe, self._world, self._log, self._steps = recipe, world, log, steps
-        self._corpus = _open(recipe, processor, world)
-        self._pad_id: int = processor.tokenizer.pad_token_id
+        self._corpus, self._drafter = corpus, drafter
         drawn = draw_answers(self._corpus, recipe)
-        self._tasks = [TASKS[i] for i in np.unique(self._corpus.table["task"][drawn])]
+        self._tasks = [ALL_TASKS[i] for i in np.unique(self._corpus.table["task"][drawn])]
         self._rows, self._own = _deal(self._corpus, drawn, recipe, world)
-        wants_drafts = recipe.validation.drafts_every is not None
-        self._drafter = Drafter(recipe, self._corpus, processor, world) if wants_drafts else None
         self._best = Best(recipe, self.names)
 
     @property
@@ -77,7 +76,7 @@ class Validator:
         with self._log.pause():
             if self._is_due(step, self._recipe.validation.every):
                 figures |= self.losses(model)
-            if self._drafter and self._is_due(step, self._recipe.validation.drafts_every):
+            if self._drafter and self._is_due(step, self._drafter.every):
                 figures |= self.drafts(model, step)
             if figures:
                 self._log.validation(step, figures)
@@ -87,18 +86,18 @@ class Validator:
     def losses(self, model: Distributed) -> dict[str, float | None]:
         """Mean cross-entropy over the answer tokens of the draw, over all of it and by task: `loss/all`, ..."""
         # (summed cross-entropy, answer tokens) of each task
-        sums = torch.zeros(2, len(TASKS), dtype=torch.float64, device=self._world.device)
+        sums = torch.zeros(2, len(ALL_TASKS), dtype=torch.float64, device=self._world.device)
         with undisturbed(model.wrapped), torch.no_grad():
             for batch, counts in self._batches():
                 with self._world.together():
                     found = model(batch.to(self._world.device))
                 if counts:
-                    tasks = torch.tensor([TASKS.index(task) for task in batch.tasks], device=sums.device)
+                    tasks = torch.tensor([ALL_TASKS.index(task) for task in batch.tasks], device=sums.device)
                     sums.index_add_(1, tasks, torch.stack([found.per_sample, found.tokens]).double())
         with self._world.together():
             losses, tokens = self._world.sum(sums).tolist()
         figures: dict[str, float | None] = {"loss/all": sum(losses) / sum(tokens)}
-        for task, loss, count in zip(TASKS, losses, tokens, strict=True):
+        for task, loss, count in zip(ALL_TASKS, losses, tokens, strict=True):
             figures |= {f"loss/{task}": loss / count} if count else {}
         return figures
 
@@ -120,7 +119,7 @@ class Validator:
         none = Totals(1, 1)
         with closing(in_workers(partial(encode_row, self._corpus), self._rows, self._recipe.workers)) as encoded:
             for number, row in enumerate(encoded):
-                yield collate(row, none, self._pad_id, LENGTH_MULTIPLE), number < self._own
+                yield collate(row, none, self._corpus.pad_id, LENGTH_MULTIPLE), number < self._own
 
 
 class Best:
@@ -134,7 +133,7 @@ class Best:
         InputError: there is no such figure.
     """
 
-    def __init__(self, recipe: Recipe, names: list[str]) -> None:
+    def __init__(self, recipe: Course, names: list[str]) -> None:
         self._name, self._folder = recipe.validation.best_by, recipe.out / "checkpoint-best"
         self._value: float | None = None
         if self._name is not None and self._name not in names:
@@ -193,6 +192,18 @@ def undisturbed(model: nn.Module) -> Iterator[None]:
                 module.training = mode
 
 
+def validate_drafts(recipe: Recipe, processor: MairaProcessor, world: World, log: Log, steps: int) -> Validator:
+    """What measures a MAIRA-2 in training: losses, and drafts where the recipe wants them.
+
+    Raises:
+        InputError: a source cannot be read or has no answers, or as `Validator`.
+    """
+    corpus = _open(recipe, processor, world)
+    wants_drafts = recipe.validation.drafts_every is not None
+    drafter = Drafter(recipe, corpus, processor, world) if wants_drafts else None
+    return Validator(recipe, corpus, world, log, steps, drafter)
+
+
 def _open(recipe: Recipe, processor: MairaProcessor, world: World) -> Corpus:
     """The corpus; the main process makes its table while the others wait."""
     folder, sources = recipe.out / "tables", recipe.validation.sources
@@ -204,7 +215,7 @@ def _open(recipe: Recipe, processor: MairaProcessor, world: World) -> Corpus:
     return corpus
 
 
-def draw_answers(corpus: Corpus, recipe: Recipe) -> npt.NDArray[np.int64]:
+def draw_answers(corpus: Samples, recipe: Course) -> npt.NDArray[np.int64]:
     """The answers whose losses are taken, as places in the table; a function of the seed and the data.
 
     They are drawn by their shares, so that the loss over all is that of the mix that is trained.
@@ -213,13 +224,13 @@ def draw_answers(corpus: Corpus, recipe: Recipe) -> npt.NDArray[np.int64]:
     shares = np.zeros(len(table))
     for place, source in enumerate(recipe.validation.sources):
         for task, share in recipe.shares(source).items():
-            shares[(table["source"] == place) & (table["task"] == TASKS.index(task))] = share
+            shares[(table["source"] == place) & (table["task"] == ALL_TASKS.index(task))] = share
     rng = np.random.default_rng(np.random.SeedSequence((recipe.seed, *_DRAW)))
     count = min(recipe.validation.samples, len(table))
     return np.sort(rng.choice(len(table), count, replace=False, p=shares / shares.sum()))
 
 
-def _deal(corpus: Corpus, drawn: npt.NDArray[np.int64], recipe: Recipe, world: World) -> tuple[list[list[int]], int]:
+def _deal(corpus: Samples, drawn: npt.NDArray[np.int64], recipe: Course, world: World) -> tuple[list[list[int]], int]:
     """The packed rows of this process, as many for each, and how many of them count; the rest keep step with others."""
     lengths = corpus.table["prompt"][drawn].astype(np.int64) + corpus.table["answer"][drawn]
     longest = int(lengths.argmax())

@@ -25,7 +25,7 @@ from maira.train.loop import train
 from maira.train.objective import TrainingModel
 from maira.train.parallel import Distributed, World
 from maira.train.recipe import Recipe
-from maira.train.validation import Best, Validator, _deal, draw_answers, undisturbed
+from maira.train.validation import Best, Validator, _deal, draw_answers, undisturbed, validate_drafts
 from radfact.entailment.offline import OfflineJudge
 from radfact.errors import InputError
 from radfact.files import read_candidates_and_references
@@ -71,7 +71,7 @@ def make_recipe(manifest: Path, out: Path, validation: dict[str, Any], **changes
 def make_validator(recipe: Recipe, model: MairaForConditionalGeneration, processor: MairaProcessor) -> Validator:
     log = Log(recipe, model.config, ALONE, Console(file=StringIO()), 100)
     log.start(0)
-    return Validator(recipe, processor, ALONE, log, 100)
+    return validate_drafts(recipe, processor, ALONE, log, 100)
 
 
 def in_training(model: MairaForConditionalGeneration) -> Distributed:

@@ -1,0 +1,81 @@
+"""Recipes of judges: what a language model is trained on, and how."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError, field_validator
+
+from maira.train.items import JudgeTask
+from maira.train.recipe import Course, Losses, Weight, read_values
+from radfact.errors import InputError
+from radfact.report import Record, as_input_error
+
+
+class ChatSource(Record):
+    """Conversations with their answers, as `maira judge-data` writes them.
+
+    Attributes:
+        file: `samples.jsonl`; a relative path is relative to the working directory.
+        split: only the samples of this split; None for all.
+        tasks: shares of the source, times the recipe's; a task that is not named has none. None: the recipe's.
+    """
+
+    file: Path
+    split: str | None = "train"
+    tasks: dict[JudgeTask, Weight] | None = None
+
+
+class JudgeLosses(Losses):
+    """Which losses are measured while a run goes on: "loss/all" and those of the tasks, such as "loss/green"."""
+
+    sources: list[ChatSource] = []  # noqa: RUF012
+
+
+class JudgeRecipe(Course):
+    """Everything that decides the training of a judge; its language model is trained whole, or by adapters.
+
+    Attributes:
+        model: folder of a causal language model with its tokenizer and chat template.
+        train: what to train on; the path of one file stands for a list with its split `train` alone.
+        tasks: how often each answer of a task is seen in an epoch.
+    """
+
+    model: Path
+    train: list[ChatSource]
+    validation: JudgeLosses = JudgeLosses()
+    tasks: dict[JudgeTask, Weight] = {"entailment": 1.0, "green": 1.0, "vert": 1.0}  # noqa: RUF012
+
+    @field_validator("train", mode="before")
+    @classmethod
+    def _path_is_a_file(cls, value: Any) -> Any:
+        return [{"file": value}] if isinstance(value, str | Path) else value
+
+    def shares(self, source: ChatSource) -> dict[JudgeTask, float]:
+        """How often each answer of a source is seen in an epoch, by task; tasks without any left out."""
+        own = self.tasks if source.tasks is None else {t: w * self.tasks.get(t, 0.0) for t, w in source.tasks.items()}
+        return {task: share for task, share in own.items() if share > 0}
+
+
+def read_judge_recipe(path: Path, overrides: list[str] | None = None) -> JudgeRecipe:
+    """Read a recipe of a judge; `base` and overrides are as in `maira.train.recipe.read_recipe`.
+
+    Raises:
+        InputError: a file is no YAML mapping, bases form a circle, a key is unknown or a value is wrong.
+    """
+    values = read_values(path, overrides)
+    try:
+        return JudgeRecipe.model_validate(values)
+    except ValidationError as error:
+        raise as_input_error(error, file=path) from None
+
+
+def check_folder(folder: Path) -> None:
+    """See to it that a model's folder has what a judge starts from.
+
+    Raises:
+        InputError: the configuration or the weights are missing.
+    """
+    if not (folder / "config.json").is_file():
+        raise InputError("no model here (config.json is missing)", file=folder, field="model")

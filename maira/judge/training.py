@@ -1,0 +1,244 @@
+"""A causal language model trained as a judge, by the loop of `maira.train`."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.console import Console
+from torch import Tensor, nn
+
+from maira.judge.corpus import ChatCorpus, open_chats
+from maira.judge.recipe import JudgeRecipe, check_folder
+from maira.train import attention, lora
+from maira.train.export import gather_weights, replacing
+from maira.train.items import PackedBatch
+from maira.train.logs import Log
+from maira.train.loop import Start, kernel_for, open_in_turn, run_course
+from maira.train.objective import Losses, Objective, answer_losses
+from maira.train.parallel import World, sharding
+from maira.train.parts import held_type
+from maira.train.validation import Validator
+from radfact.errors import InputError
+
+_ALIKE = 2e-2
+"""Most difference of logits that two ways to the same sum may have, as a share of their spread."""
+
+
+class JudgeModel(Objective):
+    """A causal language model that reads packed rows of conversations and returns the losses of their answers.
+
+    Args:
+        model: `AutoModelForCausalLM`.
+        kernel: name of the attention within samples (`attention.choose`).
+    """
+
+    def __init__(self, model: Any, kernel: str = attention.SAMPLES) -> None:
+        super().__init__()
+        self.model, self.kernel = model, kernel
+        attention.register()
+        model.set_attn_implementation(kernel)
+
+    def forward(self, batch: PackedBatch) -> Losses:
+        """Losses of a packed row."""
+        # (1, tokens, width)
+        hidden = self.model.base_model(
+            input_ids=batch.input_ids,
+            position_ids=batch.position_ids,
+            use_cache=False,
+            **attention.packed(self.kernel, batch),
+        ).last_hidden_state
+        return answer_losses(hidden, self.model.get_output_embeddings(), batch)
+
+
+def train_judge(recipe: JudgeRecipe, console: Console | None = None) -> Path:
+    """Run a recipe of a judge to its end, from where it stopped if it was started before; returns the model's folder.
+
+    Raises:
+        InputError: the recipe, the model or a sample cannot be used, or the folder holds a run of another recipe.
+        RunFailed: a fault of a step ended the run, it was told to stop (SIGTERM), or its end could not be saved.
+    """
+    return run_course(recipe, start_judge, console)
+
+
+def start_judge(recipe: JudgeRecipe, world: World, console: Console) -> Start:
+    """What a run of a judge begins with.
+
+    Raises:
+        InputError: the model or a sample cannot be used.
+    """
+    del console
+    check_folder(recipe.model)
+    tokenizer = _tokenizer(recipe.model)
+    model = _load(recipe, empty=not world.is_main and sharding(recipe, world) == "fsdp")
+    ends = stops(model, tokenizer)
+    corpus = open_in_turn(
+        world,
+        "reading conversations",
+        lambda on_progress: open_chats(recipe, recipe.train, tokenizer, ends, on_progress),
+    )
+    _check_window(model.config, corpus)
+    training = JudgeModel(model, kernel_for(recipe, world))
+    if recipe.lora:
+        model.requires_grad_(False)
+        lora.add(model, recipe.lora, torch.bfloat16 if recipe.weights == "bfloat16" else torch.float32)
+
+    def validator(log: Log, steps: int) -> Validator:
+        return Validator(recipe, open_chats(recipe, recipe.validation.sources, tokenizer, ends), world, log, steps)
+
+    return Start(
+        training,
+        corpus,
+        model.config,
+        lambda folder: write_judge(model, recipe, world, folder),
+        only_trained=True,
+        validate=validator if recipe.validation.sources else None,
+    )
+
+
+def stops(model: Any, tokenizer: Any) -> frozenset[int]:
+    """The tokens at which a model stops to write, as servers read them from its folder."""
+    known = getattr(model.generation_config, "eos_token_id", None)
+    listed = known if isinstance(known, list) else [known]
+    return frozenset(token for token in (*listed, tokenizer.eos_token_id) if token is not None)
+
+
+def write_judge(model: Any, recipe: JudgeRecipe, world: World, folder: Path) -> None:
+    """Write a judge as a folder that transformers and vLLM read; all processes call this.
+
+    Low-rank adapters are merged into the weights that the run started from, read anew in float32, and stand in `lora/`
+    by themselves too.
+
+    Args:
+        model: in training, perhaps sharded.
+        recipe: of the run.
+        world: of the run.
+        folder: to write to; one that is there is replaced.
+    """
+    weights = gather_weights(model, only_trained=True)
+    if world.is_main:
+        with replacing(folder) as fresh:
+            _write(recipe, weights, fresh)
+    world.wait()
+
+
+def _write(recipe: JudgeRecipe, weights: dict[str, Tensor], folder: Path) -> None:
+    from transformers import AutoModelForCausalLM
+
+    whole = AutoModelForCausalLM.from_pretrained(recipe.model, dtype=torch.float32)
+    if recipe.lora:
+        own = dict(lora.merged(list(whole.state_dict().items()), weights, recipe.lora))
+    else:
+        own = weights
+    whole.load_state_dict(own, strict=False)
+    whole.to(getattr(torch, recipe.checkpoint_dtype))
+    whole.save_pretrained(folder)
+    # The tokenizer's files as they are: with them the template, and all that a server reads.
+    for file in sorted(recipe.model.iterdir()):
+        if (
+            file.is_file()
+            and not (folder / file.name).exists()
+            and file.suffix in (".json", ".jinja", ".model", ".txt")
+        ):
+            if file.name.endswith(".index.json"):
+                continue
+            shutil.copyfile(file, folder / file.name)
+    if recipe.lora:
+        lora.save_adapter(weights, recipe.lora, folder / "lora")
+
+
+def _tokenizer(folder: Path) -> Any:
+    from transformers import AutoTokenizer
+
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(folder)
+    except (OSError, ValueError) as error:
+        raise InputError(f"its tokenizer cannot be read: {_first_line(error)}", file=folder, field="model") from None
+    if not tokenizer.chat_template:
+        raise InputError("the tokenizer has no chat template; give a model tuned to chat", file=folder, field="model")
+    return tokenizer
+
+
+def _load(recipe: JudgeRecipe, *, empty: bool) -> Any:
+    """The model in the type that it is held in; of an `empty` one names and shapes alone.
+
+    Raises:
+        InputError: it is no causal language model, or does not keep the samples of a row apart.
+    """
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    dtype = held_type(recipe, "language_model")
+    try:
+        if empty:
+            with torch.device("meta"):
+                return AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(recipe.model), dtype=dtype)
+        model = AutoModelForCausalLM.from_pretrained(recipe.model, dtype=dtype)
+    except (OSError, ValueError) as error:
+        raise InputError(f"no causal language model: {_first_line(error)}", file=recipe.model, field="model") from None
+    check_packing(model, recipe.model)
+    return model
+
+
+def check_packing(model: Any, folder: Path) -> None:
+    """See to it that a model keeps the samples of a packed row apart, by running two short ones both ways.
+
+    Raises:
+        InputError: it does not.
+    """
+    lengths = torch.tensor([0, 5, 12], dtype=torch.int32)
+    ids = (torch.arange(12) % model.config.vocab_size)[None]
+    positions = torch.cat([torch.arange(5), torch.arange(7)])[None]
+    nothing = torch.zeros(0, dtype=torch.long)
+    row: Any = PackedBatch(
+        ids,
+        positions,
+        lengths,
+        7,
+        nothing,
+        nothing,
+        nothing,
+        torch.zeros(0),
+        nothing,
+        None,
+        (),
+        (),
+        totals=None,  # type: ignore[arg-type]
+    )
+    before = model.config._attn_implementation
+    judge = JudgeModel(model.eval(), attention.SAMPLES)
+    try:
+        with torch.no_grad():
+            together = judge.model.base_model(
+                input_ids=ids, position_ids=positions, use_cache=False, **attention.packed(attention.SAMPLES, row)
+            ).last_hidden_state[0]
+            apart = [judge.model.base_model(input_ids=part).last_hidden_state[0] for part in (ids[:, :5], ids[:, 5:])]
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise InputError(
+            f"a {type(model).__name__} does not read packed rows: {_first_line(error)}", file=folder, field="model"
+        ) from None
+    finally:
+        model.set_attn_implementation(before)
+    alone = torch.cat(apart).float()
+    if not (together.float() - alone).abs().max() <= _ALIKE * alone.std():
+        raise InputError(
+            f"a {type(model).__name__} does not keep the samples of a packed row apart", file=folder, field="model"
+        )
+
+
+def _check_window(config: Any, corpus: ChatCorpus) -> None:
+    """Attention within samples is causal and sees all of a sample; a model with a sliding window must not need it."""
+    layers = getattr(config, "layer_types", None) or ()
+    window = getattr(config, "sliding_window", None)
+    slides = window is not None and (not layers or "sliding_attention" in layers)
+    longest = int((corpus.table["prompt"].astype(int) + corpus.table["answer"]).max())
+    if slides and longest > window:
+        raise InputError(
+            f"the model looks back {window} tokens, but the longest sample has {longest}; leave out what is longer",
+            field="model",
+        )
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0][:300]
