@@ -7,6 +7,7 @@ import math
 import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -198,7 +199,8 @@ class _Steps:
 
 
 def _key(*parts: Any) -> str:
-    return hashlib.sha256(dumps(parts).encode(errors="replace")).hexdigest()
+    # Rules may be others in another version of this package; a model's answers are kept by its client anyway.
+    return hashlib.sha256(dumps([version("maira-radfact"), *parts]).encode(errors="replace")).hexdigest()
 
 
 def _draw(reports: Sequence[SiteReport], per_site: int | None, seed: int) -> list[SiteReport]:

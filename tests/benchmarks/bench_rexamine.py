@@ -1,11 +1,12 @@
-"""ReXamine-Global, end to end and offline, on real reports: which metrics change with style, which rank errors rightly.
+"""Metrics on real reports, offline: which change with style, which rank errors rightly, which errors they notice.
 
     python tests/benchmarks/bench_rexamine.py FOLDER --out OUT
 
 FOLDER holds IU-Xray (`NLMCXR_reports.tgz` and `indiana_projections.csv`). There is one archive and no expert: six
 pseudo-sites are made of the findings sections by how they are written (few or many sentences, and short, middle or
 long ones), and the number of errors that the rules put in stands in for the experts' counts. Style is standardised by
-rules too. The page says all this.
+rules too. The pages say all this. One to three errors of one kind at a time are then put into the same reports, as
+`radfact meta inject` and `detect` do.
 """
 
 from __future__ import annotations
@@ -14,12 +15,18 @@ import argparse
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import get_args
 
 import numpy as np
 
 from data.sources.iu_xray import read_iu_xray
+from radfact.jsonl import read_jsonl
+from radfact.meta.detection import detect, detection_pairs, write_detected
+from radfact.meta.injected import Letter
+from radfact.meta.page import Table
 from radfact.meta.rexamine import RulePerturber, rexamine
 from radfact.meta.rexamine_stats import table_2, table_c
+from radfact.meta.rules import RuleInjector
 from radfact.meta.scoring import compute_figures
 from radfact.meta.style import RuleStyler
 from radfact.meta.tables import SiteReport
@@ -41,7 +48,7 @@ def main() -> None:
     """Print tables 2 and C, and where the page is."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("root", type=Path, help="folder with the reports and the table of views")
-    parser.add_argument("--out", type=Path, default=Path("rexamine"))
+    parser.add_argument("--out", type=Path, default=Path("rexamine"), help="an empty folder, so that nothing is reused")
     parser.add_argument("--per-site", type=int, default=40)
     parser.add_argument("--seed", type=int, default=42)
     parser.add_argument("--weights", type=Path, action="append", default=[], help="adds METEOR, BERTScore, ...")
@@ -60,11 +67,36 @@ def main() -> None:
         seed=given.seed,
         notes=NOTES,
     )
-    for table in (table_2(found.tests), table_c(found.rankings)):
-        print("\t".join(table.headings))
-        for row in table.rows:
-            print("\t".join(f"{cell:.2f}" if isinstance(cell, float) else str(cell) for cell in row))
-    print(f"{time.perf_counter() - began:.0f} s; {given.out / 'rexamine.html'}")
+    show(table_2(found.tests))
+    show(table_c(found.rankings))
+    show(detected(given.out, work, given.seed))
+    print(f"{time.perf_counter() - began:.0f} s; {given.out / 'rexamine.html'}, {given.out / 'detection.html'}")
+
+
+def show(table: Table) -> None:
+    """Print a table for a spreadsheet."""
+    print("\t".join(table.headings))
+    for row in table.rows:
+        print("\t".join(f"{cell:.2f}" if isinstance(cell, float) else str(cell) for cell in row))
+
+
+def detected(out: Path, work: Work, seed: int) -> Table:
+    """Put one to three errors of every kind into the reports of the first part, and score them."""
+    injector = RuleInjector(seed=seed)
+    letters: tuple[Letter, ...] = get_args(Letter)
+    tried = (
+        injector.inject(row["sample_id"], row["original"], letter, count)
+        for _, row in read_jsonl(out / "standardised.jsonl")
+        for letter in letters
+        for count in (1, 2, 3)
+    )
+    rows = [one for one in tried if one is not None]
+    found = detect(rows, compute_figures(detection_pairs(rows), work, out / "detection"))
+    write_detected(found, rows, out, {"seed": seed}, NOTES[1:])
+    return Table(
+        ["figure", "kind", "steps noticed", "steps", "above rewording"],
+        [[one.figure, one.category, one.steps, one.n, one.above_rewording] for one in found.noticed],
+    )
 
 
 def read_findings(root: Path) -> dict[str, str]:
