@@ -16,6 +16,7 @@ from radfact.cli.metrics import WeightsOption
 from radfact.cli.options import FIGURES, INPUT, JUDGE, OUTPUT, JudgeOptions
 from radfact.cli.tables import new_console, say, say_path
 from radfact.errors import ExitCode, Failure, InputError, RunFailed
+from radfact.live import LiveDisplay
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -101,7 +102,8 @@ def inject(
     else:
         who = JudgeOptions(by, judge_arg, base_url, concurrency=concurrency)
         client = client_of(by, who, cache or out.parent / "cache", temperature=None)
-        found, failed = _by_model(client, read, letters, numbers, mixed, seed, modality, region)
+        with client, LiveDisplay(new_console(stderr=True), {"injecting": client.ledger.as_dict}, None):
+            found, failed = _by_model(client, read, letters, numbers, mixed, seed, modality, region)
     if not found:
         raise RunFailed(next(iter(failed.values()), "no report has room for such errors"))
     write_injected(out, found)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
+from chat_server import ChatServer, Reply, last
 from meta_run import run_meta, write_table
 from scipy import stats
 
@@ -278,3 +281,54 @@ def test_an_ensemble_is_fitted_and_applied(
     assert [row["ensemble"] for _, row in read_jsonl(scores)] == pytest.approx([float(row[3]) for row in rows])
     assert run_meta(monkeypatch, "ensemble", "apply", fitted, judges[0], "--out", tmp_path / "n.jsonl") == 2
     assert "two/m" in capsys.readouterr().err
+
+
+def model_answer(request: dict[str, Any], _: int) -> Reply:
+    """A model that writes reports: standardised, perturbed, or with one false finding that it finds plausible."""
+    text, system = last(request), request["messages"][0]["content"]
+    if text.startswith("bad") or "bad report" in text:
+        return 400, {}, "refused"
+    if "Modifications:" in text:
+        return 200, {}, '{"plausible": true, "reason": "ok"}'
+    if system.startswith("ERROR TYPE"):
+        change = {"sentence_index": 0, "original": "", "modified": "There is a mass.", "explanation": "added"}
+        return 200, {}, json.dumps({"modified_report": f"{text[-20:]} There is a mass.", "changes_detail": [change]})
+    if text.endswith("like a radiologist wrote it."):
+        return 200, {}, f"{text.partition(chr(10))[0]} A mass."
+    return 200, {}, f"Findings: {text}"
+
+
+def test_a_model_may_standardise_and_put_errors_in(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, serve: Callable[..., ChatServer]
+) -> None:
+    server = serve(model_answer)
+    table, out = table_of_reports(tmp_path / "r.csv"), tmp_path / "out"
+    models = ("--styler", "openai:m", "--errors-by", "openai:m", "--base-url", server.base_url)
+    command = ("rexamine", table, *models, "--metrics", "bleu_1", "--out", out)
+    assert run_meta(monkeypatch, *command) == 0
+    rows = read_injected(out / "candidates.jsonl")
+    assert all(row.reference.startswith("Findings: ") and row.candidate.endswith(" A mass.") for row in rows)
+    # Nobody has counted the errors of a model.
+    assert read_json(out / "rexamine.json")["experts"] is None
+    assert "fill in for_experts.csv" in (out / "rexamine.html").read_text()
+    asked = len(server.requests)
+    counts = write_table(tmp_path / "c.csv", ["id", "errors"], [[row.sample_id, i] for i, row in enumerate(rows)])
+    assert run_meta(monkeypatch, *command, "--counts", counts) == 0
+    assert read_json(out / "rexamine.json")["experts"] == "experts"
+    assert len(server.requests) == asked
+
+
+def test_what_a_model_fails_on_is_left_out_and_said(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    serve: Callable[..., ChatServer],
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    server = serve(model_answer)
+    table = write_table(tmp_path / "r.csv", ["id", "report"], [["1", "Clear lungs."], ["2", "A bad report."]])
+    made = tmp_path / "i.jsonl"
+    command = ("inject", table, "--by", "openai:m", "--base-url", server.base_url, "--types", "a", "--errors", 1)
+    assert run_meta(monkeypatch, *command, "--out", made) == 3
+    assert [row.sample_id for row in read_injected(made)] == ["1_a1"]
+    assert "left out: 2_a1" in capsys.readouterr().out
+    assert run_meta(monkeypatch, *command[:-4], "--types", "a,c", "--out", made) == 2
