@@ -131,6 +131,7 @@ def agreement(
     for note in notes:
         say(console, note, style="yellow")
     say_path(console, "Read the agreement in", out / "agreement.html")
+    scoring.finish(console)
 
 
 def _correlations(
@@ -146,7 +147,7 @@ def _correlations(
         from radfact.errors import InputError
 
         raise InputError(f"--group: no such kind '{group}'; there are {', '.join(kinds) or 'none'}")
-    figures = figures_of(ratings.pairs, scores, scoring, console, out)
+    figures = figures_of(ratings.pairs, scores, scoring, out)
     drawn = {"replicates": record["bootstrap"], "seed": record["seed"]}
     findings = Findings(
         meta.agreement(ratings, figures, group=group, **drawn),
@@ -168,7 +169,7 @@ def _preferences(
 
     console = new_console()
     preferences = read_preferences(table)
-    figures = figures_of(preferences.pairs, scores, scoring, console, out)
+    figures = figures_of(preferences.pairs, scores, scoring, out)
     found = accuracies(preferences, figures, replicates=record["bootstrap"], seed=record["seed"])
     show_table(console, preference_table(found))
     left_out = sum(one is None for one in preferences.expert)

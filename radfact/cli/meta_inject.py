@@ -101,7 +101,7 @@ def inject(
         found = _by_rules(read, letters, numbers, mixed, seed)
     else:
         who = JudgeOptions(by, judge_arg, base_url, concurrency=concurrency)
-        client = client_of(by, who, cache or out.parent / "cache", temperature=None)
+        client = client_of(by, who, cache or out.parent / "cache", option="--by", temperature=None)
         with client, LiveDisplay(new_console(stderr=True), {"injecting": client.ledger.as_dict}, None):
             found, failed = _by_model(client, read, letters, numbers, mixed, seed, modality, region)
     if not found:
@@ -210,10 +210,11 @@ def detect(
     rows = read_injected(injected)
     who = JudgeOptions(judge, judge_arg, base_url, concurrency=concurrency)
     scoring = Scoring(metrics, weights, who, cache or out / "cache")
-    found = run(rows, figures_of(detection_pairs(rows), scores, scoring, console, out))
+    found = run(rows, figures_of(detection_pairs(rows), scores, scoring, out))
     missing = write_detected(found, rows, out, {"injected": str(injected)}, note or ())
     listed = [[one.figure, one.category, one.steps, one.n, one.above_rewording] for one in found.noticed]
     show_table(console, Table(["figure", "kind", "steps noticed", "steps", "above rewording"], listed))
     for one in missing:
         say(console, one, style="yellow")
     say_path(console, "Read the curves in", out / "detection.html")
+    scoring.finish(console)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -12,8 +12,8 @@ import typer
 
 from radfact.cli.metrics import read_weights
 from radfact.cli.options import FIGURES, INPUT, OUTPUT, JudgeOptions
-from radfact.cli.tables import new_console
-from radfact.errors import InputError
+from radfact.cli.tables import new_console, say
+from radfact.errors import ExitCode, InputError
 from radfact.live import LiveDisplay
 
 if TYPE_CHECKING:
@@ -61,14 +61,29 @@ class Scoring:
     weights: list[str] | None
     who: JudgeOptions
     cache: Path
+    missing: dict[str, str] = field(default_factory=dict)
+    """Why a metric gave nothing, once they have been computed."""
 
     @property
     def names(self) -> list[str]:
         """Of metrics and figures."""
         return [name.strip() for name in (self.metrics or "").split(",") if name.strip()]
 
+    def finish(self, console: Console) -> None:
+        """Say which metrics gave nothing; one that was named is as a sample left out.
+
+        Raises:
+            typer.Exit: with the code for that.
+        """
+        from radfact.metrics.registry import choose
+
+        for name, why in self.missing.items():
+            say(console, f"without {name}: {why}", style="yellow")
+        if self.missing and any(one.by_name and one.entry.name in self.missing for one in choose(self.names)):
+            raise typer.Exit(ExitCode.SAMPLES_LEFT_OUT)
+
     @contextmanager
-    def scorer(self, console: Console) -> Iterator[Scorer]:
+    def scorer(self) -> Iterator[Scorer]:
         """Make the metrics, show how far they are, and give back what they hold at the end.
 
         Raises:
@@ -90,10 +105,8 @@ class Scoring:
         )
         try:
             work = Work(choices, resources)
-            for name, why in work.unavailable.items():
-                console.print(f"without {name}: {why}", style="yellow", markup=False)
             with LiveDisplay(new_console(stderr=True), resources.accounts, None):
-                yield Scorer(work)
+                yield Scorer(work, self.missing)
         finally:
             resources.close()
 
@@ -101,19 +114,19 @@ class Scoring:
 class Scorer:
     """Computes the figures of pairs by metrics that were made once."""
 
-    def __init__(self, work: Any) -> None:
-        self._work = work
+    def __init__(self, work: Any, missing: dict[str, str]) -> None:
+        self._work, self._missing = work, missing
 
     def __call__(self, pairs: Sequence[Pair], folder: Path) -> Figures:
         """The figures of pairs, kept in a results folder."""
         from radfact.meta.scoring import compute_figures
 
-        return compute_figures(pairs, self._work, folder)
+        found = compute_figures(pairs, self._work, folder)
+        self._missing.update(found.unavailable)
+        return found
 
 
-def figures_of(
-    pairs: Sequence[Pair], scores: Sequence[Path] | None, scoring: Scoring, console: Console, out: Path
-) -> Figures:
+def figures_of(pairs: Sequence[Pair], scores: Sequence[Path] | None, scoring: Scoring, out: Path) -> Figures:
     """Figures from results folders, computed by metrics, or both.
 
     Raises:
@@ -126,7 +139,7 @@ def figures_of(
         raise InputError("expected --metrics to compute, or --scores with a results folder")
     found = read_figures(scores, [pair.sample_id for pair in pairs]) if scores else Figures({}, {})
     if scoring.names:
-        with scoring.scorer(console) as score:
+        with scoring.scorer() as score:
             computed = score(pairs, out / "evaluation")
         found = Figures({**found.values, **computed.values}, {**found.directions, **computed.directions})
     return found

@@ -12,7 +12,7 @@ from radfact.cli import options as shared
 from radfact.cli.inputs import check_files, check_folder
 from radfact.cli.meta_options import Scoring, show_table
 from radfact.cli.metrics import WeightsOption
-from radfact.cli.options import FIGURES, INPUT, OUTPUT, JudgeOptions
+from radfact.cli.options import FIGURES, INPUT, OUTPUT, JudgeOptions, naming_options
 from radfact.cli.tables import new_console, say, say_path
 from radfact.errors import ExitCode, InputError
 
@@ -45,12 +45,13 @@ MANUAL = "\n".join(
 RULES = "rules"
 
 
-def client_of(name: str, who: JudgeOptions, cache: Path, *, temperature: float | None) -> ChatClient:
-    """A client of a model that writes reports."""
+def client_of(name: str, who: JudgeOptions, cache: Path, *, option: str, temperature: float | None) -> ChatClient:
+    """A client of a model that writes reports, named by an option."""
     from radfact.llm import connect, split_model_args
 
     parameters = {"temperature": temperature, **split_model_args(who.arguments)}
-    return connect(name, base_url=who.base_url, parameters=parameters, concurrency=who.concurrency, cache=cache)
+    with naming_options(judge=option):
+        return connect(name, base_url=who.base_url, parameters=parameters, concurrency=who.concurrency, cache=cache)
 
 
 def rexamine(
@@ -100,7 +101,7 @@ def rexamine(
     scoring = Scoring(metrics, weights, who, cache)
     if not scoring.names:
         raise InputError("expected --metrics with the metrics to test")
-    with scoring.scorer(console) as score:
+    with scoring.scorer() as score:
         found = run(
             read,
             out,
@@ -121,12 +122,13 @@ def rexamine(
     if found.left_out:
         say(console, f"{len(found.left_out)} reports left out, listed there", style="red")
         raise typer.Exit(ExitCode.SAMPLES_LEFT_OUT)
+    scoring.finish(console)
 
 
 def _styler(name: str, who: JudgeOptions, cache: Path) -> Styler:
     from radfact.meta.style import ModelStyler, RuleStyler
 
-    return RuleStyler() if name == RULES else ModelStyler(client_of(name, who, cache, temperature=0))
+    return RuleStyler() if name == RULES else ModelStyler(client_of(name, who, cache, option="--styler", temperature=0))
 
 
 def _perturber(name: str, who: JudgeOptions, cache: Path, seed: int) -> Perturber:
@@ -134,4 +136,4 @@ def _perturber(name: str, who: JudgeOptions, cache: Path, seed: int) -> Perturbe
 
     if name == RULES:
         return RulePerturber(seed=seed)
-    return ModelPerturber(client_of(name, who, cache, temperature=None))
+    return ModelPerturber(client_of(name, who, cache, option="--errors-by", temperature=None))

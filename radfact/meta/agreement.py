@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import combinations
 
 import numpy as np
@@ -23,10 +23,12 @@ class Figures:
     Attributes:
         values: figure -> one value a sample, NaN = not scored.
         directions: which way is better; a neutral one agrees with nobody and is left out.
+        unavailable: why a metric gave nothing.
     """
 
     values: Mapping[str, Sequence[float]]
     directions: Mapping[str, Direction]
+    unavailable: Mapping[str, str] = field(default_factory=dict)
 
     def worse(self, name: str) -> list[float] | None:
         """The values turned so that higher is worse (paper 002, section 2.4); None where neither way is better."""

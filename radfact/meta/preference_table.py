@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from radfact.errors import InputError
@@ -71,7 +71,7 @@ def accuracies(
     Args:
         preferences: of the experts.
         figures: of `preferences.pairs`.
-        replicates: of the bootstrap.
+        replicates: of the bootstrap; 0 for no intervals.
         seed: of the bootstrap.
     """
     half = len(preferences.first)
@@ -81,9 +81,11 @@ def accuracies(
         if worse is None or all(math.isnan(value) for value in worse):
             continue
         preferred = preferences_by_score(worse[:half], worse[half:], direction="lower")
-        found[name] = accuracy_by_confidence(
-            preferences.expert, preferred, preferences.confidence, replicates=replicates, seed=seed
+        levels = accuracy_by_confidence(
+            preferences.expert, preferred, preferences.confidence, replicates=max(replicates, 1), seed=seed
         )
+        # One replicate is no interval.
+        found[name] = {level: one if replicates else replace(one, low=None, high=None) for level, one in levels.items()}
     return found
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -98,4 +99,4 @@ def compute_figures(pairs: Sequence[Pair], work: Work, folder: Path) -> Figures:
     write_evaluation(evaluation, folder)
     write_page(folder)
     directions = {name: one for run in evaluation.runs.values() for name, one in run.figures.items()}
-    return _with_values(evaluation.values, directions)
+    return replace(_with_values(evaluation.values, directions), unavailable=dict(evaluation.unavailable))

@@ -226,3 +226,27 @@ def test_without_matplotlib_the_tables_are_written_all_the_same(
     assert "matplotlib" in capsys.readouterr().out
     assert (out / "agreement.csv").is_file()
     assert not (out / "forest.png").exists()
+
+
+def test_a_named_metric_that_gives_nothing_is_said_and_the_others_go_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    table = ratings_table(tmp_path / "r.csv")
+    command = ("agreement", table, "--better", "lower", "--bootstrap", 0, "--out", tmp_path / "out", "--metrics")
+    assert run_meta(monkeypatch, *command, "bleu_1,green") == 3
+    assert "without green: needs a language model" in capsys.readouterr().out
+    assert (tmp_path / "out" / "agreement.html").is_file()
+
+
+def test_preferences_by_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = write_table(
+        tmp_path / "p.csv",
+        ["id", "reference", "candidate_1", "candidate_2", "confidence", "expert_a"],
+        [["1", "No effusion.", "No effusion.", "Mass.", 7, "first"], ["2", "A", "B", "A", 3, "equal"]],
+    )
+    out = tmp_path / "out"
+    command = ("agreement", path, "--layout", "preferences", "--metrics", "bleu_1", "--bootstrap", 0, "--out", out)
+    assert run_meta(monkeypatch, *command) == 0
+    accuracy = read_json(out / "agreement.json")["preferences"]["bleu_1"]["7"]
+    assert accuracy == {"value": 1.0, "low": None, "high": None, "n": 1}
+    assert "1 of 2 rows are out" in (out / "agreement.html").read_text()
