@@ -9,6 +9,7 @@ from maira.cli.annotate import annotate, sentences
 from maira.cli.estimate import estimate
 from maira.cli.evaluate import app as evaluate_app
 from maira.cli.generate import boxes, generate, ground
+from maira.cli.judge import DATA_MANUAL, judge_data, judge_train
 from maira.cli.manifest import pack, show, stats
 from maira.cli.model import assemble, convert, train
 from maira.cli.prepare import app as prepare_app
@@ -42,6 +43,8 @@ MANUAL = "\n".join(
         "  maira estimate configs/maira2_7b.yaml --gpus 16 --gpu a100-80g",
         "  maira ablate configs/phantom.yaml configs/ablations/phantom/*.yaml",
         "      --test phantoms/manifest.jsonl --task grounded --judge offline --out ablations",
+        "  maira judge-data reports.csv --task entailment --teacher offline --out data",
+        "  maira judge-train configs/judges/entailment.yaml train=data/samples.jsonl",
         "  maira convert maira-2 --to own --out maira-2-own",
         "  maira assemble --encoder rad-dino --language-model vicuna-7b-v1.5 --out fresh",
         "",
@@ -73,6 +76,8 @@ app.command()(ground)
 app.command()(boxes)
 app.command()(convert)
 app.command()(assemble)
+app.command("judge-data", help=DATA_MANUAL)(judge_data)
+app.command("judge-train")(judge_train)
 app.add_typer(evaluate_app, name="evaluate")
 
 

@@ -89,8 +89,8 @@ class ChatCorpus:
         ids, prompt = encode_chat(sample, self.tokenizer, self.ends)
         if (prompt, len(ids)) != (item["prompt"], item["prompt"] + item["answer"]):
             raise InputError(
-                f"sample '{sample.sample_id}' has {len(ids)} tokens, and had {item['prompt'] + item['answer']} when the "
-                "run began; a run's data must stay as it is",
+                f"sample '{sample.sample_id}' has {len(ids)} tokens, and had {item['prompt'] + item['answer']} when "
+                "the run began; a run's data must stay as it is",
                 file=self.files[int(item["source"])].path,
             )
         return Encoded(sample.sample_id, sample.task, ids, prompt, _NO_IMAGES)
@@ -172,8 +172,8 @@ def encode_chat(sample: ChatSample, tokenizer: Any, ends: frozenset[int]) -> tup
     if not whole.startswith(prompt):
         agree = next((i for i, (a, b) in enumerate(zip(prompt, whole, strict=False)) if a != b), len(whole))
         raise InputError(
-            f"sample '{sample.sample_id}': the chat template gives another prompt without the answer than with it, from "
-            f"character {agree} of {len(prompt)} on"
+            f"sample '{sample.sample_id}': the chat template gives another prompt without the answer than with it, "
+            f"from character {agree} of {len(prompt)} on"
         )
     if sample.answer.strip() not in whole[len(prompt) :]:
         raise InputError(f"sample '{sample.sample_id}': the chat template changes the answer")

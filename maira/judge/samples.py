@@ -37,7 +37,7 @@ class ChatSample(Record):
     messages: tuple[ChatMessage, ...]
     answer: Text
     split: Split = "train"
-    source: Mapping[str, Any] = {}  # noqa: RUF012
+    source: Mapping[str, Any] = {}
 
 
 def write_samples(path: Path, samples: Iterable[ChatSample]) -> int:

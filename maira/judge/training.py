@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 from rich.console import Console
-from torch import Tensor, nn
+from torch import Tensor
 
 from maira.judge.corpus import ChatCorpus, open_chats
 from maira.judge.recipe import JudgeRecipe, check_folder
@@ -128,10 +128,7 @@ def _write(recipe: JudgeRecipe, weights: dict[str, Tensor], folder: Path) -> Non
     from transformers import AutoModelForCausalLM
 
     whole = AutoModelForCausalLM.from_pretrained(recipe.model, dtype=torch.float32)
-    if recipe.lora:
-        own = dict(lora.merged(list(whole.state_dict().items()), weights, recipe.lora))
-    else:
-        own = weights
+    own = dict(lora.merged(whole.state_dict().items(), weights, recipe.lora)) if recipe.lora else weights
     whole.load_state_dict(own, strict=False)
     whole.to(getattr(torch, recipe.checkpoint_dtype))
     whole.save_pretrained(folder)
@@ -231,9 +228,10 @@ def _check_window(config: Any, corpus: ChatCorpus) -> None:
     """Attention within samples is causal and sees all of a sample; a model with a sliding window must not need it."""
     layers = getattr(config, "layer_types", None) or ()
     window = getattr(config, "sliding_window", None)
-    slides = window is not None and (not layers or "sliding_attention" in layers)
+    if window is None or (layers and "sliding_attention" not in layers):
+        return
     longest = int((corpus.table["prompt"].astype(int) + corpus.table["answer"]).max())
-    if slides and longest > window:
+    if longest > window:
         raise InputError(
             f"the model looks back {window} tokens, but the longest sample has {longest}; leave out what is longer",
             field="model",

@@ -39,7 +39,7 @@ def load_judge(
         base_url: address of such a server.
         judge_args: further arguments by name: of the model (reasoning effort and the like), of the offline judge
             (`ontology`, a file), or of your own factory. In texts, numbers, booleans and lists are written as in YAML.
-        few_shots: worked examples in the published layout, for a model instead of our own.
+        few_shots: worked examples in the published layout, for a model instead of our own; `none` shows none.
         system: a file that replaces the system message of a model (paper 004, listing 3).
         answer_format: of a model: "yaml" as in the paper, or "schema" for JSON that the server holds to a schema.
         batch: one hypothesis a call to a model ("sentence", as in the paper), or all of a "report".

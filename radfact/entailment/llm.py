@@ -29,6 +29,8 @@ from radfact.llm import Ask, ChatClient, Prefix, connect, split_model_args
 
 PARAMETERS: Mapping[str, Any] = {"temperature": 0, "top_p": 1, "max_tokens": 1024}
 """Paper 004, appendix C.2, and the published configuration."""
+NO_SHOTS = "none"
+"""In the place of a file with worked examples: none are shown, to a model that was trained without them."""
 REPORT_MAX_TOKENS = 3072
 REPORT_MOST = 24
 """Hypotheses in one call with `batch="report"`; an answer of so many fits into REPORT_MAX_TOKENS."""
@@ -215,13 +217,29 @@ def load_llm_judge(
             raise InputError(f"expected {' or '.join(choices)}, found '{value}'", field=option)
     longest = {"max_tokens": REPORT_MAX_TOKENS} if batch == "report" else {}
     parameters = {**PARAMETERS, **longest, **split_model_args(judge_args)}
-    prompt = JudgePrompt(load_few_shots(few_shots or DEFAULT_FEW_SHOTS), answer_format=answer_format, batch=batch)
-    if few_shots is not None:
-        prompt = replace(prompt, examples_from=Path(few_shots).name)
+    prompt = judge_prompt(few_shots, answer_format=answer_format, batch=batch)
     if system is not None:
         prompt = replace(prompt, system=_system_message(system), system_from=Path(system).name)
     client = connect(name, base_url=base_url, parameters=parameters, concurrency=concurrency, cache=cache)
     return LLMJudge(name, client, prompt)
+
+
+def judge_prompt(
+    few_shots: Path | None = None, *, answer_format: AnswerFormat = "yaml", batch: Batch = "sentence"
+) -> JudgePrompt:
+    """What a judge is shown before every question.
+
+    Args:
+        few_shots: file of worked examples in the published layout, or `none`; None takes our own.
+        answer_format, batch: as for `load_llm_judge`.
+
+    Raises:
+        InputError: the file cannot be read.
+    """
+    if few_shots is None:
+        return JudgePrompt(load_few_shots(DEFAULT_FEW_SHOTS), answer_format=answer_format, batch=batch)
+    shown = () if str(few_shots) == NO_SHOTS else load_few_shots(few_shots)
+    return JudgePrompt(shown, answer_format=answer_format, batch=batch, examples_from=Path(few_shots).name)
 
 
 def _system_message(path: Path) -> str:

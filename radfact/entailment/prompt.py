@@ -138,12 +138,12 @@ def few_shot_messages(
     if batch == "sentence":
         messages: list[Message] = [("system", system)]
         for one in examples:
-            messages += [("user", query(one.reference, one.phrase)), ("assistant", dump(_worked(one)))]
+            messages += [("user", query(one.reference, one.phrase)), ("assistant", dump(worked(one)))]
         return tuple(messages)
     messages = [("system", f"{system.rstrip()}\n\n{REPORT_NOTE}")]
     for reference, group in groupby(examples, key=lambda one: one.reference):
         of_report = list(group)
-        answers = [{"number": number, **_worked(one)} for number, one in enumerate(of_report, start=1)]
+        answers = [{"number": number, **worked(one)} for number, one in enumerate(of_report, start=1)]
         messages += [
             ("user", report_query(reference, [one.phrase for one in of_report])),
             ("assistant", dump({"answers": answers})),
@@ -151,7 +151,8 @@ def few_shot_messages(
     return tuple(messages)
 
 
-def _worked(example: Example) -> dict[str, Any]:
+def worked(example: Example) -> dict[str, Any]:
+    """The answer to a worked question, as fields in their order."""
     return {"phrase": example.phrase, "evidence": list(example.evidence), "status": example.status}
 
 

@@ -234,6 +234,15 @@ _TABLE = (
         variant=True,
     ),
     Entry(
+        "vert_tuned",
+        "radfact.metrics.vert:VertTuned",
+        source="VERT (003), 4.1.4",
+        cost="an answer of one number",
+        judge="model",
+        takes="model",
+        variant=True,
+    ),
+    Entry(
         "fineradscore",
         "radfact.metrics.fineradscore:FineRadScore",
         source="FineRadScore (001), appendix A",

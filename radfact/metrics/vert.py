@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Literal
 from radfact.llm import Ask, ChatClient
 from radfact.metrics.asked import AskedMetric, fill, load_prompt
 from radfact.metrics.green import count_figures, read_counts
-from radfact.metrics.notation import Assessment, read_assessment
+from radfact.metrics.notation import Assessment, read_assessment, read_score
 from radfact.metrics.vert_shots import FewShot
 from radfact.stats import Direction
 
@@ -85,6 +85,32 @@ class VertRubric(Vert):
     name: ClassVar[str] = "vert_rubric"
     figures: ClassVar[Mapping[str, Direction]] = {"vert_rubric": "higher", **count_figures("vert_rubric")}
     variant: ClassVar[Variant] = "vert_rubric"
+
+
+class VertTuned(AskedMetric[float]):
+    """VERT's score from a model that was tuned to give it alone (paper 003, section 4.1.4).
+
+    The prompt has VERT's first sentence (its first two lines in print) and the reports. A model that was not tuned to
+    it has no criteria to go by.
+    """
+
+    name: ClassVar[str] = "vert_tuned"
+    figures: ClassVar[Mapping[str, Direction]] = {"vert_tuned": "higher"}
+    parameters: ClassVar[Mapping[str, Any]] = {"temperature": 0, "max_tokens": 16}
+
+    def question(self, candidate: str, reference: str) -> Ask[float]:
+        """The prompt, as the only message."""
+        objective = vert_prompt().partition("\n")[0]
+        content = f"{objective}\n\nReference Report:\n{reference}\n\nCandidate Report:\n{candidate}"
+        return Ask((("user", content),), read_score)
+
+    def read(self, answer: float) -> Mapping[str, float]:
+        """The score."""
+        return {self.name: answer}
+
+    def detail(self, answer: float) -> Mapping[str, Any]:
+        """The score is all that the model says."""
+        return {"score": answer}
 
 
 def _read(text: str) -> Assessment:

@@ -1,0 +1,151 @@
+"""Pairs of reports that a teacher is asked about: five ways to find or make a candidate (paper 000, section 3.1.1)."""
+
+from __future__ import annotations
+
+import hashlib
+import random
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+from radfact.errors import InputError
+from radfact.files import Pair
+from radfact.meta.injected import Injected, Letter
+from radfact.meta.rules import RuleInjector
+from radfact.meta.sentences import Sentences
+from radfact.metrics.notation import CATEGORIES
+
+Pairing = Literal["random", "edited", "drafted", "nearest", "permuted"]
+"""i) any other report; ii) the report with sentences removed and shuffled; iii) a model's draft; iv) the most similar
+other report; v) the report with findings changed. For iv the paper takes BERTScore and for v RadGraph's entities; here
+they are the cosine of word counts, weighted by rarity, and the rules of `radfact meta inject`."""
+PAIRINGS: tuple[Pairing, ...] = get_args(Pairing)
+_NEIGHBOURS = 1000
+"""Reports compared at a time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Paired:
+    """A pair, how it was made, the reference's name, and what was changed where that is known."""
+
+    pair: Pair
+    pairing: Pairing
+    source_id: str
+    injected: Injected | None = None
+
+
+def make_pairs(
+    reports: Mapping[str, str],
+    pairings: Sequence[Pairing],
+    *,
+    drafts: Mapping[str, str] | None = None,
+    seed: int = 42,
+    count: int | None = None,
+) -> list[Paired]:
+    """Pairs of all kinds; each report is the reference of one, and no pair of texts comes twice.
+
+    Args:
+        reports: references by name.
+        pairings: the kinds, which share the reports evenly.
+        drafts: a model's candidates by the reference's name, for "drafted".
+        seed: of all that is drawn.
+        count: most pairs; None for as many as there are reports.
+
+    Raises:
+        InputError: there are fewer than two reports, or "drafted" is wanted without drafts of them.
+    """
+    if len(reports) < 2:
+        raise InputError("expected at least two reports to pair")
+    usable = {key: text for key, text in (drafts or {}).items() if key in reports}
+    if "drafted" in pairings and not usable:
+        raise InputError("pairs of the kind 'drafted' need a model's drafts of these reports", field="drafts")
+    drawn = random.Random(f"{seed}/pairs")
+    order = drawn.sample(sorted(reports), len(reports))
+    makers = _makers(reports, usable, pairings, drawn, seed)
+    seen: set[tuple[str, str]] = set()
+    found: list[Paired] = []
+    turn = 0
+    for key in order:
+        # A report that has no candidate of the kind whose turn it is may have one of the next.
+        for step in range(len(pairings)):
+            kind = pairings[(turn + step) % len(pairings)]
+            made = makers[kind](key)
+            if made is not None and (texts := (made.pair.reference, made.pair.candidate)) not in seen:
+                seen.add(texts)  # type: ignore[arg-type]
+                found.append(made)
+                turn += step + 1
+                break
+        if count is not None and len(found) == count:
+            break
+    return found
+
+
+def is_held_out(source_id: str, share: float, seed: int) -> bool:
+    """Whether a reference is held out: a function of its name, so that more reports move none from one side over."""
+    digest = hashlib.sha256(f"{seed}/{source_id}".encode()).digest()
+    return int.from_bytes(digest[:8], "big") < share * 2**64
+
+
+def _makers(
+    reports: Mapping[str, str], drafts: Mapping[str, str], pairings: Sequence[Pairing], drawn: random.Random, seed: int
+) -> dict[Pairing, Callable[[str], Paired | None]]:
+    keys = sorted(reports)
+    nearest = _nearest(reports) if "nearest" in pairings else {}
+    injector = RuleInjector(seed=seed)
+
+    def paired(kind: Pairing, key: str, candidate: str | None) -> Paired | None:
+        if candidate is None or not candidate.strip():
+            return None
+        return Paired(Pair(f"{key}_{kind}", candidate, reports[key]), kind, key)
+
+    def other(key: str) -> Paired | None:
+        return paired("random", key, reports[drawn.choice([one for one in keys if one != key])])
+
+    def permuted(key: str) -> Paired | None:
+        letters: list[Letter] = drawn.sample([*CATEGORIES], len(CATEGORIES))  # type: ignore[list-item]
+        # Changes to what is found, how large and where (a to d) come before those to comparisons.
+        for letter in sorted(letters, key=lambda one: one in "ef"):
+            for number in drawn.sample((1, 2, 3), 3):
+                if made := injector.inject(key, reports[key], letter, number):
+                    return Paired(Pair(made.sample_id, made.candidate, made.reference), "permuted", key, made)
+        return None
+
+    return {
+        "random": other,
+        "edited": lambda key: paired("edited", key, _edited(reports[key], drawn)),
+        "drafted": lambda key: paired("drafted", key, drafts.get(key)),
+        "nearest": lambda key: paired("nearest", key, reports[nearest[key]] if key in nearest else None),
+        "permuted": permuted,
+    }
+
+
+def _edited(report: str, drawn: random.Random) -> str | None:
+    document = Sentences.of(report)
+    sentences = [document.text[begin:end] for begin, end in document.spans]
+    if len(sentences) < 2:
+        return None
+    kept = drawn.sample(sentences, drawn.randint(1, len(sentences) - 1))
+    return " ".join(kept)
+
+
+def _nearest(reports: Mapping[str, str]) -> dict[str, str]:
+    """The most similar other report of each, of those that are not the same text."""
+    import numpy as np
+
+    keys = sorted(reports)
+    words = [set(reports[key].lower().replace(".", " ").replace(",", " ").split()) for key in keys]
+    vocabulary = {word: place for place, word in enumerate(sorted(set().union(*words)))}
+    held = np.zeros((len(keys), len(vocabulary)), np.float32)
+    for row, known in zip(held, words, strict=True):
+        row[[vocabulary[word] for word in known]] = 1
+    held *= np.log(len(keys) / held.sum(0))
+    held /= np.maximum(np.linalg.norm(held, axis=1, keepdims=True), 1e-9)
+    found: dict[str, str] = {}
+    for begin in range(0, len(keys), _NEIGHBOURS):
+        likeness = held[begin : begin + _NEIGHBOURS] @ held.T
+        for row, key in zip(likeness, keys[begin : begin + _NEIGHBOURS], strict=True):
+            for place in np.argsort(-row)[:50]:
+                if reports[keys[place]].split() != reports[key].split():
+                    found[key] = keys[place]
+                    break
+    return found

@@ -1,0 +1,117 @@
+"""Metrics as rewards of reinforcement learning: functions with the signature of TRL's trainers."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+from radfact.errors import InputError
+from radfact.files import Pair
+from radfact.metrics.metric import Metric
+from radfact.metrics.registry import Choice, choose
+from radfact.metrics.resources import Resources
+from radfact.report import narrative, parse_sentences
+
+Completion = str | Sequence[Mapping[str, Any]]
+"""Plain text, or the messages of a conversation, of which the last one's content is the report."""
+
+
+class RewardFunction(Protocol):
+    """What TRL's GRPOTrainer takes as `reward_funcs`; columns of the data set come as keyword arguments."""
+
+    __name__: str
+
+    def __call__(self, completions: Sequence[Completion], **columns: Any) -> list[float | None]:
+        """One reward a completion, greater is better; None where there is none, which TRL leaves out."""
+        ...
+
+
+def make_reward(
+    *metrics: str | Metric, weights: Sequence[float] | None = None, column: str = "ground_truth", **options: Any
+) -> RewardFunction:
+    """A reward made of metrics: the weighted sum of one figure of each, those that are better lower with their sign
+    turned.
+
+    All completions of a call are scored together, so that a model that is asked answers them side by side. A sample
+    that any of the metrics cannot score has no reward.
+
+    Args:
+        metrics: names of metrics or figures as in `radfact evaluate --metrics`, or metrics; of a metric with several
+            figures the first counts.
+        weights: one a metric; by default 1 each.
+        column: of the data set, with the reference reports.
+        options: of `radfact.metrics.resources.Resources`: `judge`, `base_url`, `weights` as `folders`, ...
+
+    Raises:
+        InputError: a metric is not known, needs something, or has no values of samples; the weights do not fit.
+    """
+    if not metrics:
+        raise InputError("name at least one metric", field="metrics")
+    factors = list(weights) if weights is not None else [1.0] * len(metrics)
+    if len(factors) != len(metrics) or not all(map(math.isfinite, factors)):
+        raise InputError(f"expected {len(metrics)} finite numbers, one a metric, found {factors}", field="weights")
+    if "folders" in options:
+        options["weights"] = options.pop("folders")
+    resources = Resources(**options)
+    parts = [_part(one, resources) for one in metrics]
+    return _Reward(parts, factors, column)
+
+
+class _Reward:
+    """The callable; TRL logs it under `__name__`."""
+
+    def __init__(self, parts: Sequence[tuple[Metric, str, int]], factors: Sequence[float], column: str) -> None:
+        self._parts, self._factors, self._column = parts, factors, column
+        self.__name__ = "_and_".join(figure for _, figure, _ in parts)
+
+    def __call__(self, completions: Sequence[Completion], **columns: Any) -> list[float | None]:
+        references = columns.get(self._column)
+        if references is None:
+            raise InputError(f"the data set has no column '{self._column}' with references", field="column")
+        if len(references) != len(completions):
+            raise InputError(f"{len(completions)} completions, but {len(references)} references", field=self._column)
+        pairs = [
+            Pair(str(place), _text(completion), _reference(reference))
+            for place, (completion, reference) in enumerate(zip(completions, references, strict=True))
+        ]
+        if not pairs:
+            return []
+        # Figures of one metric are of one answer.
+        scored = {
+            id(metric): metric.score(pairs).values for metric in {id(one): one for one, *_ in self._parts}.values()
+        }
+        totals = [0.0] * len(pairs)
+        for (metric, figure, sign), factor in zip(self._parts, self._factors, strict=True):
+            column = scored[id(metric)].get(figure)
+            if column is None:
+                raise InputError(
+                    f"'{figure}' is a figure of a whole set; a reward needs one of samples", field="metrics"
+                )
+            totals = [total + sign * factor * value for total, value in zip(totals, column, strict=True)]
+        return [total if math.isfinite(total) else None for total in totals]
+
+
+def _part(wanted: str | Metric, resources: Resources) -> tuple[Metric, str, int]:
+    """A metric, the figure of it that counts, and 1 or -1 by which way is better."""
+    if isinstance(wanted, str):
+        (choice,) = choose([wanted])
+        metric = resources.metric(choice.entry)
+    else:
+        choice, metric = Choice.of(wanted), wanted
+    name, direction = next(iter(choice.wanted(metric.figures).items()))
+    return metric, name, -1 if direction == "lower" else 1
+
+
+def _text(completion: Completion) -> str:
+    if isinstance(completion, str):
+        return completion
+    content = completion[-1].get("content") if completion else ""
+    if isinstance(content, str):
+        return content
+    # Content in parts, as models that see have it.
+    return "".join(str(part.get("text", "")) for part in content or () if isinstance(part, Mapping))
+
+
+def _reference(value: Any) -> Any:
+    return value if isinstance(value, str) else narrative(parse_sentences(value, field="reference"))

@@ -1,0 +1,155 @@
+"""Metrics as rewards: TRL's signature, weights, directions, and what has no score."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from radfact.errors import InputError
+from radfact.files import Pair
+from radfact.metrics.metric import Scored
+from radfact.rewards import make_reward
+from radfact.stats import Direction
+
+
+class Lengths:
+    """The length of a candidate, and how far it is from the reference's; an empty candidate has none."""
+
+    name = "lengths"
+    figures: Mapping[str, Direction] = {"length": "higher", "length_off": "lower"}
+
+    def __init__(self) -> None:
+        self.calls: list[int] = []
+
+    def score(self, pairs: Sequence[Pair]) -> Scored:
+        self.calls.append(len(pairs))
+        own = [float(len(pair.candidate)) or math.nan for pair in pairs]
+        off = [abs(one - len(pair.reference)) for one, pair in zip(own, pairs, strict=True)]
+        return Scored({"length": own, "length_off": off})
+
+
+class LengthOff(Lengths):
+    """The second figure alone."""
+
+    name = "length_off"
+    figures: Mapping[str, Direction] = {"length_off": "lower"}
+
+
+def test_plain_and_conversational_completions_have_the_same_reward() -> None:
+    reward = make_reward(Lengths())
+    plain = reward(["ab", "abc"], ground_truth=["x", "y"])
+    said = [[{"role": "assistant", "content": text}] for text in ("ab", "abc")]
+    assert plain == reward(said, ground_truth=["x", "y"], prompts=["p", "p"]) == [2.0, 3.0]
+
+
+def test_what_is_better_lower_is_turned_and_weighted() -> None:
+    reward = make_reward(Lengths(), LengthOff(), weights=[1, 10], column="report")
+    assert reward(["abc"], report=["a"]) == [3.0 - 10 * 2]
+
+
+def test_what_is_not_scored_has_no_reward() -> None:
+    assert make_reward(Lengths())(["", "a"], ground_truth=["a", "a"]) == [None, 1.0]
+
+
+def test_all_completions_are_scored_together_and_once_a_metric() -> None:
+    metric = Lengths()
+    make_reward(metric, metric)(["a", "b", "c"], ground_truth=["a"] * 3)
+    assert metric.calls == [3]
+
+
+def test_metrics_are_named_as_on_the_command_line() -> None:
+    pytest.importorskip("sacrebleu")
+    reward = make_reward("bleu_2", "lateral_mentions")
+    assert reward.__name__ == "bleu_2_and_lateral_mentions"
+    same, other = make_reward("bleu_2")(["The heart is large."] * 2, ground_truth=["The heart is large.", "No."])
+    assert same == pytest.approx(100)
+    assert other is not None
+    assert other < 20
+
+
+def test_grounded_references_are_read_as_their_sentences() -> None:
+    reference = [{"text": "ab", "boxes": None}, {"text": "c", "boxes": []}]
+    assert make_reward(LengthOff())(["ab c"], ground_truth=[reference]) == [0.0]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "options", "wrong"),
+    [
+        ((), {}, "at least one metric"),
+        (("nonsense",), {}, "no metric and no figure"),
+        ((Lengths(),), {"weights": [1, 2]}, "one a metric"),
+        ((Lengths(),), {"weights": [math.nan]}, "finite"),
+        (("green",), {}, "needs a language model"),
+    ],
+)
+def test_what_cannot_be_made_is_said(arguments: tuple[Any, ...], options: dict[str, Any], wrong: str) -> None:
+    with pytest.raises(InputError, match=wrong):
+        make_reward(*arguments, **options)
+
+
+def test_a_missing_column_is_named() -> None:
+    with pytest.raises(InputError, match="no column 'ground_truth'"):
+        make_reward(Lengths())(["a"], report=["a"])
+
+
+def test_three_steps_of_grpo(tmp_path: Path) -> None:
+    pytest.importorskip("trl")
+    datasets = pytest.importorskip("datasets")
+    import torch
+    from tokenizers import Tokenizer, models, pre_tokenizers
+    from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+    from trl import GRPOConfig, GRPOTrainer
+
+    words = ["<pad>", "<end>", "heart", "is", "large", "no", "effusion", "."]
+    core = Tokenizer(models.WordLevel({word: place for place, word in enumerate(words)}, unk_token="<pad>"))
+    core.pre_tokenizer = pre_tokenizers.Whitespace()
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=core, pad_token="<pad>", eos_token="<end>")
+    torch.manual_seed(0)
+    model = LlamaForCausalLM(
+        LlamaConfig(
+            vocab_size=len(words),
+            hidden_size=16,
+            intermediate_size=16,
+            num_hidden_layers=1,
+            num_attention_heads=2,
+            pad_token_id=0,
+            eos_token_id=1,
+            bos_token_id=None,
+        )
+    )
+    before = model.model.layers[0].mlp.up_proj.weight.detach().clone()
+    seen: list[list[float | None]] = []
+    inner = make_reward(Lengths(), LengthOff(), weights=[1, 0.5])
+
+    def reward(completions: Sequence[Any], **columns: Any) -> list[float | None]:
+        seen.append(inner(completions, **columns))
+        return seen[-1]
+
+    rows = [{"prompt": "heart is", "ground_truth": "large ."}, {"prompt": "no", "ground_truth": "effusion ."}]
+    settings = GRPOConfig(
+        output_dir=str(tmp_path),
+        max_steps=3,
+        per_device_train_batch_size=4,
+        num_generations=4,
+        max_completion_length=6,
+        learning_rate=1e-2,
+        report_to=[],
+        save_strategy="no",
+        use_cpu=True,
+        bf16=False,
+        disable_tqdm=True,
+    )
+    GRPOTrainer(
+        model=model,
+        reward_funcs=reward,
+        args=settings,
+        train_dataset=datasets.Dataset.from_list(rows * 8),
+        processing_class=tokenizer,
+    ).train()
+    assert len(seen) == 3
+    assert len({value for values in seen for value in values}) > 1
+    assert not torch.equal(before, model.model.layers[0].mlp.up_proj.weight)
