@@ -113,3 +113,119 @@ def test_a_tiny_model_trained_on_a_few_hundred_pairs_beats_the_constant_answer(
     entailed = sum(one.entailed for one in labelled) / len(labelled)
     found = check(LLMJudge("tiny", ask_folder(folder), judge_prompt(Path("none"))), labelled)
     assert found.accuracy > max(entailed, 1 - entailed) + 0.2
+
+
+def test_an_interrupted_run_goes_on_and_leaves_the_same_model(
+    data: Path, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    train_judge(recipe(model, data, tmp_path / "whole"), quiet())
+    plain = Run._gradient
+
+    def gradient(run: Run, *arguments: Any) -> Any:
+        if run.step == 2:
+            raise KeyboardInterrupt
+        return plain(run, *arguments)
+
+    monkeypatch.setattr(Run, "_gradient", gradient)
+    with pytest.raises(KeyboardInterrupt):
+        train_judge(recipe(model, data, tmp_path / "parts"), quiet())
+    monkeypatch.undo()
+    train_judge(recipe(model, data, tmp_path / "parts"), quiet())
+    assert metrics(tmp_path / "parts") == metrics(tmp_path / "whole")
+    one, other = (
+        AutoModelForCausalLM.from_pretrained(tmp_path / name / "checkpoint").state_dict() for name in ("parts", "whole")
+    )
+    assert all(torch.equal(one[name], other[name]) for name in other)
+
+
+def test_adapters_are_merged_into_the_folder_and_validated_on_the_way(data: Path, model: Path, tmp_path: Path) -> None:
+    changes = {
+        "lora": {"rank": 4, "alpha": 8},
+        "passes": 16,
+        "validation": {"sources": [{"file": data, "split": "heldout"}], "every": 2, "samples": 8},
+    }
+    folder = train_judge(recipe(model, data, tmp_path, **changes), quiet())
+    before, after = (AutoModelForCausalLM.from_pretrained(one).state_dict() for one in (model, folder))
+    changed = {name.rsplit(".", 2)[-2] for name in before if not torch.equal(before[name], after[name])}
+    assert changed == {"q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"}
+    assert AutoTokenizer.from_pretrained(folder).chat_template == TEMPLATE
+    assert "loss/entailment" in metrics(tmp_path)[-1]
+
+
+def chat(answer: str = "yes", sample_id: str = "one") -> ChatSample:
+    return ChatSample(
+        sample_id=sample_id, task="vert", messages=(ChatMessage(role="user", content="Is it?"),), answer=answer
+    )
+
+
+def test_the_loss_is_of_the_answer_and_its_end_alone(model: Path) -> None:
+    tokenizer: Any = AutoTokenizer.from_pretrained(model)
+    network: Any = AutoModelForCausalLM.from_pretrained(model).eval()
+    ids, prompt = encode_chat(chat("Yes."), tokenizer, stops(network, tokenizer))
+    assert tokenizer.decode(ids[:prompt]) == "<|user|>Is it?<|end|>\n<|assistant|>"
+    assert tokenizer.decode(ids[prompt:]) == "Yes.<|end|>"
+
+
+@pytest.mark.parametrize(
+    ("template", "wrong"),
+    [
+        (TEMPLATE.replace("<|assistant|>", "<|system|>"), "another prompt without the answer than with it"),
+        (TEMPLATE.replace("m['content']", "m['content'] | upper"), "changes the answer"),
+        (TEMPLATE.replace("<|end|>", ""), "does not end an answer"),
+        ("{{ raise_exception('no such role') }}", "template fails: no such role"),
+    ],
+)
+def test_a_template_that_does_not_line_up_is_an_error_that_names_the_sample(
+    template: str, wrong: str, model: Path
+) -> None:
+    tokenizer: Any = AutoTokenizer.from_pretrained(model)
+    tokenizer.chat_template = template
+    with pytest.raises(InputError, match=f"sample 'one': .*{wrong}"):
+        encode_chat(chat(), tokenizer, frozenset([tokenizer.eos_token_id]))
+
+
+def test_losses_do_not_depend_on_how_samples_are_packed(model: Path, taught: list[Taught]) -> None:
+    from maira.judge.corpus import _NO_IMAGES
+    from maira.train.items import Encoded
+
+    tokenizer: Any = AutoTokenizer.from_pretrained(model)
+    judge = JudgeModel(AutoModelForCausalLM.from_pretrained(model)).eval()
+    encoded = []
+    for sample in samples(taught)[:3]:
+        ids, prompt = encode_chat(sample, tokenizer, stops(judge.model, tokenizer))
+        encoded.append(Encoded(sample.sample_id, sample.task, ids, prompt, _NO_IMAGES))
+
+    def losses(rows: list[list[Encoded]]) -> list[float]:
+        return [value for row in rows for value in judge(collate(row, Totals(1, 1), 0, 8)).per_sample.tolist()]
+
+    assert losses([encoded]) == pytest.approx(losses([[one] for one in encoded]), abs=1e-3)
+
+
+def test_a_model_that_mixes_samples_is_refused(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    network: Any = AutoModelForCausalLM.from_pretrained(model)
+    check_packing(network, model)
+    monkeypatch.setattr("maira.train.attention.packed", lambda *_: {})
+    with pytest.raises(InputError, match="does not keep the samples of a packed row apart"):
+        check_packing(network, model)
+
+
+@pytest.mark.parametrize("name", ["green", "vert", "entailment"])
+def test_the_recipes_are_those_of_the_papers(name: str) -> None:
+    found = read_judge_recipe(CONFIGS / f"{name}.yaml")
+    assert found.validation.sources[0].split == "heldout"
+    if name == "green":
+        figures = (found.learning_rate, found.warmup, found.weight_decay, found.global_batch, found.epochs, found.lora)
+        assert figures == (1e-4, 0.05, 0.1, 2048, 12, None)
+    if name == "vert":
+        assert found.lora is not None
+        assert (found.lora.rank, found.lora.alpha, found.lora.quantize, found.learning_rate) == (32, 64, "nf4", 2e-4)
+
+
+def test_what_cannot_be_trained_on_is_said(model: Path, data: Path, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"config.json is missing"):
+        train_judge(recipe(tmp_path, data, tmp_path / "out"), quiet())
+    with pytest.raises(InputError, match="has no sample in the split 'train' of the task green"):
+        train_judge(recipe(model, data, tmp_path / "out", tasks={"green": 1}), quiet())
+    write_samples(tmp_path / "twice.jsonl", [chat(), chat()])
+    with pytest.raises(InputError, match="'one' must be unique"):
+        train_judge(recipe(model, tmp_path / "twice.jsonl", tmp_path / "out"), quiet())

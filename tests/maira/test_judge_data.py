@@ -1,0 +1,153 @@
+"""Training data of judges: pairs, teachers, what is held out, and that nothing is asked otherwise than a judge is."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from maira.cli import app
+from maira.judge.data import Teacher, make_judge_data
+from maira.judge.pairing import PAIRINGS, is_held_out, make_pairs
+from maira.judge.teachers import assess_errors, teach_entailment, teach_scores, write_assessment
+from radfact.entailment.check import check, load_labelled
+from radfact.entailment.judge import Question
+from radfact.entailment.llm import LLMJudge, judge_prompt
+from radfact.entailment.offline import OfflineJudge
+from radfact.errors import InputError
+from radfact.jsonl import read_jsonl
+from radfact.llm import ChatClient, Message, Prefix, StoredAnswer
+from radfact.metrics.notation import read_assessment
+from radfact.sentences import load_splitter
+
+SENTENCES = (
+    "There is a small left pleural effusion. The heart is mildly enlarged. No pneumothorax.",
+    "No pleural effusion. There is a right upper lobe nodule. The heart is normal in size.",
+    "Moderate pulmonary edema. No pneumothorax. Small right pleural effusion.",
+    "The lungs are clear. No pleural effusion. No pneumothorax.",
+    "Left lower lobe consolidation. There is a small left pleural effusion. No pneumothorax.",
+)
+REPORTS = {f"r{n}": f"{SENTENCES[n % 5]} Rib fracture number {n} is old." for n in range(20)}
+
+
+class Recording:
+    """Answers with one text, and keeps the conversations."""
+
+    def __init__(self, answer: str) -> None:
+        self.answer, self.asked = answer, list[list[Message]]()
+
+    async def complete(
+        self, prefix: Prefix, messages: Sequence[Message], schema: Mapping[str, Any] | None
+    ) -> StoredAnswer:
+        del schema
+        self.asked.append([*prefix.messages, *messages])
+        return StoredAnswer(self.answer, 1, 1)
+
+    async def close(self) -> None:
+        pass
+
+
+def test_every_kind_of_pair_is_made_and_none_twice() -> None:
+    drafts = dict.fromkeys(REPORTS, "The lungs are clear.")
+    pairs = make_pairs(REPORTS, PAIRINGS, drafts=drafts)
+    assert {one.pairing for one in pairs} == set(PAIRINGS)
+    assert len({one.source_id for one in pairs}) == len(pairs)
+    assert len({(one.pair.candidate, one.pair.reference) for one in pairs}) == len(pairs)
+    assert all(one.pair.candidate != one.pair.reference for one in pairs)
+    assert pairs == make_pairs(REPORTS, PAIRINGS, drafts=drafts)
+
+
+def test_more_reports_move_none_to_the_other_side() -> None:
+    held = [is_held_out(f"r{n}", 0.2, 1) for n in range(1000)]
+    assert 150 < sum(held) < 250
+    assert all(is_held_out(f"r{n}", 0.3, 1) for n, is_aside in enumerate(held) if is_aside)
+
+
+@pytest.mark.parametrize("shots", [None, Path("none")])
+def test_entailment_is_asked_as_the_judge_asks(shots: Path | None) -> None:
+    pairs = make_pairs(REPORTS, ["random"], count=1)
+    one = teach_entailment(pairs, judge_prompt(shots), load_splitter("offline"), OfflineJudge()).taught[0]
+    assert one.labelled is not None
+    backend = Recording(one.answer)
+    judge = LLMJudge("m", ChatClient(backend, {"model": "m"}), judge_prompt(shots))
+    (verdict,) = judge.judge([Question(one.labelled.reference, one.labelled.phrase)])
+    assert backend.asked == [[(message.role, message.content) for message in one.messages]]
+    assert getattr(verdict, "status", None) == one.labelled.status
+
+
+def test_what_is_held_out_is_what_judge_check_reads(tmp_path: Path) -> None:
+    written = make_judge_data(
+        REPORTS, "entailment", Teacher("offline"), tmp_path, few_shots=Path("none"), held_out=0.3, count=15
+    )
+    found = check(OfflineJudge(), load_labelled(written.held_out))
+    assert found.n == written.samples["heldout"]
+    assert found.accuracy == 1
+    rows = [row for _, row in read_jsonl(tmp_path / "samples.jsonl")]
+    sides = [{r["source"]["reference"] for r in rows if r["split"] == split} for split in ("train", "heldout")]
+    assert sides[0].isdisjoint(sides[1])
+
+
+def test_the_errors_themselves_teach_entailment_as_the_offline_judge_sees_it() -> None:
+    pairs = make_pairs(REPORTS, ["permuted"])
+    taught = teach_entailment(pairs, judge_prompt(Path("none")), load_splitter("offline")).taught
+    labels = {one.labelled.label for one in taught if one.labelled}
+    assert labels == {"entailment", "not_entailment"}
+    asked = [Question(one.labelled.reference, one.labelled.phrase) for one in taught if one.labelled]
+    said = [getattr(verdict, "status", None) for verdict in OfflineJudge().judge(asked)]
+    agree = sum(one.labelled is not None and one.labelled.status == two for one, two in zip(taught, said, strict=True))
+    assert agree / len(taught) > 0.9
+
+
+def test_the_errors_themselves_teach_green_in_its_notation() -> None:
+    for one in make_pairs(REPORTS, ["permuted"]):
+        assert one.injected is not None
+        found = read_assessment(write_assessment(assess_errors(one.injected)))
+        assert dict(zip("abcdef", found.significant.counts, strict=True)) == one.injected.counts
+        assert found.insignificant.total == 0
+
+
+def test_vert_is_taught_one_decimal_of_the_teachers_score() -> None:
+    none = "\n".join(f"({letter}) x: 0." for letter in "abcdef")
+    answer = (
+        f"[Explanation]:\nSame.\n\n[Clinically Significant Errors]:\n{none}\n\n"
+        f"[Clinically Insignificant Errors]:\n{none}\n\n[Matched Findings]:\n1. Heart\n\n[Overall Accuracy Score]:\n0.87"
+    )
+    client = ChatClient(Recording(answer), {"model": "m"})
+    (taught,) = teach_scores(make_pairs(REPORTS, ["random"], count=1), "vert", client).taught
+    assert taught.answer == "0.9"
+    assert taught.messages[0].content.startswith("Objective: Evaluate the accuracy of a candidate radiology report")
+
+
+def test_the_command_writes_pairs_for_meta_agreement(tmp_path: Path) -> None:
+    with (tmp_path / "reports.csv").open("w", encoding="utf-8") as handle:
+        table = csv.writer(handle)
+        table.writerows([["id", "report"], *REPORTS.items()])
+    out = tmp_path / "out"
+    arguments = ["judge-data", str(tmp_path / "reports.csv"), "--task", "vert", "--teacher", "injected"]
+    done = CliRunner().invoke(app, [*arguments, "--held-out", "0.3", "--out", str(out)])
+    assert done.exit_code == 0, done.output
+    rows = list(csv.DictReader((out / "heldout.csv").open(encoding="utf-8")))
+    assert rows
+    assert set(rows[0]) == {"id", "reference", "candidate", "expert"}
+    assert all(0 <= float(row["expert"]) < 1 for row in rows)
+
+
+@pytest.mark.parametrize(
+    ("task", "teacher", "options", "wrong"),
+    [
+        ("green", "offline", {}, "gives no green answers"),
+        ("vert", "injected", {"few_shots": Path("none")}, "leave this out for vert"),
+        ("entailment", "injected", {"pairings": ["random"]}, "'permuted' makes such"),
+        ("entailment", "offline", {"pairings": ["drafted"]}, "need a model's drafts"),
+    ],
+)
+def test_what_does_not_fit_is_said(
+    task: Any, teacher: str, options: dict[str, Any], wrong: str, tmp_path: Path
+) -> None:
+    with pytest.raises(InputError, match=wrong):
+        make_judge_data(REPORTS, task, Teacher(teacher), tmp_path / "out", **options)
+    assert not (tmp_path / "out").exists()
