@@ -114,7 +114,8 @@ def test_vert_is_taught_one_decimal_of_the_teachers_score() -> None:
     none = "\n".join(f"({letter}) x: 0." for letter in "abcdef")
     answer = (
         f"[Explanation]:\nSame.\n\n[Clinically Significant Errors]:\n{none}\n\n"
-        f"[Clinically Insignificant Errors]:\n{none}\n\n[Matched Findings]:\n1. Heart\n\n[Overall Accuracy Score]:\n0.87"
+        f"[Clinically Insignificant Errors]:\n{none}\n\n"
+        "[Matched Findings]:\n1. Heart\n\n[Overall Accuracy Score]:\n0.87"
     )
     client = ChatClient(Recording(answer), {"model": "m"})
     (taught,) = teach_scores(make_pairs(REPORTS, ["random"], count=1), "vert", client).taught
