@@ -146,10 +146,13 @@ def evaluate(
             radfact={"bootstrap": bootstrap, "seed": seed},
         )
     say(console, read_in_words(read))
-    with naming_options():
-        work = Work(choices, resources)
-    with LiveDisplay(new_console(stderr=True), resources.accounts, rate):
-        evaluation = work.run(read, bootstrap=bootstrap, seed=seed, folder=out)
+    try:
+        with naming_options():
+            work = Work(choices, resources)
+        with LiveDisplay(new_console(stderr=True), resources.accounts, rate):
+            evaluation = work.run(read, bootstrap=bootstrap, seed=seed, folder=out)
+    finally:
+        resources.close()
     files = [path for path in (pairs, candidates, references) if path is not None]
     record = {
         "versions": versions(),
@@ -161,7 +164,6 @@ def evaluate(
     write_evaluation(evaluation, out, record)
     show_evaluation(console, evaluation, rate)
     say_path(console, "Read the studies in", write_page(out))
-    resources.close()
     if _incomplete(evaluation):
         raise typer.Exit(ExitCode.SAMPLES_LEFT_OUT)
 

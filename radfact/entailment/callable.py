@@ -106,14 +106,19 @@ def load_python_judge(path: str, arguments: Mapping[str, Any] | None = None) -> 
     return CallableJudge(made, name)
 
 
-def _find(path: str, name: str) -> Any:
-    module_name, colon, object_name = path.partition(":")
-    if not (colon and module_name and object_name):
-        raise InputError(f"expected python:MODULE:OBJECT, found '{name}'", field="judge")
+def search_here() -> None:
+    """Let modules in the current directory be imported."""
     here = str(Path.cwd())
     if here not in sys.path:
         # Last, so that no file that happens to lie here takes the place of an installed module.
         sys.path.append(here)
+
+
+def _find(path: str, name: str) -> Any:
+    module_name, colon, object_name = path.partition(":")
+    if not (colon and module_name and object_name):
+        raise InputError(f"expected python:MODULE:OBJECT, found '{name}'", field="judge")
+    search_here()
     try:
         found: Any = importlib.import_module(module_name)
     except ModuleNotFoundError as error:

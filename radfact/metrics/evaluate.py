@@ -245,7 +245,7 @@ class Work:
                 scored = kept or metric.score(given)
                 _check_scored(scored, metric, len(given))
             except RunFailed as error:
-                unavailable[name] = str(error)
+                unavailable[choice.entry.name] = str(error)
                 continue
             seconds = round(time.monotonic() - started, 3)
             wanted = choice.wanted(metric.figures)

@@ -94,7 +94,7 @@ class RadFactMetric:
 
 
 def f1_counts(parts: Counts) -> Counts:
-    """(samples, 4), as `set_f1` takes their sum; a sample without both values adds what it has.
+    """(samples, 4), as `set_f1` takes their sum; a sample with one value adds it, one without any is not scored (NaN).
 
     Args:
         parts: (samples, 2), precision and recall of each sample; NaN where it has none.
@@ -103,6 +103,8 @@ def f1_counts(parts: Counts) -> Counts:
     known = ~np.isnan(parts)
     filled = np.where(known, parts, 0.0)
     counts: Counts = np.stack([filled[:, 0], known[:, 0], filled[:, 1], known[:, 1]], axis=1).astype(np.float64)
+    # So that, in a comparison of two systems, it takes no part in either.
+    counts[~known.any(axis=1)] = math.nan
     return counts
 
 

@@ -13,6 +13,7 @@ from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any, Literal
 
+from radfact.entailment.callable import search_here
 from radfact.errors import InputError
 from radfact.metrics.metric import Metric
 from radfact.stats import Direction
@@ -54,16 +55,18 @@ class Entry:
     variant: bool = False
 
     def load(self) -> Any:
-        """The object at `home`; what it needs is not looked at.
+        """The object at `home`, which may lie in the current directory if it was named so; its needs are not looked at.
 
         Raises:
             InputError: there is no such object.
         """
         module, _, name = self.home.partition(":")
+        if self.name == self.home:
+            search_here()
         try:
             return getattr(importlib.import_module(module), name)
-        except (ImportError, AttributeError) as error:
-            raise InputError(f"metric '{self.name}' cannot be loaded from {self.home}: {error}") from None
+        except Exception as error:
+            raise InputError(f"metric '{self.name}' cannot be loaded from {self.home}: {error}") from error
 
     @property
     def figures(self) -> Mapping[str, Direction]:
@@ -267,6 +270,11 @@ _TABLE = (
         takes="model",
     ),
 )
+
+
+def is_ours(entry: Entry) -> bool:
+    """Whether a metric is one of this package, and no other package's or the user's."""
+    return entry in _TABLE
 
 
 @cache

@@ -11,7 +11,7 @@ from radfact.entailment import CallableJudge, Judge, load_judge
 from radfact.errors import InputError
 from radfact.files import Pair
 from radfact.metrics.metric import Metric, Scored
-from radfact.metrics.registry import Choice, Entry, MissingNeed, Weights, entries
+from radfact.metrics.registry import Choice, Entry, MissingNeed, Weights, entries, is_ours
 
 if TYPE_CHECKING:
     from radfact.entailment.callable import JudgeFunction
@@ -116,7 +116,7 @@ class Resources:
         entry = choice.entry
         describe = getattr(metric, "describe", None)
         settings = None if describe is None else describe()
-        ours = entry.name in entries() and entry.takes in ("nothing", "folder", "resources")
+        ours = is_ours(entry) and entry.takes in ("nothing", "folder", "resources")
         if choice.metric is not None or (settings is None and not ours) or _is_own_judge(settings):
             return None
         files = [file for folder in entry.check_folders(self.weights) for file in sorted(folder.iterdir())]
