@@ -137,6 +137,8 @@ def rexamine(
 ) -> Rexamined:
     """Do the seven steps; each is kept in the folder, and taken from there when its input is the same.
 
+    A step in which some reports failed is done again, from the model's kept answers but for those.
+
     Args:
         reports: original references, by site (step 1).
         folder: of all that is written.
@@ -225,7 +227,8 @@ def _standardise(drawn: Sequence[SiteReport], styler: Styler, steps: _Steps) -> 
             for one, answer in zip(drawn, answers, strict=True)
         ]
         write_jsonl(steps.folder / name, rows)
-        steps.done(name, key)
+        if not any(isinstance(answer, Failure) for answer in answers):
+            steps.done(name, key)
     kept, failed = [], {}
     for _, row in read_jsonl(steps.folder / name):
         if row["failure"] is None:
@@ -263,7 +266,8 @@ def _perturb(
             raise RunFailed(next(iter(failed.values()), "no report to put errors into"))
         write_json(failures, failed)
         write_injected(steps.folder / name, kept)
-        steps.done(name, key)
+        if not failed:
+            steps.done(name, key)
     return read_injected(steps.folder / name), dict(read_json(failures))
 
 

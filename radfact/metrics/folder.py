@@ -42,7 +42,7 @@ class Store:
         self._input = hashlib.sha256(dumps(rows).encode(errors="replace")).hexdigest()
 
     def read(self, metric: Metric, identity: Mapping[str, Any] | None) -> Scored | None:
-        """What a metric said of the same pairs; None where it must be asked (again).
+        """What a metric said of the same pairs, all of which it could score; None where it must be asked (again).
 
         Args:
             metric: to be asked otherwise.
@@ -57,7 +57,9 @@ class Store:
             return None
         if kept is None or kept.record.get("key") != key:
             return None
-        return kept.scored(getattr(metric, "pooled", {}))
+        scored = kept.scored(getattr(metric, "pooled", {}))
+        # A server that was away may be there again; answers that were had are in the cache.
+        return None if scored is None or scored.failures else scored
 
     def write(self, metric: Metric, identity: Mapping[str, Any] | None, scored: Scored) -> None:
         """Keep what a metric said; replaced when the same metric is done again."""

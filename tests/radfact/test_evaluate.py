@@ -18,6 +18,7 @@ from radfact.export import export
 from radfact.files import Pair, Pairs
 from radfact.jsonl import read_jsonl
 from radfact.metrics.evaluate import Evaluation, evaluate
+from radfact.metrics.folder import Store
 from radfact.metrics.metric import Counts, Metric, Pooled, Scored
 from radfact.metrics.registry import Entry, choose, entries
 from radfact.report import Box, Sentence
@@ -203,6 +204,14 @@ def test_a_results_file_that_was_cut_is_computed_again(tmp_path: Path) -> None:
     path = tmp_path / "metrics/rouge_l.jsonl"
     path.write_text(path.read_text()[:40])
     assert not evaluate(PAIRS, ["rouge_l"], out=tmp_path).runs["rouge_l"].reused
+
+
+def test_a_metric_that_failed_on_a_sample_is_computed_again(tmp_path: Path) -> None:
+    metric, identity = Length(), {"of": "this test"}
+    for pairs, is_kept in ((PAIRS, False), (PAIRS[:3], True)):
+        store = Store(tmp_path, pairs)
+        store.write(metric, identity, metric.score(pairs))
+        assert (store.read(metric, identity) is not None) == is_kept
 
 
 def test_a_metric_of_ones_own_is_asked_every_time(tmp_path: Path) -> None:
