@@ -68,4 +68,6 @@ def read_error_counts(text: str) -> ErrorCounts:
         ValueError: a count is missing or cannot be read.
     """
     sections = read_sections(text)
-    return ErrorCounts(section_errors(sections, "significant"), section_errors(sections, "insignificant"))
+    return ErrorCounts(
+        section_errors(sections, "significant"), section_errors(sections, "insignificant", complete=True)
+    )

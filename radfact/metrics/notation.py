@@ -135,17 +135,19 @@ def read_assessment(text: str, *, scored: bool = False) -> Assessment:
     return Assessment(errors["significant"], errors["insignificant"], matched.count, matched.said, explanation, score)
 
 
-def section_errors(sections: Mapping[Section, Sequence[Any]], name: Section) -> Errors:
+def section_errors(sections: Mapping[Section, Sequence[Any]], name: Section, *, complete: bool = False) -> Errors:
     """The errors of one significance.
 
     Args:
         sections: as `read_sections` gives them.
         name: significant or insignificant.
+        complete: whether a category that is not there is missing, and not without errors: nothing that comes after
+            says that the answer was not cut off.
 
     Raises:
         ValueError: as `read_assessment`.
     """
-    return _once(sections, name, lambda body: _errors(body, TITLES[name]))
+    return _once(sections, name, lambda body: _errors(body, TITLES[name], complete))
 
 
 def read_sections(text: str) -> dict[Section, list[Any]]:
@@ -233,7 +235,7 @@ def _once(sections: Mapping[Section, Sequence[Any]], name: Section, read: Callab
     return values[0]
 
 
-def _errors(body: Any, title: str) -> Errors:
+def _errors(body: Any, title: str, complete: bool) -> Errors:
     chunks = list(_chunks(body)) if isinstance(body, str) else list(_items(body))
     if not chunks:
         if isinstance(body, str) and says_none(body):
@@ -246,6 +248,9 @@ def _errors(body: Any, title: str) -> Errors:
         counted = _category(letter, said, title)
         if found.setdefault(letter, counted) != counted:
             raise ValueError(f"{title} has ({letter}) twice; give each category one line with the number of its errors")
+    missing = [f"({letter})" for letter in CATEGORIES if letter not in found]
+    if complete and missing:
+        raise ValueError(f"{title} has no {', '.join(missing)}; give all six categories")
     each = [found.get(letter, ZERO) for letter in CATEGORIES]
     return Errors(tuple(one.count for one in each), tuple(one.said for one in each))
 

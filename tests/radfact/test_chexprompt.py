@@ -52,7 +52,13 @@ def test_answers_in_words_are_read_too() -> None:
 
 @pytest.mark.parametrize(
     "answer",
-    ["3 errors", '{"significant errors": 3, "insignificant errors": 0}', '{"significant errors": {"a": 1}}', "{}"],
+    [
+        "3 errors",
+        "Significant errors: none\nInsignificant errors:\n(a) False report of a finding: 1.\n(b) Missing",
+        '{"significant errors": 3, "insignificant errors": 0}',
+        '{"significant errors": {"a": 1}}',
+        "{}",
+    ],
 )
 def test_counts_that_are_missing_are_not_made_up(answer: str) -> None:
     with pytest.raises(ValueError, match=r"\w"):
