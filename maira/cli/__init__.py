@@ -13,6 +13,7 @@ from maira.cli.judge import DATA_MANUAL, judge_data, judge_train
 from maira.cli.manifest import pack, show, stats
 from maira.cli.model import assemble, convert, train
 from maira.cli.prepare import app as prepare_app
+from maira.cli.review import app as review_app
 from maira.generate.processes import leave_launcher, run_together
 from radfact.command import run_command
 
@@ -34,6 +35,7 @@ MANUAL = "\n".join(
         "      --manifest phantoms/manifest.jsonl --out drafts.jsonl",
         "  radfact score --candidates drafts.jsonl",
         "      --references phantoms/manifest.jsonl --judge offline --out results",
+        "  maira review drafts.jsonl --manifest phantoms/manifest.jsonl",
         "  maira evaluate inputs --checkpoint checkpoints/phantom",
         "      --manifest phantoms/manifest.jsonl --task grounded",
         "      --drop prior+comparison --drop prior --judge offline --out inputs",
@@ -79,6 +81,7 @@ app.command()(assemble)
 app.command("judge-data", help=DATA_MANUAL)(judge_data)
 app.command("judge-train")(judge_train)
 app.add_typer(evaluate_app, name="evaluate")
+app.add_typer(review_app, name="review")
 
 
 def main() -> None:

@@ -1,0 +1,303 @@
+"""Changes that a reviewer makes to a draft, and the state that a draft is in after them."""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Annotated, Literal, TypeAlias
+
+from pydantic import AfterValidator, Field, StringConstraints, TypeAdapter
+
+from maira.review.protocol import SeverityId
+from radfact.errors import InputError
+from radfact.report import Box, Record, Share
+
+_MOST_BOXES = 100
+_LAYOUT = "\n\t"
+_CONTROL = ("Cc", "Cs")
+
+
+def _is_readable(text: str) -> str:
+    if any(unicodedata.category(letter) in _CONTROL and letter not in _LAYOUT for letter in text):
+        raise ValueError("control characters are no text")
+    return text
+
+
+_Readable = AfterValidator(_is_readable)
+Name = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1, max_length=100), _Readable]
+SentenceText = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1, max_length=4000), _Readable]
+Comment = Annotated[str, StringConstraints(strip_whitespace=True, max_length=10000), _Readable]
+Corners: TypeAlias = tuple[Share, Share, Share, Share]
+"""x_min, y_min, x_max, y_max in shares of the original image."""
+
+
+def _are_in_order(corners: Corners) -> Corners:
+    x_min, y_min, x_max, y_max = corners
+    if x_min > x_max or y_min > y_max:
+        raise ValueError("corners are swapped: expected x_min, y_min, x_max, y_max")
+    return corners
+
+
+Boxes = Annotated[tuple[Annotated[Corners, AfterValidator(_are_in_order)], ...], Field(max_length=_MOST_BOXES)]
+
+
+class Edit(Record):
+    """Another text for a sentence."""
+
+    kind: Literal["edit"]
+    sentence: str
+    text: SentenceText
+
+
+class Delete(Record):
+    """A sentence struck out; it stays in sight."""
+
+    kind: Literal["delete"]
+    sentence: str
+
+
+class Restore(Record):
+    """A sentence struck out is taken back in."""
+
+    kind: Literal["restore"]
+    sentence: str
+
+
+class Add(Record):
+    """A finding that the draft lacks."""
+
+    kind: Literal["add"]
+    text: SentenceText
+    boxes: Boxes = ()
+
+
+class MoveBoxes(Record):
+    """All boxes of a sentence as they shall be, in shares of the original frontal image."""
+
+    kind: Literal["boxes"]
+    sentence: str
+    boxes: Boxes
+
+
+class Assess(Record):
+    """What is wrong with a sentence, and how much it matters; what is not given stays."""
+
+    kind: Literal["assess"]
+    sentence: str
+    severity: SeverityId | None = None
+    error_type: Name | None = None
+    comment: Comment = ""
+
+
+class Remark(Record):
+    """A comment on the study."""
+
+    kind: Literal["comment"]
+    text: Comment
+
+
+class GoTo(Record):
+    """The step that the reviewer is in."""
+
+    kind: Literal["step"]
+    step: Annotated[int, Field(ge=1, le=4)]
+
+
+class Mark(Record):
+    """The study is reviewed, or is taken up again; or the last change is undone, or done again."""
+
+    kind: Literal["finish", "reopen", "undo", "redo"]
+
+
+Change = Annotated[
+    Edit | Delete | Restore | Add | MoveBoxes | Assess | Remark | GoTo | Mark, Field(discriminator="kind")
+]
+change_adapter: TypeAdapter[Change] = TypeAdapter(Change)
+
+
+@dataclass(frozen=True, slots=True)
+class Assessment:
+    """What a reviewer says of a correction (tables F.1 to F.3)."""
+
+    severity: SeverityId | None = None
+    error_type: str | None = None
+    comment: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ReviewedSentence:
+    """A sentence of the draft, or one that was added, as it is now and as it was drafted."""
+
+    id: str
+    text: str
+    boxes: tuple[Corners, ...]
+    draft_text: str | None = None
+    draft_boxes: tuple[Corners, ...] = ()
+    deleted: bool = False
+    assessment: Assessment = Assessment()
+
+    @property
+    def is_added(self) -> bool:
+        """Whether the draft lacks it."""
+        return self.draft_text is None
+
+    @property
+    def is_edited(self) -> bool:
+        """Whether the draft has it with another text."""
+        return not self.is_added and self.text != self.draft_text
+
+    @property
+    def has_moved_boxes(self) -> bool:
+        """Whether the draft has it with other boxes."""
+        return not self.is_added and self.boxes != self.draft_boxes
+
+    @property
+    def is_correction(self) -> bool:
+        """Whether the draft was wrong here: a sentence deleted, edited, with other boxes, or added and still there."""
+        return not self.deleted if self.is_added else self.deleted or self.is_edited or self.has_moved_boxes
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """A draft as a reviewer has left it."""
+
+    sentences: tuple[ReviewedSentence, ...]
+    step: int = 1
+    done: bool = False
+    comment: str = ""
+
+    @property
+    def corrections(self) -> tuple[ReviewedSentence, ...]:
+        """The sentences that are corrections, in their order."""
+        return tuple(sentence for sentence in self.sentences if sentence.is_correction)
+
+
+def drafted(sentences: Sequence[tuple[str, Sequence[Corners]]]) -> State:
+    """The state that every review begins with.
+
+    Args:
+        sentences: texts of the draft with their boxes.
+    """
+    return State(
+        tuple(
+            ReviewedSentence(f"d{index}", text, tuple(boxes), draft_text=text, draft_boxes=tuple(boxes))
+            for index, (text, boxes) in enumerate(sentences)
+        )
+    )
+
+
+class History:
+    """The changes of one reviewer to one draft, in order, and the state that they make.
+
+    Undoing is a change as well: nothing is ever taken out of the history.
+    """
+
+    def __init__(self, draft: State) -> None:
+        """Begin with a draft as it is."""
+        self._states = [draft]
+        self._undone: list[State] = []
+        self.version = 0
+        self.reached = 1
+        """The furthest step that the reviewer has been in, undone or not."""
+
+    @property
+    def state(self) -> State:
+        """After all changes."""
+        return self._states[-1]
+
+    @property
+    def can_undo(self) -> bool:
+        """Whether there is a change to undo."""
+        return len(self._states) > 1
+
+    @property
+    def can_redo(self) -> bool:
+        """Whether the last change undone can be done again."""
+        return bool(self._undone)
+
+    def check(self, change: Change) -> None:
+        """Say whether a change is possible.
+
+        Raises:
+            InputError: it is not, and why.
+        """
+        self._applied(change)
+
+    def add(self, change: Change) -> None:
+        """Apply a change.
+
+        Raises:
+            InputError: it is not possible; nothing is changed.
+        """
+        state = self._applied(change)
+        if change.kind == "undo":
+            self._undone.append(self._states.pop())
+        else:
+            if change.kind == "redo":
+                self._undone.pop()
+            else:
+                self._undone.clear()
+            self._states.append(state)
+        self.version += 1
+        self.reached = max(self.reached, self.state.step)
+
+    def _applied(self, change: Change) -> State:
+        if change.kind == "undo":
+            if not self.can_undo:
+                raise InputError("there is nothing to undo")
+            return self._states[-2]
+        if change.kind == "redo":
+            if not self.can_redo:
+                raise InputError("there is nothing to do again")
+            return self._undone[-1]
+        return _after(self.state, change, self.version)
+
+
+def _after(state: State, change: Change, version: int) -> State:
+    """The state after a change that is neither undoing nor redoing; `version` makes the id of an added sentence."""
+    if isinstance(change, Mark):
+        return _marked(state, change)
+    if state.done:
+        raise InputError("this review is finished; reopen it to go on")
+    if isinstance(change, Remark):
+        return replace(state, comment=change.text)
+    if isinstance(change, GoTo):
+        return replace(state, step=change.step)
+    if isinstance(change, Add):
+        return replace(state, sentences=(*state.sentences, ReviewedSentence(f"a{version}", change.text, change.boxes)))
+    places = [place for place, sentence in enumerate(state.sentences) if sentence.id == change.sentence]
+    if not places:
+        raise InputError("there is no such sentence", field="sentence")
+    sentences = list(state.sentences)
+    sentences[places[0]] = _corrected(sentences[places[0]], change)
+    return replace(state, sentences=tuple(sentences))
+
+
+def _marked(state: State, change: Mark) -> State:
+    finishes = change.kind == "finish"
+    if state.done == finishes:
+        raise InputError(f"this review is {'finished already' if finishes else 'not finished'}")
+    return replace(state, done=finishes)
+
+
+def _corrected(sentence: ReviewedSentence, change: Edit | Delete | Restore | MoveBoxes | Assess) -> ReviewedSentence:
+    match change:
+        case Restore():
+            return replace(sentence, deleted=False)
+        case Delete():
+            return replace(sentence, deleted=True)
+        case Assess():
+            given = change.model_dump(include=change.model_fields_set - {"kind", "sentence"})
+            return replace(sentence, assessment=replace(sentence.assessment, **given))
+    if sentence.deleted:
+        raise InputError("this sentence is deleted; restore it to change it", field="sentence")
+    if isinstance(change, Edit):
+        return replace(sentence, text=change.text)
+    return replace(sentence, boxes=change.boxes)
+
+
+def as_box(corners: Corners) -> Box:
+    """Corners as a record of a report."""
+    x_min, y_min, x_max, y_max = corners
+    return Box(x_min=x_min, y_min=y_min, x_max=x_max, y_max=y_max)

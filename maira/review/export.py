@@ -1,0 +1,156 @@
+"""What comes of a review: a table of corrections and the corrected reports (paper 004, appendix F.1)."""
+
+from __future__ import annotations
+
+import csv
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from io import StringIO
+from pathlib import Path
+from typing import Any, Literal
+
+from maira.review.changes import ReviewedSentence, as_box
+from maira.review.store import Draft, Store
+from radfact.jsonl import open_atomic, write_jsonl
+from radfact.report import Sentence
+
+CorrectionKind = Literal["edit", "deletion", "addition"]
+
+COLUMNS = (
+    "reviewer",
+    "sample_id",
+    "sentence",
+    "kind",
+    "draft_text",
+    "corrected_text",
+    "error_type",
+    "severity",
+    "comment",
+    "boxes_changed",
+    "finished",
+    "study_comment",
+)
+"""Of the table of corrections."""
+
+_FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n", "＝", "＋", "－", "＠")
+_GUARD = "'"
+_END_MARKS = (".", "!", "?", ":")
+
+
+def kind_of(sentence: ReviewedSentence) -> CorrectionKind:
+    """What was done to a sentence that is a correction; other boxes are an edit too."""
+    return "addition" if sentence.is_added else "deletion" if sentence.deleted else "edit"
+
+
+def corrections_csv(store: Store, reviewers: Sequence[str]) -> str:
+    """The table of corrections, one row each, of finished and unfinished studies.
+
+    Spreadsheets would run a cell that begins like a formula. Such a cell begins with an apostrophe here, as does one
+    that begins with an apostrophe itself: `unguarded` takes it away again.
+
+    Args:
+        store: the review.
+        reviewers: whose corrections.
+    """
+    buffer = StringIO()
+    writer = csv.writer(buffer, lineterminator="\r\n")
+    writer.writerow(COLUMNS)
+    for reviewer in reviewers:
+        for draft, history in zip(store.drafts, store.histories(reviewer), strict=True):
+            state = history.state
+            for place, sentence in enumerate(state.sentences, 1):
+                if sentence.is_correction:
+                    shared = [str(state.done).lower(), state.comment]
+                    cells = [reviewer, draft.sample_id, str(place), *_cells(sentence), *shared]
+                    writer.writerow([guarded(cell) for cell in cells])
+    return buffer.getvalue()
+
+
+def corrected_drafts(store: Store, reviewer: str) -> Iterator[dict[str, Any]]:
+    """The reports that a reviewer has finished as they corrected them: records of a drafts file.
+
+    Raises:
+        InputError: there is no such reviewer.
+    """
+    for draft, history in zip(store.drafts, store.histories(reviewer), strict=True):
+        if history.state.done:
+            kept = [sentence for sentence in history.state.sentences if not sentence.deleted]
+            yield {
+                "sample_id": draft.sample_id,
+                "report": _narrative(kept) if draft.is_narrative else [_record(draft, one) for one in kept],
+                **draft.record,
+                "reviewer": reviewer,
+            }
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """What an export has written: rows of the table, and by reviewer the drafts' file and how many it holds."""
+
+    corrections: int
+    drafts: dict[str, tuple[Path, int]]
+
+
+def write_export(store: Store, folder: Path, reviewers: Sequence[str]) -> Written:
+    """Write `corrections.csv` and, for each reviewer, their corrected reports as drafts.
+
+    Args:
+        store: the review.
+        folder: to write into.
+        reviewers: whose corrections.
+
+    Raises:
+        InputError: there is no such reviewer; nothing is written.
+    """
+    table = corrections_csv(store, reviewers)
+    with open_atomic(folder / "corrections.csv", "wb") as handle:
+        handle.write(table.encode("utf-8-sig"))
+    drafts = {}
+    for reviewer in reviewers:
+        # A name may hold what no file name does, and two may differ in nothing else.
+        place = store.reviewers().index(reviewer) + 1
+        path = folder / f"drafts-{place}-{re.sub(r'[^A-Za-z0-9]+', '-', reviewer).strip('-') or 'reviewer'}.jsonl"
+        drafts[reviewer] = (path, write_jsonl(path, corrected_drafts(store, reviewer)))
+    corrections = sum(len(history.state.corrections) for name in reviewers for history in store.histories(name))
+    return Written(corrections, drafts)
+
+
+def guarded(cell: str) -> str:
+    """A cell that no spreadsheet takes for a formula."""
+    return f"{_GUARD}{cell}" if cell.lstrip(" ").startswith((*_FORMULA, _GUARD)) else cell
+
+
+def unguarded(cell: str) -> str:
+    """The text that `guarded` made a cell of."""
+    return cell.removeprefix(_GUARD)
+
+
+def _cells(sentence: ReviewedSentence) -> list[str]:
+    said = sentence.assessment
+    return [
+        kind_of(sentence),
+        sentence.draft_text or "",
+        "" if sentence.deleted else sentence.text,
+        said.error_type or "",
+        "" if said.severity is None else str(said.severity),
+        said.comment,
+        str(sentence.has_moved_boxes).lower(),
+    ]
+
+
+def _narrative(sentences: Sequence[ReviewedSentence]) -> str:
+    return " ".join(one.text if one.text.endswith(_END_MARKS) else f"{one.text}." for one in sentences)
+
+
+def _record(draft: Draft, sentence: ReviewedSentence) -> dict[str, Any]:
+    """A sentence of a corrected report; masks hold only as long as the boxes that they came with."""
+    boxes = tuple(as_box(corners) for corners in sentence.boxes)
+    if sentence.is_added:
+        made = Sentence(text=sentence.text, boxes=boxes)
+    else:
+        drafted = draft.sentences[int(sentence.id[1:])]
+        regions = {"boxes": boxes or None, "masks": None} if sentence.has_moved_boxes else {}
+        made = drafted.model_copy(update={"text": sentence.text, **regions})
+    shown = made.model_dump(mode="json")
+    return {name: value for name, value in shown.items() if name in ("text", "boxes") or value is not None}

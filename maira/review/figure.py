@@ -1,0 +1,112 @@
+"""Figure 4 of the paper, drawn for each reviewer: corrections per report, error types, implications."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from maira.review.summary import KINDS, NO_CORRECTION, SEVERITY_NAMES
+from radfact.meta.needs import load_pyplot
+from radfact.meta.plots import save
+
+_WORST_COLOURS = {
+    NO_CORRECTION: "#d0d0d0",
+    "no": "#9ecae1",
+    "minor": "#fdae6b",
+    "significant": "#c0392b",
+    "not rated": "#8c8c8c",
+}
+_KIND_COLOURS = {"edit": "#c0392b", "deletion": "#7f7f7f", "addition": "#2e8b57"}
+_PLURALS = {"edit": "edits", "deletion": "deletions", "addition": "additions"}
+_MOST_TYPES = 10
+_MOST_APART = 8
+
+
+def draw_figure(summary: Mapping[str, Any], path: Path) -> Path:
+    """Draw the three panels of every reviewer who has finished a study, a row each, as PNG and SVG.
+
+    Args:
+        summary: as `summarise` makes it.
+        path: without suffix.
+
+    Returns:
+        The PNG file.
+    """
+    rows = [(name, figures) for name, figures in summary["reviewers"].items() if figures["finished"]]
+    plot = load_pyplot()
+    figure, grid = plot.subplots(
+        len(rows), 3, figsize=(15, 4.4 * len(rows)), layout="constrained", squeeze=False, width_ratios=(1, 1.25, 1)
+    )
+    for panels, (name, figures) in zip(grid, rows, strict=True):
+        _draw_reports(panels[0], figures)
+        _draw_kinds(panels[1], _most_frequent(figures["error_types"]), "Error types")
+        names = [str(name) for name in SEVERITY_NAMES.values()]
+        severities = {name: figures["severities"].get(name, dict.fromkeys(KINDS, 0)) for name in names}
+        if not any(severities["not rated"].values()):
+            del severities["not rated"]
+        _draw_kinds(panels[2], severities, "Clinical implications")
+        title = f"{figures['finished']} reports, {figures['corrections']} corrections"
+        panels[0].set_title(f"{name}: {title}" if len(rows) > 1 else title, loc="left", fontsize=11)
+    return save(figure, path)
+
+
+def _draw_reports(panel: Any, figures: Mapping[str, Any]) -> None:
+    """Panel A: how many reports took how many corrections, by the worst implication of each."""
+    by_count: dict[str, dict[str, int]] = {}
+    for count, worst in figures["reports_by_corrections"].items():
+        label = count if int(count) < _MOST_APART else f"{_MOST_APART}+"
+        for name, reports in worst.items():
+            at = by_count.setdefault(label, {})
+            at[name] = at.get(name, 0) + reports
+    most = max(min(int(count), _MOST_APART) for count in figures["reports_by_corrections"])
+    labels = [*map(str, range(min(most, _MOST_APART - 1) + 1)), *([f"{_MOST_APART}+"] if most == _MOST_APART else [])]
+    series = {name: [by_count.get(label, {}).get(name, 0) for label in labels] for name in _WORST_COLOURS}
+    _stack(panel.bar, labels, {name: values for name, values in series.items() if any(values)}, _WORST_COLOURS)
+    panel.set_xlabel("corrections in a report")
+    panel.set_ylabel("reports")
+    panel.yaxis.get_major_locator().set_params(integer=True)
+    handles, names = panel.get_legend_handles_labels()
+    shown = [name if name in (NO_CORRECTION, "not rated") else f"{name} implications" for name in names]
+    panel.legend(handles, shown, title="worst of the report", fontsize=8, title_fontsize=8)
+    share = figures["unchanged_sentences"] / max(figures["sentences"], 1)
+    said = f"{figures['unchanged_sentences']} of {figures['sentences']} sentences ({share:.0%}) unchanged"
+    panel.text(0, -0.24, said, transform=panel.transAxes, fontsize=9)
+
+
+def _draw_kinds(panel: Any, counts: Mapping[str, Mapping[str, int]], title: str) -> None:
+    """Panels B and C: how many corrections of each name, by what was done."""
+    names = list(counts)[::-1]
+    series = {kind: [counts[name][kind] for name in names] for kind in KINDS}
+    _stack(panel.barh, names, series, _KIND_COLOURS, along="left")
+    totals = [sum(counts[name].values()) for name in names]
+    for place, total in enumerate(totals):
+        panel.text(total, place, f" {total}", va="center", fontsize=9)
+    panel.set_xlim(0, max([*totals, 1]) * 1.12)
+    panel.set_title(title, loc="left", fontsize=11)
+    panel.set_xlabel("corrections")
+    panel.xaxis.get_major_locator().set_params(integer=True)
+    handles, kinds = panel.get_legend_handles_labels()
+    panel.legend(handles, [_PLURALS[kind] for kind in kinds], fontsize=8, loc="lower right")
+
+
+def _stack(
+    draw: Any,
+    labels: Sequence[str],
+    series: Mapping[str, Sequence[int]],
+    colours: Mapping[str, str],
+    along: str = "bottom",
+) -> None:
+    at = [0] * len(labels)
+    for name, values in series.items():
+        draw(labels, values, **{along: at}, color=colours[name], label=name, edgecolor="white", linewidth=0.5)
+        at = [below + value for below, value in zip(at, values, strict=True)]
+
+
+def _most_frequent(types: Mapping[str, Mapping[str, int]]) -> dict[str, dict[str, int]]:
+    """The most frequent types, the rest in one."""
+    kept = {name: dict(kinds) for name, kinds in list(types.items())[:_MOST_TYPES]}
+    rest = list(types.values())[_MOST_TYPES:]
+    if rest:
+        kept[f"{len(rest)} others"] = {kind: sum(kinds[kind] for kinds in rest) for kind in KINDS}
+    return kept

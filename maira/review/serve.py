@@ -1,0 +1,86 @@
+"""Running the review server on this machine."""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+import threading
+import webbrowser
+from collections.abc import Callable
+from contextlib import suppress
+
+import uvicorn
+
+from maira.review.app import make_app
+from maira.review.store import Store
+from maira.review.studies import ReviewSet
+from radfact.errors import InputError
+
+_BACKLOG = 128
+
+
+def serve(
+    review: ReviewSet,
+    store: Store,
+    *,
+    host: str,
+    port: int,
+    token: str | None,
+    open_browser: bool,
+    on_ready: Callable[[str], None],
+) -> None:
+    """Serve a review until it is interrupted.
+
+    Args:
+        review: what is reviewed.
+        store: its database.
+        host: address to listen on.
+        port: 0 for any that is free.
+        token: what a browser must bring; None for none.
+        open_browser: whether to show the page, where there is a screen. Never with a token, which other users of the
+            machine could read off the browser's command line.
+        on_ready: called with the page's address once it can be opened.
+
+    Raises:
+        InputError: the address cannot be used.
+    """
+    with _listening(host, port) as listener:
+        url = _url(host, listener.getsockname()[1], token)
+        on_ready(url)
+        if open_browser and token is None and _has_screen():
+            threading.Thread(target=webbrowser.open, args=(url,), daemon=True).start()
+        # No access log: what is asked for is a matter of patients.
+        config = uvicorn.Config(
+            make_app(review, store, host=host, token=token),
+            access_log=False,
+            log_level="warning",
+            server_header=False,
+            lifespan="off",
+            ws="none",
+            proxy_headers=False,
+            timeout_graceful_shutdown=2,
+        )
+        with suppress(KeyboardInterrupt):
+            uvicorn.Server(config).run(sockets=[listener])
+
+
+def _listening(host: str, port: int) -> socket.socket:
+    try:
+        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0][0]
+        listener = socket.create_server((host, port), family=family, backlog=_BACKLOG)
+    except OSError as error:
+        raise InputError(
+            f"cannot listen on {host}, port {port}: {error.strerror or error}; give another --port or --host"
+        ) from None
+    return listener
+
+
+def _url(host: str, port: int, token: str | None) -> str:
+    name = {"0.0.0.0": socket.gethostname(), "::": socket.gethostname()}.get(host, host)
+    name = f"[{name}]" if ":" in name else name
+    return f"http://{name}:{port}/" + ("" if token is None else f"?token={token}")
+
+
+def _has_screen() -> bool:
+    return not sys.platform.startswith("linux") or bool(os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"))
