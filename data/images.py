@@ -52,6 +52,8 @@ def image_size(path: Path, content: IO[bytes] | None = None) -> tuple[int, int]:
             return width, height
     except FileNotFoundError:
         raise InputError("no such file", file=path) from None
+    except Image.DecompressionBombError:
+        raise InputError("has far more pixels than a radiograph", file=path) from None
     except (OSError, SyntaxError, ValueError):
         raise InputError("is no image that can be read; a PNG or JPEG is needed", file=path) from None
 

@@ -85,21 +85,23 @@ def start(
     from maira.review.studies import read_review_set
 
     token = read_token(token_file) if token_file else None if is_loopback(host) else secrets.token_urlsafe()
-    review = read_review_set(drafts, manifest, results=results, image_folders=images or ())
+    review_set = read_review_set(drafts, manifest, results=results, image_folders=images or ())
     path = drafts.with_name("review.sqlite") if db is None else db
-    store = Store(path, review.drafts)
+    store = Store(path, review_set.drafts)
     console = Console()
-    if outside := review.images_outside():
+    if outside := review_set.images_outside():
         say(console, f"{outside} images lie outside the manifest's folder and are not shown; name theirs by --images")
-    if review.unjudged:
-        say(console, f"{review.unjudged} drafts have no verdict on their very sentences in {results}")
+    if review_set.unjudged:
+        say(console, f"{review_set.unjudged} drafts have no verdict on their very sentences in {results}")
 
     def ready(url: str) -> None:
-        say(console, f"{len(review.drafts)} drafts, kept in {path}")
+        say(console, f"{len(review_set.drafts)} drafts, kept in {path}")
         say(console, f"Review them at {url}  (Ctrl-C ends the server)")
+        if not is_loopback(host):
+            say(console, "What is sent is not encrypted: for other networks than your own, use a tunnel (ssh -L)")
 
     try:
-        serve(review, store, host=host, port=port, token=token, open_browser=not no_browser, on_ready=ready)
+        serve(review_set, store, host=host, port=port, token=token, open_browser=not no_browser, on_ready=ready)
     finally:
         store.close()
 

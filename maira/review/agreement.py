@@ -36,7 +36,7 @@ def agreements(store: Store) -> list[dict[str, Any]]:
         and rated; `worst_severity` (weighted) of each study, no correction being the lowest; `error_types` of each
         study, which takes in additions: they have no sentence of the draft to be compared on.
     """
-    states = {name: [history.state for history in store.histories(name)] for name in store.reviewers()}
+    states = {name: [review.state for review in store.reviews(name)] for name in store.reviewers()}
     found = []
     for first, second in combinations(states, 2):
         both = [(a, b) for a, b in zip(states[first], states[second], strict=True) if a.done and b.done]

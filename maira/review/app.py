@@ -20,7 +20,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from data.study import IMAGE_COLUMNS
-from maira.review.changes import Change, History, change_adapter
+from maira.review.changes import Change, Snapshot, change_adapter
 from maira.review.export import corrected_drafts, corrections_csv
 from maira.review.images import as_png, describe_images
 from maira.review.protocol import REFERENCE_STEP, SEVERITIES, STEPS
@@ -60,9 +60,9 @@ class _NotThereError(Exception):
 class Server:
     """Answers the page's questions about one set of studies; each method is run in a thread of its own."""
 
-    def __init__(self, review: ReviewSet, store: Store) -> None:
+    def __init__(self, review_set: ReviewSet, store: Store) -> None:
         """Serve the studies of a set with what its database holds."""
-        self.review = review
+        self.set = review_set
         self.store = store
         shared = {name: STATIC / name for name in _SHARED}
         own = {one.name: one for one in _OWN.iterdir() if PurePath(one.name).suffix in (".js", ".css", ".svg")}
@@ -83,36 +83,36 @@ class Server:
         """`GET /api/set`"""
         return JSONResponse(
             {
-                "title": self.review.title,
-                "studies": len(self.review.drafts),
+                "title": self.set.title,
+                "studies": len(self.set.drafts),
                 "reviewers": self.store.reviewers(),
                 "severities": [one.model_dump() for one in SEVERITIES],
                 "error_types": self.store.error_types(),
                 "steps": [one.model_dump() for one in STEPS],
-                "verdicts": self.review.verdicts is not None,
+                "verdicts": self.set.verdicts is not None,
             }
         )
 
     def studies(self, request: Request) -> Response:
         """`GET /api/studies?reviewer=R`"""
-        histories = self.store.histories(_reviewer(request))
-        rows = enumerate(zip(self.review.drafts, histories, strict=True), 1)
-        return JSONResponse([_row(number, draft.sample_id, history) for number, (draft, history) in rows])
+        reviews = self.store.reviews(_reviewer(request))
+        rows = enumerate(zip(self.set.drafts, reviews, strict=True), 1)
+        return JSONResponse([_row(number, draft.sample_id, review) for number, (draft, review) in rows])
 
     def study(self, request: Request) -> Response:
         """`GET /api/studies/{number}?reviewer=R`"""
         number = self._number(request)
-        history = self.store.history(_reviewer(request), number)
-        study = self.review.studies[number - 1]
-        sees_reference = history.reached >= REFERENCE_STEP
+        review = self.store.review(_reviewer(request), number)
+        study = self.set.studies[number - 1]
+        sees_reference = review.reached >= REFERENCE_STEP
         return JSONResponse(
             {
                 "number": number,
                 "sample_id": study.sample_id,
-                "images": describe_images(self.review, number),
+                "images": describe_images(self.set, number),
                 **{name: getattr(study, name) for name in _CONTEXT},
-                "state": state_json(history),
-                "reference": [_sentence(one) for one in self.review.reference(number)] if sees_reference else None,
+                "state": state_json(review),
+                "reference": [_sentence(one) for one in self.set.reference(number)] if sees_reference else None,
                 "verdicts": self._verdicts(study.sample_id, sees_reference),
             }
         )
@@ -123,11 +123,11 @@ class Server:
         if kind not in IMAGE_COLUMNS:
             raise _NotThereError
         try:
-            path = self.review.image(number, kind)
+            path = self.set.image(number, kind)
             if path is None:
                 raise _NotThereError
             png = as_png(path, full=request.query_params.get("full") == "1")
-        except InputError:
+        except (InputError, OSError):
             raise _NotThereError from None
         return Response(png, media_type="image/png")
 
@@ -159,21 +159,21 @@ class Server:
         number = self._number(request)
         envelope, change = _parse_change(body)
         try:
-            history = self.store.add_change(envelope.reviewer, number, envelope.id, envelope.version, change)
+            review = self.store.add_change(envelope.reviewer, number, envelope.id, envelope.version, change)
         except ConflictError:
-            present = state_json(self.store.history(envelope.reviewer, number))
+            present = state_json(self.store.review(envelope.reviewer, number))
             return JSONResponse({"error": "another page has changed this study since", "state": present}, 409)
-        return JSONResponse({"state": state_json(history)})
+        return JSONResponse({"state": state_json(review)})
 
     def _number(self, request: Request) -> int:
         number: int = request.path_params["number"]
-        if not 1 <= number <= len(self.review.drafts):
+        if not 1 <= number <= len(self.set.drafts):
             raise _NotThereError
         return number
 
     def _verdicts(self, sample_id: str, sees_reference: bool) -> list[dict[str, Any]] | None:
         """What RadFact said; reasons and evidence would give the reference away before its time."""
-        found = (self.review.verdicts or {}).get(sample_id)
+        found = (self.set.verdicts or {}).get(sample_id)
         if found is None:
             return None
         kept = {"index", "status", "why", "evidence"} if sees_reference else {"index", "status"}
@@ -181,11 +181,11 @@ class Server:
         return [blank | verdict.model_dump(mode="json", include=kept) for verdict in found]
 
 
-def state_json(history: History) -> dict[str, Any]:
+def state_json(review: Snapshot) -> dict[str, Any]:
     """The state of a review as the page takes it."""
-    state = history.state
+    state = review.state
     return {
-        "version": history.version,
+        "version": review.version,
         "step": state.step,
         "done": state.done,
         "comment": state.comment,
@@ -207,21 +207,21 @@ def state_json(history: History) -> dict[str, Any]:
             }
             for one in state.sentences
         ],
-        "can_undo": history.can_undo,
-        "can_redo": history.can_redo,
+        "can_undo": review.can_undo,
+        "can_redo": review.can_redo,
     }
 
 
-def make_app(review: ReviewSet, store: Store, *, host: str = "127.0.0.1", token: str | None = None) -> ASGIApp:
+def make_app(review_set: ReviewSet, store: Store, *, host: str = "127.0.0.1", token: str | None = None) -> ASGIApp:
     """The application behind its guard.
 
     Args:
-        review: what is reviewed.
+        review_set: what is reviewed.
         store: its database, of the same drafts.
         host: the address that it is served on.
         token: what a browser must bring; None for none.
     """
-    server = Server(review, store)
+    server = Server(review_set, store)
     routes = [
         Route("/", _reading(server.page)),
         Route("/static/{name}", _reading(server.asset)),
@@ -281,9 +281,9 @@ def _reviewer(request: Request) -> str:
     return request.query_params.get("reviewer", "")
 
 
-def _row(number: int, sample_id: str, history: History) -> dict[str, Any]:
-    state = history.state
-    status = "done" if state.done else "started" if history.version else "open"
+def _row(number: int, sample_id: str, review: Snapshot) -> dict[str, Any]:
+    state = review.state
+    status = "done" if state.done else "started" if review.version else "open"
     corrections = len(state.corrections)
     return {
         "number": number,

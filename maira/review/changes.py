@@ -187,6 +187,24 @@ def drafted(sentences: Sequence[tuple[str, Sequence[Corners]]]) -> State:
     )
 
 
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """Where a review of a draft stands.
+
+    Attributes:
+        state: the draft after all changes.
+        version: how many changes there were, undoing and doing again among them.
+        reached: the furthest step that the reviewer has been in, undone or not.
+        can_undo, can_redo: whether there is a change to undo, or one undone to do again.
+    """
+
+    state: State
+    version: int = 0
+    reached: int = 1
+    can_undo: bool = False
+    can_redo: bool = False
+
+
 class History:
     """The changes of one reviewer to one draft, in order, and the state that they make.
 
@@ -197,24 +215,14 @@ class History:
         """Begin with a draft as it is."""
         self._states = [draft]
         self._undone: list[State] = []
-        self.version = 0
-        self.reached = 1
-        """The furthest step that the reviewer has been in, undone or not."""
+        self._version = 0
+        self._reached = draft.step
 
     @property
-    def state(self) -> State:
-        """After all changes."""
-        return self._states[-1]
-
-    @property
-    def can_undo(self) -> bool:
-        """Whether there is a change to undo."""
-        return len(self._states) > 1
-
-    @property
-    def can_redo(self) -> bool:
-        """Whether the last change undone can be done again."""
-        return bool(self._undone)
+    def now(self) -> Snapshot:
+        """After all changes so far."""
+        can_undo, can_redo = len(self._states) > 1, bool(self._undone)
+        return Snapshot(self._states[-1], self._version, self._reached, can_undo, can_redo)
 
     def check(self, change: Change) -> None:
         """Say whether a change is possible.
@@ -239,19 +247,19 @@ class History:
             else:
                 self._undone.clear()
             self._states.append(state)
-        self.version += 1
-        self.reached = max(self.reached, self.state.step)
+        self._version += 1
+        self._reached = max(self._reached, self._states[-1].step)
 
     def _applied(self, change: Change) -> State:
         if change.kind == "undo":
-            if not self.can_undo:
+            if len(self._states) == 1:
                 raise InputError("there is nothing to undo")
             return self._states[-2]
         if change.kind == "redo":
-            if not self.can_redo:
+            if not self._undone:
                 raise InputError("there is nothing to do again")
             return self._undone[-1]
-        return _after(self.state, change, self.version)
+        return _after(self._states[-1], change, self._version)
 
 
 def _after(state: State, change: Change, version: int) -> State:

@@ -57,8 +57,8 @@ def corrections_csv(store: Store, reviewers: Sequence[str]) -> str:
     writer = csv.writer(buffer, lineterminator="\r\n")
     writer.writerow(COLUMNS)
     for reviewer in reviewers:
-        for draft, history in zip(store.drafts, store.histories(reviewer), strict=True):
-            state = history.state
+        for draft, review in zip(store.drafts, store.reviews(reviewer), strict=True):
+            state = review.state
             for place, sentence in enumerate(state.sentences, 1):
                 if sentence.is_correction:
                     shared = [str(state.done).lower(), state.comment]
@@ -73,9 +73,9 @@ def corrected_drafts(store: Store, reviewer: str) -> Iterator[dict[str, Any]]:
     Raises:
         InputError: there is no such reviewer.
     """
-    for draft, history in zip(store.drafts, store.histories(reviewer), strict=True):
-        if history.state.done:
-            kept = [sentence for sentence in history.state.sentences if not sentence.deleted]
+    for draft, review in zip(store.drafts, store.reviews(reviewer), strict=True):
+        if review.state.done:
+            kept = [sentence for sentence in review.state.sentences if not sentence.deleted]
             yield {
                 "sample_id": draft.sample_id,
                 "report": _narrative(kept) if draft.is_narrative else [_record(draft, one) for one in kept],
@@ -112,7 +112,7 @@ def write_export(store: Store, folder: Path, reviewers: Sequence[str]) -> Writte
         place = store.reviewers().index(reviewer) + 1
         path = folder / f"drafts-{place}-{re.sub(r'[^A-Za-z0-9]+', '-', reviewer).strip('-') or 'reviewer'}.jsonl"
         drafts[reviewer] = (path, write_jsonl(path, corrected_drafts(store, reviewer)))
-    corrections = sum(len(history.state.corrections) for name in reviewers for history in store.histories(name))
+    corrections = sum(len(review.state.corrections) for name in reviewers for review in store.reviews(name))
     return Written(corrections, drafts)
 
 

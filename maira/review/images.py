@@ -16,26 +16,26 @@ from radfact.errors import InputError
 LONGEST_SIDE = 2048
 """Pixels of the longest side of an image as the page first shows it."""
 
-_KEPT = 24
+_KEPT = 12
 
 
-def describe_images(review: ReviewSet, number: int) -> dict[str, dict[str, str | int] | None]:
+def describe_images(review_set: ReviewSet, number: int) -> dict[str, dict[str, str | int] | None]:
     """Where the page finds the images of a study, and how large the originals are.
 
     Args:
-        review: the studies.
+        review_set: the studies.
         number: of the study, from 1.
 
     Returns:
         By kind: `url`, `width` and `height` (pixels), a `message` where the image cannot be shown, or None where there
         is none.
     """
-    return {kind: _describe(review, number, kind) for kind in IMAGE_COLUMNS}  # type: ignore[arg-type]
+    return {kind: _describe(review_set, number, kind) for kind in IMAGE_COLUMNS}  # type: ignore[arg-type]
 
 
-def _describe(review: ReviewSet, number: int, kind: ImageKind) -> dict[str, str | int] | None:
+def _describe(review_set: ReviewSet, number: int, kind: ImageKind) -> dict[str, str | int] | None:
     try:
-        path = review.image(number, kind)
+        path = review_set.image(number, kind)
         if path is None:
             return None
         width, height = image_size(path)

@@ -21,7 +21,7 @@ _BACKLOG = 128
 
 
 def serve(
-    review: ReviewSet,
+    review_set: ReviewSet,
     store: Store,
     *,
     host: str,
@@ -33,7 +33,7 @@ def serve(
     """Serve a review until it is interrupted.
 
     Args:
-        review: what is reviewed.
+        review_set: what is reviewed.
         store: its database.
         host: address to listen on.
         port: 0 for any that is free.
@@ -52,7 +52,7 @@ def serve(
             threading.Thread(target=webbrowser.open, args=(url,), daemon=True).start()
         # No access log: what is asked for is a matter of patients.
         config = uvicorn.Config(
-            make_app(review, store, host=host, token=token),
+            make_app(review_set, store, host=host, token=token),
             access_log=False,
             log_level="warning",
             server_header=False,

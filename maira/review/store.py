@@ -16,7 +16,7 @@ from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
-from maira.review.changes import Change, Corners, History, Name, State, change_adapter, drafted
+from maira.review.changes import Change, Corners, History, Name, Snapshot, State, change_adapter, drafted
 from maira.review.protocol import ERROR_TYPES
 from radfact.errors import InputError, RunFailed
 from radfact.jsonl import dumps
@@ -111,6 +111,7 @@ class Store:
         self.drafts = _read_drafts(path)
         if drafts is not None:
             _check_same(self.drafts, drafts, path)
+        self._untouched = [Snapshot(draft.state()) for draft in self.drafts]
         self._lock = threading.RLock()
         self._histories: dict[tuple[str, int], History] = {}
         self._seen = 0
@@ -120,7 +121,7 @@ class Store:
             self._catch_up()
         except sqlite3.Error as error:
             self._connection.close()
-            raise InputError(f"cannot be read: {error}", file=path) from None
+            raise InputError(f"cannot be used: {error}", file=path) from None
         except BaseException:
             self._connection.close()
             raise
@@ -156,7 +157,7 @@ class Store:
             self._add_name("error_types", name)
         return self.error_types()
 
-    def history(self, reviewer: str, number: int) -> History:
+    def review(self, reviewer: str, number: int) -> Snapshot:
         """What a reviewer has made of a study.
 
         Args:
@@ -169,23 +170,21 @@ class Store:
         with self._lock:
             self._check_who_and_what(reviewer, number)
             self._catch_up()
-            return self._history(reviewer, number)
+            return self._history(reviewer, number).now
 
-    def histories(self, reviewer: str) -> list[History]:
+    def reviews(self, reviewer: str) -> list[Snapshot]:
         """What a reviewer has made of each study, in their order.
 
         Raises:
             InputError: there is no such reviewer.
         """
         with self._lock:
-            self._check_who_and_what(reviewer, 1 if self.drafts else None)
+            self._check_reviewer(reviewer)
             self._catch_up()
-            return [
-                self._histories.get((reviewer, number)) or History(draft.state())
-                for number, draft in enumerate(self.drafts, 1)
-            ]
+            made = {number: history.now for (name, number), history in self._histories.items() if name == reviewer}
+            return [made.get(number, untouched) for number, untouched in enumerate(self._untouched, 1)]
 
-    def add_change(self, reviewer: str, number: int, change_id: str, version: int, change: Change) -> History:
+    def add_change(self, reviewer: str, number: int, change_id: str, version: int, change: Change) -> Snapshot:
         """Apply a change and write it to the disk; one that has come before is not applied again.
 
         Args:
@@ -208,8 +207,8 @@ class Store:
             if (made_on := known.fetchone()) is not None:
                 if made_on != (reviewer, number):
                     raise InputError("another change has this id", field="id")
-                return history
-            if version != history.version:
+                return history.now
+            if version != history.now.version:
                 raise ConflictError
             history.check(change)
             sample_id = self.drafts[number - 1].sample_id
@@ -218,9 +217,7 @@ class Store:
                 "INSERT INTO changes (id, reviewer, study, sample_id, version, made, change) VALUES (?,?,?,?,?,?,?)",
                 (change_id, reviewer, number, sample_id, version, _now(), fields),
             )
-        with self._lock:
-            self._catch_up()
-            return self._history(reviewer, number)
+        return self.review(reviewer, number)
 
     @contextmanager
     def _writing(self) -> Iterator[None]:
@@ -246,13 +243,16 @@ class Store:
     def _history(self, reviewer: str, number: int) -> History:
         key = (reviewer, number)
         if key not in self._histories:
-            self._histories[key] = History(self.drafts[number - 1].state())
+            self._histories[key] = History(self._untouched[number - 1].state)
         return self._histories[key]
 
-    def _check_who_and_what(self, reviewer: str, number: int | None) -> None:
+    def _check_reviewer(self, reviewer: str) -> None:
         if reviewer not in self._names("reviewers"):
-            raise InputError("there is no such reviewer", field="reviewer")
-        if number is not None and not 1 <= number <= len(self.drafts):
+            raise InputError(f"there is no reviewer of this name: {reviewer!r:.120}", field="reviewer")
+
+    def _check_who_and_what(self, reviewer: str, number: int) -> None:
+        self._check_reviewer(reviewer)
+        if not 1 <= number <= len(self.drafts):
             raise InputError(f"there is no study {number}; expected 1 to {len(self.drafts)}", field="number")
 
     def _names(self, table: str) -> list[str]:

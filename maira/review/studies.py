@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from pydantic import NonNegativeInt
 
-from data.manifest import Failure, folder_of, read_manifest
+from data.manifest import Failure, folder_of, iter_manifest
 from data.study import IMAGE_COLUMNS, Study
 from maira.review.store import Draft
 from radfact.errors import InputError
@@ -71,6 +71,8 @@ class ReviewSet:
             raise InputError("no such image") from None
         if not self._is_inside(path):
             raise InputError("this image lies outside the manifest's folder")
+        if not path.is_file():
+            raise InputError("no such image")
         return path
 
     def images_outside(self) -> int:
@@ -101,9 +103,10 @@ def read_review_set(
     Raises:
         InputError: naming file, line and field.
     """
-    left_out: list[Failure] = []
-    studies = {study.sample_id: study for study in read_manifest(manifest, left_out)}
     found = read_review_drafts(drafts)
+    wanted = {draft.sample_id for draft in found}
+    left_out: list[Failure] = []
+    studies = {study.sample_id: study for study in iter_manifest(manifest, left_out) if study.sample_id in wanted}
     unknown = [draft.sample_id for draft in found if draft.sample_id not in studies]
     if unknown:
         no_film = {failure.sample_id for failure in left_out}

@@ -33,7 +33,7 @@ def summarise(store: Store) -> dict[str, Any]:
 
 
 def _of_reviewer(store: Store, reviewer: str) -> dict[str, Any]:
-    states = [history.state for history in store.histories(reviewer)]
+    states = [review.state for review in store.reviews(reviewer)]
     finished = [state for state in states if state.done]
     corrections = [one for state in finished for one in state.corrections]
     drafted = [sum(not one.is_added for one in state.sentences) for state in finished]
