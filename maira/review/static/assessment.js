@@ -1,0 +1,82 @@
+/** What a reviewer says of one correction: severity, type of error, a word of comment. */
+
+import { element } from "./dom.js";
+import { commentField } from "./typing.js";
+
+const OWN = "\u0000own";
+
+/** The choices below a corrected sentence. */
+export class Assessment {
+  /**
+   * @param {string} id  of the sentence
+   * @param {{severities: {id: number, name: string, definition: string}[]}} set
+   * @param {object} handlers  `assess(id, fields)`, `ownErrorType(id, name)`, `keepWhy(id, text)`
+   */
+  constructor(id, set, handlers) {
+    this.id = id;
+    this.handlers = handlers;
+    this.radios = set.severities.map(({ id: severity, name, definition }) => {
+      const radio = element("input", { type: "radio", name: `severity-${id}`, value: severity,
+        on: { change: () => handlers.assess(id, { severity }) } });
+      return { radio, label: element("label", { class: `severity severity-${severity}`, title: definition }, radio,
+        element("span", {}, element("kbd", { text: String(severity) }), ` ${name.replace(/ implications$/, "")}`)) };
+    });
+    this.type = element("select", { "aria-label": "Type of error", on: { change: () => this.#chooseType() } });
+    this.own = element("input", { type: "text", class: "own-type", "aria-label": "Own type of error", maxlength: "100",
+      placeholder: "own type, then Enter", hidden: true, on: { keydown: (event) => this.#ownKey(event) } });
+    const why = element("input", { type: "text", class: "why", "aria-label": "Comment on this correction",
+      placeholder: "Comment on this correction" });
+    this.why = commentField(why, {
+      keep: (text) => handlers.keepWhy(id, text),
+      save: (comment) => handlers.assess(id, { comment }),
+    });
+    this.root = element("div", { class: "assessment" },
+      element("fieldset", { class: "severities" }, element("legend", { text: "Clinical implications" }),
+        ...this.radios.map(({ label }) => label)),
+      element("div", { class: "type-and-why" }, this.type, this.own, why));
+  }
+
+  /** @param {{severity: number | null, error_type: string | null, comment: string}} assessment */
+  update(assessment, { errorTypes, locked, typed }) {
+    for (const { radio } of this.radios) {
+      radio.checked = Number(radio.value) === assessment.severity;
+      radio.disabled = locked;
+    }
+    this.#fillTypes(errorTypes, assessment.error_type);
+    for (const field of this.root.querySelectorAll("select, input[type=text]")) field.disabled = locked;
+    this.why.show(assessment.comment, typed);
+    this.root.classList.toggle("missing", assessment.severity === null);
+  }
+
+  #fillTypes(names, chosen) {
+    const known = chosen === null || names.includes(chosen) ? names : [...names, chosen];
+    const wanted = ["", ...known, OWN];
+    const present = [...this.type.options].map((option) => option.value);
+    if (wanted.join("\n") !== present.join("\n")) {
+      this.type.replaceChildren(element("option", { value: "", text: "Type of error …" }),
+        ...known.map((name) => element("option", { value: name, text: name })),
+        element("option", { value: OWN, text: "Another type …" }));
+    }
+    if (this.own.hidden) this.type.value = chosen ?? "";
+  }
+
+  #chooseType() {
+    const own = this.type.value === OWN;
+    this.own.hidden = !own;
+    if (own) this.own.focus();
+    else this.handlers.assess(this.id, { error_type: this.type.value || null });
+  }
+
+  #ownKey(event) {
+    if (!["Enter", "Escape"].includes(event.key)) return;
+    event.preventDefault();
+    event.stopPropagation();
+    const name = this.own.value.trim();
+    if (event.key === "Enter" && !name) return;
+    this.own.hidden = true;
+    this.own.value = "";
+    this.type.value = "";
+    this.type.focus();
+    if (event.key === "Enter") this.handlers.ownErrorType(this.id, name);
+  }
+}

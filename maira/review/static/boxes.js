@@ -1,0 +1,247 @@
+/** The boxes of the chosen sentence, to be moved, resized, added and taken away by pointer or keyboard. */
+
+import { announce, element } from "./dom.js";
+import { sameBoxes } from "./state.js";
+
+const HANDLES = ["nw", "n", "ne", "e", "se", "s", "sw", "w"];
+const STEP = 0.01;
+const FINE_STEP = 0.002;
+// Arrow keys pressed this soon after one another make one change.
+const PAUSE_MS = 700;
+// A box smaller than this came from a click, not from a drag.
+const SMALLEST = 0.008;
+
+const within = (value, low, high) => Math.min(high, Math.max(low, value));
+
+/** A box moved by a share of the image, held inside it. */
+function moved([left, top, right, bottom], x, y) {
+  const [across, down] = [within(x, -left, 1 - right), within(y, -top, 1 - bottom)];
+  return [left + across, top + down, right + across, bottom + down];
+}
+
+/** A box with the sides that a handle names moved; it never turns inside out. */
+function resized([left, top, right, bottom], handle, x, y) {
+  return [
+    handle.includes("w") ? within(left + x, 0, right - SMALLEST) : left,
+    handle.includes("n") ? within(top + y, 0, bottom - SMALLEST) : top,
+    handle.includes("e") ? within(right + x, left + SMALLEST, 1) : right,
+    handle.includes("s") ? within(bottom + y, top + SMALLEST, 1) : bottom,
+  ];
+}
+
+/** Shares to five places: a fifth of a pixel of a large film, and no tail of binary fractions in the records. */
+function rounded(boxes) {
+  return boxes.map((box) => box.map((share) => Number(share.toFixed(5))));
+}
+
+export class BoxEditor {
+  #sentence = null;
+  #boxes = [];
+  #timer = null;
+
+  /**
+   * @param {import("./film.js").Film} film
+   * @param {(sentenceId: string, boxes: number[][]) => void} change  called once an edit is complete
+   */
+  constructor(film, change) {
+    this.film = film;
+    this.change = change;
+    this.drawing = false;
+    this.layer = element("div", { class: "box-editor" });
+    film.overlay.append(this.layer);
+    this.layer.addEventListener("pointerdown", (event) => this.#press(event));
+    this.layer.addEventListener("keydown", (event) => this.#key(event));
+    this.layer.addEventListener("focusout", () => this.commit());
+    film.root.addEventListener("pointerdown", (event) => this.#draw(event), { capture: true });
+    film.root.addEventListener("keydown", (event) => this.#drawKey(event), { capture: true });
+  }
+
+  /**
+   * Show the boxes of a sentence with handles; null shows none. What was being changed of another one is kept.
+   *
+   * @param {{id: string, boxes: number[][], deleted: boolean} | null} sentence
+   * @param {{number: number, locked: boolean, dashed: boolean}} how
+   */
+  edit(sentence, { number = 0, locked = false } = {}) {
+    if (this.#sentence && this.#sentence.id !== sentence?.id) {
+      this.commit();
+      this.stopDrawing();
+    }
+    const changing = this.#timer !== null || this.layer.classList.contains("held");
+    this.#sentence = sentence;
+    this.number = number;
+    this.locked = locked;
+    if (!sentence) this.#boxes = [];
+    else if (!changing) this.#boxes = sentence.boxes;
+    this.#render();
+  }
+
+  /** Let the next drag on the image, or Enter, make a box. */
+  startDrawing() {
+    if (!this.#sentence || this.locked) return;
+    this.drawing = true;
+    this.film.root.classList.add("drawing");
+    this.film.root.focus();
+    announce("Drag on the image, or press Enter for a box in the middle. Escape stops.");
+    this.film.root.dispatchEvent(new Event("drawingchange"));
+  }
+
+  stopDrawing() {
+    if (!this.drawing) return;
+    this.drawing = false;
+    this.film.root.classList.remove("drawing");
+    this.film.root.dispatchEvent(new Event("drawingchange"));
+  }
+
+  /** Hand over what was changed, if anything was. */
+  commit() {
+    clearTimeout(this.#timer);
+    this.#timer = null;
+    const boxes = rounded(this.#boxes);
+    if (this.#sentence && !sameBoxes(this.#boxes, this.#sentence.boxes)) this.change(this.#sentence.id, boxes);
+  }
+
+  #render() {
+    while (this.layer.children.length > this.#boxes.length) this.layer.lastChild.remove();
+    while (this.layer.children.length < this.#boxes.length) this.layer.append(this.#newBox());
+    this.#boxes.forEach((box, at) => {
+      const node = this.layer.children[at];
+      const percent = (share) => `${share * 100}%`;
+      Object.assign(node.style, {
+        left: percent(box[0]), top: percent(box[1]), width: percent(box[2] - box[0]), height: percent(box[3] - box[1]),
+      });
+      node.classList.toggle("locked", this.locked);
+      node.querySelector(".box-viewer-label").textContent = String(this.number);
+      node.setAttribute("aria-label", `Box ${at + 1} of ${this.#boxes.length} of sentence ${this.number}: ${where(box)}`);
+    });
+  }
+
+  #newBox() {
+    return element("div", { class: "edit-box", tabindex: "0", role: "button", "aria-roledescription": "box",
+      "aria-keyshortcuts": "ArrowLeft ArrowRight ArrowUp ArrowDown Delete" },
+    element("span", { class: "box-viewer-label" }),
+    ...HANDLES.map((handle) => element("span", { class: `handle ${handle}`, "data-handle": handle, "aria-hidden": "true" })));
+  }
+
+  #placeOf(node) {
+    return [...this.layer.children].indexOf(node.closest(".edit-box"));
+  }
+
+  #set(at, box) {
+    this.#boxes = this.#boxes.map((other, place) => (place === at ? box : other));
+    this.#render();
+  }
+
+  #press(event) {
+    const at = this.#placeOf(event.target);
+    if (event.button !== 0 || event.ctrlKey || event.altKey || at < 0 || this.locked) return;
+    event.preventDefault();
+    this.layer.children[at].focus({ preventScroll: true });
+    const handle = event.target.dataset.handle;
+    const [start, before] = [this.film.shareAt(event), this.#boxes[at]];
+    this.#follow(event, (now) => {
+      const place = this.film.shareAt(now);
+      const [x, y] = [place[0] - start[0], place[1] - start[1]];
+      this.#set(at, handle ? resized(before, handle, x, y) : moved(before, x, y));
+    }, () => this.commit());
+  }
+
+  /** Call `move` with each movement of a pressed pointer and `end` when it is let go. */
+  #follow(event, move, end) {
+    const target = this.layer;
+    target.setPointerCapture(event.pointerId);
+    target.classList.add("held");
+    target.addEventListener("pointermove", move);
+    const stop = () => {
+      target.removeEventListener("pointermove", move);
+      for (const name of ["pointerup", "pointercancel"]) target.removeEventListener(name, stop);
+      target.classList.remove("held");
+      end();
+    };
+    for (const name of ["pointerup", "pointercancel"]) target.addEventListener(name, stop);
+  }
+
+  #draw(event) {
+    if (!this.drawing || event.button !== 0) return;
+    event.preventDefault();
+    event.stopPropagation();
+    const start = this.film.shareAt(event);
+    const at = this.#boxes.length;
+    this.#follow(event, (now) => {
+      const place = this.film.shareAt(now);
+      const [x, y] = [0, 1].map((axis) => [start[axis], place[axis]].sort((a, b) => a - b));
+      const box = [x[0], y[0], x[1], y[1]];
+      this.#boxes = [...this.#boxes.slice(0, at), box];
+      this.#render();
+    }, () => this.#drawn(at));
+  }
+
+  #drawn(at) {
+    const box = this.#boxes[at];
+    if (!box || box[2] - box[0] < SMALLEST || box[3] - box[1] < SMALLEST) {
+      this.#boxes = this.#boxes.slice(0, at);
+      this.#render();
+      return;
+    }
+    this.#added(at);
+  }
+
+  #drawKey(event) {
+    if (!this.drawing || !["Enter", "Escape"].includes(event.key)) return;
+    event.preventDefault();
+    event.stopPropagation();
+    if (event.key === "Escape") {
+      this.stopDrawing();
+      return;
+    }
+    const [left, top, right, bottom] = this.film.inSight;
+    const [x, y] = [(left + right) / 2, (top + bottom) / 2];
+    const [width, height] = [(right - left) / 10, (bottom - top) / 10];
+    this.#boxes = [...this.#boxes, [x - width, y - height, x + width, y + height]];
+    this.#render();
+    this.#added(this.#boxes.length - 1);
+  }
+
+  #added(at) {
+    this.stopDrawing();
+    this.commit();
+    this.layer.children[at].focus({ preventScroll: true });
+    announce(`Box added: ${where(this.#boxes[at])}`);
+  }
+
+  #key(event) {
+    const at = this.#placeOf(event.target);
+    if (at < 0 || event.ctrlKey || event.metaKey) return;
+    const direction = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, -1], ArrowDown: [0, 1] }[event.key];
+    if (!direction && event.key !== "Delete" && event.key !== "Backspace") return;
+    event.preventDefault();
+    event.stopPropagation();
+    if (this.locked) return;
+    if (!direction) {
+      this.#remove(at);
+      return;
+    }
+    const [x, y] = direction.map((sign) => sign * (event.altKey ? FINE_STEP : STEP));
+    this.#set(at, event.shiftKey ? resized(this.#boxes[at], "se", x, y) : moved(this.#boxes[at], x, y));
+    this.film.reveal(this.#boxes[at]);
+    announce(where(this.#boxes[at]));
+    clearTimeout(this.#timer);
+    this.#timer = setTimeout(() => this.commit(), PAUSE_MS);
+  }
+
+  #remove(at) {
+    this.#boxes = this.#boxes.filter((_, place) => place !== at);
+    const next = this.layer.children[Math.min(at, this.#boxes.length - 1)] ?? this.film.root;
+    // The change is handed over first: focus that moves hands over what is still there.
+    this.commit();
+    this.#render();
+    next.focus({ preventScroll: true });
+    announce("Box removed");
+  }
+}
+
+/** A box in words, in whole per cent of the image. */
+function where([left, top, right, bottom]) {
+  const percent = (share) => Math.round(share * 100);
+  return `left ${percent(left)}, top ${percent(top)}, right ${percent(right)}, bottom ${percent(bottom)} per cent`;
+}

@@ -1,0 +1,387 @@
+/** One study under review: what is shown of it, and what a reviewer does to it. */
+
+import { get, post, Refused } from "./api.js";
+import { alertBar, announce, byId, counted } from "./dom.js";
+import { Inputs } from "./inputs.js";
+import { keyOf } from "./kept.js";
+import { Reference } from "./reference.js";
+import { SentenceList } from "./sentences.js";
+import { after, isCorrection, unassessed } from "./state.js";
+import { Steps } from "./steps.js";
+import { commentField } from "./typing.js";
+
+const REFERENCE_STEP = 3;
+const BOX_MODES = ["all", "selected", "none"];
+
+/** Events: "shown" (anything may look different) and "nextstudy" (the reviewer is done with this one). */
+export class Desk extends EventTarget {
+  #study = null;
+  #selected = null;
+
+  /**
+   * @param {object} set  as `/api/set` gave it
+   * @param {string} reviewer
+   * @param {import("./kept.js").Kept} kept
+   * @param {import("./queue.js").ChangeQueue} queue
+   */
+  constructor(set, reviewer, kept, queue) {
+    super();
+    Object.assign(this, { reviewer, kept, queue });
+    this.errorTypes = set.error_types;
+    this.inputs = new Inputs({ select: (id) => this.select(id, { reveal: true }), changeBoxes: (id, boxes) => this.change("boxes", { sentence: id, boxes }) });
+    this.inputs.film.root.addEventListener("enlarged", () => this.render());
+    this.steps = new Steps(set, (step) => this.go(step));
+    this.reference = new Reference((id) => this.select(id === this.#selected ? null : id));
+    this.reference.root.addEventListener("toggle", () => this.render());
+    this.sentences = new SentenceList(byId("sentences"), byId("adder"), set, {
+      select: (id) => this.select(id === this.#selected ? null : id),
+      selectBy: (step) => this.selectBy(step),
+      startEdit: (id) => this.startEdit(id),
+      startAdd: () => this.startAdd(),
+      toggleDeleted: (id) => this.toggleDeleted(id),
+      addBox: (id) => this.addBox(id),
+      assess: (id, fields) => this.assess(id, fields),
+      ownErrorType: (id, name) => this.ownErrorType(id, name),
+      keepWhy: (id, text) => this.keep(`why:${id}`, text),
+    });
+    this.comment = commentField(byId("comment"), {
+      keep: (text) => this.keep("comment", text),
+      save: (text) => this.#saveComment(text),
+    });
+    byId("undo").addEventListener("click", () => this.undo());
+    byId("redo").addEventListener("click", () => this.redo());
+    byId("advance").addEventListener("click", () => this.advance());
+    byId("reopen").addEventListener("click", () => this.change("reopen", {}));
+    byId("box-mode").addEventListener("change", () => this.render());
+    byId("verdicts").addEventListener("change", () => this.render());
+    byId("verdict-toggle").hidden = !set.verdicts;
+  }
+
+  get number() {
+    return this.#study?.number ?? null;
+  }
+
+  get sampleId() {
+    return this.#study?.sample_id ?? "";
+  }
+
+  /** The state with what the server has not answered yet. */
+  get shown() {
+    return after(this.#study.state, this.queue.of(this.number));
+  }
+
+  /** Whether text is being typed that no change holds yet. */
+  get isTyping() {
+    return this.sentences.place !== null;
+  }
+
+  get #key() {
+    return keyOf(this.#study);
+  }
+
+  get #sentence() {
+    return this.#study ? this.shown.sentences.find(({ id }) => id === this.#selected) ?? null : null;
+  }
+
+  async open(number) {
+    this.leave();
+    const study = await this.#fetch(number);
+    this.sentences.clear();
+    this.#study = study;
+    this.#selected = null;
+    byId("study").hidden = false;
+    byId("blank").hidden = true;
+    this.inputs.open(study);
+    this.reference.root.open = study.state.step === REFERENCE_STEP;
+    byId("report-body").scrollTop = 0;
+    this.render();
+    this.comment.show(this.shown.comment, this.kept.text(this.#key, "comment"));
+    this.#bringBack();
+    announce(`Study ${number}, ${counted(study.state.sentences.length, "sentence")}, step ${study.state.step}`);
+  }
+
+  /** Hand over what is being changed, before the page or the study is left. */
+  leave() {
+    if (!this.#study) return;
+    this.inputs.editor.commit();
+    this.inputs.editor.stopDrawing();
+    this.sentences.closeForm();
+    this.comment.clear();
+  }
+
+  #fetch(number) {
+    return get(`/api/studies/${number}?reviewer=${encodeURIComponent(this.reviewer)}`);
+  }
+
+  /** Take the server's word again: for what a step opens, and for what another window did. */
+  async refresh() {
+    const { number } = this;
+    if (number === null || this.queue.of(number).length) return;
+    const study = await this.#fetch(number);
+    if (this.number !== number || this.queue.of(number).length) return;
+    this.#study = study;
+    this.render();
+  }
+
+  /** Take an answer to a change. */
+  answered(number, state) {
+    if (number !== this.number) return;
+    this.#study.state = state;
+    this.render();
+    if (state.step >= REFERENCE_STEP && this.#study.reference === null) this.refresh().catch(() => {});
+  }
+
+  /** A change was not taken: show the server's state, and give texts that were in it back to be typed on. */
+  refused(number, state, lost) {
+    for (const { study, kind, fields } of lost) {
+      const place = { edit: fields.sentence, add: "new", comment: "comment" }[kind];
+      if (place && fields.text) this.kept.keepText(study, place, fields.text);
+    }
+    if (number !== this.number) return;
+    if (state) this.#study.state = state;
+    this.render();
+    this.comment.show(this.shown.comment, this.kept.text(this.#key, "comment"));
+    this.#bringBack();
+    if (!state) this.refresh().catch(() => {});
+  }
+
+  change(kind, fields) {
+    this.queue.push(this.number, this.#key, this.shown.version, kind, fields);
+    this.render();
+  }
+
+  keep(place, text) {
+    this.kept.keepText(this.#key, place, text);
+    this.dispatchEvent(new Event("shown"));
+  }
+
+  render() {
+    if (!this.#study) return;
+    const state = this.shown;
+    const mode = byId("box-mode").value;
+    if (this.#selected && !this.#isThere(state)) this.#selected = null;
+    this.steps.update(state);
+    this.sentences.update(state, {
+      selected: this.#selected, locked: state.done, showAssessment: state.step === 4, errorTypes: this.errorTypes,
+      verdictOf: (at) => (byId("verdicts").checked ? this.#study.verdicts?.find(({ index }) => index === at) ?? null : null),
+      typedWhy: (id) => this.kept.text(this.#key, `why:${id}`),
+    });
+    this.reference.update(this.#study.reference, state.step, this.#selected);
+    this.inputs.draw(state.sentences, this.reference.isOpen ? this.#study.reference : [], {
+      selected: this.#selected, locked: state.done, mode,
+    });
+    this.comment.show(state.comment);
+    byId("comment").disabled = state.done;
+    byId("undo").disabled = !state.can_undo || this.queue.trouble !== null;
+    byId("redo").disabled = !state.can_redo || this.queue.trouble !== null;
+    byId("reopen").hidden = !state.done;
+    this.dispatchEvent(new Event("shown"));
+  }
+
+  #isThere(state) {
+    return this.reference.isOpen && this.#selected.startsWith("reference-")
+      || state.sentences.some(({ id }) => id === this.#selected);
+  }
+
+  /** Choose a sentence of the draft or the reference; null chooses none. */
+  select(id, { reveal = false, focus = false } = {}) {
+    this.#selected = id;
+    if (id !== null && !id.startsWith("reference-") && this.inputs.kind !== "frontal" && this.#sentence?.boxes.length) {
+      this.inputs.enlarge("frontal");
+    }
+    this.render();
+    if (focus) this.sentences.focus(id);
+    else if (reveal) document.querySelector(`#report-body [data-id="${CSS.escape(id)}"]`)?.scrollIntoView({ block: "nearest" });
+  }
+
+  selectBy(step) {
+    const ids = this.shown.sentences.map(({ id }) => id);
+    if (!ids.length) return;
+    const at = ids.indexOf(this.#selected);
+    const next = at < 0 ? (step > 0 ? 0 : ids.length - 1) : Math.min(ids.length - 1, Math.max(0, at + step));
+    this.select(ids[next], { focus: true });
+  }
+
+  /** The chosen sentence by its id where one is named, else by what is chosen; null where it cannot be changed. */
+  #changeable(id = this.#selected) {
+    if (this.shown.done) {
+      announce("This study is finished; reopen it to change it.");
+      return null;
+    }
+    const sentence = this.shown.sentences.find((each) => each.id === id);
+    if (!sentence) announce("Choose a sentence first.");
+    return sentence ?? null;
+  }
+
+  startEdit(id, typed = null) {
+    const sentence = this.#changeable(id);
+    if (!sentence || sentence.deleted) return;
+    if (this.#selected !== sentence.id) this.select(sentence.id);
+    this.sentences.openForm(sentence.id, {
+      label: `Text of sentence ${this.shown.sentences.indexOf(sentence) + 1}`,
+      text: typed ?? sentence.text,
+      keep: (text) => this.keep(sentence.id, text),
+      save: (text) => this.#save(sentence.id, text === sentence.text ? null : () => this.change("edit", { sentence: sentence.id, text })),
+      cancel: () => this.#save(sentence.id, null),
+    });
+  }
+
+  startAdd(typed = "") {
+    if (this.shown.done) return;
+    this.sentences.openForm("new", {
+      label: "Text of the finding that is missing",
+      text: typed,
+      keep: (text) => this.keep("new", text),
+      save: (text) => this.#save("new", () => this.#add(text)),
+      cancel: () => this.#save("new", null),
+    });
+  }
+
+  #add(text) {
+    const id = `a${this.shown.version}`;
+    this.change("add", { text });
+    this.select(id, { focus: true });
+  }
+
+  /** End typing: first the change is kept, then what was typed for it is dropped. */
+  #save(place, change) {
+    change?.();
+    this.kept.dropText(this.#key, place);
+    if (this.sentences.place === place) this.sentences.closeForm();
+    this.dispatchEvent(new Event("shown"));
+  }
+
+  #saveComment(text) {
+    if (text !== this.shown.comment) this.change("comment", { text });
+    this.kept.dropText(this.#key, "comment");
+    this.dispatchEvent(new Event("shown"));
+  }
+
+  /** Text that was being typed when the page went away comes back where it was. */
+  #bringBack() {
+    if (this.shown.done || this.isTyping) return;
+    for (const { id, text, deleted } of this.shown.sentences) {
+      const typed = this.kept.text(this.#key, id);
+      if (typed === null) continue;
+      if (typed === text || deleted) {
+        this.kept.dropText(this.#key, id);
+        continue;
+      }
+      this.startEdit(id, typed);
+      this.#sayBroughtBack();
+      return;
+    }
+    const added = this.kept.text(this.#key, "new");
+    if (!added) return;
+    this.startAdd(added);
+    this.#sayBroughtBack();
+  }
+
+  #sayBroughtBack() {
+    announce("Text that was not saved yet is brought back.");
+  }
+
+  toggleDeleted(id) {
+    const sentence = this.#changeable(id);
+    if (sentence) this.change(sentence.deleted ? "restore" : "delete", { sentence: sentence.id });
+  }
+
+  addBox(id) {
+    const sentence = this.#changeable(id);
+    if (!sentence || sentence.deleted) return;
+    if (byId("box-mode").value === "none") byId("box-mode").value = "all";
+    if (this.inputs.kind !== "frontal") this.inputs.enlarge("frontal");
+    this.select(sentence.id);
+    this.inputs.editor.startDrawing();
+  }
+
+  /** Set severity, error type or comment of a correction. */
+  assess(id, fields) {
+    const sentence = this.#changeable(id);
+    if (!sentence) return;
+    if (!isCorrection(sentence)) {
+      announce("Only a corrected sentence has a severity.");
+      return;
+    }
+    this.change("assess", { sentence: sentence.id, ...fields });
+    if ("comment" in fields) this.kept.dropText(this.#key, `why:${sentence.id}`);
+    if ("severity" in fields) announce(`Severity ${fields.severity}`);
+  }
+
+  async ownErrorType(id, name) {
+    try {
+      this.errorTypes = (await post("/api/error_types", { name })).error_types;
+      this.assess(id, { error_type: name.split(/\s+/).join(" ") });
+    } catch (error) {
+      alertBar(`The type of error is not saved: ${error.message}`);
+      if (!(error instanceof Refused)) this.render();
+    }
+  }
+
+  focusErrorType() {
+    const sentence = this.#changeable();
+    if (sentence) this.sentences.focusErrorType(sentence.id);
+  }
+
+  undo() {
+    if (!byId("undo").disabled) this.change("undo", {});
+  }
+
+  redo() {
+    if (!byId("redo").disabled) this.change("redo", {});
+  }
+
+  go(step) {
+    const state = this.shown;
+    if (state.done || step < 1 || step > this.steps.steps.length || step === state.step) return;
+    this.change("step", { step });
+    this.reference.root.open = step === REFERENCE_STEP;
+    const { name, instruction } = this.steps.steps[step - 1];
+    announce(`Step ${step}, ${name}: ${instruction}`);
+  }
+
+  stepBy(by) {
+    this.go(this.shown.step + by);
+  }
+
+  /** The button below the report: on to the next step, finish, or on to the next study. */
+  advance() {
+    if (this.shown.done) this.dispatchEvent(new Event("nextstudy"));
+    else if (this.shown.step < this.steps.steps.length) this.stepBy(1);
+    else this.finish();
+  }
+
+  finish() {
+    const state = this.shown;
+    if (state.done) return;
+    const [open] = unassessed(state);
+    if (state.step < this.steps.steps.length) {
+      announce("A study is finished in step 4.");
+    } else if (open) {
+      this.select(open.id, { focus: true });
+      this.sentences.focusSeverity(open.id);
+      announce("This correction has no severity yet: 0, 1 or 2.");
+    } else {
+      this.change("finish", {});
+      announce("Study finished");
+    }
+  }
+
+  /** Let go of what is chosen. */
+  letGo() {
+    this.inputs.editor.stopDrawing();
+    this.select(null);
+  }
+
+  turnBoxes() {
+    const select = byId("box-mode");
+    select.value = BOX_MODES[(BOX_MODES.indexOf(select.value) + 1) % BOX_MODES.length];
+    announce(`Boxes: ${select.value}`);
+    this.render();
+  }
+
+  turnImages() {
+    this.inputs.turn();
+    this.render();
+  }
+}

@@ -1,0 +1,57 @@
+/** Small helpers for the page's elements. Text is only ever set as text. */
+
+/**
+ * A new element.
+ *
+ * @param {string} tag
+ * @param {{text?: string, on?: Record<string, (event: Event) => void>}} options  further keys are attributes
+ * @param {...(Node | string | null)} children
+ */
+export function element(tag, { text, on = {}, ...attributes } = {}, ...children) {
+  const node = document.createElement(tag);
+  for (const [name, value] of Object.entries(attributes)) {
+    if (value !== null && value !== false) node.setAttribute(name, value === true ? "" : String(value));
+  }
+  if (text !== undefined) node.textContent = text;
+  for (const [name, listener] of Object.entries(on)) node.addEventListener(name, listener);
+  node.append(...children.filter((child) => child !== null));
+  return node;
+}
+
+/** The element with this id. */
+export function byId(id) {
+  return document.getElementById(id);
+}
+
+/** "1 study", "2 studies". */
+export function counted(count, one, many = `${one}s`) {
+  return `${count} ${count === 1 ? one : many}`;
+}
+
+/** Say something to those who do not see the page; the same words twice are said twice. */
+export function announce(words) {
+  const region = byId("announcer");
+  region.textContent = region.textContent === words ? `${words}\u00a0` : words;
+}
+
+/** Tell of something that a reviewer must not miss, until it is dismissed or replaced; null takes it away. */
+export function alertBar(words, action = null) {
+  const bar = byId("alert");
+  bar.hidden = words === null;
+  if (words === null) {
+    bar.replaceChildren();
+    return;
+  }
+  const dismiss = element("button", { type: "button", text: "Dismiss", on: { click: () => alertBar(null) } });
+  const act = action && element("button", { type: "button", text: action.label, on: { click: () => {
+    alertBar(null);
+    action.run();
+  } } });
+  bar.replaceChildren(element("span", { text: words }), ...(act ? [act] : []), dismiss);
+}
+
+/** Whether keys typed into this element are text. */
+export function takesText(node) {
+  return node instanceof HTMLTextAreaElement || node instanceof HTMLSelectElement
+    || (node instanceof HTMLInputElement && !["checkbox", "radio", "range", "button"].includes(node.type));
+}

@@ -1,0 +1,133 @@
+/** What the model was given: the images, of which one is large, and the texts. */
+
+import { BoxEditor } from "./boxes.js";
+import { byId, element } from "./dom.js";
+import { Film } from "./film.js";
+
+export const IMAGES = { frontal: "Frontal", lateral: "Lateral", prior_frontal: "Prior frontal" };
+const TEXTS = { indication: "Indication", technique: "Technique", comparison: "Comparison" };
+
+export class Inputs {
+  #drawn = null;
+
+  /**
+   * @param {{select: (id: string) => void, changeBoxes: (id: string, boxes: number[][]) => void}} handlers
+   */
+  constructor({ select, changeBoxes }) {
+    this.film = new Film(byId("film"));
+    this.editor = new BoxEditor(this.film, changeBoxes);
+    this.kind = "frontal";
+    this.film.root.addEventListener("boxselect", ({ detail }) => select(detail.id));
+    this.film.root.addEventListener("drawingchange", () => this.#note());
+    this.#bindTools();
+  }
+
+  /** Show the images and texts of a study, the frontal image large. */
+  open(study) {
+    this.study = study;
+    this.film.forget();
+    this.#write();
+    this.enlarge("frontal");
+  }
+
+  /** Make another image of the study the large one. */
+  enlarge(kind) {
+    this.kind = kind;
+    const image = this.study.images[kind];
+    const alt = `${IMAGES[kind]} radiograph of study ${this.study.number}`;
+    this.film.show(kind, image?.url ? image : null, image?.url ? alt : image?.message ?? "No image");
+    byId("thumbs").replaceChildren(...Object.keys(IMAGES).filter((other) => other !== kind && this.study.images[other])
+      .map((other) => this.#thumb(other)));
+    this.#drawn = null;
+    this.#note();
+  }
+
+  /** The next image in turn becomes the large one. */
+  turn() {
+    const there = Object.keys(IMAGES).filter((kind) => this.study.images[kind]);
+    if (!there.length) return;
+    this.enlarge(there[(there.indexOf(this.kind) + 1) % there.length]);
+  }
+
+  /**
+   * Draw boxes; those of the sentence that is chosen get handles.
+   *
+   * @param {object[]} sentences  of the draft
+   * @param {object[]} reference  sentences of the reference report that are in sight
+   * @param {{selected: string | null, locked: boolean, mode: "all" | "selected" | "none"}} how
+   */
+  draw(sentences, reference, { selected, locked, mode }) {
+    const at = sentences.findIndex(({ id }) => id === selected);
+    const onFilm = this.kind === "frontal";
+    const edited = onFilm && mode !== "none" && at >= 0 ? sentences[at] : null;
+    this.editor.edit(edited, { number: at + 1, locked: locked || Boolean(edited?.deleted) });
+    const boxes = !onFilm || mode === "none" ? [] : [
+      ...sentences.flatMap((sentence, place) => (sentence === edited || sentence.deleted ? []
+        : drawn(sentence.id, "candidate", String(place + 1), sentence.boxes))),
+      ...reference.flatMap((sentence, place) => drawn(`reference-${place}`, "reference", `R${place + 1}`, sentence.boxes ?? [])),
+    ].filter((box) => mode === "all" || box.id === selected);
+    // Drawing anew under a resting pointer would take a click from its box.
+    const key = JSON.stringify([boxes, selected]);
+    if (key === this.#drawn) return;
+    this.#drawn = key;
+    this.film.viewer.setBoxes(boxes);
+    this.film.viewer.focus(null, selected === null ? [] : [selected]);
+  }
+
+  #write() {
+    const pairs = Object.entries(TEXTS).filter(([name]) => this.study[name])
+      .map(([name, label]) => element("div", {}, element("dt", { text: label }), element("dd", { text: this.study[name] })));
+    if (this.study.prior_report) {
+      pairs.push(element("div", { class: "prior" }, element("dt", { text: "Prior report" }),
+        element("dd", {}, element("details", {}, element("summary", { text: "Show" }), element("p", { text: this.study.prior_report })))));
+    }
+    byId("context").replaceChildren(...pairs);
+    byId("context").hidden = !pairs.length;
+  }
+
+  #thumb(kind) {
+    const { url, message } = this.study.images[kind];
+    const picture = url ? element("img", { src: url, alt: "", decoding: "async" }) : element("span", { class: "hint", text: message });
+    return element("button", { type: "button", class: "thumb", "aria-label": `${IMAGES[kind]}: show large`, title: `${IMAGES[kind]}: show large (X)`,
+      on: { click: () => {
+        this.enlarge(kind);
+        this.film.root.dispatchEvent(new Event("enlarged"));
+        this.film.root.focus({ preventScroll: true });
+      } } }, picture, element("span", { class: "caption", text: IMAGES[kind] }));
+  }
+
+  #note() {
+    const note = byId("film-note");
+    const words = this.editor.drawing ? "Drag to draw a box · Enter puts one in the middle · Esc stops"
+      : this.kind === "frontal" ? "" : `${IMAGES[this.kind]} image: boxes are on the frontal one`;
+    note.textContent = words;
+    note.hidden = !words;
+  }
+
+  #bindTools() {
+    const { film } = this;
+    const [width, level, invert] = ["window-width", "window-level", "invert"].map(byId);
+    byId("zoom-in").addEventListener("click", () => film.zoomIn());
+    byId("zoom-out").addEventListener("click", () => film.zoomOut());
+    byId("reset-film").addEventListener("click", () => film.reset());
+    invert.addEventListener("click", () => this.invert());
+    width.addEventListener("input", () => film.setGray({ width: Number(width.value) }));
+    level.addEventListener("input", () => film.setGray({ level: Number(level.value) }));
+    film.addEventListener("view", () => {
+      byId("zoom").textContent = `${Math.round(film.view.zoom * 100)} %`;
+    });
+    film.addEventListener("gray", () => {
+      width.value = String(film.view.width);
+      level.value = String(film.view.level);
+      invert.setAttribute("aria-pressed", String(film.view.inverted));
+    });
+  }
+
+  invert() {
+    this.film.setGray({ inverted: !this.film.view.inverted });
+  }
+}
+
+function drawn(id, side, label, boxes) {
+  return boxes.map(([left, top, right, bottom]) => ({ id, side, label, x_min: left, y_min: top, x_max: right, y_max: bottom }));
+}

@@ -1,0 +1,88 @@
+/** What this browser keeps until the server has it: changes under way, and text that is still being typed. */
+
+const PREFIX = "maira-review";
+
+function read(store, key) {
+  try {
+    return JSON.parse(store.getItem(key));
+  } catch {
+    return null;
+  }
+}
+
+// A full or forbidden store must not stop a review: then only a reload in mid-edit loses what was typed.
+function write(store, key, value) {
+  try {
+    if (value === null) store.removeItem(key);
+    else store.setItem(key, JSON.stringify(value));
+  } catch {
+    return;
+  }
+}
+
+/** A setting of this browser (theme, single keys), null where there is none. */
+export function setting(name) {
+  return read(localStorage, `${PREFIX}:setting:${name}`);
+}
+
+export function setSetting(name, value) {
+  write(localStorage, `${PREFIX}:setting:${name}`, value);
+}
+
+/** The reviewer of this tab; another tab may have another one. */
+export function tabReviewer() {
+  return read(sessionStorage, `${PREFIX}:reviewer`);
+}
+
+export function setTabReviewer(name) {
+  write(sessionStorage, `${PREFIX}:reviewer`, name);
+}
+
+/**
+ * What marks a study together with its draft: the same study has other drafts in other sets.
+ *
+ * @param {{sample_id: string, state: {sentences: {draft_text: string | null}[]}}} study
+ */
+export function keyOf(study) {
+  const texts = study.state.sentences.map((sentence) => sentence.draft_text).filter((text) => text !== null);
+  return JSON.stringify([study.sample_id, texts]);
+}
+
+/** Changes and texts of one reviewer, by the key of their study. */
+export class Kept {
+  constructor(reviewer) {
+    this.prefix = `${PREFIX}:${JSON.stringify(reviewer)}`;
+  }
+
+  /** Changes without an answer, oldest first, as earlier pages left them. */
+  changes() {
+    const prefix = `${this.prefix}:change:`;
+    const keys = Object.keys(localStorage).filter((key) => key.startsWith(prefix));
+    return keys.map((key) => read(localStorage, key)).filter(Boolean).sort((a, b) => a.order - b.order);
+  }
+
+  keepChange(change) {
+    write(localStorage, `${this.prefix}:change:${change.id}`, change);
+  }
+
+  dropChange(change) {
+    write(localStorage, `${this.prefix}:change:${change.id}`, null);
+  }
+
+  /** Text being typed into one place of a study: a sentence's id, "new", "comment" or "why:" and a sentence's id. */
+  text(study, place) {
+    return read(localStorage, this.#textKey(study, place));
+  }
+
+  keepText(study, place, text) {
+    write(localStorage, this.#textKey(study, place), text);
+  }
+
+  dropText(study, place) {
+    write(localStorage, this.#textKey(study, place), null);
+  }
+
+  #textKey(study, place) {
+    return `${this.prefix}:text:${place}:${study}`;
+  }
+}

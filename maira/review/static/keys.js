@@ -1,0 +1,38 @@
+/** Keys of the page, and the help that lists them. */
+
+import { byId, element, takesText } from "./dom.js";
+import { setSetting, setting } from "./kept.js";
+
+/** How the help writes keys that have no sign of their own. */
+const WRITTEN = { ArrowUp: "↑", ArrowDown: "↓", ArrowLeft: "←", ArrowRight: "→", Delete: "Del" };
+
+/**
+ * Bind keys.
+ *
+ * @param {{keys: string[], help: string, run?: (event: KeyboardEvent) => void}[]} bindings
+ *   keys as in `KeyboardEvent.key`, letters in lower case, with "Ctrl+" and "Shift+" before them; one without `run` is
+ *   only listed, because the element that has the focus sees to it
+ */
+export function bindKeys(bindings) {
+  const single = byId("single-keys");
+  single.checked = setting("single-keys") ?? true;
+  single.addEventListener("change", () => setSetting("single-keys", single.checked));
+  byId("help-keys").replaceChildren(...bindings.map(({ keys, help }) => element("div", {},
+    element("dt", {}, ...keys.flatMap((key, at) => [at ? " " : "", element("kbd", { text: written(key) })])),
+    element("dd", { text: help }))));
+  const runs = new Map(bindings.filter(({ run }) => run).flatMap(({ keys, run }) => keys.map((key) => [key, run])));
+  document.addEventListener("keydown", (event) => {
+    if (event.defaultPrevented || event.isComposing || event.altKey || document.querySelector("dialog[open]")) return;
+    const control = event.ctrlKey || event.metaKey;
+    if (takesText(event.target) || (!control && !single.checked)) return;
+    const letter = event.key.length === 1 ? event.key.toLowerCase() : event.key;
+    const run = runs.get(control ? `Ctrl+${event.shiftKey ? "Shift+" : ""}${letter}` : letter);
+    if (!run) return;
+    event.preventDefault();
+    run(event);
+  });
+}
+
+function written(key) {
+  return key.split("+").map((part) => WRITTEN[part] ?? (part.length === 1 ? part.toUpperCase() : part)).join("+") || "+";
+}

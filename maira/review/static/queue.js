@@ -1,0 +1,133 @@
+/** Changes on their way to the server: one at a time, in order, each kept in this browser until it is answered. */
+
+import { post, Refused } from "./api.js";
+
+const WAITS_MS = [500, 1000, 2000, 4000];
+
+/**
+ * Sends changes, again under the same id where no answer came, so that none is applied twice.
+ *
+ * Events: "progress" (something began to wait, or was answered), and with `detail: {change, state}` "answered", or with
+ * `detail: {change, error}` "overtaken" (the study had moved on in another window) and "refused".
+ */
+export class ChangeQueue extends EventTarget {
+  #waiting = [];
+  #sending = false;
+  #failures = 0;
+  #timer = null;
+  #reason = null;
+
+  /**
+   * @param {string} reviewer
+   * @param {import("./kept.js").Kept} kept
+   * @param {object[]} leftover  changes that an earlier page kept; they are sent first
+   */
+  constructor(reviewer, kept, leftover) {
+    super();
+    this.reviewer = reviewer;
+    this.kept = kept;
+    this.#waiting = leftover;
+    window.addEventListener("online", () => this.flush());
+  }
+
+  /** How many changes are not answered. */
+  get waiting() {
+    return this.#waiting.length;
+  }
+
+  /** Why nothing arrives, or null where the last request was answered. */
+  get trouble() {
+    return this.#reason;
+  }
+
+  /** Unanswered changes of one study, in order. */
+  of(number) {
+    return this.#waiting.filter((change) => change.number === number);
+  }
+
+  /**
+   * Send a change after those before it.
+   *
+   * @param {number} number  of the study
+   * @param {string} study  its key, see `keyOf`
+   * @param {number} version  of the state that it was made on, those before it in the queue included
+   * @param {string} kind
+   * @param {object} fields
+   */
+  push(number, study, version, kind, fields) {
+    const last = this.#waiting.at(-1)?.order ?? 0;
+    const change = { id: newId(), order: Math.max(Date.now(), last + 1), number, study, version, kind, fields };
+    this.#waiting.push(change);
+    this.kept.keepChange(change);
+    this.flush();
+    return change;
+  }
+
+  /** Send now what waits. */
+  async flush() {
+    clearTimeout(this.#timer);
+    this.#progress();
+    if (this.#sending) return;
+    this.#sending = true;
+    while (this.#waiting.length && await this.#send(this.#waiting[0]));
+    this.#sending = false;
+    this.#progress();
+  }
+
+  /** Whether the next one can be sent. */
+  async #send(change) {
+    const { id, number, version, kind, fields } = change;
+    try {
+      const { state } = await post(`/api/studies/${number}/changes`, { reviewer: this.reviewer, id, version, kind, ...fields });
+      this.#answered(change);
+      this.#tell("answered", { change, state });
+    } catch (error) {
+      const final = error instanceof Refused && ![401, 403, 429].includes(error.status);
+      if (!final) {
+        this.#wait(error);
+        return false;
+      }
+      this.#giveUp(change, error);
+    }
+    this.#progress();
+    return true;
+  }
+
+  /** What was made after a change that was not taken was made on a state that never was: none of it is sent. */
+  #giveUp(change, error) {
+    const lost = this.of(change.number);
+    for (const each of lost) this.#answered(each);
+    this.#tell(error.status === 409 ? "overtaken" : "refused", { change, lost, error });
+  }
+
+  #answered(change) {
+    this.#waiting = this.#waiting.filter((other) => other !== change);
+    this.kept.dropChange(change);
+    this.#failures = 0;
+    this.#reason = null;
+  }
+
+  #wait(error) {
+    this.#reason = error instanceof Refused ? "signed out" : "unreachable";
+    const wait = WAITS_MS[Math.min(this.#failures, WAITS_MS.length - 1)];
+    this.#failures += 1;
+    this.#timer = setTimeout(() => this.flush(), wait);
+  }
+
+  #progress() {
+    this.dispatchEvent(new Event("progress"));
+  }
+
+  #tell(name, detail) {
+    this.dispatchEvent(new CustomEvent(name, { detail }));
+  }
+}
+
+/** A UUID of version 4; `crypto.randomUUID` is only there on https and loopback. */
+function newId() {
+  const bytes = crypto.getRandomValues(new Uint8Array(16));
+  bytes[6] = (bytes[6] & 0x0f) | 0x40;
+  bytes[8] = (bytes[8] & 0x3f) | 0x80;
+  const hex = [...bytes].map((byte) => byte.toString(16).padStart(2, "0")).join("");
+  return [hex.slice(0, 8), hex.slice(8, 12), hex.slice(12, 16), hex.slice(16, 20), hex.slice(20)].join("-");
+}

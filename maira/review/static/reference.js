@@ -1,0 +1,48 @@
+/** The reference report, folded away until its step. */
+
+import { byId, counted, element } from "./dom.js";
+
+/** The reference report's sentences; choosing one shows its boxes. */
+export class Reference {
+  #sentences = null;
+
+  /** @param {(id: string) => void} select  gets "reference-0" and so on */
+  constructor(select) {
+    this.root = byId("reference");
+    this.list = byId("reference-sentences");
+    this.select = select;
+  }
+
+  /** Whether its sentences are to be seen, and so their boxes. */
+  get isOpen() {
+    return !this.root.hidden && this.root.open;
+  }
+
+  /**
+   * @param {{text: string, boxes: number[][] | null}[] | null} sentences  null as long as the server does not tell
+   * @param {number} step  of the review
+   * @param {string | null} selected
+   */
+  update(sentences, step, selected) {
+    this.root.hidden = sentences === null || step < 3;
+    if (sentences !== this.#sentences) this.#draw(sentences ?? []);
+    this.#sentences = sentences;
+    for (const button of this.list.querySelectorAll("button")) {
+      const chosen = button.dataset.id === selected;
+      button.setAttribute("aria-pressed", String(chosen));
+      button.closest("li").classList.toggle("selected", chosen);
+    }
+  }
+
+  #draw(sentences) {
+    this.list.replaceChildren(...sentences.map(({ text, boxes }, at) => {
+      const button = element("button", { type: "button", class: "sentence-text", "data-id": `reference-${at}`,
+        on: { click: () => this.select(`reference-${at}`) } },
+      element("span", { class: "number", text: `R${at + 1}` }), element("span", { class: "words", text }));
+      const marks = boxes?.length ? element("div", { class: "marks" },
+        element("span", { class: "mark", text: counted(boxes.length, "box", "boxes") })) : null;
+      return element("li", { class: "sentence reference" }, button, marks);
+    }));
+    if (!sentences.length) this.list.append(element("li", { class: "hint", text: "This study has no reference report." }));
+  }
+}

@@ -1,0 +1,240 @@
+/** The page of a review: who reviews, which study is open, what is saved. */
+
+import { get, Refused } from "./api.js";
+import { Desk } from "./desk.js";
+import { alertBar, announce, byId, counted } from "./dom.js";
+import { bindKeys } from "./keys.js";
+import { Kept, keyOf, setSetting, setting, tabReviewer } from "./kept.js";
+import { ChangeQueue } from "./queue.js";
+import { askReviewer } from "./reviewers.js";
+import { isCorrection } from "./state.js";
+import { StudyList } from "./studies.js";
+
+const WHAT = { edit: "an edit", delete: "a deletion", restore: "a restored sentence", add: "an added finding", boxes: "boxes",
+  assess: "a severity or error type", comment: "the comment", step: "a step", finish: "finishing", reopen: "reopening",
+  undo: "an undo", redo: "a redo" };
+
+function useTheme(theme) {
+  document.documentElement.dataset.theme = theme;
+  byId("theme").setAttribute("aria-pressed", String(theme === "light"));
+}
+
+function turnTheme() {
+  const theme = document.documentElement.dataset.theme === "dark" ? "light" : "dark";
+  useTheme(theme);
+  setSetting("theme", theme);
+}
+
+/** Changes that an earlier page could not send and that are of this set's drafts; others wait for their own set. */
+async function leftoverOf(kept, reviewer, studies) {
+  const changes = kept.changes().filter(({ number }) => number <= studies);
+  const keys = new Map();
+  for (const number of new Set(changes.map((change) => change.number))) {
+    keys.set(number, keyOf(await get(`/api/studies/${number}?reviewer=${encodeURIComponent(reviewer)}`)));
+  }
+  return changes.filter(({ number, study }) => keys.get(number) === study);
+}
+
+class Review {
+  constructor(set, reviewer, kept, leftover) {
+    this.set = set;
+    this.reviewer = reviewer;
+    this.queue = new ChangeQueue(reviewer, kept, leftover);
+    this.desk = new Desk(set, reviewer, kept, this.queue);
+    this.list = new StudyList((number) => this.go(number));
+    this.saidSaved = false;
+  }
+
+  async start() {
+    byId("title").textContent = this.set.title;
+    byId("reviewer").textContent = this.reviewer;
+    byId("export-drafts").href = `/export/drafts.jsonl?reviewer=${encodeURIComponent(this.reviewer)}`;
+    this.list.setStudies(await get(`/api/studies?reviewer=${encodeURIComponent(this.reviewer)}`));
+    this.#listen();
+    this.#bind();
+    this.queue.flush();
+    this.showList(setting("list") ?? window.innerWidth >= 1800);
+    if (!this.#asked()) history.replaceState(null, "", `#${this.list.unfinishedAfter(0) ?? 1}`);
+    await this.open();
+  }
+
+  /** The study that the address names, null where it names none. */
+  #asked() {
+    const number = Number(location.hash.slice(1));
+    return Number.isInteger(number) && number >= 1 && number <= this.set.studies ? number : null;
+  }
+
+  go(number) {
+    if (number === null) announce("All studies are finished.");
+    else if (number >= 1 && number <= this.set.studies) location.hash = String(number);
+  }
+
+  async open() {
+    const number = this.#asked();
+    if (number === null || number === this.desk.number) return;
+    try {
+      await this.desk.open(number);
+    } catch (error) {
+      alertBar(`Study ${number} cannot be opened: ${error.message}`, { label: "Try again", run: () => this.open() });
+      return;
+    }
+    this.list.mark(number);
+    document.title = `${number} · ${this.set.title}`;
+    byId("study-name").textContent = `${number} of ${this.set.studies} · ${this.desk.sampleId}`;
+    byId("previous-study").disabled = number === 1;
+    byId("following-study").disabled = number === this.set.studies;
+  }
+
+  goUnfinished() {
+    this.go(this.list.unfinishedAfter(this.desk.number ?? 0));
+  }
+
+  showList(shown) {
+    byId("studies").hidden = !shown;
+    byId("toggle-studies").setAttribute("aria-expanded", String(shown));
+    if (shown) this.list.refresh();
+  }
+
+  turnList() {
+    const shown = byId("studies").hidden;
+    setSetting("list", shown);
+    this.showList(shown);
+    if (shown) this.list.focus();
+    else byId("toggle-studies").focus();
+  }
+
+  #listen() {
+    const { queue, desk } = this;
+    queue.addEventListener("progress", () => {
+      this.#sayWhatIsSaved();
+      desk.render();
+    });
+    queue.addEventListener("answered", ({ detail: { change, state } }) => {
+      this.saidSaved = true;
+      desk.answered(change.number, state);
+      this.#note(change.number, state);
+    });
+    queue.addEventListener("overtaken", ({ detail }) => this.#lost(detail, "Another window has changed this study meanwhile; here is how it is now."));
+    queue.addEventListener("refused", ({ detail }) => this.#lost(detail, `The server did not take a change: ${detail.error.message}.`));
+    desk.addEventListener("shown", () => this.#sayWhatIsSaved());
+    desk.addEventListener("nextstudy", () => this.goUnfinished());
+    window.addEventListener("hashchange", () => this.open());
+    window.addEventListener("pagehide", () => desk.leave());
+    window.addEventListener("beforeunload", (event) => {
+      if (queue.trouble) event.preventDefault();
+    });
+    document.addEventListener("visibilitychange", () => {
+      if (document.visibilityState === "visible") desk.refresh().catch(() => {});
+    });
+  }
+
+  #note(number, state) {
+    const begun = state.version > 0 ? "started" : "open";
+    this.list.note(number, {
+      status: state.done ? "done" : begun, step: state.step, corrections: state.sentences.filter(isCorrection).length,
+    });
+    this.#sayProgress();
+  }
+
+  #lost({ change, lost, error }, words) {
+    const what = [...new Set(lost.map(({ kind }) => WHAT[kind]))].join(", ");
+    const where = change.number === this.desk.number ? "" : ` (study ${change.number})`;
+    this.desk.refused(change.number, error.body?.state ?? null, lost);
+    alertBar(`${words} Not saved${where}: ${what}.`);
+  }
+
+  #sayProgress() {
+    const { finished } = this.list;
+    byId("progress").max = this.set.studies;
+    byId("progress").value = finished;
+    byId("progress-text").textContent = `${finished} of ${counted(this.set.studies, "study", "studies")} finished`;
+  }
+
+  #sayWhatIsSaved() {
+    const { waiting, trouble } = this.queue;
+    const changes = counted(waiting, "change");
+    const [kind, words] = trouble === "signed out"
+      ? ["lost", `Signed out: ${changes} kept in this browser. Open the address that the server printed.`]
+      : trouble ? ["lost", `No connection: ${changes} not saved, kept in this browser and sent again`]
+        : waiting ? ["saving", "Saving …"]
+          : this.desk.isTyping ? ["saving", "Typing, not saved yet"]
+            : this.saidSaved ? ["saved", "✓ Saved"] : ["", ""];
+    const output = byId("saved");
+    if (output.textContent === words) return;
+    output.className = `saved ${kind}`;
+    output.textContent = words;
+  }
+
+  #bind() {
+    const { desk, list } = this;
+    const { film } = desk.inputs;
+    this.#sayProgress();
+    byId("toggle-studies").addEventListener("click", () => this.turnList());
+    byId("previous-study").addEventListener("click", () => this.go(desk.number - 1));
+    byId("following-study").addEventListener("click", () => this.go(desk.number + 1));
+    byId("next-study").addEventListener("click", () => this.goUnfinished());
+    byId("reviewer").addEventListener("click", async () => {
+      if (await askReviewer(this.set.reviewers, this.reviewer)) location.reload();
+    });
+    const help = () => byId("help-dialog").showModal();
+    byId("help").addEventListener("click", help);
+    const toggle = (id) => () => byId(id).click();
+    bindKeys([
+      { keys: ["ArrowUp", "ArrowDown"], help: "previous, next sentence, on a sentence" },
+      { keys: ["j"], help: "next sentence", run: () => desk.selectBy(1) },
+      { keys: ["k"], help: "previous sentence", run: () => desk.selectBy(-1) },
+      { keys: ["e"], help: "edit the sentence", run: () => desk.startEdit() },
+      { keys: ["d", "Delete"], help: "delete the sentence, or restore it", run: () => desk.toggleDeleted() },
+      { keys: ["a"], help: "add a finding", run: () => desk.startAdd() },
+      { keys: ["0", "1", "2"], help: "severity of the correction: no, minor, significant",
+        run: ({ key }) => desk.assess(undefined, { severity: Number(key) }) },
+      { keys: ["t"], help: "type of error", run: () => desk.focusErrorType() },
+      { keys: ["c"], help: "comment on the study", run: () => byId("comment").focus() },
+      { keys: ["Ctrl+z"], help: "undo", run: () => desk.undo() },
+      { keys: ["Ctrl+Shift+z", "Ctrl+y"], help: "redo", run: () => desk.redo() },
+      { keys: ["]"], help: "next step", run: () => desk.stepBy(1) },
+      { keys: ["["], help: "previous step", run: () => desk.stepBy(-1) },
+      { keys: ["f"], help: "finish the study (step 4)", run: () => desk.finish() },
+      { keys: ["n"], help: "next study that is not finished", run: () => this.goUnfinished() },
+      { keys: ["p"], help: "previous study", run: () => this.go(desk.number - 1) },
+      { keys: ["l"], help: "list of studies", run: () => this.turnList() },
+      { keys: ["/"], help: "filter the list", run: () => {
+        this.showList(true);
+        byId("study-filter").focus();
+      } },
+      { keys: ["b"], help: "add a box to the sentence", run: () => desk.addBox() },
+      { keys: ["ArrowLeft", "ArrowRight"], help: "with ↑ ↓ on a box: move it; with Shift resize it, with Alt finely" },
+      { keys: ["Delete"], help: "on a box: remove it" },
+      { keys: ["h"], help: "boxes: all, selected, none", run: () => desk.turnBoxes() },
+      { keys: ["v"], help: "show or hide RadFact’s verdicts", run: toggle("verdicts") },
+      { keys: ["m"], help: "to the image; arrow keys move it there", run: () => film.root.focus() },
+      { keys: ["x"], help: "frontal, lateral, prior image in turn", run: () => desk.turnImages() },
+      { keys: ["+", "="], help: "zoom in", run: () => film.zoomIn() },
+      { keys: ["-"], help: "zoom out", run: () => film.zoomOut() },
+      { keys: ["w"], help: "window and level", run: () => byId("window-width").focus() },
+      { keys: ["i"], help: "invert", run: () => desk.inputs.invert() },
+      { keys: ["r"], help: "image as at first", run: () => film.reset() },
+      { keys: ["Escape"], help: "let go of the sentence", run: () => desk.letGo() },
+      { keys: ["?"], help: "this help", run: help },
+    ]);
+    list.refresh();
+  }
+}
+
+async function start() {
+  useTheme(setting("theme") ?? "dark");
+  byId("theme").addEventListener("click", turnTheme);
+  const set = await get("/api/set");
+  byId("title").textContent = set.title;
+  const known = tabReviewer();
+  const reviewer = set.reviewers.includes(known) ? known : await askReviewer(set.reviewers, null);
+  const kept = new Kept(reviewer);
+  await new Review(set, reviewer, kept, await leftoverOf(kept, reviewer, set.studies)).start();
+}
+
+start().catch((error) => {
+  const words = error instanceof Refused && [401, 403].includes(error.status)
+    ? "This browser is not signed in. Open the address that the server printed." : `The review cannot begin: ${error.message}`;
+  byId("blank-text").textContent = words;
+  announce(words);
+});

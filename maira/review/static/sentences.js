@@ -1,0 +1,204 @@
+/** The draft's sentences: choosing, editing in place, deleting, adding. */
+
+import { Assessment } from "./assessment.js";
+import { wordChanges } from "./diff.js";
+import { counted, element } from "./dom.js";
+import { boxesMoved, isCorrection } from "./state.js";
+import { sentenceForm } from "./typing.js";
+
+const VERDICTS = { entailment: ["yes", "✓ entailed by the reference"], not_entailment: ["no", "✗ not entailed by the reference"] };
+
+/** One sentence with its tools; a row lives as long as its sentence, so that focus stays where it is. */
+class Row {
+  constructor(id, set, handlers) {
+    this.id = id;
+    this.handlers = handlers;
+    this.number = element("span", { class: "number" });
+    this.words = element("span", { class: "words" });
+    this.button = element("button", { type: "button", class: "sentence-text", "aria-pressed": "false",
+      on: { click: () => handlers.select(id), dblclick: () => handlers.startEdit(id) } }, this.number, this.words);
+    this.marks = element("div", { class: "marks" });
+    const tool = (text, label, keys, run) => element("button", { type: "button", text, title: `${label} (${keys})`,
+      "aria-label": label, "aria-keyshortcuts": keys, on: { click: run } });
+    this.edit = tool("Edit", "Edit this sentence", "E", () => handlers.startEdit(id));
+    this.remove = tool("Delete", "Delete this sentence", "D", () => handlers.toggleDeleted(id));
+    this.box = tool("Add box", "Add a box to this sentence", "B", () => handlers.addBox(id));
+    this.tools = element("div", { class: "tools", role: "group", "aria-label": "This sentence" }, this.edit, this.remove, this.box);
+    this.verdict = element("div", { class: "verdict", hidden: true });
+    this.assessment = new Assessment(id, set, handlers);
+    this.line = element("div", { class: "sentence-line" }, this.button, this.tools);
+    this.root = element("li", { class: "sentence" }, this.line, this.marks, this.verdict, this.assessment.root);
+    this.root.dataset.id = id;
+  }
+
+  update(sentence, { number, selected, locked, showAssessment, verdict, errorTypes, typed }) {
+    const corrected = isCorrection(sentence);
+    this.number.textContent = String(number);
+    this.#write(sentence);
+    this.button.setAttribute("aria-pressed", String(selected));
+    this.root.classList.toggle("selected", selected);
+    for (const name of ["deleted", "edited"]) this.root.classList.toggle(name, sentence[name]);
+    this.root.classList.toggle("added", sentence.origin === "added");
+    this.#mark(sentence);
+    this.tools.hidden = !selected || locked;
+    this.remove.textContent = sentence.deleted ? "Restore" : "Delete";
+    this.remove.setAttribute("aria-label", `${this.remove.textContent} this sentence`);
+    this.edit.disabled = this.box.disabled = sentence.deleted;
+    this.#judge(verdict);
+    this.assessment.root.hidden = !corrected || !(selected || showAssessment);
+    this.assessment.update(sentence.assessment, { errorTypes, locked, typed });
+  }
+
+  /** Put a form in the place of the text. */
+  open(form) {
+    this.line.hidden = true;
+    this.line.before(form);
+  }
+
+  close() {
+    this.root.querySelector(".sentence-form")?.remove();
+    this.line.hidden = false;
+  }
+
+  #write(sentence) {
+    if (!sentence.edited || sentence.deleted) {
+      this.words.replaceChildren(element(sentence.deleted ? "del" : "span", { text: sentence.text }));
+      return;
+    }
+    const tags = { kept: "span", added: "ins", removed: "del" };
+    const pieces = wordChanges(sentence.draft_text, sentence.text);
+    this.words.replaceChildren(...pieces.flatMap(({ kind, text }) => [element(tags[kind], { text }), " "]));
+  }
+
+  #mark(sentence) {
+    const words = [
+      sentence.deleted && "deleted", sentence.edited && "edited", sentence.origin === "added" && "added",
+      boxesMoved(sentence) && "boxes changed",
+      sentence.boxes.length && counted(sentence.boxes.length, "box", "boxes"),
+    ].filter(Boolean);
+    this.marks.replaceChildren(...words.map((text) => element("span", { class: `mark ${text.replaceAll(/\W/g, "-")}`, text })));
+    this.marks.hidden = !words.length;
+  }
+
+  #judge(verdict) {
+    this.verdict.hidden = !verdict;
+    if (!verdict) return;
+    const [kind, words] = VERDICTS[verdict.status] ?? ["none", "no verdict"];
+    const evidence = verdict.evidence?.length ? element("span", { text: `evidence: ${verdict.evidence.map((at) => `R${at + 1}`).join(", ")}` }) : null;
+    this.verdict.replaceChildren(element("span", { class: `tag ${kind}`, text: words }),
+      ...[evidence, verdict.why ? element("span", { class: "why-text", text: verdict.why }) : null].filter(Boolean));
+  }
+}
+
+/** The list, and the form below it that adds a finding. */
+export class SentenceList {
+  #rows = new Map();
+  #form = null;
+
+  /**
+   * @param {HTMLElement} list
+   * @param {HTMLElement} adder  holds the button, or the form, that adds a finding
+   * @param {object} set  as `/api/set` gave it
+   * @param {object} handlers  `select`, `startEdit`, `toggleDeleted`, `addBox`, `assess`, `ownErrorType`, `keepWhy`
+   */
+  constructor(list, adder, set, handlers) {
+    this.list = list;
+    this.adder = adder;
+    this.set = set;
+    this.handlers = handlers;
+    this.addButton = element("button", { type: "button", class: "add", text: "+ Add a finding", title: "Add a finding (A)",
+      "aria-keyshortcuts": "A", on: { click: () => handlers.startAdd() } });
+    adder.append(this.addButton);
+    list.addEventListener("keydown", (event) => this.#key(event));
+  }
+
+  /** Where text is being typed: a sentence's id, "new", or null. */
+  get place() {
+    return this.#form?.place ?? null;
+  }
+
+  /**
+   * @param {object} state  of the draft, sentences in order
+   * @param {{selected: string | null, locked: boolean, showAssessment: boolean, errorTypes: string[],
+   *   verdictOf: (place: number) => object | null, typedWhy: (id: string) => string | null}} how
+   */
+  update(state, { selected, locked, showAssessment, errorTypes, verdictOf, typedWhy }) {
+    const rows = state.sentences.map((sentence, at) => {
+      const known = this.#rows.get(sentence.id);
+      const row = known ?? new Row(sentence.id, this.set, this.handlers);
+      row.update(sentence, {
+        number: at + 1, selected: sentence.id === selected, locked, showAssessment, errorTypes,
+        verdict: sentence.origin === "draft" ? verdictOf(at) : null, typed: known ? null : typedWhy(sentence.id),
+      });
+      return [sentence.id, row];
+    });
+    const gone = [...this.#rows.keys()].filter((id) => !rows.some(([other]) => other === id));
+    for (const id of gone) this.#rows.get(id).root.remove();
+    rows.forEach(([, row], at) => {
+      if (this.list.children[at] !== row.root) this.list.insertBefore(row.root, this.list.children[at] ?? null);
+    });
+    this.#rows = new Map(rows);
+    this.addButton.disabled = locked;
+    if (gone.includes(this.place)) this.#form = null;
+  }
+
+  /** Forget the rows of another study. */
+  clear() {
+    this.closeForm();
+    for (const row of this.#rows.values()) row.root.remove();
+    this.#rows.clear();
+  }
+
+  /** Type the text of a sentence in its place, or of a new one below ("new"). */
+  openForm(place, options) {
+    this.closeForm();
+    const { form, begin } = sentenceForm(options);
+    this.#form = { place, form };
+    if (place === "new") {
+      this.addButton.hidden = true;
+      this.adder.append(form);
+    } else {
+      this.#rows.get(place).open(form);
+    }
+    begin();
+  }
+
+  closeForm() {
+    const open = this.#form;
+    if (!open) return;
+    this.#form = null;
+    const had = open.form.contains(document.activeElement);
+    if (open.place === "new") {
+      open.form.remove();
+      this.addButton.hidden = false;
+      if (had) this.addButton.focus();
+    } else {
+      this.#rows.get(open.place)?.close();
+      if (had) this.focus(open.place);
+    }
+  }
+
+  focus(id) {
+    const row = this.#rows.get(id);
+    row?.button.focus({ preventScroll: true });
+    row?.root.scrollIntoView({ block: "nearest" });
+  }
+
+  /** The row's choices of severity, made ready for the keyboard. */
+  focusSeverity(id) {
+    this.#rows.get(id)?.assessment.radios[0].radio.focus();
+  }
+
+  focusErrorType(id) {
+    this.#rows.get(id)?.assessment.type.focus();
+  }
+
+  #key(event) {
+    const step = { ArrowDown: 1, ArrowUp: -1 }[event.key];
+    if (!step || !event.target.classList.contains("sentence-text")) return;
+    event.preventDefault();
+    event.stopPropagation();
+    this.handlers.selectBy(step);
+  }
+}
+

@@ -1,0 +1,60 @@
+/** What a draft looks like with changes that the server has not answered yet. The server's own state always replaces it. */
+
+/** Whether the draft was wrong here: a sentence deleted, edited, with other boxes, or added and still there. */
+export function isCorrection(sentence) {
+  if (sentence.origin === "added") return !sentence.deleted;
+  return sentence.deleted || sentence.edited || boxesMoved(sentence);
+}
+
+export function boxesMoved(sentence) {
+  return sentence.origin === "draft" && !sameBoxes(sentence.boxes, sentence.draft_boxes ?? []);
+}
+
+export function sameBoxes(left, right) {
+  return left.length === right.length && left.every((box, at) => box.every((share, side) => share === right[at][side]));
+}
+
+/** Corrections of a state that nobody has said the severity of. */
+export function unassessed(state) {
+  return state.sentences.filter((sentence) => isCorrection(sentence) && sentence.assessment.severity === null);
+}
+
+const UNASSESSED = { severity: null, error_type: null, comment: "" };
+
+const CORRECTED = {
+  edit: (sentence, { text }) => ({ ...sentence, text, edited: sentence.origin === "draft" && text !== sentence.draft_text }),
+  delete: (sentence) => ({ ...sentence, deleted: true }),
+  restore: (sentence) => ({ ...sentence, deleted: false }),
+  boxes: (sentence, { boxes }) => ({ ...sentence, boxes }),
+  assess: (sentence, { kind, sentence: id, ...given }) => ({ ...sentence, assessment: { ...sentence.assessment, ...given } }),
+};
+
+const MARKED = {
+  comment: (state, { text }) => ({ comment: text }),
+  step: (state, { step }) => ({ step }),
+  finish: () => ({ done: true }),
+  reopen: () => ({ done: false }),
+  add: (state, { text, boxes = [] }) => ({ sentences: [...state.sentences, {
+    id: `a${state.version}`, origin: "added", text, draft_text: null, boxes, draft_boxes: [],
+    deleted: false, edited: false, assessment: UNASSESSED,
+  }] }),
+};
+
+/**
+ * The state after some more changes.
+ *
+ * What undoing brings back only the server knows: until it answers, undo and redo show nothing.
+ *
+ * @param {object} state  as the server gave it
+ * @param {{kind: string, fields: object}[]} changes  in order
+ */
+export function after(state, changes) {
+  return changes.reduce((shown, { kind, fields }) => {
+    const corrected = CORRECTED[kind];
+    const changed = corrected
+      ? { sentences: shown.sentences.map((sentence) =>
+        (sentence.id === fields.sentence ? corrected(sentence, fields) : sentence)) }
+      : MARKED[kind]?.(shown, fields);
+    return { ...shown, ...changed, version: shown.version + 1, can_undo: true, can_redo: kind === "undo" };
+  }, state);
+}

@@ -1,0 +1,46 @@
+/** The four steps of a review (figure F.1): where the reviewer is, and what is asked there. */
+
+import { byId, counted, element } from "./dom.js";
+import { unassessed } from "./state.js";
+
+export class Steps {
+  /**
+   * @param {{steps: {number: number, name: string, instruction: string}[], severities: object[]}} set
+   * @param {(step: number) => void} go
+   */
+  constructor({ steps, severities }, go) {
+    this.steps = steps;
+    this.buttons = steps.map(({ number, name }) => element("button", { type: "button", class: "step", on: { click: () => go(number) } },
+      element("span", { class: "step-number", text: String(number) }), ` ${name}`));
+    byId("steps").replaceChildren(...this.buttons.map((button) => element("li", {}, button)));
+    byId("severity-definitions").replaceChildren(...[...severities].reverse().flatMap(({ id, name, definition }) => [
+      element("dt", { text: `${id} · ${name}` }),
+      element("dd", {}, element("ul", {}, ...definition.split("\n").map((text) => element("li", { text })))),
+    ]));
+  }
+
+  update(state) {
+    const { step, done } = state;
+    this.buttons.forEach((button, at) => {
+      button.classList.toggle("past", done || at + 1 < step);
+      if (at + 1 === step) button.setAttribute("aria-current", "step");
+      else button.removeAttribute("aria-current");
+      button.disabled = done;
+    });
+    this.#instruct(this.steps[step - 1], done);
+    byId("definitions").hidden = step !== this.steps.length || done;
+    const open = unassessed(state).length;
+    const last = step === this.steps.length;
+    byId("remaining").textContent = done ? "This study is finished." : last && open
+      ? `${counted(open, "correction has", "corrections have")} no severity yet` : "";
+    byId("advance").textContent = done ? "Next unfinished study" : last ? "Finish study" : `Go on: ${step + 1} ${this.steps[step].name}`;
+    byId("advance").title = done ? "" : last ? "Finish study (F)" : "Next step (])";
+  }
+
+  #instruct({ instruction }, done) {
+    const [first, ...rest] = instruction.split("\n");
+    const words = done ? "Finished. Reopen the study to change it, or go on to the next one." : first;
+    const list = rest.length && !done ? element("ul", {}, ...rest.map((text) => element("li", { text }))) : null;
+    byId("instruction").replaceChildren(element("p", { text: words }), ...(list ? [list] : []));
+  }
+}

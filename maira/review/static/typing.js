@@ -1,0 +1,106 @@
+/** Fields whose text is kept in this browser from the first letter until it is saved. */
+
+import { element } from "./dom.js";
+
+/** Grow a text area with its text. */
+function fit(area) {
+  area.style.height = "auto";
+  area.style.height = `${area.scrollHeight + 2}px`;
+}
+
+/**
+ * A form that takes the place of a sentence while its text is typed. Enter or leaving it saves, Escape does not.
+ *
+ * @param {{label: string, text: string, keep: (text: string) => void, save: (text: string) => void,
+ *   cancel: () => void}} options  `save` gets a text that is not empty
+ */
+export function sentenceForm({ label, text, keep, save, cancel }) {
+  let ended = false;
+  const end = (how) => {
+    if (ended) return;
+    ended = true;
+    how();
+  };
+  const area = element("textarea", { "aria-label": label, rows: "1", maxlength: "4000" });
+  area.value = text;
+  const finish = () => {
+    const typed = area.value.trim();
+    end(() => (typed ? save(typed) : cancel()));
+  };
+  area.addEventListener("input", () => {
+    fit(area);
+    keep(area.value);
+  });
+  area.addEventListener("keydown", (event) => {
+    if (event.key === "Escape") end(cancel);
+    else if (event.key === "Enter" && !event.shiftKey && !event.isComposing) finish();
+    else return;
+    event.preventDefault();
+    event.stopPropagation();
+  });
+  const form = element("form", { class: "sentence-form" }, area,
+    element("div", { class: "form-end" },
+      element("span", { class: "hint", text: "Enter saves, Escape does not" }),
+      element("button", { type: "button", text: "Cancel", on: { click: () => end(cancel) } }),
+      element("button", { type: "submit", class: "primary", text: "Save" })));
+  form.addEventListener("submit", (event) => {
+    event.preventDefault();
+    finish();
+  });
+  // A press on Cancel would first take the focus away, and so save.
+  form.querySelector("button[type=button]").addEventListener("pointerdown", (event) => event.preventDefault());
+  form.addEventListener("focusout", (event) => {
+    if (!form.contains(event.relatedTarget) && document.hasFocus()) finish();
+  });
+  const begin = () => {
+    fit(area);
+    area.focus();
+    area.setSelectionRange(area.value.length, area.value.length);
+  };
+  return { form, begin };
+}
+
+/**
+ * Let a field of comments save when it is left or at Ctrl+Enter, and keep its text until then.
+ *
+ * @param {HTMLInputElement | HTMLTextAreaElement} field
+ * @param {{keep: (text: string) => void, save: (text: string) => void}} options
+ * @returns {{show: (saved: string, typed: string | null) => void}}  `typed`: as an earlier page left it
+ */
+export function commentField(field, { keep, save }) {
+  let saved = "";
+  let dirty = false;
+  const finish = () => {
+    if (dirty) save(field.value.trim());
+    dirty = false;
+  };
+  field.addEventListener("input", () => {
+    dirty = true;
+    keep(field.value);
+  });
+  field.addEventListener("change", finish);
+  field.addEventListener("keydown", (event) => {
+    if (event.key === "Enter" && (event.ctrlKey || event.metaKey || field instanceof HTMLInputElement)) finish();
+    else if (event.key === "Escape") field.blur();
+    else return;
+    event.preventDefault();
+    event.stopPropagation();
+  });
+  return {
+    show(present, typed = null) {
+      if (typed !== null) {
+        field.value = typed;
+        dirty = typed !== present;
+      } else if (!dirty && present !== saved) {
+        field.value = present;
+      }
+      saved = present;
+    },
+    /** Take away what another study left in the field. */
+    clear() {
+      finish();
+      saved = "";
+      field.value = "";
+    },
+  };
+}
