@@ -114,7 +114,8 @@ def clock(seconds: float) -> str:
 class LiveDisplay:
     """Looks at accounts from a thread of its own while the block runs, so that Ctrl-C reaches the block itself.
 
-    On a terminal it draws bars that go away at the end, elsewhere it writes a line every half minute.
+    On a terminal it draws bars that go away at the end; elsewhere, and under NO_COLOR or TERM=dumb, it writes a line
+    every half minute.
 
     Args:
         console: of standard error.
@@ -144,7 +145,7 @@ class LiveDisplay:
 
     def _watch(self) -> None:
         meters = {name: Meter(name, self.price, self.window) for name in self.accounts}
-        if self.console.is_terminal:
+        if self.console.is_interactive and not self.console.no_color:
             self._draw(meters)
             return
         while not self._over.wait(EVERY_ELSEWHERE):

@@ -16,11 +16,12 @@ DATA_MANUAL = "\n".join(
         "Make training data for a judge: pairs of reports, a teacher's answers, and what is held out.",
         "",
         "[bold]Examples[/bold]",
-        "  maira judge-data reports.csv --task entailment --teacher offline --out data",
-        "  maira judge-data reports.csv --task green --teacher openai:MODEL",
+        "  maira judge-data reports.csv --task entailment --teacher offline \\",
+        "      --out data",
+        "  maira judge-data reports.csv --task green --teacher openai:MODEL \\",
         "      --drafts drafts.jsonl --out data",
         "  radfact judge-check data/heldout.json --judge vllm:runs/judge/checkpoint",
-        "  radfact meta agreement data/heldout.csv --better higher --metrics green",
+        "  radfact meta agreement data/heldout.csv --better higher --metrics green \\",
         "      --judge vllm:runs/judge/checkpoint",
     )
 )

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
 import typer
 
 from radfact.cli.compare import MANUAL as COMPARE_MANUAL
 from radfact.cli.compare import compare
+from radfact.cli.doctor import doctor
 from radfact.cli.evaluate import MANUAL as EVALUATE_MANUAL
 from radfact.cli.evaluate import evaluate
+from radfact.cli.examples import EXAMPLES
 from radfact.cli.export import export
 from radfact.cli.judge_check import MANUAL as CHECK_MANUAL
 from radfact.cli.judge_check import judge_check
@@ -18,7 +18,7 @@ from radfact.cli.metrics import metrics
 from radfact.cli.page import page
 from radfact.cli.score import MANUAL as SCORE_MANUAL
 from radfact.cli.score import score
-from radfact.command import run_command
+from radfact.command import Version, add_examples, run_command
 
 # Rich keeps line ends as they are, so a paragraph is one line here.
 MANUAL = "\n".join(
@@ -32,7 +32,7 @@ MANUAL = "\n".join(
         "",
         "[bold]Examples[/bold]",
         "  radfact score pairs.json --judge offline --out results",
-        "  radfact score --candidates drafts.jsonl --references manifest.jsonl",
+        "  radfact score --candidates drafts.jsonl --references manifest.jsonl \\",
         "      --judge openai:MODEL --out results",
         "  radfact evaluate pairs.json --metrics all --judge offline --out results",
         "  radfact metrics",
@@ -41,6 +41,7 @@ MANUAL = "\n".join(
         "  radfact page results --manifest manifest.jsonl",
         "  radfact judge-check --judge offline",
         "  radfact export results --out radfact_scores.json",
+        "  radfact doctor",
         "",
         "[bold]Files[/bold]",
         "  pairs.json      grounded: a list of {example_id, prediction, target},",
@@ -79,20 +80,8 @@ app = typer.Typer(
 )
 
 
-def _show_version(wanted: bool) -> None:
-    if wanted:
-        from importlib.metadata import version
-
-        typer.echo(version("maira-radfact"))
-        raise typer.Exit
-
-
 @app.callback()
-def _common(
-    version: Annotated[
-        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and exit.")
-    ] = False,
-) -> None:
+def _common(version: Version = False) -> None:
     del version
 
 
@@ -104,6 +93,8 @@ app.command()(page)
 app.command("judge-check", help=CHECK_MANUAL)(judge_check)
 app.command()(export)
 app.add_typer(meta, name="meta")
+app.command()(doctor)
+add_examples(app, EXAMPLES)
 
 
 def main() -> None:

@@ -23,7 +23,7 @@ MANUAL = "\n".join(
         "",
         "[bold]Examples[/bold]",
         "  radfact judge-check --judge offline",
-        "  radfact judge-check examples.json --judge openai:MODEL --batch report",
+        "  radfact judge-check examples.json --judge openai:MODEL --batch report \\",
         "      --out check.json",
     )
 )

@@ -42,7 +42,7 @@ MANUAL = "\n".join(
         "",
         "[bold]Examples[/bold]",
         "  radfact meta agreement ratings.csv --better lower --metrics rouge_l,bleu",
-        "  radfact meta agreement rexval/ --layout rexval --metrics green",
+        "  radfact meta agreement rexval/ --layout rexval --metrics green \\",
         "      --judge openai:MODEL --out results/rexval",
     )
 )

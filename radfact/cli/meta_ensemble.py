@@ -37,11 +37,11 @@ FIT_MANUAL = "\n".join(
         "the cross-validated ensemble stand its features alone.",
         "",
         "[bold]Examples[/bold]",
-        "  radfact meta ensemble fit rate_test.csv --layout rate-eval",
-        "      --judges gpt=results/gpt --judges opus=results/opus",
-        "      --figures vert --out ensemble.json",
-        "  radfact meta ensemble apply ensemble.json",
-        "      --judges gpt=new/gpt --judges opus=new/opus --out scores.jsonl",
+        "  radfact meta ensemble fit rate_test.csv --layout rate-eval \\",
+        "      --judges gpt=results/gpt --judges opus=results/opus --figures vert \\",
+        "      --out ensemble.json",
+        "  radfact meta ensemble apply ensemble.json --judges gpt=new/gpt \\",
+        "      --judges opus=new/opus --out scores.jsonl",
     )
 )
 

@@ -17,8 +17,7 @@ if TYPE_CHECKING:
     from langchain_core.language_models import BaseChatModel
     from langchain_core.messages import AIMessage, BaseMessage
 
-# provider: (module, class); the extra that brings it has the provider's name, with dashes.
-_PARTNERS = {
+PARTNERS = {
     "anthropic": ("langchain_anthropic", "ChatAnthropic"),
     "azure_openai": ("langchain_openai", "AzureChatOpenAI"),
     "bedrock": ("langchain_aws", "ChatBedrockConverse"),
@@ -34,6 +33,7 @@ _PARTNERS = {
     "together": ("langchain_together", "ChatTogether"),
     "xai": ("langchain_xai", "ChatXAI"),
 }
+"""Module and class by provider; the extra that brings them has the provider's name, with dashes."""
 # Where the providers say why an answer ended, and how they say that the limit of tokens did it.
 _ENDINGS = ("finish_reason", "stop_reason", "stopReason", "done_reason")
 _CUT = frozenset({"length", "max_tokens", "model_length"})
@@ -51,9 +51,9 @@ def load_chat_model(name: str, parameters: Mapping[str, Any]) -> BaseChatModel:
             that is not in the environment, or a parameter that the provider does not take.
     """
     provider, _, model = name.partition(":")
-    if provider not in _PARTNERS:
-        raise InputError(f"unknown provider '{provider}'; known are {', '.join(sorted(_PARTNERS))}", field="judge")
-    module, class_name = _PARTNERS[provider]
+    if provider not in PARTNERS:
+        raise InputError(f"unknown provider '{provider}'; known are {', '.join(sorted(PARTNERS))}", field="judge")
+    module, class_name = PARTNERS[provider]
     try:
         chat_class = getattr(importlib.import_module(module), class_name)
     except ImportError:

@@ -15,7 +15,7 @@ from llm_client import Waits
 from radfact.errors import Failure, InputError
 from radfact.llm import Ask, ChatClient, Prefix, connect, split_model_args
 from radfact.llm.connect import CONCURRENCY_OWN_SERVER, CONCURRENCY_PROVIDER
-from radfact.llm.langchain import _PARTNERS, LangChainBackend, load_chat_model
+from radfact.llm.langchain import PARTNERS, LangChainBackend, load_chat_model
 
 SCHEMA = {
     "type": "object",
@@ -259,6 +259,6 @@ class _Named(FakeListChatModel):
 
 
 def test_an_argument_that_the_provider_s_class_would_swallow_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(_PARTNERS, "fake", (__name__, "_Named"))
+    monkeypatch.setitem(PARTNERS, "fake", (__name__, "_Named"))
     with pytest.raises(InputError, match="_Named takes no 'top_p'; leave it out with top_p=null"):
         load_chat_model("fake:model", {"responses": ["yes"], "top_p": 1})

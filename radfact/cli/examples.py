@@ -1,0 +1,39 @@
+"""Examples of the commands whose help has none of its own, by the words of the command."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+EXAMPLES: Mapping[str, tuple[str, ...]] = {
+    "metrics": (
+        "radfact metrics",
+        "radfact metrics --judge openai:MODEL --weights WEIGHTS",
+    ),
+    "page": (
+        "radfact page results",
+        "radfact page results --manifest manifest.jsonl --note 'Drafts of June.'",
+    ),
+    "export": (
+        "radfact export results",
+        "radfact export results --out radfact_scores.json",
+    ),
+    "doctor": (
+        "radfact doctor",
+        "radfact doctor --weights WEIGHTS --json",
+    ),
+    "meta": (
+        "radfact meta agreement ratings.csv --better lower --metrics rouge_l",
+        "radfact meta inject reports.csv --out injected.jsonl",
+        "radfact meta detect injected.jsonl --metrics rouge_l --out detection",
+        "radfact meta rexamine reports.csv --metrics rouge_l --out rexamine",
+    ),
+    "meta pairs": ("radfact meta pairs rexval --layout rexval --out pairs.csv",),
+    "meta ensemble": (
+        "radfact meta ensemble fit rate_test.csv --layout rate-eval --judges a=results/a"
+        " --judges b=results/b --out ensemble.json",
+        "radfact meta ensemble apply ensemble.json --judges a=new/a --judges b=new/b --out scores.jsonl",
+    ),
+    "meta ensemble apply": (
+        "radfact meta ensemble apply ensemble.json --judges a=new/a --judges b=new/b --out scores.jsonl",
+    ),
+}

@@ -1,0 +1,69 @@
+"""The commands `radfact` and `maira` as a tree, their examples, and command lines read as they would read them."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator
+from typing import Any
+
+from typer.main import get_command
+
+from maira.cli import app as maira
+from radfact.cli import app as radfact
+
+ROOTS: dict[str, Any] = {"radfact": get_command(radfact), "maira": get_command(maira)}
+
+
+def walk(command: Any, words: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Any]]:
+    """A command and all below it, each with its words."""
+    yield words, command
+    for name, below in getattr(command, "commands", {}).items():
+        yield from walk(below, (*words, name))
+
+
+COMMANDS: dict[str, Any] = {
+    " ".join(words): command for name, root in ROOTS.items() for words, command in walk(root, (name,))
+}
+"""Every command and group by its words, "radfact meta pairs"."""
+
+
+def command_lines(text: str) -> list[str]:
+    """The lines of a text that run radfact or maira, those broken by a backslash put together, comments left out."""
+    whole = re.sub(r"\\\n\s*", "", text)
+    found = (re.match(r"\s*(?:\$ )?(?:\.venv/bin/)?((?:radfact|maira) \S.*)", line) for line in whole.splitlines())
+    return [match[1].partition("  #")[0].strip() for match in found if match]
+
+
+def examples(command: Any) -> list[str]:
+    """The examples in a command's help."""
+    _, heading, rest = (command.help or "").partition("[bold]Examples[/bold]\n")
+    return command_lines(re.split(r"\n\n|\n\[bold\]", rest)[0]) if heading else []
+
+
+def read(line: str) -> str:
+    """Read a command line as the command would, up to running it, and give the words of the command that it names.
+
+    Raises:
+        UsageError: an option or command that there is not, or a value that does not fit.
+        AssertionError: an argument is missing or too much.
+    """
+    name, *arguments = shlex.split(line)
+    command, words, parent = ROOTS[name], [name], None
+    while hasattr(command, "commands"):
+        context = command.make_context(words[-1], list(arguments), parent=parent)
+        _, command, arguments = command.resolve_command(context, [*context._protected_args, *context.args])
+        words.append(str(command.name))
+        parent = context
+    context = command.context_class(command, info_name=words[-1], parent=parent)
+    given, rest, _ = command.make_parser(context).parse_args(args=list(arguments))
+    if rest:
+        raise AssertionError(f"{line}: {rest} is too much")
+    for parameter in command.get_params(context):
+        value = given.get(parameter.name)
+        if value is None:
+            if parameter.required:
+                raise AssertionError(f"{line}: {parameter.name} is missing")
+        elif not parameter.is_eager:
+            parameter.process_value(context, value)
+    return " ".join(words)

@@ -1,0 +1,152 @@
+"""How all commands behave, whatever they do."""
+
+from __future__ import annotations
+
+import os
+import pty
+import re
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+from command_tree import COMMANDS, ROOTS, command_lines, examples, read
+from typer.testing import CliRunner
+
+from maira.cli import app as maira
+from maira.cli.examples import EXAMPLES as OF_MAIRA
+from radfact.cli import app as radfact
+from radfact.cli.examples import EXAMPLES as OF_RADFACT
+
+APPS = {"radfact": radfact, "maira": maira}
+COLOUR = re.compile(r"\x1b\[(?:[0-9;]*;)?[34][0-7]m|\x1b\[38;|\x1b\[48;")
+
+
+def _run(words: str, *arguments: str, environment: Mapping[str, str] = os.environ) -> tuple[int, str]:
+    name, *rest = words.split()
+    result = CliRunner().invoke(APPS[name], [*rest, *arguments], env=dict(environment))
+    return result.exit_code, result.output
+
+
+@pytest.mark.parametrize("words", COMMANDS)
+def test_the_help_has_an_example_of_the_very_command(words: str) -> None:
+    """Those without one in their manual have it in cli/examples.py."""
+    named = [line for line in examples(COMMANDS[words]) if f"{line} ".startswith(f"{words} ")]
+    # `maira review DRAFTS` is short for `maira review start DRAFTS`.
+    short = [line for line in examples(COMMANDS[words]) if read(line) == words]
+    assert named or short
+
+
+@pytest.mark.parametrize("words", COMMANDS)
+def test_examples_are_read_without_a_fault_and_fit_the_page(words: str) -> None:
+    for line in examples(COMMANDS[words]):
+        assert read(line)
+    block = (COMMANDS[words].help or "").partition("[bold]Examples[/bold]\n")[2]
+    assert all(len(line) <= 78 for line in block.splitlines() if line.lstrip().startswith(("radfact ", "maira ", "--")))
+
+
+@pytest.mark.parametrize(("program", "table"), [("radfact", OF_RADFACT), ("maira", OF_MAIRA)])
+def test_every_example_belongs_to_a_command(program: str, table: Mapping[str, tuple[str, ...]]) -> None:
+    assert {f"{program} {words}" for words in table} - COMMANDS.keys() == set()
+
+
+def test_the_reader_of_examples_notices_what_is_wrong() -> None:
+    for line in ("radfact scor x.json", "radfact score --judg offline", "maira prepare phantom --out x --count many"):
+        with pytest.raises(Exception, match=r"No such|Invalid|valid integer"):
+            read(line)
+    with pytest.raises(AssertionError, match="checkpoint is missing"):
+        read("maira generate --manifest m.jsonl --out o.jsonl")
+    assert command_lines("radfact score a.json \\\n    --judge offline  # free\n$ maira stats m\nls") == [
+        "radfact score a.json --judge offline",
+        "maira stats m",
+    ]
+
+
+@pytest.mark.parametrize("words", COMMANDS)
+def test_an_unknown_option_is_exit_code_2_and_the_right_one_is_named(words: str) -> None:
+    options = [option for one in COMMANDS[words].params for option in one.opts if option.startswith("--")]
+    option = max((*options, "--help"), key=len)
+    code, shown = _run(words, f"{option[:-2]}{option[-1]}", "value")
+    assert code == 2
+    assert option in re.sub(r"[\s│]+", "", shown)
+
+
+@pytest.mark.parametrize("program", ROOTS)
+def test_an_unknown_command_is_exit_code_2_and_the_right_one_is_named(program: str) -> None:
+    for name in ROOTS[program].commands:
+        code, shown = _run(program, f"{name[:-2]}{name[-1]}x")
+        assert code == 2
+        assert f"'{name}'" in shown
+
+
+@pytest.mark.parametrize("program", ROOTS)
+def test_the_version_is_shown(program: str) -> None:
+    from importlib.metadata import version
+
+    assert _run(program, "--version") == (0, f"{version('maira-radfact')}\n")
+
+
+@pytest.mark.parametrize("program", ROOTS)
+def test_the_exit_codes_are_in_the_help(program: str) -> None:
+    shown = _run(program, "--help")[1]
+    assert "0 done; 1 the run failed; 2 wrong input or options;" in shown
+    assert "3 done, with samples" in shown
+
+
+def test_every_help_is_shown_and_loads_no_torch() -> None:
+    code = (
+        "import sys; sys.argv[0] = 'maira'\n"
+        "from command_tree import COMMANDS\n"
+        "from typer.testing import CliRunner\n"
+        "from maira.cli import app as maira; from radfact.cli import app as radfact\n"
+        "apps = {'maira': maira, 'radfact': radfact}\n"
+        "for words in COMMANDS:\n"
+        "    name, *rest = words.split()\n"
+        "    shown = CliRunner().invoke(apps[name], [*rest, '--help'])\n"
+        "    assert shown.exit_code == 0 and 'Examples' in shown.output, words\n"
+        "print(sorted({'torch', 'transformers', 'langchain_core', 'matplotlib'} & sys.modules.keys()))"
+    )
+    places = [str(Path(__file__).parent), str(Path(__file__).parents[1])]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(places)}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment)
+    assert done.stdout == "[]\n"
+
+
+def _on_a_terminal(arguments: list[str], environment: Mapping[str, str]) -> str:
+    """What a command writes to a terminal."""
+    ours, theirs = pty.openpty()
+    with subprocess.Popen(arguments, stdout=theirs, stderr=theirs, stdin=theirs, env=dict(environment)) as process:
+        os.close(theirs)
+        read = b""
+        while chunk := _chunk(ours):
+            read += chunk
+        process.wait()
+    os.close(ours)
+    return read.decode()
+
+
+def _chunk(terminal: int) -> bytes:
+    try:
+        return os.read(terminal, 65536)
+    except OSError:  # what Linux says when the other end is closed
+        return b""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="pseudo-terminals are POSIX")
+def test_colour_is_for_terminals_that_want_it(tmp_path: Path) -> None:
+    said = [{"example_id": "a", "prediction": [{"text": "Effusion."}], "target": [{"text": "Effusion."}]}]
+    pairs = tmp_path / "pairs.json"
+    pairs.write_text(str(said).replace("'", '"'))
+    score = [sys.executable, "-c", "from radfact.cli import main; main()", "score", str(pairs), "--judge", "offline"]
+    score += ["--out", str(tmp_path / "results")]
+    inherited = {
+        name: value
+        for name, value in os.environ.items()
+        if name not in ("NO_COLOR", "FORCE_COLOR", "TERM", "PY_COLORS", "GITHUB_ACTIONS")
+    }
+    terminal = {**inherited, "TERM": "xterm-256color"}
+    assert COLOUR.search(_on_a_terminal(score, terminal))
+    assert not COLOUR.search(_on_a_terminal(score, {**terminal, "NO_COLOR": "1"}))
+    piped = subprocess.run(score, capture_output=True, text=True, check=True, env=terminal)
+    assert "\x1b" not in piped.stdout + piped.stderr
