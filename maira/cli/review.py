@@ -74,10 +74,7 @@ def start(
     ] = None,
     no_browser: Annotated[bool, typer.Option("--no-browser", help="Open no browser.")] = False,
 ) -> None:
-    """Review drafts in the browser; every change is on disk at once, and the same command goes on later.
-
-    Example: maira review drafts.jsonl --manifest phantoms/manifest.jsonl --results results
-    """
+    """Review drafts in the browser; every change is on disk at once, and the same command goes on later."""
     _need("starlette", "uvicorn")
     from maira.review.security import is_loopback, read_token
     from maira.review.serve import serve
@@ -119,8 +116,6 @@ def export(
     A cell of the table that a spreadsheet would run as a formula begins with an apostrophe, as does one that begins
     with an apostrophe itself: take the first away to have the text. The drafts are of the studies that a reviewer has
     finished.
-
-    Example: maira review export review.sqlite --out corrected
     """
     from maira.review.export import write_export
 
@@ -134,10 +129,7 @@ def export(
 
 @app.command()
 def summary(db: _Database, out: Annotated[Path, typer.Option(help="Folder to write.")]) -> None:
-    """Sum up finished reviews as the paper's figure 4 does: figure4.png, figure4.svg and summary.json.
-
-    Example: maira review summary review.sqlite --out figures
-    """
+    """Sum up finished reviews as the paper's figure 4 does: figure4.png, figure4.svg and summary.json."""
     _need("matplotlib")
     from maira.review.figure import draw_figure
     from maira.review.summary import summarise

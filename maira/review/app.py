@@ -12,11 +12,10 @@ from pathlib import PurePath
 from typing import Annotated, Any
 
 from pydantic import Field, StringConstraints, ValidationError
-from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
-from starlette.routing import Route
+from starlette.routing import Route, Router
 from starlette.types import ASGIApp
 
 from data.study import IMAGE_COLUMNS
@@ -236,7 +235,7 @@ def make_app(review_set: ReviewSet, store: Store, *, host: str = "127.0.0.1", to
         Route("/export/drafts.jsonl", _reading(server.drafts)),
         Route("/export/summary.json", _reading(server.summary)),
     ]
-    return Guard(Starlette(routes=routes), host=host, token=token)
+    return Guard(Router(routes), host=host, token=token)
 
 
 _Endpoint = Callable[[Request], Awaitable[Response]]

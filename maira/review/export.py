@@ -33,7 +33,8 @@ COLUMNS = (
 )
 """Of the table of corrections."""
 
-_FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n", "＝", "＋", "－", "＠")
+_FORMULA = ("=", "+", "-", "@", "＝", "＋", "－", "＠")
+_BREAKS = ("\t", "\r", "\n")
 _GUARD = "'"
 _END_MARKS = (".", "!", "?", ":")
 
@@ -118,7 +119,8 @@ def write_export(store: Store, folder: Path, reviewers: Sequence[str]) -> Writte
 
 def guarded(cell: str) -> str:
     """A cell that no spreadsheet takes for a formula."""
-    return f"{_GUARD}{cell}" if cell.lstrip(" ").startswith((*_FORMULA, _GUARD)) else cell
+    is_dangerous = cell.lstrip().startswith(_FORMULA) or cell.startswith((*_BREAKS, _GUARD))
+    return f"{_GUARD}{cell}" if is_dangerous else cell
 
 
 def unguarded(cell: str) -> str:

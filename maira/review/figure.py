@@ -35,6 +35,12 @@ def draw_figure(summary: Mapping[str, Any], path: Path) -> Path:
     """
     rows = [(name, figures) for name, figures in summary["reviewers"].items() if figures["finished"]]
     plot = load_pyplot()
+    # A dollar sign in a name is one.
+    with plot.rc_context({"text.parse_math": False}):
+        return save(_drawn(plot, rows), path)
+
+
+def _drawn(plot: Any, rows: Sequence[tuple[str, Mapping[str, Any]]]) -> Any:
     figure, grid = plot.subplots(
         len(rows), 3, figsize=(15, 4.4 * len(rows)), layout="constrained", squeeze=False, width_ratios=(1, 1.25, 1)
     )
@@ -48,7 +54,7 @@ def draw_figure(summary: Mapping[str, Any], path: Path) -> Path:
         _draw_kinds(panels[2], severities, "Clinical implications")
         title = f"{figures['finished']} reports, {figures['corrections']} corrections"
         panels[0].set_title(f"{name}: {title}" if len(rows) > 1 else title, loc="left", fontsize=11)
-    return save(figure, path)
+    return figure
 
 
 def _draw_reports(panel: Any, figures: Mapping[str, Any]) -> None:

@@ -10,7 +10,7 @@ import numpy as np
 
 from data.images import image_size, load_gray
 from data.study import IMAGE_COLUMNS
-from maira.review.studies import ImageKind, ReviewSet
+from maira.review.studies import ReviewSet
 from radfact.errors import InputError
 
 LONGEST_SIDE = 2048
@@ -30,10 +30,10 @@ def describe_images(review_set: ReviewSet, number: int) -> dict[str, dict[str, s
         By kind: `url`, `width` and `height` (pixels), a `message` where the image cannot be shown, or None where there
         is none.
     """
-    return {kind: _describe(review_set, number, kind) for kind in IMAGE_COLUMNS}  # type: ignore[arg-type]
+    return {kind: _describe(review_set, number, kind) for kind in IMAGE_COLUMNS}
 
 
-def _describe(review_set: ReviewSet, number: int, kind: ImageKind) -> dict[str, str | int] | None:
+def _describe(review_set: ReviewSet, number: int, kind: str) -> dict[str, str | int] | None:
     try:
         path = review_set.image(number, kind)
         if path is None:

@@ -19,8 +19,6 @@ from radfact.page_markup import Row
 from radfact.report import Report, Sentence, validated
 from radfact.sentences.segments import sentences_of
 
-ImageKind = Literal["frontal", "lateral", "prior_frontal"]
-
 _SHOWN_IDS = 5
 _RECORDED = ("raw", "irregularities", "model", "seconds")
 
@@ -56,8 +54,12 @@ class ReviewSet:
     verdicts: dict[str, tuple[Verdict, ...]] | None = None
     unjudged: int = 0
 
-    def image(self, number: int, kind: ImageKind) -> Path | None:
+    def image(self, number: int, kind: str) -> Path | None:
         """The file of an image with all links followed; None where the study has none of this kind.
+
+        Args:
+            number: of the study, from 1.
+            kind: one of `IMAGE_COLUMNS`.
 
         Raises:
             InputError: it lies outside the folders, or is not there.

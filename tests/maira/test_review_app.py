@@ -1,0 +1,426 @@
+"""The review server over HTTP: what the page asks for, and what nobody else gets."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from http.client import HTTPConnection
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+import pytest
+from PIL import Image
+from review_files import CORNERS, REFERENCE, REPORT, write_set
+from starlette.testclient import TestClient
+
+from maira.review.app import make_app
+from maira.review.security import MOST_BYTES, read_token
+from maira.review.serve import serve
+from maira.review.store import Store
+from maira.review.studies import ReviewSet, Verdict, read_review_set
+from radfact.errors import InputError
+
+ADDRESS = "http://127.0.0.1:8471"
+TOKEN = "a-token-of-more-than-twenty-letters"
+HOSTILE = [
+    "../../etc/passwd",
+    "<script>alert(1)</script>",
+    "\"' onerror='alert(1)",
+    "nul\0byte",
+    "\u202egnp.live",
+    "https://evil.example/%2e%2e/",
+    "'; DROP TABLE changes; --",
+]
+
+
+@pytest.fixture
+def review_set(tmp_path: Path) -> ReviewSet:
+    return read_review_set(*write_set(tmp_path, {"one": REPORT, "two": []}, {"one": {"indication": "Cough."}}))
+
+
+@pytest.fixture
+def store(tmp_path: Path, review_set: ReviewSet) -> Iterator[Store]:
+    with closing(Store(tmp_path / "review.sqlite", review_set.drafts)) as store:
+        yield store
+
+
+@pytest.fixture
+def page(review_set: ReviewSet, store: Store) -> Iterator[TestClient]:
+    """What the page itself can do, with a reviewer."""
+    with TestClient(make_app(review_set, store), base_url=ADDRESS) as client:
+        client.post("/api/reviewers", json={"name": "Ada"})
+        yield client
+
+
+def change(page: TestClient, number: int = 1, *, version: int | None = None, **fields: Any) -> Any:
+    """The answer to a change on the present state."""
+    present = page.get(f"/api/studies/{number}", params={"reviewer": "Ada"}).json()["state"]["version"]
+    body = {"reviewer": "Ada", "id": f"change-{number}-{present}", "version": present, **fields}
+    return page.post(f"/api/studies/{number}/changes", json=body if version is None else {**body, "version": version})
+
+
+def study(page: TestClient, number: int = 1) -> Any:
+    return page.get(f"/api/studies/{number}", params={"reviewer": "Ada"}).json()
+
+
+def test_the_set_says_what_a_reviewer_is_asked(page: TestClient) -> None:
+    about = page.get("/api/set").json()
+    assert (about["title"], about["studies"], about["reviewers"], about["verdicts"]) == (
+        "drafts.jsonl",
+        2,
+        ["Ada"],
+        False,
+    )
+    assert [one["id"] for one in about["severities"]] == [0, 1, 2]
+    assert [one["number"] for one in about["steps"]] == [1, 2, 3, 4]
+    assert "OMISSION: Normal Finding" in about["error_types"]
+
+
+def test_a_study_comes_with_its_inputs_and_its_draft(page: TestClient) -> None:
+    shown = study(page)
+    assert (shown["sample_id"], shown["indication"], shown["prior_report"]) == ("one", "Cough.", None)
+    assert shown["images"]["frontal"] == {"url": "/images/1/frontal", "width": 40, "height": 20}
+    (first, second) = shown["state"]["sentences"]
+    assert first == {
+        "id": "d0",
+        "origin": "draft",
+        "text": "The heart size is normal.",
+        "draft_text": "The heart size is normal.",
+        "boxes": [CORNERS],
+        "draft_boxes": [CORNERS],
+        "deleted": False,
+        "edited": False,
+        "assessment": {"severity": None, "error_type": None, "comment": ""},
+    }
+    assert second["boxes"] == []
+
+
+def test_images_are_served_by_the_number_of_the_study(page: TestClient) -> None:
+    answer = page.get("/images/1/frontal")
+    assert answer.headers["content-type"] == "image/png"
+    assert Image.open(BytesIO(answer.content)).size == (40, 20)
+    assert page.get("/images/1/lateral").status_code == 404
+
+
+def test_a_change_is_answered_with_the_state_it_made(page: TestClient, store: Store) -> None:
+    state = change(page, kind="edit", sentence="d0", text="The heart is enlarged.").json()["state"]
+    assert (state["version"], state["can_undo"], state["sentences"][0]["edited"]) == (1, True, True)
+    with closing(Store(store.path)) as on_disk:
+        assert on_disk.review("Ada", 1).version == 1
+
+
+def test_the_list_says_how_far_each_study_is(page: TestClient) -> None:
+    change(page, kind="delete", sentence="d0")
+    change(page, number=2, kind="finish")
+    rows = page.get("/api/studies", params={"reviewer": "Ada"}).json()
+    assert rows == [
+        {"number": 1, "sample_id": "one", "status": "started", "step": 1, "corrections": 1},
+        {"number": 2, "sample_id": "two", "status": "done", "step": 1, "corrections": 0},
+    ]
+
+
+def test_the_reference_stays_away_until_its_step(page: TestClient) -> None:
+    assert study(page)["reference"] is None
+    change(page, kind="step", step=3)
+    assert study(page)["reference"] == [{"text": REFERENCE[0]["text"], "boxes": [CORNERS]}]
+    change(page, kind="step", step=2)
+    assert study(page)["reference"] is not None
+
+
+def test_why_radfact_judged_so_stays_away_as_long(review_set: ReviewSet, store: Store) -> None:
+    rows = [
+        Verdict(sample_id="one", side="candidate", index=index, text="", status="entailed", evidence=(0,), why="Both.")
+        for index in range(2)
+    ]
+    judged = ReviewSet(
+        review_set.title, review_set.drafts, review_set.studies, review_set.folders, {"one": tuple(rows)}
+    )
+    with TestClient(make_app(judged, store), base_url=ADDRESS) as page:
+        page.post("/api/reviewers", json={"name": "Ada"})
+        assert study(page)["verdicts"][0] == {"index": 0, "status": "entailed", "why": None, "evidence": []}
+        assert study(page, 2)["verdicts"] is None
+        change(page, kind="step", step=3)
+        assert study(page)["verdicts"][1] == {"index": 1, "status": "entailed", "why": "Both.", "evidence": [0]}
+
+
+def test_a_page_that_is_behind_gets_the_present_state(page: TestClient) -> None:
+    change(page, kind="delete", sentence="d0")
+    answer = change(page, kind="delete", sentence="d1", version=0, id="from-another-tab")
+    assert answer.status_code == 409
+    assert answer.json()["state"] == study(page)["state"]
+
+
+def test_a_change_sent_twice_is_answered_twice_and_made_once(page: TestClient) -> None:
+    body = {"reviewer": "Ada", "id": "sent-twice", "version": 0, "kind": "add", "text": "Rib fracture."}
+    first, second = (page.post("/api/studies/1/changes", json=body) for _ in range(2))
+    assert (first.status_code, first.json()) == (200, second.json())
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "said"),
+    [
+        ("/api/reviewers", {"name": " "}, "name"),
+        ("/api/reviewers", ["Ada"], "expected an object"),
+        ("/api/studies/1/changes", [], "expected an object"),
+        ("/api/studies/1/changes", {"reviewer": "Ada", "id": "x", "version": 0, "kind": "undo"}, "field 'id'"),
+        ("/api/studies/1/changes", {"reviewer": "Ada", "id": "change-1", "version": 0, "kind": "no"}, "tag"),
+        ("/api/studies/1/changes", {"reviewer": "Eve", "id": "change-1", "version": 0, "kind": "finish"}, "'Eve'"),
+        ("/api/studies/1/changes", {"reviewer": "Ada", "id": "change-1", "version": 0, "kind": "undo"}, "nothing"),
+    ],
+)
+def test_what_cannot_be_done_is_said(page: TestClient, path: str, body: Any, said: str) -> None:
+    answer = page.post(path, json=body)
+    assert answer.status_code == 400
+    assert said in answer.json()["error"]
+
+
+@pytest.mark.parametrize("path", ["/api/studies/0", "/api/studies/3", "/images/3/frontal", "/static/app.py", "/none"])
+def test_what_is_not_there_is_not_found(page: TestClient, path: str) -> None:
+    assert page.get(path, params={"reviewer": "Ada"}).status_code == 404
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/images/1/..%2f..%2f..%2fetc%2fpasswd",
+        "/images/1/manifest.jsonl",
+        "/images/..%2ffilm.png/frontal",
+        "/static/..%2fapp.py",
+        "/static/%2e%2e/app.py",
+        "/static//etc/passwd",
+        "/static/index.html%00.js",
+    ],
+)
+def test_no_path_leads_out(page: TestClient, path: str) -> None:
+    answer = page.get(path)
+    assert answer.status_code == 404
+    assert b"root:" not in answer.content
+
+
+def test_hostile_texts_come_back_as_they_are_and_only_as_json(tmp_path: Path) -> None:
+    reports = {text: [{"text": text}] for text in HOSTILE}
+    review_set = read_review_set(*write_set(tmp_path, reports, {text: {"indication": text} for text in HOSTILE}))
+    store = Store(tmp_path / "review.sqlite", review_set.drafts)
+    with closing(store), TestClient(make_app(review_set, store), base_url=ADDRESS) as page:
+        page.post("/api/reviewers", json={"name": "Ada"})
+        for number, text in enumerate(HOSTILE, 1):
+            answer = page.get(f"/api/studies/{number}", params={"reviewer": "Ada"})
+            assert answer.headers["content-type"] == "application/json"
+            shown = answer.json()
+            assert (shown["sample_id"], shown["indication"], shown["state"]["sentences"][0]["text"]) == (text,) * 3
+            # Nothing of a text is in an address.
+            assert shown["images"]["frontal"]["url"] == f"/images/{number}/frontal"
+
+
+def everything(page: TestClient) -> list[Any]:
+    paths = ["/api/set", "/images/1/frontal", "/none", "/export/corrections.csv", "/api/studies", "/static/viewer.js"]
+    return [*map(page.get, paths), page.post("/api/reviewers", content="x" * (MOST_BYTES + 1))]
+
+
+def test_every_answer_binds_the_browser(page: TestClient) -> None:
+    for answer in everything(page):
+        policy = answer.headers["content-security-policy"]
+        assert "default-src 'none'" in policy
+        assert "unsafe" not in policy
+        assert answer.headers["x-content-type-options"] == "nosniff"
+        assert answer.headers["referrer-policy"] == "no-referrer"
+        assert answer.headers["cache-control"] == "no-store"
+
+
+@pytest.mark.parametrize("host", ["evil.example", "evil.example:8471", "127.0.0.1.evil.example", "", "[::1", "1.2.3.4"])
+def test_a_name_that_was_made_to_point_here_gets_nothing(page: TestClient, host: str) -> None:
+    assert page.get("/api/set", headers={"host": host}).status_code == 403
+
+
+@pytest.mark.parametrize("host", ["localhost", "LOCALHOST:9000", "127.0.0.1", "[::1]:8471"])
+def test_the_names_of_this_machine_are_heard(page: TestClient, host: str) -> None:
+    assert page.get("/api/set", headers={"host": host}).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ({"sec-fetch-site": "cross-site"}, 403),
+        ({"sec-fetch-site": "same-site"}, 403),
+        ({"sec-fetch-site": "none"}, 403),
+        ({"origin": "https://evil.example"}, 403),
+        ({"origin": "http://127.0.0.1:8000"}, 403),
+        ({"origin": "null"}, 403),
+        ({"content-type": "text/plain"}, 415),
+        ({"content-type": "application/x-www-form-urlencoded"}, 415),
+        ({"content-type": "multipart/form-data; boundary=application/json"}, 415),
+    ],
+)
+def test_another_page_cannot_change_anything(
+    page: TestClient, store: Store, headers: dict[str, str], status: int
+) -> None:
+    body = '{"name": "Eve"}'
+    sent = {"content-type": "application/json", "origin": ADDRESS, "sec-fetch-site": "same-origin"} | headers
+    assert page.post("/api/reviewers", content=body, headers=sent).status_code == status
+    assert store.reviewers() == ["Ada"]
+
+
+def test_the_page_itself_can(page: TestClient) -> None:
+    headers = {"origin": ADDRESS, "sec-fetch-site": "same-origin"}
+    assert page.post("/api/reviewers", json={"name": "Ben"}, headers=headers).json() == {"reviewers": ["Ada", "Ben"]}
+
+
+@pytest.mark.parametrize("path", ["/api/set", "/images/1/frontal", "/export/corrections.csv"])
+def test_another_page_cannot_show_what_is_here(page: TestClient, path: str) -> None:
+    assert page.get(path, headers={"sec-fetch-site": "cross-site"}).status_code == 403
+    assert page.get(path, headers={"sec-fetch-site": "none"}).status_code == 200
+
+
+def test_a_link_from_elsewhere_opens_the_page(page: TestClient) -> None:
+    answer = page.get("/", headers={"sec-fetch-site": "cross-site"})
+    assert (answer.status_code, answer.headers["content-type"]) == (200, "text/html; charset=utf-8")
+
+
+def in_pieces() -> Iterator[bytes]:
+    for _ in range(MOST_BYTES // 1024 + 2):
+        yield b" " * 1024
+
+
+@pytest.mark.parametrize("content", [b" " * (MOST_BYTES + 1), in_pieces()])
+def test_a_request_that_is_too_large_is_refused(page: TestClient, content: Any) -> None:
+    answer = page.post("/api/reviewers", content=content, headers={"content-type": "application/json"})
+    assert answer.status_code == 413
+
+
+@pytest.mark.parametrize("content", ["", "{", "[" * 100_000, '{"name": "\\ud800"}'])
+def test_what_is_no_json_is_refused(page: TestClient, content: str) -> None:
+    answer = page.post("/api/reviewers", content=content, headers={"content-type": "application/json"})
+    assert answer.status_code == 400
+
+
+def test_a_fault_of_the_server_says_nothing_of_a_patient(
+    page: TestClient, store: Store, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise KeyError("The heart size is normal.")
+
+    monkeypatch.setattr(store, "reviewers", fail)
+    answer = page.get("/api/set")
+    assert answer.status_code == 500
+    assert "heart" not in answer.text + caplog.text
+    assert "KeyError in test_review_app.py" in caplog.text
+
+
+@pytest.fixture
+def network(review_set: ReviewSet, store: Store) -> Callable[[], TestClient]:
+    """Browsers on other machines."""
+    app = make_app(review_set, store, host="0.0.0.0", token=TOKEN)
+    return lambda: TestClient(app, base_url="http://192.0.2.7:8471")
+
+
+@pytest.mark.parametrize("path", ["/", "/api/set", "/images/1/frontal", "/static/viewer.js", "/?token=wrong"])
+def test_without_the_token_nothing_is_shown(network: Callable[[], TestClient], path: str) -> None:
+    answer = network().get(path)
+    assert answer.status_code == 401
+    assert "set-cookie" not in answer.headers
+
+
+@pytest.mark.parametrize("cookie", ["maira_review=", f"maira_review={TOKEN}", "maira_review=\u00e9", "=;=,;;"])
+def test_a_cookie_that_was_made_up_is_worth_nothing(network: Callable[[], TestClient], cookie: str) -> None:
+    assert network().get("/api/set", headers={"cookie": cookie.encode("latin-1")}).status_code == 401
+
+
+def test_the_token_is_brought_once_and_kept_where_no_script_reads_it(network: Callable[[], TestClient]) -> None:
+    browser = network()
+    answer = browser.get("/", params={"token": TOKEN})
+    assert answer.status_code == 200
+    cookie = answer.headers["set-cookie"]
+    assert "HttpOnly" in cookie
+    assert "SameSite=Strict" in cookie
+    assert TOKEN not in cookie + answer.text
+    assert browser.get("/api/set").status_code == 200
+
+
+def test_the_token_opens_the_page_only(network: Callable[[], TestClient]) -> None:
+    assert network().get("/api/set", params={"token": TOKEN}).status_code == 401
+
+
+def test_a_foreign_name_gets_nothing_with_the_token_either(network: Callable[[], TestClient]) -> None:
+    assert network().get("/", params={"token": TOKEN}, headers={"host": "evil.example"}).status_code == 403
+
+
+@pytest.mark.parametrize("content", ["short", "twenty letters and a space", "twenty-letters-and-é", ""])
+def test_a_token_that_keeps_nobody_out_is_refused(tmp_path: Path, content: str) -> None:
+    (tmp_path / "token").write_text(content)
+    with pytest.raises(InputError, match="at least 20"):
+        read_token(tmp_path / "token")
+
+
+def test_a_port_that_is_taken_is_said(review_set: ReviewSet, store: Store) -> None:
+    def open_another(url: str) -> None:
+        port = int(url.rstrip("/").rsplit(":", 1)[1])
+        with pytest.raises(InputError, match=f"port {port}: .*give another --port"):
+            serve(review_set, store, host="127.0.0.1", port=port, token=None, open_browser=False, on_ready=print)
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        serve(review_set, store, host="127.0.0.1", port=0, token=None, open_browser=False, on_ready=open_another)
+
+
+def test_the_command_serves_and_logs_nothing_of_what_it_serves(tmp_path: Path) -> None:
+    drafts, manifest = write_set(tmp_path, {"patient-4711": REPORT}, {"patient-4711": {"frontal": "lost-4711.png"}})
+    command = [sys.executable, "-u", "-m", "maira", "review", "--manifest", str(manifest), str(drafts), "--port=0"]
+    with subprocess.Popen(
+        [*command, "--no-browser"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    ) as server:
+        assert server.stdout is not None
+        said = ""
+        while not (found := re.search(r"http://127.0.0.1:(\d+)/", said)):
+            said += server.stdout.readline()
+        with closing(HTTPConnection("127.0.0.1", int(found[1]), timeout=20)) as connection:
+            for path in ("/api/studies/1?reviewer=Ada%20Lovelace", "/images/1/frontal", "/patient-4711", "/api/set"):
+                connection.request("GET", path)
+                status = connection.getresponse()
+                status.read()
+            connection.request("POST", "/api/reviewers", "The heart size is normal. {")
+            connection.getresponse().read()
+        assert status.status == 200
+        server.terminate()
+        said += server.communicate()[0]
+    assert not re.search("4711|Lovelace|heart", said.replace(str(tmp_path), ""))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["drafts.jsonl", "--manifest", "none.jsonl"], "none.jsonl: no such file"),
+        (["none.jsonl", "--manifest", "manifest.jsonl"], "none.jsonl: no such file"),
+        (["drafts.jsonl", "--manifest", "manifest.jsonl", "--db", "film.png"], "give another --db"),
+        (["drafts.jsonl", "--manifest", "manifest.jsonl", "--results", "none"], "no such file"),
+        (["drafts.jsonl", "--manifest", "manifest.jsonl", "--token-file", "none"], "none: no such file"),
+        (["summary", "none.sqlite", "--out", "out"], "none.sqlite: no such review"),
+        (["export", "drafts.jsonl", "--out", "out"], "is no database of a review"),
+    ],
+)
+def test_bad_input_is_said_before_anything_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], said: str
+) -> None:
+    from typer.testing import CliRunner
+
+    from maira.cli import app
+
+    write_set(tmp_path, {"one": REPORT})
+    monkeypatch.chdir(tmp_path)
+    before = sorted(path.name for path in tmp_path.iterdir())
+    with pytest.raises(InputError, match=said):
+        CliRunner().invoke(app, ["review", *arguments], catch_exceptions=False)
+    assert sorted(path.name for path in tmp_path.iterdir()) == before
+
+
+def test_help_says_how_a_review_is_begun_and_loads_no_server() -> None:
+    code = (
+        "import sys; from maira.cli import app; sys.argv[1:] = ['review', '--help']\n"
+        "try: app()\nfinally: assert not {'starlette', 'uvicorn', 'matplotlib'} & sys.modules.keys()"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "maira review DRAFTS --manifest FILE" in done.stdout

@@ -1,0 +1,141 @@
+"""What comes of a review: the table of corrections and the corrected reports."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterator
+from contextlib import closing
+from io import StringIO
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from review_files import BOX, CORNERS, REPORT, change, new_store
+
+from maira.review.export import COLUMNS, corrected_drafts, corrections_csv, guarded, unguarded, write_export
+from maira.review.store import Store
+from radfact.errors import InputError
+from radfact.files import read_drafts
+from radfact.jsonl import read_jsonl
+from radfact.report import parse_sentences
+
+NARRATIVE = "Heart size is normal. No effusion."
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    with closing(new_store(tmp_path, {"one": REPORT, "two": NARRATIVE, "six": REPORT}, ["Ada", "Ben"])) as store:
+        change(store, "edit", sentence="d0", text="The heart is enlarged.")
+        change(store, "assess", sentence="d0", severity=1, error_type="MISCLASSIFICATION", comment="Cardiothoracic.")
+        change(store, "delete", sentence="d1")
+        change(store, "add", text="=Rib fracture.", boxes=[CORNERS])
+        change(store, "comment", text="Rotated.")
+        change(store, "finish")
+        change(store, "boxes", number=3, reviewer="Ben", sentence="d1", boxes=[CORNERS])
+        yield store
+
+
+def rows(text: str) -> list[dict[str, str]]:
+    return list(csv.DictReader(StringIO(text)))
+
+
+def test_the_table_has_a_row_a_correction(store: Store) -> None:
+    table = rows(corrections_csv(store, store.reviewers()))
+    assert table[0] == dict(
+        zip(
+            COLUMNS,
+            ("Ada", "one", "1", "edit", "The heart size is normal.", "The heart is enlarged.", "MISCLASSIFICATION", "1",
+             "Cardiothoracic.", "false", "true", "Rotated."),
+            strict=True,
+        )
+    )  # fmt: skip
+    shown = [(row["reviewer"], row["sample_id"], row["sentence"], row["kind"], row["finished"]) for row in table]
+    assert shown[1:] == [
+        ("Ada", "one", "2", "deletion", "true"),
+        ("Ada", "one", "3", "addition", "true"),
+        ("Ben", "six", "2", "edit", "false"),
+    ]
+    assert (table[1]["draft_text"], table[1]["corrected_text"]) == ("No pleural effusion.", "")
+    assert (table[2]["draft_text"], table[2]["corrected_text"]) == ("", "'=Rib fracture.")
+    assert [row["boxes_changed"] for row in table] == ["false", "false", "false", "true"]
+
+
+def test_the_table_can_be_one_reviewers(store: Store) -> None:
+    assert {row["reviewer"] for row in rows(corrections_csv(store, ["Ben"]))} == {"Ben"}
+    with pytest.raises(InputError, match="no reviewer"):
+        corrections_csv(store, ["Eve"])
+
+
+@pytest.mark.parametrize("cell", ["=1+1", "+1", "-1", "@SUM(1)", "\t=1", "  =1", "＝1", "'quoted'", "\r=1"])
+def test_no_cell_is_a_formula(cell: str) -> None:
+    assert guarded(cell) == f"'{cell}"
+
+
+@given(st.one_of(st.text(), st.text(alphabet="'=+-@ \t\r\nab＝", max_size=6)))
+def test_a_guarded_cell_gives_its_text_back(text: str) -> None:
+    assert unguarded(guarded(text)) == text
+    assert not guarded(text).lstrip().startswith(("=", "+", "-", "@"))
+
+
+def test_finished_reports_become_drafts(store: Store) -> None:
+    (draft,) = corrected_drafts(store, "Ada")
+    assert (draft["sample_id"], draft["reviewer"]) == ("one", "Ada")
+    assert draft["report"] == [
+        {"text": "The heart is enlarged.", "boxes": [BOX]},
+        {"text": "=Rib fracture.", "boxes": [BOX]},
+    ]
+    assert list(corrected_drafts(store, "Ben")) == []
+
+
+def test_a_narrative_stays_a_narrative(store: Store) -> None:
+    change(store, "edit", number=2, sentence="d0", text="Heart size is enlarged.")
+    change(store, "add", number=2, text="Rib fracture?")
+    change(store, "finish", number=2)
+    reports = {row["sample_id"]: row["report"] for row in corrected_drafts(store, "Ada")}
+    assert reports["two"] == "Heart size is enlarged. No effusion. Rib fracture?"
+
+
+def test_masks_go_with_the_boxes_that_they_came_with(tmp_path: Path) -> None:
+    mask = {"size": [4, 4], "counts": [0, 16]}
+    sentence = {"text": "Nodule.", "boxes": [BOX], "masks": [mask], "prior_boxes": [BOX]}
+    with closing(new_store(tmp_path, {"one": [sentence, sentence]})) as store:
+        change(store, "boxes", sentence="d0", boxes=[[0, 0, 1, 1]])
+        change(store, "edit", sentence="d1", text="Mass.")
+        change(store, "finish")
+        (draft,) = corrected_drafts(store, "Ada")
+    moved, edited = draft["report"]
+    assert moved == {"text": "Nodule.", "boxes": [dict.fromkeys(BOX, 0.0) | {"x_max": 1, "y_max": 1}],
+                     "prior_boxes": [BOX]}  # fmt: skip
+    assert edited == {**sentence, "text": "Mass."}
+
+
+def test_an_export_can_be_scored_again(store: Store, tmp_path: Path) -> None:
+    change(store, "finish", number=2)
+    written = write_export(store, tmp_path / "out", store.reviewers())
+    assert written.corrections == 4
+    path, count = written.drafts["Ada"]
+    assert count == 2
+    assert read_drafts(path) == {
+        "one": parse_sentences(next(read_jsonl(path))[1]["report"]),
+        "two": NARRATIVE,
+    }
+    assert (tmp_path / "out/corrections.csv").read_text("utf-8-sig") == corrections_csv(store, ["Ada", "Ben"]).replace(
+        "\r\n", "\n"
+    )
+
+
+def test_names_of_reviewers_lead_no_file_elsewhere(store: Store, tmp_path: Path) -> None:
+    for name in ("../../Ada", "\u202e", "a/b", "a-b"):
+        store.add_reviewer(name)
+    written = write_export(store, tmp_path / "out", store.reviewers())
+    paths = [path for path, _ in written.drafts.values()]
+    assert {path.parent for path in paths} == {tmp_path / "out"}
+    assert len(set(paths)) == len(paths) == 6
+    assert all(path.name.isascii() for path in paths)
+
+
+def test_nobodys_export_is_not_written(store: Store, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="no reviewer of this name: 'Eve'"):
+        write_export(store, tmp_path / "out", ["Ada", "Eve"])
+    assert not (tmp_path / "out").exists()

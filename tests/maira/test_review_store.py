@@ -1,0 +1,364 @@
+"""The database of a review: what was saved stays, in order, for each reviewer apart."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import resource
+import signal
+import sqlite3
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from http.client import HTTPConnection, HTTPException
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from review_files import CORNERS, REPORT, change, new_store, write_set
+
+from maira.review.changes import Change, History, Snapshot, change_adapter, drafted
+from maira.review.store import ConflictError, Store
+from maira.review.studies import read_review_drafts
+from radfact.errors import InputError, RunFailed
+
+OTHER_CORNERS = [0.1, 0.1, 0.2, 0.2]
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    with closing(new_store(tmp_path, {"one": REPORT, "two": REPORT}, ["Ada", "Ben"])) as store:
+        yield store
+
+
+def first(review: Snapshot) -> Any:
+    return review.state.sentences[0]
+
+
+def test_a_draft_begins_as_it_is(store: Store) -> None:
+    review = store.review("Ada", 1)
+    assert [sentence.text for sentence in review.state.sentences] == [sentence["text"] for sentence in REPORT]
+    assert [list(corners) for corners in first(review).boxes] == [CORNERS]
+    assert (review.version, review.state.step, review.state.corrections) == (0, 1, ())
+
+
+def test_an_edited_sentence_keeps_what_was_drafted(store: Store) -> None:
+    sentence = first(change(store, "edit", sentence="d0", text="  The heart is enlarged.  "))
+    assert (sentence.text, sentence.draft_text) == ("The heart is enlarged.", "The heart size is normal.")
+    assert sentence.is_correction
+
+
+def test_an_edit_back_to_the_draft_is_no_correction(store: Store) -> None:
+    change(store, "edit", sentence="d0", text="Other.")
+    assert not first(change(store, "edit", sentence="d0", text="The heart size is normal.")).is_correction
+
+
+def test_a_deleted_sentence_is_a_correction_until_it_is_restored(store: Store) -> None:
+    assert first(change(store, "delete", sentence="d0")).is_correction
+    assert not first(change(store, "restore", sentence="d0")).is_correction
+
+
+def test_an_added_sentence_is_a_correction_until_it_is_deleted(store: Store) -> None:
+    (added,) = change(store, "add", text="Rib fracture.", boxes=[CORNERS]).state.corrections
+    assert added.is_added
+    assert change(store, "delete", sentence=added.id).state.corrections == ()
+
+
+def test_other_boxes_are_a_correction(store: Store) -> None:
+    assert first(change(store, "boxes", sentence="d0", boxes=[CORNERS, OTHER_CORNERS])).is_correction
+    assert not first(change(store, "boxes", sentence="d0", boxes=[CORNERS])).is_correction
+
+
+def test_an_assessment_changes_only_what_it_says(store: Store) -> None:
+    change(store, "assess", sentence="d0", severity=2, error_type="OMISSION")
+    said = first(change(store, "assess", sentence="d0", comment="seen on the lateral")).assessment
+    assert (said.severity, said.error_type, said.comment) == (2, "OMISSION", "seen on the lateral")
+    assert first(change(store, "assess", sentence="d0", severity=None)).assessment.severity is None
+
+
+def test_a_finished_study_is_changed_only_after_it_is_reopened(store: Store) -> None:
+    change(store, "finish")
+    with pytest.raises(InputError, match="reopen"):
+        change(store, "delete", sentence="d0")
+    change(store, "reopen")
+    assert first(change(store, "delete", sentence="d0")).deleted
+
+
+@pytest.mark.parametrize(
+    ("kind", "fields"),
+    [
+        ("undo", {}),
+        ("redo", {}),
+        ("reopen", {}),
+        ("edit", {"sentence": "d9", "text": "There is no such sentence."}),
+        ("edit", {"sentence": "d1", "text": "It is deleted."}),
+        ("boxes", {"sentence": "d1", "boxes": []}),
+    ],
+)
+def test_a_change_that_is_not_possible_leaves_nothing(store: Store, kind: str, fields: dict[str, Any]) -> None:
+    before = store.review("Ada", 2)
+    if fields.get("sentence") == "d1":
+        before = change(store, "delete", number=2, sentence="d1")
+    with pytest.raises(InputError):
+        change(store, kind, number=2, **fields)
+    assert store.review("Ada", 2) == before
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"kind": "edit", "sentence": "d0", "text": " "},
+        {"kind": "edit", "sentence": "d0", "text": "nul \0"},
+        {"kind": "add", "text": "half a pair \ud800"},
+        {"kind": "boxes", "sentence": "d0", "boxes": [[0.5, 0, 0.25, 1]]},
+        {"kind": "boxes", "sentence": "d0", "boxes": [[0, 0, 1.5, 1]]},
+        {"kind": "boxes", "sentence": "d0", "boxes": [[float("nan"), 0, 1, 1]]},
+        {"kind": "add", "text": "many", "boxes": [[0, 0, 1, 1]] * 101},
+        {"kind": "assess", "sentence": "d0", "severity": 3},
+        {"kind": "step", "step": 5},
+        {"kind": "delete", "sentence": "d0", "text": "no such field"},
+        {"kind": "forget"},
+    ],
+)
+def test_what_is_no_change_is_refused(fields: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match="validation error"):
+        change_adapter.validate_python(fields)
+
+
+CHANGES: st.SearchStrategy[Change] = st.sampled_from(
+    [
+        {"kind": "edit", "sentence": "d0", "text": "Other."},
+        {"kind": "delete", "sentence": "d0"},
+        {"kind": "restore", "sentence": "d0"},
+        {"kind": "add", "text": "Rib fracture."},
+        {"kind": "boxes", "sentence": "d1", "boxes": [CORNERS]},
+        {"kind": "assess", "sentence": "d1", "severity": 1},
+        {"kind": "comment", "text": "Rotated."},
+        {"kind": "step", "step": 3},
+        {"kind": "finish"},
+        {"kind": "reopen"},
+        {"kind": "undo"},
+        {"kind": "redo"},
+    ]
+).map(change_adapter.validate_python)
+
+
+@given(st.lists(CHANGES, max_size=25))
+def test_everything_can_be_undone_and_done_again(changes: list[Change]) -> None:
+    draft = drafted([("One.", ()), ("Two.", ())])
+    history = History(draft)
+    for one in changes:
+        try:
+            history.check(one)
+        except InputError:
+            continue
+        history.add(one)
+    undo, redo = (change_adapter.validate_python({"kind": kind}) for kind in ("undo", "redo"))
+    while history.now.can_redo:
+        history.add(redo)
+    last, count = history.now.state, 0
+    while history.now.can_undo:
+        history.add(undo)
+        count += 1
+    assert history.now.state == draft
+    for _ in range(count):
+        history.add(redo)
+    assert history.now.state == last
+    assert not history.now.can_redo
+
+
+def test_seeing_the_reference_cannot_be_undone(store: Store) -> None:
+    change(store, "step", step=3)
+    review = change(store, "undo")
+    assert (review.state.step, review.reached) == (1, 3)
+
+
+def test_a_change_that_comes_twice_is_applied_once(store: Store) -> None:
+    added = change_adapter.validate_python({"kind": "add", "text": "Rib fracture."})
+    once = store.add_change("Ada", 1, "change-1", 0, added)
+    assert store.add_change("Ada", 1, "change-1", 0, added) == once
+    assert len(store.review("Ada", 1).state.sentences) == 3
+
+
+def test_the_id_of_another_change_is_refused(store: Store) -> None:
+    added = change_adapter.validate_python({"kind": "add", "text": "Rib fracture."})
+    store.add_change("Ada", 1, "change-1", 0, added)
+    with pytest.raises(InputError, match="another change has this id"):
+        store.add_change("Ben", 1, "change-1", 0, added)
+
+
+def test_a_change_on_a_state_that_has_moved_on_is_refused(store: Store) -> None:
+    change(store, "delete", sentence="d0")
+    with pytest.raises(ConflictError):
+        store.add_change("Ada", 1, "late", 0, change_adapter.validate_python({"kind": "delete", "sentence": "d1"}))
+    assert store.review("Ada", 1).version == 1
+
+
+def test_reviewers_and_studies_stay_apart(store: Store) -> None:
+    change(store, "delete", sentence="d0")
+    assert store.review("Ben", 1).version == 0
+    assert [review.version for review in store.reviews("Ada")] == [1, 0]
+
+
+def test_a_review_goes_on_where_it_was_left(store: Store) -> None:
+    change(store, "add", text="Rib fracture.")
+    change(store, "delete", sentence="d0")
+    before = change(store, "undo")
+    store.add_error_type("LATERALITY: swapped")
+    with closing(Store(store.path, store.drafts)) as again:
+        assert again.review("Ada", 1) == before
+        assert again.reviewers() == ["Ada", "Ben"]
+        assert again.error_types()[-1] == "LATERALITY: swapped"
+
+
+def test_two_servers_on_one_database_see_each_other(store: Store) -> None:
+    with closing(Store(store.path)) as other:
+        change(other, "delete", sentence="d0")
+        assert first(store.review("Ada", 1)).deleted
+        assert change(store, "undo").version == 2
+        assert other.review("Ada", 1).version == 2
+
+
+def test_a_name_is_noted_once(store: Store) -> None:
+    assert store.add_reviewer(" Ada ") == ["Ada", "Ben"]
+    assert store.add_error_type("OMISSION") == store.error_types()
+    with pytest.raises(InputError, match="name"):
+        store.add_reviewer("\0")
+
+
+def test_nobody_and_nothing_is_said_so(store: Store) -> None:
+    with pytest.raises(InputError, match="no reviewer of this name: 'Eve'"):
+        store.review("Eve", 1)
+    with pytest.raises(InputError, match="no study 3; expected 1 to 2"):
+        store.review("Ada", 3)
+
+
+@pytest.mark.parametrize(
+    ("reports", "said"),
+    [
+        ({"one": REPORT, "two": REPORT[:1]}, r"1 changed \(two\)"),
+        ({"one": REPORT}, r"1 missing \(two\)"),
+        ({"one": REPORT, "two": REPORT, "six": REPORT}, r"1 added \(six\)"),
+    ],
+)
+def test_a_review_of_other_drafts_is_left_as_it_is(
+    store: Store, tmp_path: Path, reports: dict[str, Any], said: str
+) -> None:
+    change(store, "delete", sentence="d0")
+    store.close()
+    before = store.path.read_bytes()
+    write_set(tmp_path, reports)
+    with pytest.raises(InputError, match=said):
+        Store(store.path, read_review_drafts(tmp_path / "drafts.jsonl"))
+    assert store.path.read_bytes() == before
+
+
+def test_another_file_is_no_review(tmp_path: Path) -> None:
+    text, other = tmp_path / "notes.txt", tmp_path / "other.sqlite"
+    text.write_text("Notes. " * 1000)
+    with closing(sqlite3.connect(other)) as connection:
+        connection.execute("CREATE TABLE drafts (number INTEGER)")
+    for path in (text, other):
+        before = path.read_bytes()
+        with pytest.raises(InputError, match="give another --db"):
+            Store(path, [])
+        assert path.read_bytes() == before
+
+
+def test_a_review_that_is_not_there_is_not_made_without_drafts(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="no such review"):
+        Store(tmp_path / "none.sqlite")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("statement", ["DELETE FROM changes", "UPDATE changes SET change = '{}'"])
+def test_nothing_is_ever_taken_out_of_the_database(store: Store, statement: str) -> None:
+    change(store, "delete", sentence="d0")
+    with closing(sqlite3.connect(store.path)) as connection, pytest.raises(sqlite3.IntegrityError, match="for good"):
+        connection.execute(statement)
+
+
+def test_a_damaged_change_is_named(store: Store) -> None:
+    change(store, "delete", sentence="d0")
+    store.close()
+    with closing(sqlite3.connect(store.path)) as connection:
+        connection.execute("DROP TRIGGER changes_stay")
+        connection.execute('UPDATE changes SET change = \'{"kind": "delete", "sentence": "d7"}\'')
+        connection.commit()
+    with pytest.raises(InputError, match="change 1 is damaged"):
+        Store(store.path)
+
+
+@contextmanager
+def no_room() -> Iterator[None]:
+    """No file can grow, as on a disk that is full."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+def test_what_cannot_be_written_is_not_applied(store: Store) -> None:
+    with no_room(), pytest.raises(RunFailed, match="cannot be written"):
+        change(store, "delete", sentence="d0")
+    assert store.review("Ada", 1).version == 0
+    assert change(store, "delete", sentence="d0").version == 1
+
+
+def start_server(drafts: Path, manifest: Path) -> tuple[subprocess.Popen[str], int]:
+    command = [sys.executable, "-m", "maira", "review", drafts, "--manifest", manifest, "--port", "0", "--no-browser"]
+    # Lines as they come, in one piece.
+    environment = {**os.environ, "PYTHONUNBUFFERED": "1", "COLUMNS": "200"}
+    server = subprocess.Popen(
+        [*map(str, command)], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment
+    )
+    assert server.stdout is not None
+    for line in server.stdout:
+        if found := re.search(r"http://127\.0\.0\.1:(\d+)/", line):
+            return server, int(found[1])
+    raise AssertionError("the server did not start")
+
+
+def post(connection: HTTPConnection, path: str, **body: Any) -> Any:
+    connection.request("POST", path, json.dumps(body), {"Content-Type": "application/json"})
+    answer = connection.getresponse()
+    said = json.loads(answer.read())
+    assert answer.status == 200, said
+    return said
+
+
+def test_a_server_that_is_killed_has_lost_nothing_that_it_answered(tmp_path: Path) -> None:
+    drafts, manifest = write_set(tmp_path, {"one": REPORT})
+    server, port = start_server(drafts, manifest)
+    connection = HTTPConnection("127.0.0.1", port, timeout=20)
+    answered = 0
+    try:
+        post(connection, "/api/reviewers", name="Ada")
+        # Somewhere between the writes of one of the changes to come.
+        killer = threading.Timer(0.4, server.send_signal, [signal.SIGKILL])
+        killer.start()
+        try:
+            for version in range(100_000):
+                text = f"Finding {version}."
+                body = {"reviewer": "Ada", "id": f"change-{version}", "version": version, "kind": "add", "text": text}
+                state = post(connection, "/api/studies/1/changes", **body)["state"]
+                answered = state["version"]
+        except (OSError, HTTPException):
+            killer.join()
+    finally:
+        connection.close()
+        server.kill()
+        server.communicate()
+    assert answered > 0
+    with closing(Store(tmp_path / "review.sqlite", read_review_drafts(drafts))) as store:
+        added = [sentence.text for sentence in store.review("Ada", 1).state.sentences if sentence.is_added]
+    # The last may be on disk without its answer.
+    assert len(added) - answered in (0, 1)
+    assert added == [f"Finding {number}." for number in range(len(added))]

@@ -1,0 +1,202 @@
+"""The figures of a review: the paper's own corrections give the paper's own figures."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+from review_files import CORNERS, REPORT, change, new_store
+from typer.testing import CliRunner
+
+from maira.cli import app
+from maira.review.agreement import weighted_kappa
+from maira.review.store import Store
+from maira.review.summary import summarise
+
+# Paper 004, tables F.1 to F.3: item, error type, clinical implications. The texts do not bear on the figures.
+EDITS = [
+    (333, "MISCLASSIFICATION", 1),
+    (49, "OMISSION", 1),
+    (155, "OMISSION", 1),
+    (411, "OMISSION", 1),
+    (333, "OVERSPECIFIC", 1),
+    (415, "OVERSPECIFIC", 1),
+    (781, "INCORRECT PROGRESSION", 1),
+    (168, "INCORRECT LOCATION", 1),
+    (49, "INCORRECT LOCATION", 1),
+    (240, "OTHER: Anatomically imprecise description", 0),
+    (467, "OTHER: Anatomically imprecise description", 0),
+]
+ADDITIONS = [
+    (155, "OMISSION", 2),
+    (292, "OMISSION", 2),
+    (49, "OMISSION", 1),
+    (49, "OMISSION", 1),
+    (155, "OMISSION", 1),
+    (363, "OMISSION", 1),
+    (363, "OMISSION", 0),
+    (597, "OMISSION: Anatomical Observation", 0),
+    (597, "OMISSION: Anatomical Observation", 0),
+    (921, "OMISSION: Anatomical Observation", 0),
+    (1033, "OMISSION: Normal Finding", 0),
+    (921, "OMISSION: Normal Finding", 0),
+]
+DELETIONS = [
+    (49, "MISCLASSIFICATION: Inconsistency (internal logic)", 1),
+    (597, "MISCLASSIFICATION: Inconsistency (internal logic)", 1),
+]
+SENTENCES = 135
+
+
+@pytest.fixture(scope="module")
+def paper(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
+    """Twenty reports of 135 sentences in all, corrected as in the paper."""
+    items = list(dict.fromkeys(item for item, _, _ in (*EDITS, *ADDITIONS, *DELETIONS)))
+    names = [*map(str, items), *(f"fine-{number}" for number in range(20 - len(items)))]
+    reports = {
+        name: [{"text": f"Sentence {number}."} for number in range(7 if place < SENTENCES - 6 * 20 else 6)]
+        for place, name in enumerate(names)
+    }
+    with closing(new_store(tmp_path_factory.mktemp("paper"), reports)) as store:
+        touched: dict[int, int] = {}
+        for kind, rows in (("edit", EDITS), ("delete", DELETIONS), ("add", ADDITIONS)):
+            for item, error_type, severity in rows:
+                number = names.index(str(item)) + 1
+                sentence = f"d{touched.get(item, 0)}"
+                if kind == "add":
+                    sentence = change(store, "add", number=number, text="Finding.").state.sentences[-1].id
+                else:
+                    touched[item] = touched.get(item, 0) + 1
+                    fields = {"text": "Corrected."} if kind == "edit" else {}
+                    change(store, kind, number=number, sentence=sentence, **fields)
+                change(store, "assess", number=number, sentence=sentence, severity=severity, error_type=error_type)
+        for number in range(1, 21):
+            change(store, "finish", number=number)
+        yield store
+
+
+def totals(by_kind: dict[str, dict[str, int]]) -> dict[str, int]:
+    return {name: sum(kinds.values()) for name, kinds in by_kind.items()}
+
+
+def test_the_papers_corrections_give_the_papers_figures(paper: Store) -> None:
+    """Appendix F.2 and figure 4.
+
+    The paper has 123 sentences unchanged; 11 edits and 2 deletions leave 122 of 135, and so it is here.
+    """
+    found = summarise(paper)["reviewers"]["Ada"]
+    assert (found["finished"], found["sentences"], found["unchanged_sentences"]) == (20, 135, 122)
+    assert found["kinds"] == {"edit": 11, "deletion": 2, "addition": 12}
+    assert found["reports_without_corrections"] == 6
+    assert found["reports_with_fewer_than_two"] == 14
+    spread = found["corrections_per_corrected_report"]
+    assert (spread["median"], round(spread["mean"], 2), spread["min"], spread["max"]) == (1, 1.79, 1, 5)
+    assert totals(found["severities"]) == {"minor": 15, "no": 8, "significant": 2}
+    assert found["error_types"]["OMISSION"] == {"edit": 3, "deletion": 0, "addition": 12}
+    assert totals(found["error_types"]) == {
+        "OMISSION": 15,
+        "MISCLASSIFICATION": 3,
+        "INCORRECT LOCATION": 2,
+        "OTHER": 2,
+        "OVERSPECIFIC": 2,
+        "INCORRECT PROGRESSION": 1,
+    }
+    worst = [name for kinds in found["reports_by_corrections"].values() for name, n in kinds.items() for _ in range(n)]
+    assert worst.count("significant") == 2
+
+
+def test_unfinished_studies_are_in_no_figure(tmp_path: Path) -> None:
+    with closing(new_store(tmp_path, {"one": REPORT, "two": REPORT})) as store:
+        change(store, "delete", sentence="d0")
+        change(store, "comment", text="Rotated.")
+        found = summarise(store)["reviewers"]["Ada"]
+        assert (found["finished"], found["sentences"], found["corrections"]) == (0, 0, 0)
+        assert found["comments"] == {"one": "Rotated."}
+        change(store, "finish", number=2)
+        assert summarise(store)["reviewers"]["Ada"]["sentences"] == 2
+
+
+def test_boxes_alone_are_counted_apart(tmp_path: Path) -> None:
+    with closing(new_store(tmp_path, {"one": REPORT})) as store:
+        change(store, "boxes", sentence="d1", boxes=[CORNERS])
+        change(store, "finish")
+        found = summarise(store)["reviewers"]["Ada"]
+    assert (found["kinds"]["edit"], found["boxes_only"]) == (1, 1)
+    assert totals(found["severities"]) == {"not rated": 1}
+
+
+@pytest.fixture
+def two(tmp_path: Path) -> Iterator[Store]:
+    """Three studies that two reviewers have finished, and one that only one of them has."""
+    reports = {name: [{"text": f"Sentence {number}."} for number in range(2)] for name in ("one", "two", "six", "ten")}
+    with closing(new_store(tmp_path, reports, ["Ada", "Ben"])) as store:
+        for reviewer, corrected in (("Ada", {1: 0, 2: 2}), ("Ben", {1: 1, 2: 2})):
+            for number, severity in corrected.items():
+                change(store, "delete", number=number, reviewer=reviewer, sentence="d0")
+                said: dict[str, Any] = {"severity": severity, "error_type": "OVERSPECIFIC"}
+                change(store, "assess", number=number, reviewer=reviewer, sentence="d0", **said)
+            for number in range(1, 4):
+                change(store, "finish", number=number, reviewer=reviewer)
+        change(store, "finish", number=4, reviewer="Ben")
+        yield store
+
+
+def test_agreement_is_over_what_both_have_finished(two: Store) -> None:
+    (found,) = summarise(two)["agreement"]
+    assert (found["reviewers"], found["studies"]) == (["Ada", "Ben"], 3)
+    assert found["needs_correction"] == {"kappa": 1.0, "n": 6}
+    # Of (0, 1) and (2, 2): 1 apart in all, where chance would be 1 + 2 + 1 + 0 in four pairs.
+    assert found["severity"] == {"kappa": pytest.approx(1 - (1 / 2) / (4 / 4)), "n": 2}
+    assert found["worst_severity"]["n"] == 3
+    assert found["error_types"] == {"OVERSPECIFIC": {"kappa": 1.0, "n": 3}}
+
+
+def test_disagreement_on_a_sentence_shows(two: Store) -> None:
+    change(two, "reopen", number=3, reviewer="Ben")
+    change(two, "delete", number=3, reviewer="Ben", sentence="d1")
+    change(two, "finish", number=3, reviewer="Ben")
+    (found,) = summarise(two)["agreement"]
+    # Both 2, Ben alone 1, neither 3 of 6: observed 5/6, by chance 2/6 * 3/6 + 4/6 * 3/6 = 1/2.
+    assert found["needs_correction"]["kappa"] == pytest.approx((5 / 6 - 1 / 2) / (1 / 2))
+
+
+@pytest.mark.parametrize(
+    ("pairs", "kappa"),
+    [
+        ([], None),
+        ([(1, 1), (1, 1)], None),
+        ([(0, 0), (1, 1), (2, 2)], 1.0),
+        ([(0, 2), (2, 0)], -1.0),
+        # By hand: observed 1/4; chance: rows 2,1,1 against 1,2,1 weigh (2*2 + 2*1*2 + 1 + 1*1 + 2*1 + 1*2) / 16.
+        ([(0, 0), (0, 1), (1, 1), (2, 2)], 1 - (1 / 4) / (14 / 16)),
+    ],
+)
+def test_weighted_kappa(pairs: list[tuple[int, int]], kappa: float | None) -> None:
+    assert weighted_kappa(pairs) == (None if kappa is None else pytest.approx(kappa))
+
+
+def test_the_command_draws_the_figure_and_writes_the_numbers(paper: Store, tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    done = CliRunner().invoke(app, ["review", "summary", str(paper.path), "--out", str(tmp_path / "out")])
+    assert done.exit_code == 0, done.output
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["figure4.png", "figure4.svg", "summary.json"]
+    assert json.loads((tmp_path / "out/summary.json").read_text("utf-8")) == summarise(paper)
+    assert (tmp_path / "out/figure4.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_names_cannot_draw_in_the_figure(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    with closing(new_store(tmp_path, {"one": REPORT}, ["$\\frac{1}$ <script>", "Ben"])) as store:
+        for reviewer in store.reviewers():
+            change(store, "delete", reviewer=reviewer, sentence="d0")
+            change(store, "assess", reviewer=reviewer, sentence="d0", error_type="$x_1$ & $")
+            change(store, "finish", reviewer=reviewer)
+    done = CliRunner().invoke(
+        app, ["review", "summary", str(tmp_path / "review.sqlite"), "--out", str(tmp_path / "out")]
+    )
+    assert done.exit_code == 0, done.output
+    assert "<script>" not in (tmp_path / "out/figure4.svg").read_text("utf-8")
