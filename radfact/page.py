@@ -11,10 +11,14 @@ from pydantic import ConfigDict, Field, NonNegativeInt
 
 from radfact.errors import InputError
 from radfact.jsonl import open_atomic, read_json, read_jsonl
-from radfact.page_images import MOST_EMBEDDED, load_images
+from radfact.page_images import MOST_EMBEDDED, keep_images, load_images
 from radfact.page_markup import Row, Scores, render
 from radfact.report import Box, Mask, parse_sentences, validated
 
+Place = Literal["inside", "beside"]
+"""Where the images of a page are: in its file, or as files in a folder beside it."""
+
+_BESIDE = "report_images"
 _IMAGES = ("frontal", "lateral", "prior_frontal")
 _SHOWN = {"text", "boxes", "masks", "prior_boxes", "status", "spatial", "why"}
 _CONTEXT = ("indication", "technique", "comparison", "prior_report")
@@ -68,12 +72,15 @@ class _Draft(Row):
     model: str | None = None
 
 
-def page_record(folder: Path, manifest: Path | None, notes: Sequence[str], unscored: Path | None) -> dict[str, Any]:
+def page_record(
+    folder: Path, manifest: Path | None, notes: Sequence[str], unscored: Path | None, images: Place | None = None
+) -> dict[str, Any]:
     """What `run.json` should hold under `page` so that the page can be drawn again; paths are relative to `folder`."""
     paths = {"manifest": manifest, "unscored": unscored}
     return {
         **{name: None if path is None else os.path.relpath(path, folder) for name, path in paths.items()},
         "notes": list(notes),
+        "images": images,
     }
 
 
@@ -83,13 +90,13 @@ def write_page(
     manifest: Path | None = None,
     notes: Sequence[str] | None = None,
     unscored: Path | None = None,
+    images: Place | None = None,
 ) -> Path:
-    """Write `report.html` into a results folder: one self-contained page of its figures and studies.
+    """Write `report.html` into a results folder: its figures, and each study as in figure E.1 of paper 004.
 
-    Up to `MOST_EMBEDDED` studies carry their images inside the page; with more, images are written to `images/`.
-    An image that cannot be read is shown as missing. Text of reports is data: nothing in it can become markup.
-    What is not given is taken from `page` in `run.json`, as `page_record` makes it; a file named there that is gone is
-    said on the page.
+    Images lie inside the page or in `report_images/` beside it, and are written before the page that shows them. One
+    that cannot be read is shown as missing. Text of reports is data: nothing in it can become markup. What is not given
+    is taken from `page` in `run.json`, as `page_record` makes it; a file named there that is gone is said on the page.
 
     Args:
         folder: results folder with `scores.json`, `samples.jsonl`, `sentences.jsonl` and, if there, `run.json`.
@@ -97,6 +104,7 @@ def write_page(
         notes: plain sentences for the banner, such as what the figures are not.
         unscored: drafts without a reference, shown apart and in no figure; their images come from the
             `manifest.jsonl` beside that file, or else from `manifest`.
+        images: where the images go; None puts those of up to `MOST_EMBEDDED` studies inside, of more beside.
 
     Returns:
         The path of the page.
@@ -107,7 +115,8 @@ def write_page(
     folder = Path(folder)
     scores = validated(Scores, read_json(folder / "scores.json"), file=folder / "scores.json")
     run = _read_run(folder / "run.json")
-    manifest, notes, unscored = _sources(folder, run, manifest, notes, unscored)
+    record = validated(_PageRecord, run.get("page") or {}, file=folder / "run.json")
+    manifest, notes, unscored = _sources(folder, record, manifest, notes, unscored)
     studies = _read_studies(folder, list(scores.figures), [name for name in scores.metrics if name != "radfact"])
     drafts = _read_drafts(Path(unscored)) if unscored else []
 
@@ -117,7 +126,8 @@ def write_page(
     _attach(studies, sources)
     _attach(drafts, own + sources)
     few = len(studies) + len(drafts) <= MOST_EMBEDDED
-    load_images([*studies, *drafts], None if few else folder / "images")
+    inside = (images or record.images or ("inside" if few else "beside")) == "inside"
+    load_images([*studies, *drafts], None if inside else folder / _BESIDE)
 
     page = render(
         f"{'Results' if scores.metrics else 'RadFact results'}: {folder.resolve().name}",
@@ -130,6 +140,7 @@ def write_page(
     with open_atomic(folder / "report.html", "wb") as handle:
         # JSON may smuggle in half a surrogate pair, which no UTF-8 file can hold.
         handle.write(page.encode("utf-8", "replace"))
+    keep_images([*studies, *drafts], folder / _BESIDE)
     return folder / "report.html"
 
 
@@ -144,17 +155,17 @@ class _PageRecord(Row):
     manifest: str | None = None
     unscored: str | None = None
     notes: tuple[str, ...] = ()
+    images: Place | None = None
 
 
 def _sources(
     folder: Path,
-    run: Mapping[str, Any],
+    record: _PageRecord,
     manifest: Path | None,
     notes: Sequence[str] | None,
     unscored: Path | None,
 ) -> tuple[Path | None, list[str], Path | None]:
     """The manifest, the notes and the unscored drafts: each as given, or else as the run had it."""
-    record = validated(_PageRecord, run.get("page") or {}, file=folder / "run.json")
     said = list(record.notes if notes is None else notes)
     paths = []
     for given, named, what in (

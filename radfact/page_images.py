@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import os
+import re
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from io import BytesIO
@@ -19,6 +20,9 @@ LONGEST_SIDE = 640
 
 MOST_EMBEDDED = 200
 """Studies up to which images are embedded; above, they lie beside the page and are loaded when they come into view."""
+
+_DIGITS = 24
+_NAME = re.compile(rf"[0-9a-f]{{{_DIGITS}}}\.jpg")
 
 
 def load_images(studies: Sequence[dict[str, Any]], folder: Path | None) -> None:
@@ -36,6 +40,28 @@ def load_images(studies: Sequence[dict[str, Any]], folder: Path | None) -> None:
             study["images"] = {kind: path and loaded[path] for kind, path in study["images"].items()}
 
 
+def keep_images(studies: Sequence[dict[str, Any]], folder: Path) -> None:
+    """Remove from a folder beside a page the images that the page does not show, and the folder with the last one.
+
+    Args:
+        studies: as `load_images` leaves them.
+        folder: beside the page; it need not be there, and what was not written here stays in it.
+    """
+    if not folder.is_dir():
+        return
+    shown = {
+        Path(image["src"]).name
+        for study in studies
+        for image in study.get("images", {}).values()
+        if image and not image.get("src", "data:").startswith("data:")
+    }
+    for path in folder.iterdir():
+        if path.name not in shown and _NAME.fullmatch(path.name):
+            path.unlink()
+    if not any(folder.iterdir()):
+        folder.rmdir()
+
+
 def _load_image(path: Path, folder: Path | None) -> dict[str, Any]:
     from PIL import Image
 
@@ -50,7 +76,7 @@ def _load_image(path: Path, folder: Path | None) -> dict[str, Any]:
         src = f"data:image/jpeg;base64,{base64.b64encode(jpeg).decode('ascii')}"
     else:
         # Named by content: a page drawn earlier never shows another study's film while this one is being made.
-        name = f"{hashlib.sha256(jpeg).hexdigest()[:24]}.jpg"
+        name = f"{hashlib.sha256(jpeg).hexdigest()[:_DIGITS]}.jpg"
         src = f"{quote(folder.name)}/{name}"
         if not (folder / name).exists():
             with open_atomic(folder / name, "wb") as handle:

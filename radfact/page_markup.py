@@ -88,7 +88,7 @@ def render(
     return assemble(
         STATIC / "page.html",
         [STATIC / "viewer.css", STATIC / "page.css"],
-        [STATIC / "viewer.js", STATIC / "cards.js", STATIC / "page.js", STATIC / "frame.js"],
+        [STATIC / "viewer.js", STATIC / "cards.js", STATIC / "study.js", STATIC / "page.js", STATIC / "frame.js"],
         data,
         title=escape(title),
         judge=_judge(scores, run),

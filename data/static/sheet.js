@@ -1,5 +1,5 @@
 (() => {
-  const { IMAGES, element, titleCase, newViewer, openLarge, describedImage, connect, listStudies } = Cards;
+  const { IMAGES, element, titleCase, openLarge, describedImage, connect, listStudies } = Cards;
   // What a radiologist found is what a report is compared with; what is to be located has the other colour.
   const GROUPS = {
     findings: { name: "Grounded findings", letter: "F", side: "reference" },
@@ -40,7 +40,7 @@
     if (!study.images[kind]) return null;
     const image = describedImage(study, kind);
     const root = element("div");
-    const viewer = newViewer(root, image);
+    const viewer = new BoxViewer(root, image);
     const boxes = boxesOf(study, kind);
     const switchedOn = () => boxes.filter(({ group }) => shownGroups.has(group));
     const focus = (ids, strong) => viewer.focus(ids ?? switchedOn().map(({ id }) => id), strong);

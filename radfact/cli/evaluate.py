@@ -37,9 +37,9 @@ MANUAL = "\n".join(
         "was cut short; a metric that is done is not computed again, and no model is asked twice.",
         "",
         "[bold]Examples[/bold]",
-        "  radfact evaluate pairs.csv --metrics rouge_l,bleu_4,radfact",
+        "  radfact evaluate pairs.csv --metrics rouge_l,bleu_4,radfact \\",
         "      --judge offline --out results/a",
-        "  radfact evaluate --candidates drafts.jsonl --references manifest.jsonl",
+        "  radfact evaluate --candidates drafts.jsonl --references manifest.jsonl \\",
         "      --metrics all --judge openai:MODEL --weights WEIGHTS",
         "",
         "[bold]Exit codes[/bold]",
@@ -116,6 +116,7 @@ def evaluate(
     manifest: shared.Manifest = None,
     note: shared.Notes = None,
     unscored: shared.Unscored = None,
+    images: shared.Images = None,
 ) -> None:
     """Score candidates against references by many metrics and write one results folder with one page."""
     from radfact.metrics.evaluate import Work
@@ -159,7 +160,9 @@ def evaluate(
         "input": {"files": list(map(str, files)), "read": read.read, "skipped": read.skipped},
         "options": {"missing": missing.value, "metrics": metrics},
         "seconds": round(time.monotonic() - started, 3),
-        "page": page_record(out, manifest or with_images(references), note or [], unscored),
+        "page": page_record(
+            out, manifest or with_images(references), note or [], unscored, images.value if images else None
+        ),
     }
     write_evaluation(evaluation, out, record)
     show_evaluation(console, evaluation, rate)

@@ -127,6 +127,25 @@ Unscored = Annotated[
 ]
 
 
+class ImagePlace(StrEnum):
+    """Where the images of a page are."""
+
+    INSIDE = "inside"
+    BESIDE = "beside"
+
+
+Images = Annotated[
+    ImagePlace | None,
+    typer.Option(
+        "--images",
+        help="Images inside the page, one file to pass on, or in report_images/ beside it, quick to open. Default: "
+        "inside up to 200 studies.",
+        show_default=False,
+        rich_help_panel=OUTPUT,
+    ),
+]
+
+
 @dataclass(frozen=True)
 class JudgeOptions:
     """The judge as the user named it, and where it works."""

@@ -16,12 +16,15 @@ def page(
     manifest: shared.Manifest = None,
     note: shared.Notes = None,
     unscored: shared.Unscored = None,
+    images: shared.Images = None,
 ) -> None:
     """Draw the page of a results folder again.
 
-    Manifest, notes and unscored drafts are those of the run unless given anew.
+    Manifest, notes, unscored drafts and the place of the images are those of the run unless given anew.
     """
     from radfact.page import write_page
 
-    written = write_page(folder, manifest=manifest, notes=note, unscored=unscored)
+    written = write_page(
+        folder, manifest=manifest, notes=note, unscored=unscored, images=images.value if images else None
+    )
     say_path(new_console(), "Read the studies in", written)

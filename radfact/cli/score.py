@@ -33,9 +33,9 @@ MANUAL = "\n".join(
         "",
         "[bold]Examples[/bold]",
         "  radfact score pairs.json --judge offline",
-        "  radfact score pairs.csv --judge openai:MODEL --splitter offline",
+        "  radfact score pairs.csv --judge openai:MODEL --splitter offline \\",
         "      --price 0.5,1.5 --out results/model",
-        "  radfact score --candidates drafts.jsonl --references manifest.jsonl",
+        "  radfact score --candidates drafts.jsonl --references manifest.jsonl \\",
         "      --judge openai:MODEL --base-url http://127.0.0.1:8000/v1",
         "  radfact score --config llama.yaml --compat exact",
         "",
@@ -171,6 +171,7 @@ def score(
     manifest: shared.Manifest = None,
     note: shared.Notes = None,
     unscored: shared.Unscored = None,
+    images: shared.Images = None,
 ) -> None:
     """Score candidates against references and write a results folder with a page to read."""
     from radfact.page import page_record, write_page
@@ -213,7 +214,9 @@ def score(
         **run_record(files, read, result),
         "options": {**chosen, "engine": engine.value},
         "seconds": round(time.monotonic() - started, 3),
-        "page": page_record(out, manifest or with_images(references), note or [], unscored),
+        "page": page_record(
+            out, manifest or with_images(references), note or [], unscored, images.value if images else None
+        ),
     }
     write_results(result, out, record)
     show_result(console, result, f"RadFact, judge {loaded.name}, {compat.value} mode", rate)

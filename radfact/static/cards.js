@@ -1,10 +1,14 @@
-/** What pages of studies share: cards that come some at a time, and sentences that go with their boxes. */
+/** What pages of studies share: cards that are drawn as they come into view, and sentences that go with their boxes. */
 const Cards = (() => {
-  const PAGE_SIZE = 20;
+  /** Cards that are drawn at once; the others follow as they come near the window. */
+  const FIRST = 4;
+  /** How near, in heights of the window. */
+  const MARGIN = "150%";
+  /** Cards that stay, however far from the window; the oldest of more give up their place. */
+  const KEPT = 20;
   const IMAGES = { frontal: "Frontal", lateral: "Lateral", prior_frontal: "Prior frontal" };
 
-  const viewers = new Set();
-  const shownSides = new Set(["candidate", "reference"]);
+  const watching = new Map();
 
   function element(tag, { text, ...attributes } = {}, ...children) {
     const node = document.createElement(tag);
@@ -19,29 +23,16 @@ const Cards = (() => {
     return words[0].toUpperCase() + words.slice(1);
   }
 
-  function newViewer(root, image) {
-    const viewer = new BoxViewer(root, image);
-    viewer.setSides(shownSides);
-    viewers.add(viewer);
-    return viewer;
-  }
-
+  /** Show an image in the page's dialog; returns its viewer. */
   function openLarge(title, image, boxes) {
     const dialog = document.getElementById("large");
     const root = element("div");
     document.getElementById("large-title").textContent = title;
     document.getElementById("large-view").replaceChildren(root);
-    const viewer = newViewer(root, image);
+    const viewer = new BoxViewer(root, image);
     viewer.setBoxes(boxes);
-    dialog.addEventListener("close", () => viewers.delete(viewer), { once: true });
     dialog.showModal();
-  }
-
-  /** Draw the boxes of one side, or leave them out, in every viewer of the page. */
-  function showSide(side, shown) {
-    if (shown) shownSides.add(side);
-    else shownSides.delete(side);
-    for (const viewer of viewers) viewer.setSides(shownSides);
+    return viewer;
   }
 
   function describedImage(study, kind) {
@@ -89,30 +80,57 @@ const Cards = (() => {
     });
   }
 
-  /** Fill an element with the cards that `draw` makes of studies, some at a time. */
-  function listStudies(container, studies, draw) {
-    let drawn = 0;
-    const more = element("button", { type: "button", class: "more" });
-    function drawMore() {
-      const cards = studies.slice(drawn, drawn + PAGE_SIZE).map(draw);
-      drawn += cards.length;
-      more.before(...cards);
-      const left = studies.length - drawn;
-      more.hidden = left === 0;
-      more.textContent = `Show ${Math.min(PAGE_SIZE, left)} more of ${left}`;
-      return cards[0];
-    }
-    more.addEventListener("click", () => drawMore()?.querySelector("button")?.focus({ preventScroll: true }));
-    container.replaceChildren(more);
-    for (const viewer of viewers) if (!viewer.root.isConnected) viewers.delete(viewer);
-    drawMore();
+  /** A reader's own doing would be lost with the card: a sentence chosen, a detail opened, the focus. */
+  function inUse(place) {
+    return place.contains(document.activeElement) || place.querySelector("[aria-pressed=true], details[open]") !== null;
   }
+
+  /**
+   * Fill an element with a place for every study, and a place with the card that `draw` makes while it is near the
+   * window: a page of thousands of studies has the elements of a few.
+   */
+  function listStudies(container, studies, draw) {
+    const studyOf = new Map(studies.map((study) => [element("div", { class: "place" }), study]));
+    const places = [...studyOf.keys()];
+    const [filled, near] = [new Set(), new Set()];
+    const fill = (place) => {
+      if (place.firstChild) return;
+      place.append(draw(studyOf.get(place)));
+      place.style.height = "";
+      filled.add(place);
+    };
+    const empty = (place) => {
+      place.style.height = `${place.offsetHeight}px`;
+      place.replaceChildren();
+      filled.delete(place);
+    };
+    const observer = new IntersectionObserver((entries) => {
+      for (const { target, isIntersecting } of entries) {
+        if (isIntersecting) near.add(target);
+        else near.delete(target);
+      }
+      near.forEach(fill);
+      const idle = [...filled].filter((place) => !near.has(place) && !inUse(place));
+      idle.slice(0, Math.max(0, filled.size - KEPT)).forEach(empty);
+    }, { rootMargin: `${MARGIN} 0px` });
+    watching.get(container)?.observer.disconnect();
+    watching.set(container, { observer, fillAll: () => places.forEach(fill) });
+    places.slice(0, FIRST).forEach(fill);
+    container.replaceChildren(...places);
+    // A place that was never drawn is as high as a card, so that the scroll bar says where one is.
+    if (places.length) container.style.setProperty("--card-height", `${places[0].offsetHeight}px`);
+    for (const place of places) observer.observe(place);
+  }
+
+  window.addEventListener("beforeprint", () => {
+    for (const { fillAll } of watching.values()) fillAll();
+  });
 
   const dialog = document.getElementById("large");
   dialog.addEventListener("click", (event) => {
     if (event.target === dialog) dialog.close();
   });
 
-  return { IMAGES, element, titleCase, newViewer, openLarge, describedImage, connect, listStudies, showSide };
+  return { IMAGES, element, titleCase, openLarge, describedImage, connect, listStudies };
 })();
 

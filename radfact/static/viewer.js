@@ -110,6 +110,7 @@ const maskDrawing = (() => {
  *
  * Boxes are `{id, side, label, x_min, y_min, x_max, y_max}`: corners are shares of the ORIGINAL image, x to the right,
  * y down; `side` is "candidate" or "reference" and decides colour and line; boxes of one sentence share one `id`.
+ * With a `tint`, from 0 to 7, a box has that colour (class `tint-0` and so on) instead of its side's.
  * A pixel mask is `{id, side, label, mask}` with `mask` in COCO run-length encoding, over the whole image.
  *
  * `root` receives two events, each with `detail: {id, side}`, or `detail: null` where the pointer left the boxes:
@@ -193,6 +194,7 @@ class BoxViewer {
     element.dataset.id = box.id;
     element.dataset.side = box.side;
     element.classList.toggle("strong", this.strong.has(box.id));
+    if (box.tint !== undefined) element.classList.add(`tint-${box.tint}`);
     const percent = (share) => `${share * 100}%`;
     element.style.left = percent(box.x_min);
     element.style.top = percent(box.y_min);

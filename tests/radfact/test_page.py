@@ -12,16 +12,18 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 from results_folder import HOSTILE, figure, sentence, write_folder, write_image, write_manifest
+from typer.testing import CliRunner
 
 from radfact import page as page_module
+from radfact.cli import app
 from radfact.entailment.judge import Question, Verdict
 from radfact.errors import Failure, InputError
 from radfact.jsonl import write_json, write_jsonl
-from radfact.page import write_page
+from radfact.page import page_record, write_page
 
 
 class Page(HTMLParser):
@@ -194,6 +196,7 @@ class TestSafety:
         links = {a[name] for _, a in page.elements for name in ("src", "href") if name in a}
         assert links == {"#studies"}
 
+    @settings(deadline=None)
     @given(text=st.text(st.characters(codec=None), min_size=1))
     def test_any_text_arrives_as_it_was(self, tmp_path_factory: pytest.TempPathFactory, text: str) -> None:
         folder = write_folder(tmp_path_factory.mktemp("any"))
@@ -247,15 +250,49 @@ class TestImages:
         image = Page(write_page(folder, manifest=manifest)).study("good")["images"]["frontal"]
         assert image == {"message": "film.png: this image cannot be read"}
 
+    @pytest.fixture
+    def manifest(self, tmp_path: Path) -> Path:
+        write_image(tmp_path / "film.png")
+        return write_manifest(tmp_path / "manifest.jsonl", {"sample_id": "good", "frontal": "film.png"})
+
+    def src(self, page: Path) -> str:
+        return str(Page(page).study("good")["images"]["frontal"]["src"])
+
     def test_many_studies_keep_their_images_in_files(
-        self, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+        self, folder: Path, manifest: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(page_module, "MOST_EMBEDDED", 2)
-        write_image(tmp_path / "film.png")
-        manifest = write_manifest(tmp_path / "manifest.jsonl", {"sample_id": "good", "frontal": "film.png"})
-        src = Page(write_page(folder, manifest=manifest)).study("good")["images"]["frontal"]["src"]
-        assert src.startswith("images/")
+        src = self.src(write_page(folder, manifest=manifest))
+        assert src.startswith("report_images/")
         assert Image.open(folder / src).size == (40, 30)
+
+    def test_images_can_be_asked_for_beside_the_page(self, folder: Path, manifest: Path) -> None:
+        src = self.src(write_page(folder, manifest=manifest, images="beside"))
+        assert Image.open(folder / src).size == (40, 30)
+
+    def test_images_stay_where_the_run_had_them(self, folder: Path, manifest: Path) -> None:
+        write_json(folder / "run.json", {"page": page_record(folder, manifest, [], None, "beside")})
+        assert self.src(write_page(folder)).startswith("report_images/")
+        assert self.src(write_page(folder, images="inside")).startswith("data:")
+
+    def test_images_that_the_page_no_longer_shows_are_removed(self, folder: Path, manifest: Path) -> None:
+        before = folder / self.src(write_page(folder, manifest=manifest, images="beside"))
+        write_image(manifest.parent / "film.png", 50, 20)
+        after = folder / self.src(write_page(folder, manifest=manifest, images="beside"))
+        assert (before.exists(), after.exists()) == (False, True)
+        write_page(folder, manifest=manifest, images="inside")
+        assert not (folder / "report_images").exists()
+
+    def test_files_of_others_beside_the_page_stay(self, folder: Path, manifest: Path) -> None:
+        own = write_image(folder / "report_images" / "mine.jpg")
+        write_page(folder, manifest=manifest, images="beside")
+        write_page(folder, manifest=manifest, images="inside")
+        assert list((folder / "report_images").iterdir()) == [own]
+
+    def test_the_command_takes_the_place_of_the_images(self, folder: Path, manifest: Path) -> None:
+        arguments = ["page", str(folder), "--manifest", str(manifest), "--images", "beside"]
+        assert CliRunner().invoke(app, arguments).exit_code == 0
+        assert self.src(folder / "report.html").startswith("report_images/")
 
     def test_without_a_manifest_there_are_no_images(self, folder: Path) -> None:
         assert "images" not in Page(write_page(folder)).study("good")

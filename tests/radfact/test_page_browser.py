@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import pytest
 from results_folder import HOSTILE, ring, sentence, write_folder, write_image, write_manifest
@@ -115,7 +115,7 @@ def test_a_click_on_a_box_chooses_its_sentence(page: Page) -> None:
 
 
 def test_a_box_lies_on_its_share_of_the_image(page: Page) -> None:
-    image = card(page).locator(".box-viewer-image").bounding_box()
+    image = picture(page, "Candidate").locator(".box-viewer-image").bounding_box()
     box = card(page).locator(".box-viewer-box[data-id=candidate-0]").bounding_box()
     assert image is not None
     assert box is not None
@@ -129,9 +129,63 @@ def test_a_box_lies_on_its_share_of_the_image(page: Page) -> None:
     assert shares == pytest.approx([0.5, 0.25, 0.25, 0.5], abs=0.005)
 
 
-def test_one_side_can_be_put_away(page: Page) -> None:
+def picture(page: Page, side: str, sample_id: str = "good") -> Locator:
+    return card(page, sample_id).locator(".picture").filter(has_text=f"{side} boxes")
+
+
+def test_each_report_has_its_boxes_on_its_own_copy_of_the_image(page: Page) -> None:
+    labels = [
+        picture(page, side).locator(".box-viewer-label").all_text_contents() for side in ("Candidate", "Reference")
+    ]
+    assert [sorted(one) for one in labels] == [["C1", "C2"], ["R1", "R2"]]
+    left, right = (picture(page, side).bounding_box() for side in ("Candidate", "Reference"))
+    assert left is not None
+    assert right is not None
+    assert left["y"] == right["y"]
+    assert left["x"] + left["width"] < right["x"]
+
+
+def test_a_sentence_has_the_colour_of_its_boxes_and_of_its_evidence(page: Page) -> None:
+    def colour(box: str) -> str:
+        one = card(page).locator(".box-viewer-box").filter(has_text=box)
+        return str(one.evaluate("node => getComputedStyle(node).borderTopColor"))
+
+    number = card(page).locator(".number").filter(has_text="C1")
+    said = number.evaluate("node => getComputedStyle(node).backgroundColor")
+    assert said == colour("C1") == colour("R2")
+    assert colour("C2") == colour("R1") != said
+
+
+def test_the_larger_image_has_the_boxes_of_both_reports_and_each_can_be_put_away(page: Page) -> None:
+    card(page).get_by_role("button", name="Frontal of good: show larger").click()
+    labels = page.locator("dialog .box-viewer-label")
+    assert sorted(labels.all_text_contents()) == ["C1", "C2", "R1", "R2"]
     page.get_by_label("Reference boxes").uncheck()
-    assert drawn(page) == ["C1", "C2"]
+    assert sorted(labels.all_text_contents()) == ["C1", "C2"]
+
+
+def test_the_inputs_say_what_was_given_and_what_was_not(page: Page) -> None:
+    given = card(page).get_by_role("region", name="Inputs of good")
+    assert given.locator("dd").all_text_contents() == ["Cough.", "technique, comparison, prior report"]
+    assert given.locator("dt").all_text_contents() == ["Indication", "Not given"]
+
+
+def test_the_frontal_among_the_inputs_has_no_boxes(page: Page) -> None:
+    card(page).get_by_role("button", name="Frontal: show larger", exact=True).click()
+    assert page.locator("dialog").get_by_role("img").get_attribute("alt") == "Frontal radiograph of good"
+    assert page.locator("dialog .box-viewer-label").count() == 0
+    assert not page.get_by_label("Reference boxes").is_visible()
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_nothing_serious_stands_in_the_way_of_assistive_technology(
+    page: Page, scheme: Literal["light", "dark"]
+) -> None:
+    axe = pytest.importorskip("axe_playwright_python.sync_playwright").Axe()
+    page.emulate_media(color_scheme=scheme)
+    card(page).get_by_text("Nodule in the left mid zone.").click()
+    found = axe.run(page).response["violations"]
+    assert [(one["id"], one["nodes"][0]["html"]) for one in found if one["impact"] in ("serious", "critical")] == []
 
 
 def test_the_worst_study_comes_first_and_those_without_a_value_last(page: Page) -> None:
@@ -247,7 +301,7 @@ def test_a_mask_is_drawn_where_its_pixels_are(many_page: Page, side: str) -> Non
 
 
 def test_pointing_at_a_mask_marks_its_sentence_and_pointing_into_its_hole_does_not(many_page: Page) -> None:
-    frame = card(many_page, "s03").locator(".box-viewer-frame")
+    frame = picture(many_page, "Candidate", "s03").locator(".box-viewer-frame")
     frame.scroll_into_view_if_needed()
     around = frame.bounding_box()
     assert around is not None
@@ -290,6 +344,51 @@ def test_only_studies_with_a_missed_sentence_can_be_had(page: Page) -> None:
 def test_studies_left_out_can_be_had(page: Page) -> None:
     page.get_by_role("combobox", name="Show").select_option(label="Left out of the figures (1)")
     assert cards(page) == ["failed"]
+
+
+@pytest.fixture(scope="module")
+def long_report(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Three hundred studies of two sentences each."""
+    folder = tmp_path_factory.mktemp("long")
+    names = [f"s{number:03d}" for number in range(300)]
+    write_json(folder / "scores.json", {"figures": {}, "judge": "tester"})
+    write_jsonl(folder / "samples.jsonl", [{"sample_id": name} for name in names])
+    write_jsonl(
+        folder / "sentences.jsonl",
+        [sentence(name, side, 0, f"Finding of {name}.") for name in names for side in ("candidate", "reference")],
+    )
+    return write_page(folder)
+
+
+@pytest.fixture
+def long_page(browser: Browser, long_report: Path) -> Iterator[Page]:
+    page = browser.new_page(viewport={"width": 1400, "height": 900})
+    page.goto(long_report.as_uri())
+    yield page
+    page.close()
+
+
+def test_of_many_studies_those_near_the_window_are_drawn(long_page: Page) -> None:
+    places = long_page.locator("#study-list .place")
+    assert places.count() == 300
+    places.last.scroll_into_view_if_needed()
+    card(long_page, "s299").get_by_text("Finding of s299.").first.wait_for()
+    assert long_page.locator("#study-list article").count() < 60
+
+
+def test_a_card_in_use_stays_when_the_window_moves_on(long_page: Page) -> None:
+    card(long_page, "s000").get_by_role("button", name="C1 Finding").click()
+    places = long_page.locator("#study-list .place")
+    for number in (100, 200, 299):
+        places.nth(number).scroll_into_view_if_needed()
+        card(long_page, f"s{number:03d}").wait_for()
+    assert card(long_page, "s000").locator("[aria-pressed=true]").count() == 1
+    assert card(long_page, "s001").count() == 0
+
+
+def test_every_study_is_printed(long_page: Page) -> None:
+    long_page.evaluate("window.dispatchEvent(new Event('beforeprint'))")
+    assert long_page.locator("#study-list article").count() == 300
 
 
 @pytest.fixture

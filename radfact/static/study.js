@@ -1,0 +1,245 @@
+/** What the page shows: figures and their directions, studies, drafts. */
+const Results = (() => {
+  const source = document.getElementById("page-data");
+  const data = JSON.parse(source.textContent);
+  // Of 15,000 studies the text alone takes as much memory as what was read from it.
+  source.remove();
+  return data;
+})();
+
+/** The card of a study, as in figure E.1 of paper 004: what the model was given, both reports, their boxes side by side. */
+const Study = (() => {
+  const { IMAGES, element, titleCase, openLarge, describedImage, connect } = Cards;
+  // More would push the reports out of sight.
+  const MOST_GROUPS = 8;
+  // Colours of viewer.css.
+  const TINTS = 8;
+  const SHORT = { precision: "P", recall: "R", f1: "F1" };
+  const LETTER = { candidate: "C", reference: "R" };
+  const OTHER = { candidate: "reference", reference: "candidate" };
+  const SECTIONS = ["indication", "technique", "comparison", "prior_report"];
+  const STATUS = {
+    entailment: ["yes", "✓ entailed"],
+    not_entailment: ["no", "✗ not entailed"],
+  };
+  // The third part is for who does not see the mark.
+  const SPATIAL = {
+    entailed: ["yes", "✓ boxes", " entailed"],
+    not_entailed: ["no", "✗ boxes", " not entailed"],
+    no_boxes: ["none", "no boxes", ""],
+  };
+
+  const data = Results;
+  const isLocated = (sentence) => Boolean(sentence.boxes?.length || sentence.masks?.length);
+  const sidesOf = (study) => (study.scored ? ["candidate", "reference"] : ["candidate"]);
+  // Of narratives there are no boxes to speak of.
+  const located = [...data.studies, ...(data.unscored ?? [])].some((study) =>
+    sidesOf(study).some((side) => study[side].some(isLocated)));
+  let count = 0;
+
+  function figureGroups(figures) {
+    const groups = new Map();
+    for (const [name, value] of Object.entries(figures)) {
+      const match = /^(.+)_(precision|recall|f1)$/.exec(name);
+      const [group, part] = match ? [match[1], SHORT[match[2]]] : [name, ""];
+      groups.set(group, [...(groups.get(group) ?? []), [part, value]]);
+    }
+    const rows = [];
+    for (const [group, parts] of groups) {
+      if (parts.every(([, value]) => value === null)) continue;
+      const values = parts.map(([part, value]) =>
+        element("span", {}, part ? element("abbr", { text: part, title: titleCase(`${group} ${longName(part)}`) }) : "",
+          ` ${value === null ? "–" : value.toFixed(2)}`));
+      rows.push(element("div", {}, element("dt", { text: titleCase(group) }), element("dd", {}, ...values)));
+    }
+    const list = element("dl", { class: "figures" }, ...rows.slice(0, MOST_GROUPS));
+    if (rows.length <= MOST_GROUPS) return list;
+    const rest = element("dl", { class: "figures" }, ...rows.slice(MOST_GROUPS));
+    return element("div", {}, list, element("details", { class: "more-figures" },
+      element("summary", { text: `${rows.length - MOST_GROUPS} more figures` }), rest));
+  }
+
+  /** What metrics say of a study: texts, lists and records, as they come. */
+  function spelledOut(value) {
+    if (value === null || typeof value !== "object") return element("span", { text: String(value ?? "–") });
+    if (Array.isArray(value) && value.every((item) => item === null || typeof item !== "object")) {
+      return element("span", { text: value.length ? value.join("\n") : "none" });
+    }
+    return element("dl", {}, ...Object.entries(value).map(([name, item]) =>
+      element("div", {}, element("dt", { text: Array.isArray(value) ? String(Number(name) + 1) : titleCase(name) }),
+        element("dd", {}, spelledOut(item)))));
+  }
+
+  function detailList(study) {
+    return Object.entries(study.details ?? {}).map(([metric, detail]) =>
+      element("details", { class: "details" }, element("summary", { text: `What ${metric} says` }), spelledOut(detail)));
+  }
+
+  function longName(part) {
+    return Object.keys(SHORT).find((name) => SHORT[name] === part) ?? "";
+  }
+
+  /** Ids of the sentences that a sentence was judged by. */
+  function evidenceIn(study) {
+    return (id) => {
+      const [side, index] = id.split("-");
+      return study[side][Number(index)].evidence.map((at) => `${OTHER[side]}-${at}`);
+    };
+  }
+
+  /** Sentences with boxes by id, each with its colour: sentences of which one was judged by the other share theirs. */
+  function tintsOf(study) {
+    const evidenceOf = evidenceIn(study);
+    const near = new Map(sidesOf(study).flatMap((side) => study[side].flatMap((sentence, index) =>
+      (isLocated(sentence) ? [[`${side}-${index}`, new Set()]] : []))));
+    for (const id of near.keys()) {
+      const [side, index] = id.split("-");
+      if (study[side][Number(index)].status !== "entailment") continue;
+      for (const other of evidenceOf(id)) {
+        near.get(other)?.add(id);
+        if (near.has(other)) near.get(id).add(other);
+      }
+    }
+    const tints = new Map();
+    let groups = 0;
+    for (const first of near.keys()) {
+      if (tints.has(first)) continue;
+      const found = [first];
+      while (found.length) {
+        const id = found.pop();
+        tints.set(id, groups % TINTS);
+        found.push(...[...near.get(id)].filter((other) => !tints.has(other)));
+      }
+      groups += 1;
+    }
+    return tints;
+  }
+
+  /** Regions of one report on the frontal, or those on the prior frontal. */
+  function boxesOf(study, tints, side, kind = "frontal") {
+    return (study[side] ?? []).flatMap((sentence, index) => {
+      const id = `${side}-${index}`;
+      const masks = (sentence.masks ?? []).map((mask) => ({ mask }));
+      const regions = kind === "frontal" ? [...(sentence.boxes ?? []), ...masks] : sentence.prior_boxes ?? [];
+      return regions.map((region) => ({ ...region, side, id, label: LETTER[side] + (index + 1), tint: tints.get(id) }));
+    });
+  }
+
+  /** The dialog with an image and the boxes of both reports on it, of which each can be put away. */
+  function openBoth(title, image, boxes) {
+    const viewer = openLarge(title, image, boxes);
+    const sides = document.getElementById("large-sides");
+    sides.hidden = !boxes.length;
+    for (const box of sides.querySelectorAll("input")) {
+      box.closest("label").hidden = !boxes.some(({ side }) => side === box.dataset.side);
+      box.checked = true;
+      box.onchange = () => viewer.setSides([...sides.querySelectorAll("input:checked")].map((one) => one.dataset.side));
+    }
+  }
+
+  function thumbnail(study, tints, kind) {
+    const image = study.images?.[kind];
+    if (!image) return null;
+    const name = IMAGES[kind];
+    if (!image.src) return element("p", { class: "thumb missing", text: `${name}: ${image.message}` });
+    const picture = element("img", { alt: "", loading: "lazy", src: image.src });
+    const button = element("button", { type: "button", class: "thumb", "aria-label": `${name}: show larger` },
+      picture, element("span", { text: name }));
+    // The frontal is here as the model saw it, without boxes.
+    const boxes = kind === "prior_frontal" ? sidesOf(study).flatMap((side) => boxesOf(study, tints, side, kind)) : [];
+    button.addEventListener("click", () => openBoth(`${study.sample_id} · ${name}`, describedImage(study, kind), boxes));
+    return button;
+  }
+
+  /** What the model was given: images and sections; null where the manifest does not have the study. */
+  function inputs(study, tints) {
+    if (!study.images) return null;
+    const thumbs = Object.keys(IMAGES).map((kind) => thumbnail(study, tints, kind)).filter(Boolean);
+    const list = element("dl", { class: "context" });
+    const row = (name, text) => list.append(element("div", {}, element("dt", { text: name }), element("dd", { text })));
+    for (const name of SECTIONS) if (study[name]) row(titleCase(name), study[name]);
+    const absent = [...Object.keys(IMAGES).filter((kind) => !study.images[kind]), ...SECTIONS.filter((name) => !study[name])];
+    if (absent.length) row("Not given", absent.map((name) => name.replaceAll("_", " ")).join(", "));
+    if (study.model) row("Model", study.model);
+    return element("section", { class: "inputs", "aria-label": `Inputs of ${study.sample_id}` },
+      thumbs.length ? element("div", { class: "thumbs" }, ...thumbs) : null, list);
+  }
+
+  function picture(image, boxes, caption) {
+    const root = element("div");
+    const viewer = new BoxViewer(root, image);
+    viewer.setBoxes(boxes);
+    return { viewer, figure: element("figure", { class: "picture" }, caption, root) };
+  }
+
+  /** The frontal once for each report, with its boxes; once without any where there are none; nothing without both. */
+  function pictures(study, tints) {
+    const sides = sidesOf(study);
+    const boxes = new Map(sides.map((side) => [side, boxesOf(study, tints, side)]));
+    const all = [...boxes.values()].flat();
+    if (!all.length && !study.images?.frontal) return { figure: null, viewers: [] };
+    const image = describedImage(study, "frontal");
+    const drawn = all.length
+      ? sides.map((side) => picture({ ...image, alt: `${image.alt}, boxes of the ${side}` }, boxes.get(side),
+        element("figcaption", {}, element("span", { class: `swatch ${side}` }), `${titleCase(side)} boxes`)))
+      : [picture(image, [], null)];
+    const enlarge = element("button", { type: "button", class: "enlarge",
+      text: drawn.length > 1 ? "Both on one image, larger" : "Larger", "aria-label": `Frontal of ${study.sample_id}: show larger` });
+    enlarge.addEventListener("click", () => openBoth(`${study.sample_id} · Frontal`, image, all));
+    const row = element("div", { class: "picture-row" }, ...drawn.map(({ figure }) => figure));
+    return { figure: element("div", { class: "pictures" }, row, enlarge), viewers: drawn.map(({ viewer }) => viewer) };
+  }
+
+  function tag([kind, words, unseen], name) {
+    return element("span", { class: `tag ${kind} ${name}`, text: words }, unseen ? element("span", { class: "unseen", text: unseen }) : null);
+  }
+
+  function sentenceItem(sentence, side, index, tint, judged) {
+    const verdictId = `s${(count += 1)}`;
+    const number = element("span", { class: tint === undefined ? "number" : `number tint-${tint}`, text: LETTER[side] + (index + 1) });
+    const button = element("button", { type: "button", class: "sentence-text", "aria-pressed": "false" },
+      number, element("span", { text: sentence.text }));
+    const item = element("li", { class: "sentence", "data-id": `${side}-${index}` }, button);
+    if (!judged) return item;
+    const verdict = element("p", { class: "verdict", id: verdictId },
+      tag(STATUS[sentence.status] ?? ["none", "not judged"], "status"));
+    if (sentence.spatial && located) verdict.append(tag(SPATIAL[sentence.spatial] ?? ["none", sentence.spatial], "spatial"));
+    if (sentence.evidence.length) {
+      const names = sentence.evidence.map((at) => LETTER[OTHER[side]] + (at + 1)).join(", ");
+      verdict.append(element("span", { class: "evidence", text: `evidence ${names}` }));
+    }
+    button.setAttribute("aria-describedby", verdictId);
+    item.append(verdict);
+    if (sentence.why) {
+      item.append(element("details", { class: "why" }, element("summary", { text: "Why" }), element("p", { text: sentence.why })));
+    }
+    return item;
+  }
+
+  function sentenceList(study, side, tints) {
+    const judged = study.scored && data.judged;
+    const body = study[side].length
+      ? element("ol", {}, ...study[side].map((sentence, index) =>
+        sentenceItem(sentence, side, index, tints.get(`${side}-${index}`), judged)))
+      : element("p", { class: "empty", text: `The ${side} report has no sentences.` });
+    return element("div", { class: `report ${side}` }, element("h4", { text: titleCase(side) }), body);
+  }
+
+  function studyCard(study) {
+    const tints = tintsOf(study);
+    const { figure, viewers } = pictures(study, tints);
+    const lists = sidesOf(study).map((side) => sentenceList(study, side, tints));
+    const layout = `sides${figure ? "" : " no-picture"}${viewers.length < 2 ? " one-picture" : ""}${lists.length < 2 ? " one-report" : ""}`;
+    const head = element("div", { class: "card-head" }, element("h3", { text: study.sample_id }),
+      study.scored ? figureGroups(study.figures) : element("span", { class: "tag unscored", text: "not scored" }));
+    const card = element("article", { class: "card", "data-sample": study.sample_id, "aria-label": `Study ${study.sample_id}` }, head);
+    if (study.failure) card.append(element("p", { class: "failure", text: `${data.metrics ? "Not scored by every metric" : "Left out of the figures"}: ${study.failure}` }));
+    const given = inputs(study, tints);
+    if (given) card.append(given);
+    card.append(element("div", { class: layout }, ...(figure ? [figure] : []), ...lists), ...detailList(study));
+    connect(card, viewers, evidenceIn(study));
+    return card;
+  }
+
+  return { studyCard };
+})();
