@@ -102,7 +102,20 @@ def metric_items(weights: Mapping[str, Path] | Sequence[Path] = ()) -> Sequence[
         else:
             items.append(Item(entry.name, "missing", need or status, mend if need else None))
     resources.close()
-    return [*items, _embeddings_item()]
+    return items
+
+
+def embedding_items() -> Sequence[Item]:
+    """The sentence embeddings of the GREEN summary."""
+    from radfact.errors import InputError
+    from radfact.metrics.green_summary import SentenceEmbedder
+
+    name = "GREEN summary"
+    try:
+        SentenceEmbedder()
+    except InputError as error:
+        return [Item(name, "missing", str(error), install_line("metrics,model"))]
+    return [Item(name, "ok", "has its sentence embeddings")]
 
 
 def command_items(program: str, commands: Sequence[str], needs: Mapping[str, Need]) -> Sequence[Item]:
@@ -163,15 +176,3 @@ def _vllm_item() -> Item:
     if importlib.util.find_spec("vllm") is None:
         return Item("vllm", "note", f"not installed; for a model in this process: {install_line('vllm')}")
     return Item("vllm", "ok", "installed; vllm:FOLDER needs no key")
-
-
-def _embeddings_item() -> Item:
-    from radfact.errors import InputError
-    from radfact.metrics.green_summary import SentenceEmbedder
-
-    name = "GREEN summary"
-    try:
-        SentenceEmbedder()
-    except InputError as error:
-        return Item(name, "missing", str(error), install_line("metrics,model"))
-    return Item(name, "ok", "has its sentence embeddings")

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from radfact.doctor.accelerators import accelerator_items
-from radfact.doctor.evaluation import NEEDS, command_items, judge_items, metric_items
+from radfact.doctor.evaluation import NEEDS, command_items, embedding_items, judge_items, metric_items
 from radfact.doctor.machine import cache_items, machine_items
 from radfact.doctor.packages import import_items, package_items, project_version, python_item
 from radfact.doctor.report import Examination, Item, Section, looked_at
@@ -43,4 +43,4 @@ def evaluation_sections(weights: Mapping[str, Path] | Sequence[Path] = ()) -> tu
     def metrics() -> Sequence[Item]:
         return metric_items(weights)
 
-    return looked_at("Judges", judge_items), looked_at("Metrics", metrics)
+    return looked_at("Judges", judge_items), looked_at("Metrics", metrics, embedding_items)
