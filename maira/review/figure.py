@@ -14,13 +14,16 @@ _WORST_COLOURS = {
     NO_CORRECTION: "#d0d0d0",
     "no": "#9ecae1",
     "minor": "#fdae6b",
-    "significant": "#c0392b",
+    "significant": "#a50f15",
     "not rated": "#8c8c8c",
 }
-_KIND_COLOURS = {"edit": "#c0392b", "deletion": "#7f7f7f", "addition": "#2e8b57"}
+# As on the page, in tones that colour-blind readers tell apart.
+_KIND_COLOURS = {"edit": "#d55e00", "deletion": "#7f7f7f", "addition": "#009e73"}
 _PLURALS = {"edit": "edits", "deletion": "deletions", "addition": "additions"}
 _MOST_TYPES = 10
 _MOST_APART = 8
+_ROOM = 4
+"""Bars that a panel has room for at least, so that a few do not fill it."""
 
 
 def draw_figure(summary: Mapping[str, Any], path: Path) -> Path:
@@ -45,19 +48,16 @@ def _drawn(plot: Any, rows: Sequence[tuple[str, Mapping[str, Any]]]) -> Any:
         len(rows), 3, figsize=(15, 4.4 * len(rows)), layout="constrained", squeeze=False, width_ratios=(1, 1.25, 1)
     )
     for panels, (name, figures) in zip(grid, rows, strict=True):
-        _draw_reports(panels[0], figures)
-        _draw_kinds(panels[1], _most_frequent(figures["error_types"]), "Error types")
-        names = [str(name) for name in SEVERITY_NAMES.values()]
-        severities = {name: figures["severities"].get(name, dict.fromkeys(KINDS, 0)) for name in names}
-        if not any(severities["not rated"].values()):
-            del severities["not rated"]
-        _draw_kinds(panels[2], severities, "Clinical implications")
-        title = f"{figures['finished']} reports, {figures['corrections']} corrections"
-        panels[0].set_title(f"{name}: {title}" if len(rows) > 1 else title, loc="left", fontsize=11)
+        _draw_reports(panels[0], figures, f"A  {name}: " if len(rows) > 1 else "A  ")
+        _draw_kinds(panels[1], _most_frequent(figures["error_types"]), "B  Error types")
+        _draw_kinds(panels[2], _severities(figures["severities"]), "C  Clinical implications")
+    handles, kinds = grid[0][2].get_legend_handles_labels()
+    labels = [_PLURALS[kind] for kind in kinds]
+    figure.legend(handles, labels, loc="outside lower center", ncols=len(KINDS), title="B and C", title_fontsize=8)
     return figure
 
 
-def _draw_reports(panel: Any, figures: Mapping[str, Any]) -> None:
+def _draw_reports(panel: Any, figures: Mapping[str, Any], mark: str) -> None:
     """Panel A: how many reports took how many corrections, by the worst implication of each."""
     by_count: dict[str, dict[str, int]] = {}
     for count, worst in figures["reports_by_corrections"].items():
@@ -75,9 +75,9 @@ def _draw_reports(panel: Any, figures: Mapping[str, Any]) -> None:
     handles, names = panel.get_legend_handles_labels()
     shown = [name if name in (NO_CORRECTION, "not rated") else f"{name} implications" for name in names]
     panel.legend(handles, shown, title="worst of the report", fontsize=8, title_fontsize=8)
-    share = figures["unchanged_sentences"] / max(figures["sentences"], 1)
-    said = f"{figures['unchanged_sentences']} of {figures['sentences']} sentences ({share:.0%}) unchanged"
-    panel.text(0, -0.24, said, transform=panel.transAxes, fontsize=9)
+    counts = f"{_count(figures['corrections'], 'correction')} in {_count(figures['finished'], 'report')}"
+    unchanged = f"{figures['unchanged_sentences']} of {_count(figures['sentences'], 'sentence')} unchanged"
+    panel.set_title(f"{mark}{counts};\n{unchanged}", loc="left", fontsize=11)
 
 
 def _draw_kinds(panel: Any, counts: Mapping[str, Mapping[str, int]], title: str) -> None:
@@ -92,8 +92,7 @@ def _draw_kinds(panel: Any, counts: Mapping[str, Mapping[str, int]], title: str)
     panel.set_title(title, loc="left", fontsize=11)
     panel.set_xlabel("corrections")
     panel.xaxis.get_major_locator().set_params(integer=True)
-    handles, kinds = panel.get_legend_handles_labels()
-    panel.legend(handles, [_PLURALS[kind] for kind in kinds], fontsize=8, loc="lower right")
+    panel.set_ylim(min(len(names) - _ROOM, 0) - 0.6, len(names) - 0.4)
 
 
 def _stack(
@@ -116,3 +115,15 @@ def _most_frequent(types: Mapping[str, Mapping[str, int]]) -> dict[str, dict[str
     if rest:
         kept[f"{len(rest)} others"] = {kind: sum(kinds[kind] for kinds in rest) for kind in KINDS}
     return kept
+
+
+def _severities(counts: Mapping[str, Mapping[str, int]]) -> dict[str, Mapping[str, int]]:
+    """All three, rated or not; those that nobody has rated only where there are any."""
+    none = dict.fromkeys(KINDS, 0)
+    return {
+        name: counts.get(name, none) for number, name in SEVERITY_NAMES.items() if number is not None or name in counts
+    }
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"

@@ -16,6 +16,7 @@ from maira.cli import app
 from maira.review.agreement import weighted_kappa
 from maira.review.store import Store
 from maira.review.summary import summarise
+from radfact.errors import InputError
 
 # Paper 004, tables F.1 to F.3: item, error type, clinical implications. The texts do not bear on the figures.
 EDITS = [
@@ -186,6 +187,26 @@ def test_the_command_draws_the_figure_and_writes_the_numbers(paper: Store, tmp_p
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["figure4.png", "figure4.svg", "summary.json"]
     assert json.loads((tmp_path / "out/summary.json").read_text("utf-8")) == summarise(paper)
     assert (tmp_path / "out/figure4.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_review_without_corrections_is_drawn_too(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    from maira.review.figure import draw_figure
+
+    with closing(new_store(tmp_path, {"one": REPORT, "two": REPORT})) as store:
+        change(store, "finish")
+        figures = summarise(store)
+    assert draw_figure(figures, tmp_path / "out/figure4").read_bytes().startswith(b"\x89PNG")
+
+
+def test_nothing_finished_is_said(tmp_path: Path) -> None:
+    with closing(new_store(tmp_path, {"one": REPORT})) as store:
+        path = store.path
+    with pytest.raises(InputError, match="no study is finished yet"):
+        CliRunner().invoke(
+            app, ["review", "summary", str(path), "--out", str(tmp_path / "out")], catch_exceptions=False
+        )
+    assert not (tmp_path / "out").exists()
 
 
 def test_names_cannot_draw_in_the_figure(tmp_path: Path) -> None:
