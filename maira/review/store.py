@@ -12,7 +12,7 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -108,9 +108,10 @@ class Store:
             if drafts is None:
                 raise InputError("no such review; maira review DRAFTS --manifest FILE begins one", file=path)
             _begin(path, drafts)
-        self.drafts = _read_drafts(path)
+        held = _read_held(path)
         if drafts is not None:
-            _check_same(self.drafts, drafts, path)
+            _check_same(held, drafts, path)
+        self.drafts = [_parse_held(one, path) for one in held] if drafts is None else list(drafts)
         self._untouched = [Snapshot(draft.state()) for draft in self.drafts]
         self._lock = threading.RLock()
         self._histories: dict[tuple[str, int], History] = {}
@@ -316,7 +317,15 @@ def _begin(path: Path, drafts: Sequence[Draft]) -> None:
         temporary.unlink(missing_ok=True)
 
 
-def _read_drafts(path: Path) -> list[Draft]:
+class _Held(NamedTuple):
+    """A draft as the database holds it."""
+
+    sample_id: str
+    digest: str
+    draft: str
+
+
+def _read_held(path: Path) -> list[_Held]:
     """The drafts of a review; it is opened for reading alone, so that a file that is none stays as it is.
 
     Raises:
@@ -331,19 +340,20 @@ def _read_drafts(path: Path) -> list[Draft]:
                 raise InputError("is a database of something else than a review; give another --db", file=path)
             if layout != _LAYOUT:
                 raise InputError(f"has layout {layout}, and {_LAYOUT} can be read; give another --db", file=path)
-            rows = connection.execute("SELECT sample_id, draft FROM drafts ORDER BY number").fetchall()
+            rows = connection.execute("SELECT sample_id, digest, draft FROM drafts ORDER BY number").fetchall()
     except sqlite3.Error as error:
         raise InputError(f"is no database of a review ({error}); give another --db", file=path) from None
-    drafts = []
-    for sample_id, text in rows:
-        held = json.loads(text)
-        sentences = tuple(parse_sentences(held["report"], file=path))
-        drafts.append(Draft(sample_id, sentences, held["is_narrative"], held["record"]))
-    return drafts
+    return [_Held(*row) for row in rows]
 
 
-def _check_same(begun: Sequence[Draft], given: Sequence[Draft], path: Path) -> None:
-    before = {draft.sample_id: draft.digest for draft in begun}
+def _parse_held(held: _Held, path: Path) -> Draft:
+    draft = json.loads(held.draft)
+    sentences = tuple(parse_sentences(draft["report"], file=path))
+    return Draft(held.sample_id, sentences, draft["is_narrative"], draft["record"])
+
+
+def _check_same(held: Sequence[_Held], given: Sequence[Draft], path: Path) -> None:
+    before = {one.sample_id: one.digest for one in held}
     now = {draft.sample_id: draft.digest for draft in given}
     differences = {
         "changed": [key for key in before if key in now and now[key] != before[key]],
@@ -351,6 +361,9 @@ def _check_same(begun: Sequence[Draft], given: Sequence[Draft], path: Path) -> N
         "added": [key for key in now if key not in before],
     }
     said = [f"{len(keys)} {what} ({_shown(keys)})" for what, keys in differences.items() if keys]
+    # Changes are kept by the number of the study.
+    if not said and list(before) != list(now):
+        said = ["in another order"]
     if said:
         raise InputError(
             f"is a review of other drafts: {', '.join(said)}; give the drafts it was begun with, or another --db",

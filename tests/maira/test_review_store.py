@@ -244,6 +244,7 @@ def test_nobody_and_nothing_is_said_so(store: Store) -> None:
         ({"one": REPORT, "two": REPORT[:1]}, r"1 changed \(two\)"),
         ({"one": REPORT}, r"1 missing \(two\)"),
         ({"one": REPORT, "two": REPORT, "six": REPORT}, r"1 added \(six\)"),
+        ({"two": REPORT, "one": REPORT}, "in another order"),
     ],
 )
 def test_a_review_of_other_drafts_is_left_as_it_is(
