@@ -45,7 +45,7 @@ def serve(
     Raises:
         InputError: the address cannot be used.
     """
-    with _listening(host, port) as listener:
+    with _listening(host, port) as listener, suppress(KeyboardInterrupt):
         url = _url(host, listener.getsockname()[1], token)
         on_ready(url)
         if open_browser and token is None and _has_screen():
@@ -61,8 +61,7 @@ def serve(
             proxy_headers=False,
             timeout_graceful_shutdown=2,
         )
-        with suppress(KeyboardInterrupt):
-            uvicorn.Server(config).run(sockets=[listener])
+        uvicorn.Server(config).run(sockets=[listener])
 
 
 def _listening(host: str, port: int) -> socket.socket:

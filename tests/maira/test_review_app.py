@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -356,14 +358,10 @@ def test_a_token_that_keeps_nobody_out_is_refused(tmp_path: Path, content: str) 
 
 
 def test_a_port_that_is_taken_is_said(review_set: ReviewSet, store: Store) -> None:
-    def open_another(url: str) -> None:
-        port = int(url.rstrip("/").rsplit(":", 1)[1])
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
         with pytest.raises(InputError, match=f"port {port}: .*give another --port"):
             serve(review_set, store, host="127.0.0.1", port=port, token=None, open_browser=False, on_ready=print)
-        raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        serve(review_set, store, host="127.0.0.1", port=0, token=None, open_browser=False, on_ready=open_another)
 
 
 def test_the_command_serves_and_logs_nothing_of_what_it_serves(tmp_path: Path) -> None:
@@ -384,8 +382,9 @@ def test_the_command_serves_and_logs_nothing_of_what_it_serves(tmp_path: Path) -
             connection.request("POST", "/api/reviewers", "The heart size is normal. {")
             connection.getresponse().read()
         assert status.status == 200
-        server.terminate()
+        server.send_signal(signal.SIGINT)
         said += server.communicate()[0]
+    assert server.returncode == 0
     assert not re.search("4711|Lovelace|heart", said.replace(str(tmp_path), ""))
 
 
