@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from importlib import resources
@@ -81,6 +82,7 @@ def render(
         "metrics": bool(scores.metrics),
         # Without RadFact there are reports and no verdicts.
         "judged": not scores.metrics or "radfact" in scores.metrics,
+        "names": {name: words(name) for name in scores.figures},
         "directions": {name: figure.direction for name, figure in scores.figures.items()},
         "studies": studies,
         "unscored": drafts,
@@ -262,9 +264,30 @@ def _flat(values: Mapping[str, Any], prefix: str = "") -> Iterable[tuple[str, st
             yield name, value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
+_WRITTEN = {
+    "f1": "F1",
+    "rouge": "ROUGE",
+    "rouge l": "ROUGE-L",
+    "bleu": "BLEU",
+    "meteor": "METEOR",
+    "bertscore": "BERTScore",
+    "chexbert": "CheXbert",
+    "chexprompt": "CheXprompt",
+    "radgraph": "RadGraph",
+    "radcliq": "RadCliQ",
+    "rg": "RG",
+    "er": "ER",
+    "green": "GREEN",
+    "vert": "VERT",
+    "fineradscore": "FineRadScore",
+}
+_KNOWN = re.compile(rf"\b({'|'.join(sorted(_WRITTEN, key=len, reverse=True))})\b")
+
+
 def words(name: str) -> str:
-    """The name of a figure for a person."""
-    spaced = name.replace("_", " ").replace(" f1", " F1")
+    """The name of a figure for a person, metrics as their papers write them."""
+    spaced = _KNOWN.sub(lambda found: _WRITTEN[found[0]], name.replace("_", " "))
+    spaced = re.sub(r"^BLEU (\d)$", r"BLEU-\1", spaced)
     return spaced[:1].upper() + spaced[1:]
 
 

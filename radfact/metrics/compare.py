@@ -261,7 +261,7 @@ def _page(comparison: Comparison) -> str:
     marks = {"higher": " ↑", "lower": " ↓", "neutral": ""}
     rows = "".join(
         f'<tr><th scope="row">{escape(words(figure))}{marks[contrasts[0].summary.direction]}</th>'
-        + "".join(f"<td{_css(one)}>{escape(cells(one))}</td>" for one in contrasts)
+        + "".join(_cell(one) for one in contrasts)
         + "</tr>"
         for figure, contrasts in comparison.figures.items()
     )
@@ -280,9 +280,20 @@ def _page(comparison: Comparison) -> str:
     )
 
 
-def _css(contrast: Contrast) -> str:
-    """Better or worse than the first by more than chance."""
+def _cell(contrast: Contrast) -> str:
+    """A figure, and muted beside it how far it is from the first system's; in words too where that is not by chance."""
+    point, bracket, rest = cells(contrast).partition(" (")
+    if contrast.difference is None:
+        return f"<td>{escape(point)}</td>"
+    verdict = _verdict(contrast)
+    tag = f'<span class="tag {"yes" if verdict == "better" else "no"}">{verdict}</span>' if verdict else ""
+    said = f'<span class="difference">{escape(bracket + rest)}</span><span class="verdict-place">{tag}</span>'
+    return f"<td>{escape(point)}{said}</td>"
+
+
+def _verdict(contrast: Contrast) -> str:
+    """Better or worse than the first by more than chance, or nothing."""
     gap, direction = contrast.difference, contrast.summary.direction
     if gap is None or gap.point is None or contrast.p is None or contrast.p > 0.05 or direction == "neutral":
         return ""
-    return ' class="better"' if (gap.point > 0) == (direction == "higher") else ' class="worse"'
+    return "better" if (gap.point > 0) == (direction == "higher") else "worse"

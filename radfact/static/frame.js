@@ -1,6 +1,7 @@
 /** The figures of all studies as a table that can be sorted, and any two of them as a scatter plot. */
 (() => {
-  const { element, titleCase } = Cards;
+  const { element } = Cards;
+  const { figureName } = Study;
   const ROWS = 50;
   const WIDTH = 640;
   const HEIGHT = 400;
@@ -31,7 +32,7 @@
     let rows = data.studies;
     let drawn = 0;
     const head = element("tr", {}, ...["", ...names].map((name) => {
-      const button = element("button", { type: "button", class: "sort", text: name ? titleCase(name) : "Study" });
+      const button = element("button", { type: "button", class: "sort", text: name ? figureName(name) : "Study" });
       const cell = element("th", { scope: "col", "aria-sort": "none" }, button);
       button.addEventListener("click", () => sort(cell, name));
       return cell;
@@ -101,7 +102,7 @@
     const points = data.studies.map((study) => [valueOf(study, xName), valueOf(study, yName), study])
       .filter(([x, y]) => x !== null && y !== null);
     const picture = draw("svg", { viewBox: `0 0 ${WIDTH} ${HEIGHT}`, class: "scatter", role: "img",
-      "aria-label": `${titleCase(yName)} against ${titleCase(xName)}` });
+      "aria-label": `${figureName(yName)} against ${figureName(xName)}` });
     container.replaceChildren(picture);
     if (!points.length) {
       said.textContent = "No study has both figures.";
@@ -114,7 +115,8 @@
       draw("path", { class: "axis", d: `M${left} ${MARGIN.top}V${bottom}H${WIDTH - MARGIN.right}` }),
       draw("text", { x: left, y: bottom + 16 }, x.low.toFixed(2)),
       draw("text", { x: WIDTH - MARGIN.right, y: bottom + 16, "text-anchor": "end" }, x.high.toFixed(2)),
-      draw("text", { x: (left + WIDTH) / 2, y: bottom + 32, "text-anchor": "middle" }, titleCase(xName)),
+      draw("text", { x: (left + WIDTH) / 2, y: bottom + 32, "text-anchor": "middle" }, figureName(xName)),
+      draw("text", { x: -(MARGIN.top + bottom) / 2, y: 16, "text-anchor": "middle", class: "up" }, figureName(yName)),
       draw("text", { x: left - 6, y: bottom, "text-anchor": "end" }, y.low.toFixed(2)),
       draw("text", { x: left - 6, y: MARGIN.top + 8, "text-anchor": "end" }, y.high.toFixed(2)),
     );
@@ -131,7 +133,7 @@
   function plot() {
     const selects = ["across", "up"].map((label, place) => {
       const select = element("select", { id: `scatter-${label}` },
-        ...names.map((name) => element("option", { value: name, text: titleCase(name) })));
+        ...names.map((name) => element("option", { value: name, text: figureName(name) })));
       select.selectedIndex = Math.min(place, names.length - 1);
       return select;
     });

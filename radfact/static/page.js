@@ -1,6 +1,6 @@
 (() => {
-  const { element, titleCase, listStudies } = Cards;
-  const { studyCard } = Study;
+  const { element, listStudies } = Cards;
+  const { studyCard, figureName } = Study;
   const BINS = 20;
   // Of fewer studies a histogram says less than their list.
   const FEWEST_DRAWN = 10;
@@ -11,13 +11,13 @@
     const names = Object.keys(data.directions).filter((name) => data.studies.some((study) => name in study.figures));
     const first = names.includes("logical_f1") ? "logical_f1" : names[0];
     const groups = { worst: "Worst first", best: "Best first" };
-    if (first) select.append(element("option", { value: `worst:${first}`, text: `Worst first (${titleCase(first)})` }));
+    if (first) select.append(element("option", { value: `worst:${first}`, text: `Worst first (${figureName(first)})` }));
     select.append(element("option", { value: "input", text: "Input order" }));
     for (const [key, label] of Object.entries(groups)) {
       const rest = names.filter((name) => key === "best" || name !== first);
       if (!rest.length) continue;
       select.append(element("optgroup", { label },
-        ...rest.map((name) => element("option", { value: `${key}:${name}`, text: `${titleCase(name)}, ${key} first` }))));
+        ...rest.map((name) => element("option", { value: `${key}:${name}`, text: `${figureName(name)}, ${key} first` }))));
     }
   }
 
@@ -91,7 +91,7 @@
     });
     const enabled = bars.filter((bar) => !bar.disabled);
     enabled[0].tabIndex = 0;
-    const row = element("div", { class: "bins", role: "group", "aria-label": `${titleCase(name)}, ${values.length} studies` }, ...bars);
+    const row = element("div", { class: "bins", role: "group", "aria-label": `${figureName(name)}, ${values.length} studies` }, ...bars);
     // One stop of the Tab key a histogram; the arrows go from bar to bar.
     row.addEventListener("keydown", (event) => {
       const step = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
@@ -102,7 +102,7 @@
       next.focus();
     });
     return element("figure", { class: "histogram" },
-      element("figcaption", {}, element("span", { text: titleCase(name) }), element("span", { class: "n", text: `n = ${values.length}` })),
+      element("figcaption", {}, element("span", { text: figureName(name) }), element("span", { class: "n", text: `n = ${values.length}` })),
       row, element("div", { class: "ends" }, element("span", { text: shortNumber(low) }), element("span", { text: shortNumber(high) })));
   }
 
@@ -138,7 +138,7 @@
     const letGo = drawHistograms(document.getElementById("histograms"), (chosen) => {
       range = chosen;
       chip.hidden = range === null;
-      if (range) chip.textContent = `${titleCase(range.name)} ${shortNumber(range.low)} to ${shortNumber(range.high)} ✕`;
+      if (range) chip.textContent = `${figureName(range.name)} ${shortNumber(range.low)} to ${shortNumber(range.high)} ✕`;
       redraw();
     });
     document.getElementById("spread").hidden = !document.querySelector(".histogram");

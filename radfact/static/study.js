@@ -37,6 +37,11 @@ const Study = (() => {
     sidesOf(study).some((side) => study[side].some(isLocated)));
   let count = 0;
 
+  /** The name of a figure, or of what figures share, for a person. */
+  function figureName(name) {
+    return data.names[name] ?? titleCase(name);
+  }
+
   function figureGroups(figures) {
     const groups = new Map();
     for (const [name, value] of Object.entries(figures)) {
@@ -48,9 +53,9 @@ const Study = (() => {
     for (const [group, parts] of groups) {
       if (parts.every(([, value]) => value === null)) continue;
       const values = parts.map(([part, value]) =>
-        element("span", {}, part ? element("abbr", { text: part, title: titleCase(`${group} ${longName(part)}`) }) : "",
+        element("span", {}, part ? element("abbr", { text: part, title: figureName(`${group}_${longName(part)}`) }) : "",
           ` ${value === null ? "–" : value.toFixed(2)}`));
-      rows.push(element("div", {}, element("dt", { text: titleCase(group) }), element("dd", {}, ...values)));
+      rows.push(element("div", {}, element("dt", { text: figureName(group) }), element("dd", {}, ...values)));
     }
     const list = element("dl", { class: "figures" }, ...rows.slice(0, MOST_GROUPS));
     if (rows.length <= MOST_GROUPS) return list;
@@ -241,5 +246,5 @@ const Study = (() => {
     return card;
   }
 
-  return { studyCard };
+  return { studyCard, figureName };
 })();

@@ -60,7 +60,7 @@ def test_without_a_judge_the_others_go_on_and_nothing_is_said_of_one_on_the_page
     assert run("evaluate", "pairs.csv", "--metrics", "rouge_l,bleu_4", "--out", "r")[0] == 0
     page = Path("r/report.html").read_text()
     assert "Judge:" not in page
-    assert "Rouge l" in page
+    assert "ROUGE-L" in page
     assert "The lungs are clear." in page
 
 

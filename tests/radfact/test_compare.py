@@ -82,7 +82,7 @@ def test_results_without_a_common_sample_are_refused(folders: list[Path], tmp_pa
 
 def test_what_is_written(folders: list[Path], tmp_path: Path) -> None:
     page = write_comparison(compare(folders), tmp_path)
-    assert "Rouge l" in page.read_text()
+    assert "ROUGE-L" in page.read_text()
     record = json.loads((tmp_path / "comparison.json").read_text())
     with (tmp_path / "comparison.csv").open() as handle:
         rows = list(csv.DictReader(handle))

@@ -24,6 +24,7 @@ from radfact.entailment.judge import Question, Verdict
 from radfact.errors import Failure, InputError
 from radfact.jsonl import write_json, write_jsonl
 from radfact.page import page_record, write_page
+from radfact.page_markup import words
 
 
 class Page(HTMLParser):
@@ -112,6 +113,20 @@ class TestFigures:
     def test_notes_stand_in_the_banner(self, folder: Path) -> None:
         page = Page(write_page(folder, notes=["Phantoms, not patients."]))
         assert "Phantoms, not patients." in page.text
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("logical_f1", "Logical F1"),
+        ("rouge_l", "ROUGE-L"),
+        ("bleu_4", "BLEU-4"),
+        ("chexbert_macro_f1_14", "CheXbert macro F1 14"),
+        ("errors_per_report", "Errors per report"),
+    ],
+)
+def test_figures_are_called_as_their_papers_call_them(name: str, said: str) -> None:
+    assert words(name) == said
 
 
 class TestStudies:

@@ -411,7 +411,7 @@ def metrics_page(browser: Browser, tmp_path: Path) -> Iterator[Page]:
 
 def test_the_table_of_all_figures_can_be_sorted(metrics_page: Page) -> None:
     metrics_page.get_by_text("Table of all figures").click()
-    head = metrics_page.locator(".frame thead button", has_text="Rouge l")
+    head = metrics_page.locator(".frame thead button", has_text="ROUGE-L")
     names = metrics_page.locator(".frame tbody th")
     head.click()
     assert names.all_inner_texts() == ["c", "d", "b", "a"]
