@@ -10,7 +10,7 @@ export class Assessment {
   /**
    * @param {string} id  of the sentence
    * @param {{severities: {id: number, name: string, definition: string}[]}} set
-   * @param {object} handlers  `assess(id, fields)`, `ownErrorType(id, name)`, `keepWhy(id, text)`
+   * @param {object} handlers  `assess(id, fields)`, `ownErrorType(id, name)`, `keepWhy(id, text)`, `focus(id)`
    */
   constructor(id, set, handlers) {
     this.id = id;
@@ -31,9 +31,15 @@ export class Assessment {
       save: (comment) => handlers.assess(id, { comment }),
     });
     this.root = element("div", { class: "assessment" },
-      element("fieldset", { class: "severities" }, element("legend", { text: "Clinical implications" }),
+      element("fieldset", { class: "severities" }, element("legend", { text: "Implications", title: "Clinical implications on patient treatment" }),
         ...this.radios.map(({ label }) => label)),
       element("div", { class: "type-and-why" }, this.type, this.own, why));
+    this.root.addEventListener("keydown", (event) => {
+      if (event.key !== "Escape") return;
+      event.preventDefault();
+      event.stopPropagation();
+      handlers.focus(id);
+    });
   }
 
   /** @param {{severity: number | null, error_type: string | null, comment: string}} assessment */

@@ -97,8 +97,11 @@ export class BoxEditor {
   commit() {
     clearTimeout(this.#timer);
     this.#timer = null;
-    const boxes = rounded(this.#boxes);
-    if (this.#sentence && !sameBoxes(this.#boxes, this.#sentence.boxes)) this.change(this.#sentence.id, boxes);
+    if (!this.#sentence || sameBoxes(this.#boxes, this.#sentence.boxes)) return;
+    this.#boxes = rounded(this.#boxes);
+    // Noted first: the change draws the page anew, which comes back here.
+    this.#sentence = { ...this.#sentence, boxes: this.#boxes };
+    this.change(this.#sentence.id, this.#boxes);
   }
 
   #render() {

@@ -17,6 +17,8 @@ const BOX_MODES = ["all", "selected", "none"];
 export class Desk extends EventTarget {
   #study = null;
   #selected = null;
+  // How often to undo still, or to redo where it is below zero.
+  #turns = 0;
 
   /**
    * @param {object} set  as `/api/set` gave it
@@ -42,11 +44,15 @@ export class Desk extends EventTarget {
       addBox: (id) => this.addBox(id),
       assess: (id, fields) => this.assess(id, fields),
       ownErrorType: (id, name) => this.ownErrorType(id, name),
+      focus: (id) => this.sentences.focus(id),
       keepWhy: (id, text) => this.keep(`why:${id}`, text),
     });
     this.comment = commentField(byId("comment"), {
       keep: (text) => this.keep("comment", text),
       save: (text) => this.#saveComment(text),
+    });
+    byId("comment").addEventListener("keydown", (event) => {
+      if (event.key === "Escape") byId("report-body").focus();
     });
     byId("undo").addEventListener("click", () => this.undo());
     byId("redo").addEventListener("click", () => this.redo());
@@ -89,6 +95,7 @@ export class Desk extends EventTarget {
     this.sentences.clear();
     this.#study = study;
     this.#selected = null;
+    this.#turns = 0;
     byId("study").hidden = false;
     byId("blank").hidden = true;
     this.inputs.open(study);
@@ -128,6 +135,7 @@ export class Desk extends EventTarget {
     if (number !== this.number) return;
     this.#study.state = state;
     this.render();
+    this.#turn();
     if (state.step >= REFERENCE_STEP && this.#study.reference === null) this.refresh().catch(() => {});
   }
 
@@ -146,6 +154,11 @@ export class Desk extends EventTarget {
   }
 
   change(kind, fields) {
+    this.#turns = 0;
+    this.#push(kind, fields);
+  }
+
+  #push(kind, fields) {
     this.queue.push(this.number, this.#key, this.shown.version, kind, fields);
     this.render();
   }
@@ -324,11 +337,25 @@ export class Desk extends EventTarget {
   }
 
   undo() {
-    if (!byId("undo").disabled) this.change("undo", {});
+    this.#turns += 1;
+    this.#turn();
   }
 
   redo() {
-    if (!byId("redo").disabled) this.change("redo", {});
+    this.#turns -= 1;
+    this.#turn();
+  }
+
+  /** Undo or redo as often as was asked; each waits for the answer to the one before, which alone tells what is left. */
+  #turn() {
+    if (!this.#turns || this.queue.of(this.number).length) return;
+    const kind = this.#turns > 0 ? "undo" : "redo";
+    if (!this.shown[`can_${kind}`]) {
+      this.#turns = 0;
+      return;
+    }
+    this.#turns -= Math.sign(this.#turns);
+    this.#push(kind, {});
   }
 
   go(step) {

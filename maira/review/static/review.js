@@ -161,7 +161,7 @@ class Review {
             : this.saidSaved ? ["saved", "✓ Saved"] : ["", ""];
     const output = byId("saved");
     if (output.textContent === words) return;
-    output.className = `saved ${kind}`;
+    output.className = kind ? `state ${kind}` : "state";
     output.textContent = words;
   }
 

@@ -99,7 +99,8 @@ export class SentenceList {
    * @param {HTMLElement} list
    * @param {HTMLElement} adder  holds the button, or the form, that adds a finding
    * @param {object} set  as `/api/set` gave it
-   * @param {object} handlers  `select`, `startEdit`, `toggleDeleted`, `addBox`, `assess`, `ownErrorType`, `keepWhy`
+   * @param {object} handlers  `select`, `startEdit`, `toggleDeleted`, `addBox`, `assess`, `ownErrorType`, `keepWhy`,
+   *   `focus`, each with a sentence's id first
    */
   constructor(list, adder, set, handlers) {
     this.list = list;
@@ -152,8 +153,8 @@ export class SentenceList {
   /** Type the text of a sentence in its place, or of a new one below ("new"). */
   openForm(place, options) {
     this.closeForm();
-    const { form, begin } = sentenceForm(options);
-    this.#form = { place, form };
+    const { form, begin, release } = sentenceForm(options);
+    this.#form = { place, form, release };
     if (place === "new") {
       this.addButton.hidden = true;
       this.adder.append(form);
@@ -167,6 +168,7 @@ export class SentenceList {
     const open = this.#form;
     if (!open) return;
     this.#form = null;
+    open.release();
     const had = open.form.contains(document.activeElement);
     if (open.place === "new") {
       open.form.remove();

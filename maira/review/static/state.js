@@ -55,6 +55,7 @@ export function after(state, changes) {
       ? { sentences: shown.sentences.map((sentence) =>
         (sentence.id === fields.sentence ? corrected(sentence, fields) : sentence)) }
       : MARKED[kind]?.(shown, fields);
-    return { ...shown, ...changed, version: shown.version + 1, can_undo: true, can_redo: kind === "undo" };
+    const turns = changed ? { can_undo: true, can_redo: false } : {};
+    return { ...shown, ...changed, ...turns, version: shown.version + 1 };
   }, state);
 }

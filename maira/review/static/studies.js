@@ -118,7 +118,7 @@ export class StudyList {
   #row(at) {
     const { number, sample_id: id, status, step, corrections } = this.#shown[at];
     const [sign, words] = SIGNS[status];
-    const where = status === "started" ? `step ${step}` : words;
+    const where = [status === "started" && `step ${step}`, corrections && `${corrections} ✎`].filter(Boolean).join(" · ");
     const row = element("div", {
       id: `study-${number}`, class: `study-row ${status}`, role: "option", "data-number": number,
       "aria-selected": String(number === this.current), "aria-setsize": this.#shown.length, "aria-posinset": at + 1,
@@ -126,7 +126,7 @@ export class StudyList {
     },
     element("span", { class: "sign", text: sign, title: words }), element("span", { class: "row-number", text: number }),
     element("span", { class: "row-id", text: id, title: id }),
-    element("span", { class: "row-state", text: corrections ? `${where} · ${corrections}✎` : where }));
+    element("span", { class: "row-state", text: where }));
     row.classList.toggle("active", at === this.#active);
     row.style.top = `${at * ROW}px`;
     return row;

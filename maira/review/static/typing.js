@@ -57,7 +57,9 @@ export function sentenceForm({ label, text, keep, save, cancel }) {
     area.focus();
     area.setSelectionRange(area.value.length, area.value.length);
   };
-  return { form, begin };
+  // A form that is taken away while it has the focus would save as if it had been left.
+  const release = () => end(() => {});
+  return { form, begin, release };
 }
 
 /**
@@ -80,11 +82,10 @@ export function commentField(field, { keep, save }) {
   });
   field.addEventListener("change", finish);
   field.addEventListener("keydown", (event) => {
-    if (event.key === "Enter" && (event.ctrlKey || event.metaKey || field instanceof HTMLInputElement)) finish();
-    else if (event.key === "Escape") field.blur();
-    else return;
+    if (event.key !== "Enter" || !(event.ctrlKey || event.metaKey || field instanceof HTMLInputElement)) return;
     event.preventDefault();
     event.stopPropagation();
+    finish();
   });
   return {
     show(present, typed = null) {

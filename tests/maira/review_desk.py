@@ -1,0 +1,193 @@
+"""A review as a reviewer meets it: a set on disk, its server, and a browser's page on it."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import threading
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import uvicorn
+from PIL import Image
+
+from maira.review.app import make_app
+from maira.review.changes import ReviewedSentence, State
+from maira.review.serve import _listening
+from maira.review.store import Store
+from maira.review.studies import read_review_set
+from radfact.jsonl import write_jsonl
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, Page
+
+HOSTILE = "<img src=x onerror=\"document.title='taken'\">No effusion.</textarea><script>document.title='taken'</script>"
+SENTENCES = ["The heart size is normal.", "The bony structures are intact.", "No pleural effusion."]
+REFERENCE = ["The heart is mildly enlarged.", "No effusion."]
+WIDTH, HEIGHT = 400, 300
+
+
+def box(*corners: float) -> dict[str, float]:
+    return dict(zip(("x_min", "y_min", "x_max", "y_max"), corners, strict=True))
+
+
+def write_films(folder: Path) -> None:
+    """A film that is black to the left and white to the right, a lateral and a prior one."""
+    film = Image.new("L", (WIDTH, HEIGHT), 0)
+    film.paste(200, (WIDTH // 2, 0, WIDTH, HEIGHT))
+    film.save(folder / "frontal.png")
+    Image.new("L", (200, 300), 90).save(folder / "lateral.png")
+    Image.new("L", (WIDTH, HEIGHT), 60).save(folder / "prior.png")
+
+
+def write_review_set(folder: Path, count: int = 3, *, texts: list[str] | None = None) -> Path:
+    """Studies `s1`, `s2`, ... of three sentences, the first with a box on the left quarter; the first has all inputs."""
+    write_films(folder)
+    draft = [{"text": text} for text in texts or SENTENCES]
+    draft[0] = {"text": draft[0]["text"], "boxes": [box(0.1, 0.2, 0.3, 0.6)]}
+    reference = [{"text": REFERENCE[0], "boxes": [box(0.6, 0.2, 0.8, 0.6)]}, {"text": REFERENCE[1]}]
+    inputs = {
+        "lateral": "lateral.png",
+        "prior_frontal": "prior.png",
+        "prior_report": "Clear.",
+        "technique": "PA and lateral.",
+        "comparison": "Last year.",
+    }
+    names = [f"s{number}" for number in range(1, count + 1)]
+    shared = {"frontal": "frontal.png", "indication": "Cough.", "grounded_findings": reference}
+    write_jsonl(
+        folder / "manifest.jsonl",
+        [{"sample_id": name, **shared, **(inputs if name == "s1" else {})} for name in names],
+    )
+    write_jsonl(folder / "drafts.jsonl", [{"sample_id": name, "report": draft} for name in names])
+    return folder
+
+
+def write_verdicts(folder: Path) -> Path:
+    """RadFact's results for the first study: all entailed but the first sentence."""
+    rows = [
+        {
+            "sample_id": "s1",
+            "side": "candidate",
+            "index": index,
+            "text": text,
+            "status": "entailment" if index else "not_entailment",
+            "evidence": [1] if index else [],
+            "why": "because",
+        }
+        for index, text in enumerate(SENTENCES)
+    ]
+    write_jsonl(folder / "results" / "sentences.jsonl", rows)
+    return folder / "results"
+
+
+@dataclass
+class Running:
+    """A review that is served."""
+
+    url: str
+    folder: Path
+
+    def state(self, reviewer: str = "Ada", number: int = 1) -> State:
+        """What the database on disk holds, read by a connection of its own."""
+        with closing(Store(self.folder / "review.sqlite")) as store:
+            return store.review(reviewer, number).state
+
+    def sentence(self, place: int, reviewer: str = "Ada", number: int = 1) -> ReviewedSentence:
+        return self.state(reviewer, number).sentences[place]
+
+
+@contextmanager
+def served(folder: Path, results: Path | None = None) -> Iterator[Running]:
+    """Serve the set of a folder in a thread of this process."""
+    review_set = read_review_set(folder / "drafts.jsonl", folder / "manifest.jsonl", results=results)
+    with closing(Store(folder / "review.sqlite", review_set.drafts)) as store, _listening("127.0.0.1", 0) as listener:
+        app = make_app(review_set, store)
+        config = uvicorn.Config(app, log_level="critical", lifespan="off", ws="none", timeout_graceful_shutdown=1)
+        server = uvicorn.Server(config)
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
+        thread.start()
+        try:
+            yield Running(f"http://127.0.0.1:{listener.getsockname()[1]}/", folder)
+        finally:
+            server.should_exit = True
+            thread.join()
+
+
+@contextmanager
+def launched() -> Iterator[Browser]:
+    """A browser for the tests of one module."""
+    chromium = shutil.which("chromium") or shutil.which("chromium-browser")
+    if chromium is None:
+        pytest.skip("chromium is not installed")
+    api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+    arguments = ["--headless=new", "--no-sandbox", "--disable-gpu", "--disable-background-networking"]
+    with api.sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=chromium, args=arguments)
+        yield browser
+        browser.close()
+
+
+@contextmanager
+def visiting(browser: Browser, running: Running, *, reviewer: str = "Ada", number: int = 1) -> Iterator[Page]:
+    """A page of a browser of its own, on a study; whatever it complains of fails the test that caused it."""
+    context = browser.new_context(viewport={"width": 1440, "height": 900})
+    context.set_default_timeout(10_000)
+    page = context.new_page()
+    complaints: list[str] = []
+    page.on("console", lambda message: complaints.append(message.text))
+    page.on("pageerror", lambda error: complaints.append(str(error)))
+    try:
+        enter(page, running, reviewer, number)
+        yield page
+    finally:
+        context.close()
+    # The browser itself reports requests that fail, and some tests make them fail.
+    assert [words for words in complaints if "Failed to load resource" not in words] == []
+
+
+def enter(page: Page, running: Running, reviewer: str = "Ada", number: int = 1) -> None:
+    """Open a study under a name."""
+    page.goto(f"{running.url}#{number}")
+    page.get_by_label("Another name").fill(reviewer)
+    page.get_by_role("button", name="Begin").click()
+    at_study(page, number)
+
+
+def at_study(page: Page, number: int) -> None:
+    page.locator("#study-name", has_text=re.compile(rf"^{number} of ")).wait_for()
+    row(page, 0).wait_for()
+
+
+def saved(page: Page) -> None:
+    """Wait until the page says that all is saved."""
+    page.locator("#saved.saved", has_text="✓ Saved").wait_for()
+
+
+def press(page: Page, *keys: str) -> None:
+    for key in keys:
+        page.keyboard.press(key)
+
+
+def row(page: Page, place: int) -> Any:
+    """The row of a sentence, from 0."""
+    return page.locator("#sentences > li").nth(place)
+
+
+def drag(page: Page, start: tuple[float, float], end: tuple[float, float], button: Any = "left") -> None:
+    page.mouse.move(*start)
+    page.mouse.down(button=button)
+    page.mouse.move((start[0] + end[0]) / 2, (start[1] + end[1]) / 2)
+    page.mouse.move(*end)
+    page.mouse.up(button=button)
+
+
+def on_film(page: Page, x: float, y: float) -> tuple[float, float]:
+    """A place of the film (shares) in pixels of the page."""
+    frame = page.locator("#film .box-viewer-frame").bounding_box()
+    assert frame is not None
+    return frame["x"] + x * frame["width"], frame["y"] + y * frame["height"]

@@ -1,0 +1,392 @@
+"""Whole reviews in a real browser, and that nothing of them is ever lost."""
+
+from __future__ import annotations
+
+import csv
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from io import StringIO
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.request import urlopen
+
+import pytest
+from review_desk import (
+    HOSTILE,
+    SENTENCES,
+    Running,
+    at_study,
+    drag,
+    launched,
+    on_film,
+    press,
+    row,
+    saved,
+    served,
+    visiting,
+    write_review_set,
+)
+
+from maira.review.store import Store
+from radfact.files import read_drafts
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, Page, Route
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with launched() as browser:
+        yield browser
+
+
+@pytest.fixture
+def running(tmp_path: Path) -> Iterator[Running]:
+    with served(write_review_set(tmp_path)) as running:
+        yield running
+
+
+@pytest.fixture
+def page(browser: Browser, running: Running) -> Iterator[Page]:
+    with visiting(browser, running) as page:
+        yield page
+
+
+def exported(page: Page, running: Running) -> list[dict[str, str]]:
+    text = page.request.get(f"{running.url}export/corrections.csv").body().decode("utf-8-sig")
+    return list(csv.DictReader(StringIO(text)))
+
+
+def expected_rows(running: Running) -> list[dict[str, str]]:
+    """The rows that a table of corrections must have, from the database alone."""
+    rows = []
+    with closing(Store(running.folder / "review.sqlite")) as store:
+        for draft, review in zip(store.drafts, store.reviews("Ada"), strict=True):
+            for place, one in enumerate(review.state.sentences, 1):
+                if not one.is_correction:
+                    continue
+                rows.append(
+                    {
+                        "sample_id": draft.sample_id,
+                        "sentence": str(place),
+                        "kind": "addition" if one.is_added else "deletion" if one.deleted else "edit",
+                        "draft_text": one.draft_text or "",
+                        "corrected_text": "" if one.deleted else one.text,
+                        "error_type": one.assessment.error_type or "",
+                        "severity": str(one.assessment.severity),
+                        "comment": one.assessment.comment,
+                    }
+                )
+    return rows
+
+
+def reviewed_by_mouse(page: Page, *, last: bool) -> None:
+    """One edit with a moved box, one deletion and one addition, assessed; only texts are typed."""
+    go_on = page.locator("#advance")
+    go_on.click()
+    row(page, 0).locator(".sentence-text").click()
+    drag(page, on_film(page, 0.2, 0.4), on_film(page, 0.3, 0.5))
+    row(page, 0).get_by_role("button", name="Edit this sentence").click()
+    page.get_by_label("Text of sentence 1").fill("The heart size is mildly enlarged.")
+    page.get_by_role("button", name="Save").click()
+    row(page, 1).locator(".sentence-text").click()
+    row(page, 1).get_by_role("button", name="Delete this sentence").click()
+    page.get_by_role("button", name="Add a finding").click()
+    page.get_by_label("Text of the finding that is missing").fill("Nipple shadow.")
+    page.get_by_role("button", name="Save").click()
+    go_on.click()
+    page.locator("#reference-sentences button").first.click()
+    page.get_by_label("Comment on the study").fill("Rotated.")
+    go_on.click()
+    for place, (severity, kind) in {
+        0: ("1 Minor", "MISCLASSIFICATION"),
+        1: ("1 Minor", "OTHER"),
+        3: ("0 No", "OMISSION"),
+    }.items():
+        row(page, place).get_by_text(severity).click()
+        row(page, place).get_by_label("Type of error", exact=True).select_option(kind)
+    go_on.click()
+    saved(page)
+    if not last:
+        go_on.click()
+
+
+def test_three_studies_by_mouse_and_the_export_is_what_the_database_holds(page: Page, running: Running) -> None:
+    for number in (1, 2, 3):
+        at_study(page, number)
+        reviewed_by_mouse(page, last=number == 3)
+    assert page.locator("#progress-text").inner_text() == "3 of 3 studies finished"
+    rows = exported(page, running)
+    wanted = expected_rows(running)
+    assert [{name: row[name] for name in wanted[0]} for row in rows] == wanted
+    assert [(row["kind"], row["severity"], row["error_type"]) for row in rows[:3]] == [
+        ("edit", "1", "MISCLASSIFICATION"),
+        ("deletion", "1", "OTHER"),
+        ("addition", "0", "OMISSION"),
+    ]
+    assert {row["study_comment"] for row in rows} == {"Rotated."}
+    assert running.sentence(0).boxes[0] == pytest.approx((0.2, 0.3, 0.4, 0.7), abs=0.01)
+
+
+def test_the_corrected_reports_are_drafts(page: Page, running: Running, tmp_path: Path) -> None:
+    reviewed_by_mouse(page, last=True)
+    body = page.request.get(f"{running.url}export/drafts.jsonl?reviewer=Ada").body()
+    (tmp_path / "corrected.jsonl").write_bytes(body)
+    reports = read_drafts(tmp_path / "corrected.jsonl")
+    assert [getattr(one, "text", one) for one in reports["s1"]] == [
+        "The heart size is mildly enlarged.",
+        "No pleural effusion.",
+        "Nipple shadow.",
+    ]
+
+
+def test_three_studies_by_keyboard_alone(browser: Browser, running: Running) -> None:
+    context = browser.new_context(viewport={"width": 1440, "height": 900})
+    page = context.new_page()
+    page.goto(running.url)
+    page.locator("dialog[open]").wait_for()
+    page.keyboard.type("Ada")
+    press(page, "Enter")
+    for number in (1, 2, 3):
+        at_study(page, number)
+        press(page, "]", "j", "e", "ControlOrMeta+a")
+        page.keyboard.type("The heart is enlarged.")
+        # From the text to its box: the box takes the focus as the next stop but the tools of the sentence.
+        press(page, "Enter", "m", "Tab")
+        press(page, "ArrowRight", "ArrowRight", "Shift+ArrowDown")
+        press(page, "j", "d", "a")
+        page.keyboard.type("Bifid rib.")
+        press(page, "Enter", "b", "Enter", "]", "c")
+        page.keyboard.type("Seen.")
+        press(page, "Control+Enter", "Escape", "]")
+        # Finishing leads to each correction without a severity.
+        press(page, "f", "2", "f", "1", "t", "ArrowDown", "Escape", "f", "0", "f")
+        saved(page)
+        state = running.state(number=number)
+        assert state.done
+        assert state.comment == "Seen."
+        edited, deleted, _, added = state.sentences
+        assert (edited.text, edited.assessment.severity) == ("The heart is enlarged.", 2)
+        assert edited.boxes == ((0.12, 0.2, 0.32, 0.61),)
+        assert (deleted.deleted, deleted.assessment.severity, deleted.assessment.error_type) == (True, 1, "OMISSION")
+        assert (added.text, added.assessment.severity, len(added.boxes)) == ("Bifid rib.", 0, 1)
+        press(page, "n")
+    context.close()
+
+
+def test_text_being_typed_survives_a_reload(page: Page, running: Running) -> None:
+    press(page, "j", "e")
+    page.keyboard.type(" But large.")
+    assert page.locator("#saved").inner_text() == "Typing, not saved yet"
+    page.reload()
+    at_study(page, 1)
+    field = page.get_by_label("Text of sentence 1")
+    assert field.input_value() == f"{SENTENCES[0]} But large."
+    assert not running.sentence(0).is_edited
+    field.press("Enter")
+    saved(page)
+    assert running.sentence(0).text == f"{SENTENCES[0]} But large."
+    page.reload()
+    at_study(page, 1)
+    assert page.locator(".sentence-form").count() == 0
+
+
+@pytest.mark.parametrize(
+    ("key", "label"),
+    [("a", "Text of the finding that is missing"), ("c", "Comment on the study")],
+)
+def test_a_finding_or_comment_being_typed_survives_a_reload(page: Page, key: str, label: str) -> None:
+    press(page, key)
+    page.keyboard.type("Rotated film")
+    page.reload()
+    at_study(page, 1)
+    assert page.get_by_label(label).input_value() == "Rotated film"
+
+
+def test_escape_leaves_a_sentence_as_it_was(page: Page, running: Running) -> None:
+    press(page, "j", "e")
+    page.keyboard.type(" Wrong.")
+    press(page, "Escape", "j", "d")
+    saved(page)
+    assert running.sentence(0).text == SENTENCES[0]
+    assert running.sentence(1).deleted
+
+
+def test_every_change_can_be_undone_and_done_again(page: Page, running: Running) -> None:
+    before = running.state().sentences if page.locator("#sentences li").count() else ()
+    press(page, "]", "j", "e")
+    page.keyboard.type(" So.")
+    press(page, "Enter", "1", "b", "Enter", "j", "d", "a")
+    page.keyboard.type("More.")
+    press(page, "Enter")
+    saved(page)
+    after = running.state()
+    assert len(after.corrections) == 3
+    for _ in range(6):
+        press(page, "Control+z")
+    page.locator("#undo:disabled").wait_for()
+    saved(page)
+    assert running.state().sentences == before
+    for _ in range(6):
+        press(page, "Control+Shift+z")
+    page.locator("#redo:disabled").wait_for()
+    saved(page)
+    assert running.state() == after
+
+
+def test_saved_is_said_only_once_the_server_has_answered(page: Page, running: Running) -> None:
+    held: list[Route] = []
+    page.route("**/changes", lambda route: held.append(route))
+    press(page, "j", "d")
+    page.locator("#saved", has_text="Saving …").wait_for()
+    assert row(page, 0).locator("del").count() == 1
+    assert not running.sentence(0).deleted
+    held[0].continue_()
+    saved(page)
+    assert running.sentence(0).deleted
+
+
+def test_a_lost_connection_is_said_and_changes_are_sent_once_it_is_back(page: Page, running: Running) -> None:
+    page.route("**/changes", lambda route: route.abort())
+    press(page, "j", "d", "j", "d")
+    page.get_by_text("No connection: 2 changes not saved, kept in this browser and sent again").wait_for()
+    assert page.locator("#undo").is_disabled()
+    page.unroute("**/changes")
+    saved(page)
+    assert [one.deleted for one in running.state().sentences] == [True, True, False]
+
+
+def test_a_change_whose_answer_was_lost_is_applied_once(page: Page, running: Running) -> None:
+    lost: list[str] = []
+
+    def lose_the_answer(route: Route) -> None:
+        if lost:
+            route.continue_()
+            return
+        route.fetch()
+        lost.append(route.request.post_data or "")
+        route.abort()
+
+    page.route("**/changes", lose_the_answer)
+    press(page, "a")
+    page.keyboard.type("Bifid rib.")
+    press(page, "Enter")
+    saved(page)
+    assert lost
+    assert [one.text for one in running.state().sentences] == [*SENTENCES, "Bifid rib."]
+
+
+def test_changes_that_could_not_be_sent_survive_the_browser(page: Page, running: Running) -> None:
+    page.route("**/changes", lambda route: route.abort())
+    press(page, "j", "d")
+    page.get_by_text("No connection").wait_for()
+    page.unroute("**/changes")
+    again = page.context.new_page()
+    page.close(run_before_unload=False)
+    again.goto(f"{running.url}#1")
+    again.get_by_role("button", name="Ada").click()
+    saved(again)
+    assert running.sentence(0).deleted
+
+
+def test_what_another_window_changed_is_shown_and_ones_own_text_is_given_back(page: Page, running: Running) -> None:
+    other = page.context.new_page()
+    other.goto(f"{running.url}#1")
+    other.get_by_role("button", name="Ada").click()
+    at_study(other, 1)
+    press(page, "j", "j", "d")
+    saved(page)
+    row(other, 0).locator(".sentence-text").dblclick()
+    other.get_by_label("Text of sentence 1").fill("The heart is large.")
+    other.keyboard.press("Enter")
+    other.get_by_text("Another window has changed this study meanwhile").wait_for()
+    assert row(other, 1).locator("del").count() == 1
+    assert other.get_by_label("Text of sentence 1").input_value() == "The heart is large."
+    other.keyboard.press("Enter")
+    saved(other)
+    assert running.sentence(0).text == "The heart is large."
+    assert running.sentence(1).deleted
+
+
+def test_two_reviewers_each_have_their_own_corrections(browser: Browser, page: Page, running: Running) -> None:
+    with visiting(browser, running, reviewer="Bo") as other:
+        press(page, "j", "d")
+        press(other, "j", "j", "d")
+        saved(page)
+        saved(other)
+        other.reload()
+        at_study(other, 1)
+        assert [row(other, place).locator("del").count() for place in range(3)] == [0, 1, 0]
+    assert [one.deleted for one in running.state("Ada").sentences] == [True, False, False]
+    assert [one.deleted for one in running.state("Bo").sentences] == [False, True, False]
+
+
+def test_markup_in_drafts_is_read_as_text(browser: Browser, tmp_path: Path) -> None:
+    folder = write_review_set(tmp_path, texts=[HOSTILE, "Clear."])
+    with served(folder) as running, visiting(browser, running) as page:
+        assert page.get_by_text(HOSTILE, exact=True).is_visible()
+        press(page, "j", "e")
+        assert page.get_by_label("Text of sentence 1").input_value() == HOSTILE
+        page.keyboard.type(" &amp;")
+        press(page, "Enter")
+        saved(page)
+        assert page.locator(".words ins").inner_text() == "&amp;"
+        assert page.title().startswith("1 ·")
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def start_server(folder: Path, port: int) -> subprocess.Popen[bytes]:
+    """The command itself, so that it can be killed."""
+    command = [sys.executable, "-m", "maira", "review", "drafts.jsonl", "--manifest", "manifest.jsonl", "--no-browser"]
+    root = str(Path(__file__).parents[2])
+    environment = {**os.environ, "PYTHONPATH": root}
+    process = subprocess.Popen(
+        [*command, "--port", str(port)], cwd=folder, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
+    )
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        try:
+            urlopen(f"http://127.0.0.1:{port}/api/set", timeout=5).close()
+        except OSError:
+            assert process.poll() is None
+        else:
+            break
+    return process
+
+
+def test_kill_9_of_the_server_in_the_middle_of_a_review_loses_nothing(browser: Browser, tmp_path: Path) -> None:
+    folder = write_review_set(tmp_path)
+    port = free_port()
+    process = start_server(folder, port)
+    running = Running(f"http://127.0.0.1:{port}/", folder)
+    try:
+        with visiting(browser, running) as page:
+            press(page, "j", "d")
+            saved(page)
+            process.send_signal(signal.SIGKILL)
+            process.wait()
+            press(page, "j", "d", "a")
+            page.keyboard.type("Bifid rib.")
+            press(page, "Enter")
+            page.get_by_text("No connection: 2 changes").wait_for()
+            process = start_server(folder, port)
+            saved(page)
+    finally:
+        process.kill()
+        process.wait()
+        assert process.stderr is not None
+        process.stderr.close()
+    state = running.state()
+    assert [one.deleted for one in state.sentences] == [True, True, False, False]
+    assert state.sentences[3].text == "Bifid rib."
