@@ -122,7 +122,7 @@ def export(
     console = Console()
     with _opened(db) as store:
         written = write_export(store, out, reviewer or store.reviewers())
-        say(console, f"{written.corrections} corrections: {out / 'corrections.csv'}")
+        say(console, f"corrections: {written.corrections}, in {out / 'corrections.csv'}")
         for name, (path, count) in written.drafts.items():
             say(console, f"{count} of {len(store.drafts)} reports finished by {name}: {path}")
 
@@ -159,13 +159,12 @@ def _need(*packages: str) -> None:
 
 
 def _show_summary(console: Console, figures: dict[str, Any]) -> None:
-    heads = ("reviewer", "finished", "sentences", "unchanged", "edits", "deletions", "additions", "significant")
+    heads = ("reviewer", "finished", "unchanged", "edited", "deleted", "added", "significant")
     rows = [
         (
             name,
             f"{one['finished']} of {figures['studies']}",
-            str(one["sentences"]),
-            str(one["unchanged_sentences"]),
+            f"{one['unchanged_sentences']} of {one['sentences']}",
             *(str(one["kinds"][kind]) for kind in ("edit", "deletion", "addition")),
             str(sum(one["severities"].get("significant", {}).values())),
         )

@@ -12,7 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from review_files import BOX, CORNERS, REPORT, change, new_store
+from typer.testing import CliRunner
 
+from maira.cli import app
 from maira.review.export import COLUMNS, corrected_drafts, corrections_csv, guarded, unguarded, write_export
 from maira.review.store import Store
 from radfact.errors import InputError
@@ -123,6 +125,15 @@ def test_an_export_can_be_scored_again(store: Store, tmp_path: Path) -> None:
     assert (tmp_path / "out/corrections.csv").read_text("utf-8-sig") == corrections_csv(store, ["Ada", "Ben"]).replace(
         "\r\n", "\n"
     )
+
+
+def test_the_command_says_how_much_is_finished(store: Store, tmp_path: Path) -> None:
+    done = CliRunner().invoke(
+        app, ["review", "export", str(store.path), "--out", str(tmp_path / "out"), "--reviewer", "Ada"]
+    )
+    assert done.exit_code == 0, done.output
+    assert "1 of 3 reports finished by Ada" in done.output
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["corrections.csv", "drafts-1-Ada.jsonl"]
 
 
 def test_names_of_reviewers_lead_no_file_elsewhere(store: Store, tmp_path: Path) -> None:
