@@ -1,4 +1,5 @@
-# make demo: the main job, from a real film and a test set to drafts and scores. make test: the tests.
+# make demo: the main job, from a real film and a test set to drafts and scores. make test: the tests. make docs: the
+# documentation, into build/docs; a broken link or anchor is an error.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
@@ -6,7 +7,7 @@ SERVERS := tests/servers
 OUT := demo
 CHECKPOINT := checkpoints/phantom
 
-.PHONY: install demo test clean
+.PHONY: install demo test docs clean
 
 install: $(VENV)/installed
 
@@ -34,6 +35,9 @@ test: install $(VENV)/lowest/installed $(VENV)/vllm/installed $(VENV)/smollm2/in
 		tests/maira/test_checkpoint.py tests/maira/test_config.py tests/maira/test_generate.py tests/maira/test_grammar.py \
 		tests/maira/test_model.py tests/maira/test_processor.py tests/maira/test_transformers_engine.py
 	$(BIN)/python -m pytest
+
+docs: install
+	$(BIN)/python -m sphinx --fail-on-warning --keep-going --quiet --fresh-env --builder html docs build/docs
 
 # The lowest transformers that pyproject.toml admits, laid over the environment for one run of the model's tests.
 $(VENV)/lowest/installed: $(VENV)/installed

@@ -14,6 +14,8 @@ from radfact.cli import app as radfact
 
 ROOTS: dict[str, Any] = {"radfact": get_command(radfact), "maira": get_command(maira)}
 
+_COMMAND = re.compile(r"\s*(?:\w+=\S+ )*(?:(?:accelerate launch|torchrun) .*-m |\.venv/bin/)?((?:radfact|maira) \S.*)")
+
 
 def walk(command: Any, words: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Any]]:
     """A command and all below it, each with its words."""
@@ -29,10 +31,13 @@ COMMANDS: dict[str, Any] = {
 
 
 def command_lines(text: str) -> list[str]:
-    """The lines of a text that run radfact or maira, those broken by a backslash put together, comments left out."""
+    """The lines of a text that run radfact or maira, those broken by a backslash put together, comments left out.
+
+    Settings of the environment and a launcher before a command are left out too.
+    """
     whole = re.sub(r"\\\n\s*", "", text)
-    found = (re.match(r"\s*(?:\$ )?(?:\.venv/bin/)?((?:radfact|maira) \S.*)", line) for line in whole.splitlines())
-    return [match[1].partition("  #")[0].strip() for match in found if match]
+    found = (_COMMAND.match(line) for line in whole.splitlines())
+    return [re.split(r"\s+#", match[1])[0].strip() for match in found if match]
 
 
 def examples(command: Any) -> list[str]:

@@ -57,7 +57,9 @@ def test_the_reader_of_examples_notices_what_is_wrong() -> None:
             read(line)
     with pytest.raises(AssertionError, match="checkpoint is missing"):
         read("maira generate --manifest m.jsonl --out o.jsonl")
-    assert command_lines("radfact score a.json \\\n    --judge offline  # free\n$ maira stats m\nls") == [
+    assert command_lines(
+        "radfact score a.json \\\n    --judge offline  # free\nX=1 accelerate launch --n 2 -m maira stats m\nls"
+    ) == [
         "radfact score a.json --judge offline",
         "maira stats m",
     ]

@@ -1,0 +1,28 @@
+"""Settings of Sphinx, which makes the documentation site: `make docs`."""
+
+from __future__ import annotations
+
+import sys
+from importlib.metadata import version as installed_version
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent))
+sys.path.insert(1, str(Path(__file__).parents[1]))
+
+project = "maira-radfact"
+author = "the authors of maira-radfact"
+copyright = author
+release = version = installed_version("maira-radfact")
+
+extensions = ["myst_parser", "command_reference"]
+myst_enable_extensions = ["colon_fence", "deflist"]
+myst_heading_anchors = 3
+# A link that leads nowhere is an error: make docs turns warnings into errors.
+nitpicky = True
+
+html_theme = "furo"
+html_title = "maira-radfact"
+html_copy_source = False
+html_show_sourcelink = False
+# No page loads anything from elsewhere.
+html_theme_options = {"navigation_with_keys": True}

@@ -1,0 +1,133 @@
+"""The documentation: it builds without a warning, its links lead somewhere, and its commands run as they stand."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+from command_tree import COMMANDS, command_lines, read
+from typer.testing import CliRunner
+
+from data.manifest import read_manifest
+from maira.cli import app as maira
+from radfact.cli import app as radfact
+from radfact.files import read_drafts, read_pairs
+
+ROOT = Path(__file__).resolve().parents[1]
+DOCS = ROOT / "docs"
+PAGES = {path.name: path.read_text("utf-8") for path in sorted(DOCS.glob("*.md"))}
+TEXTS = {**PAGES, "README.md": (ROOT / "README.md").read_text("utf-8")}
+GUIDES = ("index.md", "score.md", "prepare.md", "generate.md", "train.md", "review.md")
+"""Pages whose blocks marked sh run as they stand."""
+PUBLISHED = ("configs/endpoints", "configs/report_to_phrases.yaml")
+"""Files of the published package."""
+FENCE = re.compile(r"^```(\S*)\n(.*?)^```$", re.M | re.S)
+
+
+def _blocks(page: str, language: str) -> list[str]:
+    return [text for name, text in FENCE.findall(PAGES[page]) if name == language]
+
+
+def _build(source: Path, out: Path) -> int:
+    from sphinx.cmd.build import main
+
+    return main(["--fail-on-warning", "--keep-going", "--quiet", "--builder", "html", str(source), str(out)])
+
+
+def test_the_site_builds_without_a_warning_and_describes_every_command(tmp_path: Path) -> None:
+    pytest.importorskip("furo")
+    pytest.importorskip("myst_parser")
+    assert _build(DOCS, tmp_path) == 0
+    for program in ("radfact", "maira"):
+        page = (tmp_path / f"commands-{program}.html").read_text("utf-8")
+        headings = {re.sub("<.*?>", "", found).rstrip("¶") for found in re.findall("<h2>(.*?)</h2>", page)}
+        assert {words for words in COMMANDS if words.startswith(f"{program} ")} <= {*headings}
+    home = (tmp_path / "index.html").read_text("utf-8")
+    assert re.findall(r'<(?:script|img|iframe)[^>]* src="https?:|<link[^>]* href="https?:', home) == []
+
+
+@pytest.mark.parametrize("link", ["[gone](gone.md)", "[gone](score.md#no-such-part)", "[gone](#no-such-part)"])
+def test_a_broken_link_fails_the_build(
+    link: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("furo")
+    pytest.importorskip("myst_parser")
+    monkeypatch.syspath_prepend(DOCS)
+    source = tmp_path / "docs"
+    source.mkdir()
+    shutil.copy(DOCS / "conf.py", source)
+    (source / "score.md").write_text("# Score\n\n## A part\n")
+    (source / "index.md").write_text(f"# Index\n\n[there](score.md#a-part) {link}\n\n```{{toctree}}\nscore\n```\n")
+    assert _build(source, tmp_path / "site") != 0
+    assert "no-such-part" in (said := capsys.readouterr().err) or "gone.md" in said
+
+
+@pytest.mark.parametrize("page", TEXTS)
+def test_every_command_line_is_one_that_the_command_takes(page: str) -> None:
+    for _, block in FENCE.findall(TEXTS[page]):
+        for line in command_lines(block):
+            assert read(line)
+
+
+@pytest.mark.parametrize("page", GUIDES)
+def test_blocks_marked_sh_hold_our_commands_alone(page: str) -> None:
+    for block in _blocks(page, "sh"):
+        assert len(command_lines(block)) == len(block.strip().splitlines())
+
+
+def test_the_commands_of_the_guides_run_as_they_stand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("checkpoints", "configs"):
+        (tmp_path / name).symlink_to(ROOT / name)
+    lines = dict.fromkeys(line for page in GUIDES for block in _blocks(page, "sh") for line in command_lines(block))
+    for line in lines:
+        name, *arguments = shlex.split(line)
+        result = CliRunner().invoke(maira if name == "maira" else radfact, arguments)
+        assert result.exit_code == 0, f"{line}\n{result.output}\n{result.exception!r}"
+    for made in ("results/drafts/report.html", "grounded.figures.json", "runs/try/checkpoint", "phantoms/sheet.html"):
+        assert (tmp_path / made).exists()
+
+
+def _named_paths(text: str) -> Iterator[str]:
+    found = re.findall(r"`((?:configs|checkpoints|radfact|maira|data|tests|encoders)/[\w./*-]+)`", text)
+    yield from (named for named in found if named not in PUBLISHED)
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_files_of_the_repository_that_a_page_names_are_there(page: str) -> None:
+    assert [named for named in _named_paths(PAGES[page]) if not list(ROOT.glob(named))] == []
+
+
+@pytest.mark.parametrize("page", TEXTS)
+def test_links_out_are_whole_addresses(page: str) -> None:
+    links = re.findall(r"\]\(([a-z]+:[^)]*)\)", FENCE.sub("", TEXTS[page]))
+    assert [link for link in links if not re.fullmatch(r"https://[\w.-]+\.[a-z]{2,}(?:/[^\s]*)?", link)] == []
+
+
+def test_the_records_of_the_page_of_files_are_read(tmp_path: Path) -> None:
+    manifest, drafts, pairs = _blocks("files.md", "json")
+    (tmp_path / "manifest.jsonl").write_text(json.dumps(json.loads(manifest)))
+    (tmp_path / "drafts.jsonl").write_text(drafts)
+    (tmp_path / "pairs.json").write_text(pairs)
+    (study,) = read_manifest(tmp_path / "manifest.jsonl")
+    assert read_drafts(tmp_path / "drafts.jsonl").keys() == {study.sample_id}
+    assert len(read_pairs(tmp_path / "pairs.json")) == 1
+
+
+def test_the_example_in_python_runs(capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("pandas")
+    (example,) = _blocks("score.md", "python")
+    exec(compile(example, "score.md", "exec"), {})
+    assert capsys.readouterr().out.startswith("1.0 1.0\n")
+
+
+def test_the_configuration_file_names_options_of_the_command() -> None:
+    (example,) = _blocks("score.md", "yaml")
+    known = {option.removeprefix("--") for one in COMMANDS["radfact score"].params for option in one.opts}
+    assert set(yaml.safe_load(example)) <= known
