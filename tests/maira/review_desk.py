@@ -45,7 +45,7 @@ def write_films(folder: Path) -> None:
 
 
 def write_review_set(folder: Path, count: int = 3, *, texts: list[str] | None = None) -> Path:
-    """Studies `s1`, `s2`, ... of three sentences, the first with a box on the left quarter; the first has all inputs."""
+    """Studies `s1`, `s2`, ... of three sentences, the first with a box; `s1` has every input that there can be."""
     write_films(folder)
     draft = [{"text": text} for text in texts or SENTENCES]
     draft[0] = {"text": draft[0]["text"], "boxes": [box(0.1, 0.2, 0.3, 0.6)]}

@@ -1,0 +1,355 @@
+"""The page of a review in a real browser: images, boxes, steps, the list of studies, and who can use it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import pytest
+from PIL import Image
+from review_desk import (
+    Running,
+    at_study,
+    drag,
+    launched,
+    on_film,
+    press,
+    row,
+    saved,
+    served,
+    visiting,
+    write_review_set,
+    write_verdicts,
+)
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, Page
+
+MANY = 2000
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with launched() as browser:
+        yield browser
+
+
+@pytest.fixture(scope="module")
+def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    """One server for all tests: each is a reviewer of its own."""
+    folder = write_review_set(tmp_path_factory.mktemp("review"), MANY)
+    results = write_verdicts(folder)
+    large = Image.new("L", (4000, 3000), 120)
+    large.save(folder / "prior.png")
+    with served(folder, results) as running:
+        yield running
+
+
+@pytest.fixture
+def reviewer(request: pytest.FixtureRequest) -> str:
+    return request.node.name
+
+
+@pytest.fixture
+def page(browser: Browser, running: Running, reviewer: str) -> Iterator[Page]:
+    with visiting(browser, running, reviewer=reviewer) as page:
+        yield page
+
+
+def labels(page: Page) -> list[str]:
+    return sorted(page.locator("#film .box-viewer-label").all_text_contents())
+
+
+def gray_at(page: Page, x: float) -> int:
+    """How bright the film is shown at this share of its width."""
+    from io import BytesIO
+
+    place = on_film(page, x, 0.9)
+    clip = {"x": place[0], "y": place[1], "width": 4, "height": 4}
+    with Image.open(BytesIO(page.screenshot(clip=clip))) as shown:  # type: ignore[arg-type]
+        value = shown.convert("L").getpixel((1, 1))
+    assert isinstance(value, int)
+    return value
+
+
+def frame_width(page: Page) -> float:
+    frame = page.locator("#film .box-viewer-frame").bounding_box()
+    assert frame is not None
+    return frame["width"]
+
+
+def test_the_inputs_are_shown(page: Page) -> None:
+    assert page.locator("#context dd").all_inner_texts()[:3] == ["Cough.", "PA and lateral.", "Last year."]
+    page.locator("#context summary").click()
+    assert page.get_by_text("Clear.").is_visible()
+    assert page.locator(".thumb .caption").all_inner_texts() == ["Lateral", "Prior frontal"]
+
+
+def test_the_wheel_zooms_at_the_pointer_and_reset_fits_again(page: Page) -> None:
+    fitted = frame_width(page)
+    place = on_film(page, 0.25, 0.5)
+    page.mouse.move(*place)
+    page.mouse.wheel(0, -600)
+    assert frame_width(page) > 2 * fitted
+    assert on_film(page, 0.25, 0.5) == pytest.approx(place, abs=1)
+    drag(page, place, (place[0] + 50, place[1]))
+    assert on_film(page, 0.25, 0.5)[0] == pytest.approx(place[0] + 50, abs=1)
+    page.get_by_role("button", name="Reset", exact=True).click()
+    assert frame_width(page) == pytest.approx(fitted)
+
+
+def test_keys_zoom_and_move_the_image(page: Page) -> None:
+    fitted = frame_width(page)
+    press(page, "+", "+", "+")
+    assert frame_width(page) == pytest.approx(fitted * 1.25**3)
+    before = on_film(page, 0.5, 0.5)
+    press(page, "m", "ArrowRight")
+    assert on_film(page, 0.5, 0.5)[0] == pytest.approx(before[0] - 60)
+
+
+def test_inverting_turns_white_to_black(page: Page) -> None:
+    page.locator("#film img").evaluate("image => image.decode()")
+    assert [gray_at(page, 0.05), gray_at(page, 0.95)] == [0, 200]
+    press(page, "i")
+    assert [gray_at(page, 0.05), gray_at(page, 0.95)] == [255, 55]
+
+
+def test_window_and_level_follow_a_right_drag(page: Page) -> None:
+    page.locator("#film img").evaluate("image => image.decode()")
+    start = on_film(page, 0.5, 0.5)
+    drag(page, start, (start[0] - 105, start[1] + 45), button="right")
+    width, level = (float(page.locator(name).input_value()) for name in ("#window-width", "#window-level"))
+    assert (width, level) == (150, 150)
+    # 200 lies 50 above the middle of a window of 150 grays.
+    assert gray_at(page, 0.95) == pytest.approx(255 * (0.5 + 50 / 150), abs=2)
+
+
+def test_a_click_enlarges_the_lateral_image_and_the_frontal_one_takes_its_place(page: Page) -> None:
+    page.get_by_role("button", name="Lateral: show large").click()
+    assert page.locator("#film img").get_attribute("src") == "/images/1/lateral"
+    assert page.locator(".thumb .caption").all_inner_texts() == ["Frontal", "Prior frontal"]
+    assert labels(page) == []
+    press(page, "x", "x")
+    assert labels(page) == ["1"]
+
+
+def test_a_large_film_comes_in_full_once_it_is_stretched(page: Page) -> None:
+    page.get_by_role("button", name="Prior frontal: show large").click()
+    image = page.locator("#film img")
+    image.evaluate("image => image.decode()")
+    assert image.evaluate("image => image.naturalWidth") == 2048
+    press(page, *"+" * 8)
+    page.locator("#film img[src*='full=1']").wait_for()
+    image.evaluate("image => image.decode()")
+    assert image.evaluate("image => image.naturalWidth") == 4000
+
+
+def test_a_sentence_shows_its_boxes_and_a_box_its_sentence(page: Page) -> None:
+    assert page.locator(".edit-box").count() == 0
+    page.mouse.click(*on_film(page, 0.2, 0.4))
+    assert row(page, 0).get_attribute("class") == "sentence selected"
+    assert page.locator(".edit-box").count() == 1
+    press(page, "Escape")
+    assert page.locator(".edit-box").count() == 0
+    row(page, 0).locator(".sentence-text").click()
+    assert page.locator(".edit-box").count() == 1
+
+
+def test_boxes_can_be_put_away(page: Page) -> None:
+    assert labels(page) == ["1"]
+    press(page, "h")
+    assert labels(page) == []
+    press(page, "j")
+    assert labels(page) == ["1"]
+    press(page, "h")
+    assert labels(page) == []
+
+
+def test_a_box_is_resized_by_its_handles(page: Page, running: Running, reviewer: str) -> None:
+    press(page, "j")
+    drag(page, on_film(page, 0.3, 0.6), on_film(page, 0.5, 0.7))
+    saved(page)
+    assert running.sentence(0, reviewer).boxes[0] == pytest.approx((0.1, 0.2, 0.5, 0.7), abs=0.01)
+
+
+def test_a_box_is_drawn_on_the_image_and_removed_again(page: Page, running: Running, reviewer: str) -> None:
+    press(page, "j", "j")
+    row(page, 1).get_by_role("button", name="Add a box").click()
+    drag(page, on_film(page, 0.6, 0.5), on_film(page, 0.8, 0.9))
+    saved(page)
+    assert running.sentence(1, reviewer).boxes[0] == pytest.approx((0.6, 0.5, 0.8, 0.9), abs=0.01)
+    press(page, "Delete")
+    row(page, 1).locator(".mark").wait_for(state="detached")
+    saved(page)
+    assert running.sentence(1, reviewer).boxes == ()
+    assert not running.sentence(1, reviewer).deleted
+
+
+def test_a_box_moved_by_keys_is_one_change_and_is_announced(page: Page, running: Running, reviewer: str) -> None:
+    press(page, "j", "m", "Tab", "ArrowRight", "ArrowDown", "Shift+ArrowRight", "Alt+ArrowUp")
+    assert page.locator("#announcer").inner_text().strip() == "left 11, top 21, right 32, bottom 61 per cent"
+    saved(page)
+    assert running.sentence(0, reviewer).boxes == ((0.11, 0.208, 0.32, 0.608),)
+    press(page, "Control+z")
+    page.locator("#undo:disabled").wait_for()
+    saved(page)
+    assert running.sentence(0, reviewer).boxes == ((0.1, 0.2, 0.3, 0.6),)
+
+
+def test_the_reference_is_not_in_the_page_before_step_three(page: Page) -> None:
+    seen: list[str] = []
+    page.on("response", lambda response: seen.append(response.url) if "/api/studies/1" in response.url else None)
+    press(page, "]")
+    saved(page)
+    assert not page.get_by_text("Reference report").is_visible()
+    assert "mildly enlarged" not in page.content()
+    press(page, "]")
+    page.get_by_text("The heart is mildly enlarged.").click()
+    assert labels(page) == ["1", "R1"]
+    press(page, "]")
+    assert not page.get_by_text("The heart is mildly enlarged.").is_visible()
+    press(page, "[", "[")
+    assert not page.get_by_text("Reference report").is_visible()
+
+
+def test_each_step_tells_what_is_asked(page: Page) -> None:
+    heads = []
+    for step in range(1, 5):
+        page.locator(f"#steps li:nth-child({step}) [aria-current=step]").wait_for()
+        heads.append(page.locator("#instruction p").inner_text().split()[0])
+        press(page, "]")
+    assert heads == ["Check", "Make", "Review", "Indicate"]
+    assert page.locator("#definitions").is_visible()
+
+
+def test_a_study_is_finished_only_with_a_severity_for_each_correction(
+    page: Page, running: Running, reviewer: str
+) -> None:
+    press(page, "j", "d", "]", "]", "]")
+    page.get_by_role("button", name="Finish study").click()
+    assert page.get_by_text("1 correction has no severity yet").is_visible()
+    press(page, "2", "f")
+    page.get_by_text("This study is finished.").wait_for()
+    saved(page)
+    assert running.state(reviewer).done
+    assert row(page, 0).get_by_role("radio", name="2 Significant").is_disabled()
+    page.get_by_role("button", name="Reopen").click()
+    saved(page)
+    assert not running.state(reviewer).done
+
+
+def test_a_type_of_error_of_ones_own_can_be_added(page: Page, running: Running, reviewer: str) -> None:
+    press(page, "j", "d")
+    row(page, 0).get_by_label("Type of error", exact=True).select_option(label="Another type …")
+    page.keyboard.type("WRONG PATIENT")
+    press(page, "Enter")
+    saved(page)
+    assert running.sentence(0, reviewer).assessment.error_type == "WRONG PATIENT"
+    assert row(page, 0).get_by_label("Type of error", exact=True).input_value() == "WRONG PATIENT"
+
+
+def test_verdicts_are_hidden_until_they_are_asked_for(page: Page) -> None:
+    verdict = page.get_by_text("not entailed by the reference")
+    assert not verdict.is_visible()
+    page.get_by_label("RadFact’s verdicts").check()
+    assert verdict.is_visible()
+    press(page, "v")
+    assert not verdict.is_visible()
+
+
+def test_an_edited_sentence_shows_what_was_changed(page: Page) -> None:
+    press(page, "j", "e", "ControlOrMeta+a")
+    page.keyboard.type("The heart size is enlarged.")
+    press(page, "Enter")
+    words = row(page, 0).locator(".words")
+    assert words.locator("del").all_inner_texts() == ["normal."]
+    assert words.locator("ins").all_inner_texts() == ["enlarged."]
+
+
+def test_two_thousand_studies_take_no_more_of_the_page_than_a_screenful(page: Page) -> None:
+    press(page, "l")
+    rows = page.locator(".study-row")
+    rows.first.wait_for()
+    assert page.locator("#study-count").inner_text() == "2000 studies"
+    assert rows.count() < 40
+    assert page.evaluate("document.querySelectorAll('*').length") < 700
+    page.locator("#study-list").evaluate("list => { list.scrollTop = list.scrollHeight; }")
+    page.locator("#study-2000").wait_for()
+    assert rows.count() < 40
+    press(page, "Home", "End", "Enter")
+    at_study(page, 2000)
+
+
+def test_the_list_is_filtered_by_words_and_by_what_is_done(page: Page) -> None:
+    press(page, "j", "d")
+    saved(page)
+    press(page, "/")
+    page.keyboard.type("s199")
+    assert page.locator("#study-count").inner_text() == "11 of 2000 studies"
+    press(page, "Enter", "ArrowDown", "Enter")
+    at_study(page, 1990)
+    page.get_by_label("Filter").fill("")
+    page.locator("#study-kind").select_option(label="with corrections")
+    assert page.locator(".study-row").all_inner_texts() == ["◐\n1\ns1\nstep 1 · 1 ✎"]
+
+
+def test_single_keys_can_be_switched_off(page: Page) -> None:
+    press(page, "?")
+    page.get_by_label("Single keys without Ctrl do something").uncheck()
+    press(page, "Escape", "l", "j")
+    assert not page.locator("#studies").is_visible()
+    assert page.locator(".sentence.selected").count() == 0
+
+
+def test_the_page_never_scrolls_as_a_whole(page: Page) -> None:
+    press(page, "l", "a")
+    for width, height in ((1280, 720), (1440, 900), (1920, 1080)):
+        page.set_viewport_size({"width": width, "height": height})
+        size = page.evaluate("[document.documentElement.scrollWidth, document.documentElement.scrollHeight]")
+        assert size == [width, height]
+
+
+@pytest.mark.parametrize("theme", ["dark", "light"])
+def test_axe_finds_nothing_serious(page: Page, theme: str) -> None:
+    axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="axe is not installed").Axe()
+
+    def findings() -> list[tuple[str, str, str]]:
+        found = axe.run(page).response["violations"]
+        return [
+            (one["id"], node["html"], node["failureSummary"])
+            for one in found
+            if one["impact"] in ("serious", "critical")
+            for node in one["nodes"]
+        ]
+
+    if theme == "light":
+        page.get_by_role("button", name="Light", exact=True).click()
+    assert page.locator("html").get_attribute("data-theme") == theme
+    page.get_by_label("RadFact’s verdicts").check()
+    press(page, "j", "e")
+    page.keyboard.type(" More.")
+    press(page, "Enter", "j", "d", "a")
+    page.keyboard.type("Bifid rib.")
+    press(page, "Enter", "l", "]")
+    saved(page)
+    assert findings() == []
+    press(page, "]")
+    page.locator("#reference-sentences li").first.wait_for()
+    assert findings() == []
+    press(page, "]", "k")
+    page.locator("#definitions summary").click()
+    assert findings() == []
+    press(page, "a")
+    assert findings() == []
+    press(page, "Escape", "?")
+    assert findings() == []
+
+
+def test_axe_finds_nothing_serious_where_the_reviewer_is_asked(browser: Browser, running: Running) -> None:
+    axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="axe is not installed").Axe()
+    page = browser.new_page()
+    page.goto(running.url)
+    page.locator("dialog[open]").wait_for()
+    found = axe.run(page).response["violations"]
+    page.close()
+    assert [one["id"] for one in found if one["impact"] in ("serious", "critical")] == []
