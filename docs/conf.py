@@ -19,10 +19,11 @@ myst_enable_extensions = ["colon_fence", "deflist"]
 myst_heading_anchors = 3
 # A link that leads nowhere is an error: make docs turns warnings into errors.
 nitpicky = True
+# They would make one dash of the two before an option.
+smartquotes = False
 
 html_theme = "furo"
 html_title = "maira-radfact"
 html_copy_source = False
 html_show_sourcelink = False
-# No page loads anything from elsewhere.
 html_theme_options = {"navigation_with_keys": True}
