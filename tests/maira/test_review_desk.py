@@ -188,6 +188,7 @@ def test_a_box_is_drawn_on_the_image_and_removed_again(page: Page, running: Runn
 def test_a_box_moved_by_keys_is_one_change_and_is_announced(page: Page, running: Running, reviewer: str) -> None:
     press(page, "j", "m", "Tab", "ArrowRight", "ArrowDown", "Shift+ArrowRight", "Alt+ArrowUp")
     assert page.locator("#announcer").inner_text().strip() == "left 11, top 21, right 32, bottom 61 per cent"
+    assert page.locator("#saved").inner_text() == "Not saved yet"
     saved(page)
     assert running.sentence(0, reviewer).boxes == ((0.11, 0.208, 0.32, 0.608),)
     press(page, "Control+z")

@@ -42,9 +42,11 @@ export class BoxEditor {
   /**
    * @param {import("./film.js").Film} film
    * @param {(sentenceId: string, boxes: number[][]) => void} change  called once an edit is complete
+   * @param {() => void} touched  called when `isChanging` may have changed
    */
-  constructor(film, change) {
+  constructor(film, change, touched) {
     this.film = film;
+    this.touched = touched;
     this.change = change;
     this.drawing = false;
     this.layer = element("div", { class: "box-editor" });
@@ -76,6 +78,11 @@ export class BoxEditor {
     this.#render();
   }
 
+  /** Whether arrow keys have moved a box and no change holds it yet. */
+  get isChanging() {
+    return this.#timer !== null;
+  }
+
   /** Let the next drag on the image, or Enter, make a box. */
   startDrawing() {
     if (!this.#sentence || this.locked) return;
@@ -95,8 +102,10 @@ export class BoxEditor {
 
   /** Hand over what was changed, if anything was. */
   commit() {
+    const wasChanging = this.isChanging;
     clearTimeout(this.#timer);
     this.#timer = null;
+    if (wasChanging) this.touched();
     if (!this.#sentence || sameBoxes(this.#boxes, this.#sentence.boxes)) return;
     this.#boxes = rounded(this.#boxes);
     // Noted first: the change draws the page anew, which comes back here.
@@ -230,6 +239,7 @@ export class BoxEditor {
     announce(where(this.#boxes[at]));
     clearTimeout(this.#timer);
     this.#timer = setTimeout(() => this.commit(), PAUSE_MS);
+    this.touched();
   }
 
   #remove(at) {

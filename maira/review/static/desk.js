@@ -30,7 +30,11 @@ export class Desk extends EventTarget {
     super();
     Object.assign(this, { reviewer, kept, queue });
     this.errorTypes = set.error_types;
-    this.inputs = new Inputs({ select: (id) => this.select(id, { reveal: true }), changeBoxes: (id, boxes) => this.change("boxes", { sentence: id, boxes }) });
+    this.inputs = new Inputs({
+      select: (id) => this.select(id, { reveal: true }),
+      changeBoxes: (id, boxes) => this.change("boxes", { sentence: id, boxes }),
+      touched: () => this.dispatchEvent(new Event("shown")),
+    });
     this.inputs.film.root.addEventListener("enlarged", () => this.render());
     this.steps = new Steps(set, (step) => this.go(step));
     this.reference = new Reference((id) => this.select(id === this.#selected ? null : id));
@@ -76,9 +80,9 @@ export class Desk extends EventTarget {
     return after(this.#study.state, this.queue.of(this.number));
   }
 
-  /** Whether text is being typed that no change holds yet. */
-  get isTyping() {
-    return this.sentences.place !== null;
+  /** Whether something is being typed or moved that no change holds yet. */
+  get isChanging() {
+    return this.sentences.isTyping || this.comment.isTyping || this.inputs.editor.isChanging;
   }
 
   get #key() {
@@ -272,7 +276,7 @@ export class Desk extends EventTarget {
 
   /** Text that was being typed when the page went away comes back where it was. */
   #bringBack() {
-    if (this.shown.done || this.isTyping) return;
+    if (this.shown.done || this.sentences.place !== null) return;
     for (const { id, text, deleted } of this.shown.sentences) {
       const typed = this.kept.text(this.#key, id);
       if (typed === null) continue;

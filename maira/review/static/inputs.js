@@ -11,11 +11,12 @@ export class Inputs {
   #drawn = null;
 
   /**
-   * @param {{select: (id: string) => void, changeBoxes: (id: string, boxes: number[][]) => void}} handlers
+   * @param {{select: (id: string) => void, changeBoxes: (id: string, boxes: number[][]) => void,
+   *   touched: () => void}} handlers
    */
-  constructor({ select, changeBoxes }) {
+  constructor({ select, changeBoxes, touched }) {
     this.film = new Film(byId("film"));
-    this.editor = new BoxEditor(this.film, changeBoxes);
+    this.editor = new BoxEditor(this.film, changeBoxes, touched);
     this.kind = "frontal";
     this.film.root.addEventListener("boxselect", ({ detail }) => select(detail.id));
     this.film.root.addEventListener("drawingchange", () => this.#note());

@@ -157,7 +157,7 @@ class Review {
       ? ["lost", `Signed out: ${changes} kept in this browser. Open the address that the server printed.`]
       : trouble ? ["lost", `No connection: ${changes} not saved, kept in this browser and sent again`]
         : waiting ? ["saving", "Saving …"]
-          : this.desk.isTyping ? ["saving", "Typing, not saved yet"]
+          : this.desk.isChanging ? ["saving", "Not saved yet"]
             : this.saidSaved ? ["saved", "✓ Saved"] : ["", ""];
     const output = byId("saved");
     if (output.textContent === words) return;

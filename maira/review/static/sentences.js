@@ -118,6 +118,11 @@ export class SentenceList {
     return this.#form?.place ?? null;
   }
 
+  /** Whether text is being typed that no change holds yet. */
+  get isTyping() {
+    return this.#form !== null || [...this.#rows.values()].some((row) => row.assessment.why.isTyping);
+  }
+
   /**
    * @param {object} state  of the draft, sentences in order
    * @param {{selected: string | null, locked: boolean, showAssessment: boolean, errorTypes: string[],
@@ -134,7 +139,10 @@ export class SentenceList {
       return [sentence.id, row];
     });
     const gone = [...this.#rows.keys()].filter((id) => !rows.some(([other]) => other === id));
-    for (const id of gone) this.#rows.get(id).root.remove();
+    for (const { root } of gone.map((id) => this.#rows.get(id))) {
+      if (root.contains(document.activeElement)) this.list.parentElement.focus();
+      root.remove();
+    }
     rows.forEach(([, row], at) => {
       if (this.list.children[at] !== row.root) this.list.insertBefore(row.root, this.list.children[at] ?? null);
     });

@@ -67,7 +67,8 @@ export function sentenceForm({ label, text, keep, save, cancel }) {
  *
  * @param {HTMLInputElement | HTMLTextAreaElement} field
  * @param {{keep: (text: string) => void, save: (text: string) => void}} options
- * @returns {{show: (saved: string, typed: string | null) => void}}  `typed`: as an earlier page left it
+ * @returns {{isTyping: boolean, show: (saved: string, typed: string | null) => void, clear: () => void}}
+ *   `typed`: as an earlier page left it
  */
 export function commentField(field, { keep, save }) {
   let saved = "";
@@ -88,6 +89,9 @@ export function commentField(field, { keep, save }) {
     finish();
   });
   return {
+    get isTyping() {
+      return dirty;
+    },
     show(present, typed = null) {
       if (typed !== null) {
         field.value = typed;
