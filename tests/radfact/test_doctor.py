@@ -12,11 +12,9 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from radfact.cli import app
-from radfact.doctor import Item, accelerators, examine, looked_at, packages
+from radfact.doctor import Item, accelerators, examine, looked_at, machine, packages
 from radfact.doctor.evaluation import KEYS, NEEDS, judge_items
 from radfact.llm.langchain import PARTNERS
-
-Installed = pytest.MonkeyPatch
 
 
 def _doctor(*arguments: str) -> Result:
@@ -79,7 +77,9 @@ def test_a_package_of_an_extra_outside_its_range_concerns_its_commands_alone(
     assert states["radfact score"]["state"] == "ok"
 
 
-def test_what_a_failed_installation_left_behind_is_not_installed(tmp_path: Path, monkeypatch: Installed) -> None:
+def test_what_a_failed_installation_left_behind_is_not_installed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "rich-99.dist-info").mkdir()
     monkeypatch.syspath_prepend(tmp_path)
     assert packages.installed("rich") is None
@@ -225,6 +225,22 @@ def test_a_torch_for_the_cpu_beside_a_gpu_is_wrong(tmp_path: Path, monkeypatch: 
     monkeypatch.setattr(accelerators, "torch_build", lambda: "the CPU")
     torch = accelerators.accelerator_items()[-1]
     assert (torch.state, torch.mend is not None) == ("wrong", True)
+
+
+def test_limits_of_a_container_count_before_the_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machine, "_CGROUP", tmp_path)
+    monkeypatch.setattr(machine, "usable_cores", lambda: 64)
+    (tmp_path / "cpu.max").write_text("150000 100000\n")
+    (tmp_path / "memory.max").write_text(f"{64 << 20}\n")
+    (tmp_path / "memory.current").write_text(f"{16 << 20}\n")
+    cores, memory, _ = machine.machine_items()
+    assert cores.text == "64, of which a limit leaves 1.5"
+    assert memory.details == {"bytes": 64 << 20, "free_bytes": 48 << 20}
+    (tmp_path / "cpu.max").write_text("max 100000\n")
+    (tmp_path / "memory.max").write_text("max\n")
+    cores, memory, _ = machine.machine_items()
+    assert cores.text == "64"
+    assert memory.details["bytes"] > 64 << 20
 
 
 def test_every_mend_is_one_line() -> None:
