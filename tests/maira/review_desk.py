@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shutil
+import socket
 import threading
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
@@ -17,7 +18,6 @@ from PIL import Image
 
 from maira.review.app import make_app
 from maira.review.changes import ReviewedSentence, State
-from maira.review.serve import _listening
 from maira.review.store import Store
 from maira.review.studies import read_review_set
 from radfact.jsonl import write_jsonl
@@ -105,7 +105,10 @@ class Running:
 def served(folder: Path, results: Path | None = None) -> Iterator[Running]:
     """Serve the set of a folder in a thread of this process."""
     review_set = read_review_set(folder / "drafts.jsonl", folder / "manifest.jsonl", results=results)
-    with closing(Store(folder / "review.sqlite", review_set.drafts)) as store, _listening("127.0.0.1", 0) as listener:
+    with (
+        closing(Store(folder / "review.sqlite", review_set.drafts)) as store,
+        socket.create_server(("127.0.0.1", 0)) as listener,
+    ):
         app = make_app(review_set, store)
         config = uvicorn.Config(app, log_level="critical", lifespan="off", ws="none", timeout_graceful_shutdown=1)
         server = uvicorn.Server(config)

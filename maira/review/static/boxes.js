@@ -62,7 +62,7 @@ export class BoxEditor {
    * Show the boxes of a sentence with handles; null shows none. What was being changed of another one is kept.
    *
    * @param {{id: string, boxes: number[][], deleted: boolean} | null} sentence
-   * @param {{number: number, locked: boolean, dashed: boolean}} how
+   * @param {{number: number, locked: boolean}} how  `number`: of the sentence as shown
    */
   edit(sentence, { number = 0, locked = false } = {}) {
     if (this.#sentence && this.#sentence.id !== sentence?.id) {
