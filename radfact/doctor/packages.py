@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import platform
-import re
 import sys
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -41,7 +40,8 @@ def package_items() -> Sequence[Item]:
     try:
         wanted = requirements()
     except ModuleNotFoundError as error:
-        return [_fault(BASIC, "missing", f"the package {error.name} is not installed", BASIC)]
+        said = f"the package {error.name} is not installed"
+        return [Item(BASIC, "missing", said, install_line(BASIC), is_basic=True)]
     if not wanted:
         return [Item(PROJECT, "wrong", "is not installed as a package", "pip install .", is_basic=True)]
     items = {extra: _extra_item(extra, asked) for extra, asked in wanted.items() if extra not in _HIDDEN}
@@ -141,10 +141,6 @@ def _extra_item(extra: str, asked: Sequence[Requirement]) -> Item:
     return Item(name, "wrong" if wrong else "missing", text, install_line(extra), is_basic, details)
 
 
-def _fault(name: str, state: str, text: str, extra: str) -> Item:
-    return Item(name, "missing" if state == "missing" else "wrong", text, install_line(extra), is_basic=extra == BASIC)
-
-
 def _faults(asked: Iterable[Requirement]) -> Iterator[tuple[str, str]]:
     """Requirements that are not met: `missing` with the name, or `wrong` with what is there instead."""
     for one in asked:
@@ -157,5 +153,5 @@ def _faults(asked: Iterable[Requirement]) -> Iterator[tuple[str, str]]:
 
 def _distribution(module: str) -> str:
     names = {"PIL": "pillow", "yaml": "pyyaml"}
-    top = re.split(r"\.", module)[0]
+    top = module.partition(".")[0]
     return names.get(top, top)
