@@ -12,6 +12,7 @@ import torch
 from huggingface_hub.errors import StrictDataclassError
 
 from maira.config import MairaConfig, read_config
+from maira.tokens import ADDED_TOKENS
 from maira.train import attention
 from maira.train.accelerators import ACCELERATORS, Accelerator
 from maira.train.flops import Flops, step_flops
@@ -177,11 +178,12 @@ def model_config(recipe: Recipe) -> tuple[MairaConfig, str]:
 
 
 def _fresh_config(parts: FromScratch) -> MairaConfig:
+    image = parts.vocab_size + len(ADDED_TOKENS)
     try:
         return MairaConfig(
             vision_config=parts.vision_config.model_dump(exclude_unset=True),
-            text_config=parts.text_config | {"vocab_size": parts.vocab_size, "pad_token_id": 0},
-            image_token_index=1,
+            text_config=parts.text_config | {"vocab_size": image + 1, "pad_token_id": 0},
+            image_token_index=image,
             image_merge=parts.image_merge,
             projector_n_layers=parts.projector_n_layers,
         )

@@ -55,7 +55,7 @@ def _write(
     whole.save_pretrained(fresh, state_dict=finished_weights(weights, recipe, model.config))
     processor.save_pretrained(fresh)
     if recipe.lora:
-        save_adapter(weights, recipe.lora, fresh / "lora")
+        save_adapter(weights, recipe.lora, model.config, fresh / "lora")
     shutil.rmtree(old, ignore_errors=True)
     if folder.exists():
         folder.rename(old)

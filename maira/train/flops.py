@@ -19,6 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from maira.config import MairaConfig, VisionConfig
+from maira.tokens import ADDED_TOKENS
 from maira.train.recipe import Lora, Recipe
 
 
@@ -94,8 +95,9 @@ def make_rates(config: MairaConfig, recipe: Recipe) -> Rates:
     text, lora = config.text_config, recipe.lora
     trains_encoder, trains_adapter = "encoder" in recipe.trained, "adapter" in recipe.trained
     trains_all = "language_model" in recipe.trained and lora is None
+    rows = len(ADDED_TOKENS) if lora and lora.added_tokens else 0
     # The token embeddings, where they are trained, stand before the first block as the adapter does.
-    flows = trains_encoder or trains_adapter or trains_all
+    flows = trains_encoder or trains_adapter or trains_all or rows > 0
     layers = linear_layers(text)
     first = _block(text, layers, trains_all, lora, flows)
     rest = _block(text, layers, trains_all, lora, first.flows)
@@ -105,7 +107,7 @@ def make_rates(config: MairaConfig, recipe: Recipe) -> Rates:
         adapter_image=_adapter_image(config, trains_adapter, trains_encoder),
         token=first.token + others * rest.token,
         pair=first.pair + others * rest.pair,
-        answer=_linear(text.hidden_size * text.vocab_size, trains_all, rest.flows),
+        answer=_linear(text.hidden_size * text.vocab_size, trains_all, rest.flows) + 2 * text.hidden_size * rows,
     )
 
 

@@ -1,4 +1,7 @@
-"""Low-rank adapters in the language model's blocks (LoRA, Hu et al. 2021), over weights in 4 bits if wanted (QLoRA)."""
+"""Low-rank adapters in the language model's blocks (LoRA, Hu et al. 2021), over weights in 4 bits if wanted (QLoRA).
+
+Beside them the rows of MAIRA-2's own tokens are trained in the embeddings and the head (peft's trainable tokens).
+"""
 
 from __future__ import annotations
 
@@ -11,25 +14,32 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
+from maira.config import MairaConfig
+from maira.tokens import ADDED_TOKENS, IMAGE, added_ids
 from maira.train.recipe import Lora
 from radfact.errors import InputError
 
 _LOW_RANK = re.compile(r"(?P<layer>.+)\.lora_(?P<half>[AB])\.default\.weight")
+_ROWS = re.compile(r"(?P<layer>.+)\.token_adapter\.trainable_tokens_delta\.default")
+_WRAPPED = re.compile(r"(\.token_adapter)?\.base_layer(?=\.)")
 _WHERE = "language_model."
+_MISPLACED = f"the tokens from {ADDED_TOKENS[0]} to {ADDED_TOKENS[-1]} do not stand in order before {IMAGE}"
+_REMEDY = "add them so, as maira assemble does, or set it to false"
 
 
 def add(model: Any, lora: Lora, dtype: torch.dtype) -> None:
-    """Put adapters into a MAIRA-2's language model, in place; its other weights are frozen.
+    """Put adapters into a MAIRA-2's language model, in place; its other weights are frozen but for rows of tokens.
 
     Weights in 4 bits are quantised when the model is moved to its device.
 
     Args:
         model: `MairaForConditionalGeneration`.
         lora: which, and where.
-        dtype: of the adapters.
+        dtype: of the adapters and rows.
 
     Raises:
-        InputError: no layer has the name of a target, or bitsandbytes is not installed.
+        InputError: no layer has the name of a target, the model has no room for MAIRA-2's tokens before the image's, or
+            bitsandbytes is not installed.
     """
     # Here, since it brings all that it might quantise with, and most runs have no adapters.
     from peft import inject_adapter_in_model
@@ -38,30 +48,50 @@ def add(model: Any, lora: Lora, dtype: torch.dtype) -> None:
     names = {name.rpartition(".")[2] for name, part in model.language_model.model.named_modules() if _is_linear(part)}
     if unknown := [target for target in lora.targets if target not in names]:
         raise InputError(f"no layer '{unknown[0]}'; there are {', '.join(sorted(names))}", field="lora.targets")
+    if lora.added_tokens and added_ids(model.config.image_token_index).start < 0:
+        raise InputError(f"{_MISPLACED}; {_REMEDY}", field="lora.added_tokens")
     if lora.quantize is not None:
         _quantize(model.language_model.model)
-    inject_adapter_in_model(_peft_config(lora), model.language_model)
+    inject_adapter_in_model(_peft_config(lora, model.config), model.language_model)
     for part in model.language_model.modules():
         if isinstance(part, LoraLayer):
             # Autocast and FSDP see to the types; a copy of every input in the adapters' would be for nothing.
             part.cast_input_dtype_enabled = False
     for name, parameter in model.language_model.named_parameters():
-        if _LOW_RANK.fullmatch(name):
+        if _LOW_RANK.fullmatch(name) or _ROWS.fullmatch(name):
             parameter.data = parameter.data.to(dtype)
 
 
-def merged(weights: Iterable[tuple[str, Tensor]], trained: Mapping[str, Tensor], lora: Lora) -> Iterator[Any]:
-    """Weights of a checkpoint with the adapters' products added to theirs, in their own type.
+def check_tokens(tokenizer: Any, config: MairaConfig, file: Path) -> None:
+    """Raise an InputError unless a checkpoint's tokens are where their rows are trained."""
+    if list(added_ids(config.image_token_index)) != tokenizer.convert_tokens_to_ids(list(ADDED_TOKENS)):
+        raise InputError(f"{_MISPLACED} in {file}; {_REMEDY}", field="lora.added_tokens")
+
+
+def plain_name(name: str) -> str:
+    """The name that a weight of a model with adapters had before: peft puts what it adapts one level lower."""
+    return _WRAPPED.sub("", name)
+
+
+def merged(
+    weights: Iterable[tuple[str, Tensor]], trained: Mapping[str, Tensor], lora: Lora, config: MairaConfig
+) -> Iterator[tuple[str, Tensor]]:
+    """Weights of a checkpoint with the adapters' products added to theirs and trained rows put in, in their own type.
 
     Args:
         weights: names and tensors as the checkpoint has them, not quantised.
         trained: weights of the model that was trained, by its names; those of adapters count.
         lora: that the model was trained with.
+        config: of the model.
     """
-    halves = low_rank(trained)
+    halves, rows = low_rank(trained), token_rows(trained)
+    ids = added_ids(config.image_token_index)
     for name, weight in weights:
-        pair = halves.get(name.removesuffix(".weight"))
-        if pair is not None:
+        layer = name.removesuffix(".weight")
+        if layer in rows:
+            weight = weight.clone()
+            weight[ids.start : ids.stop] = rows[layer].to(weight.dtype)
+        if (pair := halves.get(layer)) is not None:
             product = pair["B"].float() @ pair["A"].float()
             weight = (weight.float() + product * (lora.alpha / lora.rank)).to(weight.dtype)
         yield name, weight
@@ -76,12 +106,18 @@ def low_rank(trained: Mapping[str, Tensor]) -> dict[str, dict[str, Tensor]]:
     return halves
 
 
-def save_adapter(trained: Mapping[str, Tensor], lora: Lora, folder: Path) -> None:
-    """Write the adapters alone in peft's format, for the language model by itself (`PeftModel.from_pretrained`).
+def token_rows(trained: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The trained rows (`maira.tokens.ADDED_TOKENS`, width) of embeddings and head, by the layer's name."""
+    return {found["layer"]: tensor for name, tensor in trained.items() if (found := _ROWS.fullmatch(name))}
+
+
+def save_adapter(trained: Mapping[str, Tensor], lora: Lora, config: MairaConfig, folder: Path) -> None:
+    """Write adapters and rows alone in peft's format, for the language model by itself (`PeftModel.from_pretrained`).
 
     Args:
         trained: weights of the model that was trained, by its names; those of adapters count.
         lora: that the model was trained with.
+        config: of the model.
         folder: to write to.
     """
     folder.mkdir(parents=True, exist_ok=True)
@@ -89,21 +125,26 @@ def save_adapter(trained: Mapping[str, Tensor], lora: Lora, folder: Path) -> Non
         f"base_model.model.{layer.removeprefix(_WHERE)}.lora_{half}.weight": tensor.contiguous()
         for layer, pair in low_rank(trained).items()
         for half, tensor in pair.items()
+    } | {
+        f"base_model.model.{layer.removeprefix(_WHERE)}.token_adapter.trainable_tokens_delta": rows.contiguous()
+        for layer, rows in token_rows(trained).items()
     }
-    config = _peft_config(lora)
-    config.inference_mode = True
-    config.save_pretrained(str(folder))
+    settings = _peft_config(lora, config)
+    settings.inference_mode = True
+    settings.save_pretrained(str(folder))
     save_file(tensors, folder / "adapter_model.safetensors", metadata={"format": "pt"})
 
 
-def _peft_config(lora: Lora) -> Any:
+def _peft_config(lora: Lora, config: MairaConfig) -> Any:
     from peft import LoraConfig
 
+    ids = list(added_ids(config.image_token_index))
     return LoraConfig(
         r=lora.rank,
         lora_alpha=lora.alpha,
         lora_dropout=lora.dropout,
         target_modules=list(lora.targets),
+        trainable_token_indices={"embed_tokens": ids, "lm_head": ids} if lora.added_tokens else None,
         bias="none",
         task_type="CAUSAL_LM",
     )

@@ -42,7 +42,8 @@ def load_parts(
         empty: of a checkpoint's weights only names, shapes and types, for a process that gets them from another.
 
     Raises:
-        InputError: there is no checkpoint, or the parts of a fresh model do not fit each other.
+        InputError: there is no checkpoint, or its tokens are not where their rows are to be trained, or the parts of a
+            fresh model do not fit each other.
     """
     if isinstance(recipe.model, FromScratch):
         model, processor = build_fresh(recipe.model, texts)
@@ -52,7 +53,10 @@ def load_parts(
     if not (recipe.model / "config.json").exists():
         raise InputError("no checkpoint here (config.json is missing)", file=recipe.model)
     processor = MairaProcessor.from_pretrained(recipe.model)
-    return (_empty_model if empty else _read_model)(recipe, recipe.model), processor
+    model = (_empty_model if empty else _read_model)(recipe, recipe.model)
+    if recipe.lora and recipe.lora.added_tokens:
+        lora.check_tokens(processor.tokenizer, model.config, recipe.model)
+    return model, processor
 
 
 def held_type(recipe: Recipe, part: Part) -> torch.dtype:
@@ -160,15 +164,14 @@ def finished_weights(weights: Mapping[str, Tensor], recipe: Recipe, config: Mair
     dtype: torch.dtype = getattr(torch, recipe.checkpoint_dtype)
     whole = _unmerged(weights, recipe, config)
     if recipe.lora:
-        whole = lora.merged(whole, weights, recipe.lora)
+        whole = lora.merged(whole, weights, recipe.lora, config)
     return {name: tensor.to(dtype) for name, tensor in whole}
 
 
 def _unmerged(weights: Mapping[str, Tensor], recipe: Recipe, config: MairaConfig) -> Iterator[tuple[str, Tensor]]:
     """Weights by the model's names, as float32 where they were not trained, low-rank adapters apart."""
     if isinstance(recipe.model, FromScratch):
-        # What peft adapts is one level below where it was.
-        plain = {name.replace(".base_layer.", "."): tensor for name, tensor in weights.items()}
+        plain = {lora.plain_name(name): tensor for name, tensor in weights.items()}
         yield from ((name, plain[name]) for name in expected_shapes(config))
         return
     whole = tuple(f"{MODULES[part]}." for part in recipe.trained if not (part == "language_model" and recipe.lora))

@@ -75,6 +75,8 @@ class Lora(Record):
     Attributes:
         rank, alpha, dropout: as in peft's LoraConfig.
         targets: the linear layers of each block that get one.
+        added_tokens: train the rows of MAIRA-2's own tokens in the embeddings and the head beside the adapters; a
+            freshly assembled model has the same for all of them and could not learn to write boxes without.
         quantize: keep the weights below them in 4 bits (QLoRA; needs bitsandbytes).
     """
 
@@ -82,6 +84,7 @@ class Lora(Record):
     alpha: Above0 = 128
     dropout: Share = 0.0
     targets: tuple[str, ...] = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
+    added_tokens: bool = True
     quantize: Literal["nf4"] | None = None
 
 
