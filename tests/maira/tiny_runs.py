@@ -134,6 +134,8 @@ def _run(arguments: list[str], environment: dict[str, str], log: Path) -> None:
     from maira.cli import main
 
     os.environ.update(environment)
+    # As in a command that nobody served.
+    multiprocessing.set_start_method("fork", force=True)
     # Sums of floating point numbers depend on how many threads share them.
     torch.set_num_threads(1)
     with log.open("w") as handle:
