@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -149,9 +150,11 @@ def distribute(model: TrainingModel, recipe: Recipe, world: World) -> Distribute
     if kind == "none":
         return Distributed(model, model, world, autocast=half)
     ids = [world.device.index] if world.device.type == "cuda" else None
-    wrapped = DistributedDataParallel(
-        model, device_ids=ids, process_group=world.group, broadcast_buffers=False, gradient_as_bucket_view=True
-    )
+    # The name that torch 2.15 has for it; the other is deprecated there.
+    known = inspect.signature(DistributedDataParallel).parameters
+    buffers = "forward_sync_buffers" if "forward_sync_buffers" in known else "broadcast_buffers"
+    options: dict[str, Any] = {buffers: False, "gradient_as_bucket_view": True}
+    wrapped = DistributedDataParallel(model, device_ids=ids, process_group=world.group, **options)
     return Distributed(model, wrapped, world, autocast=half)
 
 
@@ -215,7 +218,9 @@ def _shard(model: nn.Module, recipe: Recipe, world: World) -> None:
         "mp_policy": half if recipe.precision == "bf16" else MixedPrecisionPolicy(),
     }
     weights = model.state_dict() if world.is_main else {}
-    computed = {name: buffer.clone() for name, buffer in model.named_buffers()} if world.is_main else {}
+    # Also those buffers that no state dict has, such as the frequencies of the rotary embedding.
+    own = {name: buffer.cpu() for name, buffer in model.named_buffers()} if world.is_main else None
+    buffers: dict[str, Tensor] = world.gather(own)[0]
     model.to("meta")
     for group in _groups(model):
         fully_shard(group, **options)
@@ -223,11 +228,9 @@ def _shard(model: nn.Module, recipe: Recipe, world: World) -> None:
     model.to_empty(device=world.device)
     everything = StateDictOptions(full_state_dict=True, broadcast_from_rank0=True)
     set_model_state_dict(model, weights, options=everything)
-    for name, buffer in model.named_buffers():
-        # Also those that no state dict has, such as the frequencies of the rotary embedding.
-        if world.is_main:
-            buffer.copy_(computed[name])
-        torch.distributed.broadcast(buffer, 0, group=world.group)
+    for name, buffer in buffers.items():
+        place, _, leaf = name.rpartition(".")
+        setattr(model.get_submodule(place), leaf, buffer.to(world.device))
 
 
 def _groups(model: nn.Module) -> Iterator[nn.Module | list[nn.Module]]:

@@ -71,6 +71,25 @@ def test_another_number_of_processes_goes_on_with_the_same_losses(
     same(metrics(out), metrics(alone))
 
 
+def test_frozen_weights_and_adapters_are_sharded_too(phantoms: Path, alone: Path, tmp_path: Path) -> None:
+    changes: dict[str, Any] = {
+        "model": str(alone / "checkpoint"),
+        "trained": ["adapter", "language_model"],
+        "lora": {"rank": 2},
+        "patch_loss": 0,
+        "precision": "bf16",
+        "activation_checkpointing": "full",
+        "passes": 16,
+    }
+    losses = []
+    for world in (1, 2):
+        out = tmp_path / str(world)
+        command = Command(tmp_path / f"said-{world}", world, **values(phantoms, out, parallel="fsdp", **changes))
+        assert command.end() == [0] * world, command.said
+        losses.append([row["loss"] for row in metrics(out)])
+    assert losses[0] == pytest.approx(losses[1], abs=0.02)
+
+
 @pytest.mark.parametrize("parallel", ["ddp", "fsdp"])
 def test_input_that_one_process_cannot_read_ends_both_with_one_line(
     parallel: str, phantoms: Path, tmp_path: Path
