@@ -123,6 +123,15 @@ def start_trackers(recipe: Recipe, first_step: int) -> dict[str, Tracker]:
     return {name: _TRACKERS[name](recipe, first_step) for name in dict.fromkeys(recipe.trackers)}
 
 
+def places(recipe: Recipe) -> list[str]:
+    """Where the figures of a run are to be found, in words."""
+    where = {
+        "tensorboard": f"TensorBoard: {recipe.out / 'tensorboard'}",
+        "wandb": f"Weights & Biases: project {os.environ.get('WANDB_PROJECT', WANDB_PROJECT)}",
+    }
+    return [str(recipe.out / "metrics.jsonl"), *(where[name] for name in dict.fromkeys(recipe.trackers))]
+
+
 def _has_key() -> bool:
     """Whether Weights & Biases will find credentials: in the environment, or in the file that `wandb login` writes."""
     if os.environ.keys() & {"WANDB_API_KEY", "WANDB_IDENTITY_TOKEN_FILE"}:
