@@ -33,7 +33,7 @@ TEXT: dict[str, Any] = {
     "num_hidden_layers": 2,
     "num_attention_heads": 2,
     "num_key_value_heads": 2,
-    "max_position_embeddings": 512,
+    "max_position_embeddings": 1024,
 }
 TIMES = {"seconds", "samples_per_second", "tokens_per_second", "tflops_per_device", "data_wait"}
 _PATIENCE = 240.0
