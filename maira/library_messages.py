@@ -9,6 +9,8 @@ _FOR_OTHERS = {
     "torch.utils._pytree": "%s is an Enum subclass and is now natively supported",
     # A faster kernel for layers in 4 bits on CPUs, where nobody should train them.
     "bitsandbytes.backends.cpu.ops": "Failed to load CPU gemm_4bit_forward",
+    # A compiler that is there without a GPU, whenever something is compiled for the CPU.
+    "torch.utils.cpp_extension": "No CUDA runtime is found",
 }
 """The beginning of a message, by the logger that writes it."""
 

@@ -33,7 +33,16 @@ def make_optimizer(model: nn.Module, recipe: Recipe) -> torch.optim.Optimizer:
     optimizer: torch.optim.Optimizer = AdamW8bit(
         groups, lr=recipe.learning_rate, betas=recipe.betas, bf16_stochastic_round=stochastic
     )
+    if all(parameter.device.type == "cpu" for parameter in model.parameters()):
+        # It would be compiled for every shape, which takes minutes there, for what is meant for GPUs.
+        step = optimizer.step
+        optimizer.step = lambda *args, **options: _eagerly(step, *args, **options)  # type: ignore[method-assign]
     return optimizer
+
+
+def _eagerly(step: Callable[..., Any], *args: Any, **options: Any) -> Any:
+    with torch.compiler.set_stance("force_eager"):
+        return step(*args, **options)
 
 
 def parameter_groups(model: nn.Module, decay: float) -> list[dict[str, Any]]:
