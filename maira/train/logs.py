@@ -290,7 +290,7 @@ def _peak(device: torch.device) -> float | None:
 
 
 def _memory(device: torch.device) -> float:
-    """Most memory of the device that tensors took since the last time this was asked, GB; on a CPU the process so far."""
+    """Most memory that tensors took on the device since this was last asked, or on a CPU the process so far, GB."""
     if device.type != "cuda":
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * _RESIDENT_UNIT / 1e9
     held = torch.cuda.max_memory_allocated(device) / 1e9
