@@ -144,12 +144,13 @@ class Log:
         parameters = [(_numel(parameter), parameter.requires_grad) for parameter in model.parameters()]
         trained = sum(count for count, is_trained in parameters if is_trained)
         every = sum(count for count, _ in parameters)
-        processes = {"none": "1 process", "ddp": f"{world.size} processes (DDP)", "fsdp": f"{world.size} (FSDP2)"}
+        alike = f"{world.size} processes"
+        processes = {"none": "1 process", "ddp": f"{alike} (DDP)", "fsdp": f"{alike} (FSDP2)"}
         self.say(
             f"{len(plan.table):,} answers, {plan.items_per_epoch:,} samples an epoch, {plan.steps:,} steps of "
             f"{recipe.global_batch}",
             f"{_short(trained)} of {_short(every)} parameters trained",
-            f"{processes[sharing]} on {world.device.type}, attention {kernel}",
+            f"{processes[sharing]} on {world.device.type}, attention {kernel.removeprefix('maira_')}",
             f"figures in {', '.join(places(recipe))}",
         )
 

@@ -20,6 +20,7 @@ import maira.train.logs as logs
 import maira.train.trackers as trackers
 from maira.config import MairaConfig
 from maira.prompts import Task
+from maira.train import attention
 from maira.train.flops import make_rates
 from maira.train.items import LENGTHS, PackedBatch, Totals
 from maira.train.logs import Log
@@ -118,7 +119,7 @@ def test_a_run_is_introduced_in_one_line(tmp_path: Path, config: MairaConfig) ->
     model = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.Linear(4, 5))
     model[0].requires_grad_(False)
     console = Console(file=StringIO())
-    Log(recipe, config, ALONE, console, 10).introduce(Plan(table, recipe), model, "none", "samples")
+    Log(recipe, config, ALONE, console, 10).introduce(Plan(table, recipe), model, "none", attention.SAMPLES)
     said = said_by(console)
     assert said.count("\n") == 1
     for part in (
@@ -126,7 +127,7 @@ def test_a_run_is_introduced_in_one_line(tmp_path: Path, config: MairaConfig) ->
         "12 samples an epoch",
         "10 steps of 4",
         "25 of 41 parameters",
-        "1 process on cpu",
+        "1 process on cpu, attention samples",
         f"TensorBoard: {tmp_path / 'tensorboard'}",
     ):
         assert part in said
