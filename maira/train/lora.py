@@ -175,4 +175,6 @@ def _quantize(blocks: nn.Module) -> None:
                 )
             small.weight = Params4bit(layer.weight.data, requires_grad=False, quant_type="nf4", module=small)
             small.bias = layer.bias
+            # On some CPUs a layer in evaluation would pack its weights for good, after which no gradient passes it.
+            small.support_avx512bf16_for_cpu = False
             setattr(parent, name, small)

@@ -54,10 +54,7 @@ def make_recipe(checkpoint: Path, tmp_path: Path) -> MakeRecipe:
 def trained(
     recipe: Recipe, config: MairaConfig, answer: list[int] | None = None
 ) -> tuple[MairaForConditionalGeneration, MairaProcessor, float]:
-    """A model after three steps, its processor, and its loss of what it was trained on, with an answer of some tokens.
-
-    The loss is taken in training mode: bitsandbytes' kernel for inference on CPUs wants layers of 64 and more.
-    """
+    """A model after three steps, its processor, and its loss of what it was trained on, an answer of some tokens."""
     model, processor = load_parts(recipe, [])
     torch.manual_seed(0)
     choose_trained(model, recipe)
@@ -72,6 +69,7 @@ def trained(
         optimizer.step()
         optimizer.zero_grad()
     with torch.no_grad():
+        training.eval()
         return model, processor, training(row).total(row.totals, 0).item()
 
 
@@ -192,6 +190,15 @@ def test_weights_in_4_bits_train_adapters_that_are_merged_into_whole_ones(
     merged = MairaForConditionalGeneration.from_pretrained(tmp_path / "checkpoint")
     # Rounding to 4 bits is all the difference.
     assert loss_of(merged, config) == pytest.approx(loss, rel=0.2)
+
+
+def test_weights_in_4_bits_are_trained_on_after_an_evaluation(make_recipe: MakeRecipe, config: MairaConfig) -> None:
+    """Gradients pass them as before it."""
+    pytest.importorskip("bitsandbytes")
+    model, _, _ = trained(make_recipe(lora={"rank": 4, "quantize": "nf4"}), config)
+    row = pack([make_sample(config, 1, 5, 8, seed=0)])
+    TrainingModel(model.train(), 0, 0.0)(row).total(row.totals, 0).backward()
+    assert all(p.grad is not None and p.grad.any() for p in model.multi_modal_projector.parameters())
 
 
 def test_a_target_that_is_no_layer_is_an_error(make_recipe: MakeRecipe) -> None:
