@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import copy
+import errno
 import shutil
 from pathlib import Path
 
 import torch
+from safetensors import SafetensorError
 from torch import Tensor
 from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
 
@@ -29,6 +31,9 @@ def write_checkpoint(
         recipe: of the run; it decides the type of the weights, and where those come from that were not trained.
         world: of the run.
         folder: of the checkpoint; one that is there is replaced. Low-rank adapters stand in its `lora/` by themselves.
+
+    Raises:
+        OSError: it cannot be written, in the main process; the others wait.
     """
     options = StateDictOptions(
         full_state_dict=True, cpu_offload=True, ignore_frozen_params=not isinstance(recipe.model, FromScratch)
@@ -52,10 +57,17 @@ def _write(
     whole.generation_config = model.generation_config
     fresh, old = (folder.with_name(f"{folder.name}.{end}") for end in ("writing", "old"))
     shutil.rmtree(fresh, ignore_errors=True)
-    whole.save_pretrained(fresh, state_dict=finished_weights(weights, recipe, model.config))
-    processor.save_pretrained(fresh)
-    if recipe.lora:
-        save_adapter(weights, recipe.lora, model.config, fresh / "lora")
+    try:
+        whole.save_pretrained(fresh, state_dict=finished_weights(weights, recipe, model.config))
+        processor.save_pretrained(fresh)
+        if recipe.lora:
+            save_adapter(weights, recipe.lora, model.config, fresh / "lora")
+    except BaseException as error:
+        # What is left of it takes the place that others need.
+        shutil.rmtree(fresh, ignore_errors=True)
+        if isinstance(error, SafetensorError):
+            raise OSError(errno.EIO, str(error), str(folder)) from error
+        raise
     shutil.rmtree(old, ignore_errors=True)
     if folder.exists():
         folder.rename(old)

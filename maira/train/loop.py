@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import random
+import shutil
 import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
-from dataclasses import dataclass
+from contextlib import closing, contextmanager, suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,25 +20,28 @@ import torch
 from rich.console import Console
 from torch import Tensor
 
+from maira.generate.processes import is_main
 from maira.processor import MairaProcessor
 from maira.train import attention
-from maira.train.batches import stream
+from maira.train.batches import LeftOut, stream
 from maira.train.blocks import prepare_blocks
 from maira.train.corpus import Corpus, open_corpus, texts
 from maira.train.export import write_checkpoint
-from maira.train.faults import FaultWatch, Kind, describe, fault_file, stopped, write_fault
-from maira.train.items import PackedBatch
+from maira.train.faults import FaultWatch, Kind, describe, fault_file, stopped, unreadable, write_fault
+from maira.train.items import PackedBatch, Totals
 from maira.train.logs import Log
 from maira.train.objective import TrainingModel
 from maira.train.optimizers import make_optimizer, schedule
 from maira.train.parallel import Distributed, World, distribute, join_world, sharding
-from maira.train.parts import TOKENIZER_STUDIES, choose_trained, load_parts
+from maira.train.parts import TOKENIZER_STUDIES, check_context, choose_trained, load_parts
 from maira.train.plan import Plan
 from maira.train.recipe import FromScratch, Recipe
 from maira.train.states import States, check_same_run, decisive, read_record
 from maira.train.validation import Validator
 from radfact.errors import InputError, RunFailed
 from radfact.live import LiveDisplay
+
+_AFTER_THIS_STEP = b"\nthe state is saved after this step; Ctrl-C again ends at once\n"
 
 
 class Gradient(NamedTuple):
@@ -102,11 +107,13 @@ class Run:
             self.model.wrapped.train()
             while self.step < self.plan.steps:
                 asked = time.perf_counter()
-                _, batches = next(rows)
+                _, batches, left_out = next(rows)
                 waited = time.perf_counter() - asked
                 # Here those processes that have failed say so, while no other waits for their tensors.
-                if any(world.gather(is_told_to_stop())):
+                words = world.gather((is_told_to_stop(), left_out))
+                if any(told for told, _ in words):
                     self._leave()
+                batches = self._without([sample for _, samples in words for sample in samples], batches)
                 with world.together():
                     gradient = self._gradient(batches, waited)
                 if (kind := self.watch.judge(gradient.losses["loss"], gradient.length)) is None:
@@ -132,6 +139,31 @@ class Run:
         }
         self.states.save(self.step, self.model.training, self.optimizer, record)
 
+    def end(self) -> Path:
+        """Write the finished checkpoint; returns its folder.
+
+        Raises:
+            RunFailed: it, or the last state, could not be saved.
+        """
+        is_saved, folder = self.states.finish(), self.recipe.out / "checkpoint"
+        try:
+            self.write(folder)
+        except OSError as error:
+            raise RunFailed(
+                f"{error.filename or folder}: {error.strerror or error}; the checkpoint could not be written, and "
+                f"{self.states.way_on}"
+            ) from None
+        if not is_saved:
+            raise RunFailed(
+                f"the checkpoint is written ({folder}), but the last state could not be saved, and {self.states.way_on}"
+            )
+        return folder
+
+    def close(self) -> None:
+        """Have everything written that is on its way."""
+        self.states.close()
+        self.log.close()
+
     def write(self, folder: Path) -> None:
         """Write the model as it is now as a checkpoint; all processes call this."""
         write_checkpoint(self.model.training.model, self.processor, self.recipe, self.world, folder)
@@ -140,14 +172,15 @@ class Run:
         """Go back to the last whole state of an interrupted run, if there is one, and begin to log from there.
 
         Raises:
-            InputError: the folder holds a run of another recipe, or of other data, or a tracker cannot be started.
+            InputError: the folder holds a run of another recipe, of other data or of more steps, its states are all
+                damaged, or a tracker cannot be started.
         """
         record: dict[str, Any] = {"step": 0}
-        for state in self.states.found():
+        states = self.states.found()
+        for state in states:
             held = read_record(state)
             check_same_run(state, held, self.recipe)
-            if held["data"] != self._data:
-                raise InputError(f"the studies to train on are others than when {state.name} was saved", field="train")
+            self._check_same_course(state, held)
             try:
                 self.states.load(state, self.model.training, self.optimizer)
             except RunFailed as error:
@@ -155,6 +188,8 @@ class Run:
                 continue
             record = held
             break
+        if states and self.states.last is None:
+            raise self.states.lost()
         self.step = record["step"]
         self.log.start(self.step)
         if self.step == 0:
@@ -164,6 +199,41 @@ class Run:
         self.log.say(f"Resuming {self.recipe.out} at step {self.step} of {self.plan.steps}")
         if record["steps"] != self.plan.steps:
             self.log.say(f"it was to have {record['steps']} steps; the learning rate goes on by the other length")
+
+    def _check_same_course(self, state: Path, held: dict[str, Any]) -> None:
+        if held["data"] != self._data:
+            raise InputError(
+                f"the studies to train on are others than when {state.name} was saved. Put them back as they were "
+                "(faults.unreadable=skip leaves out those with images that cannot be read), or train on these in "
+                f"another folder, from {self.recipe.model if isinstance(self.recipe.model, Path) else 'the start'}",
+                field="train",
+            )
+        if held["step"] > self.plan.steps:
+            raise InputError(
+                f"the run is already past {self.plan.steps} steps: {state.name} is saved in {self.recipe.out}; make it "
+                "longer, or name another folder",
+                field="epochs" if self.recipe.passes is None else "passes",
+            )
+
+    def _without(self, left_out: list[LeftOut], batches: list[PackedBatch]) -> list[PackedBatch]:
+        """Rows whose losses are divided by what is left of their step, where samples of any process cannot be read."""
+        if not left_out:
+            return batches
+        out, known = self.recipe.out, len(self.watch.unreadable)
+        row = self.watch.leave_out(self.step + 1, left_out)
+        if self.world.is_main:
+            write_fault(out, row)
+        tokens, samples = batches[0].totals
+        totals = Totals(tokens - sum(sample.answer_tokens for sample in left_out), samples - len(left_out))
+        if row["action"] == "stop" or not totals.samples:
+            self.states.finish()
+            raise unreadable(row, out, self.states.way_on)
+        if len(self.watch.unreadable) > known:
+            self.log.say(
+                f"step {row['step']} goes without {len(left_out)} of {samples} samples, listed in {fault_file(out)}: "
+                f"{row['reasons'][0]}"
+            )
+        return [replace(batch, totals=totals) for batch in batches]
 
     def _gradient(self, batches: list[PackedBatch], waited: float) -> Gradient:
         """Losses of a step and their gradient, from this process's rows and the others'."""
@@ -200,16 +270,18 @@ class Run:
         if self.world.is_main:
             write_fault(out, row)
         if row["action"] == "stop":
-            raise stopped(row, out)
+            self.states.finish()
+            raise stopped(row, out, self.states.way_on)
         self.log.say(f"step {row['step']} is skipped: {describe(row)}; its samples are listed in {fault_file(out)}")
         self.optimizer.zero_grad()
         self.step += 1
 
     def _leave(self) -> None:
-        self.save()
-        saved = self.states.finish()
-        what = f"the state of step {self.step} is saved" if saved else "the states saved before are as they were"
-        raise RunFailed(f"told to stop at step {self.step} of {self.plan.steps}; {what}. The same command goes on")
+        self.states.finish()
+        if self.states.last != self.step:
+            self.save()
+            self.states.finish()
+        raise RunFailed(f"told to stop at step {self.step} of {self.plan.steps}; {self.states.way_on}")
 
     @property
     def _data(self) -> str:
@@ -226,25 +298,43 @@ def train(recipe: Recipe, console: Console | None = None) -> Path:
 
     Raises:
         InputError: the recipe, a manifest or an image cannot be used, or the folder holds a run of another recipe.
-        RunFailed: a fault of a step ended the run, it was told to stop (SIGTERM), or its end could not be saved.
+        RunFailed: a fault of a step ended the run, it was told to stop (SIGTERM, Ctrl-C), or its end could not be
+            saved.
     """
     if recipe.out.exists() and not recipe.out.is_dir():
         raise InputError("is a file; name a folder", file=recipe.out, field="out")
     world = join_world()
     _seed(recipe.seed)
-    run = _start(recipe, world, console or Console())
+    with _nothing_left_of_a_refusal(recipe.out, world):
+        run = _start(recipe, world, console or Console())
+        try:
+            run.resume()
+        except InputError:
+            run.close()
+            raise
     try:
-        run.resume()
         with _notices() as is_told_to_stop:
             run.go(is_told_to_stop)
-        if not run.states.finish():
-            raise RunFailed(f"the last state of {recipe.out} could not be saved; the same command tries again")
-        folder = recipe.out / "checkpoint"
-        run.write(folder)
+            return run.end()
     finally:
-        run.states.close()
-        run.log.close()
-    return folder
+        run.close()
+
+
+@contextmanager
+def _nothing_left_of_a_refusal(out: Path, world: World) -> Iterator[None]:
+    """Of a run that is refused before its first step leave no folder, unless there was one."""
+    existed = out.exists()
+    # Whether it did must be seen before the main process makes it.
+    world.wait()
+    try:
+        yield
+    except InputError:
+        if world.is_main and not existed:
+            for made in ("tables", "tensorboard"):
+                shutil.rmtree(out / made, ignore_errors=True)
+            with suppress(OSError):  # it has a list of images, say
+                out.rmdir()
+        raise
 
 
 def _start(recipe: Recipe, world: World, console: Console) -> Run:
@@ -255,6 +345,7 @@ def _start(recipe: Recipe, world: World, console: Console) -> Run:
     corpus = _open(recipe, processor, model.config.vision_config, world, console)
     plan = Plan(corpus.table, recipe)
     plan.check(corpus.sample_id, world.size)
+    check_context(corpus.table, model.config, corpus.sample_id)
     choose_trained(model, recipe)
     half = recipe.precision == "bf16"
     kernel = attention.choose(recipe.attention, world.device, torch.bfloat16 if half else torch.float32)
@@ -265,6 +356,7 @@ def _start(recipe: Recipe, world: World, console: Console) -> Run:
     # Weights are the same in all processes, what is dropped out is not.
     _seed(recipe.seed + world.rank)
     log = Log(recipe, model.config, world, console, plan.steps)
+    log.introduce(plan, training, sharding(recipe, world), kernel)
     states = States(recipe.out, recipe.keep, world, log.say, only_trained=not isinstance(recipe.model, FromScratch))
     watch = FaultWatch(recipe.faults)
     rate = schedule(recipe, plan.steps)
@@ -312,13 +404,27 @@ def _set_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
 
 @contextmanager
 def _notices() -> Iterator[Callable[[], bool]]:
-    """Whether the process was told to end (SIGTERM), as schedulers and nodes that go down do some time before."""
+    """Whether the process was told to end: by SIGTERM, which schedulers send some time before, or by Ctrl-C.
+
+    Another Ctrl-C interrupts as ever.
+    """
     told = threading.Event()
     if threading.current_thread() is not threading.main_thread():
         yield told.is_set
         return
-    before = signal.signal(signal.SIGTERM, lambda *_: told.set())
+
+    def interrupt(*_: Any) -> None:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        told.set()
+        # Not by the console: it may be just writing.
+        os.write(2, _AFTER_THIS_STEP if is_main() else b"")
+
+    before = {
+        signal.SIGTERM: signal.signal(signal.SIGTERM, lambda *_: told.set()),
+        signal.SIGINT: signal.signal(signal.SIGINT, interrupt),
+    }
     try:
         yield told.is_set
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)

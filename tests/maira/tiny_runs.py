@@ -35,7 +35,7 @@ TEXT: dict[str, Any] = {
     "num_key_value_heads": 2,
     "max_position_embeddings": 1024,
 }
-TIMES = {"seconds", "samples_per_second", "tokens_per_second", "tflops_per_device", "data_wait"}
+TIMES = {"seconds", "samples_per_second", "tokens_per_second", "tflops_per_device", "data_wait", "memory_gb"}
 _PATIENCE = 240.0
 _servers = multiprocessing.get_context("forkserver")
 # Imported once for all of them.
