@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from huggingface_hub.errors import StrictDataclassError
 from torch import Tensor, nn
 from transformers import LlamaConfig
 
 from maira.config import MairaConfig, read_config
+from maira.generate.room import room_of
 from maira.model import MairaForConditionalGeneration, expected_shapes
 from maira.processor import MairaImageProcessor, MairaProcessor
 from maira.tokens import IMAGE
 from maira.train import lora
+from maira.train.items import TASKS
 from maira.train.recipe import FromScratch, Part, Recipe
 from maira.train.tokenizer import train_tokenizer, words_of
 from maira.weights import Weights
@@ -121,9 +126,37 @@ def build_fresh(parts: FromScratch, texts: Iterable[str]) -> tuple[MairaForCondi
         )
         model = MairaForConditionalGeneration(config)
     except (ValueError, StrictDataclassError) as error:
-        raise InputError(str(error).splitlines()[-1].strip(), field="model") from None
+        raise unfit(error) from None
     images = MairaImageProcessor(size=config.vision_config.image_size)
     return model, MairaProcessor(images, tokenizer, image_seq_length=config.image_seq_length)
+
+
+def unfit(error: Exception) -> InputError:
+    """What a library says of a model's configuration, without the name of its exception."""
+    said = str(error).splitlines()[-1].strip()
+    return InputError(re.sub(r"^[A-Za-z]*Error: ", "", said), field="model")
+
+
+def check_context(table: npt.NDArray[Any], config: MairaConfig, sample_id: Callable[[int], str]) -> None:
+    """See before the first step that the language model has a position for every token of every sample.
+
+    Args:
+        table: (answers,) of `maira.train.items.LENGTHS`.
+        config: of the model.
+        sample_id: names the study of a place in the table.
+
+    Raises:
+        InputError: a sample is longer.
+    """
+    lengths = table["prompt"].astype(np.int64) + table["answer"]
+    longest, room = int(lengths.argmax()), room_of(config.text_config)
+    if lengths[longest] > room:
+        raise InputError(
+            f"sample '{sample_id(longest)}' has {lengths[longest]} tokens (task {TASKS[table['task'][longest]]}), more "
+            f"than the {room} positions of the language model; give it more (max_position_embeddings), or leave the "
+            "sample out",
+            field="model",
+        )
 
 
 def choose_trained(model: MairaForConditionalGeneration, recipe: Recipe) -> None:
