@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import closing, contextmanager
 from functools import partial
 from pathlib import Path
@@ -57,7 +57,8 @@ class Validator:
         self._rows, self._own = _deal(self._corpus, drawn, recipe, world)
         wants_drafts = recipe.validation.drafts_every is not None
         self._drafter = Drafter(recipe, self._corpus, processor, world) if wants_drafts else None
-        self._best = Best(recipe, self.names)
+        undrawn = set(np.unique(self._corpus.table["task"])) - set(np.unique(self._corpus.table["task"][drawn]))
+        self._best = Best(recipe, self.names, {f"loss/{TASKS[task]}" for task in undrawn})
 
     @property
     def names(self) -> list[str]:
@@ -129,14 +130,21 @@ class Best:
     Args:
         recipe: its `validation.best_by` and folder count.
         names: figures that there are.
+        undrawn: figures that there would be if more samples were drawn.
 
     Raises:
         InputError: there is no such figure.
     """
 
-    def __init__(self, recipe: Recipe, names: list[str]) -> None:
+    def __init__(self, recipe: Recipe, names: list[str], undrawn: Collection[str] = ()) -> None:
         self._name, self._folder = recipe.validation.best_by, recipe.out / "checkpoint-best"
         self._value: float | None = None
+        if self._name in undrawn:
+            raise InputError(
+                f"there is no figure '{self._name}', since none of its samples is among the "
+                f"{recipe.validation.samples} drawn; raise validation.samples",
+                field="validation.best_by",
+            )
         if self._name is not None and self._name not in names:
             raise InputError(
                 f"there is no figure '{self._name}'; there are {', '.join(names)}", field="validation.best_by"

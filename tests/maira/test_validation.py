@@ -233,6 +233,12 @@ def test_the_best_is_the_lowest_loss_or_the_highest_figure(
     assert held == {"step": kept[-1], "figure": figure, "value": values[-1]}
 
 
+def test_a_best_loss_of_a_task_that_was_not_drawn_wants_more_samples(tmp_path: Path) -> None:
+    recipe = make_recipe(Path("m.jsonl"), tmp_path, {"best_by": "loss/findings", "samples": 3})
+    with pytest.raises(InputError, match=r"among the 3 drawn; raise validation\.samples"):
+        Best(recipe, ["loss/all"], {"loss/findings"})
+
+
 def test_a_best_checkpoint_that_cannot_be_written_is_tried_again(tmp_path: Path) -> None:
     def full(_: Path) -> None:
         raise OSError(28, "No space left on device")
