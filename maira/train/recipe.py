@@ -242,6 +242,12 @@ class Recipe(Record):
     def _path_is_a_manifest(cls, value: Any) -> Any:
         return [{"manifest": value}] if isinstance(value, str | Path) else value
 
+    @field_validator("precision", mode="before")
+    @classmethod
+    def _no_is_a_word(cls, value: Any) -> Any:
+        # In YAML 1.1 it is a truth value.
+        return "no" if value is False else value
+
     @model_validator(mode="after")
     def _fits_together(self) -> Recipe:
         if not self.train:

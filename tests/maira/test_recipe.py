@@ -84,6 +84,10 @@ def test_overrides_reach_into_lists_by_number(tmp_path: Path) -> None:
     assert [source.split for source in recipe.train] == [None, "dev"]
 
 
+def test_no_is_a_precision_without_quotes(tmp_path: Path) -> None:
+    assert read_recipe(write(tmp_path), ["precision=no"]).precision == "no"
+
+
 def test_powers_of_ten_are_numbers(tmp_path: Path) -> None:
     recipe = read_recipe(write(tmp_path, model=fresh()), ["passes=3e2", "model.text_config.rms_norm_eps=1e-5"])
     assert recipe.passes == 300
