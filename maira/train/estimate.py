@@ -19,7 +19,7 @@ from maira.train.flops import Flops, step_flops
 from maira.train.memory import Memory, Row, Setting, build_shapes, estimate_memory
 from maira.train.packing import pack
 from maira.train.parallel import World, sharding
-from maira.train.parts import MODULES
+from maira.train.parts import MODULES, unfit
 from maira.train.recipe import FromScratch, Lora, Recipe
 from maira.train.workload import Workload, measure_workload
 from radfact.errors import InputError
@@ -27,6 +27,8 @@ from radfact.errors import InputError
 GIB = 1 << 30
 RESERVED = 2 * GIB
 """For CUDA, its libraries, communication, and what the allocator cannot use; a guess."""
+SMALL = 1_000_000_000
+"""Parameters below which the assumed share of the peak is out of reach: a guess, from the products being narrow."""
 _STEPS = 20
 """Optimiser steps that are packed to see how many rows they make, and how long."""
 _MULTIPLE = 128
@@ -88,6 +90,11 @@ class Estimate:
     def step_seconds(self) -> float:
         """Time of one step."""
         return self.flops.total / (self.gpus * self.accelerator.peak * self.mfu)
+
+    @property
+    def is_small(self) -> bool:
+        """Whether the model is too small to keep a GPU busy, whose share of the peak nobody can foretell."""
+        return sum(every for every, _ in self.parameters.values()) < SMALL
 
     @property
     def hours(self) -> float:
@@ -188,7 +195,7 @@ def _fresh_config(parts: FromScratch) -> MairaConfig:
             projector_n_layers=parts.projector_n_layers,
         )
     except (ValueError, StrictDataclassError) as error:
-        raise InputError(str(error).splitlines()[-1].strip(), field="model") from None
+        raise unfit(error) from None
 
 
 def pack_steps(recipe: Recipe, workload: Workload, processes: int) -> Packing:
