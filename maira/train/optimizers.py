@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -29,6 +30,8 @@ def make_optimizer(model: nn.Module, recipe: Recipe) -> torch.optim.Optimizer:
             "adamw_8bit needs torchao, which is not installed: pip install 'maira-radfact[states8bit]'",
             field="optimizer",
         ) from None
+    # To torchao's authors, when the step is compiled.
+    warnings.filterwarnings("ignore", "OptimState8bit does not implement _stable_hash_for_caching")
     stochastic = recipe.weights == "bfloat16"
     optimizer: torch.optim.Optimizer = AdamW8bit(
         groups, lr=recipe.learning_rate, betas=recipe.betas, bf16_stochastic_round=stochastic

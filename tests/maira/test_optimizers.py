@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -112,6 +113,17 @@ def test_bfloat16_weights_move_by_less_than_their_precision() -> None:
         model.weight.grad = torch.ones_like(model.weight)
         optimizer.step()
     assert model.weight.float().mean().item() == pytest.approx(1 - 4e-3, abs=5e-4)
+
+
+def test_a_message_to_torchao_s_authors_is_left_out() -> None:
+    """Other warnings are not."""
+    pytest.importorskip("torchao.optim")
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        make_optimizer(layers(), recipe(optimizer="adamw_8bit"))
+        warnings.warn("OptimState8bit does not implement _stable_hash_for_caching. For", stacklevel=1)
+        warnings.warn("something else", stacklevel=1)
+    assert [str(one.message) for one in said] == ["something else"]
 
 
 def test_without_torchao_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
