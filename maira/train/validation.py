@@ -91,6 +91,8 @@ class Validator:
         sums = torch.zeros(2, len(TASKS), dtype=torch.float64, device=self._world.device)
         with undisturbed(model.wrapped), torch.no_grad():
             for batch, counts in self._batches():
+                # Here those processes that could not read a row say so, while no other waits for their tensors.
+                self._world.wait()
                 with self._world.together():
                     found = model(batch.to(self._world.device))
                 if counts:
