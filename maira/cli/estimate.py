@@ -139,7 +139,7 @@ def _bytes(size: int) -> str:
     for unit, whole in (("GiB", _GIB), ("MiB", 1 << 20)):
         if size >= 0.1 * whole:
             return f"{size / whole:,.2f} {unit}"
-    return f"{size / 1024:,.1f} KiB"
+    return f"{size / 1024:,.1f} KiB" if size >= 1024 else f"{size} B"
 
 
 def _duration(seconds: float) -> str:
