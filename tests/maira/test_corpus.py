@@ -464,7 +464,8 @@ def is_alive(pid: int) -> bool:
 
 def hold_workers(told: Connection) -> None:
     """Take one result, tell whose it was, and leave the pipe to fill."""
-    told.send(next(in_workers(long_result, range(100), 2))[0])
+    results = in_workers(long_result, range(100), 2)
+    told.send(next(results)[0])
     signal.pause()
 
 
