@@ -378,10 +378,12 @@ def _make_table(
     bad_images: Path,
 ) -> Table:
     studies = [open_source(source) for source in sources]
+    # An ablation may leave a source without any task; its studies are of no interest then.
+    used = [place for place, source in enumerate(sources) if recipe.shares(source)]
     jobs = [
-        (i, begin, min(begin + _CHUNK, s.count)) for i, s in enumerate(studies) for begin in range(0, s.count, _CHUNK)
+        (i, begin, min(begin + _CHUNK, studies[i].count)) for i in used for begin in range(0, studies[i].count, _CHUNK)
     ]
-    measure, in_all = _Measure(recipe, sources, studies, processor), sum(s.count for s in studies)
+    measure, in_all = _Measure(recipe, sources, studies, processor), sum(studies[i].count for i in used)
     processes = min(len(os.sched_getaffinity(0)), _MOST_PROCESSES)
     parts: Iterable[_Part] = (
         map(measure, jobs) if in_all <= _ALONE or processes == 1 else in_workers(measure, jobs, processes)
@@ -404,7 +406,8 @@ def _make_table(
     if faults:
         raise _all_of(faults, bad_images)
     table = np.concatenate([np.empty(0, LENGTHS), *rows])
-    for place, source in enumerate(sources):
+    for place in used:
+        source = sources[place]
         if not (table["source"] == place).any():
             split = f" in the split '{source.split}'" if source.split is not None else ""
             tasks = " or ".join(recipe.shares(source))

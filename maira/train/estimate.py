@@ -15,6 +15,7 @@ from maira.config import MairaConfig, read_config
 from maira.tokens import ADDED_TOKENS
 from maira.train import attention
 from maira.train.accelerators import ACCELERATORS, Accelerator
+from maira.train.batches import LENGTH_MULTIPLE
 from maira.train.flops import Flops, step_flops
 from maira.train.memory import Memory, Row, Setting, build_shapes, estimate_memory
 from maira.train.packing import pack
@@ -31,7 +32,6 @@ SMALL = 1_000_000_000
 """Parameters below which the assumed share of the peak is out of reach: a guess, from the products being narrow."""
 _STEPS = 20
 """Optimiser steps that are packed to see how many rows they make, and how long."""
-_MULTIPLE = 128
 
 
 @dataclass(frozen=True)
@@ -245,7 +245,7 @@ def _remedies(
     recipe: Recipe, config: MairaConfig, workload: Workload, accelerator: Accelerator, gpus: int
 ) -> Iterator[Remedy]:
     """Other ways to run a recipe, the less they change the earlier; shorter rows only where they are needed."""
-    least = -(-int(workload.tokens.max()) // _MULTIPLE) * _MULTIPLE
+    least = -(-int(workload.tokens.max()) // LENGTH_MULTIPLE) * LENGTH_MULTIPLE
     full, short = {"activation_checkpointing": "full"}, {"token_budget": min(least, recipe.token_budget)}
     ways: list[dict[str, Any]] = [full]
     if gpus > 1 and recipe.parallel == "ddp":

@@ -246,7 +246,7 @@ class Run:
                 self.model.backward(losses.total(totals, weight))
             sums += torch.stack([losses.answer.detach(), losses.patches.detach()])
         norm = self.model.gradient_norm()
-        # The one place where a step waits for the device.
+        # Nothing but this and the checks of a row's tokens waits for the device.
         answer, patches, length = torch.stack([*self.world.sum(sums), norm.double()]).tolist()
         parts = {"answer": answer / totals.answer_tokens, "patches": patches / totals.samples}
         loss = parts["answer"] + weight * parts["patches"]
@@ -351,7 +351,8 @@ def _start(recipe: Recipe, world: World, console: Console) -> Run:
     kernel = attention.choose(recipe.attention, world.device, torch.bfloat16 if half else torch.float32)
     training = TrainingModel(model, len(corpus.kinds), recipe.patch_loss, kernel)
     prepare_blocks(training, recipe)
-    dealt = distribute(training, recipe, world)
+    with world.together():
+        dealt = distribute(training, recipe, world)
     optimizer = make_optimizer(training, recipe)
     # Weights are the same in all processes, what is dropped out is not.
     _seed(recipe.seed + world.rank)

@@ -24,7 +24,7 @@ from maira.train.objective import Losses, TrainingModel
 from maira.train.recipe import Recipe
 from radfact.errors import InputError, RunFailed
 
-_PATIENCE = timedelta(hours=1)
+PATIENCE = timedelta(hours=1)
 """How long a process waits for the tensors of the others before it takes one of them for dead."""
 HELD_SHARE = 1 / 8
 """Unsharded gradients are kept from one row of a step to the next where they take at most this share of a GPU."""
@@ -106,11 +106,13 @@ def join_world() -> World:
     cuda = torch.cuda.is_available()
     device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", 0))) if cuda else torch.device("cpu")
     if cuda:
+        if (device.index or 0) >= (gpus := torch.cuda.device_count()):
+            raise InputError(f"process {device.index} of this machine has no GPU of its own; there are {gpus} here")
         torch.cuda.set_device(device)
     members = processes.join(accelerated=cuda)
     if members.count == 1:
         return World(0, 1, device)
-    group = torch.distributed.new_group(backend=processes.backend(accelerated=cuda), timeout=_PATIENCE)
+    group = torch.distributed.new_group(backend=processes.backend(accelerated=cuda), timeout=PATIENCE)
     return World(members.rank, members.count, device, group, members)
 
 
@@ -206,12 +208,14 @@ class Distributed:
         torch.nn.utils.clip_grads_with_norm_(trained, most, norm)
 
 
-def _shard(model: nn.Module, recipe: Recipe, world: World) -> None:
+def _shard(model: TrainingModel, recipe: Recipe, world: World) -> None:
     """FSDP2, in place: a group of parameters for each block, the encoder, the adapter and the ends of the model."""
     from torch.distributed.checkpoint.state_dict import StateDictOptions, set_model_state_dict
     from torch.distributed.device_mesh import DeviceMesh
     from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
+    if model.model.config.text_config.tie_word_embeddings:
+        raise InputError("FSDP trains tied embeddings apart; 'ddp' keeps them together", field="parallel")
     half = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
     options: dict[str, Any] = {
         "mesh": DeviceMesh.from_group(world.group, world.device.type),

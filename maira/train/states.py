@@ -36,7 +36,7 @@ from torch.distributed.checkpoint.state_dict import (
 )
 from torch.distributed.tensor import DTensor
 
-from maira.train.parallel import World
+from maira.train.parallel import PATIENCE, World
 from maira.train.recipe import Recipe
 from radfact.errors import InputError, RunFailed
 from radfact.jsonl import read_json, write_json
@@ -81,7 +81,7 @@ class States:
     def __post_init__(self) -> None:
         if self.world.size > 1:
             # The thread that writes talks to those of the other processes beside the main threads.
-            self._group = torch.distributed.new_group(backend="gloo")
+            self._group = torch.distributed.new_group(backend="gloo", timeout=PATIENCE)
 
     @property
     def folder(self) -> Path:

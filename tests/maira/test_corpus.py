@@ -498,3 +498,14 @@ def test_a_worker_that_is_killed_ends_the_run_with_one_line() -> None:
     with pytest.raises(RunFailed, match=r"a process that prepares samples was killed.*start the same command again"):
         list(results)
     assert set(children()) <= before
+
+
+def test_a_source_whose_tasks_all_have_no_share_is_passed_over(
+    phantoms: Path, processor: MairaProcessor, tmp_path: Path
+) -> None:
+    train = [{"manifest": phantoms, "tasks": {"findings": 1}}, {"manifest": phantoms, "tasks": {"grounded": 1}}]
+    recipe = Recipe.model_validate(
+        {"model": tmp_path, "train": train, "out": tmp_path, "passes": 128, "tasks": {"findings": 0, "grounded": 1}}
+    )
+    table = open_corpus(recipe, recipe.train, processor, tmp_path / "tables").table
+    assert set(table["source"].tolist()) == {1}
