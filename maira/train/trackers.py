@@ -126,7 +126,7 @@ def start_trackers(recipe: Recipe, first_step: int) -> dict[str, Tracker]:
 
 def wanted(recipe: Recipe) -> list[str]:
     """The trackers of a recipe; one that it does not name itself is left out where its package is not installed."""
-    names = list(dict.fromkeys(recipe.trackers))
+    names: list[str] = list(dict.fromkeys(recipe.trackers))
     if "trackers" not in recipe.model_fields_set:
         names = [name for name in names if find_spec(name)]
     return names
