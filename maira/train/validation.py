@@ -82,7 +82,9 @@ class Validator:
                 figures |= self.drafts(model, step)
             if figures:
                 self._log.validation(step, figures)
-                if self._best.is_beaten_by(figures) and (reason := self._best.keep(step, figures, write, self._world)):
+                # One process decides for all: others may see the folder as it was, and writing takes all of them.
+                best = self._world.gather(self._best.is_beaten_by(figures))[0]
+                if best and (reason := self._best.keep(step, figures, write, self._world)):
                     self._log.say(f"the best checkpoint could not be written, the run goes on: {reason}")
 
     def losses(self, model: Distributed) -> dict[str, float | None]:
