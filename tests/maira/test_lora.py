@@ -33,20 +33,12 @@ HERE = World(0, 1, torch.device("cpu"))
 
 
 @pytest.fixture
-def make_recipe(checkpoint: Path, tmp_path: Path) -> MakeRecipe:
+def make_recipe(make_recipe: MakeRecipe) -> MakeRecipe:
     """Recipes with low-rank adapters over the shared checkpoint."""
 
     def make(**options: Any) -> Recipe:
-        values: dict[str, Any] = {
-            "model": checkpoint,
-            "train": [{"manifest": "none.jsonl"}],
-            "out": tmp_path / "run",
-            "passes": 128,
-            "precision": "no",
-            "learning_rate": 0.05,
-            "lora": {"rank": 4, "alpha": 8, "targets": ["q_proj", "down_proj"]},
-        }
-        return Recipe.model_validate(values | options)
+        lora = {"rank": 4, "alpha": 8, "targets": ["q_proj", "down_proj"]}
+        return make_recipe(**({"learning_rate": 0.05, "lora": lora} | options))
 
     return make
 

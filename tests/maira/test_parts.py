@@ -26,23 +26,6 @@ MakeRecipe = Callable[..., Recipe]
 ENCODER, ADAPTER, LANGUAGE = "vision_tower", "multi_modal_projector", "language_model"
 
 
-@pytest.fixture
-def make_recipe(checkpoint: Path, tmp_path: Path) -> MakeRecipe:
-    """Recipes over the shared checkpoint."""
-
-    def make(**options: Any) -> Recipe:
-        values: dict[str, Any] = {
-            "model": checkpoint,
-            "train": [{"manifest": "none.jsonl"}],
-            "out": tmp_path / "run",
-            "passes": 128,
-            "precision": "no",
-        }
-        return Recipe.model_validate(values | options)
-
-    return make
-
-
 def prepared(recipe: Recipe) -> MairaForConditionalGeneration:
     """A model as the recipe trains it."""
     model, _ = load_parts(recipe, [])
