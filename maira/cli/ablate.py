@@ -73,7 +73,7 @@ def ablate(
         str | None,
         typer.Option(
             metavar="LAUNCHER",
-            help="What training and drafting run under, such as 'accelerate launch --num_processes 8'.",
+            help="What training and drafting run under, such as 'accelerate launch --multi_gpu --num_processes 8'.",
         ),
     ] = None,
     max_new_tokens: MaxNewTokens = None,

@@ -79,6 +79,15 @@ class ChatCorpus:
         """Name of the sample of an answer."""
         return self._sample(row).sample_id
 
+    def place(self, row: int) -> str:
+        """File and line of the sample of an answer."""
+        item = self.table[row]
+        return f"{self.files[int(item['source'])].path}:{item['number'] + 1}"
+
+    def blank(self) -> Encoded:
+        """A token that nothing is asked about."""
+        return Encoded("", ALL_TASKS[int(self.table["task"][0])], [self.pad_id], 1, _NO_IMAGES)
+
     def encode(self, row: int) -> Encoded:
         """A conversation as tokens, the answer's behind the prompt's.
 
