@@ -13,13 +13,14 @@ from typing import Any
 import numpy as np
 
 from radfact.errors import InputError
-from radfact.jsonl import open_atomic, read_json, read_jsonl, write_json
+from radfact.jsonl import open_atomic, read_jsonl, write_json
 from radfact.metrics.folder import read_kept
 from radfact.metrics.metric import Counts
 from radfact.metrics.radfact_metric import f1_counts, set_f1
 from radfact.metrics.registry import entries
-from radfact.page_markup import STATIC, Scores, assemble, words
-from radfact.report import normalised_text, validated
+from radfact.page_markup import STATIC, assemble, words
+from radfact.report import normalised_text
+from radfact.results import read_sample_figures, read_scores
 from radfact.sample import F1_PARTS
 from radfact.significance import as_counts, difference_of_counts, mean_of, randomisation_test
 from radfact.stats import Direction, Summary, summarise_counts
@@ -142,20 +143,16 @@ def read_system(folder: Path, name: str) -> System:
     Raises:
         InputError: it is not finished, or a file holds something else.
     """
-    path = folder / "scores.json"
-    if not path.is_file():
-        raise InputError("expected a finished results folder, but it has no scores.json", file=folder)
-    scores = validated(Scores, read_json(path), file=path)
-    rows = {str(row.get("sample_id")): row for _, row in read_jsonl(folder / "samples.jsonl")}
-    directions = {figure: one.direction for figure, one in scores.figures.items()}
+    scores, samples = read_scores(folder), read_sample_figures(folder)
+    rows, directions = samples.rows, samples.directions
     columns = _pooled(folder, scores.metrics, directions)
     pooled_elsewhere = {figure for metric in scores.metrics for figure in _pooled_names(folder, metric)}
     for figure in directions:
         if figure in F1_PARTS and all(part in directions for part in F1_PARTS[figure]):
-            parts = np.array([[_value(row, part) for part in F1_PARTS[figure]] for row in rows.values()])
+            parts = np.array([[row.get(part, math.nan) for part in F1_PARTS[figure]] for row in rows.values()])
             columns[figure] = Column(dict(zip(rows, f1_counts(parts), strict=True)), set_f1)
         elif figure not in pooled_elsewhere and all(figure in row for row in rows.values()):
-            counts = as_counts([_value(row, figure) for row in rows.values()])
+            counts = as_counts([row[figure] for row in rows.values()])
             columns[figure] = Column(dict(zip(rows, counts, strict=True)), mean_of)
     ordered = {figure: columns[figure] for figure in directions if figure in columns}
     return System(name, list(rows), directions, ordered, _references(folder))
@@ -180,11 +177,6 @@ def _pooled(folder: Path, metrics: Mapping[str, Any], wanted: Mapping[str, Direc
 def _pooled_names(folder: Path, metric: str) -> list[str]:
     kept = read_kept(folder, metric)
     return [] if kept is None else [name for names in kept.record["pooled"] for name in names]
-
-
-def _value(row: Mapping[str, Any], figure: str) -> float:
-    value = row.get(figure)
-    return math.nan if value is None else float(value)
 
 
 def _references(folder: Path) -> dict[str, str]:

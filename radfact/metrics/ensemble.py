@@ -5,15 +5,16 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, FiniteFloat
 
 from radfact.errors import InputError
-from radfact.jsonl import read_json, read_jsonl, write_json
+from radfact.jsonl import read_json, write_json
 from radfact.report import Record, validated
+from radfact.results import read_sample_figures
 
 Method = Literal["average", "linear_regression"]
 
@@ -149,7 +150,7 @@ def read_features(
     Raises:
         InputError: no such file or figure, an id that stands twice, or no sample in common.
     """
-    tables = {judge: _read_samples(Path(place)) for judge, place in runs.items()}
+    tables = {judge: read_sample_figures(place).rows for judge, place in runs.items()}
     common = [key for key in next(iter(tables.values()), {}) if all(key in table for table in tables.values())]
     if not common:
         raise InputError("the runs have no sample in common", field="runs")
@@ -161,21 +162,6 @@ def read_features(
                 raise InputError(f"no such figure; there are {', '.join(there)}", file=runs[judge], field=figure)
             columns[f"{judge}/{figure}"] = [table[key].get(figure, math.nan) for key in common]
     return common, columns
-
-
-def _read_samples(place: Path) -> dict[str, dict[str, float]]:
-    path = place / "samples.jsonl" if place.is_dir() else place
-    table: dict[str, dict[str, float]] = {}
-    for line, row in read_jsonl(path):
-        key = row.get("sample_id")
-        if not isinstance(key, str) or key in table:
-            raise InputError("expected a text that stands once", file=path, line=line, field="sample_id")
-        table[key] = {name: float(value) for name, value in row.items() if _is_number(value)}
-    return table
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def _known(features: Features, name: str) -> Sequence[float]:

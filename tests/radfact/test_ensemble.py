@@ -69,7 +69,7 @@ def test_features_come_from_results_folders(tmp_path: Path) -> None:
         "gpt": [{"sample_id": "a", "vert": 0.5, "failure": None}, {"sample_id": "b", "vert": None}],
         "opus": [{"sample_id": "b", "vert": 1}, {"sample_id": "a", "vert": 0.25}, {"sample_id": "c", "vert": 0}],
     }.items():
-        (tmp_path / judge).mkdir()
+        write_json(tmp_path / judge / "scores.json", {"figures": {"vert": {"point": 0.5}}})
         write_jsonl(tmp_path / judge / "samples.jsonl", rows)
     ids, features = read_features({judge: tmp_path / judge for judge in ("gpt", "opus")})
     assert ids == ["a", "b"]
