@@ -15,7 +15,8 @@ from radfact.jsonl import open_atomic, read_json, write_json
 from radfact.metrics.mentions import mentions_lateral
 from radfact.report import Report
 from radfact.sample import F1_PARTS
-from radfact.stats import Summary, differences, summarise
+from radfact.significance import differences
+from radfact.stats import Summary, summarise
 
 LATERAL_MENTIONS = "lateral_mentions"
 COMPLETION = "completion_"

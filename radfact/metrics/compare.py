@@ -16,13 +16,19 @@ from radfact.errors import InputError
 from radfact.jsonl import open_atomic, read_jsonl, write_json
 from radfact.metrics.folder import read_kept
 from radfact.metrics.metric import Counts
-from radfact.metrics.radfact_metric import f1_counts, set_f1
 from radfact.metrics.registry import entries
 from radfact.page_markup import STATIC, assemble, words
 from radfact.report import normalised_text
 from radfact.results import read_sample_figures, read_scores
 from radfact.sample import F1_PARTS
-from radfact.significance import as_counts, difference_of_counts, mean_of, randomisation_test
+from radfact.significance import (
+    as_counts,
+    difference_of_counts,
+    f1_counts,
+    mean_of,
+    randomisation_test,
+    set_f1,
+)
 from radfact.stats import Direction, Summary, summarise_counts
 
 

@@ -14,7 +14,7 @@ from radfact.errors import InputError
 from radfact.files import Pair
 from radfact.metrics.compare import compare, write_comparison
 from radfact.metrics.evaluate import evaluate
-from radfact.metrics.radfact_metric import f1_counts, set_f1
+from radfact.significance import f1_counts, set_f1
 from radfact.stats import scored_rows, summarise
 
 TEXTS = [
