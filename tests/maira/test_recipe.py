@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from maira.judge.recipe import read_judge_recipe
 from maira.train.recipe import Faults, FromScratch, Source, read_recipe
 from radfact.errors import InputError
 
@@ -24,7 +25,7 @@ def fresh(**changes: object) -> dict[str, object]:
 
 @pytest.mark.parametrize("path", sorted(CONFIGS.rglob("*.yaml")), ids=lambda path: path.stem)
 def test_shipped_recipes_can_be_read(path: Path) -> None:
-    read_recipe(path)
+    read_judge_recipe(path) if path.parent.name == "judges" else read_recipe(path)
 
 
 def test_the_defaults_are_the_papers(tmp_path: Path) -> None:
