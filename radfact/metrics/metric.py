@@ -33,7 +33,8 @@ class Scored:
     """What a metric says of a set of pairs, in their order.
 
     A metric whose class has `pooled`, a mapping of figure to the function in `Pooled`, can have such figures compared
-    between results folders (`radfact compare`), which hold the counts.
+    between results folders (`radfact compare`), which hold the counts. One whose class has `of_the_set`, the names of
+    figures without values of samples, has them refused as a reward before anything is scored.
 
     Attributes:
         values: figure -> one value a sample; NaN = not scored, which is counted and never a 0. The figure of the set is
