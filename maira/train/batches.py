@@ -97,6 +97,7 @@ def _encode_what_can_be(corpus: Samples, skips: bool, row: Sequence[int]) -> lis
                     f"{error.message}. Mend it, or set faults.unreadable=skip to leave out such samples; the same "
                     "command then goes on",
                     file=error.file,
+                    line=error.line,
                 ) from None
             samples.append(LeftOut(_name(corpus, place), int(corpus.table[place]["answer"]), str(error)))
     return samples

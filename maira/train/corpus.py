@@ -377,8 +377,14 @@ def _naming(studies: Studies, number: int) -> Iterator[None]:
         raise InputError(error.message, file=studies.where, line=studies.line(number), field=error.field) from None
 
 
-def _all_of(faults: list[InputError], listed: Path) -> InputError:
-    """One error for all images that cannot be read; where they are too many for a line, a file lists them."""
+def all_of(faults: list[InputError], what: str, listed: Path) -> InputError:
+    """One error for all that cannot be read.
+
+    Args:
+        faults: one each, at least one.
+        what: they are about, in the plural, and that they cannot be used.
+        listed: file that lists them where they are too many for a line.
+    """
     if len(faults) == 1:
         return faults[0]
     first = "; ".join(map(str, faults[:_NAMED]))
@@ -386,7 +392,7 @@ def _all_of(faults: list[InputError], listed: Path) -> InputError:
         with open_atomic(listed) as handle:
             handle.writelines(f"{fault}\n" for fault in faults)
         first += f"; all are listed in {listed}"
-    return InputError(f"{len(faults)} images are missing or cannot be read: {first}")
+    return InputError(f"{len(faults)} {what}: {first}")
 
 
 def _make_table(
@@ -423,7 +429,7 @@ def _make_table(
         if on_progress:
             on_progress(done, in_all)
     if faults:
-        raise _all_of(faults, bad_images)
+        raise all_of(faults, "images are missing or cannot be read", bad_images)
     table = np.concatenate([np.empty(0, LENGTHS), *rows])
     for place in used:
         source = sources[place]

@@ -200,8 +200,8 @@ class Run:
     def _check_same_course(self, state: Path, held: dict[str, Any]) -> None:
         if held["data"] != self._data:
             raise InputError(
-                f"the studies to train on are others than when {state.name} was saved. Put them back as they were "
-                "(faults.unreadable=skip leaves out those with images that cannot be read), or train on these in "
+                f"the samples to train on are others than when {state.name} was saved. Put them back as they were "
+                "(faults.unreadable=skip leaves out those that cannot be read), or train on these in "
                 f"another folder, from {self.recipe.model if isinstance(self.recipe.model, Path) else 'the start'}",
                 field="train",
             )

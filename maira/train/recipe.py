@@ -165,14 +165,14 @@ class Validation(Losses):
 
 
 class Faults(Record):
-    """What becomes of a step that is not as it should be, and of a sample whose images cannot be read.
+    """What becomes of a step that is not as it should be, and of a sample of which an image or a line cannot be read.
 
     Attributes:
         not_finite: a loss or gradient norm that is not finite ends the run, or the step is skipped.
         spike: a gradient norm this many times the running mean of the last is a spike; None looks for none.
         on_spike: as `not_finite`.
         most_skipped: a run ends when more steps than this are skipped in a row.
-        unreadable: a sample with an image that cannot be read ends the run, or is left out of its step.
+        unreadable: a sample that cannot be read ends the run, or is left out of its step.
         most_unreadable: a run ends when more samples than this cannot be read, each counted once.
     """
 

@@ -34,7 +34,7 @@ class Seen(NamedTuple):
 
 
 class Unreadable(InputError):
-    """An image of a study cannot be read, although its header could be."""
+    """Something of a sample cannot be read, although it was there when the run began: an image's pixels, a line."""
 
 
 class Studies(Protocol):

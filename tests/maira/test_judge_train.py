@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import shutil
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -11,9 +12,9 @@ import pytest
 import torch
 from tiny_judge import TEMPLATE, ask_folder, write_tiny_model
 from tiny_runs import metrics, quiet
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoModelForCausalLM, AutoTokenizer, GPT2Config, GPT2LMHeadModel
 
-from maira.judge.corpus import encode_chat
+from maira.judge.corpus import encode_chat, open_chats
 from maira.judge.pairing import Paired
 from maira.judge.recipe import JudgeRecipe, read_judge_recipe
 from maira.judge.samples import ChatMessage, ChatSample, write_samples
@@ -27,7 +28,7 @@ from radfact.entailment.llm import LLMJudge, judge_prompt
 from radfact.entailment.offline import OfflineJudge
 from radfact.errors import InputError
 from radfact.files import Pair
-from radfact.jsonl import write_json
+from radfact.jsonl import read_jsonl, write_json
 from radfact.sentences import load_splitter
 
 CONFIGS = Path(__file__).resolve().parents[2] / "configs" / "judges"
@@ -221,11 +222,46 @@ def test_the_recipes_are_those_of_the_papers(name: str) -> None:
         assert (found.lora.rank, found.lora.alpha, found.lora.quantize, found.learning_rate) == (32, 64, "nf4", 2e-4)
 
 
-def test_what_cannot_be_trained_on_is_said(model: Path, data: Path, tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"config.json is missing"):
-        train_judge(recipe(tmp_path, data, tmp_path / "out"), quiet())
-    with pytest.raises(InputError, match="has no sample in the split 'train' of the task green"):
-        train_judge(recipe(model, data, tmp_path / "out", tasks={"green": 1}), quiet())
+def test_what_cannot_be_trained_on_is_said_and_leaves_no_folder(model: Path, data: Path, tmp_path: Path) -> None:
     write_samples(tmp_path / "twice.jsonl", [chat(), chat()])
-    with pytest.raises(InputError, match="'one' must be unique"):
-        train_judge(recipe(model, tmp_path / "twice.jsonl", tmp_path / "out"), quiet())
+    damaged = [line if number not in (1, 3) else "{\n" for number, line in enumerate(data.open(encoding="utf-8"))]
+    (tmp_path / "damaged.jsonl").write_text("".join(damaged), encoding="utf-8")
+    short = write_tiny_model(tmp_path / "short", ["Is it?"], max_position_embeddings=16)
+    other = GPT2LMHeadModel(GPT2Config(vocab_size=len(AutoTokenizer.from_pretrained(model)), n_embd=8, n_head=1))
+    shutil.copytree(model, tmp_path / "gpt2")
+    other.save_pretrained(tmp_path / "gpt2")
+    for changes, wrong in (
+        ({"model": tmp_path}, "config.json is missing"),
+        ({"model": tmp_path / "gpt2"}, "is not laid out as Llama: its configuration has no intermediate_size"),
+        ({"model": short}, r"tokens \(task entailment\), more than the 16 positions of the language model"),
+        ({"tasks": {"green": 1}}, "has no sample in the split 'train' of the task green"),
+        ({"train": tmp_path / "twice.jsonl"}, "'one' must be unique"),
+        ({"train": tmp_path / "damaged.jsonl"}, r"2 samples cannot be trained on: .*line 2: .*; .*line 4: "),
+        ({"token_budget": 20}, "more than the 20 of a row"),
+    ):
+        with pytest.raises(InputError, match=wrong):
+            train_judge(recipe(changes.pop("model", model), data, tmp_path / "out", **changes), quiet())
+        assert not (tmp_path / "out").exists()
+
+
+def test_samples_that_cannot_be_read_any_more_end_the_run_or_are_left_out(
+    model: Path, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "samples.jsonl"
+
+    def damage(*arguments: Any) -> Any:
+        path.write_bytes(data.read_bytes())
+        opened = open_chats(*arguments)
+        lines = data.read_bytes().splitlines(keepends=True)
+        number = int(opened.table[3]["number"])
+        path.write_bytes(b"".join([*lines[:number], lines[number].replace(b"{", b"}"), *lines[number + 1 :]]))
+        return opened
+
+    monkeypatch.setattr("maira.judge.training.open_chats", damage)
+    changes: dict[str, Any] = {"passes": None, "epochs": 1, "global_batch": 32}
+    with pytest.raises(InputError, match=r"samples\.jsonl, line \d+: .*faults\.unreadable=skip"):
+        train_judge(recipe(model, path, tmp_path / "stops", **changes), quiet())
+    train_judge(recipe(model, path, tmp_path / "run", faults={"unreadable": "skip"}, **changes), quiet())
+    (fault,) = [row for _, row in read_jsonl(tmp_path / "run" / "faults.jsonl")]
+    assert fault["fault"] == "unreadable"
+    assert fault["sample_ids"][0].startswith(f"{path}:")

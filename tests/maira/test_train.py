@@ -182,7 +182,7 @@ def test_a_folder_of_other_studies_is_refused(phantoms: Path, tmp_path: Path) ->
     write_manifest(manifest, studies)
     train(recipe(manifest, tmp_path / "out", passes=4), quiet())
     write_manifest(manifest, studies[:-1])
-    with pytest.raises(InputError, match="the studies to train on are others"):
+    with pytest.raises(InputError, match="the samples to train on are others"):
         train(recipe(manifest, tmp_path / "out", passes=8), quiet())
 
 
