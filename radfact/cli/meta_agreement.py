@@ -15,6 +15,7 @@ from radfact.cli.meta_options import Scoring, figures_of, show_table
 from radfact.cli.metrics import WeightsOption
 from radfact.cli.options import FIGURES, INPUT, JudgeOptions, naming_options
 from radfact.cli.tables import new_console, say, say_path
+from radfact.errors import InputError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -81,6 +82,15 @@ BetterOption = Annotated[
     BetterName | None,
     typer.Option(help="Which way the ratings of a plain table are better.", rich_help_panel=INPUT),
 ]
+IdsOption = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FILE",
+        help="Keep these reports alone: an id a line, or what ids begin with before an underscore, such as the number "
+        "of a study.",
+        rich_help_panel=INPUT,
+    ),
+]
 TargetOption = Annotated[
     str | None,
     typer.Option(
@@ -97,6 +107,7 @@ def agreement(
     expert: ExpertOption = None,
     better: BetterOption = None,
     target: TargetOption = None,
+    ids: IdsOption = None,
     group: Annotated[
         str | None,
         typer.Option(
@@ -122,11 +133,13 @@ def agreement(
     who = JudgeOptions(judge, judge_arg, base_url, concurrency=concurrency)
     scoring = Scoring(metrics, weights, who, cache or out / "cache")
     options: dict[str, Any] = {"layout": layout.value, "group": group, "bootstrap": bootstrap, "seed": seed}
-    record = {"table": str(table), **options}
+    record = {"table": str(table), "ids": None if ids is None else str(ids), **options}
     if layout is LayoutName.PREFERENCES:
+        if ids is not None:
+            raise InputError("--ids: of preferences all rows are taken")
         notes = _preferences(table, scores, scoring, record, out)
     else:
-        ratings = read(table, layout, expert, better, target)
+        ratings = read(table, layout, expert, better, target, ids)
         notes = _correlations(ratings, scores, scoring, record, out)
     for note in notes:
         say(console, note, style="yellow")
@@ -144,8 +157,6 @@ def _correlations(
     kinds = sorted({kind for one in ratings.samples for kind in one.groups})
     group = record["group"]
     if group is not None and group not in kinds:
-        from radfact.errors import InputError
-
         raise InputError(f"--group: no such kind '{group}'; there are {', '.join(kinds) or 'none'}")
     figures = figures_of(ratings.pairs, scores, scoring, out)
     drawn = {"replicates": record["bootstrap"], "seed": record["seed"]}
@@ -179,14 +190,25 @@ def _preferences(
 
 
 def read(
-    table: Path, layout: LayoutName, expert: list[str] | None, better: BetterName | None, target: str | None
+    table: Path,
+    layout: LayoutName,
+    expert: list[str] | None,
+    better: BetterName | None,
+    target: str | None,
+    ids: Path | None = None,
 ) -> Ratings:
-    """A set of ratings as the user describes it."""
+    """A set of ratings, or part of it, as the user describes it."""
     from radfact.meta.layouts import LAYOUTS, read_ratings
+    from radfact.meta.tables import read_ids
 
-    known = next(one for one in LAYOUTS if one == layout.value)
+    known = next((one for one in LAYOUTS if one == layout.value), None)
+    if known is None:
+        raise InputError(f"--layout: expected ratings ({', '.join(LAYOUTS)}), found '{layout.value}'")
     with naming_options():
-        return read_ratings(table, known, experts=expert or (), better=better.value if better else None, target=target)
+        ratings = read_ratings(
+            table, known, experts=expert or (), better=better.value if better else None, target=target
+        )
+        return ratings if ids is None else ratings.only(read_ids(ids))
 
 
 def pairs(
@@ -194,6 +216,7 @@ def pairs(
     layout: LayoutOption = LayoutName.PLAIN,
     expert: ExpertOption = None,
     better: BetterOption = None,
+    ids: IdsOption = None,
     out: Annotated[Path, typer.Option(metavar="FILE", help="CSV for 'radfact evaluate'.")] = Path("pairs.csv"),
 ) -> None:
     """Write the reports of a set of ratings as pairs for `radfact evaluate`."""
@@ -201,8 +224,10 @@ def pairs(
     from radfact.meta.tables import pair_table
 
     if layout is LayoutName.PREFERENCES:
+        if ids is not None:
+            raise InputError("--ids: of preferences all rows are taken")
         found = read_preferences(table).pairs
     else:
-        found = read(table, layout, expert, better, None).pairs
+        found = read(table, layout, expert, better, None, ids).pairs
     pair_table(found).write(out)
     say_path(new_console(), f"{len(found)} pairs written to", out)

@@ -18,8 +18,9 @@ from radfact.llm import Ask, ChatClient
 from radfact.meta import plots
 from radfact.meta.agreement import Figures
 from radfact.meta.asking import load_prompt, read_report
+from radfact.meta.drawing import Drawing
 from radfact.meta.injected import Injected, read_injected, write_injected
-from radfact.meta.page import Picture, Section, Table, write_page
+from radfact.meta.page import Section, Table, write_page
 from radfact.meta.rexamine_stats import (
     Ranking,
     Style,
@@ -315,12 +316,14 @@ def _write(found: Rexamined, folder: Path, record: Mapping[str, Any]) -> None:
     sections.append(Section("Does style change the scores? (table 2)", [second, said]))
     if found.rankings:
         appendix.write(folder / "table_c.csv")
-        parts: list[Table | Picture | str] = [appendix, "Spearman's rho with the number of errors."]
-        try:
-            drawn = plots.boxes(by_style(found.rankings), folder / "figure_3", y="Spearman's rho over sites")
-            parts.insert(0, Picture(drawn, "Spearman's rho by metric and style, a point a site"))
-        except InputError as error:
-            notes.append(f"Without plots: {error}")
+        drawing, columns = Drawing(folder), by_style(found.rankings)
+        drawing.add(
+            "figure_3",
+            "Spearman's rho by metric and style, a point a site",
+            lambda path: plots.boxes(columns, path, y="Spearman's rho over sites"),
+        )
+        notes += drawing.notes
+        parts = [*drawing.taken(), appendix, "Spearman's rho with the number of errors."]
         sections.append(Section("Are reports ranked as by the experts? (figure 3, appendix C)", parts))
     if found.left_out:
         rows = [[key, why] for key, why in found.left_out.items()]
