@@ -192,6 +192,7 @@ class Course(Record):
         lora: train low-rank adapters in the language model.
         train: what to train on.
         validation: what is measured meanwhile.
+        tasks: how often each answer of a task is seen in an epoch; 0.5 is every second answer, drawn anew each epoch.
         out: folder of the run: `states/` to resume from, `checkpoint/` when done, `metrics.jsonl` always.
         epochs, passes: the length of the run; give one: rounds through `train`, or samples in all, repeats counted.
         global_batch: samples of one optimiser step over all processes.
@@ -218,6 +219,7 @@ class Course(Record):
     lora: LowRank | None = None
     train: list[Any]
     validation: Losses = Losses()
+    tasks: dict[Any, Weight]
     out: Path
     epochs: Above0 | None = None
     passes: Positive | None = None
@@ -271,7 +273,8 @@ class Course(Record):
 
     def shares(self, source: Any) -> dict[Any, float]:
         """How often each answer of a source is seen in an epoch, by task; tasks without any left out."""
-        raise NotImplementedError
+        own = self.tasks if source.tasks is None else {t: w * self.tasks.get(t, 0.0) for t, w in source.tasks.items()}
+        return {task: share for task, share in own.items() if share > 0}
 
 
 class Recipe(Course):
@@ -282,8 +285,7 @@ class Recipe(Course):
         trained: the parts whose weights are trained; with `lora` the language model's adapters stand for it.
         lora: train low-rank adapters in the language model, and the rows of MAIRA-2's own tokens beside them.
         train: what to train on; the path of one manifest stands for a list with it alone.
-        tasks: how often each answer of a task is seen in an epoch (paper 004, table 1: once); 0.5 is every second
-            answer, drawn anew each epoch.
+        tasks: as of any course; each answer is seen once where nothing is said (paper 004, table 1).
         drop: inputs that the model is never shown, in training and validation (paper 004, D.6).
         preset: wording of the prompts.
         patch_loss: weight of an auxiliary loss that asks every patch of a trained encoder which labelled findings
@@ -319,11 +321,6 @@ class Recipe(Course):
     def trains(self) -> tuple[Part, ...]:
         """The parts of the model that are trained."""
         return self.trained
-
-    def shares(self, source: Source) -> dict[Task, float]:
-        """How often each answer of a source is seen in an epoch, by task; tasks without any left out."""
-        own = self.tasks if source.tasks is None else {t: w * self.tasks.get(t, 0.0) for t, w in source.tasks.items()}
-        return {task: share for task, share in own.items() if share > 0}
 
 
 def _check_multiple(name: str, value: int, divisor_name: str, divisor: int) -> None:

@@ -230,7 +230,7 @@ def test_what_cannot_be_trained_on_is_said_and_leaves_no_folder(model: Path, dat
     other = GPT2LMHeadModel(GPT2Config(vocab_size=len(AutoTokenizer.from_pretrained(model)), n_embd=8, n_head=1))
     shutil.copytree(model, tmp_path / "gpt2")
     other.save_pretrained(tmp_path / "gpt2")
-    for changes, wrong in (
+    refusals: list[tuple[dict[str, Any], str]] = [
         ({"model": tmp_path}, "config.json is missing"),
         ({"model": tmp_path / "gpt2"}, "is not laid out as Llama: its configuration has no intermediate_size"),
         ({"model": short}, r"tokens \(task entailment\), more than the 16 positions of the language model"),
@@ -238,7 +238,8 @@ def test_what_cannot_be_trained_on_is_said_and_leaves_no_folder(model: Path, dat
         ({"train": tmp_path / "twice.jsonl"}, "'one' must be unique"),
         ({"train": tmp_path / "damaged.jsonl"}, r"2 samples cannot be trained on: .*line 2: .*; .*line 4: "),
         ({"token_budget": 20}, "more than the 20 of a row"),
-    ):
+    ]
+    for changes, wrong in refusals:
         with pytest.raises(InputError, match=wrong):
             train_judge(recipe(changes.pop("model", model), data, tmp_path / "out", **changes), quiet())
         assert not (tmp_path / "out").exists()
