@@ -44,32 +44,26 @@ def write_results(result: Result, folder: Path | str, run: Mapping[str, Any] | N
 
 @dataclass(frozen=True, slots=True)
 class SampleFigures:
-    """The figures of samples, as a results folder or a file has them.
+    """The figures of samples, as a results folder has them.
 
     Attributes:
         rows: `sample_id` -> figure -> value, NaN = not scored, in the order of the file.
-        directions: which way is better, by figure, also of those that exist only for the set; empty for a file.
+        directions: which way is better, by figure, also of those that exist only for the set.
     """
 
     rows: Mapping[str, Mapping[str, float]]
     directions: Mapping[str, Direction]
 
 
-def read_sample_figures(place: Path | str) -> SampleFigures:
-    """Read the figures of samples.
-
-    Args:
-        place: a finished results folder, or a JSON Lines file with `sample_id` and any numbers, each a figure.
+def read_sample_figures(folder: Path | str) -> SampleFigures:
+    """Read the figures of samples from a finished results folder.
 
     Raises:
         InputError: naming file, line and field: there is no such file, an id stands twice, or a value is no number.
     """
-    place = Path(place)
-    if not place.is_dir():
-        return SampleFigures(_sample_figures(place, None), {})
-    scores = read_scores(place)
-    directions = {name: one.direction for name, one in scores.figures.items()}
-    return SampleFigures(_sample_figures(place / "samples.jsonl", directions), directions)
+    folder = Path(folder)
+    directions = {name: one.direction for name, one in read_scores(folder).figures.items()}
+    return SampleFigures(_sample_figures(folder / "samples.jsonl", directions), directions)
 
 
 def read_scores(folder: Path) -> Scores:
@@ -84,26 +78,20 @@ def read_scores(folder: Path) -> Scores:
     return validated(Scores, read_json(path), file=path)
 
 
-def _sample_figures(path: Path, names: Mapping[str, Any] | None) -> dict[str, dict[str, float]]:
-    """Figures by sample: those of these names, or else all that are numbers."""
+def _sample_figures(path: Path, names: Mapping[str, Any]) -> dict[str, dict[str, float]]:
     table: dict[str, dict[str, float]] = {}
     for line, row in read_jsonl(path):
         key = row.get("sample_id")
         if not isinstance(key, str) or key in table:
             raise InputError("expected a text that stands once", file=path, line=line, field="sample_id")
-        wanted = [name for name, value in row.items() if (_is_number(value) if names is None else name in names)]
-        table[key] = {name: _figure(row[name], path, line, name) for name in wanted}
+        table[key] = {name: _figure(value, path, line, name) for name, value in row.items() if name in names}
     return table
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def _figure(value: Any, path: Path, line: int, name: str) -> float:
     if value is None:
         return math.nan
-    if not (_is_number(value) and math.isfinite(value)):
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
         raise InputError(f"expected a finite number or null, found {value!r}", file=path, line=line, field=name)
     return float(value)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal, get_args
 
@@ -15,6 +16,7 @@ from radfact.errors import InputError
 from radfact.jsonl import read_json, write_json
 from radfact.report import Record, validated
 from radfact.results import read_sample_figures
+from radfact.stats import Direction
 
 Method = Literal["average", "linear_regression"]
 
@@ -25,9 +27,10 @@ FOLDS = 10
 
 
 class Ensemble(Record):
-    """A fitted ensemble: the intercept and a coefficient a feature, and what it was fitted on."""
+    """A fitted ensemble: the intercept and a coefficient a feature, what it was fitted on, which way it is better."""
 
     method: Method
+    direction: Direction = "higher"
     coefficients: Annotated[dict[str, FiniteFloat], Field(min_length=1)]
     intercept: FiniteFloat = 0.0
     target: str | None = None
@@ -63,6 +66,7 @@ def fit_ensemble(
     *,
     method: Method = "linear_regression",
     target_name: str | None = None,
+    direction: Direction = "higher",
 ) -> Ensemble:
     """Fit an ensemble.
 
@@ -71,6 +75,7 @@ def fit_ensemble(
         target: the experts' score of every sample, which the regression is fitted on; an average needs none.
         method: `average` weighs all features alike and trains nothing, so they should be of one kind and scale.
         target_name: noted in the ensemble.
+        direction: which way its scores are better: of the target, or of features that are averaged.
 
     Raises:
         InputError: no features, no target, or fewer samples with all values than coefficients.
@@ -81,7 +86,7 @@ def fit_ensemble(
         raise InputError("expected at least one feature", field="features")
     names = list(features)
     if method == "average":
-        return Ensemble(method=method, coefficients=dict.fromkeys(names, 1 / len(names)))
+        return Ensemble(method=method, direction=direction, coefficients=dict.fromkeys(names, 1 / len(names)))
     if target is None:
         raise InputError("a regression is fitted on the scores of experts", field="target")
     table, wanted = _table(features), np.asarray(target, dtype=np.float64)
@@ -96,6 +101,7 @@ def fit_ensemble(
     slopes = np.linalg.lstsq(rows - centre, scores - scores.mean(), rcond=None)[0]
     return Ensemble(
         method=method,
+        direction=direction,
         coefficients=dict(zip(names, slopes.tolist(), strict=True)),
         intercept=float(scores.mean() - centre @ slopes),
         target=target_name,
@@ -138,30 +144,46 @@ def cross_validate(
     return [float(score) for score in scores]
 
 
-def read_features(
-    runs: Mapping[str, Path | str], figures: Sequence[str] | None = None
-) -> tuple[list[str], dict[str, list[float]]]:
-    """The features of several judges from their results folders: sample ids that all have, and JUDGE/FIGURE columns.
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """What several judges said of the samples that all of them have.
+
+    Attributes:
+        sample_ids: in the order of the first judge.
+        features: JUDGE/FIGURE -> one value a sample.
+        directions: which way is better, by feature.
+    """
+
+    sample_ids: Sequence[str]
+    features: Features
+    directions: Mapping[str, Direction]
+
+
+def read_features(runs: Mapping[str, Path | str], figures: Sequence[str] | None = None) -> Judged:
+    """The features of several judges from their results folders.
 
     Args:
-        runs: judge -> its results folder, or any JSON Lines file with `sample_id` and numbers.
+        runs: judge -> its results folder.
         figures: which ones; by default all that a judge has for any sample.
 
     Raises:
         InputError: no such file or figure, an id that stands twice, or no sample in common.
     """
-    tables = {judge: read_sample_figures(place).rows for judge, place in runs.items()}
-    common = [key for key in next(iter(tables.values()), {}) if all(key in table for table in tables.values())]
+    tables = {judge: read_sample_figures(place) for judge, place in runs.items()}
+    rows = [table.rows for table in tables.values()]
+    common = [key for key in next(iter(rows), {}) if all(key in row for row in rows)]
     if not common:
         raise InputError("the runs have no sample in common", field="runs")
     columns: dict[str, list[float]] = {}
+    directions: dict[str, Direction] = {}
     for judge, table in tables.items():
-        there = dict.fromkeys(name for row in table.values() for name in row)
+        there = dict.fromkeys(name for row in table.rows.values() for name in row)
         for figure in there if figures is None else figures:
             if figure not in there:
                 raise InputError(f"no such figure; there are {', '.join(there)}", file=runs[judge], field=figure)
-            columns[f"{judge}/{figure}"] = [table[key].get(figure, math.nan) for key in common]
-    return common, columns
+            columns[f"{judge}/{figure}"] = [table.rows[key].get(figure, math.nan) for key in common]
+            directions[f"{judge}/{figure}"] = table.directions[figure]
+    return Judged(common, columns, directions)
 
 
 def _known(features: Features, name: str) -> Sequence[float]:

@@ -71,11 +71,12 @@ def test_features_come_from_results_folders(tmp_path: Path) -> None:
     }.items():
         write_json(tmp_path / judge / "scores.json", {"figures": {"vert": {"point": 0.5}}})
         write_jsonl(tmp_path / judge / "samples.jsonl", rows)
-    ids, features = read_features({judge: tmp_path / judge for judge in ("gpt", "opus")})
-    assert ids == ["a", "b"]
-    assert features["opus/vert"] == [0.25, 1.0]
-    assert features["gpt/vert"][0] == 0.5
-    assert math.isnan(features["gpt/vert"][1])
+    found = read_features({judge: tmp_path / judge for judge in ("gpt", "opus")})
+    assert found.sample_ids == ["a", "b"]
+    assert found.features["opus/vert"] == [0.25, 1.0]
+    assert found.features["gpt/vert"][0] == 0.5
+    assert math.isnan(found.features["gpt/vert"][1])
+    assert found.directions == {"gpt/vert": "higher", "opus/vert": "higher"}
     with pytest.raises(InputError, match="no such figure; there are vert"):
         read_features({"gpt": tmp_path / "gpt"}, ["green"])
 
