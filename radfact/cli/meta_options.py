@@ -42,6 +42,10 @@ Bootstrap = Annotated[
 ]
 Seed = Annotated[int, typer.Option(min=0, metavar="N", help="Seed of all that is drawn.", rich_help_panel=FIGURES)]
 Out = Annotated[Path, typer.Option(metavar="FOLDER", help="Folder of the results.", rich_help_panel=OUTPUT)]
+Notes = Annotated[
+    list[str] | None,
+    typer.Option(metavar="TEXT", help="A sentence for the page; may be repeated.", rich_help_panel=OUTPUT),
+]
 Cache = Annotated[
     Path | None,
     typer.Option(

@@ -20,7 +20,7 @@ from radfact.meta.agreement import Figures
 from radfact.meta.asking import load_prompt, read_report
 from radfact.meta.drawing import Drawing
 from radfact.meta.injected import Injected, read_injected, write_injected
-from radfact.meta.page import Section, Table, write_page
+from radfact.meta.page import Picture, Section, Table, write_page
 from radfact.meta.rexamine_stats import (
     Ranking,
     Style,
@@ -323,7 +323,7 @@ def _write(found: Rexamined, folder: Path, record: Mapping[str, Any]) -> None:
             lambda path: plots.boxes(columns, path, y="Spearman's rho over sites"),
         )
         notes += drawing.notes
-        parts = [*drawing.taken(), appendix, "Spearman's rho with the number of errors."]
+        parts: list[Table | Picture | str] = [*drawing.taken(), appendix, "Spearman's rho with the number of errors."]
         sections.append(Section("Are reports ranked as by the experts? (figure 3, appendix C)", parts))
     if found.left_out:
         rows = [[key, why] for key, why in found.left_out.items()]
