@@ -66,6 +66,7 @@ def render(
     studies: Sequence[dict[str, Any]],
     drafts: Sequence[dict[str, Any]],
     notes: Sequence[str],
+    sections: str = "",
 ) -> str:
     """The whole page as HTML: every text is escaped or lies in a block of JSON data.
 
@@ -76,6 +77,7 @@ def render(
         studies: the scored studies as the script takes them.
         drafts: the studies without a reference.
         notes: sentences of the banner.
+        sections: HTML below the figures of the set.
     """
     data = {
         "metrics": bool(scores.metrics),
@@ -93,7 +95,7 @@ def render(
         title=escape(title),
         judge=_judge(scores, run),
         notes=_notes(notes),
-        summary=_summary(scores, run, studies),
+        summary=_summary(scores, run, studies) + sections,
         unscored=_UNSCORED if drafts else "",
     )
 

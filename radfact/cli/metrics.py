@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from radfact.cli import options as shared
-from radfact.cli.options import INPUT, JudgeOptions
+from radfact.cli.options import FIGURES, INPUT, JudgeOptions, key_values
 from radfact.cli.tables import MARKS, new_console, say
 
 MOST_FIGURES = 8
@@ -23,6 +23,35 @@ WeightsOption = Annotated[
         rich_help_panel=INPUT,
     ),
 ]
+
+
+MetricArgs = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="METRIC.KEY=VALUE",
+        help="One more argument of a metric, as 'radfact metrics' lists them: fineradscore.zero_shot=true; may be "
+        "repeated.",
+        rich_help_panel=FIGURES,
+    ),
+]
+
+
+def read_metric_args(given: list[str] | None) -> dict[str, dict[str, Any]]:
+    """`--metric-arg` by metric and key; values as YAML reads them.
+
+    Raises:
+        InputError: one is not METRIC.KEY=VALUE.
+    """
+    from radfact.errors import InputError
+    from radfact.llm import split_model_args
+
+    found: dict[str, dict[str, Any]] = {}
+    for name, value in key_values(given, "--metric-arg").items():
+        metric, dot, key = name.rpartition(".")
+        if not (dot and metric and key):
+            raise InputError(f"--metric-arg: expected METRIC.KEY=VALUE, found '{name}={value}'")
+        found.setdefault(metric, {}).update(split_model_args({key: value}, field="metric_args"))
+    return found
 
 
 def read_weights(given: list[str] | None) -> dict[str, Path] | list[Path]:

@@ -16,6 +16,7 @@ from radfact.files import Pair
 from radfact.jsonl import dumps, read_json, read_jsonl, write_json, write_jsonl
 from radfact.llm.cache import canonical_json
 from radfact.metrics.metric import Counts, Metric, Pooled, Scored
+from radfact.page_green import SUMMARY_FILE
 from radfact.page_markup import Row
 from radfact.report import Report, Sentence, validated
 from radfact.results import sentence_row
@@ -182,7 +183,7 @@ def write_evaluation(evaluation: Evaluation, folder: Path, run: Mapping[str, Any
         folder: results folder, made if it is not there.
         run: what else `run.json` should hold, JSON values only.
     """
-    for name in ("scores.json", "report.html"):
+    for name in ("scores.json", "report.html", SUMMARY_FILE):
         (folder / name).unlink(missing_ok=True)
     radfact = evaluation.runs.get(RADFACT)
     details = radfact.scored.details if radfact else ()
@@ -223,6 +224,7 @@ def _metric_record(run: MetricRun) -> dict[str, Any]:
         "failed": len(run.scored.failures),
         "model": getattr(client, "identity", None),
         **({} if describe is None or run.metric.name == RADFACT else {"settings": describe()}),
+        **({"arguments": dict(run.arguments)} if run.arguments else {}),
         "seconds": run.seconds,
         "reused": run.reused,
     }

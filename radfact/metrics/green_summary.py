@@ -6,7 +6,7 @@ import importlib.util
 import math
 import statistics
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -15,9 +15,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from radfact.errors import InputError
-from radfact.jsonl import read_jsonl
+from radfact.jsonl import read_jsonl, write_json
 from radfact.metrics.green import green_score
 from radfact.metrics.notation import CATEGORIES, Assessment, Errors
+from radfact.page_green import SUMMARY_FILE
 
 Embeddings = NDArray[np.float64]
 Embed = Callable[[Sequence[str]], Embeddings]
@@ -59,6 +60,11 @@ class GreenSummary:
     std: float
     n: int
     categories: Mapping[str, CategorySummary]
+
+    def as_record(self) -> dict[str, Any]:
+        """As JSON values, each category with its name."""
+        categories = {letter: {"name": CATEGORIES[letter], **asdict(one)} for letter, one in self.categories.items()}
+        return {"mean": self.mean, "std": self.std, "n": self.n, "categories": categories}
 
     def as_text(self) -> str:
         """The summary in the layout of the paper's figure 4."""
@@ -117,6 +123,21 @@ def read_assessments(results: Path | str) -> list[Assessment]:
     """
     path = Path(results) / "metrics" / "green.jsonl"
     return assessments_of([row.get("details") or {} for _, row in read_jsonl(path)])
+
+
+def write_summary(results: Path, embed: Embed) -> GreenSummary:
+    """Summarise GREEN's answers in a results folder, and keep the summary there for its page.
+
+    Args:
+        results: the folder.
+        embed: as for `summarise_green`.
+
+    Raises:
+        InputError: as `read_assessments`, or no report has an answer.
+    """
+    summary = summarise_green(read_assessments(results), embed)
+    write_json(results / SUMMARY_FILE, summary.as_record())
+    return summary
 
 
 def _assessment(record: Mapping[str, Any]) -> Assessment:

@@ -34,9 +34,9 @@ class RadFactMetric:
         self.radfact = RadFact(judge, splitter=splitter, **options)
 
     @classmethod
-    def make(cls, resources: Resources) -> RadFactMetric:
-        """With the judge and the splitter of a run."""
-        return cls(*resources.entailment(), resources.radfact)
+    def make(cls, resources: Resources, **options: Any) -> RadFactMetric:
+        """With the judge and the splitter of a run, and further options of `radfact.score.RadFact`."""
+        return cls(*resources.entailment(), {**resources.radfact, **options})
 
     def describe(self) -> dict[str, Any]:
         """Everything that changes a value."""

@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 from radfact.entailment.callable import search_here
 from radfact.errors import InputError
-from radfact.metrics.metric import Metric
+from radfact.metrics.metric import Metric, check_metric
 from radfact.stats import Direction
 
 GROUP = "radfact.metrics"
@@ -309,11 +309,7 @@ class Choice:
         Raises:
             InputError: it is none.
         """
-        if not isinstance(metric, Metric):
-            raise InputError(
-                f"expected names and metrics (with name, figures and score), found {type(metric).__name__}",
-                field="metrics",
-            )
+        check_metric(metric, type(metric).__name__)
         return cls(Entry(metric.name, f"{type(metric).__module__}:{type(metric).__qualname__}"), metric=metric)
 
     def wanted(self, figures: Mapping[str, Direction]) -> dict[str, Direction]:
