@@ -64,7 +64,10 @@ class FineRadScore(AskedMetric[Corrections]):
 
     def question(self, candidate: str, reference: str) -> Ask[Corrections]:
         """Instructions and examples as the system message, the numbered candidate and the reference after it."""
-        lines = split_lines(candidate)
+        return self.question_of_lines(split_lines(candidate), reference)
+
+    def question_of_lines(self, lines: Sequence[str], reference: str) -> Ask[Corrections]:
+        """The same of a candidate whose lines are given, as those of a set that radiologists have corrected are."""
         content = f"Generated Text: {numbered(lines)}\n\nGround Truth Text: {reference}\n\nCorrections:"
         return Ask(
             (("user", content),), lambda text: read_corrections(text, lines), prefix=self._prefix, repairs=REPROMPTS
