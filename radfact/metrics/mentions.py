@@ -122,7 +122,7 @@ _labelled = TypeAdapter(list[_Labelled])
 
 
 @dataclass(frozen=True, slots=True)
-class Detection:
+class DetectorCheck:
     """How often a detector of comparisons is right: `accuracy` over `n` texts; a failed answer counts as wrong."""
 
     accuracy: float
@@ -131,11 +131,11 @@ class Detection:
     wrong: Sequence[str]
 
 
-def check_comparisons(metric: ComparisonMentions) -> Detection:
+def check_comparisons(metric: ComparisonMentions) -> DetectorCheck:
     """Put our own labelled findings to a detector, half of which speak of an earlier examination."""
     with resources.as_file(resources.files("radfact.metrics") / "comparisons.json") as file:
         rows = _labelled.validate_python(read_json(file))
     said = metric.detect([row.text for row in rows])
     wrong = [row.text for row, one in zip(rows, said, strict=True) if one != row.mention]
     failures = sum(isinstance(one, Failure) for one in said)
-    return Detection(1 - len(wrong) / len(rows), len(rows), failures, wrong)
+    return DetectorCheck(1 - len(wrong) / len(rows), len(rows), failures, wrong)
