@@ -14,8 +14,8 @@ from radfact.errors import Failure
 from radfact.llm import connect
 from radfact.metrics.asked import load_prompt
 from radfact.metrics.preferences import (
-    Rivals,
     Preference,
+    Rivals,
     accuracy_by_confidence,
     agreed,
     ask_preferences,
