@@ -11,8 +11,8 @@ import typer
 from radfact.cli import meta_options as own
 from radfact.cli import options as shared
 from radfact.cli.inputs import check_folder
-from radfact.cli.meta_options import Scoring, figures_of, show_table
-from radfact.cli.meta_rexamine import RULES, client_of
+from radfact.cli.meta_options import Scoring, client_of, figures_of, show_table
+from radfact.cli.meta_rexamine import RULES
 from radfact.cli.metrics import WeightsOption
 from radfact.cli.options import INPUT, JUDGE, OUTPUT, JudgeOptions
 from radfact.cli.tables import new_console, say, say_path
@@ -100,7 +100,7 @@ def inject(
         found = _by_rules(read, plan)
     else:
         who = JudgeOptions(by, judge_arg, base_url, concurrency=concurrency)
-        client = client_of(by, who, cache or out.parent / "cache", option="--by", temperature=None)
+        client = client_of(by, who, cache or out.parent / "cache", option="--by", parameters={"temperature": None})
         with client, LiveDisplay(new_console(stderr=True), {"injecting": client.ledger.as_dict}, None):
             found, failed = _by_model(client, read, plan)
     if not found:

@@ -11,17 +11,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from radfact.cli.metrics import read_weights
-from radfact.cli.options import FIGURES, INPUT, OUTPUT, JudgeOptions
+from radfact.cli.options import FIGURES, INPUT, OUTPUT, JudgeOptions, naming_options
 from radfact.cli.tables import new_console, say
 from radfact.errors import ExitCode, InputError
 from radfact.live import LiveDisplay
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from rich.console import Console
 
     from radfact.files import Pair
+    from radfact.llm import ChatClient
     from radfact.meta.agreement import Figures
     from radfact.meta.page import Table
 
@@ -73,8 +74,12 @@ class Scoring:
         """Of metrics and figures."""
         return [name.strip() for name in (self.metrics or "").split(",") if name.strip()]
 
-    def finish(self, console: Console) -> None:
+    def finish(self, console: Console, *, named: bool = True) -> None:
         """Say which metrics gave nothing; one that was named is as a sample left out.
+
+        Args:
+            console: to say it on.
+            named: whether the user has named them at all.
 
         Raises:
             typer.Exit: with the code for that.
@@ -83,7 +88,7 @@ class Scoring:
 
         for name, why in self.missing.items():
             say(console, f"without {name}: {why}", style="yellow")
-        if self.missing and any(one.by_name and one.entry.name in self.missing for one in choose(self.names)):
+        if named and self.missing and any(one.by_name and one.entry.name in self.missing for one in choose(self.names)):
             raise typer.Exit(ExitCode.SAMPLES_LEFT_OUT)
 
     @contextmanager
@@ -128,6 +133,28 @@ class Scorer:
         found = compute_figures(pairs, self._work, folder)
         self._missing.update(found.unavailable)
         return found
+
+
+def client_of(name: str, who: JudgeOptions, cache: Path, *, option: str, parameters: Mapping[str, Any]) -> ChatClient:
+    """A client of a model that is asked for texts, named by an option.
+
+    Args:
+        name: PROVIDER:MODEL.
+        who: arguments of the model, the address of its server, calls in flight.
+        cache: where answers are kept.
+        option: that named it, for messages.
+        parameters: of the sampling, where the user names no others.
+    """
+    from radfact.llm import connect, split_model_args
+
+    with naming_options(judge=option):
+        return connect(
+            name,
+            base_url=who.base_url,
+            parameters={**parameters, **split_model_args(who.arguments)},
+            concurrency=who.concurrency,
+            cache=cache,
+        )
 
 
 def figures_of(pairs: Sequence[Pair], scores: Sequence[Path] | None, scoring: Scoring, out: Path) -> Figures:

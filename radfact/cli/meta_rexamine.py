@@ -11,9 +11,9 @@ import typer
 from radfact.cli import meta_options as own
 from radfact.cli import options as shared
 from radfact.cli.inputs import check_files, check_folder
-from radfact.cli.meta_options import Scoring, show_table
+from radfact.cli.meta_options import Scoring, client_of, show_table
 from radfact.cli.metrics import WeightsOption
-from radfact.cli.options import FIGURES, INPUT, JudgeOptions, naming_options
+from radfact.cli.options import FIGURES, INPUT, JudgeOptions
 from radfact.cli.tables import new_console, say, say_path
 from radfact.errors import ExitCode, InputError
 
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
-    from radfact.llm import ChatClient
     from radfact.meta.rexamine import Perturber, Rexamined
     from radfact.meta.style import Styler
 
@@ -48,15 +47,6 @@ MANUAL = "\n".join(
     )
 )
 RULES = "rules"
-
-
-def client_of(name: str, who: JudgeOptions, cache: Path, *, option: str, temperature: float | None) -> ChatClient:
-    """A client of a model that writes reports, named by an option."""
-    from radfact.llm import connect, split_model_args
-
-    parameters = {"temperature": temperature, **split_model_args(who.arguments)}
-    with naming_options(judge=option):
-        return connect(name, base_url=who.base_url, parameters=parameters, concurrency=who.concurrency, cache=cache)
 
 
 StylerOption = Annotated[
@@ -150,7 +140,7 @@ def _styler(name: str, who: JudgeOptions, cache: Path) -> Iterator[Styler]:
     if name == RULES:
         yield RuleStyler()
         return
-    with client_of(name, who, cache, option="--styler", temperature=0) as client:
+    with client_of(name, who, cache, option="--styler", parameters={"temperature": 0}) as client:
         yield ModelStyler(client)
 
 
@@ -161,5 +151,5 @@ def _perturber(name: str, who: JudgeOptions, cache: Path, seed: int) -> Iterator
     if name == RULES:
         yield RulePerturber(seed=seed)
         return
-    with client_of(name, who, cache, option="--errors-by", temperature=None) as client:
+    with client_of(name, who, cache, option="--errors-by", parameters={"temperature": None}) as client:
         yield ModelPerturber(client)
