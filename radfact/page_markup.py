@@ -46,6 +46,9 @@ class MetricRecord(Row):
 
     figures: tuple[str, ...]
     failed: NonNegativeInt = 0
+    model: dict[str, Any] | None = None
+    settings: dict[str, Any] | None = None
+    arguments: dict[str, Any] | None = None
 
 
 class Scores(Row):

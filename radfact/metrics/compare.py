@@ -3,64 +3,17 @@
 from __future__ import annotations
 
 import csv
-import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from html import escape
 from pathlib import Path
-from typing import Any
-
-import numpy as np
 
 from radfact.errors import InputError
-from radfact.jsonl import open_atomic, read_jsonl, write_json
-from radfact.metrics.folder import read_kept
-from radfact.metrics.metric import Counts
-from radfact.metrics.registry import entries
+from radfact.jsonl import open_atomic, write_json
+from radfact.metrics.systems import System, pooled_functions, read_system
 from radfact.page_markup import STATIC, assemble, words
-from radfact.report import normalised_text
-from radfact.results import read_sample_figures, read_scores
-from radfact.sample import F1_PARTS
-from radfact.significance import (
-    as_counts,
-    difference_of_counts,
-    f1_counts,
-    mean_of,
-    randomisation_test,
-    set_f1,
-)
-from radfact.stats import Direction, Summary, summarise_counts
-
-
-@dataclass(frozen=True, slots=True)
-class Column:
-    """One figure of one system: counts by `sample_id`, and the function of their sum."""
-
-    counts: Mapping[str, Counts]
-    value: Callable[[Counts], float]
-
-    def of(self, sample_ids: Sequence[str]) -> Counts:
-        """(samples, k)."""
-        return np.array([self.counts[key] for key in sample_ids], dtype=np.float64)
-
-
-@dataclass(frozen=True, slots=True)
-class System:
-    """What a results folder holds.
-
-    Attributes:
-        name: of the folder.
-        sample_ids: in its order.
-        directions: of its figures.
-        columns: by figure; one whose metric is not known here has none.
-        references: the text of each reference, normalised.
-    """
-
-    name: str
-    sample_ids: Sequence[str]
-    directions: Mapping[str, Direction]
-    columns: Mapping[str, Column]
-    references: Mapping[str, str]
+from radfact.significance import difference_of_counts, randomisation_test
+from radfact.stats import Summary, summarise_counts
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,11 +52,19 @@ class Comparison:
     options: Mapping[str, int]
 
 
-def compare(folders: Sequence[Path], *, replicates: int = 500, rounds: int = 1000, seed: int = 42) -> Comparison:
+def compare(
+    folders: Sequence[Path],
+    *,
+    metrics: Sequence[str] = (),
+    replicates: int = 500,
+    rounds: int = 1000,
+    seed: int = 42,
+) -> Comparison:
     """Compare the first of some results folders with the others, on the samples and figures that all have.
 
     Args:
         folders: two or more, of `radfact evaluate` or `radfact score`.
+        metrics: of a user's own, as `module:object`, whose pooled figures can then be computed anew.
         replicates: of the bootstrap, which resamples two systems alike.
         rounds: of approximate randomisation, p = (k + 1) / (rounds + 1).
         seed: of both.
@@ -113,7 +74,9 @@ def compare(folders: Sequence[Path], *, replicates: int = 500, rounds: int = 100
     """
     if len(folders) < 2:
         raise InputError("expected two or more results folders to compare")
-    systems = [read_system(Path(folder), name) for folder, name in zip(folders, _names(folders), strict=True)]
+    functions = pooled_functions(metrics)
+    named = zip(folders, _names(folders), strict=True)
+    systems = [read_system(Path(folder), name, functions) for folder, name in named]
     first = systems[0]
     everywhere = set(first.sample_ids).intersection(*(one.sample_ids for one in systems[1:]))
     shared = [key for key in first.sample_ids if key in everywhere]
@@ -143,58 +106,6 @@ def compare(folders: Sequence[Path], *, replicates: int = 500, rounds: int = 100
     )
 
 
-def read_system(folder: Path, name: str) -> System:
-    """The figures of a results folder, ready to be resampled.
-
-    Raises:
-        InputError: it is not finished, or a file holds something else.
-    """
-    scores, samples = read_scores(folder), read_sample_figures(folder)
-    rows, directions = samples.rows, samples.directions
-    columns = _pooled(folder, scores.metrics, directions)
-    pooled_elsewhere = {figure for metric in scores.metrics for figure in _pooled_names(folder, metric)}
-    for figure in directions:
-        if figure in F1_PARTS and all(part in directions for part in F1_PARTS[figure]):
-            parts = np.array([[row.get(part, math.nan) for part in F1_PARTS[figure]] for row in rows.values()])
-            columns[figure] = Column(dict(zip(rows, f1_counts(parts), strict=True)), set_f1)
-        elif figure not in pooled_elsewhere and all(figure in row for row in rows.values()):
-            counts = as_counts([row[figure] for row in rows.values()])
-            columns[figure] = Column(dict(zip(rows, counts, strict=True)), mean_of)
-    ordered = {figure: columns[figure] for figure in directions if figure in columns}
-    return System(name, list(rows), directions, ordered, _references(folder))
-
-
-def _pooled(folder: Path, metrics: Mapping[str, Any], wanted: Mapping[str, Direction]) -> dict[str, Column]:
-    columns: dict[str, Column] = {}
-    for metric in metrics:
-        kept = read_kept(folder, metric)
-        functions = getattr(entries()[metric].load(), "pooled", {}) if metric in entries() else {}
-        if kept is None:
-            continue
-        for place, names in enumerate(kept.record["pooled"]):
-            known = [name for name in names if name in functions and name in wanted]
-            if known:
-                table = kept.counts(place)
-                counts = dict(zip(kept.sample_ids, table, strict=True))
-                columns |= {name: Column(counts, functions[name]) for name in known}
-    return columns
-
-
-def _pooled_names(folder: Path, metric: str) -> list[str]:
-    kept = read_kept(folder, metric)
-    return [] if kept is None else [name for names in kept.record["pooled"] for name in names]
-
-
-def _references(folder: Path) -> dict[str, str]:
-    path = folder / "sentences.jsonl"
-    texts: dict[str, str] = {}
-    for _, row in read_jsonl(path) if path.is_file() else ():
-        if row.get("side") == "reference":
-            key = str(row.get("sample_id"))
-            texts[key] = f"{texts.get(key, '')} {row.get('text')}"
-    return {key: normalised_text(text) for key, text in texts.items()}
-
-
 def _names(folders: Sequence[Path]) -> list[str]:
     names = [Path(folder).resolve().name for folder in folders]
     return names if len(set(names)) == len(names) else [str(folder) for folder in folders]
@@ -210,10 +121,27 @@ def _notes(systems: Sequence[System], shared: Sequence[str], names: Sequence[str
                 f"{other} samples have another reference text in {one.name} than in {first.name}: another data set, or "
                 "another splitter."
             )
-    dropped = sorted({figure for one in systems for figure in one.directions} - set(names))
-    if dropped:
-        notes.append(f"Not compared, because not all systems have them: {', '.join(dropped)}.")
+        for metric, how in first.asked.items():
+            if metric in one.asked and one.asked[metric] != how:
+                notes.append(
+                    f"{metric}: another judge or model, or other settings, in {one.name} than in {first.name}."
+                )
+    notes += _not_compared(systems, names)
     notes.append("p is of each figure by itself: of many figures some differ by chance.")
+    return notes
+
+
+def _not_compared(systems: Sequence[System], names: Sequence[str]) -> list[str]:
+    notes = []
+    dropped = sorted({figure for one in systems for figure in one.directions} - set(names))
+    everywhere = [figure for figure in dropped if all(figure in one.directions for one in systems)]
+    if missing := [figure for figure in dropped if figure not in everywhere]:
+        notes.append(f"Not compared, because not all systems have them: {', '.join(missing)}.")
+    if everywhere:
+        notes.append(
+            f"Not compared, because the metric that pools them is not known here: {', '.join(everywhere)}; name it "
+            "with --metric MODULE:OBJECT."
+        )
     return notes
 
 
