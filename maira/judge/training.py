@@ -14,7 +14,7 @@ from maira.judge.corpus import ChatCorpus, open_chats
 from maira.judge.recipe import JudgeRecipe, check_folder
 from maira.train import attention, lora
 from maira.train.export import gather_weights, replacing
-from maira.train.items import PackedBatch
+from maira.train.items import PackedBatch, Totals
 from maira.train.logs import Log
 from maira.train.loop import Start, kernel_for, open_in_turn, run_course
 from maira.train.objective import Losses, Objective, answer_losses
@@ -215,7 +215,7 @@ def check_packing(model: Any, folder: Path) -> None:
         None,
         (),
         (),
-        totals=None,  # type: ignore[arg-type]
+        totals=Totals(0, 0),
     )
     before = model.config._attn_implementation
     judge = JudgeModel(model.eval(), attention.SAMPLES)

@@ -15,11 +15,12 @@ from tiny_runs import metrics, quiet
 from transformers import AutoModelForCausalLM, AutoTokenizer, GPT2Config, GPT2LMHeadModel
 
 from maira.judge.corpus import encode_chat, open_chats
+from maira.judge.lessons import Taught
 from maira.judge.pairing import Paired
 from maira.judge.recipe import JudgeRecipe, read_judge_recipe
 from maira.judge.samples import ChatMessage, ChatSample, write_samples
-from maira.judge.teachers import Taught, held_out_judgements, teach_entailment
 from maira.judge.training import JudgeModel, check_packing, stops, train_judge
+from maira.judge.verdicts import held_out_judgements, teach_entailment
 from maira.train.items import Totals
 from maira.train.loop import Run
 from maira.train.packing import collate
@@ -47,7 +48,8 @@ def lesson() -> list[Taught]:
         texts = [f"{finding.capitalize()}." if yes else f"No {finding}." for yes in (there, said)]
         reference = f"{texts[0]} {other}" if drawn.random() < 0.5 else f"{other} {texts[0]}"
         pairs.append(Paired(Pair(f"{number}", texts[1], reference), "random", f"{number}"))
-    taught = teach_entailment(pairs, judge_prompt(Path("none")), load_splitter("offline"), OfflineJudge()).taught
+    offline = {"offline": OfflineJudge()}
+    taught = teach_entailment(pairs, judge_prompt(Path("none")), load_splitter("offline"), offline).taught
     return [one for one in taught if "/A" in one.name]
 
 
