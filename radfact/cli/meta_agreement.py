@@ -151,7 +151,7 @@ def _correlations(
     ratings: Ratings, scores: Sequence[Path] | None, scoring: Scoring, record: dict[str, Any], out: Path
 ) -> list[str]:
     from radfact.meta import agreement as meta
-    from radfact.meta.agreement_report import Findings, overview, write_agreement
+    from radfact.meta.agreement_report import Findings, short_table, write_agreement
 
     console = new_console()
     kinds = sorted({kind for one in ratings.samples for kind in one.groups})
@@ -166,7 +166,7 @@ def _correlations(
         meta.count_errors(ratings, figures),
         meta.counted(ratings, figures),
     )
-    show_table(console, overview([one for one in findings.agreements if one.group == "all"]))
+    show_table(console, short_table(findings.agreements))
     missing = write_agreement(findings, ratings, figures, out, {**record, "target": ratings.target}, group)
     return [*ratings.notes, *missing]
 

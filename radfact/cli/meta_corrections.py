@@ -168,9 +168,18 @@ def _setting(name: SettingName) -> Setting:
 
 
 def _show(console: Console, found: CorrectionFindings, answers: Answers, notes: list[str]) -> None:
-    from radfact.meta.corrections_report import category_table, change_table, severity_table, text_table
+    from radfact.meta.corrections_report import (
+        SEVERITY_COLUMNS,
+        category_table,
+        change_table,
+        severity_table,
+        text_table,
+    )
 
-    for table in (change_table(found), text_table(found), severity_table(found), category_table(found)):
+    changes = change_table(found)
+    changes = changes.only([name for name in changes.headings if not name.endswith(", n")])
+    severities = severity_table(found).only(SEVERITY_COLUMNS)
+    for table in (changes, text_table(found), severities, category_table(found)):
         if table.rows:
             show_table(console, table)
     for one in notes:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -47,6 +48,16 @@ def agreement_table(found: Sequence[Agreement]) -> Table:
         estimates = [one.coefficients[name] for name in COEFFICIENTS]
         rows.append([one.figure, one.group, estimates[0].n, *(x for e in estimates for x in (e.value, e.low, e.high))])
     return Table(headings, rows)
+
+
+def short_table(found: Sequence[Agreement]) -> Table:
+    """What a console has room for: coefficients over all samples, and the interval of the first."""
+    rows = []
+    for one in (one for one in found if one.group == "all"):
+        estimates = [one.coefficients[name] for name in COEFFICIENTS]
+        first = estimates[0]
+        rows.append([one.figure, first.n, first.value, first.low, first.high, *(e.value for e in estimates[1:])])
+    return Table(["figure", "n", COEFFICIENTS[0], "low", "high", *COEFFICIENTS[1:]], rows)
 
 
 def overview(found: Sequence[Agreement]) -> Table:
@@ -194,12 +205,14 @@ def _ratings(ratings: Ratings, drawing: Drawing) -> list[Section]:
     known = [value for value in ratings.means(ratings.target) if not math.isnan(value)]
     if not known:
         return []
-    width = 1.0 if all(value == value // 1 for value in known) else (max(known) - min(known)) / _BINS or 1.0
-    counts: dict[float, float] = {}
-    for value in known:
+    given = (value for one in ratings.samples for value in one.ratings.get(ratings.target, {}).values())
+    least, width = min(known), (max(known) - min(known)) / _BINS or 1.0
+    if all(math.isnan(value) or value == value // 1 for value in given):
+        places, width = [float(math.floor(value + 0.5)) for value in known], 1.0
+    else:
         # The greatest belongs to the last part, as in any histogram.
-        place = value if width == 1.0 else min(known) + width * (min((value - min(known)) // width, _BINS - 1) + 0.5)
-        counts[place] = counts.get(place, 0) + 1
+        places = [least + width * (min((value - least) // width, _BINS - 1) + 0.5) for value in known]
+    counts = {place: float(number) for place, number in Counter(places).items()}
     label = f"experts: {ratings.target}"
     drawing.add(
         "ratings",

@@ -23,6 +23,9 @@ _NUMBERS: Mapping[Setting, tuple[str, str, str]] = {
 """Of the tables of paper 001."""
 
 
+SEVERITY_COLUMNS = ("beside the radiologist", "n", "mean absolute error", "the same", "within one")
+
+
 def change_table(found: CorrectionFindings) -> Table:
     """A row a group: how often the model does what the radiologist did, and in how many cases he did it."""
     headings = ["reports", *(f"{change.replace('_', ' ')}{part}" for change in CHANGES for part in ("", ", n"))]
@@ -47,10 +50,14 @@ def severity_table(found: CorrectionFindings) -> Table:
     """A row the model and a row the raters: mean absolute error, and the share of each difference."""
     gaps = sorted({gap for one in found.severities.values() for gap in one.shares})
     rows = [
-        [name, one.n, one.mean_absolute, *(one.shares.get(gap, 0.0) for gap in gaps)]
+        [
+            *(name, one.n, one.mean_absolute, one.shares.get(0, 0.0)),
+            sum(share for gap, share in one.shares.items() if abs(gap) <= 1),
+            *(one.shares.get(gap, 0.0) for gap in gaps),
+        ]
         for name, one in found.severities.items()
     ]
-    return Table(["beside the radiologist", "n", "mean absolute error", *(f"{gap:+d}" for gap in gaps)], rows)
+    return Table([*SEVERITY_COLUMNS, *(f"{gap:+d}" for gap in gaps)], rows)
 
 
 def category_table(found: CorrectionFindings) -> Table:

@@ -14,6 +14,7 @@ from radfact.metrics.preferences import Accuracy
 
 _COLUMNS = 4
 _DOTS = 140
+_NAMES = {"kendall": "Kendall's tau-b", "spearman": "Spearman's rho", "pearson": "Pearson's r"}
 STYLES = ("black", "#1c5d99")
 """Of the original reports and the standardised ones (paper 002, figure 3)."""
 
@@ -92,7 +93,7 @@ def forest(found: Sequence[Agreement], path: Path, *, coefficient: str = "kendal
     axes.set_yticks(range(len(rows)), rows, fontsize=8)
     axes.set_ylim(-0.6, len(rows) - 0.4)
     lines = ", 95 % interval" if any(e.low is not None for _, _, e in known) else ""
-    axes.set_xlabel(f"{coefficient.capitalize()} with experts{lines} (positive: both find the same bad)")
+    axes.set_xlabel(f"{_NAMES[coefficient]} with experts{lines} (positive: both find the same bad)")
     if len(groups) > 1:
         figure.legend(loc="outside lower center", ncols=6, fontsize=8)
     return save(figure, path)
