@@ -23,7 +23,7 @@ from radfact.cli.meta_agreement import (
 from radfact.cli.meta_options import show_table
 from radfact.cli.options import FIGURES, INPUT, OUTPUT, key_values, naming_options
 from radfact.cli.tables import new_console, say, say_path
-from radfact.errors import ExitCode
+from radfact.errors import ExitCode, InputError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -166,7 +166,12 @@ def _folders(judges: Sequence[str]) -> Mapping[str, Path]:
 
 
 def _names(figures: str | None) -> list[str] | None:
-    return None if figures is None else [name.strip() for name in figures.split(",") if name.strip()]
+    if figures is None:
+        return None
+    names = [name.strip() for name in figures.split(",") if name.strip()]
+    if not names:
+        raise InputError("--figures: expected names of figures, separated by commas")
+    return names
 
 
 def _method(method: MethodName) -> Method:

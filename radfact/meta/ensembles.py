@@ -22,7 +22,8 @@ from radfact.metrics.ensemble import (
     cross_validate,
     fit_ensemble,
 )
-from radfact.metrics.evaluate import Evaluation, evaluate
+from radfact.metrics.evaluate import evaluate
+from radfact.metrics.evaluation import Evaluation
 from radfact.metrics.metric import Scored
 from radfact.stats import Direction
 
@@ -42,11 +43,11 @@ class Fitted:
     def table(self, *, replicates: int = REPLICATES, seed: int = SEED) -> Table:
         """Correlations with the experts, the cross-validated ensemble first, then its features alone."""
         rows = []
-        for name, column in {"ensemble, cross-validated": self.held_out, **self.features}.items():
+        for name, column in {"cross-validated": self.held_out, **self.features}.items():
             found = correlate(self.experts, column, replicates=replicates, seed=seed)
-            values = [found[one].value for one in COEFFICIENTS]
-            rows.append([name, found["kendall"].n, *values, found["kendall"].low, found["kendall"].high])
-        return Table(["scores", "n", *COEFFICIENTS, "kendall low", "kendall high"], rows)
+            first, *others = (found[one] for one in COEFFICIENTS)
+            rows.append([name, first.n, first.value, first.low, first.high, *(one.value for one in others)])
+        return Table(["scores", "n", COEFFICIENTS[0], "low", "high", *COEFFICIENTS[1:]], rows)
 
 
 def fit_on_ratings(

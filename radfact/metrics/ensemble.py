@@ -82,9 +82,9 @@ def fit_ensemble(
     """
     if method not in get_args(Method):
         raise InputError(f"expected {' or '.join(get_args(Method))}, found '{method}'", field="method")
-    if not features:
-        raise InputError("expected at least one feature", field="features")
     names = list(features)
+    if not names:
+        raise InputError("expected at least one feature", field="features")
     if method == "average":
         return Ensemble(method=method, direction=direction, coefficients=dict.fromkeys(names, 1 / len(names)))
     if target is None:
@@ -133,6 +133,8 @@ def cross_validate(
     if len(wanted) != len(table):
         raise InputError(f"expected {len(table)} scores, one a sample, found {len(wanted)}", field="target")
     places = np.flatnonzero(~np.isnan(table).any(axis=1) & ~np.isnan(wanted))
+    if len(places) < 2:
+        raise InputError(f"{len(places)} samples have a target and all of {', '.join(features)}", field="features")
     if not 2 <= folds <= len(places):
         raise InputError(f"expected a number from 2 to {len(places)}, found {folds}", field="folds")
     np.random.default_rng(seed).shuffle(places)
@@ -164,24 +166,25 @@ def read_features(runs: Mapping[str, Path | str], figures: Sequence[str] | None 
 
     Args:
         runs: judge -> its results folder.
-        figures: which ones; by default all that a judge has for any sample.
+        figures: which ones; by default all that a judge has for any of these samples.
 
     Raises:
         InputError: no such file or figure, an id that stands twice, or no sample in common.
     """
     tables = {judge: read_sample_figures(place) for judge, place in runs.items()}
-    rows = [table.rows for table in tables.values()]
-    common = [key for key in next(iter(rows), {}) if all(key in row for row in rows)]
+    samples = [table.rows for table in tables.values()]
+    common = [key for key in next(iter(samples), {}) if all(key in rows for rows in samples)]
     if not common:
         raise InputError("the runs have no sample in common", field="runs")
     columns: dict[str, list[float]] = {}
     directions: dict[str, Direction] = {}
     for judge, table in tables.items():
-        there = dict.fromkeys(name for row in table.rows.values() for name in row)
+        rows = [table.rows[key] for key in common]
+        there = [name for name in table.directions if any(not math.isnan(row.get(name, math.nan)) for row in rows)]
         for figure in there if figures is None else figures:
             if figure not in there:
                 raise InputError(f"no such figure; there are {', '.join(there)}", file=runs[judge], field=figure)
-            columns[f"{judge}/{figure}"] = [table.rows[key].get(figure, math.nan) for key in common]
+            columns[f"{judge}/{figure}"] = [row.get(figure, math.nan) for row in rows]
             directions[f"{judge}/{figure}"] = table.directions[figure]
     return Judged(common, columns, directions)
 
@@ -198,6 +201,8 @@ def _rows(features: Features, places: NDArray[np.int_]) -> dict[str, list[float]
 
 def _table(features: Features) -> NDArray[np.float64]:
     """(samples, features)."""
+    if not features:
+        raise InputError("expected at least one feature", field="features")
     if len({len(values) for values in features.values()}) > 1:
         raise InputError("expected as many values of every feature", field="features")
     return np.array(list(features.values()), dtype=np.float64).reshape(len(features), -1).T
