@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
@@ -10,6 +11,7 @@ import typer
 from rich.console import Console
 
 from maira.cli.show import end, say
+from radfact.cli.meta_agreement import BetterName
 from radfact.errors import InputError
 
 DATA_MANUAL = "\n".join(
@@ -67,13 +69,6 @@ class RatingsLayout(StrEnum):
     RADEVAL = "radeval"
 
 
-class BetterName(StrEnum):
-    """Which way ratings are better."""
-
-    HIGHER = "higher"
-    LOWER = "lower"
-
-
 def judge_data(
     task: Annotated[TaskName, typer.Option(help="What the judge will be asked.")],
     out: Annotated[Path, typer.Option(metavar="FOLDER", help="Folder to write to.")],
@@ -127,8 +122,8 @@ def judge_data(
         Path | None, typer.Option(metavar="FILE", help="Rated pairs, instead of reports.", rich_help_panel=_RATED)
     ] = None,
     layout: Annotated[
-        RatingsLayout, typer.Option(help="How they are laid out.", rich_help_panel=_RATED)
-    ] = RatingsLayout.PLAIN,
+        RatingsLayout | None, typer.Option(help="How they are laid out. Default: plain.", rich_help_panel=_RATED)
+    ] = None,
     scale: Annotated[
         tuple[float, float] | None,
         typer.Option(
@@ -151,13 +146,16 @@ def judge_data(
     from maira.judge.data import Aside, Teacher, make_judge_data, make_rated_data
     from radfact.cli.options import key_values, naming_options
 
-    _check_sources(task, reports, ratings, teacher)
+    taught = {"--teacher": teacher, "--pairing": pairing, "--drafts": drafts, "--few-shots": few_shots}
+    taught |= {"--balanced": balanced, "--count": count, "--base-url": base_url, "--judge-arg": judge_arg}
+    rated = {"--layout": layout, "--scale": scale, "--better": better, "--target": target}
+    _check_sources(task, reports, ratings, taught | {"--concurrency": concurrency}, rated)
     aside = Aside(held_out, seed)
     with naming_options(pairings="--pairing", arguments="--judge-arg"):
         if ratings is not None:
             written = make_rated_data(
                 ratings,
-                layout.value,
+                layout.value if layout else "plain",
                 out,
                 scale=scale,
                 better=better.value if better else None,
@@ -186,15 +184,24 @@ def judge_data(
     end(console, list(written.failures.items()))
 
 
-def _check_sources(task: TaskName, reports: Path | None, ratings: Path | None, teacher: list[str] | None) -> None:
+def _check_sources(
+    task: TaskName,
+    reports: Path | None,
+    ratings: Path | None,
+    taught: Mapping[str, object],
+    rated: Mapping[str, object],
+) -> None:
+    """See to it that there are reports or ratings, and no options of the other."""
     if (reports is None) == (ratings is None):
         raise InputError("give reports, or experts' ratings with --ratings, one of the two")
-    if ratings is None and not teacher:
-        raise InputError("say who answers: --teacher injected, offline or PROVIDER:MODEL")
-    if ratings is not None and teacher:
-        raise InputError("--teacher: the experts are the teachers where there are --ratings; leave this out")
     if ratings is not None and task is not TaskName.VERT:
         raise InputError(f"--ratings: scores of experts teach --task vert, and no answers of {task.value}")
+    other = "reports" if ratings is not None else "--ratings"
+    for option, value in (taught if ratings is not None else rated).items():
+        if value:
+            raise InputError(f"{option}: goes with {other} alone; leave this out")
+    if ratings is None and not taught["--teacher"]:
+        raise InputError("say who answers: --teacher injected, offline or PROVIDER:MODEL")
 
 
 def _references(reports: Path | None) -> dict[str, str]:

@@ -24,7 +24,7 @@ from radfact.live import LiveDisplay
 if TYPE_CHECKING:
     from radfact.entailment import Judge
     from radfact.files import Pairs
-    from radfact.metrics.evaluate import Evaluation
+    from radfact.metrics.evaluation import Evaluation
     from radfact.sentences import Splitter
 
 # Rich keeps line ends as they are, so a paragraph is one line here.

@@ -14,7 +14,7 @@ from radfact.live import short
 
 if TYPE_CHECKING:
     from radfact.entailment.check import Check, Confusion
-    from radfact.metrics.evaluate import Evaluation
+    from radfact.metrics.evaluation import Evaluation
     from radfact.score import Result
 
 _LISTED = 10

@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -15,6 +15,7 @@ from radfact.errors import InputError
 from radfact.files import Pair
 from radfact.jsonl import dumps, read_json, read_jsonl, write_json, write_jsonl
 from radfact.llm.cache import canonical_json
+from radfact.metrics.evaluation import Evaluation, MetricRun
 from radfact.metrics.metric import Counts, Metric, Pooled, Scored
 from radfact.page_green import SUMMARY_FILE
 from radfact.page_markup import Row
@@ -22,9 +23,6 @@ from radfact.report import Report, Sentence, validated
 from radfact.results import sentence_row
 from radfact.sample import SentenceScore, Side
 from radfact.stats import CountsFigure, Direction
-
-if TYPE_CHECKING:
-    from radfact.metrics.evaluate import Evaluation, MetricRun
 
 RADFACT = "radfact"
 _COUNTED = ("calls", "cached", "tokens_in", "tokens_out", "repairs", "retries", "failures")

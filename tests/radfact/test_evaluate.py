@@ -18,7 +18,8 @@ from radfact.errors import InputError, RunFailed
 from radfact.export import export
 from radfact.files import Pair, Pairs
 from radfact.jsonl import read_jsonl
-from radfact.metrics.evaluate import Evaluation, evaluate
+from radfact.metrics.evaluate import evaluate
+from radfact.metrics.evaluation import Evaluation
 from radfact.metrics.folder import Store
 from radfact.metrics.metric import Counts, Metric, Pooled, Scored
 from radfact.metrics.registry import Entry, choose, entries
