@@ -35,6 +35,7 @@ from radfact.meta.rexamine_stats import (
 from radfact.meta.rules import RuleInjector
 from radfact.meta.style import Styler
 from radfact.meta.tables import SiteReport
+from radfact.tables import read_csv
 
 Score = Callable[[Sequence[Pair], Path], Figures]
 """Figures of pairs, kept in a folder."""
@@ -153,7 +154,8 @@ def rexamine(
         notes: further sentences for the page.
 
     Raises:
-        InputError: a site has fewer than two reports, or the experts counted none of the candidates.
+        InputError: a site has fewer than two reports, the experts counted none of the candidates, or the folder has
+            their counts of others.
         RunFailed: nothing could be rewritten, perturbed or scored.
     """
     steps = _Steps(folder)
@@ -162,6 +164,7 @@ def rexamine(
     candidates, failed = _perturb(standard, perturber, seed, steps)
     left_out |= failed
     originals = {one.sample_id: one.report for one in drawn}
+    _write_for_experts(candidates, originals, folder / "for_experts.csv")
     sites = [str(one.site) for one in candidates]
     figures: dict[Style, Figures] = {
         "Original": score(
@@ -169,7 +172,6 @@ def rexamine(
         ),
         "Standardized": score([one.pair for one in candidates], folder / "standardised"),
     }
-    _write_for_experts(candidates, originals, folder)
     experts, who = _experts(candidates, counts)
     tests = style_tests(figures["Original"], figures["Standardized"], sites)
     ranked = rankings(figures, experts, sites) if who else []
@@ -272,9 +274,18 @@ def _perturb(
     return read_injected(steps.folder / name), dict(read_json(failures))
 
 
-def _write_for_experts(candidates: Sequence[Injected], originals: Mapping[str, str], folder: Path) -> None:
+def _write_for_experts(candidates: Sequence[Injected], originals: Mapping[str, str], path: Path) -> None:
+    """The candidates to be counted; what experts have filled in is never lost."""
     rows = [[one.sample_id, one.site, originals[one.sample_id], one.candidate, None] for one in candidates]
-    Table(["id", "site", "reference", "candidate", "errors"], rows).write(folder / "for_experts.csv")
+    if path.is_file():
+        there = [row for _, row in read_csv(path)[1]]
+        if {(row.get("id"), row.get("candidate")) for row in there} == {(row[0], row[3]) for row in rows}:
+            return
+        if any((row.get("errors") or "").strip() for row in there):
+            raise InputError(
+                "holds counts of other candidates than those of this run; move it, or take another folder", file=path
+            )
+    Table(["id", "site", "reference", "candidate", "errors"], rows).write(path)
 
 
 def _experts(candidates: Sequence[Injected], counts: Mapping[str, float] | None) -> tuple[list[float], str | None]:
@@ -300,7 +311,10 @@ def _said(candidates: Sequence[Injected], who: str | None, styler: Styler, pertu
             "scores. Counts by experts go into for_experts.csv."
         )
     elif who is None:
-        said.append("Errors are not counted yet, so nothing is ranked: fill in for_experts.csv and run again.")
+        said.append(
+            "Errors are not counted yet, so nothing is ranked: fill in for_experts.csv, and run again with --counts "
+            "for_experts.csv."
+        )
     return said
 
 

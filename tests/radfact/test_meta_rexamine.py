@@ -116,6 +116,22 @@ class Counting:
         return [Failure("no answer") if "edema" in report else one for report, one in zip(reports, styled, strict=True)]
 
 
+def test_what_experts_have_filled_in_is_never_written_over(tmp_path: Path) -> None:
+    run = {"styler": RuleStyler(), "score": Words(), "seed": 1}
+    rexamine(REPORTS, tmp_path, perturber=RulePerturber(seed=1), **run)
+    path = tmp_path / "for_experts.csv"
+    header, first, *rest = path.read_text().splitlines()
+    path.write_text("\n".join([header, f"{first}3", *rest]) + "\n")
+    filled = path.read_text()
+    rexamine(REPORTS, tmp_path, perturber=RulePerturber(seed=1), **run)
+    assert path.read_text() == filled
+    score = Words()
+    with pytest.raises(InputError, match="holds counts of other candidates"):
+        rexamine(REPORTS[:4], tmp_path, perturber=RulePerturber(seed=1), **{**run, "score": score})
+    assert path.read_text() == filled
+    assert score.asked == []  # before anything is paid for
+
+
 def test_failures_are_left_out_and_tried_again(tmp_path: Path) -> None:
     styler, score = Counting(), Words()
     found = rexamine(REPORTS, tmp_path, styler=styler, perturber=RulePerturber(seed=1), score=score, seed=1)
