@@ -185,7 +185,7 @@ def show_table(console: Console, table: Table, title: str | None = None) -> None
 
     drawn = RichTable(title=title and escape(title), title_justify="left")
     for place, heading in enumerate(table.headings):
-        drawn.add_column(escape(heading), justify="right" if place else "left")
+        drawn.add_column(escape(heading), justify="right" if place else "left", overflow="fold")
     for row in table.rows:
         drawn.add_row(*(escape(shown(cell)) for cell in row))
     console.print(drawn)

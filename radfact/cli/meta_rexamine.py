@@ -120,12 +120,12 @@ def rexamine(
 
 
 def _show(console: Console, found: Rexamined, out: Path) -> None:
-    """Tables 2 and C, what has to be known of them, and where the page is."""
-    from radfact.meta.rexamine_stats import table_2, table_c
+    """Table 2 and the gist of table C, what has to be known of them, and where the page is."""
+    from radfact.meta.rexamine_stats import table_2, table_c_in_short
 
     show_table(console, table_2(found.tests))
     if found.rankings:
-        show_table(console, table_c(found.rankings))
+        show_table(console, table_c_in_short(found.rankings))
     for one in found.notes:
         say(console, one)
     say_path(console, "Read the result in", out / "rexamine.html")
