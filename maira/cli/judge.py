@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
@@ -13,6 +13,9 @@ from rich.console import Console
 from maira.cli.show import end, say
 from radfact.cli.meta_agreement import BetterName
 from radfact.errors import InputError
+
+if TYPE_CHECKING:
+    from maira.judge.data import Written
 
 DATA_MANUAL = "\n".join(
     (
@@ -109,7 +112,7 @@ def judge_data(
     count: Annotated[int | None, typer.Option(min=1, help="Most pairs.", rich_help_panel=_TAUGHT)] = None,
     base_url: Annotated[
         str | None,
-        typer.Option(metavar="URL", help="OpenAI-compatible server of the teacher.", rich_help_panel=_TAUGHT),
+        typer.Option(metavar="URL", help="OpenAI-compatible server of the last teacher.", rich_help_panel=_TAUGHT),
     ] = None,
     judge_arg: Annotated[
         list[str] | None,
@@ -146,10 +149,13 @@ def judge_data(
     from maira.judge.data import Aside, Teacher, make_judge_data, make_rated_data
     from radfact.cli.options import key_values, naming_options
 
-    taught = {"--teacher": teacher, "--pairing": pairing, "--drafts": drafts, "--few-shots": few_shots}
-    taught |= {"--balanced": balanced, "--count": count, "--base-url": base_url, "--judge-arg": judge_arg}
+    taught: dict[str, object] = {
+        **{"--teacher": teacher, "--pairing": pairing, "--drafts": drafts, "--few-shots": few_shots},
+        **{"--balanced": balanced, "--count": count},
+        **{"--base-url": base_url, "--judge-arg": judge_arg, "--concurrency": concurrency},
+    }
     rated = {"--layout": layout, "--scale": scale, "--better": better, "--target": target}
-    _check_sources(task, reports, ratings, taught | {"--concurrency": concurrency}, rated)
+    _check_sources(task, reports, ratings, taught, rated)
     aside = Aside(held_out, seed)
     with naming_options(pairings="--pairing", arguments="--judge-arg"):
         if ratings is not None:
@@ -177,11 +183,7 @@ def judge_data(
                 aside=aside,
                 count=count,
             )
-    console = Console()
-    for split, number in written.samples.items():
-        say(console, f"{number} samples to {'train on' if split == 'train' else 'check with'}")
-    say(console, f"{out / 'samples.jsonl'}; held out: {written.held_out}")
-    end(console, list(written.failures.items()))
+    _show(written, out)
 
 
 def _check_sources(
@@ -202,6 +204,14 @@ def _check_sources(
             raise InputError(f"{option}: goes with {other} alone; leave this out")
     if ratings is None and not taught["--teacher"]:
         raise InputError("say who answers: --teacher injected, offline or PROVIDER:MODEL")
+
+
+def _show(written: Written, out: Path) -> None:
+    console = Console()
+    for split, number in written.samples.items():
+        say(console, f"{number} samples to {'train on' if split == 'train' else 'check with'}")
+    say(console, f"{out / 'samples.jsonl'}; held out: {written.held_out}")
+    end(console, list(written.failures.items()))
 
 
 def _references(reports: Path | None) -> dict[str, str]:

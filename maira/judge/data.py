@@ -155,6 +155,8 @@ def _check_options(task: JudgeTask, teachers: Sequence[Teacher], few_shots: Path
     names = [one.name for one in teachers]
     if not names or len(set(names)) < len(names):
         raise InputError(f"expected teachers, each once, found {', '.join(names) or 'none'}", field="teacher")
+    if any(one.name == INJECTED and (one.base_url or one.arguments or one.concurrency) for one in teachers):
+        raise InputError(f"what goes with a model stands by the last teacher, which is {INJECTED}", field="teacher")
     if task == "entailment":
         return
     if few_shots is not None:
@@ -179,10 +181,15 @@ def _usual_pairings(task: JudgeTask, names: Sequence[str], drafts: Mapping[str, 
 def _teach_entailment(pairs: Sequence[Paired], teachers: Sequence[Teacher], few_shots: Path | None) -> Lesson:
     judges: dict[str, Judge | None] = {}
     for one in teachers:
-        options: dict[str, Any] = {}
-        if one.name != _OFFLINE and not one.name.startswith("python:"):
-            options = {"base_url": one.base_url, "concurrency": one.concurrency, "cache": one.cache}
-        judges[one.name] = None if one.name == INJECTED else load_judge(one.name, judge_args=one.arguments, **options)
+        judges[one.name] = None
+        if one.name != INJECTED:
+            judges[one.name] = load_judge(
+                one.name,
+                base_url=one.base_url,
+                judge_args=one.arguments,
+                concurrency=one.concurrency,
+                cache=one.cache,
+            )
     return teach_entailment(pairs, judge_prompt(few_shots), load_splitter("offline"), judges)
 
 

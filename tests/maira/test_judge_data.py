@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import random
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from typer.testing import CliRunner
 from maira.cli import app
 from maira.judge.data import Aside, Teacher, make_judge_data
 from maira.judge.pairing import PAIRINGS, is_held_out, make_pairs
+from maira.judge.rewording import reworded
 from maira.judge.scores import assess_errors, teach_scores, write_assessment
 from maira.judge.verdicts import balance, teach_entailment
 from radfact.entailment.check import check, load_labelled
@@ -24,6 +26,7 @@ from radfact.errors import InputError
 from radfact.jsonl import read_jsonl
 from radfact.llm import ChatClient, Message, Prefix, StoredAnswer
 from radfact.meta.injected import Change, Injected
+from radfact.meta.sentences import facts_of
 from radfact.metrics.notation import read_assessment
 from radfact.sentences import load_splitter
 
@@ -126,6 +129,19 @@ def test_reports_in_other_words_teach_both_verdicts_of_sentences_that_are_no_cop
     assert sum(one.label == "entailment" for one in other) > len(other) / 4
 
 
+def test_a_report_in_other_words_says_the_same_or_less() -> None:
+    report = "There is a small left pleural effusion. The heart is normal in size. No pneumothorax or consolidation."
+    said = {(fact.concept, fact.present) for fact in facts_of(report)}
+    texts = {reworded(report, random.Random(seed)) for seed in range(60)}
+    assert len(texts) > 20
+    for text in texts:
+        assert text is not None
+        assert {(fact.concept, fact.present) for fact in facts_of(text)} <= said
+    kept = [text for text in texts if text and "left" not in text.lower()]
+    assert kept, "a side is left out at times"
+    assert reworded("As dictated before.", random.Random(0)) is None
+
+
 def test_a_balanced_draw_is_half_entailed_and_few_of_it_copies(tmp_path: Path) -> None:
     teachers = [Teacher("injected"), Teacher("offline")]
     make_judge_data(REPORTS, "entailment", teachers, tmp_path, balanced=True, aside=Aside(0.3))
@@ -204,6 +220,14 @@ def test_the_command_writes_pairs_for_meta_agreement(tmp_path: Path) -> None:
     assert rows
     assert set(rows[0]) == {"id", "reference", "candidate", "expert"}
     assert all(0 <= float(row["expert"]) < 1 for row in rows)
+
+
+@pytest.mark.parametrize(
+    ("teacher", "wrong"), [("injected", "the last teacher, which is"), ("offline", "asks no server")]
+)
+def test_a_server_for_a_teacher_that_asks_none_is_refused(teacher: str, wrong: str, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=wrong):
+        make_judge_data(REPORTS, "entailment", [Teacher(teacher, "http://localhost:1")], tmp_path / "out")
 
 
 @pytest.mark.parametrize(

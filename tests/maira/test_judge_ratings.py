@@ -113,7 +113,8 @@ def test_the_command_reads_ratings(tmp_path: Path) -> None:
     ("arguments", "wrong"),
     [
         (["--task", "green", "--ratings", "r.csv"], "teach --task vert"),
-        (["--task", "vert", "--ratings", "r.csv", "--teacher", "injected"], "leave this out"),
+        (["--task", "vert", "--ratings", "r.csv", "--teacher", "injected"], "--teacher: goes with reports alone"),
+        (["--task", "vert", "reports.csv", "--teacher", "injected", "--scale", "0", "5"], "--scale: goes with --rat"),
         (["--task", "vert"], "one of the two"),
         (["--task", "vert", "reports.csv"], "say who answers"),
     ],
