@@ -16,6 +16,7 @@ from radfact.cli.inputs import check_files, check_folder, read_reports, with_ima
 from radfact.cli.metrics import MetricArgs, WeightsOption, read_metric_args, read_weights
 from radfact.cli.options import FIGURES, JudgeOptions, naming_options
 from radfact.cli.price import Price, read_price
+from radfact.cli.quiet import quiet_libraries
 from radfact.cli.record import read_in_words, versions
 from radfact.cli.tables import new_console, say, say_path, show_evaluation
 from radfact.errors import ExitCode
@@ -151,9 +152,9 @@ class _Request:
                 metric_args=self.metric_args,
             )
         try:
-            with naming_options(metric_args="--metric-arg"):
+            with quiet_libraries(), naming_options(metric_args="--metric-arg"):
                 work = Work(choices, resources)
-            with LiveDisplay(new_console(stderr=True), resources.accounts, rate):
+            with quiet_libraries(), LiveDisplay(new_console(stderr=True), resources.accounts, rate):
                 return work.run(read, bootstrap=draws["bootstrap"], seed=draws["seed"], folder=out)
         finally:
             resources.close()

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from radfact.cli.options import OUTPUT
+from radfact.cli.quiet import quiet_libraries
 from radfact.cli.tables import new_console, say, say_path
 from radfact.errors import InputError
 
@@ -48,7 +49,8 @@ def green_summary(
     from radfact.page import write_page
 
     console = new_console()
-    summary = write_summary(results, SentenceEmbedder(embeddings))
+    with quiet_libraries():
+        summary = write_summary(results, SentenceEmbedder(embeddings))
     say(console, summary.as_text())
     say_path(console, "Read the studies in", write_page(results))
 
@@ -70,7 +72,8 @@ def summarise_where_possible(console: Console, results: Path, embeddings: Path |
     from radfact.metrics.green_summary import SentenceEmbedder, write_summary
 
     try:
-        summary = write_summary(results, SentenceEmbedder(embeddings))
+        with quiet_libraries():
+            summary = write_summary(results, SentenceEmbedder(embeddings))
     except InputError as error:
         say(console, f"without GREEN's summary: {error}", style="yellow")
     else:

@@ -9,7 +9,7 @@ import typer
 
 from radfact.cli import options as shared
 from radfact.cli.options import FIGURES, INPUT, JudgeOptions, key_values
-from radfact.cli.tables import MARKS, new_console, say
+from radfact.cli.tables import MARKS, new_console, say, say_line
 
 MOST_FIGURES = 8
 """Of a metric that are listed."""
@@ -93,7 +93,7 @@ def metrics(
     resources = Resources(judge=who.named, judge_args=who.arguments, base_url=base_url, weights=read_weights(weights))
     for entry in entries().values():
         status = resources.status(entry)
-        say(console, f"{entry.name}: {status}", style="green" if status == "ready" else "yellow")
+        say_line(console, f"{entry.name}: {status}", style="green" if status == "ready" else "yellow")
         figures = entry.figures
         shown = ", ".join(f"{figure}{MARKS[direction]}" for figure, direction in list(figures.items())[:MOST_FIGURES])
         more = f" and {len(figures) - MOST_FIGURES} more" if len(figures) > MOST_FIGURES else ""

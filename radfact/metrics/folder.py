@@ -192,9 +192,10 @@ def write_evaluation(evaluation: Evaluation, folder: Path, run: Mapping[str, Any
     spent = {name: _spent(one) for name, one in evaluation.runs.items()}
     options = {**(run or {}).get("options", {}), **who.pop("options", {}), **evaluation.options}
     counts = {name: sum(account.get(name, 0) for account in spent.values()) for name in _COUNTED}
+    made = {name: {"seconds": one.seconds, "reused": one.reused} for name, one in evaluation.runs.items()}
     write_json(
         folder / "run.json",
-        {**(run or {}), **counts, "account": spent, **who, "options": options},
+        {**(run or {}), **counts, "account": spent, "metrics": made, **who, "options": options},
     )
     write_json(
         folder / "scores.json",
@@ -223,8 +224,6 @@ def _metric_record(run: MetricRun) -> dict[str, Any]:
         "model": getattr(client, "identity", None),
         **({} if describe is None or run.metric.name == RADFACT else {"settings": describe()}),
         **({"arguments": dict(run.arguments)} if run.arguments else {}),
-        "seconds": run.seconds,
-        "reused": run.reused,
     }
 
 

@@ -42,7 +42,7 @@ class CategorySummary:
         errors: number of explanations.
         clusters: in how many they fall.
         largest: explanations in the largest cluster.
-        typical: the members of the largest cluster that are nearest its centre, at most three.
+        typical: the members of the largest cluster that are nearest its centre, at most three, each text once.
     """
 
     without: float
@@ -165,10 +165,9 @@ def _category(errors: Sequence[Errors], place: int, embed: Embed) -> CategorySum
     labels = cluster(vectors)
     sizes = np.bincount(labels)
     members = np.flatnonzero(labels == sizes.argmax())
-    nearest = members[np.argsort(_cosine_distances(vectors[members]), kind="stable")[:MEMBERS]]
-    return CategorySummary(
-        without, len(said), len(sizes), int(sizes.max()), tuple(said[index] for index in nearest.tolist())
-    )
+    nearest = members[np.argsort(_cosine_distances(vectors[members]), kind="stable")]
+    typical = tuple(dict.fromkeys(said[index] for index in nearest.tolist()))[:MEMBERS]
+    return CategorySummary(without, len(said), len(sizes), int(sizes.max()), typical)
 
 
 def cluster(vectors: Embeddings) -> NDArray[np.int_]:

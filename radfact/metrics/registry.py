@@ -92,9 +92,17 @@ class Entry:
         """The folders of its weights, each with all the files that it should have.
 
         Raises:
-            MissingNeed: saying which file is wanted, and where it was looked for.
+            MissingNeed: saying which files are wanted, and where they were looked for.
         """
-        return [weights.find(name, files) for name, files in self.files.items()]
+        found, missing = [], []
+        for name, files in self.files.items():
+            try:
+                found.append(weights.find(name, files))
+            except MissingNeed as error:
+                missing.append(str(error))
+        if missing:
+            raise MissingNeed(f"needs weights: {'; '.join(missing)}")
+        return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,11 +121,11 @@ class Weights:
         places = [self.named[name]] if name in self.named else [root / name for root in self.roots]
         if not places:
             wanted = ", ".join(files).replace("|", " or ")
-            raise MissingNeed(f"needs weights: --weights {name}=FOLDER with {wanted}")
+            raise MissingNeed(f"--weights {name}=FOLDER with {wanted}")
         place = next((one for one in places if one.is_dir()), places[0])
         for wanted in files:
             if not any((place / one).exists() for one in wanted.split("|")):
-                raise MissingNeed(f"needs weights: {place} has no {wanted.replace('|', ' or ')}")
+                raise MissingNeed(f"{place} has no {wanted.replace('|', ' or ')}")
         return place
 
 

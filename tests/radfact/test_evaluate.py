@@ -239,6 +239,9 @@ def test_the_same_metric_on_the_same_input_is_not_computed_again(tmp_path: Path)
         json.loads((tmp_path / "scores.json").read_text())["figures"]["logical_f1"]["point"]
         == first.figures["logical_f1"].point
     )
+    scores = (tmp_path / "scores.json").read_bytes()
+    evaluate(PAIRS, ["rouge_l", "bleu", "radfact"], judge="offline", out=tmp_path)
+    assert (tmp_path / "scores.json").read_bytes() == scores
     other = evaluate([*PAIRS[:-1], Pair("d", "Clear.", "Normal chest.")], ["rouge_l"], out=tmp_path)
     assert not other.runs["rouge_l"].reused
 
