@@ -52,7 +52,10 @@ class Teacher:
 
 @dataclass(frozen=True, slots=True)
 class Aside:
-    """What is held out: a share of the references with all their pairs, drawn by a seed."""
+    """What is held out: a share of the references with all their pairs, drawn by a seed.
+
+    A question about them that is asked in training too, of reports that are much alike, checks nothing and is left out.
+    """
 
     share: float = 0.1
     seed: int = 42
@@ -115,11 +118,11 @@ def make_judge_data(
         lesson = _teach_entailment(pairs, teachers, few_shots)
     else:
         lesson = _teach_scores(pairs, task, teachers)
+    sides = _part(lesson, aside)
     if balanced:
-        train, held = ([one for one in lesson.taught if (one in aside) == side] for side in (False, True))
-        lesson.taught = balance(train, aside.seed) + balance(held, aside.seed)
+        sides = {split: balance(taught, aside.seed) for split, taught in sides.items()}
     shown = {"few_shots": str(few_shots or "default"), "balanced": balanced} if task == "entailment" else {}
-    return _write(lesson, task, out, aside, {"teachers": names, "reports": len(reports), **shown})
+    return _write(sides, lesson.failures, task, out, aside, {"teachers": names, "reports": len(reports), **shown})
 
 
 def make_rated_data(
@@ -148,7 +151,8 @@ def make_rated_data(
     ratings = read_ratings(file, layout, better=better, target=target)
     limits = find_scale(layout, scale)
     lesson = teach_ratings(ratings, limits, file)
-    return _write(lesson, "vert", out, aside, {"ratings": layout, "target": ratings.target, "scale": limits})
+    about = {"ratings": layout, "target": ratings.target, "scale": limits}
+    return _write(_part(lesson, aside), lesson.failures, "vert", out, aside, about)
 
 
 def _check_options(task: JudgeTask, teachers: Sequence[Teacher], few_shots: Path | None, balanced: bool) -> None:
@@ -212,30 +216,46 @@ def _teach_scores(pairs: Sequence[Paired], task: ScoreTask, teachers: Sequence[T
         return teach_scores(pairs, task, clients)
 
 
-def _write(lesson: Lesson, task: JudgeTask, out: Path, aside: Aside, about: Mapping[str, Any]) -> Written:
+def _part(lesson: Lesson, aside: Aside) -> dict[Split, list[Taught]]:
+    """Both sides; of what is held out without the questions that are asked in training too, of reports much alike."""
     if not lesson.taught:
         why = next(iter(lesson.failures.values()), "no question follows from the pairs")
         raise InputError(f"there is nothing to learn: {why}")
-    samples = [_sample(one, task, one in aside) for one in lesson.taught]
+    train = [one for one in lesson.taught if one not in aside]
+    asked = {one.messages[-1].content for one in train}
+    held = [one for one in lesson.taught if one in aside and one.messages[-1].content not in asked]
+    return {"train": train, "heldout": held}
+
+
+def _write(
+    sides: Mapping[Split, Sequence[Taught]],
+    failures: Mapping[str, str],
+    task: JudgeTask,
+    out: Path,
+    aside: Aside,
+    about: Mapping[str, Any],
+) -> Written:
+    samples = [_sample(one, task, split) for split, taught in sides.items() for one in taught]
     write_samples(out / "samples.jsonl", samples)
-    path = _write_held_out([one for one in lesson.taught if one in aside], task, out)
+    path = _write_held_out(sides["heldout"], task, out)
     splits: Counter[Split] = Counter(sample.split for sample in samples)
+    taught = [one for side in sides.values() for one in side]
     counts = {
-        "pairs": dict(Counter({one.paired.pair.sample_id: one.paired.pairing for one in lesson.taught}.values())),
-        "by": dict(Counter(one.teacher for one in lesson.taught)),
-        "answers": dict(Counter(_kind(one) for one in lesson.taught).most_common(20)),
+        "pairs": dict(Counter({one.paired.pair.sample_id: one.paired.pairing for one in taught}.values())),
+        "by": dict(Counter(one.teacher for one in taught)),
+        "answers": dict(Counter(_kind(one) for one in taught).most_common()),
         "samples": dict(splits),
-        "failures": len(lesson.failures),
+        "failures": len(failures),
     }
     write_json(out / "about.json", {"task": task, **about, **counts, "held_out": aside.share, "seed": aside.seed})
-    return Written(splits, lesson.failures, path)
+    return Written(splits, failures, path)
 
 
 def _kind(one: Taught) -> str:
     return one.labelled.label if one.labelled is not None else f"{one.score:.1f}"
 
 
-def _sample(one: Taught, task: JudgeTask, is_aside: bool) -> ChatSample:
+def _sample(one: Taught, task: JudgeTask, split: Split) -> ChatSample:
     source = {"teacher": one.teacher, "pairing": one.paired.pairing, "reference": one.paired.source_id}
     if one.paired.injected is not None:
         source["errors"] = ",".join(change.category for change in one.paired.injected.changes)
@@ -244,7 +264,7 @@ def _sample(one: Taught, task: JudgeTask, is_aside: bool) -> ChatSample:
         task=task,
         messages=one.messages,
         answer=one.answer,
-        split="heldout" if is_aside else "train",
+        split=split,
         source=source,
     )
 

@@ -100,6 +100,15 @@ def test_what_is_held_out_is_what_judge_check_reads(tmp_path: Path) -> None:
     assert sides[0].isdisjoint(sides[1])
 
 
+def test_no_question_held_out_is_asked_in_training(tmp_path: Path) -> None:
+    alike = {f"a{n}": f"{SENTENCES[n % 5]} {SENTENCES[(n + 1) % 5]}" for n in range(60)}
+    make_judge_data(alike, "entailment", [Teacher("offline")], tmp_path, pairings=["nearest"], aside=Aside(0.2))
+    rows = [row for _, row in read_jsonl(tmp_path / "samples.jsonl")]
+    train, held = ([r["messages"][-1] for r in rows if r["split"] == side] for side in ("train", "heldout"))
+    assert held == []
+    assert len(train) > 0
+
+
 def test_the_errors_themselves_teach_entailment_as_the_offline_judge_sees_it() -> None:
     pairs = make_pairs(REPORTS, ["permuted"])
     taught = teach_entailment(pairs, NO_SHOTS, load_splitter("offline"), ERRORS).taught
