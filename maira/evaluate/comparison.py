@@ -200,7 +200,7 @@ def footnotes(table: Comparison) -> list[str]:
         f"{LATERAL_MENTIONS}: share of reports that speak of a lateral view, by the paper's expression (listing 6); of "
         f"the reference reports {said[LATERAL_MENTIONS]}.",
         *asked,
-        *(f"Not in the table: {name}, {why}." for name, why in missing.items()),
+        *(f"Not in the table: {name} ({why})." for name, why in missing.items()),
     ]
 
 

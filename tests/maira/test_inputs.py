@@ -227,8 +227,8 @@ def test_a_language_model_reads_which_reports_mention_a_comparison(tmp_path: Pat
 
 def test_what_a_metric_lacks_is_said_below_the_table(tmp_path: Path) -> None:
     said = "\n".join(footnotes(_table(tmp_path)))
-    assert "Not in the table: radgraph, needs weights: --weights radgraph=FOLDER with" in said
-    assert "Not in the table: comparison_mentions, needs a language model" in said
+    assert "Not in the table: radgraph (needs weights: --weights radgraph=FOLDER with" in said
+    assert "Not in the table: comparison_mentions (needs a language model" in said
 
 
 def test_the_table_is_written_in_three_forms(tmp_path: Path) -> None:
@@ -291,7 +291,7 @@ def test_the_command_drafts_scores_and_compares(arguments: list[str], tmp_path: 
     record = json.loads((tmp_path / "out" / "table.json").read_text())
     assert {"logical_f1", "rouge_l", "bleu_4"} <= record["experiments"]["no-prior"]["differences"].keys()
     for name in ("meteor", "chexbert", "radgraph", "radcliq"):
-        assert said.count(f"Not in the table: {name}, needs weights: --weights ") == 1
+        assert said.count(f"Not in the table: {name} (needs weights: --weights ") == 1
 
 
 def test_the_command_shows_one_line_a_run_and_tables_that_fit_a_terminal(
