@@ -14,7 +14,7 @@ from radfact.cli.inputs import check_folder
 from radfact.cli.meta_agreement import BetterName, IdsOption, LayoutName, TableArgument, read
 from radfact.cli.meta_options import Scoring, client_of, show_table
 from radfact.cli.metrics import WeightsOption
-from radfact.cli.options import FIGURES, INPUT, JUDGE, JudgeOptions
+from radfact.cli.options import FIGURES, INPUT, JUDGE, JudgeOptions, naming_options
 from radfact.cli.tables import new_console, say, say_path
 from radfact.errors import ExitCode, InputError
 from radfact.live import LiveDisplay
@@ -117,7 +117,10 @@ def corrections(
     who = JudgeOptions(judge, judge_arg, base_url, concurrency=concurrency)
     cache = cache or out / "cache"
     scoring = Scoring(metrics or TEXTS, weights, who, cache)
-    choose(scoring.names)  # a name that is none is refused before a model is paid
+    if who.named is None:
+        raise InputError("--judge: name the model that corrects, PROVIDER:MODEL, or set RADFACT_JUDGE")
+    with naming_options():
+        choose(scoring.names)  # a name that is none is refused before a model is paid
     chosen = _setting(setting)
     answers = _ask(ratings, who, cache, chosen, zero_shot, paraphrase_by, seed)
     with scoring.scorer() as score:

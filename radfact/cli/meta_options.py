@@ -102,7 +102,8 @@ class Scoring:
         from radfact.metrics.registry import choose
         from radfact.metrics.resources import Resources
 
-        choices = choose(self.names)
+        with naming_options():
+            choices = choose(self.names)
         resources = Resources(
             judge=self.who.named,
             judge_args=self.who.arguments,
@@ -113,7 +114,8 @@ class Scoring:
             radfact={"bootstrap": 0},
         )
         try:
-            work = Work(choices, resources)
+            with naming_options():
+                work = Work(choices, resources)
             with LiveDisplay(new_console(stderr=True), resources.accounts, None):
                 yield Scorer(work, self.missing)
         finally:

@@ -13,7 +13,7 @@ from radfact.cli import options as shared
 from radfact.cli.inputs import check_files, check_folder
 from radfact.cli.meta_options import Scoring, client_of, show_table
 from radfact.cli.metrics import WeightsOption
-from radfact.cli.options import FIGURES, INPUT, JudgeOptions
+from radfact.cli.options import FIGURES, INPUT, JudgeOptions, naming_options
 from radfact.cli.tables import new_console, say, say_path
 from radfact.errors import ExitCode, InputError
 
@@ -100,6 +100,7 @@ def rexamine(
         _styler(styler, who, cache) as style,
         _perturber(errors_by, who, cache, seed) as perturber,
         scoring.scorer() as score,
+        naming_options(),
     ):
         found = run(
             read,

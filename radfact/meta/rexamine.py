@@ -165,6 +165,7 @@ def rexamine(
     left_out |= failed
     originals = {one.sample_id: one.report for one in drawn}
     _write_for_experts(candidates, originals, folder / "for_experts.csv")
+    experts, who = _experts(candidates, counts)
     sites = [str(one.site) for one in candidates]
     figures: dict[Style, Figures] = {
         "Original": score(
@@ -172,7 +173,6 @@ def rexamine(
         ),
         "Standardized": score([one.pair for one in candidates], folder / "standardised"),
     }
-    experts, who = _experts(candidates, counts)
     tests = style_tests(figures["Original"], figures["Standardized"], sites)
     ranked = rankings(figures, experts, sites) if who else []
     said = [*notes, *_said(candidates, who, styler, perturber)]
@@ -215,7 +215,7 @@ def _draw(reports: Sequence[SiteReport], per_site: int | None, seed: int) -> lis
     drawn = []
     for site, here in sorted(by_site.items()):
         if len(here) < 2:
-            raise InputError(f"site '{site}' has fewer than two reports", field="site")
+            raise InputError(f"site '{site}' has fewer than two reports")
         wanted = len(here) if per_site is None else min(per_site, len(here))
         drawn += random.Random(f"{seed}/{site}").sample(here, wanted)
     return drawn

@@ -155,7 +155,8 @@ def test_what_has_no_answer_is_left_out_and_said(
     ("more", "said"),
     [
         (("--layout", "refisco-v0", "--judge", "offline"), "--judge"),
-        (("--layout", "refisco-v0", "--metrics", "blue"), "did you mean"),
+        (("--layout", "refisco-v0", "--metrics", "blue"), "--metrics: no metric"),
+        (("--layout", "refisco-v0", "--judge", ""), "--judge: name the model that corrects"),
         (("--layout", "plain"), "'plain' has neither corrected lines nor errors by category"),
         (("--layout", "preferences"), "--layout: expected ratings"),
     ],

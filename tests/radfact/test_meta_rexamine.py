@@ -181,8 +181,10 @@ def test_experts_counts_take_the_place_of_labels(tmp_path: Path) -> None:
     found = rexamine(REPORTS, tmp_path, counts=read_counts(table), **options)  # type: ignore[arg-type]
     assert found.experts == "experts"
     assert "No expert" not in (tmp_path / "rexamine.html").read_text()
+    score = Words()
     with pytest.raises(InputError, match=r"for_experts\.csv"):
-        rexamine(REPORTS, tmp_path, counts={"other": 1}, **options)  # type: ignore[arg-type]
+        rexamine(REPORTS, tmp_path, counts={"other": 1}, **{**options, "score": score})  # type: ignore[arg-type]
+    assert score.asked == []
 
 
 def test_a_site_of_one_report_is_refused(tmp_path: Path) -> None:
