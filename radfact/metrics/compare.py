@@ -101,7 +101,7 @@ def compare(
         len(shared),
         [len(one.sample_ids) for one in systems],
         figures,
-        _notes(systems, shared, names),
+        _notes(systems, len(shared), names),
         {**settings, "rounds": rounds},
     )
 
@@ -111,23 +111,33 @@ def _names(folders: Sequence[Path]) -> list[str]:
     return names if len(set(names)) == len(names) else [str(folder) for folder in folders]
 
 
-def _notes(systems: Sequence[System], shared: Sequence[str], names: Sequence[str]) -> list[str]:
-    notes = [f"{len(shared)} samples are in all of them; no other counts here."]
+def _notes(systems: Sequence[System], shared: int, names: Sequence[str]) -> list[str]:
+    notes = [f"{shared} samples are in all of them; no other counts here."]
     first = systems[0]
     for one in systems[1:]:
-        other = sum(one.references.get(key) != first.references.get(key) for key in shared)
+        other = sum(one.references[key] != text for key, text in first.references.items() if key in one.references)
         if other:
             notes.append(
                 f"{other} samples have another reference text in {one.name} than in {first.name}: another data set, or "
                 "another splitter."
             )
-        for metric, how in first.asked.items():
-            if metric in one.asked and one.asked[metric] != how:
-                notes.append(
-                    f"{metric}: another judge or model, or other settings, in {one.name} than in {first.name}."
-                )
+        notes += _asked_otherwise(first, one, names)
     notes += _not_compared(systems, names)
     notes.append("p is of each figure by itself: of many figures some differ by chance.")
+    return notes
+
+
+def _asked_otherwise(first: System, one: System, names: Sequence[str]) -> list[str]:
+    """Of which figures the two were computed in different ways."""
+    notes = []
+    other = [name for name in names if first.metric_of.get(name) != one.metric_of.get(name)]
+    if other:
+        notes.append(f"{', '.join(other)}: of another metric in {one.name} than in {first.name}.")
+    for metric in dict.fromkeys(
+        first.metric_of[name] for name in names if name in first.metric_of and name not in other
+    ):
+        if one.asked.get(metric) != first.asked.get(metric):
+            notes.append(f"{metric}: another judge or model, or other settings, in {one.name} than in {first.name}.")
     return notes
 
 

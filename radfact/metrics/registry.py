@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import importlib
 import importlib.util
+import inspect
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -77,6 +78,23 @@ class Entry:
         """
         found = getattr(self.load(), "figures", {})
         return found if isinstance(found, Mapping) else {}
+
+    @property
+    def arguments(self) -> Mapping[str, Any]:
+        """Arguments that it can be made with, and their defaults.
+
+        Raises:
+            InputError: as `load`.
+        """
+        home = self.load()
+        maker = home if self.takes == "folder" else getattr(home, "make", home)
+        if not callable(maker) or (isinstance(home, Metric) and not isinstance(home, type)):
+            return {}
+        return {
+            name: one.default
+            for name, one in inspect.signature(maker).parameters.items()
+            if one.default is not inspect.Parameter.empty
+        }
 
     def check_packages(self) -> None:
         """See to it that all packages are installed.

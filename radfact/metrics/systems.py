@@ -47,6 +47,7 @@ class System:
         columns: by figure; a pooled one whose metric is not known here has none.
         references: the text of each reference, normalised.
         asked: by metric, who was asked and how: judge, model, settings, arguments.
+        metric_of: the metric of each figure.
     """
 
     name: str
@@ -55,6 +56,7 @@ class System:
     columns: Mapping[str, Column]
     references: Mapping[str, str]
     asked: Mapping[str, Any]
+    metric_of: Mapping[str, str]
 
 
 def pooled_functions(metrics: Sequence[str] = ()) -> dict[str, Mapping[str, CountsFigure]]:
@@ -95,7 +97,7 @@ def read_system(folder: Path, name: str, functions: Mapping[str, Mapping[str, Co
             counts = as_counts([row[figure] for row in rows.values()])
             columns[figure] = Column(dict(zip(rows, counts, strict=True)), mean_of)
     ordered = {figure: columns[figure] for figure in directions if figure in columns}
-    return System(name, list(rows), directions, ordered, _references(folder), _asked(scores))
+    return System(name, list(rows), directions, ordered, _references(folder), _asked(scores), _metric_of(scores))
 
 
 def _pooled(
@@ -113,6 +115,12 @@ def _pooled(
                 counts = dict(zip(kept.sample_ids, kept.counts(place), strict=True))
                 columns |= {name: Column(counts, known[name]) for name in names if name in known}
     return columns, pooled
+
+
+def _metric_of(scores: Scores) -> dict[str, str]:
+    if not scores.metrics:
+        return dict.fromkeys(scores.figures, RADFACT)
+    return {figure: name for name, one in scores.metrics.items() for figure in one.figures}
 
 
 def _asked(scores: Scores) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from radfact.entailment import load_judge
 from radfact.errors import InputError
 from radfact.metrics import green_summary
 from radfact.metrics.green_summary import Embeddings
-from radfact.metrics.registry import entries
+from radfact.metrics.registry import Entry, entries
 
 Run = Callable[..., tuple[int, str, str]]
 DOCS = Path(__file__).resolve().parents[2] / "docs" / "metrics.md"
@@ -186,6 +186,19 @@ def test_the_list_has_every_metric_with_its_status(run: Run) -> None:
     assert "radfact: ready" in out
     assert "rouge_l: ready" in out
     assert "green: needs a language model: --judge PROVIDER:MODEL instead of offline" in out
+
+
+def test_what_a_metric_takes_is_listed_and_one_that_cannot_be_loaded_hides_no_other(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = {"lost": Entry("lost", "nowhere:Metric"), **entries()}
+    monkeypatch.setattr("radfact.metrics.registry.entries", lambda: table)
+    monkeypatch.setattr("radfact.metrics.resources.entries", lambda: table)
+    code, out, _ = run("metrics")
+    assert code == 0
+    assert "lost: metric 'lost' cannot be loaded from nowhere:Metric" in out
+    assert "takes --metric-arg fineradscore.zero_shot (False)" in out
+    assert "takes --metric-arg vert.shots (None), vert.style (random), vert.n (None), vert.seed (42)" in out
 
 
 def test_systems_are_compared_and_the_shared_samples_counted(run: Run) -> None:

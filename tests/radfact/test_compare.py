@@ -132,6 +132,8 @@ def test_samples_that_are_left_out_of_both_count_in_neither(tmp_path: Path) -> N
         evaluate(Pairs(tuple(pairs(texts)), read=7, left_out=("x",)), ["bleu_2", "rouge_l"], out=tmp_path / name)
     found = compare([tmp_path / "a", tmp_path / "b"])
     assert found.shared == 7
+    evaluate([*pairs(TEXTS), Pair("x", "Clear.", "Clear.")], ["rouge_l"], out=tmp_path / "all")
+    assert not any("another" in note for note in compare([tmp_path / "a", tmp_path / "all"]).notes)
     assert [found.figures[name][1].summary.n for name in ("bleu_2", "rouge_l")] == [6, 6]
 
 
@@ -142,6 +144,18 @@ def test_another_judge_or_model_is_said(folders: list[Path], tmp_path: Path) -> 
     evaluate(pairs(TEXTS), ["radfact", "rouge_l"], judge=other, out=tmp_path / "other")
     assert any(note.startswith("radfact: another judge") for note in compare([folders[0], tmp_path / "other"]).notes)
     assert not any("another judge" in note for note in compare(folders).notes)
+
+
+def test_figures_of_one_name_from_two_metrics_are_said(folders: list[Path], tmp_path: Path) -> None:
+    class Own:
+        name = "own"
+        figures: Mapping[str, Direction] = {"rouge_l": "higher"}
+
+        def score(self, pairs: Sequence[Pair]) -> Scored:
+            return Scored({"rouge_l": [1.0] * len(pairs)})
+
+    evaluate(pairs(TEXTS), [Own()], out=tmp_path / "own")
+    assert "rouge_l: of another metric in own than in good." in compare([folders[0], tmp_path / "own"]).notes
 
 
 values = st.one_of(st.floats(0, 1), st.just(math.nan))
