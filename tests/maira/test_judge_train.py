@@ -203,3 +203,8 @@ def test_samples_that_cannot_be_read_any_more_end_the_run_or_are_left_out(
     (fault,) = [row for _, row in read_jsonl(tmp_path / "run" / "faults.jsonl")]
     assert fault["fault"] == "unreadable"
     assert fault["sample_ids"][0].startswith(f"{path}:")
+
+
+def test_what_only_a_maira_has_is_no_part_of_a_judges_adapters() -> None:
+    with pytest.raises(InputError, match=r"lora\.added_tokens"):
+        read_judge_recipe(CONFIGS / "vert.yaml", ["lora.added_tokens=true"])
