@@ -55,7 +55,7 @@ def green_section(folder: Path) -> str:
 
 def _row(letter: str, one: _Category) -> str:
     typical = "".join(f"<li>{escape(text)}</li>" for text in one.typical)
-    of = f"<p>{one.largest} of {one.errors} errors, {one.clusters} clusters</p>" if one.typical else ""
+    of = f"<p>the largest of {one.clusters} clusters: {one.largest} errors</p>" if one.clusters > 1 else ""
     return (
         f'<tr><th scope="row">({escape(letter)}) {escape(one.name)}</th><td>{one.without:.1%}</td>'
         f"<td>{one.errors}</td><td>{of}<ul>{typical}</ul></td></tr>"

@@ -183,7 +183,8 @@ def _figure_table(scores: Scores) -> str:
         rows.append(f'<tr{css}><th scope="row">{escape(words(name))}{way}</th>{cells}{last}{failed}</tr>')
     over = " or, as corpus BLEU and F1 of findings, computed from all of them" if metric_of else ""
     return (
-        f'<table class="figure-table"><caption>Mean over the studies that have a value{over}, with its bootstrapped '
+        '<table class="figure-table"><caption>↑ higher is better, ↓ lower is better. '
+        f"Mean over the studies that have a value{over}, with its bootstrapped "
         '95 % interval<span class="spare"> and median. The bar runs from 0 to 1: 95 % interval (light), middle half '
         "(dark), point (line)</span>.</caption><thead><tr>"
         '<th scope="col">Figure</th><th scope="col">Point</th><th scope="col" class="spare">Median</th>'
@@ -194,7 +195,7 @@ def _figure_table(scores: Scores) -> str:
 
 
 _FAILED = '<th scope="col">Failed</th>'
-_WAYS: Mapping[Direction, str] = {"higher": "", "lower": " (lower is better)", "neutral": " (neutral)"}
+_WAYS: Mapping[Direction, str] = {"higher": " ↑", "lower": " ↓", "neutral": ""}
 
 
 def _unavailable(scores: Scores) -> str:
