@@ -11,16 +11,19 @@ import typer
 from radfact.cli import meta_options as own
 from radfact.cli import options as shared
 from radfact.cli.inputs import check_folder
-from radfact.cli.meta_options import Scoring, figures_of, show_table
+from radfact.cli.meta_options import Scoring, client_of, figures_of, show_table
 from radfact.cli.metrics import WeightsOption
 from radfact.cli.options import FIGURES, INPUT, JudgeOptions, naming_options
 from radfact.cli.tables import new_console, say, say_path
 from radfact.errors import InputError
+from radfact.live import LiveDisplay
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
+    from radfact.meta.preference_table import Preferences
     from radfact.meta.ratings import Ratings
+    from radfact.metrics.preferences import Accuracy
 
 MANUAL = "\n".join(
     (
@@ -43,6 +46,8 @@ MANUAL = "\n".join(
         "",
         "[bold]Examples[/bold]",
         "  radfact meta agreement ratings.csv --better lower --metrics rouge_l,bleu",
+        "  radfact meta agreement preferences.csv --layout preferences",
+        "      --metrics green --ask --judge openai:MODEL",
         "  radfact meta agreement rexval/ --layout rexval --metrics green",
         "      --judge openai:MODEL --out results/rexval",
     )
@@ -91,6 +96,12 @@ IdsOption = Annotated[
         rich_help_panel=INPUT,
     ),
 ]
+AskOption = Annotated[
+    bool,
+    typer.Option(
+        "--ask", help="Of preferences: also ask the judge which candidate is better.", rich_help_panel=FIGURES
+    ),
+]
 TargetOption = Annotated[
     str | None,
     typer.Option(
@@ -126,6 +137,7 @@ def agreement(
     seed: own.Seed = 42,
     out: own.Out = Path("agreement"),
     cache: own.Cache = None,
+    ask: AskOption = False,
 ) -> None:
     """Correlate metrics with experts."""
     console = new_console()
@@ -137,7 +149,9 @@ def agreement(
     if layout is LayoutName.PREFERENCES:
         if ids is not None:
             raise InputError("--ids: of preferences all rows are taken")
-        notes = _preferences(table, scores, scoring, record, out)
+        notes = _preferences(table, scores, scoring, ask, record, out)
+    elif ask:
+        raise InputError("--ask: only of preferences (--layout preferences)")
     else:
         ratings = read(table, layout, expert, better, target, ids)
         notes = _correlations(ratings, scores, scoring, record, out)
@@ -172,21 +186,44 @@ def _correlations(
 
 
 def _preferences(
-    table: Path, scores: Sequence[Path] | None, scoring: Scoring, record: dict[str, Any], out: Path
+    table: Path, scores: Sequence[Path] | None, scoring: Scoring, ask: bool, record: dict[str, Any], out: Path
 ) -> list[str]:
+    from radfact.meta.agreement import Figures
     from radfact.meta.agreement_report import Findings, preference_table, write_agreement
     from radfact.meta.preference_table import accuracies, read_preferences
     from radfact.meta.ratings import Ratings
 
     console = new_console()
     preferences = read_preferences(table)
-    figures = figures_of(preferences.pairs, scores, scoring, out)
-    found = accuracies(preferences, figures, replicates=record["bootstrap"], seed=record["seed"])
-    show_table(console, preference_table(found))
+    drawn = {"replicates": record["bootstrap"], "seed": record["seed"]}
     left_out = sum(one is None for one in preferences.expert)
     notes = [f"{left_out} of {len(preferences.expert)} rows are out: the experts differ, or prefer none."]
+    asked, failed = _asked(preferences, scoring, drawn) if ask else ({}, [])
+    only_asked = ask and not scores and not scoring.names
+    figures = Figures({}, {}) if only_asked else figures_of(preferences.pairs, scores, scoring, out)
+    found = {**accuracies(preferences, figures, **drawn), **asked}
+    show_table(console, preference_table(found))
+    notes += failed
     write_agreement(Findings([], preferences=found), Ratings([], {}, "", None, notes), figures, out, record, None)
     return notes
+
+
+def _asked(
+    preferences: Preferences, scoring: Scoring, drawn: dict[str, int]
+) -> tuple[dict[str, Mapping[float, Accuracy]], list[str]]:
+    """What the judge prefers when it is asked directly, and how many answers could not be used."""
+    from radfact.meta.preference_table import ask_directly
+
+    who = scoring.who
+    client = client_of(who.name, who, scoring.cache, option="--judge", parameters={"temperature": 0})
+    with client, LiveDisplay(new_console(stderr=True), {"asking": client.ledger.as_dict}, None):
+        answers = ask_directly(client, preferences, **drawn)
+    levels = {f"{who.name}, asked": answers.levels}
+    if not answers.failures:
+        return levels, []
+    scoring.left_out = True
+    why = next(iter(answers.failures.values()))
+    return levels, [f"{len(answers.failures)} rows are out of what was asked directly: {why}."]
 
 
 def read(

@@ -126,7 +126,9 @@ def corrections(
     with scoring.scorer() as score:
         found = compare_corrections(answers, ratings, score, out)
     record = {"table": str(table), "layout": layout.value, "judge": who.name, "zero_shot": zero_shot, "seed": seed}
-    notes = [*ratings.notes, *(note or ())]
+    shown = "without the published examples" if zero_shot else "with the published examples"
+    about = f"{len(answers.reports)} of {len(ratings.samples)} reports, {chosen}, corrected by {who.name} {shown}."
+    notes = [about, *ratings.notes, *(note or ())]
     missing = write_corrections(found, answers, out, record, setting=chosen, notes=notes)
     console = new_console()
     _show(console, found, answers, [*ratings.notes, *missing])

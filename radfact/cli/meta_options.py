@@ -58,7 +58,7 @@ Cache = Annotated[
 ]
 
 
-@dataclass(frozen=True)
+@dataclass
 class Scoring:
     """The metrics as the user named them."""
 
@@ -68,6 +68,8 @@ class Scoring:
     cache: Path
     missing: dict[str, str] = field(default_factory=dict)
     """Why a metric gave nothing, once they have been computed."""
+    left_out: bool = False
+    """Whether a model that was asked besides gave no answer on some samples."""
 
     @property
     def names(self) -> list[str]:
@@ -88,7 +90,8 @@ class Scoring:
 
         for name, why in self.missing.items():
             say(console, f"without {name}: {why}", style="yellow")
-        if named and self.missing and any(one.by_name and one.entry.name in self.missing for one in choose(self.names)):
+        asked_for = choose(self.names) if named and self.missing else []
+        if self.left_out or any(one.by_name and one.entry.name in self.missing for one in asked_for):
             raise typer.Exit(ExitCode.SAMPLES_LEFT_OUT)
 
     @contextmanager

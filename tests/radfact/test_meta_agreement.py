@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+from chat_server import ChatServer, Reply, last
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from meta_run import run_meta, write_table
@@ -311,3 +314,44 @@ def test_preferences_by_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert accuracy == {"value": 1.0, "low": None, "high": None, "n": 1}
     assert (out / "preferences.png").read_bytes().startswith(b"\x89PNG")
     assert "1 of 2 rows are out" in (out / "agreement.html").read_text()
+
+
+def test_a_judge_may_be_asked_which_candidate_is_better(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    serve: Callable[..., ChatServer],
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    header = ["id", "reference", "candidate_1", "candidate_2", "confidence", "expert_a"]
+    rows = [["1", "A", "A", "B", 7, "first"], ["2", "A", "B", "A", 3, "second"], ["3", "A", "A", "A", 9, "equal"]]
+    path = write_table(tmp_path / "p.csv", header, rows)
+    server = serve(lambda *_: (200, {}, "Assistant 1 is better than Assistant 2"))
+    out = tmp_path / "out"
+    command = ("agreement", path, "--layout", "preferences", "--ask", "--bootstrap", 0, "--out", out)
+    assert run_meta(monkeypatch, *command, "--judge", "openai:m", "--base-url", server.base_url) == 0
+    found = read_json(out / "agreement.json")["preferences"]["openai:m, asked"]
+    assert {level: (one["value"], one["n"]) for level, one in found.items()} == {"3": (0.5, 2), "7": (1.0, 1)}
+    assert len(server.requests) == 2  # not where the experts prefer none
+    table = ratings_table(tmp_path / "r.csv")
+    assert run_meta(monkeypatch, "agreement", table, "--ask", "--better", "lower", "--out", out) == 2
+    assert "--ask: only of preferences" in capsys.readouterr().err
+
+
+def test_a_judge_that_does_not_say_which_is_better_is_left_out_and_said(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    serve: Callable[..., ChatServer],
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    header = ["id", "reference", "candidate_1", "candidate_2", "confidence", "expert_a"]
+    path = write_table(
+        tmp_path / "p.csv", header, [["1", "A", "A", "B", 7, "first"], ["2", "A", "C", "A", 3, "second"]]
+    )
+
+    def reply(body: dict[str, Any], _: int) -> Reply:
+        return 200, {}, "Assistant 2 is better than Assistant 1" if "C" in last(body).split() else "Both are fine."
+
+    command = ("agreement", path, "--layout", "preferences", "--ask", "--bootstrap", 0, "--out", tmp_path / "out")
+    server = serve(reply)
+    assert run_meta(monkeypatch, *command, "--judge", "openai:m", "--base-url", server.base_url) == 3
+    assert "1 rows are out of what was asked directly" in capsys.readouterr().out

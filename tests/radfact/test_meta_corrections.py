@@ -74,6 +74,7 @@ def test_the_tables_of_the_paper(
     assert found["written"]["bleu_2"] == {"value": 0.0, "n": 1}
     assert (out / "severities.png").read_bytes().startswith(b"\x89PNG")
     page = (out / "corrections.html").read_text()
+    assert "3 of 3 reports, original, corrected by openai:m with the published examples." in page
     assert "(table 1)" in page
     assert "(tables 2 and 3)" in page
     kept = [row["corrections"] for _, row in read_jsonl(out / "corrections.jsonl")]
