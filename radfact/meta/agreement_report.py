@@ -147,7 +147,7 @@ def write_agreement(
         *_correlations(findings.agreements, ratings, figures, record, group or ratings.group, drawing),
         *_ratings(ratings, drawing),
         *_errors(findings.errors, folder),
-        *_counts(findings.counts, folder),
+        *_counts(findings.counts, drawing),
         *_preferences(findings.preferences or {}, drawing),
         *_raters(findings.raters, folder),
     ]
@@ -231,15 +231,28 @@ def _errors(found: Sequence[CountError], folder: Path) -> list[Section]:
     return [Section("Counts of errors", [table, said])]
 
 
-def _counts(found: Sequence[Counted], folder: Path) -> list[Section]:
+def _counts(found: Sequence[Counted], drawing: Drawing) -> list[Section]:
     if not found:
         return []
+    folder = drawing.folder
     rows = [
         [one.figure, one.quantity, true, mean.value, mean.n] for one in found for true, mean in one.detected.items()
     ]
     table = Table(["figure", "experts' quantity", "experts' number", "mean detected", "n"], rows)
     table.write(folder / "detected.csv")
-    sections = [Section("Detected errors", [table])]
+    lines = {
+        one.figure: {"mean detected": {true: mean.value for true, mean in one.detected.items()}}
+        for one in found
+        if one.detected
+    }
+    if lines:
+        drawing.add(
+            "detected",
+            "Mean detected errors by the experts' number",
+            lambda path: plots.curves(lines, path, x="experts' number", y="mean detected", diagonal=True),
+        )
+    said = "Mean number of errors that are detected by how many the experts count (paper 003, figure 2)."
+    sections = [Section("Detected errors", [table, said, *drawing.taken()])]
     if any(one.by_category for one in found):
         by_category = category_table(found)
         by_category.write(folder / "categories.csv")

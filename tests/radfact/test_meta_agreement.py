@@ -265,6 +265,20 @@ def test_only_what_is_known_is_drawn(tmp_path: Path) -> None:
     matplotlib.pyplot.close("all")
 
 
+def test_counts_of_errors_are_drawn_beside_the_experts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    table, scores, out = ratings_table(tmp_path / "r.csv"), tmp_path / "scores", tmp_path / "out"
+    write_json(scores / "scores.json", {"figures": {"m_ec": {"point": 1, "direction": "lower"}}})
+    write_jsonl(scores / "samples.jsonl", [{"sample_id": str(i), "m_ec": float(i % 4)} for i in range(20)])
+    arguments = ("agreement", table, "--better", "lower", "--scores", scores, "--bootstrap", 0, "--out", out)
+    assert run_meta(monkeypatch, *arguments) == 0
+    assert (
+        (out / "detected.csv").read_text().startswith("figure,experts' quantity,experts' number,mean detected,n\nm_ec,")
+    )
+    assert (out / "detected.png").read_bytes().startswith(b"\x89PNG")
+    raters = {one["rater"] for one in read_json(out / "agreement.json")["count_errors"]}
+    assert raters == {MEAN, "x", "y"}
+
+
 def test_a_figure_without_a_coefficient_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
