@@ -201,6 +201,19 @@ def test_what_a_metric_takes_is_listed_and_one_that_cannot_be_loaded_hides_no_ot
     assert "takes --metric-arg vert.shots (None), vert.style (random), vert.n (None), vert.seed (42)" in out
 
 
+def test_a_model_is_checked_as_detector_of_comparisons(run: Run, serve: Callable[..., ChatServer]) -> None:
+    server = serve(lambda body, _: (200, {}, "yes" if "unchanged" in body["messages"][-1]["content"] else "no"))
+    judge = ("--judge", "openai:m", "--base-url", server.base_url)
+    code, out, _ = run("judge-check", "--comparisons", *judge, "--out", "check.json")
+    assert code == 0
+    assert "openai:m on 50 sentences: accuracy 5" in out
+    assert "specificity 100.0%; 0 without a valid answer" in out
+    assert "wrong: Stable cardiomegaly." in out
+    assert json.loads(Path("check.json").read_text())["n"] == 50
+    assert run("judge-check", "--comparisons", "--judge", "offline")[0] == 2
+    assert run("judge-check", "pairs.csv", "--comparisons", *judge)[0] == 2
+
+
 def test_systems_are_compared_and_the_shared_samples_counted(run: Run) -> None:
     run("evaluate", "pairs.csv", "--metrics", "rouge_l", "--out", "a")
     Path("pairs.csv").write_text(Path("pairs.csv").read_text().replace("Large heart.", "Edema.").replace("3,,", "4,,"))
