@@ -165,7 +165,8 @@ def _correlations(
     ratings: Ratings, scores: Sequence[Path] | None, scoring: Scoring, record: dict[str, Any], out: Path
 ) -> list[str]:
     from radfact.meta import agreement as meta
-    from radfact.meta.agreement_report import Findings, short_table, write_agreement
+    from radfact.meta.agreement_report import Findings, write_agreement
+    from radfact.meta.agreement_tables import short_table
 
     console = new_console()
     kinds = sorted({kind for one in ratings.samples for kind in one.groups})
@@ -189,7 +190,8 @@ def _preferences(
     table: Path, scores: Sequence[Path] | None, scoring: Scoring, ask: bool, record: dict[str, Any], out: Path
 ) -> list[str]:
     from radfact.meta.agreement import Figures
-    from radfact.meta.agreement_report import Findings, preference_table, write_agreement
+    from radfact.meta.agreement_report import Findings, write_agreement
+    from radfact.meta.agreement_tables import preference_table
     from radfact.meta.preference_table import accuracies, read_preferences
     from radfact.meta.ratings import Ratings
 

@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
-    from radfact.meta.rexamine import Perturber, Rexamined
+    from radfact.meta.perturb import Perturber
+    from radfact.meta.rexamine import Rexamined
     from radfact.meta.style import Styler
 
 MANUAL = "\n".join(
@@ -147,7 +148,7 @@ def _styler(name: str, who: JudgeOptions, cache: Path) -> Iterator[Styler]:
 
 @contextmanager
 def _perturber(name: str, who: JudgeOptions, cache: Path, seed: int) -> Iterator[Perturber]:
-    from radfact.meta.rexamine import ModelPerturber, RulePerturber
+    from radfact.meta.perturb import ModelPerturber, RulePerturber
 
     if name == RULES:
         yield RulePerturber(seed=seed)

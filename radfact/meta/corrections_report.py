@@ -9,7 +9,7 @@ from typing import Any
 
 from radfact.jsonl import write_json, write_jsonl
 from radfact.meta import plots
-from radfact.meta.agreement_report import kinds_of_errors
+from radfact.meta.agreement_tables import kinds_of_errors
 from radfact.meta.corrections import Answers, CorrectionFindings, Setting
 from radfact.meta.drawing import Drawing
 from radfact.meta.page import Picture, Section, Table, write_page

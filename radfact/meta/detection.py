@@ -14,7 +14,7 @@ from radfact.files import Pair
 from radfact.jsonl import write_json
 from radfact.meta import plots
 from radfact.meta.agreement import Counted, Figures, counted, counted_as, orient
-from radfact.meta.agreement_report import category_table, kinds_of_errors
+from radfact.meta.agreement_tables import category_table, kinds_of_errors
 from radfact.meta.drawing import Drawing
 from radfact.meta.injected import Injected, as_ratings
 from radfact.meta.page import Section, Table, write_page

@@ -9,18 +9,17 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from radfact.errors import Failure, InputError, RunFailed
 from radfact.files import Pair
 from radfact.jsonl import dumps, read_json, read_jsonl, write_json, write_jsonl
-from radfact.llm import Ask, ChatClient
 from radfact.meta import plots
 from radfact.meta.agreement import Figures
-from radfact.meta.asking import load_prompt, read_report
 from radfact.meta.drawing import Drawing
 from radfact.meta.injected import Injected, read_injected, write_injected
 from radfact.meta.page import Picture, Section, Table, write_page
+from radfact.meta.perturb import Perturber
 from radfact.meta.rexamine_stats import (
     Ranking,
     Style,
@@ -32,7 +31,6 @@ from radfact.meta.rexamine_stats import (
     table_c,
     threshold,
 )
-from radfact.meta.rules import RuleInjector
 from radfact.meta.style import Styler
 from radfact.meta.tables import SiteReport
 from radfact.tables import read_csv
@@ -42,76 +40,6 @@ Score = Callable[[Sequence[Pair], Path], Figures]
 
 PER_SITE = 40
 """Reports of a site (paper 002, 2)."""
-MOST_ERRORS = 5
-
-
-class Perturber(Protocol):
-    """Puts a few errors into standardised reports."""
-
-    @property
-    def name(self) -> str:
-        """As it stands in results."""
-        ...
-
-    def perturb(self, sources: Sequence[SiteReport]) -> list[Injected | Failure]:
-        """A candidate of every report, or why not."""
-        ...
-
-
-class RulePerturber:
-    """One to five errors of any category a report, drawn by seed and id; the labels count them."""
-
-    name = "rules"
-
-    def __init__(self, *, seed: int = 42) -> None:
-        """Take the seed."""
-        self.seed = seed
-        self._injector = RuleInjector(seed=seed)
-
-    def perturb(self, sources: Sequence[SiteReport]) -> list[Injected | Failure]:
-        """A candidate of every report; one that has no room for as many gets fewer."""
-        found: list[Injected | Failure] = []
-        for one in sources:
-            count = random.Random(f"{self.seed}/{one.sample_id}/count").randint(1, MOST_ERRORS)
-            made = self._injector.mixed(one.sample_id, one.report, count)
-            found.append(made.model_copy(update={"site": one.site}))
-        return found
-
-
-class ModelPerturber:
-    """The paper's second prompt, below the report that it speaks of; how many errors there are experts must count."""
-
-    def __init__(self, client: ChatClient) -> None:
-        """Take the client of the model."""
-        self.client = client
-
-    @property
-    def name(self) -> str:
-        """The model's name."""
-        return str(self.client.identity.get("model", "model"))
-
-    def perturb(self, sources: Sequence[SiteReport]) -> list[Injected | Failure]:
-        """A candidate of every report.
-
-        Raises:
-            RunFailed: as `ChatClient.ask_all`.
-        """
-        prompt = load_prompt("perturb")
-        asks = [Ask((("user", f"{one.report}\n\n{prompt}"),), read_report) for one in sources]
-        answers = self.client.ask_all(asks)
-        return [
-            answer
-            if isinstance(answer, Failure)
-            else Injected(
-                sample_id=one.sample_id,
-                source_id=one.sample_id,
-                reference=one.report,
-                candidate=answer,
-                by=self.name,
-                site=one.site,
-            )
-            for one, answer in zip(sources, answers, strict=True)
-        ]
 
 
 @dataclass(frozen=True, slots=True)

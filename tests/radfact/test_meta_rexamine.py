@@ -19,7 +19,8 @@ from radfact.jsonl import read_json, read_jsonl, write_json, write_jsonl
 from radfact.meta.agreement import Figures
 from radfact.meta.detection import detect, detection_pairs
 from radfact.meta.injected import Change, Injected, read_injected
-from radfact.meta.rexamine import RulePerturber, rexamine
+from radfact.meta.perturb import RulePerturber
+from radfact.meta.rexamine import rexamine
 from radfact.meta.rexamine_stats import StyleTest, rankings, style_tests, table_2, table_c, threshold
 from radfact.meta.style import RuleStyler
 from radfact.meta.tables import SiteReport, read_counts, read_reports
