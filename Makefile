@@ -34,7 +34,9 @@ test: install $(VENV)/lowest/installed $(VENV)/vllm/installed $(VENV)/smollm2/in
 	PYTHONPATH=$(VENV)/lowest $(BIN)/python -m pytest tests/maira/test_assemble.py \
 		tests/maira/test_checkpoint.py tests/maira/test_config.py tests/maira/test_generate.py tests/maira/test_grammar.py \
 		tests/maira/test_model.py tests/maira/test_processor.py tests/maira/test_transformers_engine.py
-	$(BIN)/python -m pytest
+	# A file of tests is never torn apart; the real servers come last and alone, since they fill a small machine.
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses 2 --dist loadfile --ignore tests/servers
+	$(BIN)/python -m pytest tests/servers
 
 docs: install
 	$(BIN)/python -m sphinx --fail-on-warning --keep-going --quiet --fresh-env --builder html docs build/docs

@@ -11,6 +11,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from maira.library_messages import leave_out_messages
+
 _PUBLIC = {
     "MairaConfig": "maira.config",
     "MairaForConditionalGeneration": "maira.model",
@@ -26,6 +28,7 @@ def __getattr__(name: str) -> Any:
     return getattr(import_module(_PUBLIC[name]), name)
 
 
+leave_out_messages()
 # "-m" is what stands here while `python -m maira` looks for its module.
 if Path(sys.argv[0]).stem not in ("maira", "-m"):
     for _module in sorted(set(_PUBLIC.values())):

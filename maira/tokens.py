@@ -21,6 +21,11 @@ NO_TEXT = ("<s>", "</s>", IMAGE, *SPARE_IMAGE_TOKENS, *ADDED_TOKENS)
 """What a tokenizer turns into a control token wherever it stands, so no narrative may contain it."""
 
 
+def added_ids(image_token: int) -> range:
+    """The ids of `ADDED_TOKENS`, which stand right before the image token's (`add_tokens`)."""
+    return range(image_token - len(ADDED_TOKENS), image_token)
+
+
 def add_tokens(tokenizer: PreTrainedTokenizerBase) -> int:
     """Add MAIRA-2's tokens to a tokenizer, in the order of the release, and return how many were added."""
     from transformers import AddedToken

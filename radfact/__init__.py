@@ -12,7 +12,8 @@ if TYPE_CHECKING:
     from radfact.entailment import Failure, Judge, Question, Verdict, load_judge
     from radfact.errors import ExitCode, InputError, RunFailed
     from radfact.files import Pair, Pairs, read_candidates_and_references, read_pairs
-    from radfact.metrics.evaluate import Evaluation, evaluate
+    from radfact.metrics.evaluate import evaluate
+    from radfact.metrics.evaluation import Evaluation
     from radfact.metrics.metric import Metric, Pooled, Scored
     from radfact.page import write_page
     from radfact.report import Box, Mask, Report, Sentence
@@ -57,7 +58,8 @@ _HOMES = {
     "entailment": ("Failure", "Judge", "Question", "Verdict", "load_judge"),
     "errors": ("ExitCode", "InputError", "RunFailed"),
     "files": ("Pair", "Pairs", "read_candidates_and_references", "read_pairs"),
-    "metrics.evaluate": ("Evaluation", "evaluate"),
+    "metrics.evaluate": ("evaluate",),
+    "metrics.evaluation": ("Evaluation",),
     "metrics.metric": ("Metric", "Pooled", "Scored"),
     "page": ("write_page",),
     "report": ("Box", "Mask", "Report", "Sentence"),

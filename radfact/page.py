@@ -11,6 +11,7 @@ from pydantic import ConfigDict, Field, NonNegativeInt
 
 from radfact.errors import InputError
 from radfact.jsonl import open_atomic, read_json, read_jsonl
+from radfact.page_green import green_section
 from radfact.page_images import MOST_EMBEDDED, keep_images, load_images
 from radfact.page_markup import Row, Scores, render
 from radfact.report import Box, Mask, parse_sentences, validated
@@ -136,6 +137,7 @@ def write_page(
         studies,
         drafts,
         notes,
+        green_section(folder),
     )
     with open_atomic(folder / "report.html", "wb") as handle:
         # JSON may smuggle in half a surrogate pair, which no UTF-8 file can hold.

@@ -47,6 +47,9 @@ class MetricRecord(Row):
 
     figures: tuple[str, ...]
     failed: NonNegativeInt = 0
+    model: dict[str, Any] | None = None
+    settings: dict[str, Any] | None = None
+    arguments: dict[str, Any] | None = None
 
 
 class Scores(Row):
@@ -67,6 +70,7 @@ def render(
     studies: Sequence[dict[str, Any]],
     drafts: Sequence[dict[str, Any]],
     notes: Sequence[str],
+    sections: str = "",
 ) -> str:
     """The whole page as HTML: every text is escaped or lies in a block of JSON data.
 
@@ -77,6 +81,7 @@ def render(
         studies: the scored studies as the script takes them.
         drafts: the studies without a reference.
         notes: sentences of the banner.
+        sections: HTML below the figures of the set.
     """
     data = {
         "metrics": bool(scores.metrics),
@@ -95,7 +100,7 @@ def render(
         title=escape(title),
         judge=_judge(scores, run),
         notes=_notes(notes),
-        summary=_summary(scores, run, studies),
+        summary=_summary(scores, run, studies) + sections,
         unscored=_UNSCORED if drafts else "",
     )
 
@@ -180,7 +185,8 @@ def _figure_table(scores: Scores) -> str:
         rows.append(f'<tr{css}><th scope="row">{escape(words(name))}{way}</th>{cells}{last}{failed}</tr>')
     over = " or, as corpus BLEU and F1 of findings, computed from all of them" if metric_of else ""
     return (
-        f'<table class="figure-table"><caption>Mean over the studies that have a value{over}, with its bootstrapped '
+        '<table class="figure-table"><caption>↑ higher is better, ↓ lower is better. '
+        f"Mean over the studies that have a value{over}, with its bootstrapped "
         '95 % interval<span class="spare"> and median. The bar runs from 0 to 1: 95 % interval (light), middle half '
         "(dark), point (line)</span>.</caption><thead><tr>"
         '<th scope="col">Figure</th><th scope="col">Point</th><th scope="col" class="spare">Median</th>'
@@ -191,7 +197,7 @@ def _figure_table(scores: Scores) -> str:
 
 
 _FAILED = '<th scope="col">Failed</th>'
-_WAYS: Mapping[Direction, str] = {"higher": "", "lower": " (lower is better)", "neutral": " (neutral)"}
+_WAYS: Mapping[Direction, str] = {"higher": " ↑", "lower": " ↓", "neutral": ""}
 
 
 def _unavailable(scores: Scores) -> str:

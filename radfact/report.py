@@ -95,6 +95,7 @@ _EXPECTED = {
     "dict_type": "expected an object",
     "model_type": "expected an object with named fields",
     "string_type": "expected a text",
+    "path_type": "expected a path",
     "string_too_short": "expected a text that is not empty",
 }
 

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from radfact.jsonl import write_json, write_jsonl
-from radfact.report import Box, Mask
+from radfact.errors import InputError
+from radfact.jsonl import read_json, read_jsonl, write_json, write_jsonl
+from radfact.page_markup import Scores
+from radfact.report import Box, Mask, validated
 from radfact.sample import SampleScore, SentenceScore
 from radfact.score import Result
+from radfact.stats import Direction
 
 
 def write_results(result: Result, folder: Path | str, run: Mapping[str, Any] | None = None) -> None:
@@ -37,6 +40,60 @@ def write_results(result: Result, folder: Path | str, run: Mapping[str, Any] | N
     write_json(folder / "run.json", run)
     figures = {name: asdict(summary) for name, summary in result.figures.items()}
     write_json(folder / "scores.json", {"figures": figures, **who, "counts": dict(result.counts)})
+
+
+@dataclass(frozen=True, slots=True)
+class SampleFigures:
+    """The figures of samples, as a results folder has them.
+
+    Attributes:
+        rows: `sample_id` -> figure -> value, NaN = not scored, in the order of the file.
+        directions: which way is better, by figure, also of those that exist only for the set.
+    """
+
+    rows: Mapping[str, Mapping[str, float]]
+    directions: Mapping[str, Direction]
+
+
+def read_sample_figures(folder: Path | str) -> SampleFigures:
+    """Read the figures of samples from a finished results folder.
+
+    Raises:
+        InputError: naming file, line and field: there is no such file, an id stands twice, or a value is no number.
+    """
+    folder = Path(folder)
+    directions = {name: one.direction for name, one in read_scores(folder).figures.items()}
+    return SampleFigures(_sample_figures(folder / "samples.jsonl", directions), directions)
+
+
+def read_scores(folder: Path) -> Scores:
+    """`scores.json` of a results folder.
+
+    Raises:
+        InputError: the folder is not finished, or the file holds something else.
+    """
+    path = folder / "scores.json"
+    if not path.is_file():
+        raise InputError("expected a finished results folder, but it has no scores.json", file=folder)
+    return validated(Scores, read_json(path), file=path)
+
+
+def _sample_figures(path: Path, names: Mapping[str, Any]) -> dict[str, dict[str, float]]:
+    table: dict[str, dict[str, float]] = {}
+    for line, row in read_jsonl(path):
+        key = row.get("sample_id")
+        if not isinstance(key, str) or key in table:
+            raise InputError("expected a text that stands once", file=path, line=line, field="sample_id")
+        table[key] = {name: _figure(value, path, line, name) for name, value in row.items() if name in names}
+    return table
+
+
+def _figure(value: Any, path: Path, line: int, name: str) -> float:
+    if value is None:
+        return math.nan
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        raise InputError(f"expected a finite number or null, found {value!r}", file=path, line=line, field=name)
+    return float(value)
 
 
 def _sample_row(sample: SampleScore) -> dict[str, Any]:

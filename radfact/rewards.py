@@ -12,6 +12,7 @@ from radfact.metrics.metric import Metric
 from radfact.metrics.registry import Choice, choose
 from radfact.metrics.resources import Resources
 from radfact.report import narrative, parse_sentences
+from radfact.stats import Direction
 
 Completion = str | Sequence[Mapping[str, Any]]
 """Plain text, or the messages of a conversation, of which the last one's content is the report."""
@@ -27,8 +28,12 @@ class RewardFunction(Protocol):
         ...
 
 
+Wanted = str | Metric | tuple[str | Metric, str]
+"""A metric by name or itself, a figure by name, or a metric and the name of one of its figures."""
+
+
 def make_reward(
-    *metrics: str | Metric, weights: Sequence[float] | None = None, column: str = "ground_truth", **options: Any
+    *metrics: Wanted, weights: Sequence[float] | None = None, column: str = "ground_truth", **options: Any
 ) -> RewardFunction:
     """A reward made of metrics: the weighted sum of one figure of each, those that are better lower with their sign
     turned.
@@ -37,14 +42,16 @@ def make_reward(
     that any of the metrics cannot score has no reward.
 
     Args:
-        metrics: names of metrics or figures as in `radfact evaluate --metrics`, or metrics; of a metric with several
-            figures the first counts.
-        weights: one a metric; by default 1 each.
+        metrics: names of metrics or figures as in `radfact evaluate --metrics`, metrics, or (metric, figure). Of a
+            metric with several figures the one of its own name counts, as `green` of green; where none is called so,
+            the figure must be named.
+        weights: one a metric; by default 1 each. A figure of which neither way is better needs one, whose sign says it.
         column: of the data set, with the reference reports.
         options: of `radfact.metrics.resources.Resources`: `judge`, `base_url`, `weights` as `folders`, ...
 
     Raises:
-        InputError: a metric is not known, needs something, or has no values of samples; the weights do not fit.
+        InputError: a metric is not known, needs something, has no values of samples, or several figures; the weights
+            do not fit.
     """
     if not metrics:
         raise InputError("name at least one metric", field="metrics")
@@ -53,17 +60,26 @@ def make_reward(
         raise InputError(f"expected {len(metrics)} finite numbers, one a metric, found {factors}", field="weights")
     if "folders" in options:
         options["weights"] = options.pop("folders")
-    resources = Resources(**options)
+    # Intervals are for people.
+    resources = Resources(**{**options, "radfact": {"bootstrap": 0, **(options.get("radfact") or {})}})
     parts = [_part(one, resources) for one in metrics]
-    return _Reward(parts, factors, column)
+    if weights is None:
+        for _, figure, direction in parts:
+            if direction == "neutral":
+                raise InputError(
+                    f"neither way is better of '{figure}'; say by the sign of its weight which is wanted",
+                    field="weights",
+                )
+    turned = [-one if direction == "lower" else one for one, (*_, direction) in zip(factors, parts, strict=True)]
+    return _Reward([(metric, figure) for metric, figure, _ in parts], turned, column)
 
 
 class _Reward:
     """The callable; TRL logs it under `__name__`."""
 
-    def __init__(self, parts: Sequence[tuple[Metric, str, int]], factors: Sequence[float], column: str) -> None:
+    def __init__(self, parts: Sequence[tuple[Metric, str]], factors: Sequence[float], column: str) -> None:
         self._parts, self._factors, self._column = parts, factors, column
-        self.__name__ = "_and_".join(figure for _, figure, _ in parts)
+        self.__name__ = "_and_".join(figure for _, figure in parts)
 
     def __call__(self, completions: Sequence[Completion], **columns: Any) -> list[float | None]:
         references = columns.get(self._column)
@@ -79,28 +95,38 @@ class _Reward:
             return []
         # Figures of one metric are of one answer.
         scored = {
-            id(metric): metric.score(pairs).values for metric in {id(one): one for one, *_ in self._parts}.values()
+            id(metric): metric.score(pairs).values for metric in {id(one): one for one, _ in self._parts}.values()
         }
         totals = [0.0] * len(pairs)
-        for (metric, figure, sign), factor in zip(self._parts, self._factors, strict=True):
+        for (metric, figure), factor in zip(self._parts, self._factors, strict=True):
             column = scored[id(metric)].get(figure)
             if column is None:
-                raise InputError(
-                    f"'{figure}' is a figure of a whole set; a reward needs one of samples", field="metrics"
-                )
-            totals = [total + sign * factor * value for total, value in zip(totals, column, strict=True)]
+                raise _of_a_set(figure)
+            totals = [total + factor * value for total, value in zip(totals, column, strict=True)]
         return [total if math.isfinite(total) else None for total in totals]
 
 
-def _part(wanted: str | Metric, resources: Resources) -> tuple[Metric, str, int]:
-    """A metric, the figure of it that counts, and 1 or -1 by which way is better."""
-    if isinstance(wanted, str):
-        (choice,) = choose([wanted])
-        metric = resources.metric(choice.entry)
-    else:
-        choice, metric = Choice.of(wanted), wanted
-    name, direction = next(iter(choice.wanted(metric.figures).items()))
-    return metric, name, -1 if direction == "lower" else 1
+def _part(wanted: Wanted, resources: Resources) -> tuple[Metric, str, Direction]:
+    """A metric, the figure of it that counts, and which way is better."""
+    given, figure = wanted if isinstance(wanted, tuple) else (wanted, None)
+    choices = choose([given]) if isinstance(given, str) else [Choice.of(given)]
+    if len(choices) != 1:
+        raise InputError(f"'{given}' is many; name each metric that should count", field="metrics")
+    metric = choices[0].metric or resources.metric(choices[0].entry)
+    figures = choices[0].wanted(metric.figures)
+    figure = figure or (next(iter(figures)) if len(figures) == 1 else metric.name)
+    if figure not in figures:
+        raise InputError(
+            f"{metric.name} has several figures; name one of {', '.join(figures)}, or give (metric, figure)",
+            field="metrics",
+        )
+    if figure in getattr(metric, "of_the_set", ()):
+        raise _of_a_set(figure)
+    return metric, figure, figures[figure]
+
+
+def _of_a_set(figure: str) -> InputError:
+    return InputError(f"'{figure}' is a figure of a whole set; a reward needs one of samples", field="metrics")
 
 
 def _text(completion: Completion) -> str:

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from radfact.stats import CountsFigure, Summary, bootstrap_counts, scored_rows, summary_of
+from radfact.stats import CountsFigure, Summary, bootstrap_counts, harmonic_mean, scored_rows, summary_of
 
 
 def randomisation_test(
@@ -61,6 +61,33 @@ def mean_of(counts: NDArray[np.float64]) -> float:
     return float(counts[0] / counts[1]) if counts[1] else math.nan
 
 
+def f1_counts(parts: NDArray[np.float64]) -> NDArray[np.float64]:
+    """(samples, 4), as `set_f1` takes their sum; a sample with one value adds it, one without any is not scored (NaN).
+
+    Args:
+        parts: (samples, 2), precision and recall of each sample; NaN where it has none.
+    """
+    parts = parts.reshape(-1, 2)
+    known = ~np.isnan(parts)
+    filled = np.where(known, parts, 0.0)
+    counts: NDArray[np.float64] = np.stack([filled[:, 0], known[:, 0], filled[:, 1], known[:, 1]], axis=1).astype(
+        np.float64
+    )
+    # So that, in a comparison of two systems, it takes no part in either.
+    counts[~known.any(axis=1)] = math.nan
+    return counts
+
+
+def set_f1(counts: NDArray[np.float64]) -> float:
+    """Harmonic mean of a set's precision and recall; NaN where either has no sample.
+
+    Args:
+        counts: (4,), sum of the samples' precisions, how many there are, and the same of the recalls.
+    """
+    precision, recall = (counts[place] / counts[place + 1] if counts[place + 1] else math.nan for place in (0, 2))
+    return harmonic_mean(float(precision), float(recall))
+
+
 def difference_of_counts(
     left: NDArray[np.float64],
     right: NDArray[np.float64],
@@ -89,3 +116,32 @@ def difference_of_counts(
         )
         for name, value in values.items()
     }
+
+
+def differences(
+    values: Mapping[str, Sequence[float]],
+    base: Mapping[str, Sequence[float]],
+    *,
+    f1: Mapping[str, tuple[str, str]] | None = None,
+    replicates: int = 500,
+    seed: int = 42,
+) -> dict[str, Summary]:
+    """`difference_of_counts` of means and F1: by how much the figures of a run lie above those of another.
+
+    Args:
+        values: as in `radfact.stats.summarise`.
+        base: of the run that is subtracted: the same figures and samples in the same order.
+        f1: as in `radfact.stats.summarise`.
+        replicates: of the bootstrap.
+        seed: of the bootstrap.
+    """
+    settings = {"replicates": replicates, "seed": seed}
+    runs = (values, base)
+    found = {}
+    for name in values:
+        left, right = (as_counts(run[name]) for run in runs)
+        found[name] = difference_of_counts(left, right, {name: mean_of}, **settings)[name]
+    for name, parts in (f1 or {}).items():
+        left, right = (f1_counts(np.array([run[part] for part in parts], dtype=np.float64).T) for run in runs)
+        found[name] = difference_of_counts(left, right, {name: set_f1}, **settings)[name]
+    return found

@@ -74,41 +74,6 @@ def summarise(
     return {name: summary_of(point, spreads[name], counts[name]) for name, point in points.items()}
 
 
-def differences(
-    values: Mapping[str, Sequence[float]],
-    base: Mapping[str, Sequence[float]],
-    *,
-    f1: Mapping[str, tuple[str, str]] | None = None,
-    replicates: int = 500,
-    seed: int = 42,
-) -> dict[str, Summary]:
-    """By how much the figures of a set differ from those of another run over the same samples, paired.
-
-    Both runs are resampled alike, so the interval is that of the difference and not of two independent sets.
-
-    Args:
-        values: as in `summarise`.
-        base: of the run that is subtracted: the same figures and samples in the same order.
-        f1: as in `summarise`.
-        replicates: as in `summarise`.
-        seed: as in `summarise`.
-
-    Returns:
-        As `summarise`; `n` counts the samples that have a value in both runs.
-    """
-    points, base_points = (summarise(one, f1=f1, replicates=0) for one in (values, base))
-    spreads, base_spreads = (bootstrap(one, f1=f1, replicates=replicates, seed=seed) for one in (values, base))
-    both = ~np.isnan(_table(values)) & ~np.isnan(_table({name: base[name] for name in values}))
-    known = dict(zip(values, both, strict=True))
-    known |= {name: known[precision] & known[recall] for name, (precision, recall) in (f1 or {}).items()}
-    found = {}
-    for name, spread in spreads.items():
-        point, base_point = points[name].point, base_points[name].point
-        gap = math.nan if point is None or base_point is None else point - base_point
-        found[name] = summary_of(gap, spread - base_spreads[name], int(known[name].sum()))
-    return found
-
-
 def summarise_counts(
     counts: NDArray[np.float64],
     values: Mapping[str, CountsFigure],

@@ -18,11 +18,16 @@ from maira.cli.options import (
     EngineArgs,
     EngineOption,
     Free,
+    JudgeName,
     LanguageModel,
     MaxNewTokens,
+    Metrics,
     OutFolder,
+    ScoreConfig,
+    Subset,
     Task,
     TaskOption,
+    Weights,
     WorkerEngine,
     WorkerEngineOption,
     Workers,
@@ -47,14 +52,7 @@ def ablate(
     out: OutFolder,
     task: TaskOption = Task.FINDINGS,
     split: Annotated[str | None, typer.Option(help="Only studies of this split of the manifest.")] = None,
-    subset: Annotated[
-        str,
-        typer.Option(
-            metavar="all|with-input|INPUTS",
-            help="Studies: all, those with every input that is dropped, or those with the inputs named here, such as "
-            "prior (D.9) or lateral (D.10).",
-        ),
-    ] = "all",
+    subset: Subset = "all",
     infer: Annotated[
         bool,
         typer.Option(
@@ -62,18 +60,15 @@ def ablate(
             help="Also the first recipe's model without the inputs that the others drop, at inference only.",
         ),
     ] = False,
-    judge: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAME", help="Who scores the drafts, as --judge of radfact score; RADFACT_JUDGE names one too."
-        ),
-    ] = None,
-    config: Annotated[Path | None, typer.Option(help="YAML file of other options of radfact score.")] = None,
+    judge: JudgeName = None,
+    config: ScoreConfig = None,
+    metrics: Metrics = None,
+    weights: Weights = None,
     launch: Annotated[
         str | None,
         typer.Option(
             metavar="LAUNCHER",
-            help="What training and drafting run under, such as 'accelerate launch --num_processes 8'.",
+            help="What training and drafting run under, such as 'accelerate launch --multi_gpu --num_processes 8'.",
         ),
     ] = None,
     max_new_tokens: MaxNewTokens = None,
@@ -96,7 +91,7 @@ def ablate(
     from maira.evaluate.ablations import Ablation, Drafting, plan_trials, read_configs, table_of
     from maira.evaluate.commands import Launcher
     from maira.evaluate.comparison import write_comparison
-    from maira.evaluate.experiments import Scorer, select_studies
+    from maira.evaluate.experiments import Scorer, Scoring, select_studies
     from radfact.cli.inputs import check_folder
 
     if process_count() > 1:
@@ -124,7 +119,8 @@ def ablate(
     say(console, selection.in_words)
     say_unused(console, selection.studies, len(selection.studies))
     references = out / "manifest.jsonl"
-    scorers = [Scorer(trial.experiment, references, out / "cache", judge, config) for trial in trials]
+    scoring = Scoring(references, out / "cache", judge, config, metrics, weights or ())
+    scorers = [Scorer(trial.experiment, scoring) for trial in trials]
     # vLLM and Ray start processes of their own; a launcher's are for the transformers engine.
     how = Drafting(task.value, references, tuple(words), alone=engine is not Engine.TRANSFORMERS)
     ablation = Ablation(trials, how, Launcher(launch), lambda text: say(console, text))

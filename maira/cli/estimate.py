@@ -46,7 +46,9 @@ def estimate(
     from maira.train.recipe import read_recipe
     from radfact.jsonl import dumps
 
-    found = run(read_recipe(recipe, overrides), gpu, gpus, mfu)
+    read = read_recipe(recipe, overrides)
+    say(Console(stderr=True), f"estimating {recipe}: its passes are run on tensors without bytes")
+    found = run(read, gpu, gpus, mfu)
     if json:
         print(dumps(found.to_json()))
         return
@@ -60,6 +62,12 @@ def estimate(
     console.print(_time_table(found))
     say(console, f"samples: {found.workload.basis}")
     say(console, "time: at the MFU given; without validation, drafts, saving and waiting for data")
+    if found.is_small:
+        say(
+            console,
+            f"time: a model of this size does not reach an MFU of {found.mfu:.0%}; run some steps, read what they do "
+            "(mfu in metrics.jsonl), and give it as --mfu",
+        )
 
 
 def _introduction(found: Estimate) -> list[str]:
@@ -71,7 +79,7 @@ def _parameter_table(found: Estimate) -> Table:
     table = _table("parameters", "all", "trained")
     rows = [*found.parameters.items(), ("total", (_sum(found, 0), _sum(found, 1)))]
     for part, (every, trained) in rows:
-        table.add_row(part.replace("_", " "), f"{every / 1e6:,.1f} M", f"{trained / 1e6:,.1f} M" if trained else "-")
+        table.add_row(part.replace("_", " "), _count(every), _count(trained) if trained else "-")
     return table
 
 
@@ -80,11 +88,11 @@ def _sum(found: Estimate, place: int) -> int:
 
 
 def _memory_table(found: Estimate) -> Table:
-    table = _table("memory of a GPU at its fullest moment", "GiB")
+    table = _table("memory of a GPU at its fullest moment", "")
     for part, size in vars(found.memory).items():
         if size:
-            table.add_row(_MEANINGS[part], f"{size / _GIB:,.2f}")
-    table.add_row("total", f"{found.memory.total / _GIB:,.2f}")
+            table.add_row(_MEANINGS[part], _bytes(size))
+    table.add_row("total", _bytes(found.memory.total))
     return table
 
 
@@ -112,12 +120,26 @@ def _time_table(found: Estimate) -> Table:
         "operations of a step": f"{flops.total / 1e12:,.3g} TFLOP",
         **{f"  {part.replace('_', ' ')}": f"{count / flops.total:.1%}" for part, count in flops.by_part().items()},
         "a step": _duration(found.step_seconds),
-        "the run": f"{found.steps:,} steps, {found.steps * found.step_samples:,} samples, {tokens / 1e6:,.0f} M tokens",
+        "the run": f"{found.steps:,} steps, {found.steps * found.step_samples:,} samples, {_count(tokens)} tokens",
         "time": _duration(found.hours * 3600),
-        "GPU hours": f"{found.hours * found.gpus:,.1f}",
+        "GPU hours": f"{hours:,.1f}" if (hours := found.hours * found.gpus) >= 0.1 else f"{hours:.1g}",
     }.items():
         table.add_row(name, value)
     return table
+
+
+def _count(number: float) -> str:
+    for unit, size in (("M", 1e6), ("k", 1e3)):
+        if number >= size:
+            return f"{number / size:,.1f} {unit}"
+    return f"{number:,.0f}"
+
+
+def _bytes(size: int) -> str:
+    for unit, whole in (("GiB", _GIB), ("MiB", 1 << 20)):
+        if size >= 0.1 * whole:
+            return f"{size / whole:,.2f} {unit}"
+    return f"{size / 1024:,.1f} KiB" if size >= 1024 else f"{size} B"
 
 
 def _duration(seconds: float) -> str:

@@ -18,14 +18,19 @@ from maira.cli.options import (
     EngineArgs,
     EngineOption,
     Free,
+    JudgeName,
     LanguageModel,
     Manifest,
     MaxNewTokens,
+    Metrics,
     OutFolder,
     Preset,
     PresetOption,
+    ScoreConfig,
+    Subset,
     Task,
     TaskOption,
+    Weights,
     WorkerEngine,
     WorkerEngineOption,
     Workers,
@@ -91,20 +96,11 @@ def evaluate_by_inputs(
         ),
     ] = None,
     task: TaskOption = Task.FINDINGS,
-    subset: Annotated[
-        str,
-        typer.Option(
-            metavar="all|with-input|INPUTS",
-            help="Studies: all, those with every input that is dropped, or those with the inputs named here.",
-        ),
-    ] = "all",
-    judge: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAME", help="Who scores the drafts, as --judge of radfact score; RADFACT_JUDGE names one too."
-        ),
-    ] = None,
-    config: Annotated[Path | None, typer.Option(help="YAML file of other options of radfact score.")] = None,
+    subset: Subset = "all",
+    judge: JudgeName = None,
+    config: ScoreConfig = None,
+    metrics: Metrics = None,
+    weights: Weights = None,
     preset: PresetOption = Preset.RELEASE,
     max_new_tokens: MaxNewTokens = None,
     engine: EngineOption = Engine.TRANSFORMERS,
@@ -120,7 +116,7 @@ def evaluate_by_inputs(
     """What inputs are worth: reports with all of them and without some, scored and set side by side (paper, D.6)."""
     from data.manifest import write_manifest
     from maira.evaluate.comparison import compare, write_comparison
-    from maira.evaluate.experiments import Scorer, select_studies, without_inputs
+    from maira.evaluate.experiments import Scorer, Scoring, select_studies, without_inputs
     from maira.generate.drafts import generate_drafts
     from radfact.cli.inputs import check_folder
 
@@ -133,7 +129,8 @@ def evaluate_by_inputs(
     say(console, selection.in_words)
     say_unused(console, selection.studies, len(selection.studies))
     references = out / "manifest.jsonl"
-    scorers = [Scorer(one, references, out / "cache", judge, config) for one in experiments]
+    how = Scoring(references, out / "cache", judge, config, metrics, weights or ())
+    scorers = [Scorer(one, how) for one in experiments]
     failed: list[tuple[str, str]] = []
     for one in experiments:
         with answering(f"drafting {one.name}") as on_progress:
@@ -158,7 +155,7 @@ def evaluate_by_inputs(
     for one, scorer in zip(experiments, scorers, strict=True):
         failed += [(f"{one.name}: {key}", reason) for key, reason in scorer.score()]
         say(console, f"{one.name}: {len(one.samples)} studies scored: {one.results}")
-    table = compare(experiments, selection.references, [selection.in_words], experiments[0])
+    table = compare(experiments, [selection.in_words], experiments[0])
     write_comparison(table, out, "table", "Reports without some inputs", {"task": task.value, "subset": subset})
     show_comparison(console, table)
     say(console, f"tables: {out / 'table.md'}")

@@ -74,6 +74,35 @@ Drop = Annotated[
         help="What the model is not shown, joined by +: prior, lateral, technique, comparison, indication.",
     ),
 ]
+Subset = Annotated[
+    str,
+    typer.Option(
+        metavar="all|with-input|INPUTS",
+        help="Studies: all, those with every input that is dropped, or those with the inputs named here, such as prior "
+        "(D.9) or lateral (D.10).",
+    ),
+]
+JudgeName = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAME", help="Who scores the drafts, as --judge of radfact score; RADFACT_JUDGE names one too."
+    ),
+]
+ScoreConfig = Annotated[
+    Path | None, typer.Option(help="YAML file of other options of radfact score and radfact evaluate.")
+]
+Metrics = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAMES",
+        help="Figures beside RadFact's, as --metrics of radfact evaluate. Default: those of the paper's tables, as far "
+        "as there is what they need.",
+    ),
+]
+Weights = Annotated[
+    list[str] | None,
+    typer.Option(metavar="[NAME=]FOLDER", help="Weights of metrics, as --weights of radfact evaluate."),
+]
 MaxNewTokens = Annotated[
     int | None,
     typer.Option(help="Most tokens of an answer (default: the task's, 150 to 450).", min=1),

@@ -243,7 +243,7 @@ def table_of(
     notes = [selection.in_words, *_notes(done, base.config, ablation.drafting.task)]
     notes += [f"{name} has failed: {reason}" for name, reason in ablation.broken.items()]
     experiments = [trial.experiment for trial in done]
-    table = compare(experiments, selection.references, notes, base.experiment if base in done else None)
+    table = compare(experiments, notes, base.experiment if base in done else None)
     about = {
         trial.experiment.name: {
             "recipe": str(trial.config.path),

@@ -5,19 +5,17 @@ from __future__ import annotations
 import csv
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from math import isclose, isnan, nan
 from pathlib import Path
 from typing import Any, TypedDict
 
-from maira.evaluate.experiments import Experiment
-from radfact.files import read_drafts
+from maira.evaluate.experiments import COMPARISON_MENTIONS, LATERAL_MENTIONS, Experiment
 from radfact.jsonl import open_atomic, read_json, write_json
-from radfact.metrics.mentions import mentions_lateral
-from radfact.report import Report
-from radfact.sample import F1_PARTS
-from radfact.stats import Summary, differences, summarise
+from radfact.metrics.systems import Column, pooled_functions, read_system
+from radfact.significance import as_counts, difference_of_counts, mean_of
+from radfact.stats import CountsFigure, Summary, summarise
 
-LATERAL_MENTIONS = "lateral_mentions"
+_OF_REFERENCES = "_reference"
+"""What the names of figures end with that the reference reports have themselves."""
 COMPLETION = "completion_"
 """What the names of the figures of box completion begin with."""
 _BOXES = ("grounding_", "spatial_", COMPLETION)
@@ -33,8 +31,7 @@ class Comparison:
         experiments: in the order of the rows.
         base: what the others are compared with; None where that has no figures.
         figures: by experiment and name; those that any experiment has a value for, in the same order in each.
-        differences: by experiment, but for the base, and name; only for figures that are means over studies or
-            phrases, or an F1.
+        differences: by experiment, but for the base, and name; only for figures that both can be resampled for.
         reference: figures that the reference reports have themselves.
         replicates: of the bootstrap.
         notes: what a reader must know beside the figures.
@@ -61,97 +58,77 @@ class _Draws(TypedDict):
     seed: int
 
 
-_Values = Mapping[str, Mapping[Any, float]]
-"""By figure and the key of what has it: the value, NaN where there is none."""
-
-
 @dataclass(frozen=True)
 class _Row:
-    """One experiment: figures of the set by name, and the values that they are means of, by study and by phrase."""
+    """One experiment: figures of the set by name, and what studies or phrases add to each."""
 
     experiment: Experiment
     figures: Mapping[str, Summary]
-    values: tuple[_Values, _Values]
+    columns: Mapping[str, Column]
 
 
-def compare(
-    experiments: Sequence[Experiment],
-    references: Mapping[str, Report],
-    notes: Sequence[str] = (),
-    base: Experiment | None = None,
-) -> Comparison:
+def compare(experiments: Sequence[Experiment], notes: Sequence[str] = (), base: Experiment | None = None) -> Comparison:
     """The table of experiments that have been scored.
 
-    Whatever figures the results folders hold are in it, the share of the scored reports that mention a lateral view,
-    and precision, recall and IoU of box completion where there is any.
+    Whatever figures the results folders hold are in it, and precision, recall and IoU of box completion where there is
+    any.
 
     Args:
         experiments: one at least.
-        references: the reference reports by `sample_id`.
         notes: what is to be said of the studies.
         base: which of the experiments the others are compared with, if any.
     """
     options = read_json(experiments[0].results / "run.json")["options"]
     draws = _Draws(replicates=int(options["bootstrap"]), seed=int(options["seed"]))
-    rows = {one.name: _row(one, draws) for one in experiments}
+    asked = read_json(experiments[0].metrics / "run.json")["options"].get("metrics", "")
+    functions = pooled_functions([name for name in asked.split(",") if ":" in name])
+    rows = {one.name: _row(one, functions, draws) for one in experiments}
     named = dict.fromkeys(n for row in rows.values() for n, one in row.figures.items() if one.point is not None)
-    said = {LATERAL_MENTIONS: [float(mentions_lateral(references[key])) for key in experiments[0].samples]}
+    shown = [name for name in named if not name.endswith(_OF_REFERENCES)]
     others = [row for row in rows.values() if base is not None and row.experiment.name != base.name]
     return Comparison(
         experiments,
         base,
-        {name: {figure: row.figures.get(figure, Summary(None)) for figure in named} for name, row in rows.items()},
+        {name: {figure: row.figures.get(figure, Summary(None)) for figure in shown} for name, row in rows.items()},
         {row.experiment.name: _differences(row, rows[base.name], draws) for row in others} if base else {},
-        summarise(said, **draws),
+        {
+            name.removesuffix(_OF_REFERENCES): one
+            for name, one in rows[experiments[0].name].figures.items()
+            if name.endswith(_OF_REFERENCES)
+        },
         draws["replicates"],
         [*notes, *_notes(experiments)],
     )
 
 
-def _row(experiment: Experiment, draws: _Draws) -> _Row:
-    studies = {
-        name: {key: nan if row[name] is None else float(row[name]) for key, row in experiment.samples.items()}
-        for name in experiment.scores["figures"]
-        if name not in F1_PARTS and all(name in row for row in experiment.samples.values())
+def _row(experiment: Experiment, functions: Mapping[str, Mapping[str, CountsFigure]], draws: _Draws) -> _Row:
+    columns = {
+        name: column
+        for folder in (experiment.results, experiment.metrics)
+        for name, column in read_system(folder, experiment.name, functions).columns.items()
     }
-    drafts = read_drafts(experiment.drafts)
-    studies[LATERAL_MENTIONS] = {key: float(mentions_lateral(drafts[key])) for key in experiment.samples}
-    completions = experiment.completions
-    phrases = {COMPLETION + name: {key: float(row[name]) for key, row in completions.items()} for name in _OVERLAPS}
-    figures = {name: Summary(**one) for name, one in experiment.scores["figures"].items()}
-    figures |= summarise({LATERAL_MENTIONS: list(studies[LATERAL_MENTIONS].values())}, **draws)
-    figures |= summarise({name: list(found.values()) for name, found in phrases.items()}, **draws)
-    return _Row(experiment, figures, (studies, phrases))
+    found = {**experiment.scores["figures"], **experiment.measured["figures"]}
+    phrases = experiment.completions
+    completed = {COMPLETION + name: [float(row[name]) for row in phrases.values()] for name in _OVERLAPS}
+    keys = [f"{sample_id} {index}" for sample_id, index in phrases]
+    columns |= {
+        name: Column(dict(zip(keys, as_counts(values), strict=True)), mean_of) for name, values in completed.items()
+    }
+    figures = {name: Summary(**one) for name, one in found.items()} | summarise(completed, **draws)
+    return _Row(experiment, figures, columns)
 
 
 def _differences(row: _Row, base: _Row, draws: _Draws) -> dict[str, Summary]:
     """Paired differences over the studies that both experiments have scored, and over the phrases of both."""
     found: dict[str, Summary] = {}
-    for ours, theirs in zip(row.values, base.values, strict=True):
-        names = [
-            name
-            for name in ours
-            if name in theirs and _is_mean(row.figures[name], ours[name]) and _is_mean(base.figures[name], theirs[name])
-        ]
-        if not names:
-            continue
-        shared = [key for key in ours[names[0]] if key in theirs[names[0]]]
-        mine, other = ({name: [one[name][key] for key in shared] for name in names} for one in (ours, theirs))
-        parts = {name: pair for name, pair in F1_PARTS.items() if set(pair) <= set(names)}
-        found |= differences(mine, other, f1=parts, **draws)
-    return {
-        name: replace(found[name], direction=figure.direction)
-        for name, figure in base.figures.items()
-        if name in found and found[name].point is not None
-    }
-
-
-def _is_mean(figure: Summary, values: Mapping[Any, float]) -> bool:
-    """Whether a set's figure is the mean of its samples', so that resampling these tells how sure it is."""
-    known = [value for value in values.values() if not isnan(value)]
-    if figure.point is None or not known:
-        return figure.point is None and not known
-    return isclose(figure.point, sum(known) / len(known), rel_tol=1e-9, abs_tol=1e-9)
+    for name, figure in base.figures.items():
+        ours, theirs = row.columns.get(name), base.columns.get(name)
+        shared = [key for key in ours.counts if key in theirs.counts] if ours and theirs else []
+        if ours and theirs and shared and not name.endswith(_OF_REFERENCES):
+            gap = difference_of_counts(ours.of(shared), theirs.of(shared), {name: ours.value}, **draws)[name]
+            if gap.point is not None:
+                found[name] = replace(gap, direction=figure.direction)
+    return found
 
 
 def _notes(experiments: Sequence[Experiment]) -> list[str]:
@@ -201,19 +178,29 @@ def footnotes(table: Comparison) -> list[str]:
         else "Without bootstrap: plain figures."
     )
     paired = (
-        f" Differences to {table.base.name} are paired: those of the figures on the same resamples of what both have "
-        "a figure for; their n have a value in both."
+        f" Differences to {table.base.name} are paired: both are resampled alike, and only what has a value in both "
+        "counts (n)."
         if table.base and table.differences
         else ""
     )
-    said = cell(table.reference.get(LATERAL_MENTIONS))
+    said = {name: cell(table.reference.get(name)) for name in (LATERAL_MENTIONS, COMPARISON_MENTIONS)}
+    asked = (
+        [
+            f"{COMPARISON_MENTIONS}: share of reports that speak of an earlier examination, as the judge's model reads "
+            f"them by a prompt of our own; of the reference reports {said[COMPARISON_MENTIONS]}."
+        ]
+        if COMPARISON_MENTIONS in table.names
+        else []
+    )
+    missing = {name: why for one in table.experiments for name, why in one.measured["unavailable"].items()}
     return [
         *table.notes,
         interval,
         f"A figure is over the studies for which the experiment has a value (n).{paired}",
         f"{LATERAL_MENTIONS}: share of reports that speak of a lateral view, by the paper's expression (listing 6); of "
-        f"the reference reports {said}.",
-        "Mentions of a comparison are not counted: the paper has a language model detect them, and no rule stands in.",
+        f"the reference reports {said[LATERAL_MENTIONS]}.",
+        *asked,
+        *(f"Not in the table: {name} ({why})." for name, why in missing.items()),
     ]
 
 
@@ -260,9 +247,7 @@ def write_comparison(
 
 
 def _records(figures: Mapping[str, Summary]) -> dict[str, dict[str, Any]]:
-    # That a report mentions a lateral view is neither good nor bad.
-    neutral = {LATERAL_MENTIONS: {"direction": None}}
-    return {name: asdict(one) | neutral.get(name, {}) for name, one in figures.items()}
+    return {name: asdict(one) for name, one in figures.items()}
 
 
 def _pages(table: Comparison) -> Iterator[str]:

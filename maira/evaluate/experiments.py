@@ -14,7 +14,14 @@ from data.study import Study
 from maira.inputs import INPUTS, Input, has_inputs, parse_inputs
 from radfact.errors import ExitCode, InputError
 from radfact.jsonl import read_json, read_jsonl
-from radfact.report import Report
+
+LATERAL_MENTIONS, COMPARISON_MENTIONS = "lateral_mentions", "comparison_mentions"
+PAPER = (
+    *(LATERAL_MENTIONS, COMPARISON_MENTIONS, "rouge_l", "bleu_1", "bleu_4", "meteor", "radgraph_f1", "rg_er"),
+    *("radcliq_v0", "chexbert_macro_f1_14", "chexbert_micro_f1_14", "chexbert_macro_f1_5", "chexbert_micro_f1_5"),
+    "chexbert_similarity",
+)
+"""What the paper's tables B.3 and D.1 to D.10 have beside RadFact, as `radfact evaluate` names it."""
 
 ReportTask = Literal["findings", "grounded"]
 _REFERENCE: dict[ReportTask, str] = {"findings": "findings", "grounded": "grounded_findings"}
@@ -52,10 +59,20 @@ class Experiment:
         """The results folder of `radfact score`."""
         return self.folder / "results"
 
+    @property
+    def metrics(self) -> Path:
+        """The results folder of `radfact evaluate`, with all figures but RadFact's."""
+        return self.folder / "metrics"
+
     @cached_property
     def scores(self) -> dict[str, Any]:
-        """What stands in `scores.json`."""
+        """What stands in RadFact's `scores.json`."""
         return dict(read_json(self.results / "scores.json"))
+
+    @cached_property
+    def measured(self) -> dict[str, Any]:
+        """What stands in the `scores.json` of the other metrics."""
+        return dict(read_json(self.metrics / "scores.json"))
 
     @cached_property
     def samples(self) -> dict[str, dict[str, Any]]:
@@ -72,8 +89,12 @@ class Experiment:
 
     @property
     def unscored(self) -> list[tuple[str, str]]:
-        """The `sample_id` of each study that could not be scored, and why."""
-        return [(row["sample_id"], row["failure"]) for row in self._rows if row["failure"] is not None]
+        """The `sample_id` of each study that RadFact or another metric could not score, and why."""
+        found = [(row["sample_id"], row["failure"]) for row in self._rows if row["failure"] is not None]
+        for _, row in read_jsonl(self.metrics / "samples.jsonl"):
+            by_metric = [(row["sample_id"], f"{name}: {why}") for name, why in row["failures"].items()]
+            found += [] if row["sample_id"] in dict(found) else by_metric
+        return found
 
     @cached_property
     def _rows(self) -> list[dict[str, Any]]:
@@ -113,11 +134,6 @@ class Selection:
         left_out = ", ".join(f"{count} without {what}" for what, count in lacks.items() if count)
         return f"{len(self.studies)} studies" + (f"; left out: {left_out}." if left_out else ".")
 
-    @property
-    def references(self) -> dict[str, Report]:
-        """The reference reports by `sample_id`."""
-        return {study.sample_id: study.grounded_findings or study.findings or "" for study in self.studies}
-
 
 def select_studies(
     studies: Sequence[Study], task: ReportTask, subset: str, experiments: Sequence[Experiment]
@@ -156,68 +172,108 @@ def select_studies(
     )
 
 
-class Scorer:
-    """`radfact score` on the drafts of one experiment, with options that are checked before anything is drafted.
+@dataclass(frozen=True)
+class Scoring:
+    """How the drafts of all experiments are scored.
 
-    Args:
-        experiment: whose drafts are scored; they need not be there yet.
+    Attributes:
         references: manifest with the reference reports.
         cache: folder for the answers of a model, shared by all experiments.
         judge: as `--judge` of `radfact score`; None leaves it to the configuration or the environment.
-        config: YAML file with any other options of `radfact score`.
+        config: YAML file with any other options of `radfact score` and `radfact evaluate`.
+        metrics: as `--metrics` of `radfact evaluate`; None takes those of the paper's tables (`PAPER`), if the
+            configuration names none either.
+        weights: as `--weights` of `radfact evaluate`.
+    """
+
+    references: Path
+    cache: Path
+    judge: str | None = None
+    config: Path | None = None
+    metrics: str | None = None
+    weights: Sequence[str] = ()
+
+    def words(self, experiment: Experiment, out: Path) -> list[str]:
+        """Options that both commands have."""
+        options: Mapping[str, object | None] = {
+            "--candidates": experiment.drafts,
+            "--references": self.references,
+            "--missing": "leave-out",
+            "--out": out,
+            "--cache": self.cache,
+            "--judge": self.judge,
+            "--config": self.config,
+        }
+        return [word for name, value in options.items() if value is not None for word in (name, str(value))]
+
+
+class Scorer:
+    """`radfact score` and `radfact evaluate` on the drafts of one experiment, their options checked before any draft.
+
+    Args:
+        experiment: whose drafts are scored; they need not be there yet.
+        how: all are scored.
 
     Raises:
         InputError: no judge is named, or an option that is wrong or does not fit.
     """
 
-    def __init__(
-        self,
-        experiment: Experiment,
-        references: Path,
-        cache: Path,
-        judge: str | None = None,
-        config: Path | None = None,
-    ) -> None:
+    def __init__(self, experiment: Experiment, how: Scoring) -> None:
         from typer.main import get_command
 
         from radfact.cli import app
         from radfact.cli.options import JudgeOptions
 
-        options: Mapping[str, object | None] = {
-            "--candidates": experiment.drafts,
-            "--references": references,
-            "--missing": "leave-out",
-            "--out": experiment.results,
-            "--cache": cache,
-            "--judge": judge,
-            "--config": config,
-        }
-        words = [word for name, value in options.items() if value is not None for word in (name, str(value))]
-        # The command itself and not its parts, so that every option of it counts here too.
+        # The commands themselves and not their parts, so that every option of them counts here too.
         group: Any = get_command(app)
-        self._experiment = experiment
-        self._command = group.commands["score"]
-        self._context = self._command.make_context("score", words, parent=group.make_context("radfact", ["score"]))
-        given = self._context.params
-        who = JudgeOptions(**{field.name: given[field.name] for field in fields(JudgeOptions)})
+        self._experiment, self._names_metrics = experiment, how.metrics is not None
+        parent = group.make_context("radfact", ["score"])
+        score = group.commands["score"].make_context("score", how.words(experiment, experiment.results), parent=parent)
+        who = JudgeOptions(**{field.name: score.params[field.name] for field in fields(JudgeOptions)})
         who.load(None)
+        given = score.params
         who.load_splitter(given["splitter"], given["splitter_arg"], given["splitter_few_shots"], None)
+        words = how.words(experiment, experiment.metrics)
+        words += [word for folder in how.weights for word in ("--weights", folder)]
+        words += [] if how.metrics is None else ["--metrics", how.metrics]
+        evaluate = group.commands["evaluate"].make_context(
+            "evaluate", words, parent=parent, default_map={"metrics": ",".join(PAPER)}
+        )
+        evaluate.params["metrics"] = _others(evaluate.params["metrics"], evaluate.params["weights"])
+        self._contexts = (score, evaluate)
 
     def score(self) -> list[tuple[str, str]]:
-        """Score; gives the `sample_id` of each study left out, and why.
+        """Score; gives the `sample_id` of each study left out, and metrics that were named and cannot be had, with why.
 
-        Of what the command says only its progress is shown: all that it prints is in the results folder too.
+        Of what the commands say only their progress is shown: all that they print is in the results folders too.
 
         Raises:
-            InputError: as the command.
-            RunFailed: as the command.
+            InputError: as the commands.
+            RunFailed: as the commands.
         """
         from typer import Exit
 
-        try:
-            with redirect_stdout(io.StringIO()):
-                self._command.invoke(self._context)
-        except Exit as stop:
-            if stop.exit_code != ExitCode.SAMPLES_LEFT_OUT:
-                raise
-        return self._experiment.unscored
+        for context in self._contexts:
+            try:
+                with redirect_stdout(io.StringIO()):
+                    context.command.invoke(context)
+            except Exit as stop:
+                if stop.exit_code != ExitCode.SAMPLES_LEFT_OUT:
+                    raise
+        missing = self._experiment.measured["unavailable"].items() if self._names_metrics else ()
+        return [*self._experiment.unscored, *missing]
+
+
+def _others(metrics: str, weights: list[str] | None) -> str:
+    """What `radfact evaluate` is asked for: lateral mentions in any case, and not RadFact, which has been scored.
+
+    Raises:
+        InputError: a name is no metric, or a folder of weights is not there.
+    """
+    from radfact.cli.metrics import read_weights
+    from radfact.metrics.registry import choose
+
+    read_weights(weights)
+    names = [name.strip() for name in metrics.split(",") if name.strip()]
+    chosen = {one.entry.name: one.figures or (one.entry.name,) for one in choose([LATERAL_MENTIONS, *names])}
+    return ",".join(name for entry, figures in chosen.items() if entry != "radfact" for name in figures)

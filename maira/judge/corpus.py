@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +12,14 @@ from jinja2 import TemplateError
 
 from maira.judge.recipe import ChatSource, JudgeRecipe
 from maira.judge.samples import ChatSample, parse_sample
+from maira.train.corpus import all_of
 from maira.train.items import ALL_TASKS, LENGTHS, Encoded
-from maira.train.sources import line_offsets
+from maira.train.sources import Unreadable, line_offsets
 from radfact.errors import InputError
 from radfact.jsonl import parse_rows
+
+BAD_SAMPLES = "samples-not-read.txt"
+"""In the folder of a run: samples that cannot be trained on, a line each, if they are many."""
 
 _NO_IMAGES: npt.NDArray[np.float32] = np.zeros((0, 1, 1), np.float32)
 
@@ -79,11 +83,21 @@ class ChatCorpus:
         """Name of the sample of an answer."""
         return self._sample(row).sample_id
 
+    def place(self, row: int) -> str:
+        """File and line of the sample of an answer."""
+        item = self.table[row]
+        return f"{self.files[int(item['source'])].path}:{item['number'] + 1}"
+
+    def blank(self) -> Encoded:
+        """A token that nothing is asked about."""
+        return Encoded("", ALL_TASKS[int(self.table["task"][0])], [self.pad_id], 1, _NO_IMAGES)
+
     def encode(self, row: int) -> Encoded:
         """A conversation as tokens, the answer's behind the prompt's.
 
         Raises:
-            InputError: it cannot be read, or is not as it was when the run began.
+            Unreadable: its line cannot be read.
+            InputError: it is not as it was when the run began.
         """
         item, sample = self.table[row], self._sample(row)
         ids, prompt = encode_chat(sample, self.tokenizer, self.ends)
@@ -97,7 +111,10 @@ class ChatCorpus:
 
     def _sample(self, row: int) -> ChatSample:
         file, number = self.files[int(self.table[row]["source"])], int(self.table[row]["number"])
-        sample = file.read(number)
+        try:
+            sample = file.read(number)
+        except InputError as error:
+            raise Unreadable(error.message, file=error.file, line=error.line, field=error.field) from None
         if sample is None:
             raise InputError("has changed since it was read first: the line is blank", file=file.path, line=number + 1)
         return sample
@@ -113,7 +130,7 @@ def open_chats(
     """Read all conversations of some sources once: their lengths as tokens, and whether each can be trained on.
 
     Args:
-        recipe: its shares count.
+        recipe: its shares count, and its folder takes the list of what cannot be trained on, if that is long.
         sources: to train or validate on.
         tokenizer: of the model.
         ends: tokens at which the model stops to write.
@@ -125,27 +142,46 @@ def open_chats(
     files = [ChatFile(source.file) for source in sources]
     in_all, done = sum(file.count for file in files), 0
     rows: list[tuple[int, ...]] = []
+    faults: list[InputError] = []
     for place, (source, file) in enumerate(zip(sources, files, strict=True)):
-        seen: dict[str, int] = {}
-        shares, before = recipe.shares(source), len(rows)
-        for number in range(file.count):
-            sample = file.read(number)
+        shares, before = recipe.shares(source), len(rows) + len(faults)
+        for number, sample in _look(file, faults):
             done += 1
             if on_progress and done % 100 == 0:
                 on_progress(done, in_all)
-            if sample is None:
+            if sample is None or sample.task not in shares or source.split not in (None, sample.split):
                 continue
-            if (first := seen.setdefault(sample.sample_id, number)) != number:
-                message = f"'{sample.sample_id}' must be unique, but lines {first + 1} and {number + 1} have it"
-                raise InputError(message, file=file.path, field="sample_id")
-            if sample.task not in shares or source.split not in (None, sample.split):
+            try:
+                ids, prompt = encode_chat(sample, tokenizer, ends)
+            except InputError as error:
+                faults.append(InputError(error.message, file=file.path, line=number + 1))
                 continue
-            ids, prompt = encode_chat(sample, tokenizer, ends)
             rows.append((place, number, ALL_TASKS.index(sample.task), 0, 0, prompt, len(ids) - prompt))
-        if len(rows) == before:
+        if len(rows) + len(faults) == before:
             split = f" in the split '{source.split}'" if source.split is not None else ""
             raise InputError(f"has no sample{split} of the task {' or '.join(shares)}", file=file.path)
+    if faults:
+        raise all_of(faults, "samples cannot be trained on", recipe.out / BAD_SAMPLES)
     return ChatCorpus(files, np.array(rows, LENGTHS), tokenizer, ends)
+
+
+def _look(file: ChatFile, faults: list[InputError]) -> Iterator[tuple[int, ChatSample | None]]:
+    """Numbers and samples of a file; None for a blank line and for one that is no sample, which is added to `faults`.
+
+    Raises:
+        InputError: two samples have one name.
+    """
+    seen: dict[str, int] = {}
+    for number in range(file.count):
+        sample = None
+        try:
+            sample = file.read(number)
+        except InputError as error:
+            faults.append(error)
+        if sample and (first := seen.setdefault(sample.sample_id, number)) != number:
+            message = f"'{sample.sample_id}' must be unique, but lines {first + 1} and {number + 1} have it"
+            raise InputError(message, file=file.path, field="sample_id")
+        yield number, sample
 
 
 def encode_chat(sample: ChatSample, tokenizer: Any, ends: frozenset[int]) -> tuple[list[int], int]:

@@ -1,27 +1,36 @@
-"""Training data of judges: pairs of reports, a teacher's answers, and what is held out."""
+"""Training data of judges: what teachers say of pairs of reports, and what is held out."""
 
 from __future__ import annotations
 
 import csv
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from maira.judge.experts import find_scale, teach_ratings, training_file
+from maira.judge.lessons import Lesson, Taught
 from maira.judge.pairing import PAIRINGS, Paired, Pairing, is_held_out, make_pairs
 from maira.judge.samples import ChatSample, Split, write_samples
-from maira.judge.teachers import Lesson, Taught, check_pairs, held_out_judgements, teach_entailment, teach_scores
+from maira.judge.scores import ScoreTask, teach_scores
+from maira.judge.verdicts import balance, held_out_judgements, teach_entailment
 from maira.train.items import JudgeTask
 from radfact.entailment import load_judge
+from radfact.entailment.judge import Judge
 from radfact.entailment.llm import judge_prompt
 from radfact.errors import InputError
 from radfact.jsonl import open_atomic, write_json
+from radfact.llm import ChatClient, connect, split_model_args
+from radfact.meta.layouts import Layout, read_ratings
+from radfact.meta.ratings import Better
 from radfact.report import narrative
 from radfact.sentences import load_splitter
 
 INJECTED = "injected"
 """The teacher that is the errors themselves, put in by rules."""
+_OFFLINE = "offline"
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +51,21 @@ class Teacher:
 
 
 @dataclass(frozen=True, slots=True)
+class Aside:
+    """What is held out: a share of the references with all their pairs, drawn by a seed.
+
+    A question about them that is asked in training too, of reports that are much alike, checks nothing and is left out.
+    """
+
+    share: float = 0.1
+    seed: int = 42
+
+    def __contains__(self, one: Taught) -> bool:
+        """Whether a question is held out."""
+        return is_held_out(one.paired.source_id, self.share, self.seed)
+
+
+@dataclass(frozen=True, slots=True)
 class Written:
     """What was written: samples by split, why some questions have no answer, and the file of what is held out."""
 
@@ -53,100 +77,186 @@ class Written:
 def make_judge_data(
     reports: Mapping[str, str],
     task: JudgeTask,
-    teacher: Teacher,
+    teachers: Sequence[Teacher],
     out: Path,
     *,
     pairings: Sequence[Pairing] | None = None,
     drafts: Mapping[str, str] | None = None,
     few_shots: Path | None = None,
-    held_out: float = 0.1,
+    balanced: bool = False,
+    aside: Aside = Aside(),
     count: int | None = None,
-    seed: int = 42,
 ) -> Written:
-    """Pair reports, have a teacher answer, and write `samples.jsonl`, what is held out, and `about.json`.
+    """Pair reports, have teachers answer, and write `samples.jsonl`, what is held out, and `about.json`.
 
-    What is held out is a share of the references with all their pairs: for entailment `heldout.json`, which
-    `radfact judge-check` reads, for scores `heldout.csv`, which `radfact meta agreement` reads.
+    What is held out is for entailment `heldout.json`, which `radfact judge-check` reads, for scores `heldout.csv`,
+    which `radfact meta agreement` reads.
 
     Args:
         reports: references by name.
         task: what the judge will be asked.
-        teacher: who says what is right.
+        teachers: who says what is right, each of what those before it have no answer to.
         out: folder.
         pairings: kinds of pairs; None for all that there is something for.
         drafts: a model's candidates by the reference's name.
         few_shots: worked examples that an entailment judge will be shown; None for the default ones, `none` for none.
-        held_out: share of the references.
+        balanced: draw as many entailed questions as others, on both sides (`verdicts.balance`).
+        aside: what is held out; its seed is that of all that is drawn.
         count: most pairs.
-        seed: of all that is drawn.
 
     Raises:
-        InputError: the teacher does not fit the task, or there is nothing to pair.
-        RunFailed: the teacher cannot be reached, or nothing is left to train on.
+        InputError: a teacher does not fit the task, or there is nothing to pair.
+        RunFailed: a teacher cannot be reached.
     """
-    by_errors = teacher.name == INJECTED
-    usual: list[Pairing] = ["permuted"] if by_errors else [one for one in PAIRINGS if one != "drafted" or drafts]
-    pairs = make_pairs(reports, pairings or usual, drafts=drafts, seed=seed, count=count)
-    check_pairs(pairs, by_errors)
-    lesson = _teach(pairs, task, teacher, few_shots)
-    if not lesson.taught:
-        why = next(iter(lesson.failures.values()), "no question follows from the pairs")
-        raise InputError(f"the teacher has answered nothing: {why}", field="teacher")
-    samples = [_sample(one, task, teacher, is_held_out(one.paired.source_id, held_out, seed)) for one in lesson.taught]
-    write_samples(out / "samples.jsonl", samples)
-    aside = [one for one, sample in zip(lesson.taught, samples, strict=True) if sample.split == "heldout"]
-    path = _write_held_out(aside, task, out)
-    splits: Counter[Split] = Counter(sample.split for sample in samples)
-    about = {
-        "task": task,
-        "teacher": teacher.name,
-        "reports": len(reports),
-        "pairs": dict(Counter(one.pairing for one in pairs)),
-        "samples": dict(splits),
-        "failures": len(lesson.failures),
-        "few_shots": None if task != "entailment" else str(few_shots or "default"),
-        "seed": seed,
-        "held_out": held_out,
-    }
-    write_json(out / "about.json", about)
-    return Written(splits, lesson.failures, path)
-
-
-def _teach(pairs: Sequence[Paired], task: JudgeTask, teacher: Teacher, few_shots: Path | None) -> Lesson:
-    by_errors = teacher.name == INJECTED
+    _check_options(task, teachers, few_shots, balanced)
+    names = [one.name for one in teachers]
+    chosen = pairings or _usual_pairings(task, names, drafts)
+    pairs = make_pairs(reports, chosen, drafts=drafts, seed=aside.seed, count=count)
+    if names == [INJECTED] and all(one.injected is None for one in pairs):
+        raise InputError("no pair has errors that were put in: the pairing 'permuted' makes such", field="pairings")
     if task == "entailment":
-        options: dict[str, Any] = {}
-        if teacher.name not in (INJECTED, "offline") and not teacher.name.startswith("python:"):
-            options = {"base_url": teacher.base_url, "concurrency": teacher.concurrency, "cache": teacher.cache}
-        judge = None if by_errors else load_judge(teacher.name, judge_args=teacher.arguments, **options)
-        return teach_entailment(pairs, judge_prompt(few_shots), load_splitter("offline"), judge)
+        lesson = _teach_entailment(pairs, teachers, few_shots)
+    else:
+        lesson = _teach_scores(pairs, task, teachers)
+    sides = _part(lesson, aside)
+    if balanced:
+        sides = {split: balance(taught, aside.seed) for split, taught in sides.items()}
+    shown = {"few_shots": str(few_shots or "default"), "balanced": balanced} if task == "entailment" else {}
+    return _write(sides, lesson.failures, task, out, aside, {"teachers": names, "reports": len(reports), **shown})
+
+
+def make_rated_data(
+    path: Path,
+    layout: Layout,
+    out: Path,
+    *,
+    scale: tuple[float, float] | None = None,
+    better: Better | None = None,
+    target: str | None = None,
+    aside: Aside = Aside(),
+) -> Written:
+    """The data of a VERT scorer from experts' ratings, written as by `make_judge_data` (paper 003, section 4.1.4).
+
+    Args:
+        path, layout, better, target: as in `radfact.meta.layouts.read_ratings`; of a folder with RaTE-Eval its training
+            set.
+        out: folder.
+        scale: the least and the greatest rating; None takes that of RaTE-Eval, 0 to 5.
+        aside: what is held out.
+
+    Raises:
+        InputError: the ratings cannot be read, or lie outside the scale.
+    """
+    file = training_file(path, layout)
+    ratings = read_ratings(file, layout, better=better, target=target)
+    limits = find_scale(layout, scale)
+    lesson = teach_ratings(ratings, limits, file)
+    about = {"ratings": layout, "target": ratings.target, "scale": limits}
+    return _write(_part(lesson, aside), lesson.failures, "vert", out, aside, about)
+
+
+def _check_options(task: JudgeTask, teachers: Sequence[Teacher], few_shots: Path | None, balanced: bool) -> None:
+    names = [one.name for one in teachers]
+    if not names or len(set(names)) < len(names):
+        raise InputError(f"expected teachers, each once, found {', '.join(names) or 'none'}", field="teacher")
+    if any(one.name == INJECTED and (one.base_url or one.arguments or one.concurrency) for one in teachers):
+        raise InputError(f"what goes with a model stands by the last teacher, which is {INJECTED}", field="teacher")
+    if task == "entailment":
+        return
     if few_shots is not None:
         raise InputError(
             f"worked examples are shown to entailment judges; leave this out for {task}", field="few_shots"
         )
-    if by_errors:
-        return teach_scores(pairs, task, None)
-    if teacher.name == "offline":
+    if balanced:
+        raise InputError(f"verdicts are balanced, not scores; leave this out for {task}", field="balanced")
+    if _OFFLINE in names:
         raise InputError(
             f"the offline judge gives no {task} answers; use {INJECTED} or PROVIDER:MODEL", field="teacher"
         )
-    from radfact.llm import connect, split_model_args
-
-    client = connect(
-        teacher.name,
-        base_url=teacher.base_url,
-        parameters={"temperature": 0, "max_tokens": 2048, **split_model_args(teacher.arguments)},
-        concurrency=teacher.concurrency,
-        cache=teacher.cache,
-    )
-    try:
-        return teach_scores(pairs, task, client)
-    finally:
-        client.close()
 
 
-def _sample(one: Taught, task: JudgeTask, teacher: Teacher, is_aside: bool) -> ChatSample:
-    source = {"teacher": teacher.name, "pairing": one.paired.pairing, "reference": one.paired.source_id}
+def _usual_pairings(task: JudgeTask, names: Sequence[str], drafts: Mapping[str, str] | None) -> list[Pairing]:
+    if names == [INJECTED]:
+        return ["permuted"]
+    left_out = {"drafted" if not drafts else None, "reworded" if task != "entailment" else None}
+    return [one for one in PAIRINGS if one not in left_out]
+
+
+def _teach_entailment(pairs: Sequence[Paired], teachers: Sequence[Teacher], few_shots: Path | None) -> Lesson:
+    judges: dict[str, Judge | None] = {}
+    for one in teachers:
+        judges[one.name] = None
+        if one.name != INJECTED:
+            judges[one.name] = load_judge(
+                one.name,
+                base_url=one.base_url,
+                judge_args=one.arguments,
+                concurrency=one.concurrency,
+                cache=one.cache,
+            )
+    return teach_entailment(pairs, judge_prompt(few_shots), load_splitter("offline"), judges)
+
+
+def _teach_scores(pairs: Sequence[Paired], task: ScoreTask, teachers: Sequence[Teacher]) -> Lesson:
+    with ExitStack() as stack:
+        clients: dict[str, ChatClient | None] = {}
+        for one in teachers:
+            if one.name == INJECTED:
+                clients[one.name] = None
+                continue
+            client = connect(
+                one.name,
+                base_url=one.base_url,
+                parameters={"temperature": 0, "max_tokens": 2048, **split_model_args(one.arguments)},
+                concurrency=one.concurrency,
+                cache=one.cache,
+            )
+            stack.callback(client.close)
+            clients[one.name] = client
+        return teach_scores(pairs, task, clients)
+
+
+def _part(lesson: Lesson, aside: Aside) -> dict[Split, list[Taught]]:
+    """Both sides; of what is held out without the questions that are asked in training too, of reports much alike."""
+    if not lesson.taught:
+        why = next(iter(lesson.failures.values()), "no question follows from the pairs")
+        raise InputError(f"there is nothing to learn: {why}")
+    train = [one for one in lesson.taught if one not in aside]
+    asked = {one.messages[-1].content for one in train}
+    held = [one for one in lesson.taught if one in aside and one.messages[-1].content not in asked]
+    return {"train": train, "heldout": held}
+
+
+def _write(
+    sides: Mapping[Split, Sequence[Taught]],
+    failures: Mapping[str, str],
+    task: JudgeTask,
+    out: Path,
+    aside: Aside,
+    about: Mapping[str, Any],
+) -> Written:
+    samples = [_sample(one, task, split) for split, taught in sides.items() for one in taught]
+    write_samples(out / "samples.jsonl", samples)
+    path = _write_held_out(sides["heldout"], task, out)
+    splits: Counter[Split] = Counter(sample.split for sample in samples)
+    taught = [one for side in sides.values() for one in side]
+    counts = {
+        "pairs": dict(Counter({one.paired.pair.sample_id: one.paired.pairing for one in taught}.values())),
+        "by": dict(Counter(one.teacher for one in taught)),
+        "answers": dict(Counter(_kind(one) for one in taught).most_common()),
+        "samples": dict(splits),
+        "failures": len(failures),
+    }
+    write_json(out / "about.json", {"task": task, **about, **counts, "held_out": aside.share, "seed": aside.seed})
+    return Written(splits, failures, path)
+
+
+def _kind(one: Taught) -> str:
+    return one.labelled.label if one.labelled is not None else f"{one.score:.1f}"
+
+
+def _sample(one: Taught, task: JudgeTask, split: Split) -> ChatSample:
+    source = {"teacher": one.teacher, "pairing": one.paired.pairing, "reference": one.paired.source_id}
     if one.paired.injected is not None:
         source["errors"] = ",".join(change.category for change in one.paired.injected.changes)
     return ChatSample(
@@ -154,7 +264,7 @@ def _sample(one: Taught, task: JudgeTask, teacher: Teacher, is_aside: bool) -> C
         task=task,
         messages=one.messages,
         answer=one.answer,
-        split="heldout" if is_aside else "train",
+        split=split,
         source=source,
     )
 

@@ -1,4 +1,4 @@
-"""Pairs of reports that a teacher is asked about: five ways to find or make a candidate (paper 000, section 3.1.1)."""
+"""Pairs of reports that a teacher is asked about: ways to find or make a candidate (paper 000, section 3.1.1)."""
 
 from __future__ import annotations
 
@@ -8,17 +8,19 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, get_args
 
+from maira.judge.rewording import reworded
 from radfact.errors import InputError
 from radfact.files import Pair
 from radfact.meta.injected import Injected, Letter
 from radfact.meta.rules import RuleInjector
 from radfact.meta.sentences import Sentences
-from radfact.metrics.notation import CATEGORIES
+from radfact.report import Report
 
-Pairing = Literal["random", "edited", "drafted", "nearest", "permuted"]
+Pairing = Literal["random", "edited", "drafted", "nearest", "permuted", "reworded"]
 """i) any other report; ii) the report with sentences removed and shuffled; iii) a model's draft; iv) the most similar
-other report; v) the report with findings changed. For iv the paper takes BERTScore and for v RadGraph's entities; here
-they are the cosine of word counts, weighted by rarity, and the rules of `radfact meta inject`."""
+other report; v) the report with findings changed. Beside the paper's: the report in other words. For iv the paper takes
+BERTScore and for v RadGraph's entities; here they are the cosine of word counts, weighted by rarity, and the rules of
+`radfact meta inject`."""
 PAIRINGS: tuple[Pairing, ...] = get_args(Pairing)
 _NEIGHBOURS = 1000
 """Reports compared at a time."""
@@ -29,7 +31,7 @@ class Paired:
     """A pair, how it was made, the reference's name, and what was changed where that is known."""
 
     pair: Pair
-    pairing: Pairing
+    pairing: Pairing | Literal["rated"]
     source_id: str
     injected: Injected | None = None
 
@@ -62,7 +64,7 @@ def make_pairs(
     drawn = random.Random(f"{seed}/pairs")
     order = drawn.sample(sorted(reports), len(reports))
     makers = _makers(reports, usable, pairings, drawn, seed)
-    seen: set[tuple[str, str]] = set()
+    seen = set[tuple[Report, Report]]()
     found: list[Paired] = []
     turn = 0
     for key in order:
@@ -71,7 +73,7 @@ def make_pairs(
             kind = pairings[(turn + step) % len(pairings)]
             made = makers[kind](key)
             if made is not None and (texts := (made.pair.reference, made.pair.candidate)) not in seen:
-                seen.add(texts)  # type: ignore[arg-type]
+                seen.add(texts)
                 found.append(made)
                 turn += step + 1
                 break
@@ -102,7 +104,7 @@ def _makers(
         return paired("random", key, reports[drawn.choice([one for one in keys if one != key])])
 
     def permuted(key: str) -> Paired | None:
-        letters: list[Letter] = drawn.sample([*CATEGORIES], len(CATEGORIES))  # type: ignore[list-item]
+        letters: list[Letter] = drawn.sample(get_args(Letter), len(get_args(Letter)))
         # Changes to what is found, how large and where (a to d) come before those to comparisons.
         for letter in sorted(letters, key=lambda one: one in "ef"):
             for number in drawn.sample((1, 2, 3), 3):
@@ -116,6 +118,7 @@ def _makers(
         "drafted": lambda key: paired("drafted", key, drafts.get(key)),
         "nearest": lambda key: paired("nearest", key, reports[nearest[key]] if key in nearest else None),
         "permuted": permuted,
+        "reworded": lambda key: paired("reworded", key, reworded(reports[key], drawn)),
     }
 
 

@@ -39,7 +39,6 @@ class JudgeRecipe(Course):
     Attributes:
         model: folder of a causal language model with its tokenizer and chat template.
         train: what to train on; the path of one file stands for a list with its split `train` alone.
-        tasks: how often each answer of a task is seen in an epoch.
     """
 
     model: Path
@@ -51,11 +50,6 @@ class JudgeRecipe(Course):
     @classmethod
     def _path_is_a_file(cls, value: Any) -> Any:
         return [{"file": value}] if isinstance(value, str | Path) else value
-
-    def shares(self, source: ChatSource) -> dict[JudgeTask, float]:
-        """How often each answer of a source is seen in an epoch, by task; tasks without any left out."""
-        own = self.tasks if source.tasks is None else {t: w * self.tasks.get(t, 0.0) for t, w in source.tasks.items()}
-        return {task: share for task, share in own.items() if share > 0}
 
 
 def read_judge_recipe(path: Path, overrides: list[str] | None = None) -> JudgeRecipe:

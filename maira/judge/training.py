@@ -14,7 +14,7 @@ from maira.judge.corpus import ChatCorpus, open_chats
 from maira.judge.recipe import JudgeRecipe, check_folder
 from maira.train import attention, lora
 from maira.train.export import gather_weights, replacing
-from maira.train.items import PackedBatch
+from maira.train.items import PackedBatch, Totals
 from maira.train.logs import Log
 from maira.train.loop import Start, kernel_for, open_in_turn, run_course
 from maira.train.objective import Losses, Objective, answer_losses
@@ -23,6 +23,8 @@ from maira.train.parts import held_type
 from maira.train.validation import Validator
 from radfact.errors import InputError
 
+_LAYOUT = ("intermediate_size", "num_key_value_heads", "max_position_embeddings", "rope_parameters")
+"""Of the configuration of a Llama, what that of other causal language models may lack."""
 _ALIKE = 2e-2
 """Most difference of logits that two ways to the same sum may have, as a share of their spread."""
 
@@ -58,7 +60,8 @@ def train_judge(recipe: JudgeRecipe, console: Console | None = None) -> Path:
 
     Raises:
         InputError: the recipe, the model or a sample cannot be used, or the folder holds a run of another recipe.
-        RunFailed: a fault of a step ended the run, it was told to stop (SIGTERM), or its end could not be saved.
+        RunFailed: a fault of a step ended the run, it was told to stop (SIGTERM, Ctrl-C), or its end could not be
+            saved.
     """
     return run_course(recipe, start_judge, console)
 
@@ -74,6 +77,7 @@ def start_judge(recipe: JudgeRecipe, world: World, console: Console) -> Start:
     tokenizer = _tokenizer(recipe.model)
     model = _load(recipe, empty=not world.is_main and sharding(recipe, world) == "fsdp")
     ends = stops(model, tokenizer)
+    _check_layout(model, recipe.model)
     corpus = open_in_turn(
         world,
         "reading conversations",
@@ -178,6 +182,16 @@ def _load(recipe: JudgeRecipe, *, empty: bool) -> Any:
     return model
 
 
+def _check_layout(model: Any, folder: Path) -> None:
+    """See to it that a configuration says what a Llama's does: the costs and the longest sample are taken from it."""
+    if missing := [name for name in _LAYOUT if not hasattr(model.config, name)]:
+        raise InputError(
+            f"a {type(model).__name__} is not laid out as Llama: its configuration has no {' and no '.join(missing)}",
+            file=folder,
+            field="model",
+        )
+
+
 def check_packing(model: Any, folder: Path) -> None:
     """See to it that a model keeps the samples of a packed row apart, by running two short ones both ways.
 
@@ -201,7 +215,7 @@ def check_packing(model: Any, folder: Path) -> None:
         None,
         (),
         (),
-        totals=None,  # type: ignore[arg-type]
+        totals=Totals(0, 0),
     )
     before = model.config._attn_implementation
     judge = JudgeModel(model.eval(), attention.SAMPLES)

@@ -8,7 +8,8 @@ import os
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -32,6 +33,10 @@ from radfact.jsonl import open_atomic, read_json, write_json
 FORMAT = 1
 """Of the files of a table; another number when they, or what is counted in them, are made otherwise."""
 
+BAD_IMAGES = "images-not-read.txt"
+"""In the folder of a run: images that are missing or cannot be read, a line each, if they are many."""
+
+_NAMED = 10
 _CHUNK = 500
 _ALONE = 2000
 """Studies up to which starting processes takes longer than the work."""
@@ -120,11 +125,25 @@ class Corpus:
         """Name of the study of an answer."""
         return self.study(int(self.table[row]["source"]), int(self.table[row]["number"])).sample_id
 
+    def place(self, row: int) -> str:
+        """Where the study of an answer is read from, and its number there from 1."""
+        item = self.table[row]
+        return f"{self.sources[int(item['source'])].where} {item['number'] + 1}"
+
+    def blank(self) -> Encoded:
+        """An empty image that nothing is asked about."""
+        ids = [self.processor.image_token_id] * self.processor.image_seq_length
+        size = self.processor.image_processor.size
+        grid = self.patch_grid
+        cover = None if grid is None else np.zeros((grid**2, len(self.kinds)), np.float32)
+        return Encoded("", "findings", ids, len(ids), np.zeros((1, size, size), np.float32), cover)
+
     def encode(self, row: int) -> Encoded:
         """An answer with its prompt as tokens, and its images prepared; each file is read once.
 
         Raises:
-            InputError: an image cannot be read, or the study is not as it was when the table was made.
+            Unreadable: an image cannot be read.
+            InputError: the study is not as it was when the table was made.
         """
         item = self.table[row]
         source, task = self.sources[int(item["source"])], TASKS[int(item["task"])]
@@ -174,7 +193,7 @@ def open_corpus(
     """
     place = folder / _key(recipe, sources, processor)
     if not (place / "about.json").exists():
-        _make_table(recipe, sources, processor, on_progress).save(place)
+        _make_table(recipe, sources, processor, on_progress, folder.with_name(BAD_IMAGES)).save(place)
     table = Table.load(place)
     opened = [open_source(source, offsets) for source, offsets in zip(sources, table.offsets, strict=True)]
     return Corpus(opened, table, processor, recipe, patch_grid)
@@ -190,15 +209,17 @@ def texts(recipe: Recipe, limit: int) -> Iterator[str]:
     Raises:
         InputError: a study cannot be read or made a sample.
     """
+    passed_over: list[InputError] = []  # the table names all of them
     seen = (
-        (study, size)
+        (opened, *found)
         for source in recipe.train
         for opened in (open_source(source),)
-        for _, study, size in opened.look(0, opened.count, source.split)
+        for found in opened.look(0, opened.count, source.split, passed_over)
     )
-    for study, size in islice(seen, limit):
+    for opened, number, study, size in islice(seen, limit):
         for task in ("findings", "grounded"):
-            example = _example(drop_inputs(study, recipe.drop), task, 0, recipe, size)
+            with _naming(opened, number):
+                example = _example(drop_inputs(study, recipe.drop), task, 0, recipe, size)
             yield example.prompt + (example.target or "")
 
 
@@ -288,13 +309,14 @@ def _key(recipe: Recipe, sources: Sequence[Source], processor: MairaProcessor) -
 
 @dataclass(frozen=True)
 class _Part:
-    """What was found in some studies of a source: the answers, a fingerprint of every study's name, and the rest as in
-    `Table`."""
+    """What was found in some studies of a source: the answers, a fingerprint of every study's name, images that cannot
+    be read, and the rest as in `Table`."""
 
     rows: npt.NDArray[Any]
     names: dict[bytes, int]
     kinds: set[str]
     notes: Counter[str]
+    faults: list[InputError]
 
 
 class _Measure:
@@ -309,19 +331,20 @@ class _Measure:
         place, begin, end = job
         split, tasks = self.sources[place].split, [t for t in TASKS if t in self.recipe.shares(self.sources[place])]
         rows: list[tuple[int, ...]] = []
-        part = _Part(np.empty(0, LENGTHS), {}, set(), Counter())
-        for seen in self.studies[place].look(begin, end, split):
+        part = _Part(np.empty(0, LENGTHS), {}, set(), Counter(), [])
+        for seen in self.studies[place].look(begin, end, split, part.faults):
             fingerprint = hashlib.blake2b(seen.study.sample_id.encode(), digest_size=8).digest()
             self._check_unique(place, seen, part.names.setdefault(fingerprint, seen.number))
             part.kinds.update(label.kind for label in seen.study.labels or ())
             study = drop_inputs(seen.study, self.recipe.drop)
             for task, phrase in _answers(study, tasks):
-                example = _example(study, task, phrase, self.recipe, seen.frontal_size)
-                ids, prompt = encode_example(example, self.processor)
+                with _naming(self.studies[place], seen.number):
+                    example = _example(study, task, phrase, self.recipe, seen.frontal_size)
+                    ids, prompt = encode_example(example, self.processor)
                 lengths = (len(example.images), prompt, len(ids) - prompt)
                 rows.append((place, seen.number, TASKS.index(task), phrase, *lengths))
                 part.notes.update(set(example.notes))
-        return _Part(np.array(rows, LENGTHS), part.names, part.kinds, part.notes)
+        return replace(part, rows=np.array(rows, LENGTHS))
 
     def _check_unique(self, place: int, seen: Seen, first: int) -> None:
         check_unique(self.studies[place], seen.study.sample_id, first, seen.number)
@@ -343,22 +366,55 @@ def _answers(study: Study, tasks: Iterable[Task]) -> Iterator[tuple[Task, int]]:
             yield task, 0
 
 
+@contextmanager
+def _naming(studies: Studies, number: int) -> Iterator[None]:
+    """Say of which study an error is that does not say it itself."""
+    try:
+        yield
+    except InputError as error:
+        if error.file is not None:
+            raise
+        raise InputError(error.message, file=studies.where, line=studies.line(number), field=error.field) from None
+
+
+def all_of(faults: list[InputError], what: str, listed: Path) -> InputError:
+    """One error for all that cannot be read.
+
+    Args:
+        faults: one each, at least one.
+        what: they are about, in the plural, and that they cannot be used.
+        listed: file that lists them where they are too many for a line.
+    """
+    if len(faults) == 1:
+        return faults[0]
+    first = "; ".join(map(str, faults[:_NAMED]))
+    if len(faults) > _NAMED:
+        with open_atomic(listed) as handle:
+            handle.writelines(f"{fault}\n" for fault in faults)
+        first += f"; all are listed in {listed}"
+    return InputError(f"{len(faults)} {what}: {first}")
+
+
 def _make_table(
     recipe: Recipe,
     sources: Sequence[Source],
     processor: MairaProcessor,
     on_progress: Callable[[int, int], None] | None,
+    bad_images: Path,
 ) -> Table:
     studies = [open_source(source) for source in sources]
+    # An ablation may leave a source without any task; its studies are of no interest then.
+    used = [place for place, source in enumerate(sources) if recipe.shares(source)]
     jobs = [
-        (i, begin, min(begin + _CHUNK, s.count)) for i, s in enumerate(studies) for begin in range(0, s.count, _CHUNK)
+        (i, begin, min(begin + _CHUNK, studies[i].count)) for i in used for begin in range(0, studies[i].count, _CHUNK)
     ]
-    measure, in_all = _Measure(recipe, sources, studies, processor), sum(s.count for s in studies)
+    measure, in_all = _Measure(recipe, sources, studies, processor), sum(studies[i].count for i in used)
     processes = min(len(os.sched_getaffinity(0)), _MOST_PROCESSES)
     parts: Iterable[_Part] = (
         map(measure, jobs) if in_all <= _ALONE or processes == 1 else in_workers(measure, jobs, processes)
     )
     rows, names, kinds, notes, done = [], [dict[bytes, int]() for _ in studies], set[str](), Counter[str](), 0
+    faults: list[InputError] = []
     for (place, begin, end), part in zip(jobs, parts, strict=True):
         rows.append(part.rows)
         for fingerprint in part.names.keys() & names[place].keys():
@@ -368,11 +424,15 @@ def _make_table(
         names[place].update(part.names)
         kinds |= part.kinds
         notes += part.notes
+        faults += part.faults
         done += end - begin
         if on_progress:
             on_progress(done, in_all)
+    if faults:
+        raise all_of(faults, "images are missing or cannot be read", bad_images)
     table = np.concatenate([np.empty(0, LENGTHS), *rows])
-    for place, source in enumerate(sources):
+    for place in used:
+        source = sources[place]
         if not (table["source"] == place).any():
             split = f" in the split '{source.split}'" if source.split is not None else ""
             tasks = " or ".join(recipe.shares(source))

@@ -12,13 +12,15 @@ import torch
 from huggingface_hub.errors import StrictDataclassError
 
 from maira.config import MairaConfig, read_config
+from maira.tokens import ADDED_TOKENS
 from maira.train import attention
 from maira.train.accelerators import ACCELERATORS, Accelerator
+from maira.train.batches import LENGTH_MULTIPLE
 from maira.train.flops import Flops, step_flops
 from maira.train.memory import Memory, Row, Setting, build_shapes, estimate_memory
 from maira.train.packing import pack
 from maira.train.parallel import World, sharding
-from maira.train.parts import MODULES
+from maira.train.parts import MODULES, unfit
 from maira.train.recipe import FromScratch, Lora, Recipe
 from maira.train.workload import Workload, measure_workload
 from radfact.errors import InputError
@@ -26,9 +28,10 @@ from radfact.errors import InputError
 GIB = 1 << 30
 RESERVED = 2 * GIB
 """For CUDA, its libraries, communication, and what the allocator cannot use; a guess."""
+SMALL = 1_000_000_000
+"""Parameters below which the assumed share of the peak is out of reach: a guess, from the products being narrow."""
 _STEPS = 20
 """Optimiser steps that are packed to see how many rows they make, and how long."""
-_MULTIPLE = 128
 
 
 @dataclass(frozen=True)
@@ -87,6 +90,11 @@ class Estimate:
     def step_seconds(self) -> float:
         """Time of one step."""
         return self.flops.total / (self.gpus * self.accelerator.peak * self.mfu)
+
+    @property
+    def is_small(self) -> bool:
+        """Whether the model is too small to keep a GPU busy, whose share of the peak nobody can foretell."""
+        return sum(every for every, _ in self.parameters.values()) < SMALL
 
     @property
     def hours(self) -> float:
@@ -177,16 +185,17 @@ def model_config(recipe: Recipe) -> tuple[MairaConfig, str]:
 
 
 def _fresh_config(parts: FromScratch) -> MairaConfig:
+    image = parts.vocab_size + len(ADDED_TOKENS)
     try:
         return MairaConfig(
             vision_config=parts.vision_config.model_dump(exclude_unset=True),
-            text_config=parts.text_config | {"vocab_size": parts.vocab_size, "pad_token_id": 0},
-            image_token_index=1,
+            text_config=parts.text_config | {"vocab_size": image + 1, "pad_token_id": 0},
+            image_token_index=image,
             image_merge=parts.image_merge,
             projector_n_layers=parts.projector_n_layers,
         )
     except (ValueError, StrictDataclassError) as error:
-        raise InputError(str(error).splitlines()[-1].strip(), field="model") from None
+        raise unfit(error) from None
 
 
 def pack_steps(recipe: Recipe, workload: Workload, processes: int) -> Packing:
@@ -236,7 +245,7 @@ def _remedies(
     recipe: Recipe, config: MairaConfig, workload: Workload, accelerator: Accelerator, gpus: int
 ) -> Iterator[Remedy]:
     """Other ways to run a recipe, the less they change the earlier; shorter rows only where they are needed."""
-    least = -(-int(workload.tokens.max()) // _MULTIPLE) * _MULTIPLE
+    least = -(-int(workload.tokens.max()) // LENGTH_MULTIPLE) * LENGTH_MULTIPLE
     full, short = {"activation_checkpointing": "full"}, {"token_budget": min(least, recipe.token_budget)}
     ways: list[dict[str, Any]] = [full]
     if gpus > 1 and recipe.parallel == "ddp":

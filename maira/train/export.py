@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import copy
+import errno
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import torch
+from safetensors import SafetensorError
 from torch import Tensor, nn
 from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
 
 from maira.model import MairaForConditionalGeneration
 from maira.processor import MairaProcessor
-from maira.train.lora import save_adapter
+from maira.train.lora import added_rows, save_adapter
 from maira.train.parallel import World
 from maira.train.parts import finished_weights
 from maira.train.recipe import FromScratch, Recipe
@@ -31,6 +33,9 @@ def write_checkpoint(
         recipe: of the run; it decides the type of the weights, and where those come from that were not trained.
         world: of the run.
         folder: of the checkpoint; one that is there is replaced. Low-rank adapters stand in its `lora/` by themselves.
+
+    Raises:
+        OSError: it cannot be written, in the main process; the others wait.
     """
     weights = gather_weights(model, only_trained=not isinstance(recipe.model, FromScratch))
     if world.is_main:
@@ -52,10 +57,21 @@ def gather_weights(model: nn.Module, *, only_trained: bool) -> dict[str, Tensor]
 
 @contextmanager
 def replacing(folder: Path) -> Iterator[Path]:
-    """A folder to write to that takes the place of another when the block ends without an error."""
+    """A folder to write to that takes the place of another when the block ends without an error.
+
+    Raises:
+        OSError: it cannot be written.
+    """
     fresh, old = (folder.with_name(f"{folder.name}.{end}") for end in ("writing", "old"))
     shutil.rmtree(fresh, ignore_errors=True)
-    yield fresh
+    try:
+        yield fresh
+    except BaseException as error:
+        # What is left of it takes the place that others need.
+        shutil.rmtree(fresh, ignore_errors=True)
+        if isinstance(error, SafetensorError):
+            raise OSError(errno.EIO, str(error), str(folder)) from error
+        raise
     shutil.rmtree(old, ignore_errors=True)
     if folder.exists():
         folder.rename(old)
@@ -77,4 +93,4 @@ def _write(
     whole.save_pretrained(folder, state_dict=finished_weights(weights, recipe, model.config))
     processor.save_pretrained(folder)
     if recipe.lora:
-        save_adapter(weights, recipe.lora, folder / "lora")
+        save_adapter(weights, recipe.lora, folder / "lora", added_rows(recipe.lora, model.config))

@@ -1,15 +1,18 @@
-"""Steps that are not as they should be: losses that are not finite, gradients that jump (`recipe.Faults`)."""
+"""What is not as it should be: losses that are not finite, gradients that jump, unreadable images (`recipe.Faults`)."""
 
 from __future__ import annotations
 
 import math
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal
 
+from maira.train.batches import LeftOut
 from maira.train.recipe import Faults
-from radfact.errors import RunFailed
+from radfact.errors import InputError, RunFailed
 from radfact.jsonl import append_jsonl
 
 REMEMBERED = 100
@@ -28,11 +31,15 @@ class FaultWatch:
         faults: what becomes of which fault.
         norms: gradient norms of the last steps that were as they should be.
         skipped: steps skipped in a row.
+        unreadable: names of the samples that were left out so far.
+        started: when this start of the run was, which its lines in `faults.jsonl` are known by.
     """
 
     faults: Faults
     norms: deque[float] = field(default_factory=lambda: deque(maxlen=REMEMBERED))
     skipped: int = 0
+    unreadable: set[str] = field(default_factory=set)
+    started: str = field(default_factory=lambda: datetime.now(UTC).isoformat(timespec="milliseconds"))
 
     def judge(self, loss: float, norm: float) -> Kind | None:
         """The fault of a step by its loss and gradient norm, both over all processes; None without."""
@@ -59,6 +66,7 @@ class FaultWatch:
     def record(self, kind: Kind, step: int, loss: float, norm: float, sample_ids: list[str]) -> dict[str, Any]:
         """A line of `faults.jsonl`; numbers that are not finite are strings there."""
         return {
+            "started": self.started,
             "step": step,
             "fault": kind,
             "action": "stop" if self.stops(kind) else "skip",
@@ -68,14 +76,27 @@ class FaultWatch:
             "sample_ids": sample_ids,
         }
 
+    def leave_out(self, step: int, samples: Sequence[LeftOut]) -> dict[str, Any]:
+        """A line of `faults.jsonl` on samples that are in no row of a step, of all processes."""
+        self.unreadable.update(sample.sample_id for sample in samples)
+        return {
+            "started": self.started,
+            "step": step,
+            "fault": "unreadable",
+            "action": "stop" if len(self.unreadable) > self.faults.most_unreadable else "skip",
+            "sample_ids": [sample.sample_id for sample in samples],
+            "reasons": [sample.reason for sample in samples],
+        }
+
     def state_dict(self) -> dict[str, Any]:
         """As JSON values."""
-        return {"norms": list(self.norms), "skipped": self.skipped}
+        return {"norms": list(self.norms), "skipped": self.skipped, "unreadable": sorted(self.unreadable)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from what `state_dict` returned."""
         self.norms = deque(state["norms"], maxlen=REMEMBERED)
         self.skipped = state["skipped"]
+        self.unreadable = set(state["unreadable"])
 
 
 def fault_file(out: Path) -> Path:
@@ -96,12 +117,26 @@ def describe(row: dict[str, Any]) -> str:
     return f"the gradient norm {row['grad_norm']:.3g} is a spike over a mean of {row['mean_grad_norm']:.3g}"
 
 
-def stopped(row: dict[str, Any], out: Path) -> RunFailed:
-    """The error of a fault that ends a run."""
+def stopped(row: dict[str, Any], out: Path, way_on: str) -> RunFailed:
+    """The error of a fault that ends a run.
+
+    Args:
+        row: of `faults.jsonl`.
+        out: folder of the run.
+        way_on: what the same command will do.
+    """
     field = "not_finite" if row["fault"] == "not_finite" else "on_spike"
     return RunFailed(
         f"{describe(row)} at step {row['step']}; its {len(row['sample_ids'])} samples are listed in {fault_file(out)}, "
-        f"and the last state saved in {out} is as it was. A lower learning_rate or faults.{field}=skip may help"
+        f"and {way_on}. A lower learning_rate or faults.{field}=skip may help"
+    )
+
+
+def unreadable(row: dict[str, Any], out: Path, way_on: str) -> InputError:
+    """The error of too many samples that cannot be read; arguments as of `stopped`."""
+    return InputError(
+        f"{len(row['sample_ids'])} samples of step {row['step']} cannot be read, the first: {row['reasons'][0]}. All "
+        f"that were left out are listed in {fault_file(out)}. Mend them, or raise faults.most_unreadable; {way_on}"
     )
 
 

@@ -19,7 +19,8 @@ import numpy as np
 import numpy.typing as npt
 
 from maira.config import MairaConfig, VisionConfig
-from maira.train.recipe import Course, Lora
+from maira.tokens import ADDED_TOKENS
+from maira.train.recipe import Course, Lora, LowRank
 
 
 @dataclass(frozen=True)
@@ -100,8 +101,9 @@ def make_rates(config: Any, recipe: Course) -> Rates:
     text, lora = config.text_config if sees else config, recipe.lora
     trains_encoder, trains_adapter = "encoder" in recipe.trains, "adapter" in recipe.trains
     trains_all = "language_model" in recipe.trains and lora is None
+    rows = len(ADDED_TOKENS) if isinstance(lora, Lora) and lora.added_tokens else 0
     # The token embeddings, where they are trained, stand before the first block as the adapter does.
-    flows = trains_encoder or trains_adapter or trains_all
+    flows = trains_encoder or trains_adapter or trains_all or rows > 0
     layers = linear_layers(text)
     first = _block(text, layers, trains_all, lora, flows)
     rest = _block(text, layers, trains_all, lora, first.flows)
@@ -111,7 +113,7 @@ def make_rates(config: Any, recipe: Course) -> Rates:
         adapter_image=_adapter_image(config, trains_adapter, trains_encoder) if sees else 0.0,
         token=first.token + others * rest.token,
         pair=first.pair + others * rest.pair,
-        answer=_linear(text.hidden_size * text.vocab_size, trains_all, rest.flows),
+        answer=_linear(text.hidden_size * text.vocab_size, trains_all, rest.flows) + 2 * text.hidden_size * rows,
     )
 
 
@@ -151,7 +153,9 @@ class _Block:
     flows: bool
 
 
-def _block(text: Any, layers: dict[str, tuple[int, int]], trains_all: bool, lora: Lora | None, flows: bool) -> _Block:
+def _block(
+    text: Any, layers: dict[str, tuple[int, int]], trains_all: bool, lora: LowRank | None, flows: bool
+) -> _Block:
     targets = () if lora is None else lora.targets
     rank = 0 if lora is None else lora.rank
     token, pair = 0.0, 0.0

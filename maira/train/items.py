@@ -48,6 +48,12 @@ class Samples(Protocol):
     def sample_id(self, row: int) -> str:
         """Name of the sample of an answer."""
 
+    def place(self, row: int) -> str:
+        """Where the sample of an answer is read from, for messages about one whose name cannot be read."""
+
+    def blank(self) -> Encoded:
+        """A sample that nothing is asked about: it stands for a row of which no sample can be read."""
+
     def encode(self, row: int) -> Encoded:
         """An answer with its prompt as tokens, and what goes with it.
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import math
+import resource
+import sys
 import time
 from collections import deque
 from collections.abc import Iterator, Mapping
@@ -14,21 +16,26 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from rich.console import Console
-from torch import Tensor
+from torch import Tensor, nn
 
 from maira.train.accelerators import find_accelerator
 from maira.train.flops import make_rates
 from maira.train.items import PackedBatch
 from maira.train.recipe import Course
-from maira.train.trackers import Tracker, start_trackers
+from maira.train.trackers import Tracker, places, start_trackers
 from radfact.jsonl import dumps, open_atomic
 
 if TYPE_CHECKING:
     from maira.train.parallel import World
+    from maira.train.plan import Plan
 
 Figures = Mapping[str, float | None]
 _WINDOW = 30
 """Log lines over which the pace is taken that the time left is reckoned by."""
+
+
+_RESIDENT_UNIT = 1 if sys.platform == "darwin" else 1024
+"""Bytes in which the system counts the memory of a process."""
 
 
 class MetricsFile:
@@ -122,6 +129,29 @@ class Log:
             self._metrics = MetricsFile(self._recipe.out / "metrics.jsonl", step)
         self._counts = _Counts(time.perf_counter())
         self._pace = deque([(step, self._counts.started)], maxlen=_WINDOW + 1)
+
+    def introduce(self, plan: Plan, model: nn.Module, sharing: str, kernel: str) -> None:
+        """Say what the run is about to do, and how.
+
+        Args:
+            plan: its course.
+            model: what is trained told from what is frozen; on this process's device.
+            sharing: how the processes share it ("none", "ddp", "fsdp").
+            kernel: of attention.
+        """
+        recipe, world = self._recipe, self._world
+        parameters = [(_numel(parameter), parameter.requires_grad) for parameter in model.parameters()]
+        trained = sum(count for count, is_trained in parameters if is_trained)
+        every = sum(count for count, _ in parameters)
+        alike = f"{world.size} processes"
+        processes = {"none": "1 process", "ddp": f"{alike} (DDP)", "fsdp": f"{alike} (FSDP2)"}
+        self.say(
+            f"{len(plan.table):,} answers, {plan.items_per_epoch:,} samples an epoch, {plan.steps:,} steps of "
+            f"{recipe.global_batch}",
+            f"{_short(trained)} of {_short(every)} parameters trained",
+            f"{processes[sharing]} on {world.device.type}, attention {kernel.removeprefix('maira_')}",
+            f"figures in {', '.join(places(recipe))}",
+        )
 
     def state_dict(self) -> dict[str, Any]:
         """What the next line needs of the steps before, as JSON values; the same in every process."""
@@ -245,6 +275,12 @@ class Log:
             del self._trackers[name]
 
 
+def _numel(parameter: nn.Parameter) -> int:
+    """Numbers of a parameter, also of one that is packed in 4 bits."""
+    state = getattr(parameter, "quant_state", None)
+    return math.prod(state.shape) if state is not None else parameter.numel()
+
+
 def _peak(device: torch.device) -> float | None:
     """Operations a second that the device's maker claims; None for a CPU or one that is not known."""
     if device.type != "cuda":
@@ -254,9 +290,9 @@ def _peak(device: torch.device) -> float | None:
 
 
 def _memory(device: torch.device) -> float:
-    """Most memory of the device that tensors took since the last time this was asked, GB; 0 on a CPU."""
+    """Most memory that tensors took on the device since this was last asked, or on a CPU the process so far, GB."""
     if device.type != "cuda":
-        return 0.0
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * _RESIDENT_UNIT / 1e9
     held = torch.cuda.max_memory_allocated(device) / 1e9
     torch.cuda.reset_peak_memory_stats(device)
     return held
@@ -299,7 +335,7 @@ def _validated(figures: Figures) -> Iterator[str]:
 
 
 def _short(count: float) -> str:
-    for unit, size in (("M", 1e6), ("k", 1e3)):
+    for unit, size in (("G", 1e9), ("M", 1e6), ("k", 1e3)):
         if count >= size:
             return f"{count / size:.3g}{unit}"
     return f"{count:.3g}"

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import random
+import shutil
 import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
-from dataclasses import dataclass
+from contextlib import closing, contextmanager, suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
@@ -18,18 +20,19 @@ import torch
 from rich.console import Console
 from torch import Tensor
 
+from maira.generate.processes import is_main
 from maira.train import attention
-from maira.train.batches import stream
+from maira.train.batches import LeftOut, stream
 from maira.train.blocks import prepare_blocks
 from maira.train.corpus import open_corpus, texts
 from maira.train.export import write_checkpoint
-from maira.train.faults import FaultWatch, Kind, describe, fault_file, stopped, write_fault
-from maira.train.items import PackedBatch, Samples
+from maira.train.faults import FaultWatch, Kind, describe, fault_file, stopped, unreadable, write_fault
+from maira.train.items import PackedBatch, Samples, Totals
 from maira.train.logs import Log
 from maira.train.objective import Objective, TrainingModel
 from maira.train.optimizers import make_optimizer, schedule
 from maira.train.parallel import Distributed, World, distribute, join_world, sharding
-from maira.train.parts import TOKENIZER_STUDIES, choose_trained, load_parts
+from maira.train.parts import TOKENIZER_STUDIES, check_context, choose_trained, load_parts
 from maira.train.plan import Plan
 from maira.train.recipe import Course, FromScratch, Recipe
 from maira.train.states import States, check_same_run, decisive, read_record
@@ -37,6 +40,7 @@ from maira.train.validation import Validator, validate_drafts
 from radfact.errors import InputError, RunFailed
 from radfact.live import LiveDisplay
 
+_AFTER_THIS_STEP = b"\nthe state is saved after this step; Ctrl-C again ends at once\n"
 CourseT = TypeVar("CourseT", bound=Course)
 OpenedT = TypeVar("OpenedT")
 
@@ -104,11 +108,13 @@ class Run:
             self.model.wrapped.train()
             while self.step < self.plan.steps:
                 asked = time.perf_counter()
-                _, batches = next(rows)
+                _, batches, left_out = next(rows)
                 waited = time.perf_counter() - asked
                 # Here those processes that have failed say so, while no other waits for their tensors.
-                if any(world.gather(is_told_to_stop())):
+                words = world.gather((is_told_to_stop(), left_out))
+                if any(told for told, _ in words):
                     self._leave()
+                batches = self._without([sample for _, samples in words for sample in samples], batches)
                 with world.together():
                     gradient = self._gradient(batches, waited)
                 if (kind := self.watch.judge(gradient.losses["loss"], gradient.length)) is None:
@@ -134,18 +140,44 @@ class Run:
         }
         self.states.save(self.step, self.model.training, self.optimizer, record)
 
+    def end(self) -> Path:
+        """Write the finished checkpoint; returns its folder.
+
+        Raises:
+            RunFailed: it, or the last state, could not be saved.
+        """
+        is_saved, folder = self.states.finish(), self.recipe.out / "checkpoint"
+        try:
+            self.write(folder)
+        except OSError as error:
+            raise RunFailed(
+                f"{error.filename or folder}: {error.strerror or error}; the checkpoint could not be written, and "
+                f"{self.states.way_on}"
+            ) from None
+        if not is_saved:
+            raise RunFailed(
+                f"the checkpoint is written ({folder}), but the last state could not be saved, and {self.states.way_on}"
+            )
+        return folder
+
+    def close(self) -> None:
+        """Have everything written that is on its way."""
+        self.states.close()
+        self.log.close()
+
     def resume(self) -> None:
         """Go back to the last whole state of an interrupted run, if there is one, and begin to log from there.
 
         Raises:
-            InputError: the folder holds a run of another recipe, or of other data, or a tracker cannot be started.
+            InputError: the folder holds a run of another recipe, of other data or of more steps, its states are all
+                damaged, or a tracker cannot be started.
         """
         record: dict[str, Any] = {"step": 0}
-        for state in self.states.found():
+        states = self.states.found()
+        for state in states:
             held = read_record(state)
             check_same_run(state, held, self.recipe)
-            if held["data"] != self._data:
-                raise InputError(f"the studies to train on are others than when {state.name} was saved", field="train")
+            self._check_same_course(state, held)
             try:
                 self.states.load(state, self.model.training, self.optimizer)
             except RunFailed as error:
@@ -153,6 +185,8 @@ class Run:
                 continue
             record = held
             break
+        if states and self.states.last is None:
+            raise self.states.lost()
         self.step = record["step"]
         self.log.start(self.step)
         if self.step == 0:
@@ -162,6 +196,41 @@ class Run:
         self.log.say(f"Resuming {self.recipe.out} at step {self.step} of {self.plan.steps}")
         if record["steps"] != self.plan.steps:
             self.log.say(f"it was to have {record['steps']} steps; the learning rate goes on by the other length")
+
+    def _check_same_course(self, state: Path, held: dict[str, Any]) -> None:
+        if held["data"] != self._data:
+            raise InputError(
+                f"the samples to train on are others than when {state.name} was saved. Put them back as they were "
+                "(faults.unreadable=skip leaves out those that cannot be read), or train on these in "
+                f"another folder, from {self.recipe.model if isinstance(self.recipe.model, Path) else 'the start'}",
+                field="train",
+            )
+        if held["step"] > self.plan.steps:
+            raise InputError(
+                f"the run is already past {self.plan.steps} steps: {state.name} is saved in {self.recipe.out}; make it "
+                "longer, or name another folder",
+                field="epochs" if self.recipe.passes is None else "passes",
+            )
+
+    def _without(self, left_out: list[LeftOut], batches: list[PackedBatch]) -> list[PackedBatch]:
+        """Rows whose losses are divided by what is left of their step, where samples of any process cannot be read."""
+        if not left_out:
+            return batches
+        out, known = self.recipe.out, len(self.watch.unreadable)
+        row = self.watch.leave_out(self.step + 1, left_out)
+        if self.world.is_main:
+            write_fault(out, row)
+        tokens, samples = batches[0].totals
+        totals = Totals(tokens - sum(sample.answer_tokens for sample in left_out), samples - len(left_out))
+        if row["action"] == "stop" or not totals.samples:
+            self.states.finish()
+            raise unreadable(row, out, self.states.way_on)
+        if len(self.watch.unreadable) > known:
+            self.log.say(
+                f"step {row['step']} goes without {len(left_out)} of {samples} samples, listed in {fault_file(out)}: "
+                f"{row['reasons'][0]}"
+            )
+        return [replace(batch, totals=totals) for batch in batches]
 
     def _gradient(self, batches: list[PackedBatch], waited: float) -> Gradient:
         """Losses of a step and their gradient, from this process's rows and the others'."""
@@ -174,7 +243,7 @@ class Run:
                 self.model.backward(losses.total(totals, weight))
             sums += torch.stack([losses.answer.detach(), losses.patches.detach()])
         norm = self.model.gradient_norm()
-        # The one place where a step waits for the device.
+        # Nothing but this and the checks of a row's tokens waits for the device.
         answer, patches, length = torch.stack([*self.world.sum(sums), norm.double()]).tolist()
         parts = {"answer": answer / totals.answer_tokens, "patches": patches / totals.samples}
         loss = parts["answer"] + weight * parts["patches"]
@@ -198,16 +267,18 @@ class Run:
         if self.world.is_main:
             write_fault(out, row)
         if row["action"] == "stop":
-            raise stopped(row, out)
+            self.states.finish()
+            raise stopped(row, out, self.states.way_on)
         self.log.say(f"step {row['step']} is skipped: {describe(row)}; its samples are listed in {fault_file(out)}")
         self.optimizer.zero_grad()
         self.step += 1
 
     def _leave(self) -> None:
-        self.save()
-        saved = self.states.finish()
-        what = f"the state of step {self.step} is saved" if saved else "the states saved before are as they were"
-        raise RunFailed(f"told to stop at step {self.step} of {self.plan.steps}; {what}. The same command goes on")
+        self.states.finish()
+        if self.states.last != self.step:
+            self.save()
+            self.states.finish()
+        raise RunFailed(f"told to stop at step {self.step} of {self.plan.steps}; {self.states.way_on}")
 
     @property
     def _data(self) -> str:
@@ -245,7 +316,8 @@ def train(recipe: Recipe, console: Console | None = None) -> Path:
 
     Raises:
         InputError: the recipe, a manifest or an image cannot be used, or the folder holds a run of another recipe.
-        RunFailed: a fault of a step ended the run, it was told to stop (SIGTERM), or its end could not be saved.
+        RunFailed: a fault of a step ended the run, it was told to stop (SIGTERM, Ctrl-C), or its end could not be
+            saved.
     """
     return run_course(recipe, start_reports, console)
 
@@ -267,19 +339,36 @@ def run_course(
         raise InputError("is a file; name a folder", file=recipe.out, field="out")
     world, console = join_world(), console or Console()
     _seed(recipe.seed)
-    run = _prepare(recipe, start(recipe, world, console), world, console)
+    with _nothing_left_of_a_refusal(recipe.out, world):
+        run = _prepare(recipe, start(recipe, world, console), world, console)
+        try:
+            run.resume()
+        except InputError:
+            run.close()
+            raise
     try:
-        run.resume()
         with _notices() as is_told_to_stop:
             run.go(is_told_to_stop)
-        if not run.states.finish():
-            raise RunFailed(f"the last state of {recipe.out} could not be saved; the same command tries again")
-        folder = recipe.out / "checkpoint"
-        run.write(folder)
+            return run.end()
     finally:
-        run.states.close()
-        run.log.close()
-    return folder
+        run.close()
+
+
+@contextmanager
+def _nothing_left_of_a_refusal(out: Path, world: World) -> Iterator[None]:
+    """Of a run that is refused before its first step leave no folder, unless there was one."""
+    existed = out.exists()
+    # Whether it did must be seen before the main process makes it.
+    world.wait()
+    try:
+        yield
+    except InputError:
+        if world.is_main and not existed:
+            for made in ("tables", "tensorboard"):
+                shutil.rmtree(out / made, ignore_errors=True)
+            with suppress(OSError):  # it has a list of images, say
+                out.rmdir()
+        raise
 
 
 def start_reports(recipe: Recipe, world: World, console: Console) -> Start:
@@ -327,12 +416,15 @@ def _prepare(recipe: Course, start: Start, world: World, console: Console) -> Ru
     """Everything of a run but its first step, the same in all processes."""
     plan = Plan(start.corpus.table, recipe)
     plan.check(start.corpus.sample_id, world.size)
+    check_context(start.corpus.table, start.config, start.corpus.sample_id)
     prepare_blocks(start.training, recipe)
-    dealt = distribute(start.training, recipe, world)
+    with world.together():
+        dealt = distribute(start.training, recipe, world)
     optimizer = make_optimizer(start.training, recipe)
     # Weights are the same in all processes, what is dropped out is not.
     _seed(recipe.seed + world.rank)
     log = Log(recipe, start.config, world, console, plan.steps)
+    log.introduce(plan, start.training, sharding(recipe, world), start.training.kernel)
     states = States(recipe.out, recipe.keep, world, log.say, only_trained=start.only_trained)
     watch = FaultWatch(recipe.faults)
     rate = schedule(recipe, plan.steps)
@@ -375,13 +467,27 @@ def _set_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
 
 @contextmanager
 def _notices() -> Iterator[Callable[[], bool]]:
-    """Whether the process was told to end (SIGTERM), as schedulers and nodes that go down do some time before."""
+    """Whether the process was told to end: by SIGTERM, which schedulers send some time before, or by Ctrl-C.
+
+    Another Ctrl-C interrupts as ever.
+    """
     told = threading.Event()
     if threading.current_thread() is not threading.main_thread():
         yield told.is_set
         return
-    before = signal.signal(signal.SIGTERM, lambda *_: told.set())
+
+    def interrupt(*_: Any) -> None:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        told.set()
+        # Not by the console: it may be just writing.
+        os.write(2, _AFTER_THIS_STEP if is_main() else b"")
+
+    before = {
+        signal.SIGTERM: signal.signal(signal.SIGTERM, lambda *_: told.set()),
+        signal.SIGINT: signal.signal(signal.SIGINT, interrupt),
+    }
     try:
         yield told.is_set
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -1,9 +1,12 @@
-"""Low-rank adapters in the language model's blocks (LoRA, Hu et al. 2021), over weights in 4 bits if wanted (QLoRA)."""
+"""Low-rank adapters in the language model's blocks (LoRA, Hu et al. 2021), over weights in 4 bits if wanted (QLoRA).
+
+Beside them the rows of MAIRA-2's own tokens are trained in the embeddings and the head (peft's trainable tokens).
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,22 +14,29 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from maira.train.recipe import Lora
+from maira.config import MairaConfig
+from maira.tokens import ADDED_TOKENS, IMAGE, added_ids
+from maira.train.recipe import Lora, LowRank
 from radfact.errors import InputError
 
 _LOW_RANK = re.compile(r"(?P<layer>.+)\.lora_(?P<half>[AB])\.default\.weight")
+_ROWS = re.compile(r"(?P<layer>.+)\.token_adapter\.trainable_tokens_delta\.default")
+_WRAPPED = re.compile(r"(\.token_adapter)?\.base_layer(?=\.)")
 _WHERE = "language_model."
+_MISPLACED = f"the tokens from {ADDED_TOKENS[0]} to {ADDED_TOKENS[-1]} do not stand in order before {IMAGE}"
+_REMEDY = "add them so, as maira assemble does, or set it to false"
 
 
-def add(language_model: Any, lora: Lora, dtype: torch.dtype) -> None:
-    """Put adapters into a language model, in place; its other weights are frozen.
+def add(language_model: Any, lora: LowRank, dtype: torch.dtype, rows: Sequence[int] = ()) -> None:
+    """Put adapters into a language model, in place; its other weights are frozen but for rows of tokens.
 
     Weights in 4 bits are quantised when the model is moved to its device.
 
     Args:
         language_model: a causal one of transformers.
         lora: which, and where.
-        dtype: of the adapters.
+        dtype: of the adapters and rows.
+        rows: tokens whose rows in the embeddings and the head are trained too.
 
     Raises:
         InputError: no layer has the name of a target, or bitsandbytes is not installed.
@@ -40,28 +50,59 @@ def add(language_model: Any, lora: Lora, dtype: torch.dtype) -> None:
         raise InputError(f"no layer '{unknown[0]}'; there are {', '.join(sorted(names))}", field="lora.targets")
     if lora.quantize is not None:
         _quantize(language_model.base_model)
-    inject_adapter_in_model(_peft_config(lora), language_model)
+    inject_adapter_in_model(_peft_config(lora, rows), language_model)
     for part in language_model.modules():
         if isinstance(part, LoraLayer):
             # Autocast and FSDP see to the types; a copy of every input in the adapters' would be for nothing.
             part.cast_input_dtype_enabled = False
     for name, parameter in language_model.named_parameters():
-        if _LOW_RANK.fullmatch(name):
+        if _LOW_RANK.fullmatch(name) or _ROWS.fullmatch(name):
             parameter.data = parameter.data.to(dtype)
 
 
-def merged(weights: Iterable[tuple[str, Tensor]], trained: Mapping[str, Tensor], lora: Lora) -> Iterator[Any]:
-    """Weights of a checkpoint with the adapters' products added to theirs, in their own type.
+def added_rows(lora: Lora, config: MairaConfig) -> range:
+    """The tokens of a MAIRA-2 whose rows are trained beside the adapters.
+
+    Raises:
+        InputError: the model has no room for MAIRA-2's tokens before the image's.
+    """
+    ids = added_ids(config.image_token_index)
+    if not lora.added_tokens:
+        return ids[:0]
+    if ids.start < 0:
+        raise InputError(f"{_MISPLACED}; {_REMEDY}", field="lora.added_tokens")
+    return ids
+
+
+def check_tokens(tokenizer: Any, config: MairaConfig, file: Path) -> None:
+    """Raise an InputError unless a checkpoint's tokens are where their rows are trained."""
+    if list(added_ids(config.image_token_index)) != tokenizer.convert_tokens_to_ids(list(ADDED_TOKENS)):
+        raise InputError(f"{_MISPLACED} in {file}; {_REMEDY}", field="lora.added_tokens")
+
+
+def plain_name(name: str) -> str:
+    """The name that a weight of a model with adapters had before: peft puts what it adapts one level lower."""
+    return _WRAPPED.sub("", name)
+
+
+def merged(
+    weights: Iterable[tuple[str, Tensor]], trained: Mapping[str, Tensor], lora: LowRank, rows: Sequence[int] = ()
+) -> Iterator[tuple[str, Tensor]]:
+    """Weights of a checkpoint with the adapters' products added to theirs and trained rows put in, in their own type.
 
     Args:
         weights: names and tensors as the checkpoint has them, not quantised.
         trained: weights of the model that was trained, by its names; those of adapters count.
         lora: that the model was trained with.
+        rows: as for `add`.
     """
-    halves = low_rank(trained)
+    halves, fresh = low_rank(trained), token_rows(trained)
     for name, weight in weights:
-        pair = halves.get(name.removesuffix(".weight"))
-        if pair is not None:
+        layer = name.removesuffix(".weight")
+        if layer in fresh:
+            weight = weight.clone()
+            weight[list(rows)] = fresh[layer].to(weight.dtype)
+        if (pair := halves.get(layer)) is not None:
             product = pair["B"].float() @ pair["A"].float()
             weight = (weight.float() + product * (lora.alpha / lora.rank)).to(weight.dtype)
         yield name, weight
@@ -76,27 +117,36 @@ def low_rank(trained: Mapping[str, Tensor]) -> dict[str, dict[str, Tensor]]:
     return halves
 
 
-def save_adapter(trained: Mapping[str, Tensor], lora: Lora, folder: Path) -> None:
-    """Write the adapters alone in peft's format, for the language model by itself (`PeftModel.from_pretrained`).
+def token_rows(trained: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The trained rows (`maira.tokens.ADDED_TOKENS`, width) of embeddings and head, by the layer's name."""
+    return {found["layer"]: tensor for name, tensor in trained.items() if (found := _ROWS.fullmatch(name))}
+
+
+def save_adapter(trained: Mapping[str, Tensor], lora: LowRank, folder: Path, rows: Sequence[int] = ()) -> None:
+    """Write adapters and rows alone in peft's format, for the language model by itself (`PeftModel.from_pretrained`).
 
     Args:
         trained: weights of the model that was trained, by its names; those of adapters count.
         lora: that the model was trained with.
         folder: to write to.
+        rows: as for `add`.
     """
     folder.mkdir(parents=True, exist_ok=True)
     tensors = {
         f"base_model.model.{layer.removeprefix(_WHERE)}.lora_{half}.weight": tensor.contiguous()
         for layer, pair in low_rank(trained).items()
         for half, tensor in pair.items()
+    } | {
+        f"base_model.model.{layer.removeprefix(_WHERE)}.token_adapter.trainable_tokens_delta": tensor.contiguous()
+        for layer, tensor in token_rows(trained).items()
     }
-    config = _peft_config(lora)
-    config.inference_mode = True
-    config.save_pretrained(str(folder))
+    settings = _peft_config(lora, rows)
+    settings.inference_mode = True
+    settings.save_pretrained(str(folder))
     save_file(tensors, folder / "adapter_model.safetensors", metadata={"format": "pt"})
 
 
-def _peft_config(lora: Lora) -> Any:
+def _peft_config(lora: LowRank, rows: Sequence[int]) -> Any:
     from peft import LoraConfig
 
     return LoraConfig(
@@ -104,6 +154,7 @@ def _peft_config(lora: Lora) -> Any:
         lora_alpha=lora.alpha,
         lora_dropout=lora.dropout,
         target_modules=list(lora.targets),
+        trainable_token_indices={"embed_tokens": list(rows), "lm_head": list(rows)} if rows else None,
         bias="none",
         task_type="CAUSAL_LM",
     )
@@ -134,4 +185,6 @@ def _quantize(blocks: nn.Module) -> None:
                 )
             small.weight = Params4bit(layer.weight.data, requires_grad=False, quant_type="nf4", module=small)
             small.bias = layer.bias
+            # On some CPUs a layer in evaluation would pack its weights for good, after which no gradient passes it.
+            small.support_avx512bf16_for_cpu = False
             setattr(parent, name, small)

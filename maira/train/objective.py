@@ -44,10 +44,12 @@ class Objective(nn.Module):
 
     Attributes:
         model: what is trained.
+        kernel: name of the attention within samples (`attention.choose`).
         patch_weight: weight of the auxiliary loss; 0 for none.
     """
 
     model: Any
+    kernel: str
     patch_weight: float = 0.0
 
 

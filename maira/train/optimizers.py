@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -29,11 +30,22 @@ def make_optimizer(model: nn.Module, recipe: Course) -> torch.optim.Optimizer:
             "adamw_8bit needs torchao, which is not installed: pip install 'maira-radfact[states8bit]'",
             field="optimizer",
         ) from None
+    # To torchao's authors, when the step is compiled.
+    warnings.filterwarnings("ignore", "OptimState8bit does not implement _stable_hash_for_caching")
     stochastic = recipe.weights == "bfloat16"
     optimizer: torch.optim.Optimizer = AdamW8bit(
         groups, lr=recipe.learning_rate, betas=recipe.betas, bf16_stochastic_round=stochastic
     )
+    if all(parameter.device.type == "cpu" for parameter in model.parameters()):
+        # It would be compiled for every shape, which takes minutes there, for what is meant for GPUs.
+        step = optimizer.step
+        optimizer.step = lambda *args, **options: _eagerly(step, *args, **options)  # type: ignore[method-assign]
     return optimizer
+
+
+def _eagerly(step: Callable[..., Any], *args: Any, **options: Any) -> Any:
+    with torch.compiler.set_stance("force_eager"):
+        return step(*args, **options)
 
 
 def parameter_groups(model: nn.Module, decay: float) -> list[dict[str, Any]]:

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -23,7 +24,7 @@ from maira.train.objective import Losses, Objective
 from maira.train.recipe import Course
 from radfact.errors import InputError, RunFailed
 
-_PATIENCE = timedelta(hours=1)
+PATIENCE = timedelta(hours=1)
 """How long a process waits for the tensors of the others before it takes one of them for dead."""
 HELD_SHARE = 1 / 8
 """Unsharded gradients are kept from one row of a step to the next where they take at most this share of a GPU."""
@@ -105,11 +106,13 @@ def join_world() -> World:
     cuda = torch.cuda.is_available()
     device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", 0))) if cuda else torch.device("cpu")
     if cuda:
+        if (device.index or 0) >= (gpus := torch.cuda.device_count()):
+            raise InputError(f"process {device.index} of this machine has no GPU of its own; there are {gpus} here")
         torch.cuda.set_device(device)
     members = processes.join(accelerated=cuda)
     if members.count == 1:
         return World(0, 1, device)
-    group = torch.distributed.new_group(backend=processes.backend(accelerated=cuda), timeout=_PATIENCE)
+    group = torch.distributed.new_group(backend=processes.backend(accelerated=cuda), timeout=PATIENCE)
     return World(members.rank, members.count, device, group, members)
 
 
@@ -149,9 +152,11 @@ def distribute(model: Objective, recipe: Course, world: World) -> Distributed:
     if kind == "none":
         return Distributed(model, model, world, autocast=half)
     ids = [world.device.index] if world.device.type == "cuda" else None
-    wrapped = DistributedDataParallel(
-        model, device_ids=ids, process_group=world.group, broadcast_buffers=False, gradient_as_bucket_view=True
-    )
+    # The name that torch 2.15 has for it; the other is deprecated there.
+    known = inspect.signature(DistributedDataParallel).parameters
+    buffers = "forward_sync_buffers" if "forward_sync_buffers" in known else "broadcast_buffers"
+    options: dict[str, Any] = {buffers: False, "gradient_as_bucket_view": True}
+    wrapped = DistributedDataParallel(model, device_ids=ids, process_group=world.group, **options)
     return Distributed(model, wrapped, world, autocast=half)
 
 
@@ -203,19 +208,23 @@ class Distributed:
         torch.nn.utils.clip_grads_with_norm_(trained, most, norm)
 
 
-def _shard(model: nn.Module, recipe: Course, world: World) -> None:
+def _shard(model: Objective, recipe: Course, world: World) -> None:
     """FSDP2, in place: a group of parameters for each block, the encoder, the adapter and the ends of the model."""
     from torch.distributed.checkpoint.state_dict import StateDictOptions, set_model_state_dict
     from torch.distributed.device_mesh import DeviceMesh
     from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
+    if model.model.config.get_text_config().tie_word_embeddings:
+        raise InputError("FSDP trains tied embeddings apart; 'ddp' keeps them together", field="parallel")
     half = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
     options: dict[str, Any] = {
         "mesh": DeviceMesh.from_group(world.group, world.device.type),
         "mp_policy": half if recipe.precision == "bf16" else MixedPrecisionPolicy(),
     }
     weights = model.state_dict() if world.is_main else {}
-    computed = {name: buffer.clone() for name, buffer in model.named_buffers()} if world.is_main else {}
+    # Also those buffers that no state dict has, such as the frequencies of the rotary embedding.
+    own = {name: buffer.cpu() for name, buffer in model.named_buffers()} if world.is_main else None
+    buffers: dict[str, Tensor] = world.gather(own)[0]
     model.to("meta")
     for group in _groups(model):
         fully_shard(group, **options)
@@ -223,11 +232,9 @@ def _shard(model: nn.Module, recipe: Course, world: World) -> None:
     model.to_empty(device=world.device)
     everything = StateDictOptions(full_state_dict=True, broadcast_from_rank0=True)
     set_model_state_dict(model, weights, options=everything)
-    for name, buffer in model.named_buffers():
-        # Also those that no state dict has, such as the frequencies of the rotary embedding.
-        if world.is_main:
-            buffer.copy_(computed[name])
-        torch.distributed.broadcast(buffer, 0, group=world.group)
+    for name, buffer in buffers.items():
+        place, _, leaf = name.rpartition(".")
+        setattr(model.get_submodule(place), leaf, buffer.to(world.device))
 
 
 def _groups(model: nn.Module) -> Iterator[nn.Module | list[nn.Module]]:

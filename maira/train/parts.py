@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from huggingface_hub.errors import StrictDataclassError
 from torch import Tensor, nn
-from transformers import LlamaConfig
+from transformers import LlamaConfig, PretrainedConfig
 
 from maira.config import MairaConfig, read_config
+from maira.generate.room import room_of
 from maira.model import MairaForConditionalGeneration, expected_shapes
 from maira.processor import MairaImageProcessor, MairaProcessor
 from maira.tokens import IMAGE
 from maira.train import lora
+from maira.train.items import ALL_TASKS
 from maira.train.recipe import Course, FromScratch, Part, Recipe
 from maira.train.tokenizer import train_tokenizer, words_of
 from maira.weights import Weights
@@ -42,7 +47,8 @@ def load_parts(
         empty: of a checkpoint's weights only names, shapes and types, for a process that gets them from another.
 
     Raises:
-        InputError: there is no checkpoint, or the parts of a fresh model do not fit each other.
+        InputError: there is no checkpoint, or its tokens are not where their rows are to be trained, or the parts of a
+            fresh model do not fit each other.
     """
     if isinstance(recipe.model, FromScratch):
         model, processor = build_fresh(recipe.model, texts)
@@ -52,7 +58,10 @@ def load_parts(
     if not (recipe.model / "config.json").exists():
         raise InputError("no checkpoint here (config.json is missing)", file=recipe.model)
     processor = MairaProcessor.from_pretrained(recipe.model)
-    return (_empty_model if empty else _read_model)(recipe, recipe.model), processor
+    model = (_empty_model if empty else _read_model)(recipe, recipe.model)
+    if recipe.lora and recipe.lora.added_tokens:
+        lora.check_tokens(processor.tokenizer, model.config, recipe.model)
+    return model, processor
 
 
 def held_type(recipe: Course, part: Part) -> torch.dtype:
@@ -117,9 +126,37 @@ def build_fresh(parts: FromScratch, texts: Iterable[str]) -> tuple[MairaForCondi
         )
         model = MairaForConditionalGeneration(config)
     except (ValueError, StrictDataclassError) as error:
-        raise InputError(str(error).splitlines()[-1].strip(), field="model") from None
+        raise unfit(error) from None
     images = MairaImageProcessor(size=config.vision_config.image_size)
     return model, MairaProcessor(images, tokenizer, image_seq_length=config.image_seq_length)
+
+
+def unfit(error: Exception) -> InputError:
+    """What a library says of a model's configuration, without the name of its exception."""
+    said = str(error).splitlines()[-1].strip()
+    return InputError(re.sub(r"^[A-Za-z]*Error: ", "", said), field="model")
+
+
+def check_context(table: npt.NDArray[Any], config: PretrainedConfig, sample_id: Callable[[int], str]) -> None:
+    """See before the first step that the language model has a position for every token of every sample.
+
+    Args:
+        table: (answers,) of `maira.train.items.LENGTHS`.
+        config: of the model, or of its language model.
+        sample_id: names the study of a place in the table.
+
+    Raises:
+        InputError: a sample is longer.
+    """
+    lengths = table["prompt"].astype(np.int64) + table["answer"]
+    longest, room = int(lengths.argmax()), room_of(config.get_text_config())
+    if lengths[longest] > room:
+        raise InputError(
+            f"sample '{sample_id(longest)}' has {lengths[longest]} tokens (task {ALL_TASKS[table['task'][longest]]}), "
+            f"more than the {room} positions of the language model; give it more (max_position_embeddings), or leave "
+            "the sample out",
+            field="model",
+        )
 
 
 def choose_trained(model: MairaForConditionalGeneration, recipe: Recipe) -> None:
@@ -142,7 +179,7 @@ def choose_trained(model: MairaForConditionalGeneration, recipe: Recipe) -> None
         if recipe.lora.quantize and isinstance(recipe.model, FromScratch):
             raise InputError("weights in 4 bits need a checkpoint that they are read from", field="lora.quantize")
         dtype = torch.bfloat16 if recipe.weights == "bfloat16" else torch.float32
-        lora.add(model.language_model, recipe.lora, dtype)
+        lora.add(model.language_model, recipe.lora, dtype, lora.added_rows(recipe.lora, model.config))
 
 
 def finished_weights(weights: Mapping[str, Tensor], recipe: Recipe, config: MairaConfig) -> dict[str, Tensor]:
@@ -160,15 +197,14 @@ def finished_weights(weights: Mapping[str, Tensor], recipe: Recipe, config: Mair
     dtype: torch.dtype = getattr(torch, recipe.checkpoint_dtype)
     whole = _unmerged(weights, recipe, config)
     if recipe.lora:
-        whole = lora.merged(whole, weights, recipe.lora)
+        whole = lora.merged(whole, weights, recipe.lora, lora.added_rows(recipe.lora, config))
     return {name: tensor.to(dtype) for name, tensor in whole}
 
 
 def _unmerged(weights: Mapping[str, Tensor], recipe: Recipe, config: MairaConfig) -> Iterator[tuple[str, Tensor]]:
     """Weights by the model's names, as float32 where they were not trained, low-rank adapters apart."""
     if isinstance(recipe.model, FromScratch):
-        # What peft adapts is one level below where it was.
-        plain = {name.replace(".base_layer.", "."): tensor for name, tensor in weights.items()}
+        plain = {lora.plain_name(name): tensor for name, tensor in weights.items()}
         yield from ((name, plain[name]) for name in expected_shapes(config))
         return
     whole = tuple(f"{MODULES[part]}." for part in recipe.trained if not (part == "language_model" and recipe.lora))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Hashable
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
@@ -21,6 +23,15 @@ Weight = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Above0 = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Part = Literal["encoder", "adapter", "language_model"]
 Beta = Annotated[float, Field(ge=0, lt=1, allow_inf_nan=False)]
+_WHOLE = (
+    "hidden_size",
+    "intermediate_size",
+    "num_hidden_layers",
+    "num_attention_heads",
+    "num_key_value_heads",
+    "max_position_embeddings",
+)
+"""Arguments of LlamaConfig that are whole numbers above 0."""
 
 
 class Vision(Record):
@@ -32,6 +43,12 @@ class Vision(Record):
     num_hidden_layers: Positive = 12
     num_attention_heads: Positive = 12
     stem: Literal["patch", "conv"] = "patch"
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> Vision:
+        _check_multiple("image_size", self.image_size, "patch_size", self.patch_size)
+        _check_multiple("hidden_size", self.hidden_size, "num_attention_heads", self.num_attention_heads)
+        return self
 
 
 class FromScratch(Record):
@@ -45,6 +62,26 @@ class FromScratch(Record):
     image_merge: Positive = 1
     projector_n_layers: Positive = 4
     vocab_size: Positive = 1000
+
+    @field_validator("text_config")
+    @classmethod
+    def _is_of_a_llama(cls, value: dict[str, Any]) -> dict[str, Any]:
+        for key in _WHOLE:
+            given = value.get(key)
+            if key in value and (not isinstance(given, int) or isinstance(given, bool) or given <= 0):
+                raise ValueError(f"{key}: expected a whole number above 0, found {given!r:.80}")
+        heads = value.get("num_attention_heads")
+        if heads and "hidden_size" in value and value.get("head_dim") is None:
+            _check_multiple("hidden_size", value["hidden_size"], "num_attention_heads", heads)
+        if heads and "num_key_value_heads" in value:
+            _check_multiple("num_attention_heads", heads, "num_key_value_heads", value["num_key_value_heads"])
+        return value
+
+    @model_validator(mode="after")
+    def _merges_whole_squares(self) -> FromScratch:
+        side = self.vision_config.image_size // self.vision_config.patch_size
+        _check_multiple("image_size / patch_size", side, "image_merge", self.image_merge)
+        return self
 
 
 class Source(Record):
@@ -69,7 +106,7 @@ class Source(Record):
         return self
 
 
-class Lora(Record):
+class LowRank(Record):
     """Low-rank adapters in the language model instead of its own weights (peft).
 
     Attributes:
@@ -83,6 +120,17 @@ class Lora(Record):
     dropout: Share = 0.0
     targets: tuple[str, ...] = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
     quantize: Literal["nf4"] | None = None
+
+
+class Lora(LowRank):
+    """Low-rank adapters in a MAIRA-2's language model.
+
+    Attributes:
+        added_tokens: train the rows of MAIRA-2's own tokens in the embeddings and the head beside the adapters; a
+            freshly assembled model has the same for all of them and could not learn to write boxes without.
+    """
+
+    added_tokens: bool = True
 
 
 class Losses(Record):
@@ -117,19 +165,23 @@ class Validation(Losses):
 
 
 class Faults(Record):
-    """What becomes of a step that is not as it should be.
+    """What becomes of a step that is not as it should be, and of a sample of which an image or a line cannot be read.
 
     Attributes:
         not_finite: a loss or gradient norm that is not finite ends the run, or the step is skipped.
         spike: a gradient norm this many times the running mean of the last is a spike; None looks for none.
         on_spike: as `not_finite`.
         most_skipped: a run ends when more steps than this are skipped in a row.
+        unreadable: a sample that cannot be read ends the run, or is left out of its step.
+        most_unreadable: a run ends when more samples than this cannot be read, each counted once.
     """
 
     not_finite: Literal["stop", "skip"] = "stop"
     spike: Annotated[float, Field(gt=1, allow_inf_nan=False)] | None = None
     on_spike: Literal["stop", "skip"] = "skip"
     most_skipped: Positive = 3
+    unreadable: Literal["stop", "skip"] = "stop"
+    most_unreadable: Positive = 100
 
 
 class Course(Record):
@@ -140,6 +192,7 @@ class Course(Record):
         lora: train low-rank adapters in the language model.
         train: what to train on.
         validation: what is measured meanwhile.
+        tasks: how often each answer of a task is seen in an epoch; 0.5 is every second answer, drawn anew each epoch.
         out: folder of the run: `states/` to resume from, `checkpoint/` when done, `metrics.jsonl` always.
         epochs, passes: the length of the run; give one: rounds through `train`, or samples in all, repeats counted.
         global_batch: samples of one optimiser step over all processes.
@@ -163,9 +216,10 @@ class Course(Record):
     """
 
     model: Any
-    lora: Lora | None = None
+    lora: LowRank | None = None
     train: list[Any]
     validation: Losses = Losses()
+    tasks: dict[Any, Weight]
     out: Path
     epochs: Above0 | None = None
     passes: Positive | None = None
@@ -197,6 +251,12 @@ class Course(Record):
         """The parts of the model that are trained; with `lora` the language model's adapters stand for it."""
         return ("language_model",)
 
+    @field_validator("precision", mode="before")
+    @classmethod
+    def _no_is_a_word(cls, value: Any) -> Any:
+        # In YAML 1.1 it is a truth value.
+        return "no" if value is False else value
+
     @model_validator(mode="after")
     def _fits_together(self) -> Course:
         if not self.train:
@@ -213,7 +273,8 @@ class Course(Record):
 
     def shares(self, source: Any) -> dict[Any, float]:
         """How often each answer of a source is seen in an epoch, by task; tasks without any left out."""
-        raise NotImplementedError
+        own = self.tasks if source.tasks is None else {t: w * self.tasks.get(t, 0.0) for t, w in source.tasks.items()}
+        return {task: share for task, share in own.items() if share > 0}
 
 
 class Recipe(Course):
@@ -222,9 +283,9 @@ class Recipe(Course):
     Attributes:
         model: a folder with a checkpoint to start from, or the parts of a fresh model.
         trained: the parts whose weights are trained; with `lora` the language model's adapters stand for it.
+        lora: train low-rank adapters in the language model, and the rows of MAIRA-2's own tokens beside them.
         train: what to train on; the path of one manifest stands for a list with it alone.
-        tasks: how often each answer of a task is seen in an epoch (paper 004, table 1: once); 0.5 is every second
-            answer, drawn anew each epoch.
+        tasks: as of any course; each answer is seen once where nothing is said (paper 004, table 1).
         drop: inputs that the model is never shown, in training and validation (paper 004, D.6).
         preset: wording of the prompts.
         patch_loss: weight of an auxiliary loss that asks every patch of a trained encoder which labelled findings
@@ -233,6 +294,7 @@ class Recipe(Course):
 
     model: Path | FromScratch
     trained: tuple[Part, ...] = ("adapter", "language_model")
+    lora: Lora | None = None
     train: list[Source]
     validation: Validation = Validation()
     tasks: dict[Task, Weight] = {"findings": 1.0, "grounded": 1.0, "phrase": 1.0}  # noqa: RUF012
@@ -246,7 +308,11 @@ class Recipe(Course):
         return [{"manifest": value}] if isinstance(value, str | Path) else value
 
     @model_validator(mode="after")
-    def _has_patches_to_learn(self) -> Recipe:
+    def _trains_what_it_asks_for(self) -> Recipe:
+        if self.lora is not None and "language_model" not in self.trained:
+            raise ValueError(
+                "lora: the language model is not trained; add language_model to trained, or leave lora out"
+            )
         if self.patch_loss and "encoder" not in self.trained:
             raise ValueError("patch_loss: the encoder is not trained; add it to trained, or leave patch_loss out")
         return self
@@ -256,20 +322,24 @@ class Recipe(Course):
         """The parts of the model that are trained."""
         return self.trained
 
-    def shares(self, source: Source) -> dict[Task, float]:
-        """How often each answer of a source is seen in an epoch, by task; tasks without any left out."""
-        own = self.tasks if source.tasks is None else {t: w * self.tasks.get(t, 0.0) for t, w in source.tasks.items()}
-        return {task: share for task, share in own.items() if share > 0}
+
+def _check_multiple(name: str, value: int, divisor_name: str, divisor: int) -> None:
+    """Raise a ValueError that names the nearest values that fit, unless one number is a multiple of another."""
+    if value % divisor:
+        fitting = [str(times * divisor) for times in (value // divisor, value // divisor + 1) if times]
+        raise ValueError(
+            f"{name}: {value} is no multiple of {divisor_name}, which is {divisor}; {' or '.join(fitting)} would be"
+        )
 
 
 def read_recipe(path: Path, overrides: list[str] | None = None) -> Recipe:
-    """Read a recipe, with `key=value` overrides (values as in YAML, nested keys with dots).
+    """Read a recipe, with `key=value` overrides (values as in YAML, nested keys with dots, items of lists by number).
 
     A recipe may name another, `base: other.yaml` (relative to itself), and give only what it does otherwise: mappings
     are merged, everything else takes the place of what the base says.
 
     Raises:
-        InputError: a file is no YAML mapping, bases form a circle, a key is unknown or a value is wrong.
+        InputError: a file is no YAML mapping, bases form a circle, a key is unknown or given twice, a value wrong.
     """
     values = read_values(path, overrides)
     # By itself, since pydantic reports a fault of a union as faults of all of its members.
@@ -298,10 +368,11 @@ def _read_values(path: Path, below: tuple[Path, ...]) -> dict[str, Any]:
     if path.resolve() in below:
         raise InputError("a recipe cannot be its own base", file=path, field="base")
     try:
-        values = yaml.safe_load(read_text(path))
+        values = _load(read_text(path))
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
-        raise InputError("not YAML", file=path, line=mark.line + 1 if mark else None) from None
+        what = error.problem if isinstance(error, _Twice) else "not YAML"
+        raise InputError(str(what), file=path, line=mark.line + 1 if mark else None) from None
     if not isinstance(values, dict):
         raise InputError("expected keys and values, as in configs/phantom.yaml", file=path)
     base = values.pop("base", None)
@@ -309,7 +380,35 @@ def _read_values(path: Path, below: tuple[Path, ...]) -> dict[str, Any]:
         return values
     if not isinstance(base, str):
         raise InputError(f"expected the path of a recipe, found {base!r:.80}", file=path, field="base")
-    return _merged(_read_values(path.parent / base, (*below, path.resolve())), values)
+    if not (file := path.parent / base).is_file():
+        raise InputError(f"{file}: no such file", file=path, field="base")
+    return _merged(_read_values(file, (*below, path.resolve())), values)
+
+
+class _Twice(yaml.constructor.ConstructorError):
+    """A key is given twice in one mapping, where YAML would take the last."""
+
+
+class _Loader(yaml.SafeLoader):
+    """YAML as people write it: a key stands once in a mapping, and 1e-3 is a number as in YAML 1.2."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
+        """A mapping, none of whose keys stands twice."""
+        seen = set()
+        for key, _ in node.value:
+            if key.value in seen and isinstance(key, yaml.ScalarNode):
+                raise _Twice(None, None, f"the key '{key.value}' is given twice", key.start_mark)
+            seen.add(key.value if isinstance(key, yaml.ScalarNode) else None)
+        return super().construct_mapping(node, deep)
+
+
+_Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:float", re.compile(r"[-+]?[0-9]+(\.[0-9]*)?[eE][-+]?[0-9]+$"), list("-+0123456789")
+)
+
+
+def _load(text: str) -> Any:
+    return yaml.load(text, _Loader)
 
 
 def _merged(base: dict[str, Any], values: dict[str, Any]) -> dict[str, Any]:
@@ -332,13 +431,25 @@ def _override(values: dict[str, Any], override: str) -> None:
     key, equals, value = override.partition("=")
     if not equals:
         raise InputError(f"expected key=value, got '{override}'", field="overrides")
-    place = values
+    place: Any = values
     *parents, last = key.split(".")
     for parent in parents:
-        place = place.setdefault(parent, {})
-        if not isinstance(place, dict):
-            raise InputError(f"'{parent}' has no keys of its own", field=key)
+        if isinstance(place, list):
+            place = place[_number(place, parent, key)]
+        else:
+            if place.get(parent) is None:
+                place[parent] = {}
+            place = place[parent]
+        if not isinstance(place, dict | list):
+            raise InputError(f"'{parent}' has no keys of its own: it is {place!r:.80}", field=key)
     try:
-        place[last] = yaml.safe_load(value)
+        place[_number(place, last, key) if isinstance(place, list) else last] = _load(value)
     except yaml.YAMLError:
         raise InputError(f"not a YAML value: {value!r:.80}", field=key) from None
+
+
+def _number(items: list[Any], name: str, key: str) -> int:
+    """The place in a list that a part of an override's key names."""
+    if not name.isdecimal() or int(name) >= len(items):
+        raise InputError(f"'{name}' is no item of a list of {len(items)}, which are numbered from 0", field=key)
+    return int(name)

@@ -33,6 +33,10 @@ class Seen(NamedTuple):
     frontal_size: tuple[int, int]
 
 
+class Unreadable(InputError):
+    """Something of a sample cannot be read, although it was there when the run began: an image's pixels, a line."""
+
+
 class Studies(Protocol):
     """Studies by number.
 
@@ -47,21 +51,35 @@ class Studies(Protocol):
     def key(self) -> Any:
         """A JSON value that changes when the studies do."""
 
-    def look(self, begin: int, end: int, split: str | None) -> Iterator[Seen]:
+    def line(self, number: int) -> int | None:
+        """Where a study stands in a text file; None if it does not."""
+
+    def look(self, begin: int, end: int, split: str | None, faults: list[InputError] | None = None) -> Iterator[Seen]:
         """The studies from one number up to another, of a split or all, without the pixels of their images.
 
+        Args:
+            begin, end: numbers.
+            split: None for all.
+            faults: takes images that are missing, or none; their studies are passed over. None: the first one is
+                raised.
+
         Raises:
-            InputError: a study cannot be read, or an image is missing.
+            InputError: a study cannot be read, or an image.
         """
 
     def read(self, number: int) -> PackedSample:
-        """One study; its images' bytes if they lie beside it."""
+        """One study; its images' bytes if they lie beside it.
+
+        Raises:
+            Unreadable: they do, and are damaged.
+            InputError: the study cannot be read.
+        """
 
     def film(self, sample: PackedSample, column: str) -> Gray:
         """Grey levels of one image of a study, (height, width).
 
         Raises:
-            InputError: it cannot be read.
+            Unreadable: it cannot be read.
         """
 
 
@@ -86,18 +104,24 @@ class ManifestStudies:
         """Name, size and time of the file."""
         return manifest_key(self.path)
 
-    def look(self, begin: int, end: int, split: str | None) -> Iterator[Seen]:
+    def line(self, number: int) -> int:
+        """As `Studies` says."""
+        return number + 1
+
+    def look(self, begin: int, end: int, split: str | None, faults: list[InputError] | None = None) -> Iterator[Seen]:
         """As `Studies` says."""
         for first in range(begin, end, _LINES):
             for line, row in self._rows(first, min(first + _LINES, end)):
                 study = parse_study(row, self._folder, file=self.path, line=line)
                 if split is not None and study.split != split:
                     continue
-                for column in IMAGE_COLUMNS[1:]:
-                    image: Path | None = getattr(study, column)
-                    if image is not None and not image.is_file():
-                        raise InputError("no such file", file=image)
-                yield Seen(line - 1, study, image_size(study.frontal))
+                size, wrong = _images(study)
+                if size is not None and not wrong:
+                    yield Seen(line - 1, study, size)
+                elif faults is None:
+                    raise wrong[0]
+                else:
+                    faults += wrong
 
     def read(self, number: int) -> PackedSample:
         """As `Studies` says."""
@@ -107,7 +131,7 @@ class ManifestStudies:
 
     def film(self, sample: PackedSample, column: str) -> Gray:
         """As `Studies` says."""
-        return load_gray(getattr(sample.study, column))
+        return _load(getattr(sample.study, column))
 
     def _rows(self, begin: int, end: int) -> Iterator[tuple[int, dict[str, Any]]]:
         """Line numbers from 1 and objects of the lines from one number up to another."""
@@ -143,7 +167,10 @@ class ShardStudies:
         """The checksum of the index, which has those of all samples."""
         return [self.where, hashlib.sha256(self.shards.rows.tobytes()).hexdigest()]
 
-    def look(self, begin: int, end: int, split: str | None) -> Iterator[Seen]:
+    def line(self, number: int) -> None:
+        """As `Studies` says."""
+
+    def look(self, begin: int, end: int, split: str | None, faults: list[InputError] | None = None) -> Iterator[Seen]:
         """As `Studies` says."""
         splits = self.shards.index.splits
         for number in range(begin, end):
@@ -151,20 +178,32 @@ class ShardStudies:
                 continue
             study, head = self.shards.head(number)
             try:
-                size = image_size(study.frontal, io.BytesIO(head))
-            except InputError:
-                # Its header is longer than what was read.
-                content = self.shards[number].images["frontal"]
-                size = image_size(self._name(study.frontal), io.BytesIO(content))
-            yield Seen(number, study, size)
+                size = self._frontal_size(number, study, head)
+            except InputError as error:
+                if faults is None:
+                    raise
+                faults.append(error)
+            else:
+                yield Seen(number, study, size)
 
     def read(self, number: int) -> PackedSample:
         """As `Studies` says."""
-        return self.shards[number]
+        try:
+            return self.shards[number]
+        except InputError as error:
+            raise Unreadable(error.message, file=error.file) from None
 
     def film(self, sample: PackedSample, column: str) -> Gray:
         """As `Studies` says."""
-        return load_gray(self._name(getattr(sample.study, column)), io.BytesIO(sample.images[column]))
+        return _load(self._name(getattr(sample.study, column)), io.BytesIO(sample.images[column]))
+
+    def _frontal_size(self, number: int, study: Study, head: bytes) -> tuple[int, int]:
+        try:
+            return image_size(study.frontal, io.BytesIO(head))
+        except InputError:
+            # Its header is longer than what was read.
+            content = self.shards[number].images["frontal"]
+            return image_size(self._name(study.frontal), io.BytesIO(content))
 
     def _name(self, image: Path) -> Path:
         return Path(self.shards.where_is(image.name))
@@ -197,6 +236,25 @@ def manifest_key(path: Path) -> Any:
         missing = isinstance(error, FileNotFoundError)
         raise InputError("no such file" if missing else f"cannot be read: {error.strerror}", file=path) from None
     return [str(path), status.st_size, status.st_mtime_ns]
+
+
+def _images(study: Study) -> tuple[tuple[int, int] | None, list[InputError]]:
+    """Size of the frontal, if it can be told, and what is wrong with any image."""
+    size, wrong = None, []
+    try:
+        size = image_size(study.frontal)
+    except InputError as error:
+        wrong.append(error)
+    others: list[Path | None] = [getattr(study, column) for column in IMAGE_COLUMNS[1:]]
+    wrong += [InputError("no such file", file=image) for image in others if image is not None and not image.is_file()]
+    return size, wrong
+
+
+def _load(path: Path, content: io.BytesIO | None = None) -> Gray:
+    try:
+        return load_gray(path, content)
+    except InputError as error:
+        raise Unreadable(error.message, file=error.file) from None
 
 
 def line_offsets(path: Path) -> Offsets:

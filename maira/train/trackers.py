@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
+from importlib.util import find_spec
 from netrc import NetrcParseError, netrc
 from typing import Any, Protocol
 from urllib.parse import urlsplit
@@ -120,7 +121,24 @@ def start_trackers(recipe: Course, first_step: int) -> dict[str, Tracker]:
     Raises:
         InputError: one cannot be started; what is missing is named.
     """
-    return {name: _TRACKERS[name](recipe, first_step) for name in dict.fromkeys(recipe.trackers)}
+    return {name: _TRACKERS[name](recipe, first_step) for name in wanted(recipe)}
+
+
+def wanted(recipe: Course) -> list[str]:
+    """The trackers of a recipe; one that it does not name itself is left out where its package is not installed."""
+    names: list[str] = list(dict.fromkeys(recipe.trackers))
+    if "trackers" not in recipe.model_fields_set:
+        names = [name for name in names if find_spec(name)]
+    return names
+
+
+def places(recipe: Course) -> list[str]:
+    """Where the figures of a run are to be found, in words."""
+    where = {
+        "tensorboard": f"TensorBoard: {recipe.out / 'tensorboard'}",
+        "wandb": f"Weights & Biases: project {os.environ.get('WANDB_PROJECT', WANDB_PROJECT)}",
+    }
+    return [str(recipe.out / "metrics.jsonl"), *(where[name] for name in wanted(recipe))]
 
 
 def _has_key() -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import closing, contextmanager
 from functools import partial
 from pathlib import Path
@@ -56,7 +56,8 @@ class Validator:
         drawn = draw_answers(self._corpus, recipe)
         self._tasks = [ALL_TASKS[i] for i in np.unique(self._corpus.table["task"][drawn])]
         self._rows, self._own = _deal(self._corpus, drawn, recipe, world)
-        self._best = Best(recipe, self.names)
+        undrawn = set(np.unique(self._corpus.table["task"])) - set(np.unique(self._corpus.table["task"][drawn]))
+        self._best = Best(recipe, self.names, {f"loss/{ALL_TASKS[task]}" for task in undrawn})
 
     @property
     def names(self) -> list[str]:
@@ -80,7 +81,9 @@ class Validator:
                 figures |= self.drafts(model, step)
             if figures:
                 self._log.validation(step, figures)
-                if self._best.is_beaten_by(figures) and (reason := self._best.keep(step, figures, write, self._world)):
+                # One process decides for all: others may see the folder as it was, and writing takes all of them.
+                best = self._world.gather(self._best.is_beaten_by(figures))[0]
+                if best and (reason := self._best.keep(step, figures, write, self._world)):
                     self._log.say(f"the best checkpoint could not be written, the run goes on: {reason}")
 
     def losses(self, model: Distributed) -> dict[str, float | None]:
@@ -89,6 +92,8 @@ class Validator:
         sums = torch.zeros(2, len(ALL_TASKS), dtype=torch.float64, device=self._world.device)
         with undisturbed(model.wrapped), torch.no_grad():
             for batch, counts in self._batches():
+                # Here those processes that could not read a row say so, while no other waits for their tensors.
+                self._world.wait()
                 with self._world.together():
                     found = model(batch.to(self._world.device))
                 if counts:
@@ -128,14 +133,21 @@ class Best:
     Args:
         recipe: its `validation.best_by` and folder count.
         names: figures that there are.
+        undrawn: figures that there would be if more samples were drawn.
 
     Raises:
         InputError: there is no such figure.
     """
 
-    def __init__(self, recipe: Course, names: list[str]) -> None:
+    def __init__(self, recipe: Course, names: list[str], undrawn: Collection[str] = ()) -> None:
         self._name, self._folder = recipe.validation.best_by, recipe.out / "checkpoint-best"
         self._value: float | None = None
+        if self._name in undrawn:
+            raise InputError(
+                f"there is no figure '{self._name}', since none of its samples is among the "
+                f"{recipe.validation.samples} drawn; raise validation.samples",
+                field="validation.best_by",
+            )
         if self._name is not None and self._name not in names:
             raise InputError(
                 f"there is no figure '{self._name}'; there are {', '.join(names)}", field="validation.best_by"

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import signal
 import threading
 from collections.abc import Callable, Generator, Iterable
+from multiprocessing import connection
 from typing import Any, Generic, TypeVar
 
 import torch
@@ -101,8 +103,20 @@ def _as_it_is(result: ResultT) -> ResultT:
 
 
 def _settle(_worker: int) -> None:
+    if (parent := multiprocessing.parent_process()) is not None:
+        threading.Thread(target=_end_with, args=(parent.sentinel,), daemon=True).start()
     # One text at a time has no use for the tokenizer's threads, of which there would be one a core and worker.
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
     # Ctrl-C and a scheduler's notice go to all processes; the main one still needs samples to end its step.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, lambda *_: signal.alarm(_GRACE))
+
+
+def _end_with(parent: int) -> None:
+    """End this process as soon as its parent is gone.
+
+    Of itself it would wait for ever to hand over a result, and hold open what it inherited: by the connections to the
+    other processes of a run they would take the parent for alive.
+    """
+    connection.wait([parent])
+    os._exit(1)

@@ -11,6 +11,8 @@ from radfact.cli.evaluate import MANUAL as EVALUATE_MANUAL
 from radfact.cli.evaluate import evaluate
 from radfact.cli.examples import EXAMPLES
 from radfact.cli.export import export
+from radfact.cli.green_summary import MANUAL as SUMMARY_MANUAL
+from radfact.cli.green_summary import green_summary
 from radfact.cli.judge_check import MANUAL as CHECK_MANUAL
 from radfact.cli.judge_check import judge_check
 from radfact.cli.meta import app as meta
@@ -89,6 +91,7 @@ app.command(help=SCORE_MANUAL)(score)
 app.command(help=EVALUATE_MANUAL)(evaluate)
 app.command()(metrics)
 app.command(help=COMPARE_MANUAL)(compare)
+app.command("green-summary", help=SUMMARY_MANUAL)(green_summary)
 app.command()(page)
 app.command("judge-check", help=CHECK_MANUAL)(judge_check)
 app.command()(export)

@@ -29,6 +29,14 @@ MANUAL = "\n".join(
 
 def compare(
     folders: Annotated[list[Path], typer.Argument(help="Results folders; the first is what the others differ from.")],
+    metric: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="MODULE:OBJECT",
+            help="A metric of your own whose pooled figures are compared too; may be repeated.",
+            rich_help_panel=FIGURES,
+        ),
+    ] = None,
     bootstrap: Annotated[
         int, typer.Option(min=0, metavar="N", help="Bootstrap replicates; 0 for none.", rich_help_panel=FIGURES)
     ] = 500,
@@ -55,7 +63,7 @@ def compare(
     console = new_console()
     if out is not None:
         check_folder(out)
-    found = compare_folders(folders, replicates=bootstrap, rounds=rounds, seed=seed)
+    found = compare_folders(folders, metrics=metric or (), replicates=bootstrap, rounds=rounds, seed=seed)
     table = Table()
     for heading in ("figure", *found.systems):
         table.add_column(escape(heading), justify="left" if heading == "figure" else "right")

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from radfact.cli import options as shared
-from radfact.cli.inputs import Missing, check_files, check_folder, read_reports, with_images
-from radfact.cli.metrics import WeightsOption, read_weights
-from radfact.cli.options import FIGURES, INPUT, JUDGE, OUTPUT, JudgeOptions, naming_options
-from radfact.cli.price import read_price
+from radfact.cli.green_summary import EmbeddingsOption, check_embeddings, summarise_where_possible
+from radfact.cli.inputs import check_files, check_folder, read_reports, with_images
+from radfact.cli.metrics import MetricArgs, WeightsOption, read_metric_args, read_weights
+from radfact.cli.options import FIGURES, JudgeOptions, naming_options
+from radfact.cli.price import Price, read_price
+from radfact.cli.quiet import quiet_libraries
 from radfact.cli.record import read_in_words, versions
 from radfact.cli.tables import new_console, say, say_path, show_evaluation
 from radfact.errors import ExitCode
@@ -20,7 +24,8 @@ from radfact.live import LiveDisplay
 
 if TYPE_CHECKING:
     from radfact.entailment import Judge
-    from radfact.metrics.evaluate import Evaluation
+    from radfact.files import Pairs
+    from radfact.metrics.evaluation import Evaluation
     from radfact.sentences import Splitter
 
 # Rich keeps line ends as they are, so a paragraph is one line here.
@@ -41,6 +46,9 @@ MANUAL = "\n".join(
         "      --judge offline --out results/a",
         "  radfact evaluate --candidates drafts.jsonl --references manifest.jsonl \\",
         "      --metrics all --judge openai:MODEL --weights WEIGHTS",
+        "  radfact evaluate pairs.csv --metrics vert,fineradscore \\",
+        "      --judge openai:MODEL --metric-arg fineradscore.zero_shot=true \\",
+        "      --metric-arg vert.shots=shots.json --metric-arg vert.style=rate-err",
         "",
         "[bold]Exit codes[/bold]",
         "  0 done; 1 the run failed; 2 wrong input or options;",
@@ -50,34 +58,15 @@ MANUAL = "\n".join(
 
 
 def evaluate(
-    pairs: Annotated[Path | None, typer.Argument(help="Pairs: grounded (.json) or narrative (.csv).")] = None,
-    candidates: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE", help="Drafts (.jsonl) or COCO (.json); goes with --references.", rich_help_panel=INPUT
-        ),
-    ] = None,
-    references: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE", help="Manifest (.jsonl) with the reference reports, or COCO (.json).", rich_help_panel=INPUT
-        ),
-    ] = None,
-    missing: Annotated[
-        Missing,
-        typer.Option(
-            help="A reference without a candidate: refuse it, leave it out and list it, or take an empty report.",
-            rich_help_panel=INPUT,
-        ),
-    ] = Missing.REFUSE,
+    pairs: shared.PairsArgument = None,
+    candidates: shared.Candidates = None,
+    references: shared.References = None,
+    missing: shared.MissingOption = shared.Missing.REFUSE,
     metrics: Annotated[
         str,
-        typer.Option(
-            metavar="NAMES",
-            help="Metrics or figures, separated by commas, or all.",
-            rich_help_panel=FIGURES,
-        ),
+        typer.Option(metavar="NAMES", help="Metrics or figures, separated by commas, or all.", rich_help_panel=FIGURES),
     ] = "all",
+    metric_arg: MetricArgs = None,
     weights: WeightsOption = None,
     config: shared.Config = None,  # noqa: ARG001
     judge: shared.JudgeName = None,
@@ -88,72 +77,34 @@ def evaluate(
     system: shared.System = None,
     answer_format: shared.Format = shared.AnswerFormat.YAML,
     batch: shared.BatchOption = shared.Batch.SENTENCE,
-    splitter: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAME",
-            help="Who splits narratives for RadFact: offline or a model. Default: the judge.",
-            rich_help_panel=JUDGE,
-        ),
-    ] = None,
+    splitter: shared.SplitterName = None,
     price: shared.PriceOption = None,
-    bootstrap: Annotated[
-        int, typer.Option(min=0, metavar="N", help="Bootstrap replicates; 0 for none.", rich_help_panel=FIGURES)
-    ] = 500,
-    seed: Annotated[int, typer.Option(min=0, metavar="N", help="Seed of the bootstrap.", rich_help_panel=FIGURES)] = 42,
-    out: Annotated[Path, typer.Option(metavar="FOLDER", help="Results folder.", rich_help_panel=OUTPUT)] = Path(
-        "results"
-    ),
-    cache: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FOLDER",
-            help="Where the answers of a model are kept; several runs may share it. Default: cache/ in the results.",
-            show_default=False,
-            rich_help_panel=OUTPUT,
-        ),
-    ] = None,
+    bootstrap: shared.Bootstrap = 500,
+    seed: shared.Seed = 42,
+    embeddings: EmbeddingsOption = None,
+    out: shared.Out = Path("results"),
+    cache: shared.CacheFolder = None,
     manifest: shared.Manifest = None,
     note: shared.Notes = None,
     unscored: shared.Unscored = None,
     images: shared.Images = None,
 ) -> None:
     """Score candidates against references by many metrics and write one results folder with one page."""
-    from radfact.metrics.evaluate import Work
     from radfact.metrics.folder import write_evaluation
-    from radfact.metrics.registry import choose
-    from radfact.metrics.resources import Resources
     from radfact.page import page_record, write_page
 
     console, started = new_console(), time.monotonic()
     who = JudgeOptions(judge, judge_arg, base_url, few_shots, system, answer_format, batch, concurrency)
     rate = read_price(price)
-    with naming_options():
-        choices = choose([name.strip() for name in metrics.split(",") if name.strip()])
+    request = _Request(_names(metrics), read_metric_args(metric_arg), read_weights(weights), who, splitter)
     check_files(manifest, unscored)
-    folders = read_weights(weights)
+    check_embeddings(embeddings)
     read = read_reports(pairs, candidates, references, missing=missing)
     check_folder(out)
-    cache = cache or out / "cache"
-    with naming_options():
-        resources = Resources(
-            entailment=None if who.named is None else lambda: _entailment(who, splitter, cache),
-            model=who.named,
-            judge_args=who.arguments,
-            base_url=base_url,
-            concurrency=concurrency,
-            cache=cache,
-            weights=folders,
-            radfact={"bootstrap": bootstrap, "seed": seed},
-        )
     say(console, read_in_words(read))
-    try:
-        with naming_options():
-            work = Work(choices, resources)
-        with LiveDisplay(new_console(stderr=True), resources.accounts, rate):
-            evaluation = work.run(read, bootstrap=bootstrap, seed=seed, folder=out)
-    finally:
-        resources.close()
+    evaluation = request.run(
+        read, rate, cache=cache or out / "cache", out=out, draws={"bootstrap": bootstrap, "seed": seed}
+    )
     files = [path for path in (pairs, candidates, references) if path is not None]
     record = {
         "versions": versions(),
@@ -166,13 +117,57 @@ def evaluate(
     }
     write_evaluation(evaluation, out, record)
     show_evaluation(console, evaluation, rate)
+    if "green" in evaluation.runs:
+        summarise_where_possible(console, out, embeddings)
     say_path(console, "Read the studies in", write_page(out))
     if _incomplete(evaluation):
         raise typer.Exit(ExitCode.SAMPLES_LEFT_OUT)
 
 
-def _entailment(who: JudgeOptions, splitter: str | None, cache: Path) -> tuple[Judge, Splitter]:
-    return who.load(cache), who.load_splitter(splitter, None, None, cache)
+@dataclass(frozen=True)
+class _Request:
+    """What is to be computed, as the user named it."""
+
+    metrics: Sequence[str]
+    metric_args: Mapping[str, Mapping[str, Any]]
+    weights: dict[str, Path] | list[Path]
+    who: JudgeOptions
+    splitter: str | None
+
+    def run(self, read: Pairs, rate: Price | None, *, cache: Path, out: Path, draws: Mapping[str, int]) -> Evaluation:
+        """Make the metrics, show how far they are, and give back what they hold at the end."""
+        from radfact.metrics.evaluate import Work
+        from radfact.metrics.registry import choose
+        from radfact.metrics.resources import Resources
+
+        who = self.who
+        with naming_options(metric_args="--metric-arg"):
+            choices = choose(self.metrics)
+            resources = Resources(
+                entailment=None if who.named is None else lambda: self._entailment(cache),
+                model=who.named,
+                judge_args=who.arguments,
+                base_url=who.base_url,
+                concurrency=who.concurrency,
+                cache=cache,
+                weights=self.weights,
+                radfact=draws,
+                metric_args=self.metric_args,
+            )
+        try:
+            with quiet_libraries(), naming_options(metric_args="--metric-arg"):
+                work = Work(choices, resources)
+            with quiet_libraries(), LiveDisplay(new_console(stderr=True), resources.accounts, rate):
+                return work.run(read, bootstrap=draws["bootstrap"], seed=draws["seed"], folder=out)
+        finally:
+            resources.close()
+
+    def _entailment(self, cache: Path) -> tuple[Judge, Splitter]:
+        return self.who.load(cache), self.who.load_splitter(self.splitter, None, None, cache)
+
+
+def _names(metrics: str) -> list[str]:
+    return [name.strip() for name in metrics.split(",") if name.strip()]
 
 
 def _incomplete(evaluation: Evaluation) -> bool:

@@ -3,22 +3,14 @@
 from __future__ import annotations
 
 import os
-from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from radfact.cli.options import Missing
 from radfact.errors import InputError
 
 if TYPE_CHECKING:
     from radfact.files import Pairs
-
-
-class Missing(StrEnum):
-    """What becomes of a reference without a candidate."""
-
-    REFUSE = "refuse"
-    LEAVE_OUT = "leave-out"
-    EMPTY = "empty"
 
 
 def read_reports(

@@ -11,15 +11,19 @@ import typer
 from radfact.cli import meta_options as own
 from radfact.cli import options as shared
 from radfact.cli.inputs import check_folder
-from radfact.cli.meta_options import Scoring, figures_of, show_table
+from radfact.cli.meta_options import Scoring, client_of, figures_of, show_table
 from radfact.cli.metrics import WeightsOption
 from radfact.cli.options import FIGURES, INPUT, JudgeOptions, naming_options
 from radfact.cli.tables import new_console, say, say_path
+from radfact.errors import InputError
+from radfact.live import LiveDisplay
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
+    from radfact.meta.preference_table import Preferences
     from radfact.meta.ratings import Ratings
+    from radfact.metrics.preferences import Accuracy
 
 MANUAL = "\n".join(
     (
@@ -42,6 +46,8 @@ MANUAL = "\n".join(
         "",
         "[bold]Examples[/bold]",
         "  radfact meta agreement ratings.csv --better lower --metrics rouge_l,bleu",
+        "  radfact meta agreement preferences.csv --layout preferences \\",
+        "      --metrics green --ask --judge openai:MODEL",
         "  radfact meta agreement rexval/ --layout rexval --metrics green \\",
         "      --judge openai:MODEL --out results/rexval",
     )
@@ -81,6 +87,21 @@ BetterOption = Annotated[
     BetterName | None,
     typer.Option(help="Which way the ratings of a plain table are better.", rich_help_panel=INPUT),
 ]
+IdsOption = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FILE",
+        help="Keep these reports alone: an id a line, or what ids begin with before an underscore, such as the number "
+        "of a study.",
+        rich_help_panel=INPUT,
+    ),
+]
+AskOption = Annotated[
+    bool,
+    typer.Option(
+        "--ask", help="Of preferences: also ask the judge which candidate is better.", rich_help_panel=FIGURES
+    ),
+]
 TargetOption = Annotated[
     str | None,
     typer.Option(
@@ -97,6 +118,7 @@ def agreement(
     expert: ExpertOption = None,
     better: BetterOption = None,
     target: TargetOption = None,
+    ids: IdsOption = None,
     group: Annotated[
         str | None,
         typer.Option(
@@ -115,6 +137,7 @@ def agreement(
     seed: own.Seed = 42,
     out: own.Out = Path("agreement"),
     cache: own.Cache = None,
+    ask: AskOption = False,
 ) -> None:
     """Correlate metrics with experts."""
     console = new_console()
@@ -122,11 +145,15 @@ def agreement(
     who = JudgeOptions(judge, judge_arg, base_url, concurrency=concurrency)
     scoring = Scoring(metrics, weights, who, cache or out / "cache")
     options: dict[str, Any] = {"layout": layout.value, "group": group, "bootstrap": bootstrap, "seed": seed}
-    record = {"table": str(table), **options}
+    record = {"table": str(table), "ids": None if ids is None else str(ids), **options}
     if layout is LayoutName.PREFERENCES:
-        notes = _preferences(table, scores, scoring, record, out)
+        if ids is not None:
+            raise InputError("--ids: of preferences all rows are taken")
+        notes = _preferences(table, scores, scoring, ask, record, out)
+    elif ask:
+        raise InputError("--ask: only of preferences (--layout preferences)")
     else:
-        ratings = read(table, layout, expert, better, target)
+        ratings = read(table, layout, expert, better, target, ids)
         notes = _correlations(ratings, scores, scoring, record, out)
     for note in notes:
         say(console, note, style="yellow")
@@ -138,14 +165,13 @@ def _correlations(
     ratings: Ratings, scores: Sequence[Path] | None, scoring: Scoring, record: dict[str, Any], out: Path
 ) -> list[str]:
     from radfact.meta import agreement as meta
-    from radfact.meta.agreement_report import Findings, overview, write_agreement
+    from radfact.meta.agreement_report import Findings, write_agreement
+    from radfact.meta.agreement_tables import short_table
 
     console = new_console()
     kinds = sorted({kind for one in ratings.samples for kind in one.groups})
     group = record["group"]
     if group is not None and group not in kinds:
-        from radfact.errors import InputError
-
         raise InputError(f"--group: no such kind '{group}'; there are {', '.join(kinds) or 'none'}")
     figures = figures_of(ratings.pairs, scores, scoring, out)
     drawn = {"replicates": record["bootstrap"], "seed": record["seed"]}
@@ -155,38 +181,73 @@ def _correlations(
         meta.count_errors(ratings, figures),
         meta.counted(ratings, figures),
     )
-    show_table(console, overview([one for one in findings.agreements if one.group == "all"]))
+    show_table(console, short_table(findings.agreements))
     missing = write_agreement(findings, ratings, figures, out, {**record, "target": ratings.target}, group)
     return [*ratings.notes, *missing]
 
 
 def _preferences(
-    table: Path, scores: Sequence[Path] | None, scoring: Scoring, record: dict[str, Any], out: Path
+    table: Path, scores: Sequence[Path] | None, scoring: Scoring, ask: bool, record: dict[str, Any], out: Path
 ) -> list[str]:
-    from radfact.meta.agreement_report import Findings, preference_table, write_agreement
+    from radfact.meta.agreement import Figures
+    from radfact.meta.agreement_report import Findings, write_agreement
+    from radfact.meta.agreement_tables import preference_table
     from radfact.meta.preference_table import accuracies, read_preferences
     from radfact.meta.ratings import Ratings
 
     console = new_console()
     preferences = read_preferences(table)
-    figures = figures_of(preferences.pairs, scores, scoring, out)
-    found = accuracies(preferences, figures, replicates=record["bootstrap"], seed=record["seed"])
-    show_table(console, preference_table(found))
+    drawn = {"replicates": record["bootstrap"], "seed": record["seed"]}
     left_out = sum(one is None for one in preferences.expert)
     notes = [f"{left_out} of {len(preferences.expert)} rows are out: the experts differ, or prefer none."]
+    asked, failed = _asked(preferences, scoring, drawn) if ask else ({}, [])
+    only_asked = ask and not scores and not scoring.names
+    figures = Figures({}, {}) if only_asked else figures_of(preferences.pairs, scores, scoring, out)
+    found = {**accuracies(preferences, figures, **drawn), **asked}
+    show_table(console, preference_table(found))
+    notes += failed
     write_agreement(Findings([], preferences=found), Ratings([], {}, "", None, notes), figures, out, record, None)
     return notes
 
 
-def read(
-    table: Path, layout: LayoutName, expert: list[str] | None, better: BetterName | None, target: str | None
-) -> Ratings:
-    """A set of ratings as the user describes it."""
-    from radfact.meta.layouts import LAYOUTS, read_ratings
+def _asked(
+    preferences: Preferences, scoring: Scoring, drawn: dict[str, int]
+) -> tuple[dict[str, Mapping[float, Accuracy]], list[str]]:
+    """What the judge prefers when it is asked directly, and how many answers could not be used."""
+    from radfact.meta.preference_table import ask_directly
 
-    known = next(one for one in LAYOUTS if one == layout.value)
+    who = scoring.who
+    client = client_of(who.name, who, scoring.cache, option="--judge", parameters={"temperature": 0})
+    with client, LiveDisplay(new_console(stderr=True), {"asking": client.ledger.as_dict}, None):
+        answers = ask_directly(client, preferences, **drawn)
+    levels = {f"{who.name}, asked": answers.levels}
+    if not answers.failures:
+        return levels, []
+    scoring.left_out = True
+    why = next(iter(answers.failures.values()))
+    return levels, [f"{len(answers.failures)} rows are out of what was asked directly: {why}."]
+
+
+def read(
+    table: Path,
+    layout: LayoutName,
+    expert: list[str] | None,
+    better: BetterName | None,
+    target: str | None,
+    ids: Path | None = None,
+) -> Ratings:
+    """A set of ratings, or part of it, as the user describes it."""
+    from radfact.meta.layouts import LAYOUTS, read_ratings
+    from radfact.meta.tables import read_ids
+
+    known = next((one for one in LAYOUTS if one == layout.value), None)
+    if known is None:
+        raise InputError(f"--layout: expected ratings ({', '.join(LAYOUTS)}), found '{layout.value}'")
     with naming_options():
-        return read_ratings(table, known, experts=expert or (), better=better.value if better else None, target=target)
+        ratings = read_ratings(
+            table, known, experts=expert or (), better=better.value if better else None, target=target
+        )
+        return ratings if ids is None else ratings.only(read_ids(ids))
 
 
 def pairs(
@@ -194,6 +255,7 @@ def pairs(
     layout: LayoutOption = LayoutName.PLAIN,
     expert: ExpertOption = None,
     better: BetterOption = None,
+    ids: IdsOption = None,
     out: Annotated[Path, typer.Option(metavar="FILE", help="CSV for 'radfact evaluate'.")] = Path("pairs.csv"),
 ) -> None:
     """Write the reports of a set of ratings as pairs for `radfact evaluate`."""
@@ -201,8 +263,10 @@ def pairs(
     from radfact.meta.tables import pair_table
 
     if layout is LayoutName.PREFERENCES:
+        if ids is not None:
+            raise InputError("--ids: of preferences all rows are taken")
         found = read_preferences(table).pairs
     else:
-        found = read(table, layout, expert, better, None).pairs
+        found = read(table, layout, expert, better, None, ids).pairs
     pair_table(found).write(out)
     say_path(new_console(), f"{len(found)} pairs written to", out)

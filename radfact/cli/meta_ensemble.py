@@ -13,6 +13,7 @@ from radfact.cli.inputs import check_folder
 from radfact.cli.meta_agreement import (
     BetterOption,
     ExpertOption,
+    IdsOption,
     LayoutName,
     LayoutOption,
     TableArgument,
@@ -22,12 +23,12 @@ from radfact.cli.meta_agreement import (
 from radfact.cli.meta_options import show_table
 from radfact.cli.options import FIGURES, INPUT, OUTPUT, key_values, naming_options
 from radfact.cli.tables import new_console, say, say_path
-from radfact.errors import InputError
+from radfact.errors import ExitCode, InputError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from radfact.metrics.ensemble import Method
+    from radfact.metrics.ensemble import Judged, Method
 
 FIT_MANUAL = "\n".join(
     (
@@ -38,10 +39,26 @@ FIT_MANUAL = "\n".join(
         "",
         "[bold]Examples[/bold]",
         "  radfact meta ensemble fit rate_test.csv --layout rate-eval \\",
-        "      --judges gpt=results/gpt --judges opus=results/opus --figures vert \\",
-        "      --out ensemble.json",
-        "  radfact meta ensemble apply ensemble.json --judges gpt=new/gpt \\",
-        "      --judges opus=new/opus --out scores.jsonl",
+        "      --judges gpt=results/gpt --judges opus=results/opus \\",
+        "      --figures vert --out ensemble.json",
+        "  radfact meta ensemble apply ensemble.json \\",
+        "      --judges gpt=new/gpt --judges opus=new/opus --out new/ensemble",
+    )
+)
+APPLY_MANUAL = "\n".join(
+    (
+        "Score reports by an ensemble: judges under the names that it was fitted with, for the samples that all have.",
+        "",
+        "The scores are a results folder with the figure 'ensemble', as 'radfact evaluate' writes one: 'radfact meta "
+        "agreement --scores', 'radfact compare' and 'radfact page' take it as any other.",
+        "",
+        "[bold]Example[/bold]",
+        "  radfact meta ensemble apply ensemble.json \\",
+        "      --judges gpt=new/gpt --judges opus=new/opus --out new/ensemble",
+        "",
+        "[bold]Exit codes[/bold]",
+        "  0 done; 1 the run failed; 2 wrong input or options;",
+        "  3 done, with samples left out that a judge has not scored",
     )
 )
 
@@ -56,7 +73,7 @@ JudgesOption = Annotated[
     typer.Option(
         "--judges",
         metavar="NAME=FOLDER",
-        help="A judge's results folder, or JSON Lines with sample_id and figures; may be repeated.",
+        help="A judge's results folder; may be repeated.",
         rich_help_panel=INPUT,
     ),
 ]
@@ -77,6 +94,7 @@ def fit(
     expert: ExpertOption = None,
     better: BetterOption = None,
     target: TargetOption = None,
+    ids: IdsOption = None,
     figures: Annotated[
         str | None,
         typer.Option(
@@ -96,75 +114,51 @@ def fit(
     ),
 ) -> None:
     """Fit an ensemble of judges on expert ratings."""
-    from radfact.meta.correlation import COEFFICIENTS, correlate
-    from radfact.meta.page import Table
-    from radfact.metrics.ensemble import cross_validate, fit_ensemble, read_features
+    from radfact.meta.ensembles import fit_on_ratings
 
     console = new_console()
     check_folder(out.parent)
-    ratings = read(table, layout, expert, better, target)
-    wanted = dict(zip((one.pair.sample_id for one in ratings.samples), ratings.means(ratings.target), strict=True))
-    with naming_options(runs="--judges"):
-        ids, features = read_features(_folders(judges), _names(figures))
-    places = [place for place, key in enumerate(ids) if key in wanted]
-    if not places:
-        raise InputError("the judges have scored none of the rated reports; ids are those of 'radfact meta pairs'")
-    chosen = {name: [column[place] for place in places] for name, column in features.items()}
-    experts = [wanted[ids[place]] for place in places]
-    known = _method(method)
-    with naming_options(features="--judges", folds="--folds"):
-        held_out = cross_validate(chosen, experts, method=known, folds=folds, seed=seed)
-        ensemble = fit_ensemble(chosen, experts, method=known, target_name=ratings.target)
-    rows = []
-    for name, column in {"ensemble, cross-validated": held_out, **chosen}.items():
-        found = correlate(experts, column, replicates=bootstrap, seed=seed)
-        rows.append(
-            [
-                name,
-                found["kendall"].n,
-                *(found[one].value for one in COEFFICIENTS),
-                found["kendall"].low,
-                found["kendall"].high,
-            ]
-        )
-    show_table(console, Table(["scores", "n", *COEFFICIENTS, "kendall low", "kendall high"], rows))
+    ratings = read(table, layout, expert, better, target, ids)
+    with naming_options(runs="--judges", features="--judges"):
+        judged = _judged(judges, figures)
+        found = fit_on_ratings(ratings, judged, method=_method(method), folds=folds, seed=seed)
+    show_table(console, found.table(replicates=bootstrap, seed=seed))
     say(
         console,
         f"Correlations with '{ratings.target}' of the experts, of which {ratings.better[ratings.target]} is better; "
         "nothing is turned round.",
     )
-    ensemble.save(out)
+    found.ensemble.save(out)
     say_path(console, "Written to", out)
 
 
-@app.command("apply")
+@app.command("apply", help=APPLY_MANUAL)
 def apply_ensemble(
     ensemble: Annotated[Path, typer.Argument(help="What 'fit' wrote.")],
     judges: JudgesOption,
-    out: Annotated[
-        Path, typer.Option(metavar="FILE", help="JSON Lines: sample_id, ensemble.", rich_help_panel=OUTPUT)
-    ] = Path("ensemble.jsonl"),
+    out: own.Out = Path("ensemble"),
 ) -> None:
     """Score reports by an ensemble: judges under the names that it was fitted with."""
-    import math
-
-    from radfact.jsonl import write_jsonl
-    from radfact.metrics.ensemble import Ensemble, read_features
+    from radfact.meta.ensembles import apply_to_folders
+    from radfact.metrics.ensemble import Ensemble
 
     loaded = Ensemble.load(ensemble)
-    check_folder(out.parent)
+    check_folder(out)
     with naming_options(runs="--judges", features="--judges"):
-        ids, features = read_features(_folders(judges))
-        scores = loaded.apply(features)
-    rows = ({"sample_id": key, "ensemble": None if math.isnan(s) else s} for key, s in zip(ids, scores, strict=True))
-    write_jsonl(out, rows)
-    missing = sum(map(math.isnan, scores))
+        evaluation = apply_to_folders(loaded, _judged(judges, None), next(iter(_folders(judges).values())), out)
+    missing = sum(map(bool, evaluation.failures))
     console = new_console()
-    say(
-        console,
-        f"{len(scores) - missing} of {len(scores)} reports scored" + (", the others lack a figure" if missing else ""),
-    )
-    say_path(console, "Written to", out)
+    say(console, f"{len(evaluation.pairs) - missing} of {len(evaluation.pairs)} reports scored")
+    say_path(console, "Results in", out)
+    if missing:
+        say(console, f"{missing} left out, because a judge has not scored them", style="red")
+        raise typer.Exit(ExitCode.SAMPLES_LEFT_OUT)
+
+
+def _judged(judges: Sequence[str], figures: str | None) -> Judged:
+    from radfact.metrics.ensemble import read_features
+
+    return read_features(_folders(judges), _names(figures))
 
 
 def _folders(judges: Sequence[str]) -> Mapping[str, Path]:
@@ -172,7 +166,12 @@ def _folders(judges: Sequence[str]) -> Mapping[str, Path]:
 
 
 def _names(figures: str | None) -> list[str] | None:
-    return None if figures is None else [name.strip() for name in figures.split(",") if name.strip()]
+    if figures is None:
+        return None
+    names = [name.strip() for name in figures.split(",") if name.strip()]
+    if not names:
+        raise InputError("--figures: expected names of figures, separated by commas")
+    return names
 
 
 def _method(method: MethodName) -> Method:

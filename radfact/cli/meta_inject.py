@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, get_args
 
@@ -10,10 +11,10 @@ import typer
 from radfact.cli import meta_options as own
 from radfact.cli import options as shared
 from radfact.cli.inputs import check_folder
-from radfact.cli.meta_options import Scoring, figures_of, show_table
-from radfact.cli.meta_rexamine import RULES, client_of
+from radfact.cli.meta_options import Scoring, client_of, figures_of, show_table
+from radfact.cli.meta_rexamine import RULES
 from radfact.cli.metrics import WeightsOption
-from radfact.cli.options import FIGURES, INPUT, JUDGE, OUTPUT, JudgeOptions
+from radfact.cli.options import INPUT, JUDGE, OUTPUT, JudgeOptions
 from radfact.cli.tables import new_console, say, say_path
 from radfact.errors import ExitCode, Failure, InputError, RunFailed
 from radfact.live import LiveDisplay
@@ -57,35 +58,33 @@ DETECT_MANUAL = "\n".join(
 _LISTED = 10
 
 
+ByOption = Annotated[str, typer.Option(metavar="NAME", help="rules, or a model PROVIDER:MODEL.", rich_help_panel=JUDGE)]
+TypesOption = Annotated[str, typer.Option(metavar="LETTERS", help="Kinds of errors, a to f.", rich_help_panel=INPUT)]
+ErrorsOption = Annotated[str, typer.Option(metavar="NUMBERS", help="Errors a candidate.", rich_help_panel=INPUT)]
+MixedOption = Annotated[
+    bool, typer.Option("--mixed", help="One candidate a report with errors of several kinds.", rich_help_panel=INPUT)
+]
+ModalityOption = Annotated[
+    str, typer.Option(metavar="TEXT", help="Told to who checks plausibility.", rich_help_panel=INPUT)
+]
+RegionOption = Annotated[str, typer.Option(metavar="TEXT", help="Body region, told likewise.", rich_help_panel=INPUT)]
+InjectedOption = Annotated[Path, typer.Option(metavar="FILE", help="JSON Lines of candidates.", rich_help_panel=OUTPUT)]
+
+
 def inject(
     reports: Annotated[Path, typer.Argument(help="Reports: CSV or JSON Lines with id, report and perhaps site.")],
-    by: Annotated[
-        str, typer.Option(metavar="NAME", help="rules, or a model PROVIDER:MODEL.", rich_help_panel=JUDGE)
-    ] = RULES,
-    types: Annotated[
-        str, typer.Option(metavar="LETTERS", help="Kinds of errors, a to f.", rich_help_panel=INPUT)
-    ] = "a,b,c,d,e,f",
-    errors: Annotated[
-        str, typer.Option(metavar="NUMBERS", help="Errors a candidate.", rich_help_panel=INPUT)
-    ] = "1,2,3",
-    mixed: Annotated[
-        bool,
-        typer.Option("--mixed", help="One candidate a report with errors of several kinds.", rich_help_panel=INPUT),
-    ] = False,
-    modality: Annotated[
-        str, typer.Option(metavar="TEXT", help="Told to who checks plausibility.", rich_help_panel=INPUT)
-    ] = "X-ray",
-    region: Annotated[
-        str, typer.Option(metavar="TEXT", help="Body region, told likewise.", rich_help_panel=INPUT)
-    ] = "chest",
+    by: ByOption = RULES,
+    types: TypesOption = "a,b,c,d,e,f",
+    errors: ErrorsOption = "1,2,3",
+    mixed: MixedOption = False,
+    modality: ModalityOption = "X-ray",
+    region: RegionOption = "chest",
     config: shared.Config = None,  # noqa: ARG001
     judge_arg: shared.JudgeArgs = None,
     base_url: shared.BaseUrl = None,
     concurrency: shared.Concurrency = None,
     seed: own.Seed = 42,
-    out: Annotated[Path, typer.Option(metavar="FILE", help="JSON Lines of candidates.", rich_help_panel=OUTPUT)] = Path(
-        "injected.jsonl"
-    ),
+    out: InjectedOption = Path("injected.jsonl"),
     cache: own.Cache = None,
 ) -> None:
     """Put errors into reports."""
@@ -94,16 +93,16 @@ def inject(
 
     console = new_console()
     check_folder(out.parent)
-    letters, numbers = _letters(types), _numbers(errors)
+    plan = _Plan(_letters(types), _numbers(errors), mixed, seed, modality, region)
     read = read_reports(reports, default_site="")
     failed: dict[str, str] = {}
     if by == RULES:
-        found = _by_rules(read, letters, numbers, mixed, seed)
+        found = _by_rules(read, plan)
     else:
         who = JudgeOptions(by, judge_arg, base_url, concurrency=concurrency)
-        client = client_of(by, who, cache or out.parent / "cache", option="--by", temperature=None)
+        client = client_of(by, who, cache or out.parent / "cache", option="--by", parameters={"temperature": None})
         with client, LiveDisplay(new_console(stderr=True), {"injecting": client.ledger.as_dict}, None):
-            found, failed = _by_model(client, read, letters, numbers, mixed, seed, modality, region)
+            found, failed = _by_model(client, read, plan)
     if not found:
         raise RunFailed(next(iter(failed.values()), "no report has room for such errors"))
     write_injected(out, found)
@@ -113,6 +112,18 @@ def inject(
     say_path(console, "Written to", out)
     if failed:
         raise typer.Exit(ExitCode.SAMPLES_LEFT_OUT)
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """Which errors are put in, how many at a time, and what is said of the image."""
+
+    letters: Sequence[Letter]
+    numbers: Sequence[int]
+    mixed: bool
+    seed: int
+    modality: str
+    region: str
 
 
 def _letters(types: str) -> list[Letter]:
@@ -133,48 +144,36 @@ def _numbers(errors: str) -> list[int]:
     return sorted({int(one) for one in said})
 
 
-def _by_rules(
-    reports: Sequence[SiteReport], letters: Sequence[Letter], numbers: Sequence[int], mixed: bool, seed: int
-) -> list[Injected]:
+def _by_rules(reports: Sequence[SiteReport], plan: _Plan) -> list[Injected]:
     from radfact.meta.rules import RuleInjector
 
-    injector = RuleInjector(seed=seed)
+    injector = RuleInjector(seed=plan.seed)
     found: list[Injected] = []
     for one in reports:
-        if mixed:
-            made = [injector.mixed(one.sample_id, one.report, max(numbers))]
+        if plan.mixed:
+            made = [injector.mixed(one.sample_id, one.report, max(plan.numbers))]
         else:
-            tried = (injector.inject(one.sample_id, one.report, letter, k) for letter in letters for k in numbers)
+            kinds = ((letter, k) for letter in plan.letters for k in plan.numbers)
+            tried = (injector.inject(one.sample_id, one.report, *kind) for kind in kinds)
             made = [row for row in tried if row is not None]
         found += [row.model_copy(update={"site": one.site or None}) for row in made if row.changes]
     return found
 
 
-def _by_model(
-    client: ChatClient,
-    reports: Sequence[SiteReport],
-    letters: Sequence[Letter],
-    numbers: Sequence[int],
-    mixed: bool,
-    seed: int,
-    modality: str,
-    region: str,
-) -> tuple[list[Injected], dict[str, str]]:
+def _by_model(client: ChatClient, reports: Sequence[SiteReport], plan: _Plan) -> tuple[list[Injected], dict[str, str]]:
     from radfact.meta.asking import Source, draw_categories, inject_by_model, modify_by_model
 
-    sources = [Source(one.sample_id, one.report, modality, region) for one in reports]
+    sources = [Source(one.sample_id, one.report, plan.modality, plan.region) for one in reports]
     answers: list[tuple[str, Injected | Failure]] = []
-    if mixed:
-        drawn = [draw_categories(one.sample_id, seed=seed) for one in reports]
-        answers = [
-            (one.source_id, got)
-            for one, got in zip(sources, modify_by_model(client, sources, drawn, seed=seed), strict=True)
-        ]
+    if plan.mixed:
+        drawn = [draw_categories(one.sample_id, seed=plan.seed) for one in reports]
+        got = modify_by_model(client, sources, drawn, seed=plan.seed)
+        answers = [(source.source_id, one) for source, one in zip(sources, got, strict=True)]
     else:
-        if beyond := [letter for letter in letters if letter not in ("a", "b")]:
+        if beyond := [letter for letter in plan.letters if letter not in ("a", "b")]:
             raise InputError(f"--types: a model is only told how to make a and b, not {', '.join(beyond)}; or --mixed")
-        for letter in letters:
-            for count in numbers:
+        for letter in plan.letters:
+            for count in plan.numbers:
                 got = inject_by_model(client, sources, letter, count)
                 keys = (f"{one.source_id}_{letter}{count}" for one in sources)
                 answers += zip(keys, got, strict=True)
@@ -194,10 +193,7 @@ def detect(
     concurrency: shared.Concurrency = None,
     out: own.Out = Path("detection"),
     cache: own.Cache = None,
-    note: Annotated[
-        list[str] | None,
-        typer.Option(metavar="TEXT", help="A sentence for the page; may be repeated.", rich_help_panel=FIGURES),
-    ] = None,
+    note: own.Notes = None,
 ) -> None:
     """Score candidates whose errors are known."""
     from radfact.meta.detection import detect as run

@@ -11,17 +11,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from radfact.cli.metrics import read_weights
-from radfact.cli.options import FIGURES, INPUT, OUTPUT, JudgeOptions
+from radfact.cli.options import FIGURES, INPUT, OUTPUT, JudgeOptions, naming_options
 from radfact.cli.tables import new_console, say
 from radfact.errors import ExitCode, InputError
 from radfact.live import LiveDisplay
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from rich.console import Console
 
     from radfact.files import Pair
+    from radfact.llm import ChatClient
     from radfact.meta.agreement import Figures
     from radfact.meta.page import Table
 
@@ -42,6 +43,10 @@ Bootstrap = Annotated[
 ]
 Seed = Annotated[int, typer.Option(min=0, metavar="N", help="Seed of all that is drawn.", rich_help_panel=FIGURES)]
 Out = Annotated[Path, typer.Option(metavar="FOLDER", help="Folder of the results.", rich_help_panel=OUTPUT)]
+Notes = Annotated[
+    list[str] | None,
+    typer.Option(metavar="TEXT", help="A sentence for the page; may be repeated.", rich_help_panel=OUTPUT),
+]
 Cache = Annotated[
     Path | None,
     typer.Option(
@@ -53,7 +58,7 @@ Cache = Annotated[
 ]
 
 
-@dataclass(frozen=True)
+@dataclass
 class Scoring:
     """The metrics as the user named them."""
 
@@ -63,14 +68,20 @@ class Scoring:
     cache: Path
     missing: dict[str, str] = field(default_factory=dict)
     """Why a metric gave nothing, once they have been computed."""
+    left_out: bool = False
+    """Whether a model that was asked besides gave no answer on some samples."""
 
     @property
     def names(self) -> list[str]:
         """Of metrics and figures."""
         return [name.strip() for name in (self.metrics or "").split(",") if name.strip()]
 
-    def finish(self, console: Console) -> None:
+    def finish(self, console: Console, *, named: bool = True) -> None:
         """Say which metrics gave nothing; one that was named is as a sample left out.
+
+        Args:
+            console: to say it on.
+            named: whether the user has named them at all.
 
         Raises:
             typer.Exit: with the code for that.
@@ -79,7 +90,8 @@ class Scoring:
 
         for name, why in self.missing.items():
             say(console, f"without {name}: {why}", style="yellow")
-        if self.missing and any(one.by_name and one.entry.name in self.missing for one in choose(self.names)):
+        asked_for = choose(self.names) if named and self.missing else []
+        if self.left_out or any(one.by_name and one.entry.name in self.missing for one in asked_for):
             raise typer.Exit(ExitCode.SAMPLES_LEFT_OUT)
 
     @contextmanager
@@ -93,7 +105,8 @@ class Scoring:
         from radfact.metrics.registry import choose
         from radfact.metrics.resources import Resources
 
-        choices = choose(self.names)
+        with naming_options():
+            choices = choose(self.names)
         resources = Resources(
             judge=self.who.named,
             judge_args=self.who.arguments,
@@ -104,7 +117,8 @@ class Scoring:
             radfact={"bootstrap": 0},
         )
         try:
-            work = Work(choices, resources)
+            with naming_options():
+                work = Work(choices, resources)
             with LiveDisplay(new_console(stderr=True), resources.accounts, None):
                 yield Scorer(work, self.missing)
         finally:
@@ -124,6 +138,28 @@ class Scorer:
         found = compute_figures(pairs, self._work, folder)
         self._missing.update(found.unavailable)
         return found
+
+
+def client_of(name: str, who: JudgeOptions, cache: Path, *, option: str, parameters: Mapping[str, Any]) -> ChatClient:
+    """A client of a model that is asked for texts, named by an option.
+
+    Args:
+        name: PROVIDER:MODEL.
+        who: arguments of the model, the address of its server, calls in flight.
+        cache: where answers are kept.
+        option: that named it, for messages.
+        parameters: of the sampling, where the user names no others.
+    """
+    from radfact.llm import connect, split_model_args
+
+    with naming_options(judge=option):
+        return connect(
+            name,
+            base_url=who.base_url,
+            parameters={**parameters, **split_model_args(who.arguments)},
+            concurrency=who.concurrency,
+            cache=cache,
+        )
 
 
 def figures_of(pairs: Sequence[Pair], scores: Sequence[Path] | None, scoring: Scoring, out: Path) -> Figures:
@@ -154,7 +190,7 @@ def show_table(console: Console, table: Table, title: str | None = None) -> None
 
     drawn = RichTable(title=title and escape(title), title_justify="left")
     for place, heading in enumerate(table.headings):
-        drawn.add_column(escape(heading), justify="right" if place else "left")
+        drawn.add_column(escape(heading), justify="right" if place else "left", overflow="fold")
     for row in table.rows:
         drawn.add_row(*(escape(shown(cell)) for cell in row))
     console.print(drawn)

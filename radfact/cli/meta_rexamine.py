@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -10,15 +11,19 @@ import typer
 from radfact.cli import meta_options as own
 from radfact.cli import options as shared
 from radfact.cli.inputs import check_files, check_folder
-from radfact.cli.meta_options import Scoring, show_table
+from radfact.cli.meta_options import Scoring, client_of, show_table
 from radfact.cli.metrics import WeightsOption
-from radfact.cli.options import FIGURES, INPUT, OUTPUT, JudgeOptions, naming_options
+from radfact.cli.options import FIGURES, INPUT, JudgeOptions, naming_options
 from radfact.cli.tables import new_console, say, say_path
 from radfact.errors import ExitCode, InputError
 
 if TYPE_CHECKING:
-    from radfact.llm import ChatClient
-    from radfact.meta.rexamine import Perturber
+    from collections.abc import Iterator
+
+    from rich.console import Console
+
+    from radfact.meta.perturb import Perturber
+    from radfact.meta.rexamine import Rexamined
     from radfact.meta.style import Styler
 
 MANUAL = "\n".join(
@@ -45,32 +50,28 @@ MANUAL = "\n".join(
 RULES = "rules"
 
 
-def client_of(name: str, who: JudgeOptions, cache: Path, *, option: str, temperature: float | None) -> ChatClient:
-    """A client of a model that writes reports, named by an option."""
-    from radfact.llm import connect, split_model_args
-
-    parameters = {"temperature": temperature, **split_model_args(who.arguments)}
-    with naming_options(judge=option):
-        return connect(name, base_url=who.base_url, parameters=parameters, concurrency=who.concurrency, cache=cache)
+StylerOption = Annotated[
+    str,
+    typer.Option(metavar="NAME", help="Who standardises: rules, or a model PROVIDER:MODEL.", rich_help_panel=INPUT),
+]
+ErrorsOption = Annotated[
+    str, typer.Option(metavar="NAME", help="Who puts errors in: rules, or PROVIDER:MODEL.", rich_help_panel=INPUT)
+]
+CountsOption = Annotated[
+    Path | None,
+    typer.Option(metavar="FILE", help="The experts' numbers: CSV with id and errors.", rich_help_panel=INPUT),
+]
+PerSiteOption = Annotated[
+    int, typer.Option(min=0, metavar="N", help="Reports drawn of each site; 0 for all.", rich_help_panel=FIGURES)
+]
 
 
 def rexamine(
     reports: Annotated[Path, typer.Argument(help="Reports: CSV or JSON Lines with id, site and report.")],
-    styler: Annotated[
-        str,
-        typer.Option(metavar="NAME", help="Who standardises: rules, or a model PROVIDER:MODEL.", rich_help_panel=INPUT),
-    ] = RULES,
-    errors_by: Annotated[
-        str,
-        typer.Option(metavar="NAME", help="Who puts errors in: rules, or PROVIDER:MODEL.", rich_help_panel=INPUT),
-    ] = RULES,
-    counts: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="The experts' numbers: CSV with id and errors.", rich_help_panel=INPUT),
-    ] = None,
-    per_site: Annotated[
-        int, typer.Option(min=0, metavar="N", help="Reports drawn of each site; 0 for all.", rich_help_panel=FIGURES)
-    ] = 40,
+    styler: StylerOption = RULES,
+    errors_by: ErrorsOption = RULES,
+    counts: CountsOption = None,
+    per_site: PerSiteOption = 40,
     metrics: own.Metrics = None,
     weights: WeightsOption = None,
     config: shared.Config = None,  # noqa: ARG001
@@ -81,17 +82,12 @@ def rexamine(
     seed: own.Seed = 42,
     out: own.Out = Path("rexamine"),
     cache: own.Cache = None,
-    note: Annotated[
-        list[str] | None,
-        typer.Option(metavar="TEXT", help="A sentence for the page; may be repeated.", rich_help_panel=OUTPUT),
-    ] = None,
+    note: own.Notes = None,
 ) -> None:
     """Test metrics across writing styles and sites."""
     from radfact.meta.rexamine import rexamine as run
-    from radfact.meta.rexamine_stats import table_2, table_c
     from radfact.meta.tables import read_counts, read_reports
 
-    console = new_console()
     check_folder(out)
     check_files(counts)
     who = JudgeOptions(judge, judge_arg, base_url, concurrency=concurrency)
@@ -101,39 +97,61 @@ def rexamine(
     scoring = Scoring(metrics, weights, who, cache)
     if not scoring.names:
         raise InputError("expected --metrics with the metrics to test")
-    with scoring.scorer() as score:
+    with (
+        _styler(styler, who, cache) as style,
+        _perturber(errors_by, who, cache, seed) as perturber,
+        scoring.scorer() as score,
+        naming_options(),
+    ):
         found = run(
             read,
             out,
-            styler=_styler(styler, who, cache),
-            perturber=_perturber(errors_by, who, cache, seed),
+            styler=style,
+            perturber=perturber,
             score=score,
             counts=counted,
             per_site=per_site or None,
             seed=seed,
             notes=note or (),
         )
+    console = new_console()
+    _show(console, found, out)
+    scoring.finish(console)
+    if found.left_out:
+        raise typer.Exit(ExitCode.SAMPLES_LEFT_OUT)
+
+
+def _show(console: Console, found: Rexamined, out: Path) -> None:
+    """Table 2 and the gist of table C, what has to be known of them, and where the page is."""
+    from radfact.meta.rexamine_stats import table_2, table_c_in_short
+
     show_table(console, table_2(found.tests))
     if found.rankings:
-        show_table(console, table_c(found.rankings))
+        show_table(console, table_c_in_short(found.rankings))
     for one in found.notes:
         say(console, one)
     say_path(console, "Read the result in", out / "rexamine.html")
     if found.left_out:
         say(console, f"{len(found.left_out)} reports left out, listed there", style="red")
-        raise typer.Exit(ExitCode.SAMPLES_LEFT_OUT)
-    scoring.finish(console)
 
 
-def _styler(name: str, who: JudgeOptions, cache: Path) -> Styler:
+@contextmanager
+def _styler(name: str, who: JudgeOptions, cache: Path) -> Iterator[Styler]:
     from radfact.meta.style import ModelStyler, RuleStyler
 
-    return RuleStyler() if name == RULES else ModelStyler(client_of(name, who, cache, option="--styler", temperature=0))
+    if name == RULES:
+        yield RuleStyler()
+        return
+    with client_of(name, who, cache, option="--styler", parameters={"temperature": 0}) as client:
+        yield ModelStyler(client)
 
 
-def _perturber(name: str, who: JudgeOptions, cache: Path, seed: int) -> Perturber:
-    from radfact.meta.rexamine import ModelPerturber, RulePerturber
+@contextmanager
+def _perturber(name: str, who: JudgeOptions, cache: Path, seed: int) -> Iterator[Perturber]:
+    from radfact.meta.perturb import ModelPerturber, RulePerturber
 
     if name == RULES:
-        return RulePerturber(seed=seed)
-    return ModelPerturber(client_of(name, who, cache, option="--errors-by", temperature=None))
+        yield RulePerturber(seed=seed)
+        return
+    with client_of(name, who, cache, option="--errors-by", parameters={"temperature": None}) as client:
+        yield ModelPerturber(client)

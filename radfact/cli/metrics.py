@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from radfact.cli import options as shared
-from radfact.cli.options import INPUT, JudgeOptions
-from radfact.cli.tables import MARKS, new_console, say
+from radfact.cli.options import FIGURES, INPUT, JudgeOptions, key_values
+from radfact.cli.tables import MARKS, new_console, say, say_line
+from radfact.errors import InputError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from radfact.metrics.registry import Entry
 
 MOST_FIGURES = 8
 """Of a metric that are listed."""
@@ -25,13 +32,40 @@ WeightsOption = Annotated[
 ]
 
 
+MetricArgs = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="METRIC.KEY=VALUE",
+        help="One more argument of a metric, as 'radfact metrics' lists them: fineradscore.zero_shot=true; may be "
+        "repeated.",
+        rich_help_panel=FIGURES,
+    ),
+]
+
+
+def read_metric_args(given: list[str] | None) -> dict[str, dict[str, Any]]:
+    """`--metric-arg` by metric and key; values as YAML reads them.
+
+    Raises:
+        InputError: one is not METRIC.KEY=VALUE.
+    """
+    from radfact.llm import split_model_args
+
+    found: dict[str, dict[str, Any]] = {}
+    for name, value in key_values(given, "--metric-arg").items():
+        metric, dot, key = name.rpartition(".")
+        if not (dot and metric and key):
+            raise InputError(f"--metric-arg: expected METRIC.KEY=VALUE, found '{name}={value}'")
+        found.setdefault(metric, {}).update(split_model_args({key: value}, field="metric_args"))
+    return found
+
+
 def read_weights(given: list[str] | None) -> dict[str, Path] | list[Path]:
     """`--weights`: named folders, or roots of such.
 
     Raises:
         InputError: a folder is not there, or both kinds are given.
     """
-    from radfact.errors import InputError
 
     named, roots = {}, []
     for one in given or ():
@@ -64,11 +98,20 @@ def metrics(
     resources = Resources(judge=who.named, judge_args=who.arguments, base_url=base_url, weights=read_weights(weights))
     for entry in entries().values():
         status = resources.status(entry)
-        say(console, f"{entry.name}: {status}", style="green" if status == "ready" else "yellow")
-        figures = entry.figures
-        shown = ", ".join(f"{figure}{MARKS[direction]}" for figure, direction in list(figures.items())[:MOST_FIGURES])
-        more = f" and {len(figures) - MOST_FIGURES} more" if len(figures) > MOST_FIGURES else ""
-        say(console, f"  gives {shown}{more}" if figures else "  says what it gives when it is made")
-        say(console, f"  from {entry.source}; a report costs {entry.cost}")
+        say_line(console, f"{entry.name}: {status}", style="green" if status == "ready" else "yellow")
+        # What cannot be loaded has said so.
+        with suppress(InputError):
+            _show(console, entry)
     resources.close()
     say(console, "↑ higher is better, ↓ lower is better; others are neither. A metric of one's own is module:object.")
+
+
+def _show(console: Console, entry: Entry) -> None:
+    figures, arguments = entry.figures, entry.arguments
+    shown = ", ".join(f"{figure}{MARKS[direction]}" for figure, direction in list(figures.items())[:MOST_FIGURES])
+    more = f" and {len(figures) - MOST_FIGURES} more" if len(figures) > MOST_FIGURES else ""
+    say(console, f"  gives {shown}{more}" if figures else "  says what it gives when it is made")
+    say(console, f"  from {entry.source}; a report costs {entry.cost}")
+    if arguments:
+        named = ", ".join(f"{entry.name}.{name} ({default})" for name, default in arguments.items())
+        say(console, f"  takes --metric-arg {named}")

@@ -23,6 +23,14 @@ if TYPE_CHECKING:
 INPUT, JUDGE, FIGURES, OUTPUT = "Input", "Judge", "Figures", "Output"
 
 
+class Missing(StrEnum):
+    """What becomes of a reference without a candidate."""
+
+    REFUSE = "refuse"
+    LEAVE_OUT = "leave-out"
+    EMPTY = "empty"
+
+
 class AnswerFormat(StrEnum):
     """How a model writes its answer."""
 
@@ -44,6 +52,26 @@ class Engine(StrEnum):
     RAY = "ray"
 
 
+PairsArgument = Annotated[Path | None, typer.Argument(help="Pairs: grounded (.json) or narrative (.csv).")]
+Candidates = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FILE", help="Drafts (.jsonl) or COCO (.json); goes with --references.", rich_help_panel=INPUT
+    ),
+]
+References = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FILE", help="Manifest (.jsonl) with the reference reports, or COCO (.json).", rich_help_panel=INPUT
+    ),
+]
+MissingOption = Annotated[
+    Missing,
+    typer.Option(
+        help="A reference without a candidate: refuse it, leave it out and list it, or take an empty report.",
+        rich_help_panel=INPUT,
+    ),
+]
 JudgeName = Annotated[
     str | None,
     typer.Option(
@@ -69,7 +97,7 @@ FewShots = Annotated[
     Path | None,
     typer.Option(
         metavar="FILE",
-        help="Worked examples of judging in the published layout, instead of our own.",
+        help="Worked examples of judging in the published layout, instead of our own; or none.",
         rich_help_panel=JUDGE,
     ),
 ]
@@ -92,6 +120,28 @@ BatchOption = Annotated[
 Concurrency = Annotated[
     int | None,
     typer.Option(min=1, metavar="N", help="Calls in flight to a model.", rich_help_panel=JUDGE),
+]
+SplitterName = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAME",
+        help="Who splits narratives into sentences: offline or a model. Default: the judge.",
+        rich_help_panel=JUDGE,
+    ),
+]
+Bootstrap = Annotated[
+    int, typer.Option(min=0, metavar="N", help="Bootstrap replicates; 0 for none.", rich_help_panel=FIGURES)
+]
+Seed = Annotated[int, typer.Option(min=0, metavar="N", help="Seed of the bootstrap.", rich_help_panel=FIGURES)]
+Out = Annotated[Path, typer.Option(metavar="FOLDER", help="Results folder.", rich_help_panel=OUTPUT)]
+CacheFolder = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FOLDER",
+        help="Where the answers of a model are kept; several runs may share it. Default: cache/ in the results.",
+        show_default=False,
+        rich_help_panel=OUTPUT,
+    ),
 ]
 PriceOption = Annotated[
     str | None,

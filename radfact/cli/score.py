@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from radfact.cli import options as shared
-from radfact.cli.inputs import Missing, check_files, check_folder, has_narratives, read_reports, with_images
-from radfact.cli.options import FIGURES, INPUT, JUDGE, OUTPUT, JudgeOptions
+from radfact.cli.inputs import check_files, check_folder, has_narratives, read_reports, with_images
+from radfact.cli.options import FIGURES, INPUT, JUDGE, JudgeOptions
 from radfact.cli.price import read_price
 from radfact.cli.record import differences, read_in_words, run_record
 from radfact.cli.tables import new_console, say, say_path, show_result
@@ -62,26 +62,10 @@ class OnFailure(StrEnum):
 
 
 def score(
-    pairs: Annotated[Path | None, typer.Argument(help="Pairs: grounded (.json) or narrative (.csv).")] = None,
-    candidates: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE", help="Drafts (.jsonl) or COCO (.json); goes with --references.", rich_help_panel=INPUT
-        ),
-    ] = None,
-    references: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE", help="Manifest (.jsonl) with the reference reports, or COCO (.json).", rich_help_panel=INPUT
-        ),
-    ] = None,
-    missing: Annotated[
-        Missing,
-        typer.Option(
-            help="A reference without a candidate: refuse it, leave it out and list it, or take an empty report.",
-            rich_help_panel=INPUT,
-        ),
-    ] = Missing.REFUSE,
+    pairs: shared.PairsArgument = None,
+    candidates: shared.Candidates = None,
+    references: shared.References = None,
+    missing: shared.MissingOption = shared.Missing.REFUSE,
     narrative: Annotated[
         bool | None,
         typer.Option(
@@ -100,14 +84,7 @@ def score(
     answer_format: shared.Format = shared.AnswerFormat.YAML,
     batch: shared.BatchOption = shared.Batch.SENTENCE,
     concurrency: shared.Concurrency = None,
-    splitter: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAME",
-            help="Who splits narratives into sentences: offline or a model. Default: the judge.",
-            rich_help_panel=JUDGE,
-        ),
-    ] = None,
+    splitter: shared.SplitterName = None,
     splitter_arg: Annotated[
         list[str] | None,
         typer.Option(metavar="KEY=VALUE", help="As --judge-arg, for the splitter.", rich_help_panel=JUDGE),
@@ -152,22 +129,10 @@ def score(
             rich_help_panel=FIGURES,
         ),
     ] = OnFailure.DROP,
-    bootstrap: Annotated[
-        int, typer.Option(min=0, metavar="N", help="Bootstrap replicates; 0 for none.", rich_help_panel=FIGURES)
-    ] = 500,
-    seed: Annotated[int, typer.Option(min=0, metavar="N", help="Seed of the bootstrap.", rich_help_panel=FIGURES)] = 42,
-    out: Annotated[Path, typer.Option(metavar="FOLDER", help="Results folder.", rich_help_panel=OUTPUT)] = Path(
-        "results"
-    ),
-    cache: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FOLDER",
-            help="Where the answers of a model are kept; several runs may share it. Default: cache/ in the results.",
-            show_default=False,
-            rich_help_panel=OUTPUT,
-        ),
-    ] = None,
+    bootstrap: shared.Bootstrap = 500,
+    seed: shared.Seed = 42,
+    out: shared.Out = Path("results"),
+    cache: shared.CacheFolder = None,
     manifest: shared.Manifest = None,
     note: shared.Notes = None,
     unscored: shared.Unscored = None,

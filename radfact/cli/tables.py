@@ -14,7 +14,7 @@ from radfact.live import short
 
 if TYPE_CHECKING:
     from radfact.entailment.check import Check, Confusion
-    from radfact.metrics.evaluate import Evaluation
+    from radfact.metrics.evaluation import Evaluation
     from radfact.score import Result
 
 _LISTED = 10
@@ -79,16 +79,31 @@ def show_evaluation(console: Console, evaluation: Evaluation, price: Price | Non
         if account.get("calls") or account.get("cached"):
             say(console, f"{name}: {answers(account)}{_cost(account, price)}")
         for place, reason in list(run.scored.failures.items())[:_LISTED]:
-            say(console, f"{name}: left out: {evaluation.pairs[place].sample_id}: {reason}", style="red")
+            say_line(console, f"{name}: left out: {evaluation.pairs[place].sample_id}: {reason}", style="red")
         if len(run.scored.failures) > _LISTED:
             say(console, f"{name}: and {len(run.scored.failures) - _LISTED} more, listed in samples.jsonl", style="red")
+    for note in _notes_of_judges(evaluation):
+        say(console, note, style="yellow")
     for name, why in evaluation.unavailable.items():
-        say(console, f"without {name}: {why}", style="yellow")
+        say_line(console, f"without {name}: {why}", style="yellow")
     if evaluation.left_out:
         say(console, f"{len(evaluation.left_out)} references without a candidate are in no figure", style="red")
     kept = [name for name, run in evaluation.runs.items() if run.reused]
     if kept:
         say(console, f"taken from the earlier run: {', '.join(kept)}")
+
+
+def _notes_of_judges(evaluation: Evaluation) -> list[str]:
+    """What RadFact's judge and splitter say of their own figures."""
+    run = evaluation.runs.get("radfact")
+    if run is None:
+        return []
+    who = dict(getattr(run.metric, "describe", dict)())
+    judge, splitter = who.get("judge") or {}, who.get("splitter") or {}
+    return [
+        f"radfact: judge {judge.get('name')}, narratives split by {splitter.get('name')}",
+        *dict.fromkeys(str(one["note"]) for one in (judge, splitter) if one.get("note")),
+    ]
 
 
 def answers(account: Mapping[str, int]) -> str:
@@ -168,6 +183,11 @@ def number(value: float | None) -> str:
     return "-" if value is None else f"{value:.3f}"
 
 
+def say_line(console: Console, text: str, style: str | None = None) -> None:
+    """One line of plain text however long it is, so that it can be searched for and copied."""
+    console.print(text, style=style, markup=False, soft_wrap=True)
+
+
 def say_path(console: Console, lead: str, path: object) -> None:
-    """Where something lies, on one line however long it is, so that it can be copied."""
-    console.print(f"{lead} {path}", markup=False, soft_wrap=True)
+    """Where something lies."""
+    say_line(console, f"{lead} {path}")

@@ -8,12 +8,22 @@ from dataclasses import dataclass, field
 from itertools import combinations
 
 import numpy as np
+from numpy.typing import NDArray
 
 from radfact.meta.correlation import REPLICATES, SEED, Estimate, correlate
-from radfact.meta.ratings import COUNTS, Better, Ratings
-from radfact.metrics.error_agreement import Detection, Mean, error_type_detection, mean_detected
+from radfact.meta.ratings import COUNTS, Better, Ratings, is_of_category
+from radfact.metrics.error_agreement import (
+    Detection,
+    Mean,
+    category_accuracy,
+    error_type_detection,
+    mean_detected,
+)
 from radfact.metrics.notation import CATEGORIES
 from radfact.stats import Direction
+
+MEAN = "mean of all"
+"""In the place of a rater."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +63,10 @@ class Agreement:
 
 @dataclass(frozen=True, slots=True)
 class Raters:
-    """Two raters of one quantity: Kendall's tau-b, and the mean absolute difference, over what both have rated."""
+    """Two raters of one quantity: Kendall's tau-b, and the mean absolute difference, over what both have rated.
+
+    One of them may be the mean of all (paper 000, figure 5).
+    """
 
     quantity: str
     first: str
@@ -64,10 +77,14 @@ class Raters:
 
 @dataclass(frozen=True, slots=True)
 class CountError:
-    """Mean absolute error of counts, with the standard deviation over samples (paper 000, table 3)."""
+    """Mean absolute error of counts, with the standard deviation over samples (paper 000, tables 2 and 4).
+
+    `rater` is one of the experts, or the mean of all.
+    """
 
     figure: str
     quantity: str
+    rater: str
     mean: float | None
     deviation: float | None
     n: int
@@ -75,12 +92,21 @@ class CountError:
 
 @dataclass(frozen=True, slots=True)
 class Counted:
-    """Counts of errors of one kind that a metric gives: mean detected by the experts' number, and by category."""
+    """Counts of errors of one kind that a metric gives, beside the mean expert's.
+
+    Attributes:
+        figure: of the metric.
+        quantity: of the experts.
+        detected: mean number by the experts' number.
+        by_category: errors matched, missed and too many, by letter; empty where counts by category are not known.
+        accuracy: share of reports with the same number, by letter.
+    """
 
     figure: str
     quantity: str
     detected: Mapping[int, Mean]
     by_category: Mapping[str, Detection]
+    accuracy: Mapping[str, Mean]
 
 
 def agreement(
@@ -113,7 +139,7 @@ def agreement(
 
 
 def inter_rater(ratings: Ratings, *, replicates: int = REPLICATES, seed: int = SEED) -> list[Raters]:
-    """Every two raters of the target (of counts also the totals by significance).
+    """Every two raters, and each beside the mean of all, of every quantity but counts in single categories.
 
     Args:
         ratings: of the experts.
@@ -121,9 +147,11 @@ def inter_rater(ratings: Ratings, *, replicates: int = REPLICATES, seed: int = S
         seed: of the bootstrap.
     """
     found = []
-    for quantity in dict.fromkeys((ratings.target, *(name for name in COUNTS if name in ratings.better))):
-        for first, second in combinations(ratings.raters(quantity), 2):
-            one, other = (np.array(ratings.by_rater(quantity, rater)) for rater in (first, second))
+    for quantity in dict.fromkeys((ratings.target, *(name for name in ratings.better if not is_of_category(name)))):
+        columns = {rater: np.array(ratings.by_rater(quantity, rater)) for rater in ratings.raters(quantity)}
+        if len(columns) > 2:
+            columns = {MEAN: np.array(_row_means(list(columns.values()))), **columns}
+        for (first, one), (second, other) in combinations(columns.items(), 2):
             gaps = np.abs(one - other)
             known = ~np.isnan(gaps)
             kendall = correlate(one.tolist(), other.tolist(), replicates=replicates, seed=seed)["kendall"]
@@ -132,35 +160,43 @@ def inter_rater(ratings: Ratings, *, replicates: int = REPLICATES, seed: int = S
     return found
 
 
+def _row_means(columns: Sequence[NDArray[np.float64]]) -> list[float]:
+    rows = (values[~np.isnan(values)] for values in np.array(columns).T)
+    return [float(values.mean()) if values.size else math.nan for values in rows]
+
+
 def counted_as(figure: str, quantities: Mapping[str, Better]) -> str | None:
     """The quantity of which a figure is the number: `green_significant` of `significant`, `green_ec` of `errors`."""
     if figure.endswith("_ec"):
         return "errors" if "errors" in quantities else None
-    matching = [name for name in quantities if _is_count(name) and figure.endswith(f"_{name}")]
+    matching = [name for name in quantities if (name in COUNTS or is_of_category(name)) and figure.endswith(f"_{name}")]
     return max(matching, key=len, default=None)
 
 
-def _is_count(quantity: str) -> bool:
-    kind, _, letter = quantity.partition("_")
-    return quantity in COUNTS or (kind in COUNTS[1:] and letter in CATEGORIES)
-
-
 def count_errors(ratings: Ratings, figures: Figures) -> list[CountError]:
-    """How far the numbers of errors that metrics give lie from those of the mean expert."""
+    """How far the numbers of errors that metrics give lie from those of the mean expert, and of each."""
     found = []
     for name, values in figures.values.items():
-        if (quantity := counted_as(name, ratings.better)) is not None:
-            gaps = np.abs(np.array(values, dtype=np.float64) - np.array(ratings.means(quantity)))
+        quantity = counted_as(name, ratings.better)
+        if quantity is None:
+            continue
+        experts = {MEAN: ratings.means(quantity)}
+        raters = ratings.raters(quantity)
+        if len(raters) > 1 and not is_of_category(quantity):
+            experts |= {rater: ratings.of_samples(quantity, rater) for rater in raters}
+        for rater, expert in experts.items():
+            gaps = np.abs(np.array(values, dtype=np.float64) - np.array(expert))
             gaps = gaps[~np.isnan(gaps)]
             mean, deviation = (float(gaps.mean()), float(gaps.std())) if gaps.size else (None, None)
-            found.append(CountError(name, quantity, mean, deviation, len(gaps)))
+            found.append(CountError(name, quantity, rater, mean, deviation, len(gaps)))
     return found
 
 
 def counted(ratings: Ratings, figures: Figures) -> list[Counted]:
-    """Mean detected errors by the experts' number, and F1 by category (paper 003, figures 2 and 4, appendix C).
+    """Mean detected errors by the experts' number; F1 and accuracy by category.
 
-    The experts' number is the mean over raters, rounded, halves up: with one rater, as in the paper, that is his.
+    Paper 003, figures 2 and 4 and appendix C; paper 000, table 4. The experts' number is the mean over raters, rounded,
+    halves up: with one rater, as in paper 003, that is his.
     """
     found = []
     for name, values in figures.values.items():
@@ -170,12 +206,13 @@ def counted(ratings: Ratings, figures: Figures) -> list[Counted]:
         expert = _rounded(ratings.means(quantity))
         by_letter = {letter: f"{name}_{letter}" for letter in CATEGORIES}
         categories: dict[str, Detection] = {}
+        accuracy: dict[str, Mean] = {}
         if all(one in figures.values and f"{quantity}_{letter}" in ratings.better for letter, one in by_letter.items()):
-            categories = error_type_detection(
-                _by_sample({letter: _rounded(ratings.means(f"{quantity}_{letter}")) for letter in CATEGORIES}),
-                _by_sample({letter: figures.values[one] for letter, one in by_letter.items()}),
-            )
-        found.append(Counted(name, quantity, mean_detected(expert, values), categories))
+            by_expert = _by_sample({letter: _rounded(ratings.means(f"{quantity}_{letter}")) for letter in CATEGORIES})
+            by_figure = _by_sample({letter: figures.values[one] for letter, one in by_letter.items()})
+            categories = error_type_detection(by_expert, by_figure)
+            accuracy = category_accuracy(by_expert, by_figure)
+        found.append(Counted(name, quantity, mean_detected(expert, values), categories, accuracy))
     return found
 
 

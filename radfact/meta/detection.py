@@ -14,9 +14,10 @@ from radfact.files import Pair
 from radfact.jsonl import write_json
 from radfact.meta import plots
 from radfact.meta.agreement import Counted, Figures, counted, counted_as, orient
-from radfact.meta.agreement_report import detection_table
+from radfact.meta.agreement_tables import category_table, kinds_of_errors
+from radfact.meta.drawing import Drawing
 from radfact.meta.injected import Injected, as_ratings
-from radfact.meta.page import Picture, Section, Table, write_page
+from radfact.meta.page import Section, Table, write_page
 from radfact.meta.style import RuleStyler
 from radfact.metrics.error_agreement import Mean, mean_detected
 from radfact.metrics.notation import CATEGORIES
@@ -26,6 +27,7 @@ REWORDED = "reworded"
 """No error at all, the same in other words: here a figure should not get worse."""
 
 _ABOVE = "How often one error makes a report worse than other words for the same content do."
+_TOLD_APART = "F1 of the errors of each kind, and in how many reports their number is right."
 _FEWER = "Not every report has room for more errors, so that greater numbers are means over fewer reports."
 
 
@@ -158,86 +160,85 @@ def write_detected(
         record: how it was made, JSON values.
         notes: sentences for the page.
     """
-    names = list(dict.fromkeys(one.figure for one in found.noticed))
     categories = _categories(rows)
-    share = {(one.figure, one.category): one.steps for one in found.noticed}
-    columns = [*categories, REWORDED]
-    steps = Table(["figure", *columns], [[name, *(share.get((name, one)) for one in columns)] for name in names])
-    over = {(one.figure, one.category): one.above_rewording for one in found.noticed}
-    above = Table(["figure", *categories], [[name, *(over.get((name, one)) for one in categories)] for name in names])
-    numbers = sorted({number for one in found.noticed for number in one.curve})
-    curves = Table(
-        ["figure", "category", *map(str, numbers)],
-        [
-            [one.figure, one.category, *(one.curve[k].value if k in one.curve else None for k in numbers)]
-            for one in found.noticed
-            if one.curve
-        ],
-    )
-    steps.write(folder / "steps.csv")
-    above.write(folder / "above_rewording.csv")
-    curves.write(folder / "curves.csv")
-    missing: list[str] = []
-    pictures: list[Picture] = []
-    try:
-        pictures = _draw(found, folder)
-    except InputError as error:
-        missing.append(f"Without plots: {error}")
-    kinds = "; ".join(f"({letter}) {words}" for letter, words in CATEGORIES.items())
-    said = (
-        f"How often a figure gets worse when one more error is put into the same report; under {REWORDED}, how often "
-        f"it gets worse though nothing but words has changed, which it should not. {kinds}."
-    )
-    sections = [
-        Section("Errors noticed", [steps, said]),
-        Section("Errors set apart from rewording", [above, _ABOVE]),
-        Section("Mean by number of errors", [*pictures, curves, _FEWER]),
-    ]
-    if any(one.by_category for one in found.counts):
-        table = detection_table(found.counts)
-        table.write(folder / "detection_f1.csv")
-        sections.append(Section("Kinds of errors told apart (F1)", [table]))
     amounts = {
         category: sum(len(row.changes) for row in rows if (row.category or MIXED) == category)
         for category in categories
     }
+    drawing = Drawing(folder)
+    _draw(found, drawing)
+    steps, above = _by_kind(found, [*categories, REWORDED], "steps"), _by_kind(found, categories, "above_rewording")
+    curves = _curves(found)
+    said = (
+        f"How often a figure gets worse when one more error is put into the same report; under {REWORDED}, how often "
+        f"it gets worse though nothing but words has changed, which it should not. {kinds_of_errors()}"
+    )
+    sections = [
+        Section("Errors noticed", [steps, said]),
+        Section("Errors set apart from rewording", [above, _ABOVE]),
+        Section("Mean by number of errors", [*drawing.taken(), curves, _FEWER]),
+    ]
+    tables = {"steps": steps, "above_rewording": above, "curves": curves}
+    if any(one.by_category for one in found.counts):
+        tables["categories"] = category_table(found.counts)
+        sections.append(Section("Kinds of errors told apart", [tables["categories"], _TOLD_APART]))
+    for name, table in tables.items():
+        table.write(folder / f"{name}.csv")
+    write_json(folder / "detection.json", {**record, "errors": amounts, **_as_json(found)})
     made = ", ".join(f"{number} of ({category})" for category, number in amounts.items())
     by = ", ".join(sorted({row.by for row in rows}))
     introduction = f"{sum(amounts.values())} errors put in by {by}: {made}."
-    write_json(
-        folder / "detection.json",
-        {
-            **record,
-            "errors": amounts,
-            "noticed": [
-                {**asdict(one), "curve": {str(k): asdict(m) for k, m in one.curve.items()}} for one in found.noticed
-            ],
-            "f1": {
-                one.figure: {k: d.f1 for k, d in one.by_category.items()} for one in found.counts if one.by_category
-            },
-        },
-    )
-    write_page(
-        folder / "detection.html", "Errors put in, and what metrics notice", [introduction, *notes, *missing], sections
-    )
-    return missing
+    said_first = [introduction, *notes, *drawing.notes]
+    write_page(folder / "detection.html", "Errors put in, and what metrics notice", said_first, sections)
+    return drawing.notes
 
 
-def _draw(found: Detected, folder: Path) -> list[Picture]:
+def _by_kind(found: Detected, kinds: Sequence[str], name: str) -> Table:
+    """One number of every figure, a column a kind of error."""
+    shares = {(one.figure, one.category): getattr(one, name) for one in found.noticed}
+    figures = dict.fromkeys(one.figure for one in found.noticed)
+    return Table(["figure", *kinds], [[figure, *(shares.get((figure, kind)) for kind in kinds)] for figure in figures])
+
+
+def _curves(found: Detected) -> Table:
+    curved = [one for one in found.noticed if one.curve]
+    numbers = sorted({number for one in curved for number in one.curve})
+    rows = [
+        [one.figure, one.category, *(one.curve[k].value if k in one.curve else None for k in numbers)] for one in curved
+    ]
+    return Table(["figure", "category", *map(str, numbers)], rows)
+
+
+def _as_json(found: Detected) -> dict[str, Any]:
+    noticed = [{**asdict(one), "curve": {str(k): asdict(m) for k, m in one.curve.items()}} for one in found.noticed]
+    told_apart = [one for one in found.counts if one.by_category]
+    return {
+        "noticed": noticed,
+        "f1": {one.figure: {letter: d.f1 for letter, d in one.by_category.items()} for one in told_apart},
+        "accuracy": {one.figure: {letter: asdict(m) for letter, m in one.accuracy.items()} for one in told_apart},
+    }
+
+
+def _draw(found: Detected, drawing: Drawing) -> None:
     """Counts of errors against the true number, and all other figures."""
     quantities = as_ratings([]).better
-    lines: dict[bool, dict[str, dict[str, dict[int, float]]]] = {True: {}, False: {}}
+    counting: dict[str, dict[str, dict[int, float]]] = {}
+    others: dict[str, dict[str, dict[int, float]]] = {}
     for one in found.noticed:
-        counts = counted_as(one.figure, quantities)
-        if not one.curve:
-            continue
-        if counts is not None and counts not in ("errors", "significant"):
-            continue  # one category alone, or insignificant ones
-        panel = lines[counts is not None].setdefault(one.figure, {})
-        panel[one.category] = {number: mean.value for number, mean in one.curve.items()}
-    pictures = []
-    for numbers, name, label in ((True, "detected", "mean detected errors"), (False, "curves", "mean")):
-        if lines[numbers]:
-            path = plots.curves(lines[numbers], folder / name, x="errors put in", y=label, diagonal=numbers)
-            pictures.append(Picture(path, f"{label} by the number of errors put in"))
-    return pictures
+        quantity = counted_as(one.figure, quantities)
+        # Counts of one category alone, and of insignificant errors, are in the table.
+        if one.curve and quantity in (None, "errors", "significant"):
+            panels = others if quantity is None else counting
+            panels.setdefault(one.figure, {})[one.category] = {number: m.value for number, m in one.curve.items()}
+    if counting:
+        drawing.add(
+            "detected",
+            "Mean detected errors by the number of errors put in",
+            lambda path: plots.curves(counting, path, x="errors put in", y="mean detected errors", diagonal=True),
+        )
+    if others:
+        drawing.add(
+            "curves",
+            "Mean by the number of errors put in",
+            lambda path: plots.curves(others, path, x="errors put in", y="mean", diagonal=False),
+        )

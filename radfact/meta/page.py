@@ -22,6 +22,11 @@ class Table:
     headings: Sequence[str]
     rows: Sequence[Sequence[Any]]
 
+    def only(self, headings: Sequence[str]) -> Table:
+        """Some of the columns, where there is no room for all."""
+        places = [self.headings.index(one) for one in headings]
+        return Table(list(headings), [[row[place] for place in places] for row in self.rows])
+
     def write(self, path: Path) -> None:
         """Write it as CSV, numbers in full; a cell without a value is empty."""
         with open_atomic(path) as handle:

@@ -1,17 +1,20 @@
-"""Plots as PNG and SVG: figures against experts, coefficients with intervals, curves, boxes by style."""
+"""Plots as PNG and SVG: figures against experts, coefficients with intervals, curves, bars, boxes by style."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 from radfact.meta.agreement import Agreement
 from radfact.meta.needs import load_pyplot
+from radfact.metrics.preferences import Accuracy
 
 _COLUMNS = 4
 _DOTS = 140
+_NAMES = {"kendall": "Kendall's tau-b", "spearman": "Spearman's rho", "pearson": "Pearson's r"}
 STYLES = ("black", "#1c5d99")
 """Of the original reports and the standardised ones (paper 002, figure 3)."""
 
@@ -61,41 +64,93 @@ def scatter(
     return save(figure, path)
 
 
-def forest(found: Sequence[Agreement], path: Path, *, coefficient: str) -> Path:
+def forest(found: Sequence[Agreement], path: Path, *, coefficient: str = "kendall") -> Path:
     """Coefficients with their intervals: a row a figure, a mark a group, the highest over all on top.
+
+    What has no coefficient has no mark, and a figure without any has no row; a mark without a line has no interval.
 
     Args:
         found: of all figures and groups.
         path: without suffix.
         coefficient: kendall, spearman or pearson.
     """
-    plot = load_pyplot()
-    groups = list(dict.fromkeys(one.group for one in found))
-    overall = {one.figure: one.coefficients[coefficient].value or -math.inf for one in found if one.group == "all"}
-    names = sorted(overall, key=lambda name: overall[name])
-    height = 0.22 * len(names) * max(len(groups), 2) + 1.3
-    figure, axes = plot.subplots(figsize=(7.5, min(height, 60)), layout="constrained")
+    known = [(one.figure, one.group, e) for one in found if (e := one.coefficients[coefficient]).value is not None]
+    groups = list(dict.fromkeys(group for _, group, _ in known))
+    overall = {figure: estimate.value or 0.0 for figure, group, estimate in known if group == "all"}
+    lowest = min(overall.values(), default=0.0) - 1
+    rows = sorted(dict.fromkeys(figure for figure, _, _ in known), key=lambda name: overall.get(name, lowest))
+    height = 0.22 * len(rows) * max(len(groups), 2) + 1.3
+    figure, axes = load_pyplot().subplots(figsize=(7.5, min(height, 60)), layout="constrained")
     for number, group in enumerate(groups):
         offset = 0.7 * (0.5 - (number + 0.5) / len(groups))
-        colour = "black" if group == "all" else f"C{number - 1}"
-        first = True
-        for one in (one for one in found if one.group == group):
-            estimate = one.coefficients[coefficient]
-            if estimate.value is None:
-                continue
-            at = names.index(one.figure) + offset
-            low, high = estimate.low, estimate.high
-            if low is not None and high is not None:
-                axes.plot([low, high], [at, at], color=colour, linewidth=1.2)
-            axes.plot(estimate.value, at, "D" if group == "all" else "o", color=colour, markersize=4,
-                      label=group if first else None)  # fmt: skip
-            first = False
+        style = {"color": "black" if group == "all" else f"C{number - 1}"}
+        marks = [(e.value, rows.index(name) + offset) for name, other, e in known if other == group]
+        axes.plot(*zip(*marks, strict=True), "D" if group == "all" else "o", markersize=4, label=group, **style)
+        for name, other, e in known:
+            if other == group and e.low is not None and e.high is not None:
+                axes.plot([e.low, e.high], [rows.index(name) + offset] * 2, linewidth=1.2, **style)
     axes.axvline(0, color="grey", linewidth=0.8, linestyle=":")
-    axes.set_yticks(range(len(names)), names, fontsize=8)
-    axes.set_ylim(-0.6, len(names) - 0.4)
-    axes.set_xlabel(f"{coefficient.capitalize()} with experts, 95 % interval (positive: both find the same bad)")
+    axes.set_yticks(range(len(rows)), rows, fontsize=8)
+    axes.set_ylim(-0.6, len(rows) - 0.4)
+    lines = ", 95 % interval" if any(e.low is not None for _, _, e in known) else ""
+    axes.set_xlabel(f"{_NAMES[coefficient]} with experts{lines} (positive: both find the same bad)")
     if len(groups) > 1:
         figure.legend(loc="outside lower center", ncols=6, fontsize=8)
+    return save(figure, path)
+
+
+def bars(
+    columns: Mapping[str, Mapping[float, float]], path: Path, *, x: str, y: str, width: float | None = None
+) -> Path:
+    """How often values occur, the columns of each place side by side.
+
+    Such are the histograms of experts' scores (paper 003, figures 5 and 6) and of errors of severity (paper 001,
+    figure 2).
+
+    Args:
+        columns: name -> place -> height.
+        path: without suffix.
+        x: label of the places.
+        y: label of the heights.
+        width: of a place; by default the least distance of two.
+    """
+    places = sorted({place for heights in columns.values() for place in heights})
+    width = 0.85 * (width or min((b - a for a, b in pairwise(places)), default=1.0))
+    figure, axes = load_pyplot().subplots(figsize=(6.0, 3.6), layout="constrained")
+    for number, (name, heights) in enumerate(columns.items()):
+        shift = width * ((number + 0.5) / len(columns) - 0.5)
+        at = [place + shift for place in heights]
+        axes.bar(at, list(heights.values()), width / len(columns), label=name, color=f"C{number}")
+    axes.set_xlabel(x, fontsize=9)
+    axes.set_ylabel(y, fontsize=9)
+    axes.tick_params(labelsize=8)
+    if len(columns) > 1:
+        axes.legend(fontsize=8)
+    return save(figure, path)
+
+
+def bands(lines: Mapping[str, Mapping[float, Accuracy]], path: Path, *, x: str, y: str) -> Path:
+    """Shares that were met by how sure the experts were, a line a figure, with intervals (paper 000, figure 6).
+
+    Args:
+        lines: figure -> least confidence -> share; what has no value is left out, as is an interval that is not known.
+        path: without suffix.
+        x: label of the confidence.
+        y: label of the shares.
+    """
+    figure, axes = load_pyplot().subplots(figsize=(6.0, 3.8), layout="constrained")
+    for number, (name, levels) in enumerate(lines.items()):
+        colour = f"C{number}"
+        known = [(level, one.value) for level, one in levels.items() if one.value is not None]
+        axes.plot(*zip(*known, strict=True), "o-", markersize=3, linewidth=1.2, color=colour, label=name)
+        spread = [(level, one.low, one.high) for level, one in levels.items() if one.low is not None]
+        if spread:
+            axes.fill_between(*zip(*spread, strict=True), color=colour, alpha=0.12, linewidth=0)
+    axes.axhline(0.5, color="grey", linewidth=0.8, linestyle=":")
+    axes.set_ylim(-0.02, 1.02)
+    axes.set_xlabel(x, fontsize=9)
+    axes.set_ylabel(y, fontsize=9)
+    figure.legend(loc="outside lower center", ncols=4, fontsize=8)
     return save(figure, path)
 
 

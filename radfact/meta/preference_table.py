@@ -3,15 +3,24 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from radfact.errors import InputError
+from radfact.errors import Failure, InputError
 from radfact.files import Pair
+from radfact.llm import ChatClient
 from radfact.meta.agreement import Figures
 from radfact.meta.cells import need_columns, read_number
-from radfact.metrics.preferences import Accuracy, Preference, accuracy_by_confidence, preferences_by_score
+from radfact.metrics.preferences import (
+    Accuracy,
+    Preference,
+    Rivals,
+    accuracy_by_confidence,
+    ask_preferences,
+    preferences_by_score,
+)
+from radfact.report import narrative
 from radfact.tables import read_csv
 
 _WORDS: dict[str, Preference] = {
@@ -81,12 +90,50 @@ def accuracies(
         if worse is None or all(math.isnan(value) for value in worse):
             continue
         preferred = preferences_by_score(worse[:half], worse[half:], direction="lower")
-        levels = accuracy_by_confidence(
-            preferences.expert, preferred, preferences.confidence, replicates=max(replicates, 1), seed=seed
-        )
-        # One replicate is no interval.
-        found[name] = {level: one if replicates else replace(one, low=None, high=None) for level, one in levels.items()}
+        found[name] = _by_confidence(preferences, preferred, replicates=replicates, seed=seed)
     return found
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """How often a model that is asked directly prefers what the experts do, and why it did not answer, by place."""
+
+    levels: Mapping[float, Accuracy]
+    failures: Mapping[int, str]
+
+
+def ask_directly(client: ChatClient, preferences: Preferences, *, replicates: int, seed: int) -> Asked:
+    """Ask a model which candidate is better, where the experts prefer one (paper 000, appendix A.3, table 6).
+
+    Args:
+        client: of the model.
+        preferences: of the experts; a row in which they prefer none is not asked about.
+        replicates: of the bootstrap; 0 for no intervals.
+        seed: of the bootstrap.
+
+    Raises:
+        RunFailed: the server refuses the key or the model, or cannot be reached.
+    """
+    places = [place for place, expert in enumerate(preferences.expert) if expert is not None]
+    rivals = [
+        Rivals(*(narrative(text) for text in (first.reference, first.candidate, second.candidate)))
+        for first, second in ((preferences.first[place], preferences.second[place]) for place in places)
+    ]
+    preferred: list[Preference | Failure | None] = [None] * len(preferences.expert)
+    for place, answer in zip(places, ask_preferences(client, rivals), strict=True):
+        preferred[place] = answer
+    failures = {place: one.reason for place, one in enumerate(preferred) if isinstance(one, Failure)}
+    return Asked(_by_confidence(preferences, preferred, replicates=replicates, seed=seed), failures)
+
+
+def _by_confidence(
+    preferences: Preferences, preferred: Sequence[Preference | Failure | None], *, replicates: int, seed: int
+) -> dict[float, Accuracy]:
+    levels = accuracy_by_confidence(
+        preferences.expert, preferred, preferences.confidence, replicates=max(replicates, 1), seed=seed
+    )
+    # One replicate is no interval.
+    return {level: one if replicates else replace(one, low=None, high=None) for level, one in levels.items()}
 
 
 def _preference(said: str, path: Path, line: int, field: str) -> Preference:

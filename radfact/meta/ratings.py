@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
+from radfact.errors import InputError
 from radfact.files import Pair
 from radfact.metrics.corrections import Corrections
 from radfact.metrics.notation import CATEGORIES
@@ -15,6 +16,12 @@ Better = Literal["higher", "lower"]
 
 COUNTS = ("errors", "significant", "insignificant")
 """Numbers of errors: all, and by significance. `KIND_LETTER` is the number in one category of paper 000."""
+
+
+def is_of_category(quantity: str) -> bool:
+    """Whether a quantity is the number of errors in one category."""
+    kind, _, letter = quantity.partition("_")
+    return kind in COUNTS[1:] and letter in CATEGORIES
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,12 +33,15 @@ class Rated:
         ratings: quantity -> rater -> value; a rater that is absent has not rated it.
         groups: kind of group -> the sample's, such as site or modality.
         corrections: the expert's correction of every line, where the set has them.
+        candidate_id: of the candidate alone, where every rater has it beside a reference of his own and so in a sample
+            of his own; None where the sample is the candidate's only one.
     """
 
     pair: Pair
     ratings: Mapping[str, Mapping[str, float]]
     groups: Mapping[str, str] = field(default_factory=dict)
     corrections: Corrections | None = None
+    candidate_id: str | None = None
 
     def mean(self, quantity: str) -> float:
         """The mean over raters; NaN where none has rated it."""
@@ -62,6 +72,22 @@ class Ratings:
         """The reports."""
         return [one.pair for one in self.samples]
 
+    def only(self, ids: frozenset[str]) -> Ratings:
+        """The samples of these ids, in their order.
+
+        Args:
+            ids: of samples, or what their ids begin with before an underscore: all candidates of a study.
+
+        Raises:
+            InputError: there is no sample of one of them.
+        """
+        kept = [one for one in self.samples if not ids.isdisjoint(_beginnings(one.pair.sample_id))]
+        missing = ids.difference(*(_beginnings(one.pair.sample_id) for one in kept))
+        if missing:
+            known = ", ".join(one.pair.sample_id for one in self.samples[:3])
+            raise InputError(f"no report has the id '{min(missing)}'; there are {known}, ...", field="ids")
+        return replace(self, samples=kept)
+
     def means(self, quantity: str) -> list[float]:
         """The mean over raters of every sample."""
         return [one.mean(quantity) for one in self.samples]
@@ -70,9 +96,17 @@ class Ratings:
         """All who have rated it, in the order of their names."""
         return sorted({rater for one in self.samples for rater in one.ratings.get(quantity, {})})
 
-    def by_rater(self, quantity: str, rater: str) -> list[float]:
+    def of_samples(self, quantity: str, rater: str) -> list[float]:
         """One rater's value of every sample; NaN where there is none."""
         return [one.ratings.get(quantity, {}).get(rater, math.nan) for one in self.samples]
+
+    def by_rater(self, quantity: str, rater: str) -> list[float]:
+        """One rater's value of every candidate, in the order of the samples; NaN where there is none."""
+        values: dict[str, float] = {}
+        for one in self.samples:
+            key = one.candidate_id or one.pair.sample_id
+            values[key] = one.ratings.get(quantity, {}).get(rater, values.get(key, math.nan))
+        return list(values.values())
 
     def in_group(self, kind: str | None) -> dict[str, list[int]]:
         """Places of the samples of each group, named `all` first; groups in the order of their names."""
@@ -81,6 +115,11 @@ class Ratings:
             if kind is not None and (name := one.groups.get(kind)):
                 groups.setdefault(name, []).append(place)
         return {"all": list(range(len(self.samples))), **dict(sorted(groups.items()))}
+
+
+def _beginnings(sample_id: str) -> set[str]:
+    parts = sample_id.split("_")
+    return {"_".join(parts[:count]) for count in range(1, len(parts) + 1)}
 
 
 def count_quantities(counts: Mapping[str, Mapping[str, Mapping[str, float]]]) -> dict[str, dict[str, float]]:

@@ -20,9 +20,9 @@ _MOST_SEVERE = max(SEVERITIES.values())
 
 @dataclass(frozen=True, slots=True)
 class _Columns:
-    """Which columns of a version hold what; `key` tells reports apart."""
+    """Which columns of a version hold what; `candidate` tells candidates apart, and with `annotator` annotations."""
 
-    key: tuple[str, ...]
+    candidate: tuple[str, ...]
     original: str
     edited: str
     severity: str
@@ -31,11 +31,9 @@ class _Columns:
     comment: str | None
 
 
-_V0 = _Columns(
-    ("id", "annotator", "source"), "impression_original", "impression_edited", "score", "annotator", "source", None
-)
+_V0 = _Columns(("id", "source"), "impression_original", "impression_edited", "score", "annotator", "source", None)
 _V1 = _Columns(
-    ("data_id", "report_type", "annotator_id"),
+    ("data_id", "report_type"),
     "original_line",
     "corrected_line",
     "error_clinical_severity",
@@ -65,16 +63,16 @@ def read_refisco_v1(path: Path) -> Ratings:
 
 def _read(path: Path, at: _Columns) -> Ratings:
     columns, rows = read_csv(path)
-    need_columns(path, columns, (*at.key, at.original, at.edited, at.severity, at.annotator, at.source))
+    need_columns(path, columns, (*at.candidate, at.original, at.edited, at.severity, at.annotator, at.source))
     reports: dict[tuple[str, ...], list[tuple[int, Mapping[str, str]]]] = {}
     for line, row in rows:
-        reports.setdefault(tuple(row[name] for name in at.key), []).append((line, row))
-    samples = [_report("_".join(key), lines, at, path) for key, lines in reports.items()]
+        reports.setdefault(tuple(row[name] for name in (*at.candidate, at.annotator)), []).append((line, row))
+    samples = [_report(key, lines, at, path) for key, lines in reports.items()]
     better: dict[str, Better] = dict.fromkeys(("severity_sum", "severity_max", "problem_lines"), "lower")
     return Ratings(samples, better, "severity_sum", "source")
 
 
-def _report(sample_id: str, rows: Sequence[tuple[int, Mapping[str, str]]], at: _Columns, path: Path) -> Rated:
+def _report(key: Sequence[str], rows: Sequence[tuple[int, Mapping[str, str]]], at: _Columns, path: Path) -> Rated:
     lines: list[str] = []
     corrected: list[str] = []
     items: list[Correction] = []
@@ -99,8 +97,9 @@ def _report(sample_id: str, rows: Sequence[tuple[int, Mapping[str, str]]], at: _
         "problem_lines": float(len(severities)),
     }
     rater, source = rows[0][1][at.annotator], rows[0][1][at.source]
-    pair = Pair(sample_id, " ".join(lines), " ".join(corrected))
-    return Rated(pair, {name: {rater: value} for name, value in values.items()}, {"source": source}, corrections)
+    pair = Pair("_".join(key), " ".join(lines), " ".join(corrected))
+    ratings = {name: {rater: value} for name, value in values.items()}
+    return Rated(pair, ratings, {"source": source}, corrections, "_".join(key[:-1]))
 
 
 def _severity(said: str, path: Path, line: int, field: str, kept: bool) -> int:

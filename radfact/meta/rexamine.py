@@ -9,17 +9,17 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from radfact.errors import Failure, InputError, RunFailed
 from radfact.files import Pair
 from radfact.jsonl import dumps, read_json, read_jsonl, write_json, write_jsonl
-from radfact.llm import Ask, ChatClient
 from radfact.meta import plots
 from radfact.meta.agreement import Figures
-from radfact.meta.asking import load_prompt, read_report
+from radfact.meta.drawing import Drawing
 from radfact.meta.injected import Injected, read_injected, write_injected
 from radfact.meta.page import Picture, Section, Table, write_page
+from radfact.meta.perturb import Perturber
 from radfact.meta.rexamine_stats import (
     Ranking,
     Style,
@@ -31,85 +31,15 @@ from radfact.meta.rexamine_stats import (
     table_c,
     threshold,
 )
-from radfact.meta.rules import RuleInjector
 from radfact.meta.style import Styler
 from radfact.meta.tables import SiteReport
+from radfact.tables import read_csv
 
 Score = Callable[[Sequence[Pair], Path], Figures]
 """Figures of pairs, kept in a folder."""
 
 PER_SITE = 40
 """Reports of a site (paper 002, 2)."""
-MOST_ERRORS = 5
-
-
-class Perturber(Protocol):
-    """Puts a few errors into standardised reports."""
-
-    @property
-    def name(self) -> str:
-        """As it stands in results."""
-        ...
-
-    def perturb(self, sources: Sequence[SiteReport]) -> list[Injected | Failure]:
-        """A candidate of every report, or why not."""
-        ...
-
-
-class RulePerturber:
-    """One to five errors of any category a report, drawn by seed and id; the labels count them."""
-
-    name = "rules"
-
-    def __init__(self, *, seed: int = 42) -> None:
-        """Take the seed."""
-        self.seed = seed
-        self._injector = RuleInjector(seed=seed)
-
-    def perturb(self, sources: Sequence[SiteReport]) -> list[Injected | Failure]:
-        """A candidate of every report; one that has no room for as many gets fewer."""
-        found: list[Injected | Failure] = []
-        for one in sources:
-            count = random.Random(f"{self.seed}/{one.sample_id}/count").randint(1, MOST_ERRORS)
-            made = self._injector.mixed(one.sample_id, one.report, count)
-            found.append(made.model_copy(update={"site": one.site}))
-        return found
-
-
-class ModelPerturber:
-    """The paper's second prompt, below the report that it speaks of; how many errors there are experts must count."""
-
-    def __init__(self, client: ChatClient) -> None:
-        """Take the client of the model."""
-        self.client = client
-
-    @property
-    def name(self) -> str:
-        """The model's name."""
-        return str(self.client.identity.get("model", "model"))
-
-    def perturb(self, sources: Sequence[SiteReport]) -> list[Injected | Failure]:
-        """A candidate of every report.
-
-        Raises:
-            RunFailed: as `ChatClient.ask_all`.
-        """
-        prompt = load_prompt("perturb")
-        asks = [Ask((("user", f"{one.report}\n\n{prompt}"),), read_report) for one in sources]
-        answers = self.client.ask_all(asks)
-        return [
-            answer
-            if isinstance(answer, Failure)
-            else Injected(
-                sample_id=one.sample_id,
-                source_id=one.sample_id,
-                reference=one.report,
-                candidate=answer,
-                by=self.name,
-                site=one.site,
-            )
-            for one, answer in zip(sources, answers, strict=True)
-        ]
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +82,8 @@ def rexamine(
         notes: further sentences for the page.
 
     Raises:
-        InputError: a site has fewer than two reports, or the experts counted none of the candidates.
+        InputError: a site has fewer than two reports, the experts counted none of the candidates, or the folder has
+            their counts of others.
         RunFailed: nothing could be rewritten, perturbed or scored.
     """
     steps = _Steps(folder)
@@ -161,6 +92,8 @@ def rexamine(
     candidates, failed = _perturb(standard, perturber, seed, steps)
     left_out |= failed
     originals = {one.sample_id: one.report for one in drawn}
+    _write_for_experts(candidates, originals, folder / "for_experts.csv")
+    experts, who = _experts(candidates, counts)
     sites = [str(one.site) for one in candidates]
     figures: dict[Style, Figures] = {
         "Original": score(
@@ -168,8 +101,6 @@ def rexamine(
         ),
         "Standardized": score([one.pair for one in candidates], folder / "standardised"),
     }
-    _write_for_experts(candidates, originals, folder)
-    experts, who = _experts(candidates, counts)
     tests = style_tests(figures["Original"], figures["Standardized"], sites)
     ranked = rankings(figures, experts, sites) if who else []
     said = [*notes, *_said(candidates, who, styler, perturber)]
@@ -212,7 +143,7 @@ def _draw(reports: Sequence[SiteReport], per_site: int | None, seed: int) -> lis
     drawn = []
     for site, here in sorted(by_site.items()):
         if len(here) < 2:
-            raise InputError(f"site '{site}' has fewer than two reports", field="site")
+            raise InputError(f"site '{site}' has fewer than two reports")
         wanted = len(here) if per_site is None else min(per_site, len(here))
         drawn += random.Random(f"{seed}/{site}").sample(here, wanted)
     return drawn
@@ -271,9 +202,18 @@ def _perturb(
     return read_injected(steps.folder / name), dict(read_json(failures))
 
 
-def _write_for_experts(candidates: Sequence[Injected], originals: Mapping[str, str], folder: Path) -> None:
+def _write_for_experts(candidates: Sequence[Injected], originals: Mapping[str, str], path: Path) -> None:
+    """The candidates to be counted; what experts have filled in is never lost."""
     rows = [[one.sample_id, one.site, originals[one.sample_id], one.candidate, None] for one in candidates]
-    Table(["id", "site", "reference", "candidate", "errors"], rows).write(folder / "for_experts.csv")
+    if path.is_file():
+        there = [row for _, row in read_csv(path)[1]]
+        if {(row.get("id"), row.get("candidate")) for row in there} == {(row[0], row[3]) for row in rows}:
+            return
+        if any((row.get("errors") or "").strip() for row in there):
+            raise InputError(
+                "holds counts of other candidates than those of this run; move it, or take another folder", file=path
+            )
+    Table(["id", "site", "reference", "candidate", "errors"], rows).write(path)
 
 
 def _experts(candidates: Sequence[Injected], counts: Mapping[str, float] | None) -> tuple[list[float], str | None]:
@@ -299,7 +239,10 @@ def _said(candidates: Sequence[Injected], who: str | None, styler: Styler, pertu
             "scores. Counts by experts go into for_experts.csv."
         )
     elif who is None:
-        said.append("Errors are not counted yet, so nothing is ranked: fill in for_experts.csv and run again.")
+        said.append(
+            "Errors are not counted yet, so nothing is ranked: fill in for_experts.csv, and run again with --counts "
+            "for_experts.csv."
+        )
     return said
 
 
@@ -315,12 +258,14 @@ def _write(found: Rexamined, folder: Path, record: Mapping[str, Any]) -> None:
     sections.append(Section("Does style change the scores? (table 2)", [second, said]))
     if found.rankings:
         appendix.write(folder / "table_c.csv")
-        parts: list[Table | Picture | str] = [appendix, "Spearman's rho with the number of errors."]
-        try:
-            drawn = plots.boxes(by_style(found.rankings), folder / "figure_3", y="Spearman's rho over sites")
-            parts.insert(0, Picture(drawn, "Spearman's rho by metric and style, a point a site"))
-        except InputError as error:
-            notes.append(f"Without plots: {error}")
+        drawing, columns = Drawing(folder), by_style(found.rankings)
+        drawing.add(
+            "figure_3",
+            "Spearman's rho by metric and style, a point a site",
+            lambda path: plots.boxes(columns, path, y="Spearman's rho over sites"),
+        )
+        notes += drawing.notes
+        parts: list[Table | Picture | str] = [*drawing.taken(), appendix, "Spearman's rho with the number of errors."]
         sections.append(Section("Are reports ranked as by the experts? (figure 3, appendix C)", parts))
     if found.left_out:
         rows = [[key, why] for key, why in found.left_out.items()]

@@ -126,6 +126,17 @@ def table_c(found: Sequence[Ranking]) -> Table:
     )
 
 
+def table_c_in_short(found: Sequence[Ranking]) -> Table:
+    """The spread of rho over sites, which a console has room for."""
+    rows: list[list[float | str | int | None]] = []
+    for figure, by_site in by_style(found).items():
+        for style, values in by_site.items():
+            known = [value for value in values if not math.isnan(value)]
+            spread = [sum(known) / len(known), min(known), max(known)] if known else [None, None, None]
+            rows.append([figure, style, *spread, len(known)])
+    return Table(["Metric", "Ground truth", "Mean rho", "Min rho", "Max rho", "Sites"], rows)
+
+
 def by_style(found: Sequence[Ranking]) -> dict[str, dict[str, list[float]]]:
     """Figure -> style -> rho of every site, as figure 3 draws it; NaN where there is none."""
     columns: dict[str, dict[str, list[float]]] = {}

@@ -6,31 +6,16 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-from pydantic import BaseModel, ConfigDict, Field
+from typing import TYPE_CHECKING
 
 from radfact.errors import InputError
 from radfact.files import Pair
-from radfact.jsonl import read_json, read_jsonl
 from radfact.meta.agreement import Figures
-from radfact.report import validated
+from radfact.results import read_sample_figures
 from radfact.stats import Direction
 
 if TYPE_CHECKING:
     from radfact.metrics.evaluate import Work
-
-
-class _Figure(BaseModel):
-    model_config = ConfigDict(extra="ignore")
-
-    direction: Direction = "higher"
-
-
-class _Scores(BaseModel):
-    model_config = ConfigDict(extra="ignore")
-
-    figures: dict[str, _Figure] = Field(default_factory=dict)
 
 
 def read_figures(folders: Sequence[Path], sample_ids: Sequence[str]) -> Figures:
@@ -57,25 +42,17 @@ def read_figures(folders: Sequence[Path], sample_ids: Sequence[str]) -> Figures:
 
 
 def _read_folder(folder: Path, sample_ids: Sequence[str]) -> Figures:
-    scores = folder / "scores.json"
-    directions = {
-        name: one.direction for name, one in validated(_Scores, read_json(scores), file=scores).figures.items()
-    }
-    rows: dict[Any, dict[str, Any]] = {row.get("sample_id"): row for _, row in read_jsonl(folder / "samples.jsonl")}
-    if not any(key in rows for key in sample_ids):
+    found = read_sample_figures(folder)
+    if not any(key in found.rows for key in sample_ids):
         raise InputError("has none of the samples of the set", file=folder / "samples.jsonl", field="sample_id")
-    values = {name: [_number(rows.get(key, {}).get(name)) for key in sample_ids] for name in directions}
-    return _with_values(values, directions)
+    values = {name: [found.rows.get(key, {}).get(name, math.nan) for key in sample_ids] for name in found.directions}
+    return _with_values(values, found.directions)
 
 
 def _with_values(values: Mapping[str, Sequence[float]], directions: Mapping[str, Direction]) -> Figures:
     """Without figures that no sample has, such as those of boxes where reports have none: they are no tests either."""
     kept = {name: column for name, column in values.items() if not all(map(math.isnan, column))}
     return Figures(kept, {name: directions[name] for name in kept})
-
-
-def _number(value: Any) -> float:
-    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else math.nan
 
 
 def compute_figures(pairs: Sequence[Pair], work: Work, folder: Path) -> Figures:

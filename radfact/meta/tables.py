@@ -8,7 +8,7 @@ from pathlib import Path
 
 from radfact.errors import InputError
 from radfact.files import Pair
-from radfact.jsonl import read_jsonl
+from radfact.jsonl import read_jsonl, read_text
 from radfact.meta.cells import need_columns, read_number
 from radfact.meta.page import Table
 from radfact.report import narrative
@@ -63,6 +63,18 @@ def read_reports(path: Path | str, *, default_site: str | None = None) -> list[S
     if not reports:
         raise InputError("holds no reports", file=path)
     return reports
+
+
+def read_ids(path: Path | str) -> frozenset[str]:
+    """Read ids, one a line.
+
+    Raises:
+        InputError: the file cannot be read, or holds none.
+    """
+    ids = frozenset(line.strip() for line in read_text(path).splitlines() if line.strip())
+    if not ids:
+        raise InputError("holds no ids", file=path)
+    return ids
 
 
 def read_counts(path: Path | str) -> dict[str, float]:

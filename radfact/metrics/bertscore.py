@@ -56,7 +56,8 @@ class BertScore:
             )
         except (OSError, ValueError, KeyError, AssertionError) as error:
             raise InputError(f"not distilroberta-base: {error!s:.200}", file=folder) from None
-        # The library asks for a space before the first word in a way that fast tokenizers pass over.
+        # The library asks for a space before the first word at every call (sent_encode), as published figures have it;
+        # tokenizers of transformers 5 pass over that, and take it only when they are loaded.
         tokenizer = AutoTokenizer.from_pretrained(str(folder), add_prefix_space=True)
         # A folder without that setting would have no text cut to what the model can take.
         tokenizer.model_max_length = min(tokenizer.model_max_length, LONGEST)

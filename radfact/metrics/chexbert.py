@@ -106,6 +106,7 @@ class CheXbert:
     name = "chexbert"
     figures: Mapping[str, Direction] = dict.fromkeys((*_POOLED, "chexbert_similarity"), "higher")
     pooled = _POOLED
+    of_the_set = frozenset(_POOLED)
 
     def __init__(self, folder: Path) -> None:
         """Load the labeller.

@@ -3,57 +3,17 @@
 from __future__ import annotations
 
 import csv
-import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from html import escape
 from pathlib import Path
-from typing import Any
-
-import numpy as np
 
 from radfact.errors import InputError
-from radfact.jsonl import open_atomic, read_json, read_jsonl, write_json
-from radfact.metrics.folder import read_kept
-from radfact.metrics.metric import Counts
-from radfact.metrics.radfact_metric import f1_counts, set_f1
-from radfact.metrics.registry import entries
-from radfact.page_markup import STATIC, Scores, assemble, words
-from radfact.report import normalised_text, validated
-from radfact.sample import F1_PARTS
-from radfact.significance import as_counts, difference_of_counts, mean_of, randomisation_test
-from radfact.stats import Direction, Summary, summarise_counts
-
-
-@dataclass(frozen=True, slots=True)
-class Column:
-    """One figure of one system: counts by `sample_id`, and the function of their sum."""
-
-    counts: Mapping[str, Counts]
-    value: Callable[[Counts], float]
-
-    def of(self, sample_ids: Sequence[str]) -> Counts:
-        """(samples, k)."""
-        return np.array([self.counts[key] for key in sample_ids], dtype=np.float64)
-
-
-@dataclass(frozen=True, slots=True)
-class System:
-    """What a results folder holds.
-
-    Attributes:
-        name: of the folder.
-        sample_ids: in its order.
-        directions: of its figures.
-        columns: by figure; one whose metric is not known here has none.
-        references: the text of each reference, normalised.
-    """
-
-    name: str
-    sample_ids: Sequence[str]
-    directions: Mapping[str, Direction]
-    columns: Mapping[str, Column]
-    references: Mapping[str, str]
+from radfact.jsonl import open_atomic, write_json
+from radfact.metrics.systems import System, pooled_functions, read_system
+from radfact.page_markup import STATIC, assemble, words
+from radfact.significance import difference_of_counts, randomisation_test
+from radfact.stats import Summary, summarise_counts
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,11 +52,19 @@ class Comparison:
     options: Mapping[str, int]
 
 
-def compare(folders: Sequence[Path], *, replicates: int = 500, rounds: int = 1000, seed: int = 42) -> Comparison:
+def compare(
+    folders: Sequence[Path],
+    *,
+    metrics: Sequence[str] = (),
+    replicates: int = 500,
+    rounds: int = 1000,
+    seed: int = 42,
+) -> Comparison:
     """Compare the first of some results folders with the others, on the samples and figures that all have.
 
     Args:
         folders: two or more, of `radfact evaluate` or `radfact score`.
+        metrics: of a user's own, as `module:object`, whose pooled figures can then be computed anew.
         replicates: of the bootstrap, which resamples two systems alike.
         rounds: of approximate randomisation, p = (k + 1) / (rounds + 1).
         seed: of both.
@@ -106,7 +74,9 @@ def compare(folders: Sequence[Path], *, replicates: int = 500, rounds: int = 100
     """
     if len(folders) < 2:
         raise InputError("expected two or more results folders to compare")
-    systems = [read_system(Path(folder), name) for folder, name in zip(folders, _names(folders), strict=True)]
+    functions = pooled_functions(metrics)
+    named = zip(folders, _names(folders), strict=True)
+    systems = [read_system(Path(folder), name, functions) for folder, name in named]
     first = systems[0]
     everywhere = set(first.sample_ids).intersection(*(one.sample_ids for one in systems[1:]))
     shared = [key for key in first.sample_ids if key in everywhere]
@@ -131,70 +101,9 @@ def compare(folders: Sequence[Path], *, replicates: int = 500, rounds: int = 100
         len(shared),
         [len(one.sample_ids) for one in systems],
         figures,
-        _notes(systems, shared, names),
+        _notes(systems, len(shared), names),
         {**settings, "rounds": rounds},
     )
-
-
-def read_system(folder: Path, name: str) -> System:
-    """The figures of a results folder, ready to be resampled.
-
-    Raises:
-        InputError: it is not finished, or a file holds something else.
-    """
-    path = folder / "scores.json"
-    if not path.is_file():
-        raise InputError("expected a finished results folder, but it has no scores.json", file=folder)
-    scores = validated(Scores, read_json(path), file=path)
-    rows = {str(row.get("sample_id")): row for _, row in read_jsonl(folder / "samples.jsonl")}
-    directions = {figure: one.direction for figure, one in scores.figures.items()}
-    columns = _pooled(folder, scores.metrics, directions)
-    pooled_elsewhere = {figure for metric in scores.metrics for figure in _pooled_names(folder, metric)}
-    for figure in directions:
-        if figure in F1_PARTS and all(part in directions for part in F1_PARTS[figure]):
-            parts = np.array([[_value(row, part) for part in F1_PARTS[figure]] for row in rows.values()])
-            columns[figure] = Column(dict(zip(rows, f1_counts(parts), strict=True)), set_f1)
-        elif figure not in pooled_elsewhere and all(figure in row for row in rows.values()):
-            counts = as_counts([_value(row, figure) for row in rows.values()])
-            columns[figure] = Column(dict(zip(rows, counts, strict=True)), mean_of)
-    ordered = {figure: columns[figure] for figure in directions if figure in columns}
-    return System(name, list(rows), directions, ordered, _references(folder))
-
-
-def _pooled(folder: Path, metrics: Mapping[str, Any], wanted: Mapping[str, Direction]) -> dict[str, Column]:
-    columns: dict[str, Column] = {}
-    for metric in metrics:
-        kept = read_kept(folder, metric)
-        functions = getattr(entries()[metric].load(), "pooled", {}) if metric in entries() else {}
-        if kept is None:
-            continue
-        for place, names in enumerate(kept.record["pooled"]):
-            known = [name for name in names if name in functions and name in wanted]
-            if known:
-                table = kept.counts(place)
-                counts = dict(zip(kept.sample_ids, table, strict=True))
-                columns |= {name: Column(counts, functions[name]) for name in known}
-    return columns
-
-
-def _pooled_names(folder: Path, metric: str) -> list[str]:
-    kept = read_kept(folder, metric)
-    return [] if kept is None else [name for names in kept.record["pooled"] for name in names]
-
-
-def _value(row: Mapping[str, Any], figure: str) -> float:
-    value = row.get(figure)
-    return math.nan if value is None else float(value)
-
-
-def _references(folder: Path) -> dict[str, str]:
-    path = folder / "sentences.jsonl"
-    texts: dict[str, str] = {}
-    for _, row in read_jsonl(path) if path.is_file() else ():
-        if row.get("side") == "reference":
-            key = str(row.get("sample_id"))
-            texts[key] = f"{texts.get(key, '')} {row.get('text')}"
-    return {key: normalised_text(text) for key, text in texts.items()}
 
 
 def _names(folders: Sequence[Path]) -> list[str]:
@@ -202,20 +111,47 @@ def _names(folders: Sequence[Path]) -> list[str]:
     return names if len(set(names)) == len(names) else [str(folder) for folder in folders]
 
 
-def _notes(systems: Sequence[System], shared: Sequence[str], names: Sequence[str]) -> list[str]:
-    notes = [f"{len(shared)} samples are in all of them; no other counts here."]
+def _notes(systems: Sequence[System], shared: int, names: Sequence[str]) -> list[str]:
+    notes = [f"{shared} samples are in all of them; no other counts here."]
     first = systems[0]
     for one in systems[1:]:
-        other = sum(one.references.get(key) != first.references.get(key) for key in shared)
+        other = sum(one.references[key] != text for key, text in first.references.items() if key in one.references)
         if other:
             notes.append(
                 f"{other} samples have another reference text in {one.name} than in {first.name}: another data set, or "
                 "another splitter."
             )
-    dropped = sorted({figure for one in systems for figure in one.directions} - set(names))
-    if dropped:
-        notes.append(f"Not compared, because not all systems have them: {', '.join(dropped)}.")
+        notes += _asked_otherwise(first, one, names)
+    notes += _not_compared(systems, names)
     notes.append("p is of each figure by itself: of many figures some differ by chance.")
+    return notes
+
+
+def _asked_otherwise(first: System, one: System, names: Sequence[str]) -> list[str]:
+    """Of which figures the two were computed in different ways."""
+    notes = []
+    other = [name for name in names if first.metric_of.get(name) != one.metric_of.get(name)]
+    if other:
+        notes.append(f"{', '.join(other)}: of another metric in {one.name} than in {first.name}.")
+    for metric in dict.fromkeys(
+        first.metric_of[name] for name in names if name in first.metric_of and name not in other
+    ):
+        if one.asked.get(metric) != first.asked.get(metric):
+            notes.append(f"{metric}: another judge or model, or other settings, in {one.name} than in {first.name}.")
+    return notes
+
+
+def _not_compared(systems: Sequence[System], names: Sequence[str]) -> list[str]:
+    notes = []
+    dropped = sorted({figure for one in systems for figure in one.directions} - set(names))
+    everywhere = [figure for figure in dropped if all(figure in one.directions for one in systems)]
+    if missing := [figure for figure in dropped if figure not in everywhere]:
+        notes.append(f"Not compared, because not all systems have them: {', '.join(missing)}.")
+    if everywhere:
+        notes.append(
+            f"Not compared, because the metric that pools them is not known here: {', '.join(everywhere)}; name it "
+            "with --metric MODULE:OBJECT."
+        )
     return notes
 
 

@@ -144,16 +144,20 @@ def read_corrections(text: str, lines: Sequence[str]) -> Corrections:
     entries = _entries(text)
     if entries is None:
         raise ValueError("expected one JSON object by line number, {} where nothing is to be corrected")
-    found: dict[int | Correction, Correction] = {}
+    found: list[Correction] = []
+    of_lines: dict[int, Correction] = {}
     for key, value in entries:
         line = _line(key, len(lines))
         one = _correction(key, value, line, None if line is None else lines[line])
         if one is None:
             continue
-        place = one if line is None else line
-        if found.setdefault(place, one) != one:
+        if line is None:
+            found.append(one)
+        elif line not in of_lines:
+            found.append(of_lines.setdefault(line, one))
+        elif of_lines[line] != one:
             raise ValueError(f"line {line} is corrected twice")
-    return Corrections(tuple(lines), tuple(found.values()))
+    return Corrections(tuple(lines), tuple(found))
 
 
 def _entries(text: str) -> list[tuple[str, Any]] | None:

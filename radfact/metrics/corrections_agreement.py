@@ -128,14 +128,14 @@ def rater_errors(ratings: Sequence[Sequence[int]], *, seed: int = 42) -> Severit
 
 
 @dataclass(frozen=True, slots=True)
-class Detected:
+class CategoryShares:
     """How a category is detected, a report at a time."""
 
     precision: Share
     recall: Share
 
 
-def category_agreement(expert: Sequence[Mapping[str, int]], model: Sequence[Corrections]) -> dict[str, Detected]:
+def category_agreement(expert: Sequence[Mapping[str, int]], model: Sequence[Corrections]) -> dict[str, CategoryShares]:
     """Precision and recall of ReXVal's categories: was one found at all in a report (appendix D).
 
     Args:
@@ -147,7 +147,7 @@ def category_agreement(expert: Sequence[Mapping[str, int]], model: Sequence[Corr
         true = [counts.get(letter, 0) > 0 for counts in expert]
         found = [any(letter in item.categories for item in one.items) for one in model]
         both = sum(a and b for a, b in zip(true, found, strict=True))
-        table[letter] = Detected(_share(both, sum(found)), _share(both, sum(true)))
+        table[letter] = CategoryShares(_share(both, sum(found)), _share(both, sum(true)))
     return table
 
 

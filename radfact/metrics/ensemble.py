@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, FiniteFloat
 
 from radfact.errors import InputError
-from radfact.jsonl import read_json, read_jsonl, write_json
+from radfact.jsonl import read_json, write_json
 from radfact.report import Record, validated
+from radfact.results import read_sample_figures
+from radfact.stats import Direction
 
 Method = Literal["average", "linear_regression"]
 
@@ -24,9 +27,10 @@ FOLDS = 10
 
 
 class Ensemble(Record):
-    """A fitted ensemble: the intercept and a coefficient a feature, and what it was fitted on."""
+    """A fitted ensemble: the intercept and a coefficient a feature, what it was fitted on, which way it is better."""
 
     method: Method
+    direction: Direction = "higher"
     coefficients: Annotated[dict[str, FiniteFloat], Field(min_length=1)]
     intercept: FiniteFloat = 0.0
     target: str | None = None
@@ -62,6 +66,7 @@ def fit_ensemble(
     *,
     method: Method = "linear_regression",
     target_name: str | None = None,
+    direction: Direction = "higher",
 ) -> Ensemble:
     """Fit an ensemble.
 
@@ -70,17 +75,18 @@ def fit_ensemble(
         target: the experts' score of every sample, which the regression is fitted on; an average needs none.
         method: `average` weighs all features alike and trains nothing, so they should be of one kind and scale.
         target_name: noted in the ensemble.
+        direction: which way its scores are better: of the target, or of features that are averaged.
 
     Raises:
         InputError: no features, no target, or fewer samples with all values than coefficients.
     """
     if method not in get_args(Method):
         raise InputError(f"expected {' or '.join(get_args(Method))}, found '{method}'", field="method")
-    if not features:
-        raise InputError("expected at least one feature", field="features")
     names = list(features)
+    if not names:
+        raise InputError("expected at least one feature", field="features")
     if method == "average":
-        return Ensemble(method=method, coefficients=dict.fromkeys(names, 1 / len(names)))
+        return Ensemble(method=method, direction=direction, coefficients=dict.fromkeys(names, 1 / len(names)))
     if target is None:
         raise InputError("a regression is fitted on the scores of experts", field="target")
     table, wanted = _table(features), np.asarray(target, dtype=np.float64)
@@ -95,6 +101,7 @@ def fit_ensemble(
     slopes = np.linalg.lstsq(rows - centre, scores - scores.mean(), rcond=None)[0]
     return Ensemble(
         method=method,
+        direction=direction,
         coefficients=dict(zip(names, slopes.tolist(), strict=True)),
         intercept=float(scores.mean() - centre @ slopes),
         target=target_name,
@@ -126,6 +133,8 @@ def cross_validate(
     if len(wanted) != len(table):
         raise InputError(f"expected {len(table)} scores, one a sample, found {len(wanted)}", field="target")
     places = np.flatnonzero(~np.isnan(table).any(axis=1) & ~np.isnan(wanted))
+    if len(places) < 2:
+        raise InputError(f"{len(places)} samples have a target and all of {', '.join(features)}", field="features")
     if not 2 <= folds <= len(places):
         raise InputError(f"expected a number from 2 to {len(places)}, found {folds}", field="folds")
     np.random.default_rng(seed).shuffle(places)
@@ -137,45 +146,47 @@ def cross_validate(
     return [float(score) for score in scores]
 
 
-def read_features(
-    runs: Mapping[str, Path | str], figures: Sequence[str] | None = None
-) -> tuple[list[str], dict[str, list[float]]]:
-    """The features of several judges from their results folders: sample ids that all have, and JUDGE/FIGURE columns.
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """What several judges said of the samples that all of them have.
+
+    Attributes:
+        sample_ids: in the order of the first judge.
+        features: JUDGE/FIGURE -> one value a sample.
+        directions: which way is better, by feature.
+    """
+
+    sample_ids: Sequence[str]
+    features: Features
+    directions: Mapping[str, Direction]
+
+
+def read_features(runs: Mapping[str, Path | str], figures: Sequence[str] | None = None) -> Judged:
+    """The features of several judges from their results folders.
 
     Args:
-        runs: judge -> its results folder, or any JSON Lines file with `sample_id` and numbers.
-        figures: which ones; by default all that a judge has for any sample.
+        runs: judge -> its results folder.
+        figures: which ones; by default all that a judge has for any of these samples.
 
     Raises:
         InputError: no such file or figure, an id that stands twice, or no sample in common.
     """
-    tables = {judge: _read_samples(Path(place)) for judge, place in runs.items()}
-    common = [key for key in next(iter(tables.values()), {}) if all(key in table for table in tables.values())]
+    tables = {judge: read_sample_figures(place) for judge, place in runs.items()}
+    samples = [table.rows for table in tables.values()]
+    common = [key for key in next(iter(samples), {}) if all(key in rows for rows in samples)]
     if not common:
         raise InputError("the runs have no sample in common", field="runs")
     columns: dict[str, list[float]] = {}
+    directions: dict[str, Direction] = {}
     for judge, table in tables.items():
-        there = dict.fromkeys(name for row in table.values() for name in row)
+        rows = [table.rows[key] for key in common]
+        there = [name for name in table.directions if any(not math.isnan(row.get(name, math.nan)) for row in rows)]
         for figure in there if figures is None else figures:
             if figure not in there:
                 raise InputError(f"no such figure; there are {', '.join(there)}", file=runs[judge], field=figure)
-            columns[f"{judge}/{figure}"] = [table[key].get(figure, math.nan) for key in common]
-    return common, columns
-
-
-def _read_samples(place: Path) -> dict[str, dict[str, float]]:
-    path = place / "samples.jsonl" if place.is_dir() else place
-    table: dict[str, dict[str, float]] = {}
-    for line, row in read_jsonl(path):
-        key = row.get("sample_id")
-        if not isinstance(key, str) or key in table:
-            raise InputError("expected a text that stands once", file=path, line=line, field="sample_id")
-        table[key] = {name: float(value) for name, value in row.items() if _is_number(value)}
-    return table
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
+            columns[f"{judge}/{figure}"] = [row.get(figure, math.nan) for row in rows]
+            directions[f"{judge}/{figure}"] = table.directions[figure]
+    return Judged(common, columns, directions)
 
 
 def _known(features: Features, name: str) -> Sequence[float]:
@@ -190,6 +201,8 @@ def _rows(features: Features, places: NDArray[np.int_]) -> dict[str, list[float]
 
 def _table(features: Features) -> NDArray[np.float64]:
     """(samples, features)."""
+    if not features:
+        raise InputError("expected at least one feature", field="features")
     if len({len(values) for values in features.values()}) > 1:
         raise InputError("expected as many values of every feature", field="features")
     return np.array(list(features.values()), dtype=np.float64).reshape(len(features), -1).T

@@ -100,16 +100,5 @@ def category_accuracy(expert: Sequence[Counts], found: Sequence[Counts]) -> dict
     return table
 
 
-def mean_counts(raters: Sequence[Counts]) -> dict[str, float]:
-    """The average expert of one report.
-
-    Raises:
-        ValueError: there is no rater.
-    """
-    if not raters:
-        raise ValueError("no rater")
-    return {letter: sum(rater.get(letter, 0) for rater in raters) / len(raters) for letter in CATEGORIES}
-
-
 def _ratio(part: float, whole: float) -> float:
     return part / whole if whole else 0.0

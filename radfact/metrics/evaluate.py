@@ -2,127 +2,32 @@
 
 from __future__ import annotations
 
-import importlib
 import math
-import re
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, Unpack
 
 from radfact.errors import InputError, RunFailed
 from radfact.files import Pair, Pairs
-from radfact.metrics.metric import Metric, Scored
-from radfact.metrics.registry import Choice, choose
-from radfact.metrics.resources import Resources
+from radfact.metrics.evaluation import Evaluation, MetricRun
+from radfact.metrics.folder import Store, write_evaluation
+from radfact.metrics.metric import Metric, Scored, naming_metric
+from radfact.metrics.registry import Choice, MissingNeed, choose, is_ours
+from radfact.metrics.resources import ResourceOptions, Resources
 from radfact.stats import Direction, Summary, summarise, summarise_counts
-
-if TYPE_CHECKING:
-    from radfact.entailment import Judge
-    from radfact.entailment.callable import JudgeFunction
-    from radfact.llm import ChatClient
-    from radfact.sentences import Splitter
-
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
-
-
-@dataclass(frozen=True, slots=True)
-class MetricRun:
-    """What one metric said.
-
-    Attributes:
-        metric: the metric itself.
-        choice: as it was asked for.
-        figures: those that are wanted, and which way is better.
-        scored: what it said of every pair, wanted or not.
-        summaries: of the wanted figures.
-        seconds: that it took.
-        reused: whether it stands in the results folder from an earlier run.
-    """
-
-    metric: Metric
-    choice: Choice
-    figures: Mapping[str, Direction]
-    scored: Scored
-    summaries: Mapping[str, Summary]
-    seconds: float
-    reused: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Evaluation:
-    """The figures of a set of pairs by several metrics, in input order.
-
-    Attributes:
-        pairs: that were scored.
-        runs: by the metric's name.
-        choices: all that was asked for.
-        unavailable: why a metric that was asked for gave nothing.
-        left_out: references without a candidate, of which no metric says anything.
-        options: of the bootstrap.
-    """
-
-    pairs: Sequence[Pair]
-    runs: Mapping[str, MetricRun]
-    choices: Sequence[Choice] = ()
-    unavailable: Mapping[str, str] = field(default_factory=dict)
-    left_out: Sequence[str] = ()
-    options: Mapping[str, Any] = field(default_factory=dict)
-
-    @property
-    def figures(self) -> dict[str, Summary]:
-        """All figures of the set by name."""
-        return {name: one for run in self.runs.values() for name, one in run.summaries.items()}
-
-    @property
-    def values(self) -> dict[str, Sequence[float]]:
-        """All figures of the samples by name; NaN = not scored."""
-        return {
-            name: run.scored.values[name]
-            for run in self.runs.values()
-            for name in run.figures
-            if name in run.scored.values
-        }
-
-    @property
-    def failures(self) -> list[dict[str, str]]:
-        """Of every pair, why metrics could not score it, by the metric's name."""
-        return [
-            {name: run.scored.failures[place] for name, run in self.runs.items() if place in run.scored.failures}
-            for place in range(len(self.pairs))
-        ]
-
-    def to_frame(self) -> Any:
-        """The samples as a pandas DataFrame, indexed by `sample_id`, a column a figure.
-
-        Raises:
-            ImportError: pandas is not installed.
-        """
-        try:
-            pandas = importlib.import_module("pandas")
-        except ImportError:
-            raise ImportError("a frame needs pandas: pip install pandas") from None
-        index = pandas.Index([pair.sample_id for pair in self.pairs], name="sample_id")
-        return pandas.DataFrame(dict(self.values), index=index)
 
 
 def evaluate(
     pairs: Pairs | Iterable[Pair],
     metrics: str | Sequence[str | Metric] = ("radfact",),
     *,
-    judge: str | Judge | JudgeFunction | None = None,
-    model: str | ChatClient | None = None,
-    judge_args: Mapping[str, Any] | None = None,
-    base_url: str | None = None,
-    concurrency: int | None = None,
-    splitter: Splitter | None = None,
-    weights: Mapping[str, Path] | Sequence[Path] = (),
-    radfact: Mapping[str, Any] | None = None,
     bootstrap: int = 500,
     seed: int = 42,
-    cache: Path | None = None,
     out: Path | None = None,
+    **options: Unpack[ResourceOptions],
 ) -> Evaluation:
     """Score pairs by several metrics.
 
@@ -131,47 +36,33 @@ def evaluate(
     Args:
         pairs: as `radfact.files` reads them, or any pairs.
         metrics: names of metrics or of single figures, `module:object` of one's own, "all", or metrics themselves.
-        judge: of RadFact, and of the metrics that ask a model if it is the name of one; see `Resources`.
-        model: of the metrics that ask a language model.
-        judge_args: further arguments of the model.
-        base_url: address of an OpenAI-compatible server.
-        concurrency: calls in flight.
-        splitter: of RadFact.
-        weights: folders of weights by name, or folders that hold folders of these names.
-        radfact: further options of `radfact.score.RadFact`.
         bootstrap: replicates for the intervals; 0 for none.
         seed: of the bootstrap.
-        cache: folder for a model's answers; by default `cache` in `out`.
         out: results folder; a metric that stands there with the same input is not computed again.
+        options: what metrics are made of (`judge`, `model`, `judge_args`, `weights`, `metric_args`, ...): all are in
+            `radfact.metrics.resources.ResourceOptions`. The `cache` is by default in `out`.
 
     Raises:
         InputError: a name is no metric, an option has a value that it cannot have, or no metric can be made.
         RunFailed: no metric could score anything.
     """
-    names = [metrics] if isinstance(metrics, str) else [one for one in metrics if isinstance(one, str)]
-    own = [] if isinstance(metrics, str) else [one for one in metrics if not isinstance(one, str)]
-    resources = Resources(
-        judge=judge,
-        model=model,
-        judge_args=judge_args,
-        base_url=base_url,
-        concurrency=concurrency,
-        cache=cache or (None if out is None else Path(out) / "cache"),
-        splitter=splitter,
-        weights=weights,
-        radfact={**(radfact or {}), "bootstrap": bootstrap, "seed": seed},
-    )
+    folder = None if out is None else Path(out)
+    given = [metrics] if isinstance(metrics, str) else metrics
+    names = [one for one in given if isinstance(one, str)]
+    own = [Choice.of(one) for one in given if not isinstance(one, str)]
+    options["radfact"] = {**(options.get("radfact") or {}), "bootstrap": bootstrap, "seed": seed}
+    options["cache"] = options.get("cache") or (folder and folder / "cache")
+    resources = Resources(**options)
     try:
-        work = Work([*(choose(names) if names or not own else []), *map(Choice.of, own)], resources)
-        evaluation = work.run(pairs, bootstrap=bootstrap, seed=seed, folder=out)
+        work = Work([*(choose(names) if names or not own else []), *own], resources)
+        evaluation = work.run(pairs, bootstrap=bootstrap, seed=seed, folder=folder)
     finally:
         resources.close()
-    if out is not None:
-        from radfact.metrics.folder import write_evaluation
+    if folder is not None:
         from radfact.page import write_page
 
-        write_evaluation(evaluation, Path(out))
-        write_page(Path(out))
+        write_evaluation(evaluation, folder)
+        write_page(folder)
     return evaluation
 
 
@@ -182,16 +73,21 @@ class Work:
         """Make what can be made.
 
         Raises:
-            InputError: none can be made, or two give a figure of the same name.
+            InputError: none can be made, two give a figure of the same name, or arguments do not fit their metric.
         """
         self.resources, self.choices = resources, choices
         self.metrics: dict[str, tuple[Choice, Metric]] = {}
         self.unavailable: dict[str, str] = {}
         homes: dict[str, str] = {}
+        for name in resources.metric_args:
+            if name not in {choice.entry.name for choice in choices}:
+                raise InputError("no such metric is asked for", field=f"metric_args.{name}")
         for choice in choices:
             try:
                 metric = choice.metric or resources.metric(choice.entry)
             except InputError as error:
+                if choice.entry.name in resources.metric_args and not isinstance(error, MissingNeed):
+                    raise
                 self.unavailable[choice.entry.name] = str(error)
                 continue
             except ModuleNotFoundError as error:
@@ -228,8 +124,6 @@ class Work:
             InputError: an id stands twice, or there are no pairs.
             RunFailed: no metric could score anything.
         """
-        from radfact.metrics.folder import Store
-
         given = list(pairs)
         _check_pairs(given)
         store = None if folder is None else Store(folder, given)
@@ -238,25 +132,39 @@ class Work:
         for name, (choice, metric) in self.metrics.items():
             if before is not None:
                 before(name)
-            started = time.monotonic()
             try:
-                identity = self.resources.identity(choice, metric)
-                kept = None if store is None else store.read(metric, identity)
-                scored = kept or metric.score(given)
-                _check_scored(scored, metric, len(given))
+                runs[name] = self._run_one(choice, metric, given, store, {"replicates": bootstrap, "seed": seed})
             except RunFailed as error:
                 unavailable[choice.entry.name] = str(error)
-                continue
-            seconds = round(time.monotonic() - started, 3)
-            wanted = choice.wanted(metric.figures)
-            found = summaries(metric, scored, wanted, replicates=bootstrap, seed=seed)
-            runs[name] = MetricRun(metric, choice, wanted, scored, found, seconds, reused=kept is not None)
-            if store is not None and kept is None:
-                store.write(metric, identity, scored)
         if not runs:
             raise RunFailed("; ".join(f"{name}: {why}" for name, why in unavailable.items()))
         left_out = pairs.left_out if isinstance(pairs, Pairs) else ()
         return Evaluation(given, runs, self.choices, unavailable, left_out, {"bootstrap": bootstrap, "seed": seed})
+
+    def _run_one(
+        self, choice: Choice, metric: Metric, pairs: Sequence[Pair], store: Store | None, draws: Mapping[str, int]
+    ) -> MetricRun:
+        """Score pairs by one metric, or take what it said of them before.
+
+        Raises:
+            RunFailed: it could not, or is a user's own and fails.
+        """
+        started = time.monotonic()
+        ours = choice.metric is None and is_ours(choice.entry)
+        with nullcontext() if ours else naming_metric(metric.name, RunFailed):
+            identity = self.resources.identity(choice, metric)
+            kept = None if store is None else store.read(metric, identity)
+            scored = kept or metric.score(pairs)
+            _check_scored(scored, metric, len(pairs))
+            if not ours:
+                scored = _with_reasons(scored)
+            wanted = choice.wanted(metric.figures)
+            found = summaries(metric, scored, wanted, **draws)
+            if store is not None and kept is None:
+                store.write(metric, identity, scored)
+        seconds = round(time.monotonic() - started, 3)
+        arguments = self.resources.metric_args.get(choice.entry.name, {})
+        return MetricRun(metric, choice, wanted, scored, found, seconds, arguments, reused=kept is not None)
 
 
 def summaries(
@@ -289,8 +197,6 @@ def summaries(
 
 
 def _check(metric: Metric, homes: dict[str, str]) -> None:
-    if not _NAME.fullmatch(metric.name):
-        raise InputError(f"expected letters, digits, '_', '.' and '-', found '{metric.name}'", field="metrics.name")
     for figure in metric.figures:
         if homes.setdefault(figure, metric.name) != metric.name:
             raise InputError(f"the metrics {homes[figure]} and {metric.name} both give '{figure}'", field="metrics")
@@ -307,11 +213,15 @@ def _check_pairs(pairs: Sequence[Pair]) -> None:
 
 
 def _check_scored(scored: Scored, metric: Metric, count: int) -> None:
-    """A metric of one's own may give less than it promises.
+    """A metric of one's own may give something else than it promises.
 
     Raises:
-        RunFailed: it lacks a figure, or has not one value a pair.
+        RunFailed: it is no `Scored`, lacks a figure, or has not one value a pair.
     """
+    if not isinstance(scored, Scored):
+        raise RunFailed(f"gave {type(scored).__name__}, not Scored")
+    if len(scored.details) not in (0, count) or not set(scored.failures) <= set(range(count)):
+        raise RunFailed("gave not one record of details a pair, or a failure of a pair that there is not")
     for name in metric.figures:
         column, pooled = scored.values.get(name), scored.pooled.get(name)
         if column is None and pooled is None:
@@ -320,3 +230,14 @@ def _check_scored(scored: Scored, metric: Metric, count: int) -> None:
             raise RunFailed(f"gave not one value a pair for '{name}'")
         if column is not None and any(math.isinf(value) for value in column):
             raise RunFailed(f"gave an infinite value for '{name}'")
+
+
+def _with_reasons(scored: Scored) -> Scored:
+    """A metric of one's own may leave samples without any value and not say why: they are failures all the same."""
+    columns = list(scored.values.values())
+    silent = [
+        place
+        for place, row in enumerate(zip(*columns, strict=True))
+        if place not in scored.failures and all(map(math.isnan, row))
+    ]
+    return replace(scored, failures={**scored.failures, **dict.fromkeys(silent, "gave no value")})

@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
+from radfact.errors import InputError
 from radfact.llm import Ask, ChatClient, Prefix
 from radfact.metrics.asked import AskedMetric, load_prompt
 from radfact.metrics.corrections import Corrections, read_corrections
@@ -50,14 +51,23 @@ class FineRadScore(AskedMetric[Corrections]):
     parameters: ClassVar[Mapping[str, Any]] = {"temperature": 0, "max_tokens": 4096}
 
     def __init__(self, client: ChatClient, *, zero_shot: bool = False) -> None:
-        """Take the client of the model that is asked; zero-shot leaves out the published examples (appendix A.1)."""
+        """Take the client of the model that is asked; zero-shot leaves out the published examples (appendix A.1).
+
+        Raises:
+            InputError: `zero_shot` is not true or false.
+        """
+        if not isinstance(zero_shot, bool):
+            raise InputError(f"expected true or false, found {zero_shot!r}", field="zero_shot")
         super().__init__(client)
         shown = load_prompt("fineradscore_zero_shot" if zero_shot else "fineradscore_few_shot")
         self._prefix = Prefix([("system", load_prompt("fineradscore") + shown)])
 
     def question(self, candidate: str, reference: str) -> Ask[Corrections]:
         """Instructions and examples as the system message, the numbered candidate and the reference after it."""
-        lines = split_lines(candidate)
+        return self.question_of_lines(split_lines(candidate), reference)
+
+    def question_of_lines(self, lines: Sequence[str], reference: str) -> Ask[Corrections]:
+        """The same of a candidate whose lines are given, as those of a set that radiologists have corrected are."""
         content = f"Generated Text: {numbered(lines)}\n\nGround Truth Text: {reference}\n\nCorrections:"
         return Ask(
             (("user", content),), lambda text: read_corrections(text, lines), prefix=self._prefix, repairs=REPROMPTS

@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -15,15 +15,14 @@ from radfact.errors import InputError
 from radfact.files import Pair
 from radfact.jsonl import dumps, read_json, read_jsonl, write_json, write_jsonl
 from radfact.llm.cache import canonical_json
+from radfact.metrics.evaluation import Evaluation, MetricRun
 from radfact.metrics.metric import Counts, Metric, Pooled, Scored
+from radfact.page_green import SUMMARY_FILE
 from radfact.page_markup import Row
 from radfact.report import Report, Sentence, validated
 from radfact.results import sentence_row
 from radfact.sample import SentenceScore, Side
 from radfact.stats import CountsFigure, Direction
-
-if TYPE_CHECKING:
-    from radfact.metrics.evaluate import Evaluation, MetricRun
 
 RADFACT = "radfact"
 _COUNTED = ("calls", "cached", "tokens_in", "tokens_out", "repairs", "retries", "failures")
@@ -182,7 +181,7 @@ def write_evaluation(evaluation: Evaluation, folder: Path, run: Mapping[str, Any
         folder: results folder, made if it is not there.
         run: what else `run.json` should hold, JSON values only.
     """
-    for name in ("scores.json", "report.html"):
+    for name in ("scores.json", "report.html", SUMMARY_FILE):
         (folder / name).unlink(missing_ok=True)
     radfact = evaluation.runs.get(RADFACT)
     details = radfact.scored.details if radfact else ()
@@ -193,9 +192,10 @@ def write_evaluation(evaluation: Evaluation, folder: Path, run: Mapping[str, Any
     spent = {name: _spent(one) for name, one in evaluation.runs.items()}
     options = {**(run or {}).get("options", {}), **who.pop("options", {}), **evaluation.options}
     counts = {name: sum(account.get(name, 0) for account in spent.values()) for name in _COUNTED}
+    made = {name: {"seconds": one.seconds, "reused": one.reused} for name, one in evaluation.runs.items()}
     write_json(
         folder / "run.json",
-        {**(run or {}), **counts, "account": spent, **who, "options": options},
+        {**(run or {}), **counts, "account": spent, "metrics": made, **who, "options": options},
     )
     write_json(
         folder / "scores.json",
@@ -223,8 +223,7 @@ def _metric_record(run: MetricRun) -> dict[str, Any]:
         "failed": len(run.scored.failures),
         "model": getattr(client, "identity", None),
         **({} if describe is None or run.metric.name == RADFACT else {"settings": describe()}),
-        "seconds": run.seconds,
-        "reused": run.reused,
+        **({"arguments": dict(run.arguments)} if run.arguments else {}),
     }
 
 

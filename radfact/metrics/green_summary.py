@@ -6,7 +6,7 @@ import importlib.util
 import math
 import statistics
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -15,9 +15,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from radfact.errors import InputError
-from radfact.jsonl import read_jsonl
+from radfact.jsonl import read_jsonl, write_json
 from radfact.metrics.green import green_score
 from radfact.metrics.notation import CATEGORIES, Assessment, Errors
+from radfact.page_green import SUMMARY_FILE
 
 Embeddings = NDArray[np.float64]
 Embed = Callable[[Sequence[str]], Embeddings]
@@ -41,7 +42,7 @@ class CategorySummary:
         errors: number of explanations.
         clusters: in how many they fall.
         largest: explanations in the largest cluster.
-        typical: the members of the largest cluster that are nearest its centre, at most three.
+        typical: the members of the largest cluster that are nearest its centre, at most three, each text once.
     """
 
     without: float
@@ -59,6 +60,11 @@ class GreenSummary:
     std: float
     n: int
     categories: Mapping[str, CategorySummary]
+
+    def as_record(self) -> dict[str, Any]:
+        """As JSON values, each category with its name."""
+        categories = {letter: {"name": CATEGORIES[letter], **asdict(one)} for letter, one in self.categories.items()}
+        return {"mean": self.mean, "std": self.std, "n": self.n, "categories": categories}
 
     def as_text(self) -> str:
         """The summary in the layout of the paper's figure 4."""
@@ -119,6 +125,21 @@ def read_assessments(results: Path | str) -> list[Assessment]:
     return assessments_of([row.get("details") or {} for _, row in read_jsonl(path)])
 
 
+def write_summary(results: Path, embed: Embed) -> GreenSummary:
+    """Summarise GREEN's answers in a results folder, and keep the summary there for its page.
+
+    Args:
+        results: the folder.
+        embed: as for `summarise_green`.
+
+    Raises:
+        InputError: as `read_assessments`, or no report has an answer.
+    """
+    summary = summarise_green(read_assessments(results), embed)
+    write_json(results / SUMMARY_FILE, summary.as_record())
+    return summary
+
+
 def _assessment(record: Mapping[str, Any]) -> Assessment:
     def errors(kind: str) -> Errors:
         rows = [record[kind].get(letter, {"count": 0, "errors": []}) for letter in CATEGORIES]
@@ -144,10 +165,9 @@ def _category(errors: Sequence[Errors], place: int, embed: Embed) -> CategorySum
     labels = cluster(vectors)
     sizes = np.bincount(labels)
     members = np.flatnonzero(labels == sizes.argmax())
-    nearest = members[np.argsort(_cosine_distances(vectors[members]), kind="stable")[:MEMBERS]]
-    return CategorySummary(
-        without, len(said), len(sizes), int(sizes.max()), tuple(said[index] for index in nearest.tolist())
-    )
+    nearest = members[np.argsort(_cosine_distances(vectors[members]), kind="stable")]
+    typical = tuple(dict.fromkeys(said[index] for index in nearest.tolist()))[:MEMBERS]
+    return CategorySummary(without, len(said), len(sizes), int(sizes.max()), typical)
 
 
 def cluster(vectors: Embeddings) -> NDArray[np.int_]:

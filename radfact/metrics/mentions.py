@@ -122,20 +122,40 @@ _labelled = TypeAdapter(list[_Labelled])
 
 
 @dataclass(frozen=True, slots=True)
-class Detection:
-    """How often a detector of comparisons is right: `accuracy` over `n` texts; a failed answer counts as wrong."""
+class DetectorCheck:
+    """How often a detector of comparisons is right; a failed answer counts as wrong.
+
+    Attributes:
+        accuracy: over all texts.
+        sensitivity: over those that speak of an earlier examination.
+        specificity: over the others.
+        n: number of texts.
+        failures: texts without a valid answer.
+        wrong: the texts that were read wrongly.
+    """
 
     accuracy: float
+    sensitivity: float
+    specificity: float
     n: int
     failures: int
     wrong: Sequence[str]
 
 
-def check_comparisons(metric: ComparisonMentions) -> Detection:
+def check_comparisons(metric: ComparisonMentions) -> DetectorCheck:
     """Put our own labelled findings to a detector, half of which speak of an earlier examination."""
     with resources.as_file(resources.files("radfact.metrics") / "comparisons.json") as file:
         rows = _labelled.validate_python(read_json(file))
     said = metric.detect([row.text for row in rows])
-    wrong = [row.text for row, one in zip(rows, said, strict=True) if one != row.mention]
-    failures = sum(isinstance(one, Failure) for one in said)
-    return Detection(1 - len(wrong) / len(rows), len(rows), failures, wrong)
+    right = [one == row.mention for row, one in zip(rows, said, strict=True)]
+    of_mentions, of_others = (
+        [met for row, met in zip(rows, right, strict=True) if row.mention == label] for label in (True, False)
+    )
+    return DetectorCheck(
+        accuracy=sum(right) / len(right),
+        sensitivity=sum(of_mentions) / len(of_mentions),
+        specificity=sum(of_others) / len(of_others),
+        n=len(rows),
+        failures=sum(isinstance(one, Failure) for one in said),
+        wrong=[row.text for row, met in zip(rows, right, strict=True) if not met],
+    )

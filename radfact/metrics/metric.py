@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, Protocol, runtime_checkable
+from pathlib import Path
+from traceback import extract_tb
+from typing import Any, Protocol, get_args, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
 
+from radfact.errors import InputError, RunFailed
 from radfact.files import Pair
 from radfact.stats import Direction
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 
 Counts = npt.NDArray[np.float64]
 
@@ -33,7 +40,8 @@ class Scored:
     """What a metric says of a set of pairs, in their order.
 
     A metric whose class has `pooled`, a mapping of figure to the function in `Pooled`, can have such figures compared
-    between results folders (`radfact compare`), which hold the counts.
+    between results folders (`radfact compare`), which hold the counts. One whose class has `of_the_set`, the names of
+    figures without values of samples, has them refused as a reward before anything is scored.
 
     Attributes:
         values: figure -> one value a sample; NaN = not scored, which is counted and never a 0. The figure of the set is
@@ -74,3 +82,54 @@ class Metric(Protocol):
                 NaN with a reason instead.
         """
         ...
+
+
+def check_metric(made: Any, what: str) -> None:
+    """See to it that something is a metric, down to the names of its figures.
+
+    Args:
+        made: the metric.
+        what: it is called in the message.
+
+    Raises:
+        InputError: a member is missing or not what it should be.
+    """
+    if not isinstance(made, Metric):
+        raise InputError(f"{what} is no metric: expected the members name, figures and score", field="metrics")
+    if not isinstance(made.name, str) or not _NAME.fullmatch(made.name):
+        raise InputError(
+            f"{what}: expected letters, digits, '_', '.' and '-', found {made.name!r:.80}", field="metrics.name"
+        )
+    figures = made.figures
+    if not isinstance(figures, Mapping) or not figures:
+        raise InputError(
+            f"{what}: expected a mapping of figures to directions, found {figures!r:.80}", field="metrics.figures"
+        )
+    for figure, direction in figures.items():
+        if not isinstance(figure, str) or direction not in get_args(Direction):
+            raise InputError(
+                f"{what}: expected the name of a figure and {', '.join(get_args(Direction))}, found "
+                f"{figure!r:.40}: {direction!r:.40}",
+                field="metrics.figures",
+            )
+
+
+@contextmanager
+def naming_metric(what: str, kind: type[InputError] | type[RunFailed]) -> Iterator[None]:
+    """Faults of a user's own code as one line that says where they are, so that the other metrics go on.
+
+    Args:
+        what: the code is called in the message.
+        kind: of the error that is raised instead.
+    """
+    try:
+        yield
+    except (InputError, RunFailed):
+        raise
+    except Exception as error:
+        last = extract_tb(error.__traceback__)[-1]
+        said = " ".join(str(error).split())
+        message = (
+            f"{what} fails with {type(error).__name__}: {said:.300} ({Path(last.filename).name}, line {last.lineno})"
+        )
+        raise kind(message) from error

@@ -23,7 +23,7 @@ _OTHER: Mapping[Preference, Preference] = {"first": "second", "second": "first",
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class Rivals:
     """Two candidates for one reference."""
 
     reference: str
@@ -49,14 +49,14 @@ def preferences_by_score(
     return chosen
 
 
-def ask_preferences(client: ChatClient, choices: Sequence[Choice]) -> list[Preference | Failure]:
+def ask_preferences(client: ChatClient, rivals: Sequence[Rivals]) -> list[Preference | Failure]:
     """Ask a model directly which candidate is better (paper 000, appendix A.3).
 
     Raises:
         RunFailed: the server refuses the key or the model, or cannot be reached.
     """
     prompt = load_prompt("preference")
-    texts = (fill(prompt, reference=one.reference, first=one.first, second=one.second) for one in choices)
+    texts = (fill(prompt, reference=one.reference, first=one.first, second=one.second) for one in rivals)
     return client.ask_all([Ask((("user", text),), read_preference) for text in texts])
 
 

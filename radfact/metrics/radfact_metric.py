@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -15,20 +14,11 @@ from radfact.results import sentence_row
 from radfact.sample import F1_PARTS, FIGURES, SampleScore
 from radfact.score import RadFact
 from radfact.sentences import Splitter
-from radfact.stats import Direction, Summary, harmonic_mean, summarise
+from radfact.significance import f1_counts, set_f1
+from radfact.stats import Direction, Summary, summarise
 
 if TYPE_CHECKING:
     from radfact.metrics.resources import Resources
-
-
-def set_f1(counts: Counts) -> float:
-    """Harmonic mean of a set's precision and recall; NaN where either has no sample.
-
-    Args:
-        counts: (4,), sum of the samples' precisions, how many there are, and the same of the recalls.
-    """
-    precision, recall = (counts[place] / counts[place + 1] if counts[place + 1] else math.nan for place in (0, 2))
-    return harmonic_mean(float(precision), float(recall))
 
 
 class RadFactMetric:
@@ -44,9 +34,9 @@ class RadFactMetric:
         self.radfact = RadFact(judge, splitter=splitter, **options)
 
     @classmethod
-    def make(cls, resources: Resources) -> RadFactMetric:
-        """With the judge and the splitter of a run."""
-        return cls(*resources.entailment(), resources.radfact)
+    def make(cls, resources: Resources, **options: Any) -> RadFactMetric:
+        """With the judge and the splitter of a run, and further options of `radfact.score.RadFact`."""
+        return cls(*resources.entailment(), {**resources.radfact, **options})
 
     def describe(self) -> dict[str, Any]:
         """Everything that changes a value."""
@@ -91,21 +81,6 @@ class RadFactMetric:
         }
         found = summarise(values, f1=F1_PARTS, replicates=replicates, seed=seed)
         return {name: found[name] for name in FIGURES}
-
-
-def f1_counts(parts: Counts) -> Counts:
-    """(samples, 4), as `set_f1` takes their sum; a sample with one value adds it, one without any is not scored (NaN).
-
-    Args:
-        parts: (samples, 2), precision and recall of each sample; NaN where it has none.
-    """
-    parts = parts.reshape(-1, 2)
-    known = ~np.isnan(parts)
-    filled = np.where(known, parts, 0.0)
-    counts: Counts = np.stack([filled[:, 0], known[:, 0], filled[:, 1], known[:, 1]], axis=1).astype(np.float64)
-    # So that, in a comparison of two systems, it takes no part in either.
-    counts[~known.any(axis=1)] = math.nan
-    return counts
 
 
 def _parts(samples: Sequence[SampleScore], precision: str, recall: str) -> Counts:

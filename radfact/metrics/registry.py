@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import importlib
 import importlib.util
+import inspect
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -15,7 +16,7 @@ from typing import Any, Literal
 
 from radfact.entailment.callable import search_here
 from radfact.errors import InputError
-from radfact.metrics.metric import Metric
+from radfact.metrics.metric import Metric, check_metric
 from radfact.stats import Direction
 
 GROUP = "radfact.metrics"
@@ -78,6 +79,23 @@ class Entry:
         found = getattr(self.load(), "figures", {})
         return found if isinstance(found, Mapping) else {}
 
+    @property
+    def arguments(self) -> Mapping[str, Any]:
+        """Arguments that it can be made with, and their defaults.
+
+        Raises:
+            InputError: as `load`.
+        """
+        home = self.load()
+        maker = home if self.takes == "folder" else getattr(home, "make", home)
+        if not callable(maker) or (isinstance(home, Metric) and not isinstance(home, type)):
+            return {}
+        return {
+            name: one.default
+            for name, one in inspect.signature(maker).parameters.items()
+            if one.default is not inspect.Parameter.empty
+        }
+
     def check_packages(self) -> None:
         """See to it that all packages are installed.
 
@@ -92,9 +110,17 @@ class Entry:
         """The folders of its weights, each with all the files that it should have.
 
         Raises:
-            MissingNeed: saying which file is wanted, and where it was looked for.
+            MissingNeed: saying which files are wanted, and where they were looked for.
         """
-        return [weights.find(name, files) for name, files in self.files.items()]
+        found, missing = [], []
+        for name, files in self.files.items():
+            try:
+                found.append(weights.find(name, files))
+            except MissingNeed as error:
+                missing.append(str(error))
+        if missing:
+            raise MissingNeed(f"needs weights: {'; '.join(missing)}")
+        return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,11 +139,11 @@ class Weights:
         places = [self.named[name]] if name in self.named else [root / name for root in self.roots]
         if not places:
             wanted = ", ".join(files).replace("|", " or ")
-            raise MissingNeed(f"needs weights: --weights {name}=FOLDER with {wanted}")
+            raise MissingNeed(f"--weights {name}=FOLDER with {wanted}")
         place = next((one for one in places if one.is_dir()), places[0])
         for wanted in files:
             if not any((place / one).exists() for one in wanted.split("|")):
-                raise MissingNeed(f"needs weights: {place} has no {wanted.replace('|', ' or ')}")
+                raise MissingNeed(f"{place} has no {wanted.replace('|', ' or ')}")
         return place
 
 
@@ -309,11 +335,7 @@ class Choice:
         Raises:
             InputError: it is none.
         """
-        if not isinstance(metric, Metric):
-            raise InputError(
-                f"expected names and metrics (with name, figures and score), found {type(metric).__name__}",
-                field="metrics",
-            )
+        check_metric(metric, type(metric).__name__)
         return cls(Entry(metric.name, f"{type(metric).__module__}:{type(metric).__qualname__}"), metric=metric)
 
     def wanted(self, figures: Mapping[str, Direction]) -> dict[str, Direction]:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import inspect
+import os
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
 from radfact.entailment import CallableJudge, Judge, load_judge
 from radfact.errors import InputError
 from radfact.files import Pair
-from radfact.metrics.metric import Metric, Scored
+from radfact.metrics.metric import Metric, Scored, check_metric, naming_metric
 from radfact.metrics.registry import Choice, Entry, MissingNeed, Weights, entries, is_ours
 
 if TYPE_CHECKING:
@@ -21,58 +24,64 @@ if TYPE_CHECKING:
 WITHOUT_MODEL = ("offline", "python")
 
 
+class ResourceOptions(TypedDict, total=False):
+    """What there is to make metrics of; all may be left out.
+
+    Attributes:
+        judge: of RadFact: a name as in `radfact.entailment.load_judge`, a judge or a function.
+        entailment: makes the judge and the splitter of RadFact instead, when they are needed.
+        model: of the other metrics that ask a language model: a name as in `radfact.llm.connect`, or a client; by
+            default the judge, if that is the name of a model. A client is asked with the parameters that it was
+            made with, also where a metric wants others (its `parameters`), of which a warning is given.
+        judge_args: further arguments of the model by name; a client has its own.
+        base_url: address of an OpenAI-compatible server; likewise.
+        concurrency: calls in flight; likewise.
+        cache: folder for the answers of a model; a client has its own.
+        splitter: of RadFact; by default the offline one beside the offline judge, else the judge's model.
+        weights: folders of weights by name (`wordnet`, `bertscore`, `chexbert`, `radgraph`), or folders that hold
+            folders of these names.
+        radfact: further options of `radfact.score.RadFact`.
+        metric_args: by the name of a metric, arguments that it is made with, such as `zero_shot` of fineradscore.
+    """
+
+    judge: str | Judge | JudgeFunction | None
+    entailment: Callable[[], tuple[Judge, Splitter]] | None
+    model: str | ChatClient | None
+    judge_args: Mapping[str, Any] | None
+    base_url: str | None
+    concurrency: int | None
+    cache: Path | None
+    splitter: Splitter | None
+    weights: Mapping[str, Path] | Sequence[Path]
+    radfact: Mapping[str, Any] | None
+    metric_args: Mapping[str, Mapping[str, Any]] | None
+
+
 class Resources:
     """Makes metrics, and what they share."""
 
-    def __init__(
-        self,
-        *,
-        judge: str | Judge | JudgeFunction | None = None,
-        entailment: Callable[[], tuple[Judge, Splitter]] | None = None,
-        model: str | ChatClient | None = None,
-        judge_args: Mapping[str, Any] | None = None,
-        base_url: str | None = None,
-        concurrency: int | None = None,
-        cache: Path | None = None,
-        splitter: Splitter | None = None,
-        weights: Mapping[str, Path] | Sequence[Path] = (),
-        radfact: Mapping[str, Any] | None = None,
-    ) -> None:
+    def __init__(self, **options: Unpack[ResourceOptions]) -> None:
         """Take what there is; nothing is loaded yet.
 
         Args:
-            judge: of RadFact: a name as in `radfact.entailment.load_judge`, a judge or a function.
-            entailment: makes the judge and the splitter of RadFact instead, when they are needed.
-            model: of the other metrics that ask a language model: a name as in `radfact.llm.connect`, or a client; by
-                default the judge, if that is the name of a model.
-            judge_args: further arguments of the model by name.
-            base_url: address of an OpenAI-compatible server.
-            concurrency: calls in flight.
-            cache: folder for the answers of a model.
-            splitter: of RadFact; by default the offline one beside the offline judge, else the judge's model.
-            weights: folders of weights by name (`wordnet`, `bertscore`, `chexbert`, `radgraph`), or folders that hold
-                folders of these names.
-            radfact: further options of `radfact.score.RadFact`.
+            options: as `ResourceOptions` has them.
 
         Raises:
-            InputError: weights have a name that no metric knows.
+            InputError: weights have a name that no metric knows, or options of a model go with a client.
         """
-        self.judge, self.splitter, self.radfact = judge, splitter, dict(radfact or {})
-        self._entailment = entailment
-        self.model = model if model is not None or not isinstance(judge, str) else judge
-        self._options: dict[str, Any] = {"base_url": base_url, "concurrency": concurrency, "cache": cache}
-        self._judge_args = dict(judge_args or {})
-        named = {name: Path(folder) for name, folder in weights.items()} if isinstance(weights, Mapping) else {}
-        known = sorted({name for entry in entries().values() for name in entry.files})
-        for name in named:
-            if name not in known:
-                raise InputError(
-                    f"no metric has weights of that name; expected {', '.join(known)}", field=f"weights.{name}"
-                )
-        self.weights = Weights(named, () if isinstance(weights, Mapping) else tuple(map(Path, weights)))
+        self.judge, self.splitter = options.get("judge"), options.get("splitter")
+        self.radfact = dict(options.get("radfact") or {})
+        self._entailment = options.get("entailment")
+        model = options.get("model")
+        self.model = model if model is not None or not isinstance(self.judge, str) else self.judge
+        self._options: dict[str, Any] = {name: options.get(name) for name in ("base_url", "concurrency", "cache")}
+        self._judge_args = dict(options.get("judge_args") or {})
+        self.metric_args = {name: dict(given) for name, given in (options.get("metric_args") or {}).items()}
+        self.weights = _weights(options.get("weights") or ())
         self._clients: list[ChatClient] = []
         self._metrics: dict[str, Metric] = {}
         self.accounts: dict[str, Callable[[], Mapping[str, int]]] = {}
+        self._check_client()
 
     def metric(self, entry: Entry) -> Metric:
         """The metric of an entry; the same one on every call.
@@ -91,19 +100,21 @@ class Resources:
 
     def _make(self, entry: Entry) -> Metric:
         entry.check_packages()
-        home = entry.load()
+        home, arguments = entry.load(), self.metric_args.get(entry.name, {})
         folders = entry.check_folders(self.weights)
         if entry.takes == "resources":
-            made = home.make(self)
+            made = _call(entry, home.make, self, **arguments)
         elif entry.takes == "folder":
-            made = home(*folders)
+            made = _call(entry, home, *folders, **arguments)
         elif entry.takes == "model":
-            made = home(self.client(getattr(home, "parameters", {}), entry.name))
-        else:
+            client = self.client(getattr(home, "parameters", {}), entry.name)
+            made = _call(entry, getattr(home, "make", home), client, **arguments)
+        elif arguments or isinstance(home, type) or not isinstance(home, Metric):
             # A user's own may be a metric, its class, or a function that makes it.
-            made = home() if isinstance(home, type) or not isinstance(home, Metric) else home
-        if not isinstance(made, Metric):
-            raise InputError(f"{entry.home} is no metric: expected the members name, figures and score")
+            made = _call(entry, home, **arguments)
+        else:
+            made = home
+        check_metric(made, entry.home)
         return Remembering(made) if entry.takes == "folder" else made
 
     def identity(self, choice: Choice, metric: Metric) -> dict[str, Any] | None:
@@ -119,9 +130,10 @@ class Resources:
         ours = is_ours(entry) and entry.takes in ("nothing", "folder", "resources")
         if choice.metric is not None or (settings is None and not ours) or _is_own_judge(settings):
             return None
-        files = [file for folder in entry.check_folders(self.weights) for file in sorted(folder.iterdir())]
+        files = [file for folder in entry.check_folders(self.weights) for file in _files_below(folder)]
         return {
             "home": entry.home,
+            "arguments": self.metric_args.get(entry.name, {}),
             "versions": {name: _version(name) for name in ("maira-radfact", *entry.packages)},
             "weights": [[str(file), file.stat().st_size, file.stat().st_mtime_ns] for file in files],
             "settings": settings,
@@ -157,6 +169,7 @@ class Resources:
 
         model = self.model
         if isinstance(model, ChatClient):
+            _warn_of_other_parameters(name, parameters, model.identity.get("parameters"))
             return model
         if model is None:
             raise MissingNeed("needs a language model: --judge PROVIDER:MODEL")
@@ -195,6 +208,15 @@ class Resources:
             judge = CallableJudge(judge)
         return judge, splitter or load_splitter("offline")
 
+    def _check_client(self) -> None:
+        """Options of a model would be of no effect on a client that is made already; a judge by name takes them."""
+        if self.model is None or isinstance(self.model, str) or isinstance(self.judge, str) or self._entailment:
+            return
+        given = {"judge_args": self._judge_args or None, **self._options, "cache": None}
+        for name, one in given.items():
+            if one is not None:
+                raise InputError("a client has its own; give the model's name instead of the client", field=name)
+
     def close(self) -> None:
         """Give back connections and the files of answers."""
         for client in self._clients:
@@ -217,6 +239,52 @@ class Remembering:
         if self._last is None or self._last[0] != given:
             self._last = given, self._metric.score(pairs)
         return self._last[1]
+
+
+def _weights(given: Mapping[str, Path] | Sequence[Path]) -> Weights:
+    if not isinstance(given, Mapping):
+        return Weights(roots=tuple(map(Path, given)))
+    known = sorted({name for entry in entries().values() for name in entry.files})
+    for name in given:
+        if name not in known:
+            raise InputError(
+                f"no metric has weights of that name; expected {', '.join(known)}", field=f"weights.{name}"
+            )
+    return Weights({name: Path(folder) for name, folder in given.items()})
+
+
+def _call(entry: Entry, maker: Any, *parts: Any, **arguments: Any) -> Any:
+    """What an entry's class or function makes.
+
+    Raises:
+        InputError: it takes no such arguments; or it is a user's own and fails.
+    """
+    if not callable(maker):
+        raise InputError(f"{entry.home} is made already and takes no arguments", field="metric_args")
+    try:
+        inspect.signature(maker).bind(*parts, **arguments)
+    except TypeError as error:
+        raise InputError(f"{entry.home}: {error}", field="metric_args" if arguments else "metrics") from None
+    except ValueError:
+        pass  # Some callables of extension modules have no signature.
+    if is_ours(entry) and not arguments:
+        return maker(*parts)
+    with naming_metric(entry.home, InputError):
+        return maker(*parts, **arguments)
+
+
+def _files_below(folder: Path) -> list[Path]:
+    """All files of a folder and of those in it, links followed, in a fixed order."""
+    walked = os.walk(folder, followlinks=True)
+    return sorted(Path(where, name) for where, _, names in walked for name in names if Path(where, name).is_file())
+
+
+def _warn_of_other_parameters(name: str, wanted: Mapping[str, Any], given: Mapping[str, Any] | None) -> None:
+    """Say that a client has other parameters than a metric wants; one that does not state its own may have any."""
+    other = {} if given is None else {key: value for key, value in wanted.items() if given.get(key) != value}
+    if other:
+        said = ", ".join(f"{key} {value}" for key, value in other.items())
+        warnings.warn(f"{name} is meant to be asked with {said}; the client has parameters of its own", stacklevel=3)
 
 
 def _is_own_judge(settings: Mapping[str, Any] | None) -> bool:

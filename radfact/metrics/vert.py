@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import cache
+from pathlib import Path
 from textwrap import dedent
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, Self
 
 from radfact.llm import Ask, ChatClient
 from radfact.metrics.asked import AskedMetric, fill, load_prompt
 from radfact.metrics.green import count_figures, read_counts
 from radfact.metrics.notation import Assessment, read_assessment, read_score
-from radfact.metrics.vert_shots import FewShot
+from radfact.metrics.vert_shots import FewShot, Style, draw_shots, load_shots
 from radfact.stats import Direction
 
 Variant = Literal["vert", "vert_formula", "vert_rubric"]
@@ -56,6 +57,33 @@ class Vert(AskedMetric[Assessment]):
         super().__init__(client)
         self.few_shot = few_shot
         self._examples = "" if few_shot is None else f"\n{few_shot.section()}"
+
+    @classmethod
+    def make(
+        cls,
+        client: ChatClient,
+        *,
+        shots: Path | str | None = None,
+        style: Style = "random",
+        n: int | None = None,
+        seed: int = 42,
+    ) -> Self:
+        """With worked examples from a file.
+
+        Args:
+            client: of the model.
+            shots: examples, as `load_shots` reads them; none for zero-shot.
+            style: the layout that they are shown in.
+            n: how many of them, drawn at random; by default all, in their order.
+            seed: of the draw.
+
+        Raises:
+            InputError: the file cannot be read, or style and number do not fit it.
+        """
+        if shots is None:
+            return cls(client)
+        chosen = load_shots(shots)
+        return cls(client, few_shot=FewShot(style, chosen if n is None else draw_shots(chosen, n, seed=seed)))
 
     def question(self, candidate: str, reference: str) -> Ask[Assessment]:
         """The prompt and the examples after it, as the only message."""

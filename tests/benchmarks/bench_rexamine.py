@@ -24,7 +24,8 @@ from radfact.jsonl import read_jsonl
 from radfact.meta.detection import detect, detection_pairs, write_detected
 from radfact.meta.injected import Letter
 from radfact.meta.page import Table
-from radfact.meta.rexamine import RulePerturber, rexamine
+from radfact.meta.perturb import RulePerturber
+from radfact.meta.rexamine import rexamine
 from radfact.meta.rexamine_stats import table_2, table_c
 from radfact.meta.rules import RuleInjector
 from radfact.meta.scoring import compute_figures

@@ -287,6 +287,8 @@ def measure(name: str, given: argparse.Namespace, changes: dict[str, Any], confi
     """Train one way, from a model of its own, and say what came of it."""
     recipe = make_recipe(given, changes)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    # What was compiled for another way counts towards the limit of compiled programs a function may have.
+    torch.compiler.reset()
     gc.collect()
     if device.type == "cuda":
         torch.cuda.empty_cache()

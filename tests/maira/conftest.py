@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from maira.config import MairaConfig
 from maira.model import MairaForConditionalGeneration
 from maira.processor import MairaImageProcessor, MairaProcessor
 from maira.tokens import IMAGE
+from maira.train.recipe import Recipe
 from maira.train.tokenizer import train_tokenizer
 
 TEXTS = ["The lungs are clear.", "There is a small left pleural effusion.", "No pneumothorax. Heart size is normal."]
@@ -96,3 +98,20 @@ def checkpoint(
 def studies(phantoms: Path) -> list[Study]:
     """Five phantoms."""
     return read_manifest(phantoms)[:5]
+
+
+@pytest.fixture
+def make_recipe(checkpoint: Path, tmp_path: Path) -> Callable[..., Recipe]:
+    """Recipes over the shared checkpoint, of studies that are never read."""
+
+    def make(**options: Any) -> Recipe:
+        values: dict[str, Any] = {
+            "model": checkpoint,
+            "train": [{"manifest": "none.jsonl"}],
+            "out": tmp_path / "run",
+            "passes": 128,
+            "precision": "no",
+        }
+        return Recipe.model_validate(values | options)
+
+    return make

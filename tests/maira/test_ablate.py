@@ -45,7 +45,7 @@ def test_every_row_of_the_paper_is_its_base_but_for_what_it_leaves_out(folder: s
 
 
 def test_every_recipe_that_is_shipped_can_be_read_and_has_a_folder_of_its_own() -> None:
-    folders = [read_recipe(path).out for path in CONFIGS.rglob("*.yaml")]
+    folders = [read_recipe(path).out for path in CONFIGS.rglob("*.yaml") if path.parent.name != "judges"]
     assert len(folders) == 6 + 2 * len(ROWS)
     assert len(set(folders)) == len(folders)
 

@@ -1,11 +1,14 @@
 from __future__ import annotations
 
 import json
+import multiprocessing
 import os
 import signal
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from itertools import islice
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
@@ -344,16 +347,17 @@ def test_steps_stream_in_their_order_from_any_step_on(streamed: tuple[Corpus, Pl
     before = torch.get_rng_state()
     steps = list(stream(corpus, plan, 0, workers=2))
     assert torch.equal(before, torch.get_rng_state())
-    assert [step for step, _ in steps] == list(range(plan.steps))
-    for step, rows in steps:
+    assert [step for step, _, _ in steps] == list(range(plan.steps))
+    for step, rows, left_out in steps:
+        assert not left_out
         wanted = [tuple(corpus.sample_id(item) for item in row) for row in plan.rows(step)]
         assert [row.sample_ids for row in rows] == wanted
         assert {row.totals for row in rows} == {plan.totals(step)}
         assert sum(len(row.targets) for row in rows) == plan.totals(step).answer_tokens
         assert {row.input_ids.shape[1] % LENGTH_MULTIPLE for row in rows} == {0}
     later = list(stream(corpus, plan, 3, workers=1))
-    assert [step for step, _ in later] == list(range(3, plan.steps))
-    for (_, ours), (_, theirs) in zip(later, steps[3:], strict=True):
+    assert [step for step, _, _ in later] == list(range(3, plan.steps))
+    for (_, ours, _), (_, theirs, _) in zip(later, steps[3:], strict=True):
         for one, other in zip(ours, theirs, strict=True):
             assert torch.equal(one.input_ids, other.input_ids)
             assert torch.equal(one.pixel_values, other.pixel_values)
@@ -362,7 +366,7 @@ def test_steps_stream_in_their_order_from_any_step_on(streamed: tuple[Corpus, Pl
 def test_processes_stream_the_samples_that_one_would(streamed: tuple[Corpus, Plan]) -> None:
     corpus, plan = streamed
     ranks = [list(islice(stream(corpus, plan, 2, rank=rank, world=2), 2)) for rank in (0, 1)]
-    for (step, ours), (_, theirs) in zip(*ranks, strict=True):
+    for (step, ours, _), (_, theirs, _) in zip(*ranks, strict=True):
         dealt = Counter(sample for row in (*ours, *theirs) for sample in row.sample_ids)
         assert dealt == Counter(corpus.sample_id(item) for item in plan.step_items(step))
         assert len(ours) == len(theirs)
@@ -375,8 +379,54 @@ def test_an_image_that_is_gone_in_the_middle_of_a_run_is_one_line(
     Image.fromarray(np.eye(64, dtype=np.uint8)).save(film)
     corpus = opened(changed(phantoms, tmp_path, lateral=film))
     film.unlink()
-    with pytest.raises(InputError, match=r"film\.png: no such file"):
+    with pytest.raises(InputError, match=r"film\.png: no such file\. Mend it, or set faults\.unreadable=skip"):
         list(stream(corpus, Plan(corpus.table, corpus.recipe)))
+
+
+def test_a_sample_that_cannot_be_read_is_left_out_where_the_recipe_says_so(
+    opened: Callable[..., Corpus], phantoms: Path, tmp_path: Path
+) -> None:
+    film = tmp_path / "film.png"
+    Image.fromarray(np.random.default_rng(0).integers(0, 255, (64, 64), np.uint8)).save(film)
+    studies = read_manifest(phantoms)
+    number = next(i for i, study in enumerate(studies) if study.lateral is not None)
+    manifest = tmp_path / "manifest.jsonl"
+    bad = studies[number].model_copy(update={"lateral": film})
+    write_manifest(manifest, [*studies[:number], bad, *studies[number + 1 :]])
+    corpus = opened(manifest, faults={"unreadable": "skip"}, tasks={"findings": 1}, epochs=1, global_batch=14)
+    film.write_bytes(film.read_bytes()[:1000])
+    plan = Plan(corpus.table, corpus.recipe)
+    ((_, rows, left_out),) = stream(corpus, plan)
+    assert [(name, tokens) for name, tokens, _ in left_out] == [
+        (studies[number].sample_id, int(corpus.table[number]["answer"]))
+    ]
+    assert "film.png" in left_out[0].reason
+    shown = {name for row in rows for name in row.sample_ids}
+    assert shown == {study.sample_id for study in studies} - {studies[number].sample_id}
+
+
+def test_all_images_that_are_missing_are_named_at_once(
+    opened: Callable[..., Corpus], phantoms: Path, tmp_path: Path
+) -> None:
+    studies = read_manifest(phantoms)
+    gone = [study.model_copy(update={"lateral": tmp_path / f"gone-{i}.png"}) for i, study in enumerate(studies)]
+    write_manifest(tmp_path / "manifest.jsonl", gone)
+    first = r"14 images are missing.*gone-0\.png: no such file; .*gone-9\.png: no such file"
+    with pytest.raises(InputError, match=first) as error:
+        opened(tmp_path / "manifest.jsonl")
+    assert "gone-10.png" not in str(error.value)
+    listed = (tmp_path / "images-not-read.txt").read_text(encoding="utf-8").splitlines()
+    assert listed == [f"{study.lateral}: no such file" for study in gone]
+    assert str(tmp_path / "images-not-read.txt") in str(error.value)
+
+
+def test_a_text_that_is_none_for_the_model_is_named_by_its_line(
+    opened: Callable[..., Corpus], phantoms: Path, tmp_path: Path
+) -> None:
+    studies, manifest = read_manifest(phantoms), tmp_path / "manifest.jsonl"
+    write_manifest(manifest, [*studies[:3], studies[3].model_copy(update={"findings": "Clear.</s>"}), *studies[4:]])
+    with pytest.raises(InputError, match=r"manifest\.jsonl, line 4: the findings of sample .* hold </s>"):
+        opened(manifest)
 
 
 def children() -> Iterator[int]:
@@ -400,6 +450,37 @@ def pid_of(_job: int) -> int:
     return os.getpid()
 
 
+def long_result(_job: int) -> tuple[int, bytes]:
+    return os.getpid(), bytes(10**6)
+
+
+def is_alive(pid: int) -> bool:
+    """Whether a process runs, zombies left out."""
+    try:
+        return bool(Path(f"/proc/{pid}/cmdline").read_bytes())
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+def hold_workers(told: Connection) -> None:
+    """Take one result, tell whose it was, and leave the pipe to fill."""
+    results = in_workers(long_result, range(100), 2)
+    told.send(next(results)[0])
+    signal.pause()
+
+
+def test_worker_processes_end_with_a_process_that_is_killed() -> None:
+    ours, theirs = multiprocessing.Pipe()
+    holder = multiprocessing.get_context("fork").Process(target=hold_workers, args=(theirs,))
+    holder.start()
+    worker = ours.recv()
+    holder.kill()
+    holder.join()
+    until = time.monotonic() + 20
+    while is_alive(worker):
+        assert time.monotonic() < until, "a worker process outlives the one that it works for"
+
+
 def test_worker_processes_end_with_their_stream(streamed: tuple[Corpus, Plan]) -> None:
     corpus, plan = streamed
     before = set(children())
@@ -417,3 +498,14 @@ def test_a_worker_that_is_killed_ends_the_run_with_one_line() -> None:
     with pytest.raises(RunFailed, match=r"a process that prepares samples was killed.*start the same command again"):
         list(results)
     assert set(children()) <= before
+
+
+def test_a_source_whose_tasks_all_have_no_share_is_passed_over(
+    phantoms: Path, processor: MairaProcessor, tmp_path: Path
+) -> None:
+    train = [{"manifest": phantoms, "tasks": {"findings": 1}}, {"manifest": phantoms, "tasks": {"grounded": 1}}]
+    recipe = Recipe.model_validate(
+        {"model": tmp_path, "train": train, "out": tmp_path, "passes": 128, "tasks": {"findings": 0, "grounded": 1}}
+    )
+    table = open_corpus(recipe, recipe.train, processor, tmp_path / "tables").table
+    assert set(table["source"].tolist()) == {1}

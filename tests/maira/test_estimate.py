@@ -17,7 +17,7 @@ from maira.config import MairaConfig
 from maira.train.accelerators import Accelerator, find_accelerator
 from maira.train.estimate import GIB, RESERVED, estimate
 from maira.train.memory import Row, Setting, build_shapes, estimate_memory
-from maira.train.recipe import Recipe
+from maira.train.recipe import Recipe, read_recipe
 from maira.train.workload import measure_workload
 from radfact.errors import InputError
 
@@ -99,6 +99,38 @@ def test_answers_of_the_recipe_s_own_data_are_counted(phantoms: Path) -> None:
     assert "recipe's data" in workload.basis
 
 
+CONFIGS = Path(__file__).resolve().parents[2] / "configs"
+
+
+@pytest.mark.parametrize(
+    ("name", "samples"),
+    [("maira2_7b", 248_153), ("ablations/no_findings", 4_000), ("ablations/no_grounding", 244_153)],
+)
+def test_data_that_are_not_here_are_those_of_table_1_by_the_folders_names(
+    name: str, samples: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recipe = read_recipe(CONFIGS / f"{name}.yaml")
+    monkeypatch.chdir(tmp_path)
+    workload = measure_workload(recipe, MairaConfig())
+    assert workload.answers == samples
+    assert f"an epoch of {samples:,} samples" in workload.basis
+    assert "PadChest-GR" in workload.basis
+
+
+def test_images_of_absent_data_are_those_of_table_1() -> None:
+    recipe = make_recipe(train="padchest/manifest.jsonl")
+    assert measure_workload(recipe, MairaConfig()).rows["images"].mean() == pytest.approx(1.843, abs=0.05)
+    dropped = recipe.model_copy(update={"drop": ("lateral", "prior")})
+    assert set(measure_workload(dropped, MairaConfig()).rows["images"]) == {1}
+
+
+def test_shards_that_cannot_be_opened_are_said() -> None:
+    recipe = make_recipe(train=[{"shards": "memory://nothing/here"}])
+    assert (
+        "memory://nothing/here cannot be opened (memory://nothing/here" in measure_workload(recipe, MairaConfig()).basis
+    )
+
+
 def test_states_in_8_bits_are_as_large_as_torchao_s() -> None:
     optim = pytest.importorskip("torchao.optim")
     recipe = make_recipe(trained=["adapter"], optimizer="adamw_8bit", weights="bfloat16")
@@ -150,5 +182,10 @@ def test_the_command_writes_json(recipe_file: Path) -> None:
 def test_the_command_s_table_has_every_part(recipe_file: Path) -> None:
     ran = CliRunner().invoke(app, ["estimate", str(recipe_file)])
     assert ran.exit_code == 0, ran.output
-    for said in ("language model", "optimizer's states", "fits in", "GPU hours", "the paper's mix"):
+    for said in ("language model", "optimizer's states", "fits in", "GPU hours", "the paper's whole mix"):
         assert said in ran.stdout
+    # A model as small as this has units of its size, and no time that is promised.
+    assert " 0.0 M" not in ran.stdout
+    assert "0.00 GiB" not in ran.stdout
+    assert "a model of this size does not reach an MFU of 45%" in ran.stdout
+    assert "estimating" in ran.stderr

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from maira.train.batches import LeftOut
 from maira.train.faults import FEWEST, REMEMBERED, FaultWatch
 from maira.train.recipe import Faults
 
@@ -58,3 +59,14 @@ def test_each_fault_has_an_action_of_its_own() -> None:
     watch.judge(math.nan, 1.0)
     assert watch.stops("not_finite")
     assert not watch.stops("spike")
+
+
+def test_a_run_ends_when_too_many_samples_cannot_be_read_each_counted_once() -> None:
+    watch = FaultWatch(Faults(unreadable="skip", most_unreadable=2))
+    actions = []
+    for name in ("a", "b", "a", "b", "c"):
+        actions.append(watch.leave_out(1, [LeftOut(name, 3, "cut")])["action"])
+        kept = watch.state_dict()
+        watch = FaultWatch(watch.faults)
+        watch.load_state_dict(kept)
+    assert actions == ["skip"] * 4 + ["stop"]

@@ -27,6 +27,7 @@ TEXT = VICUNA_7B | {
     "num_key_value_heads": 2,
 }
 ALL = ["encoder", "adapter", "language_model"]
+FEW = {"rank": 4, "added_tokens": False}
 
 
 def make_recipe(**values: Any) -> Recipe:
@@ -84,9 +85,9 @@ def build(config: MairaConfig, recipe: Recipe) -> MairaForConditionalGeneration:
         {"trained": ["adapter"]},
         {"trained": ALL},
         {"trained": ["encoder"]},
-        {"trained": ["adapter", "language_model"], "lora": {"rank": 4}},
-        {"trained": ["language_model"], "lora": {"rank": 4}},
-        {"trained": ["language_model"], "lora": {"rank": 4, "targets": ["o_proj", "up_proj"]}},
+        {"trained": ["adapter", "language_model"], "lora": FEW},
+        {"trained": ["language_model"], "lora": FEW},
+        {"trained": ["language_model"], "lora": FEW | {"targets": ["o_proj", "up_proj"]}},
     ],
     ids=str,
 )
@@ -116,6 +117,18 @@ def test_a_token_of_the_7b_model_costs_42_gflop_of_training() -> None:
     # The specification's arithmetic: an average sample of 2,800 tokens with 1.8 images is about 115 TFLOP.
     flops = make_rates(MairaConfig(), make_recipe()).of([2800], 1, 140)
     assert (flops.language_model + flops.attention) / 2800 == pytest.approx(42e9, rel=0.05)
+
+
+def test_rows_of_tokens_cost_their_share_of_the_head_and_let_gradients_through_all_blocks() -> None:
+    lora = {"targets": ["down_proj"], "rank": 4}
+    without, beside = (
+        make_rates(MairaConfig(), make_recipe(trained=["language_model"], lora=lora | {"added_tokens": rows}))
+        for rows in (False, True)
+    )
+    text = MairaConfig().text_config
+    assert beside.answer - without.answer == 2 * text.hidden_size * 204
+    first_block = beside.token - without.token
+    assert first_block == 2 * (4 * text.hidden_size**2 + 3 * text.hidden_size * text.intermediate_size + 4 * 11008)
 
 
 def test_frozen_weights_before_something_trained_cost_two_thirds() -> None:

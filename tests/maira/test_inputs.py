@@ -17,13 +17,24 @@ from typer.testing import CliRunner
 from data.manifest import read_manifest, write_manifest
 from data.study import Study
 from maira.cli import app
-from maira.evaluate.comparison import LATERAL_MENTIONS, Comparison, cell, compare, write_comparison
-from maira.evaluate.experiments import Experiment, Scorer, select_studies, without_inputs
+from maira.evaluate.comparison import Comparison, cell, compare, footnotes, write_comparison
+from maira.evaluate.experiments import (
+    COMPARISON_MENTIONS,
+    LATERAL_MENTIONS,
+    Experiment,
+    Scorer,
+    Scoring,
+    select_studies,
+    without_inputs,
+)
 from maira.examples import make_example, study_context
 from maira.inputs import INPUTS, Input, drop_inputs, has_inputs, parse_inputs
 from maira.prompts import build_prompt
 from radfact.errors import InputError
+from radfact.files import Pair
 from radfact.jsonl import write_json, write_jsonl
+from radfact.llm import ChatClient, Message, Prefix, StoredAnswer
+from radfact.metrics.evaluate import evaluate
 from radfact.report import Sentence
 from radfact.stats import Summary
 
@@ -112,8 +123,8 @@ def test_a_subset_holds_the_studies_with_its_inputs_and_a_reference(
 def test_the_reference_is_that_of_the_task(tmp_path: Path) -> None:
     runs = without_inputs(tmp_path, ["prior"])
     for task, reference in (("findings", "Clear."), ("grounded", [Sentence(text="Clear.")])):
-        selection = select_studies([FULL], task, "all", runs)  # type: ignore[arg-type]
-        assert selection.references == {"a": reference}
+        (study,) = select_studies([FULL], task, "all", runs).studies  # type: ignore[arg-type]
+        assert [one for one in (study.findings, study.grounded_findings) if one is not None] == [reference]
 
 
 @pytest.mark.parametrize("subset", ["all", "with-input"])
@@ -123,12 +134,26 @@ def test_no_study_to_score_is_an_error(subset: str, tmp_path: Path) -> None:
         select_studies([bare], "findings", subset, without_inputs(tmp_path, ["prior"]))
 
 
-def _scored(folder: Path, values: Mapping[str, Sequence[float | None]], **others: Summary) -> Experiment:
-    """A run with a results folder whose set figures are means of its samples', and others as given."""
+class Reader:
+    """A language model that takes "unchanged" for a mention of a comparison."""
+
+    async def complete(
+        self, prefix: Prefix, messages: Sequence[Message], schema: Mapping[str, Any] | None
+    ) -> StoredAnswer:
+        del prefix, schema
+        return StoredAnswer("yes" if "unchanged" in messages[-1][1] else "no", 1, 1)
+
+    async def close(self) -> None:
+        pass
+
+
+def _scored(
+    folder: Path, values: Mapping[str, Sequence[float | None]], model: ChatClient | None = None, **others: Summary
+) -> Experiment:
+    """A run with the results of RadFact, whose figures are means of its samples' or as given, and of other metrics."""
     run = Experiment(folder, () if folder.name == "all-inputs" else ("prior",))
     count = len(next(iter(values.values())))
     keys = [f"s{i}" for i in range(count)]
-    write_jsonl(run.drafts, ({"sample_id": key, "report": "Two views."} for key in keys))
     rows = [{name: column[i] for name, column in values.items()} for i in range(count)]
     write_jsonl(
         run.results / "samples.jsonl",
@@ -142,16 +167,22 @@ def _scored(folder: Path, values: Mapping[str, Sequence[float | None]], **others
     judge = {"name": "offline", "note": "A note."}
     write_json(run.results / "scores.json", {"figures": figures, "judge": judge, "counts": {"left_out": 0}})
     write_json(run.results / "run.json", {"options": {"bootstrap": 50, "seed": 1}})
+    said = ["Two views, unchanged.", "Clear." if run.dropped else "Two views.", "Clear.", "Clear.", "Clear."]
+    pairs = [Pair(key, text, "Clear.") for key, text in zip(keys, said, strict=True)]
+    metrics = [LATERAL_MENTIONS, "bleu_1", "radgraph", COMPARISON_MENTIONS]
+    evaluate(pairs, metrics, judge="offline", model=model, bootstrap=50, seed=1, out=run.metrics)
     return run
 
 
-def _table(tmp_path: Path, **others: Summary) -> Comparison:
+def _table(tmp_path: Path, model: ChatClient | None = None, **others: Summary) -> Comparison:
     base = [0.1, 0.9, 0.4, 0.6, None]
     runs = [
-        _scored(tmp_path / "all-inputs", {"shared": base, "absent": [None] * 5}, **others),
-        _scored(tmp_path / "no-prior", {"shared": [v and v - 0.1 for v in base], "absent": [None] * 5}, **others),
+        _scored(tmp_path / "all-inputs", {"shared": base, "absent": [None] * 5}, model, **others),
+        _scored(
+            tmp_path / "no-prior", {"shared": [v and v - 0.1 for v in base], "absent": [None] * 5}, model, **others
+        ),
     ]
-    return compare(runs, {f"s{i}": "Clear." for i in range(5)}, base=runs[0])
+    return compare(runs, base=runs[0])
 
 
 def test_a_difference_is_paired(tmp_path: Path) -> None:
@@ -160,25 +191,44 @@ def test_a_difference_is_paired(tmp_path: Path) -> None:
 
 
 def test_a_figure_without_any_value_is_no_row(tmp_path: Path) -> None:
-    assert _table(tmp_path).names == ["shared", LATERAL_MENTIONS]
+    assert _table(tmp_path).names == ["shared", LATERAL_MENTIONS, "bleu_1"]
 
 
 def test_a_figure_of_the_set_alone_is_shown_without_a_difference(tmp_path: Path) -> None:
     table = _table(tmp_path, macro=Summary(0.5, n=5, direction="lower"))
     assert table.figures["no-prior"]["macro"].point == 0.5
-    assert set(table.differences["no-prior"]) == {"shared", LATERAL_MENTIONS}
+    assert set(table.differences["no-prior"]) == {"shared", LATERAL_MENTIONS, "bleu_1"}
 
 
-def test_a_figure_that_is_no_mean_of_its_samples_has_no_difference(tmp_path: Path) -> None:
-    table = _table(tmp_path, shared=Summary(0.7, n=4))
-    assert "shared" in table.names
-    assert set(table.differences["no-prior"]) == {LATERAL_MENTIONS}
-
-
-def test_lateral_mentions_stand_beside_those_of_the_references(tmp_path: Path) -> None:
+def test_a_pooled_figure_differs_by_what_its_counts_do(tmp_path: Path) -> None:
     table = _table(tmp_path)
-    assert table.figures["no-prior"][LATERAL_MENTIONS].point == 1
+    points = [table.figures[name]["bleu_1"].point for name in ("no-prior", "all-inputs")]
+    gap = table.differences["no-prior"]["bleu_1"]
+    assert gap.point == pytest.approx((points[0] or 0) - (points[1] or 0))
+    assert gap.point != 0
+    assert gap.low is not None
+
+
+def test_mentions_stand_beside_those_of_the_references(tmp_path: Path) -> None:
+    table = _table(tmp_path)
+    assert table.figures["all-inputs"][LATERAL_MENTIONS].point == pytest.approx(0.4)
+    assert table.differences["no-prior"][LATERAL_MENTIONS].point == pytest.approx(-0.2)
+    assert table.figures["no-prior"][LATERAL_MENTIONS].direction == "neutral"
     assert table.reference[LATERAL_MENTIONS].point == 0
+
+
+def test_a_language_model_reads_which_reports_mention_a_comparison(tmp_path: Path) -> None:
+    table = _table(tmp_path, ChatClient(Reader(), {"model": "reader"}))
+    assert table.figures["no-prior"][COMPARISON_MENTIONS].point == pytest.approx(0.2)
+    assert table.differences["no-prior"][COMPARISON_MENTIONS].point == 0
+    assert table.reference[COMPARISON_MENTIONS].point == 0
+    assert any(note.startswith(f"{COMPARISON_MENTIONS}: share of reports") for note in footnotes(table))
+
+
+def test_what_a_metric_lacks_is_said_below_the_table(tmp_path: Path) -> None:
+    said = "\n".join(footnotes(_table(tmp_path)))
+    assert "Not in the table: radgraph (needs weights: --weights radgraph=FOLDER with" in said
+    assert "Not in the table: comparison_mentions (needs a language model" in said
 
 
 def test_the_table_is_written_in_three_forms(tmp_path: Path) -> None:
@@ -191,10 +241,9 @@ def test_the_table_is_written_in_three_forms(tmp_path: Path) -> None:
     for row in rows:
         kind = "figures" if row["kind"] == "value" else "differences"
         assert math.isclose(float(row["point"]), record["experiments"][row["experiment"]][kind][row["figure"]]["point"])
-    assert len(rows) == 2 * 3 + 2
+    assert len(rows) == 2 * 4 + 3
     page = (tmp_path / "table.md").read_text()
-    assert "| experiment | shared | macro (↓) | lateral_mentions |" in page
-    assert " | 0.500 | 1.000 [1.000, 1.000] |\n" in page
+    assert "| experiment | shared | macro (↓) | lateral_mentions | bleu_1 |" in page
     assert "A note." in page
 
 
@@ -207,7 +256,7 @@ def test_a_cell_is_the_median_with_its_interval() -> None:
 def test_no_judge_is_told_before_anything_is_drafted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("RADFACT_JUDGE", raising=False)
     with pytest.raises(InputError, match="no judge is named"):
-        Scorer(Experiment(tmp_path / "all-inputs"), tmp_path / "manifest.jsonl", tmp_path / "cache")
+        Scorer(Experiment(tmp_path / "all-inputs"), Scoring(tmp_path / "manifest.jsonl", tmp_path / "cache"))
     assert list(tmp_path.iterdir()) == []
 
 
@@ -240,7 +289,9 @@ def test_the_command_drafts_scores_and_compares(arguments: list[str], tmp_path: 
     settings = json.loads((tmp_path / "out" / "no-prior" / "drafts.run.json").read_text())
     assert settings["drop"] == ["prior"]
     record = json.loads((tmp_path / "out" / "table.json").read_text())
-    assert "logical_f1" in record["experiments"]["no-prior"]["differences"]
+    assert {"logical_f1", "rouge_l", "bleu_4"} <= record["experiments"]["no-prior"]["differences"].keys()
+    for name in ("meteor", "chexbert", "radgraph", "radcliq"):
+        assert said.count(f"Not in the table: {name} (needs weights: --weights ") == 1
 
 
 def test_the_command_shows_one_line_a_run_and_tables_that_fit_a_terminal(
@@ -254,6 +305,27 @@ def test_the_command_shows_one_line_a_run_and_tables_that_fit_a_terminal(
     (row, *_) = [line for line in said.splitlines() if "logical_f1" in line and line.count("[") == 2]
     assert len(row) <= 80
     assert said.count("logical_f1") == 3
+
+
+def test_metrics_that_were_named_are_the_only_ones_and_are_missed(arguments: list[str], tmp_path: Path) -> None:
+    words = [*arguments, "--judge", "offline", "--metrics", "rouge_l,radfact,rg_er", "--weights", str(tmp_path)]
+    done = CliRunner().invoke(app, words, catch_exceptions=False)
+    assert done.exit_code == 3
+    assert f"left out: all-inputs: radgraph: needs weights: {tmp_path / 'radgraph'} has no" in done.output
+    figures = json.loads((tmp_path / "out" / "table.json").read_text())["experiments"]["no-prior"]["figures"]
+    assert [name for name in figures if "_precision" not in name and "_recall" not in name and "_f1" not in name] == [
+        LATERAL_MENTIONS,
+        "rouge_l",
+    ]
+
+
+@pytest.mark.parametrize(("option", "wrong"), [("--metrics", "no metric"), ("--weights", "no such folder")])
+def test_options_of_metrics_are_checked_before_anything_is_drafted(
+    arguments: list[str], tmp_path: Path, option: str, wrong: str
+) -> None:
+    with pytest.raises(InputError, match=wrong):
+        CliRunner().invoke(app, [*arguments, "--judge", "offline", option, "rouge"], catch_exceptions=False)
+    assert not (tmp_path / "out" / "all-inputs").exists()
 
 
 def test_another_judge_takes_the_drafts_that_are_there(

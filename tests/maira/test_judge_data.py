@@ -3,24 +3,30 @@
 from __future__ import annotations
 
 import csv
+import random
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from typer.testing import CliRunner
 
 from maira.cli import app
-from maira.judge.data import Teacher, make_judge_data
+from maira.judge.data import Aside, Teacher, make_judge_data
 from maira.judge.pairing import PAIRINGS, is_held_out, make_pairs
-from maira.judge.teachers import assess_errors, teach_entailment, teach_scores, write_assessment
+from maira.judge.rewording import reworded
+from maira.judge.scores import assess_errors, teach_scores, write_assessment
+from maira.judge.verdicts import balance, teach_entailment
 from radfact.entailment.check import check, load_labelled
-from radfact.entailment.judge import Question
+from radfact.entailment.judge import Judge, Question
 from radfact.entailment.llm import LLMJudge, judge_prompt
 from radfact.entailment.offline import OfflineJudge
 from radfact.errors import InputError
 from radfact.jsonl import read_jsonl
 from radfact.llm import ChatClient, Message, Prefix, StoredAnswer
+from radfact.meta.injected import Change, Injected
+from radfact.meta.sentences import facts_of
 from radfact.metrics.notation import read_assessment
 from radfact.sentences import load_splitter
 
@@ -31,6 +37,9 @@ SENTENCES = (
     "The lungs are clear. No pleural effusion. No pneumothorax.",
     "Left lower lobe consolidation. There is a small left pleural effusion. No pneumothorax.",
 )
+OFFLINE: dict[str, Judge | None] = {"offline": OfflineJudge()}
+ERRORS: dict[str, Judge | None] = {"injected": None}
+NO_SHOTS = judge_prompt(Path("none"))
 REPORTS = {f"r{n}": f"{SENTENCES[n % 5]} Rib fracture number {n} is old." for n in range(20)}
 
 
@@ -70,7 +79,7 @@ def test_more_reports_move_none_to_the_other_side() -> None:
 @pytest.mark.parametrize("shots", [None, Path("none")])
 def test_entailment_is_asked_as_the_judge_asks(shots: Path | None) -> None:
     pairs = make_pairs(REPORTS, ["random"], count=1)
-    one = teach_entailment(pairs, judge_prompt(shots), load_splitter("offline"), OfflineJudge()).taught[0]
+    one = teach_entailment(pairs, judge_prompt(shots), load_splitter("offline"), OFFLINE).taught[0]
     assert one.labelled is not None
     backend = Recording(one.answer)
     judge = LLMJudge("m", ChatClient(backend, {"model": "m"}), judge_prompt(shots))
@@ -81,7 +90,7 @@ def test_entailment_is_asked_as_the_judge_asks(shots: Path | None) -> None:
 
 def test_what_is_held_out_is_what_judge_check_reads(tmp_path: Path) -> None:
     written = make_judge_data(
-        REPORTS, "entailment", Teacher("offline"), tmp_path, few_shots=Path("none"), held_out=0.3, count=15
+        REPORTS, "entailment", [Teacher("offline")], tmp_path, few_shots=Path("none"), aside=Aside(0.3), count=15
     )
     found = check(OfflineJudge(), load_labelled(written.held_out))
     assert found.n == written.samples["heldout"]
@@ -91,15 +100,74 @@ def test_what_is_held_out_is_what_judge_check_reads(tmp_path: Path) -> None:
     assert sides[0].isdisjoint(sides[1])
 
 
+def test_no_question_held_out_is_asked_in_training(tmp_path: Path) -> None:
+    alike = {f"a{n}": f"{SENTENCES[n % 5]} {SENTENCES[(n + 1) % 5]}" for n in range(60)}
+    make_judge_data(alike, "entailment", [Teacher("offline")], tmp_path, pairings=["nearest"], aside=Aside(0.2))
+    rows = [row for _, row in read_jsonl(tmp_path / "samples.jsonl")]
+    train, held = ([r["messages"][-1] for r in rows if r["split"] == side] for side in ("train", "heldout"))
+    assert held == []
+    assert len(train) > 0
+
+
 def test_the_errors_themselves_teach_entailment_as_the_offline_judge_sees_it() -> None:
     pairs = make_pairs(REPORTS, ["permuted"])
-    taught = teach_entailment(pairs, judge_prompt(Path("none")), load_splitter("offline")).taught
+    taught = teach_entailment(pairs, NO_SHOTS, load_splitter("offline"), ERRORS).taught
     labels = {one.labelled.label for one in taught if one.labelled}
     assert labels == {"entailment", "not_entailment"}
     asked = [Question(one.labelled.reference, one.labelled.phrase) for one in taught if one.labelled]
     said = [getattr(verdict, "status", None) for verdict in OfflineJudge().judge(asked)]
     agree = sum(one.labelled is not None and one.labelled.status == two for one, two in zip(taught, said, strict=True))
     assert agree / len(taught) > 0.9
+
+
+def test_what_does_not_follow_from_the_errors_is_for_the_next_teacher() -> None:
+    pairs = make_pairs(REPORTS, ["permuted", "reworded"])
+    alone, both = (
+        teach_entailment(pairs, NO_SHOTS, load_splitter("offline"), teachers).taught
+        for teachers in (ERRORS, ERRORS | OFFLINE)
+    )
+    assert {one.teacher for one in both} == {"injected", "offline"}
+    assert [one for one in both if one.teacher == "injected"] == alone
+    assert all(one.paired.injected is not None for one in alone)
+
+
+def test_reports_in_other_words_teach_both_verdicts_of_sentences_that_are_no_copies() -> None:
+    taught = teach_entailment(make_pairs(REPORTS, ["reworded"]), NO_SHOTS, load_splitter("offline"), OFFLINE).taught
+    other = [one.labelled for one in taught if one.labelled and one.labelled.phrase not in one.labelled.reference]
+    assert {one.label for one in other} == {"entailment", "not_entailment"}
+    assert sum(one.label == "entailment" for one in other) > len(other) / 4
+
+
+def test_a_report_in_other_words_says_the_same_or_less() -> None:
+    report = "There is a small left pleural effusion. The heart is normal in size. No pneumothorax or consolidation."
+    said = {(fact.concept, fact.present) for fact in facts_of(report)}
+    texts = {reworded(report, random.Random(seed)) for seed in range(60)}
+    assert len(texts) > 20
+    for text in texts:
+        assert text is not None
+        assert {(fact.concept, fact.present) for fact in facts_of(text)} <= said
+    kept = [text for text in texts if text and "left" not in text.lower()]
+    assert kept, "a side is left out at times"
+    assert reworded("As dictated before.", random.Random(0)) is None
+
+
+def test_a_balanced_draw_is_half_entailed_and_few_of_it_copies(tmp_path: Path) -> None:
+    teachers = [Teacher("injected"), Teacher("offline")]
+    make_judge_data(REPORTS, "entailment", teachers, tmp_path, balanced=True, aside=Aside(0.3))
+    rows = [row for _, row in read_jsonl(tmp_path / "samples.jsonl")]
+    for split in ("train", "heldout"):
+        answers = [yaml.safe_load(row["answer"]) for row in rows if row["split"] == split]
+        entailed = [one for one in answers if one["status"] == "entailment"]
+        assert len(entailed) == len(answers) / 2 > 0
+        assert sum(one["phrase"] in one["evidence"] for one in entailed) <= len(entailed) / 3
+
+
+def test_a_balanced_draw_takes_what_there_is() -> None:
+    taught = teach_entailment(make_pairs(REPORTS, ["edited"]), NO_SHOTS, load_splitter("offline"), OFFLINE).taught
+    copies = [one for one in taught if one.labelled and one.labelled.phrase in one.labelled.reference]
+    wrong = [one for one in taught if one.labelled and one.labelled.status != "entailment"]
+    assert balance(copies + wrong, 1) == []
+    assert balance([], 1) == []
 
 
 def test_the_errors_themselves_teach_green_in_its_notation() -> None:
@@ -110,6 +178,32 @@ def test_the_errors_themselves_teach_green_in_its_notation() -> None:
         assert found.insignificant.total == 0
 
 
+@pytest.mark.parametrize(
+    ("letter", "original", "modified", "said"),
+    [
+        ("b", "Small left pleural effusion", "No pleural effusion.", "Small left pleural effusion"),
+        ("b", "Small left pleural effusion", None, "Small left pleural effusion"),
+        ("b", "Cardiomegaly. Small effusion", "Cardiomegaly.", "Small effusion"),
+        ("f", "The effusion is unchanged", "The effusion is present.", "The effusion is unchanged"),
+        ("a", "No pneumothorax", "There is a small pneumothorax.", "There is a small pneumothorax"),
+        ("c", "Left nodule", "Right nodule.", "Right nodule"),
+    ],
+)
+def test_an_error_is_explained_by_what_is_wrong_or_missing(
+    letter: Any, original: str, modified: str | None, said: str
+) -> None:
+    change = Change(category=letter, operation="any", original=original, modified=modified)
+    one = Injected(
+        sample_id="a",
+        source_id="a",
+        reference=f"{original}. Clear lungs.",
+        candidate=f"{modified or ''} Clear lungs.",
+        changes=(change,),
+    )
+    found = read_assessment(write_assessment(assess_errors(one))).significant
+    assert found.said["abcdef".index(letter)] == (said,)
+
+
 def test_vert_is_taught_one_decimal_of_the_teachers_score() -> None:
     none = "\n".join(f"({letter}) x: 0." for letter in "abcdef")
     answer = (
@@ -118,7 +212,7 @@ def test_vert_is_taught_one_decimal_of_the_teachers_score() -> None:
         "[Matched Findings]:\n1. Heart\n\n[Overall Accuracy Score]:\n0.87"
     )
     client = ChatClient(Recording(answer), {"model": "m"})
-    (taught,) = teach_scores(make_pairs(REPORTS, ["random"], count=1), "vert", client).taught
+    (taught,) = teach_scores(make_pairs(REPORTS, ["random"], count=1), "vert", {"m": client}).taught
     assert taught.answer == "0.9"
     assert taught.messages[0].content.startswith("Objective: Evaluate the accuracy of a candidate radiology report")
 
@@ -138,10 +232,19 @@ def test_the_command_writes_pairs_for_meta_agreement(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("teacher", "wrong"), [("injected", "the last teacher, which is"), ("offline", "asks no server")]
+)
+def test_a_server_for_a_teacher_that_asks_none_is_refused(teacher: str, wrong: str, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=wrong):
+        make_judge_data(REPORTS, "entailment", [Teacher(teacher, "http://localhost:1")], tmp_path / "out")
+
+
+@pytest.mark.parametrize(
     ("task", "teacher", "options", "wrong"),
     [
         ("green", "offline", {}, "gives no green answers"),
         ("vert", "injected", {"few_shots": Path("none")}, "leave this out for vert"),
+        ("vert", "injected", {"balanced": True}, "leave this out for vert"),
         ("entailment", "injected", {"pairings": ["random"]}, "'permuted' makes such"),
         ("entailment", "offline", {"pairings": ["drafted"]}, "need a model's drafts"),
     ],
@@ -150,5 +253,5 @@ def test_what_does_not_fit_is_said(
     task: Any, teacher: str, options: dict[str, Any], wrong: str, tmp_path: Path
 ) -> None:
     with pytest.raises(InputError, match=wrong):
-        make_judge_data(REPORTS, task, Teacher(teacher), tmp_path / "out", **options)
+        make_judge_data(REPORTS, task, [Teacher(teacher)], tmp_path / "out", **options)
     assert not (tmp_path / "out").exists()

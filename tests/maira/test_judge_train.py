@@ -2,67 +2,30 @@
 
 from __future__ import annotations
 
-import random
-from itertools import product
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from tiny_judge import TEMPLATE, ask_folder, write_tiny_model
+from tiny_judge import TEMPLATE, ask_folder, lesson, recipe, samples, texts, train_tiny_judge, write_tiny_model
 from tiny_runs import metrics, quiet
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoModelForCausalLM, AutoTokenizer, GPT2Config, GPT2LMHeadModel
 
-from maira.judge.corpus import encode_chat
-from maira.judge.pairing import Paired
-from maira.judge.recipe import JudgeRecipe, read_judge_recipe
+from maira.judge.corpus import encode_chat, open_chats
+from maira.judge.lessons import Taught
+from maira.judge.recipe import read_judge_recipe
 from maira.judge.samples import ChatMessage, ChatSample, write_samples
-from maira.judge.teachers import Taught, held_out_judgements, teach_entailment
 from maira.judge.training import JudgeModel, check_packing, stops, train_judge
 from maira.train.items import Totals
 from maira.train.loop import Run
 from maira.train.packing import collate
 from radfact.entailment.check import check, load_labelled
 from radfact.entailment.llm import LLMJudge, judge_prompt
-from radfact.entailment.offline import OfflineJudge
 from radfact.errors import InputError
-from radfact.files import Pair
-from radfact.jsonl import write_json
-from radfact.sentences import load_splitter
+from radfact.jsonl import read_jsonl
 
 CONFIGS = Path(__file__).resolve().parents[2] / "configs" / "judges"
-FINDINGS = ("pneumothorax", "pleural effusion", "consolidation", "nodule", "pulmonary edema", "atelectasis")
-OTHERS = (
-    *("Cardiomegaly.", "Hiatal hernia.", "Rib fracture.", "Scoliosis.", "Granuloma.", "Emphysema."),
-    *("No hiatal hernia.", "No rib fracture.", "No cardiomegaly.", "No scoliosis.", "No granuloma.", "No emphysema."),
-)
-
-
-def lesson() -> list[Taught]:
-    """Whether a finding is there, of reports of two findings, by the offline judge."""
-    drawn = random.Random(0)
-    pairs = []
-    for number, (finding, there, said, other) in enumerate(product(FINDINGS, (0, 1), (0, 1), OTHERS)):
-        texts = [f"{finding.capitalize()}." if yes else f"No {finding}." for yes in (there, said)]
-        reference = f"{texts[0]} {other}" if drawn.random() < 0.5 else f"{other} {texts[0]}"
-        pairs.append(Paired(Pair(f"{number}", texts[1], reference), "random", f"{number}"))
-    taught = teach_entailment(pairs, judge_prompt(Path("none")), load_splitter("offline"), OfflineJudge()).taught
-    return [one for one in taught if "/A" in one.name]
-
-
-def samples(taught: list[Taught]) -> list[ChatSample]:
-    drawn = random.Random(1)
-    aside = set(drawn.sample(range(len(taught)), len(taught) // 5))
-    return [
-        ChatSample(
-            sample_id=one.name,
-            task="entailment",
-            messages=one.messages,
-            answer=one.answer,
-            split="heldout" if place in aside else "train",
-        )
-        for place, one in enumerate(taught)
-    ]
 
 
 @pytest.fixture(scope="module")
@@ -79,37 +42,12 @@ def data(taught: list[Taught], tmp_path_factory: pytest.TempPathFactory) -> Path
 
 @pytest.fixture(scope="module")
 def model(taught: list[Taught], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    texts = [one.messages[-1].content for one in taught] + [one.answer for one in taught]
-    return write_tiny_model(tmp_path_factory.mktemp("model"), texts)
+    return write_tiny_model(tmp_path_factory.mktemp("model"), texts(taught))
 
 
-def recipe(model: Path, data: Path, out: Path, **changes: Any) -> JudgeRecipe:
-    values: dict[str, Any] = {
-        "model": model,
-        "train": data,
-        "out": out,
-        "passes": 24,
-        "global_batch": 8,
-        "token_budget": 2048,
-        "precision": "no",
-        "learning_rate": 3e-3,
-        "workers": 1,
-        "save_every": 2,
-        "log_every": 1,
-        "trackers": [],
-    }
-    return JudgeRecipe.model_validate(values | changes)
-
-
-def test_a_tiny_model_trained_on_a_few_hundred_pairs_beats_the_constant_answer(
-    taught: list[Taught], data: Path, model: Path, tmp_path: Path
-) -> None:
-    made = samples(taught)
-    changes: dict[str, Any] = {"passes": None, "epochs": 16, "global_batch": 16, "save_every": 1000, "log_every": 20}
-    folder = train_judge(recipe(model, data, tmp_path / "run", **changes), quiet())
-    aside = [one for one, sample in zip(taught, made, strict=True) if sample.split == "heldout"]
-    write_json(tmp_path / "heldout.json", held_out_judgements(aside))
-    labelled = load_labelled(tmp_path / "heldout.json")
+def test_a_tiny_model_trained_on_a_few_hundred_pairs_beats_the_constant_answer(tmp_path: Path) -> None:
+    folder, held_out = train_tiny_judge(tmp_path)
+    labelled = load_labelled(held_out)
     entailed = sum(one.entailed for one in labelled) / len(labelled)
     found = check(LLMJudge("tiny", ask_folder(folder), judge_prompt(Path("none"))), labelled)
     assert found.accuracy > max(entailed, 1 - entailed) + 0.2
@@ -221,11 +159,52 @@ def test_the_recipes_are_those_of_the_papers(name: str) -> None:
         assert (found.lora.rank, found.lora.alpha, found.lora.quantize, found.learning_rate) == (32, 64, "nf4", 2e-4)
 
 
-def test_what_cannot_be_trained_on_is_said(model: Path, data: Path, tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"config.json is missing"):
-        train_judge(recipe(tmp_path, data, tmp_path / "out"), quiet())
-    with pytest.raises(InputError, match="has no sample in the split 'train' of the task green"):
-        train_judge(recipe(model, data, tmp_path / "out", tasks={"green": 1}), quiet())
+def test_what_cannot_be_trained_on_is_said_and_leaves_no_folder(model: Path, data: Path, tmp_path: Path) -> None:
     write_samples(tmp_path / "twice.jsonl", [chat(), chat()])
-    with pytest.raises(InputError, match="'one' must be unique"):
-        train_judge(recipe(model, tmp_path / "twice.jsonl", tmp_path / "out"), quiet())
+    damaged = [line if number not in (1, 3) else "{\n" for number, line in enumerate(data.open(encoding="utf-8"))]
+    (tmp_path / "damaged.jsonl").write_text("".join(damaged), encoding="utf-8")
+    short = write_tiny_model(tmp_path / "short", ["Is it?"], max_position_embeddings=16)
+    other = GPT2LMHeadModel(GPT2Config(vocab_size=len(AutoTokenizer.from_pretrained(model)), n_embd=8, n_head=1))
+    shutil.copytree(model, tmp_path / "gpt2")
+    other.save_pretrained(tmp_path / "gpt2")
+    refusals: list[tuple[dict[str, Any], str]] = [
+        ({"model": tmp_path}, "config.json is missing"),
+        ({"model": tmp_path / "gpt2"}, "is not laid out as Llama: its configuration has no intermediate_size"),
+        ({"model": short}, r"tokens \(task entailment\), more than the 16 positions of the language model"),
+        ({"tasks": {"green": 1}}, "has no sample in the split 'train' of the task green"),
+        ({"train": tmp_path / "twice.jsonl"}, "'one' must be unique"),
+        ({"train": tmp_path / "damaged.jsonl"}, r"2 samples cannot be trained on: .*line 2: .*; .*line 4: "),
+        ({"token_budget": 20}, "more than the 20 of a row"),
+    ]
+    for changes, wrong in refusals:
+        with pytest.raises(InputError, match=wrong):
+            train_judge(recipe(changes.pop("model", model), data, tmp_path / "out", **changes), quiet())
+        assert not (tmp_path / "out").exists()
+
+
+def test_samples_that_cannot_be_read_any_more_end_the_run_or_are_left_out(
+    model: Path, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "samples.jsonl"
+
+    def damage(*arguments: Any) -> Any:
+        path.write_bytes(data.read_bytes())
+        opened = open_chats(*arguments)
+        lines = data.read_bytes().splitlines(keepends=True)
+        number = int(opened.table[3]["number"])
+        path.write_bytes(b"".join([*lines[:number], lines[number].replace(b"{", b"}"), *lines[number + 1 :]]))
+        return opened
+
+    monkeypatch.setattr("maira.judge.training.open_chats", damage)
+    changes: dict[str, Any] = {"passes": None, "epochs": 1, "global_batch": 32}
+    with pytest.raises(InputError, match=r"samples\.jsonl, line \d+: .*faults\.unreadable=skip"):
+        train_judge(recipe(model, path, tmp_path / "stops", **changes), quiet())
+    train_judge(recipe(model, path, tmp_path / "run", faults={"unreadable": "skip"}, **changes), quiet())
+    (fault,) = [row for _, row in read_jsonl(tmp_path / "run" / "faults.jsonl")]
+    assert fault["fault"] == "unreadable"
+    assert fault["sample_ids"][0].startswith(f"{path}:")
+
+
+def test_what_only_a_maira_has_is_no_part_of_a_judges_adapters() -> None:
+    with pytest.raises(InputError, match=r"lora\.added_tokens"):
+        read_judge_recipe(CONFIGS / "vert.yaml", ["lora.added_tokens=true"])

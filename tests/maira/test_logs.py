@@ -8,6 +8,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -19,10 +20,12 @@ import maira.train.logs as logs
 import maira.train.trackers as trackers
 from maira.config import MairaConfig
 from maira.prompts import Task
+from maira.train import attention
 from maira.train.flops import make_rates
-from maira.train.items import PackedBatch, Totals
+from maira.train.items import LENGTHS, PackedBatch, Totals
 from maira.train.logs import Log
 from maira.train.parallel import World
+from maira.train.plan import Plan
 from maira.train.recipe import Recipe
 from radfact.errors import InputError
 
@@ -107,6 +110,35 @@ def test_a_line_has_the_mean_losses_since_the_last_and_the_rate_of_its_step(
         log.step(step, 0, {"loss": torch.tensor(loss)}, lr=step / 10, grad_norm=torch.tensor(1.0))
     rows = rows_of(recipe)
     assert [(row["step"], row["loss"], row["lr"]) for row in rows] == [(2, 3.0, 0.2), (4, 0.75, 0.4)]
+
+
+def test_a_run_is_introduced_in_one_line(tmp_path: Path, config: MairaConfig) -> None:
+    recipe = make_recipe(tmp_path, trackers=["tensorboard"], global_batch=4, passes=40)
+    table = np.zeros(12, LENGTHS)
+    table["prompt"], table["answer"] = 5, 3
+    model = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.Linear(4, 5))
+    model[0].requires_grad_(False)
+    console = Console(file=StringIO())
+    Log(recipe, config, ALONE, console, 10).introduce(Plan(table, recipe), model, "none", attention.SAMPLES)
+    said = said_by(console)
+    assert said.count("\n") == 1
+    for part in (
+        "12 answers",
+        "12 samples an epoch",
+        "10 steps of 4",
+        "25 of 41 parameters",
+        "1 process on cpu, attention samples",
+        f"TensorBoard: {tmp_path / 'tensorboard'}",
+    ):
+        assert part in said
+
+
+def test_a_line_has_the_memory_of_the_process_on_a_cpu(tmp_path: Path, config: MairaConfig) -> None:
+    console = Console(file=StringIO())
+    make_log(recipe := make_recipe(tmp_path, log_every=1), config, console=console).step(1, 0, {"loss": 1.0})
+    # A process with torch in it.
+    assert 0.05 < rows_of(recipe)[0]["memory_gb"] < 1000
+    assert " GB  " in said_by(console)
 
 
 def test_the_last_step_has_a_line_whatever_its_number(tmp_path: Path, config: MairaConfig) -> None:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 import json
+import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +19,7 @@ from safetensors.torch import load_file
 from maira.config import MairaConfig
 from maira.model import MairaForConditionalGeneration
 from maira.processor import MairaProcessor
+from maira.tokens import ADDED_TOKENS
 from maira.train.export import write_checkpoint
 from maira.train.objective import TrainingModel
 from maira.train.optimizers import make_optimizer
@@ -29,40 +33,35 @@ HERE = World(0, 1, torch.device("cpu"))
 
 
 @pytest.fixture
-def make_recipe(checkpoint: Path, tmp_path: Path) -> MakeRecipe:
+def make_recipe(make_recipe: MakeRecipe) -> MakeRecipe:
     """Recipes with low-rank adapters over the shared checkpoint."""
 
     def make(**options: Any) -> Recipe:
-        values: dict[str, Any] = {
-            "model": checkpoint,
-            "train": [{"manifest": "none.jsonl"}],
-            "out": tmp_path / "run",
-            "passes": 128,
-            "precision": "no",
-            "learning_rate": 0.05,
-            "lora": {"rank": 4, "alpha": 8, "targets": ["q_proj", "down_proj"]},
-        }
-        return Recipe.model_validate(values | options)
+        lora = {"rank": 4, "alpha": 8, "targets": ["q_proj", "down_proj"]}
+        return make_recipe(**({"learning_rate": 0.05, "lora": lora} | options))
 
     return make
 
 
-def trained(recipe: Recipe, config: MairaConfig) -> tuple[MairaForConditionalGeneration, MairaProcessor, float]:
-    """A model after three steps, its processor, and its loss of what it was trained on.
-
-    The loss is taken in training mode: bitsandbytes' kernel for inference on CPUs wants layers of 64 and more.
-    """
+def trained(
+    recipe: Recipe, config: MairaConfig, answer: list[int] | None = None
+) -> tuple[MairaForConditionalGeneration, MairaProcessor, float]:
+    """A model after three steps, its processor, and its loss of what it was trained on, an answer of some tokens."""
     model, processor = load_parts(recipe, [])
     torch.manual_seed(0)
     choose_trained(model, recipe)
     training = TrainingModel(model, 0, 0.0).to("cpu")
     optimizer = make_optimizer(training, recipe)
-    row = pack([make_sample(config, 1, 5, 8, seed=i) for i in range(2)])
+    samples = [make_sample(config, 1, 5, 8, seed=i) for i in range(2)]
+    if answer:
+        samples = [replace(sample, ids=[*sample.ids[: sample.prompt], *answer, 2]) for sample in samples]
+    row = pack(samples)
     for _ in range(3):
         training(row).total(row.totals, 0).backward()
         optimizer.step()
         optimizer.zero_grad()
     with torch.no_grad():
+        training.eval()
         return model, processor, training(row).total(row.totals, 0).item()
 
 
@@ -79,10 +78,63 @@ def test_only_adapters_of_the_targets_are_trained(make_recipe: MakeRecipe) -> No
     choose_trained(model, recipe)
     names = {name for name, p in model.named_parameters() if p.requires_grad}
     language = {name for name in names if name.startswith("language_model.")}
-    assert {name.split(".")[-4] for name in language} == {"q_proj", "down_proj"}
-    assert len(language) == 2 * 2 * 2
-    assert all(".lora_" in name for name in language)
+    adapters = {name for name in language if ".lora_" in name}
+    assert {name.split(".")[-4] for name in adapters} == {"q_proj", "down_proj"}
+    assert len(adapters) == 2 * 2 * 2
+    assert {name.removeprefix("language_model.").split(".token_adapter.")[0] for name in language - adapters} == {
+        "model.embed_tokens",
+        "lm_head",
+    }
     assert {name.split(".")[0] for name in names - language} == {"multi_modal_projector"}
+
+
+def test_no_rows_of_tokens_are_trained_where_none_are_wanted(make_recipe: MakeRecipe) -> None:
+    model, _ = load_parts(recipe := make_recipe(lora={"rank": 4, "added_tokens": False}), [])
+    choose_trained(model, recipe)
+    language = model.language_model.named_parameters()
+    assert all(".lora_" in name for name, parameter in language if parameter.requires_grad)
+
+
+@pytest.mark.parametrize("quantize", [None, "nf4"])
+def test_a_freshly_assembled_model_learns_its_tokens(
+    quantize: str | None,
+    make_recipe: MakeRecipe,
+    model: MairaForConditionalGeneration,
+    config: MairaConfig,
+    processor: MairaProcessor,
+    tmp_path: Path,
+) -> None:
+    """All of which are embedded alike at the start; the rows of the language model's own tokens stay as they were."""
+    if quantize:
+        pytest.importorskip("bitsandbytes")
+    ids = processor.tokenizer.convert_tokens_to_ids(list(ADDED_TOKENS))
+    fresh = copy.deepcopy(model)
+    layers = "model.embed_tokens.weight", "lm_head.weight"
+    with torch.no_grad():
+        for layer in layers:
+            weight = fresh.language_model.get_parameter(layer)
+            weight[ids] = weight.mean(0)
+    fresh.save_pretrained(tmp_path / "fresh")
+    processor.save_pretrained(tmp_path / "fresh")
+    recipe = make_recipe(model=tmp_path / "fresh", lora={"rank": 4, "quantize": quantize})
+    learnt, _, _ = trained(recipe, config, [ids[3], ids[5]])
+    write_checkpoint(learnt, processor, recipe, HERE, tmp_path / "checkpoint")
+    before, after = (load_file(tmp_path / name / "model.safetensors") for name in ("fresh", "checkpoint"))
+    for layer in layers:
+        old, new = (weights[f"language_model.{layer}"] for weights in (before, after))
+        assert not torch.equal(new[ids[3]], new[ids[5]])
+        assert torch.equal(old[: ids[0]], new[: ids[0]])
+        assert torch.equal(old[ids[-1] + 1 :], new[ids[-1] + 1 :])
+
+
+def test_tokens_in_another_place_are_an_error(make_recipe: MakeRecipe, checkpoint: Path, tmp_path: Path) -> None:
+    """Of a checkpoint of another's making; other rows would be trained in their stead."""
+    other = tmp_path / "other"
+    shutil.copytree(checkpoint, other)
+    names = json.loads((other / "config.json").read_text(encoding="utf-8"))
+    (other / "config.json").write_text(json.dumps(names | {"image_token_index": 250}), encoding="utf-8")
+    with pytest.raises(InputError, match=r"<obj> to </box> do not stand in order before <image>"):
+        load_parts(make_recipe(model=other), [])
 
 
 def test_the_checkpoint_is_the_model_that_was_trained(
@@ -124,10 +176,21 @@ def test_weights_in_4_bits_train_adapters_that_are_merged_into_whole_ones(
     before, after = (load_file(folder / "model.safetensors") for folder in (checkpoint, tmp_path / "checkpoint"))
     changed = {name for name in before if not torch.equal(before[name], after[name])}
     whole = {name for name in changed if name.startswith("multi_modal_projector.")}
-    assert {name.split(".", 4)[4] for name in changed - whole} == {"self_attn.q_proj.weight"}
+    # No sample has any of the added tokens for an input.
+    kinds = {"q_proj", "lm_head"}
+    assert {name.split(".")[-2] for name in changed - whole} == kinds
     merged = MairaForConditionalGeneration.from_pretrained(tmp_path / "checkpoint")
     # Rounding to 4 bits is all the difference.
     assert loss_of(merged, config) == pytest.approx(loss, rel=0.2)
+
+
+def test_weights_in_4_bits_are_trained_on_after_an_evaluation(make_recipe: MakeRecipe, config: MairaConfig) -> None:
+    """Gradients pass them as before it."""
+    pytest.importorskip("bitsandbytes")
+    model, _, _ = trained(make_recipe(lora={"rank": 4, "quantize": "nf4"}), config)
+    row = pack([make_sample(config, 1, 5, 8, seed=0)])
+    TrainingModel(model.train(), 0, 0.0)(row).total(row.totals, 0).backward()
+    assert all(p.grad is not None and p.grad.any() for p in model.multi_modal_projector.parameters())
 
 
 def test_a_target_that_is_no_layer_is_an_error(make_recipe: MakeRecipe) -> None:

@@ -22,7 +22,7 @@ from maira.train.parts import MODULES, choose_trained, held_type
 from maira.train.recipe import Recipe
 
 ROW = Row((220, 150, 130), 4, 40)
-IMAGE = 100
+IMAGE = 300
 VISION = {"image_size": 56, "patch_size": 7, "hidden_size": 64, "num_hidden_layers": 1, "num_attention_heads": 2}
 TEXT = VICUNA_7B | {
     "vocab_size": 400,

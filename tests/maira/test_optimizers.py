@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -72,11 +73,16 @@ def test_the_cosine_is_half_way_down_in_its_middle() -> None:
     assert factor(30 + 970 // 4) == pytest.approx(0.5 * (1 + math.cos(math.pi * 242 / 970)))
 
 
-def test_states_in_8_bits_are_saved_and_gone_on_from(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def no_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a CPU nothing is compiled, which would take most of a minute."""
+    monkeypatch.setattr("torch._inductor.compile_fx.compile_fx", None)
+
+
+@pytest.mark.usefixtures("no_compiler")
+def test_states_in_8_bits_are_saved_and_gone_on_from(tmp_path: Path) -> None:
     """The losses after it are those of a run that was not interrupted."""
     optim = pytest.importorskip("torchao.optim")
-    # The step is compiled for every shape, which takes a C++ compiler and most of a minute; here it is run as written.
-    monkeypatch.setattr(torch, "compile", lambda function, **_: function)
     wanted = recipe(optimizer="adamw_8bit", learning_rate=0.01)
     model = layers()
     optimizer = make_optimizer(model, wanted)
@@ -95,10 +101,10 @@ def test_states_in_8_bits_are_saved_and_gone_on_from(tmp_path: Path, monkeypatch
     assert [step(resumed, again) for _ in range(3)] == after
 
 
-def test_bfloat16_weights_move_by_less_than_their_precision(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.usefixtures("no_compiler")
+def test_bfloat16_weights_move_by_less_than_their_precision() -> None:
     """On average: rounded stochastically, steps of a thousandth of a weight are not lost."""
     pytest.importorskip("torchao.optim")
-    monkeypatch.setattr(torch, "compile", lambda function, **_: function)
     model = nn.Linear(256, 64, bias=False).to(torch.bfloat16)
     nn.init.ones_(model.weight)
     optimizer = make_optimizer(model, recipe(optimizer="adamw_8bit", weights="bfloat16", learning_rate=1e-3))
@@ -107,6 +113,17 @@ def test_bfloat16_weights_move_by_less_than_their_precision(monkeypatch: pytest.
         model.weight.grad = torch.ones_like(model.weight)
         optimizer.step()
     assert model.weight.float().mean().item() == pytest.approx(1 - 4e-3, abs=5e-4)
+
+
+def test_a_message_to_torchao_s_authors_is_left_out() -> None:
+    """Other warnings are not."""
+    pytest.importorskip("torchao.optim")
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        make_optimizer(layers(), recipe(optimizer="adamw_8bit"))
+        warnings.warn("OptimState8bit does not implement _stable_hash_for_caching. For", stacklevel=1)
+        warnings.warn("something else", stacklevel=1)
+    assert [str(one.message) for one in said] == ["something else"]
 
 
 def test_without_torchao_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:

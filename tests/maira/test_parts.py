@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from packed_rows import gradients, make_sample, pack
@@ -14,31 +15,15 @@ from safetensors.torch import load_file
 from maira.config import MairaConfig, read_config
 from maira.model import MairaForConditionalGeneration
 from maira.train.export import write_checkpoint
+from maira.train.items import LENGTHS
 from maira.train.objective import TrainingModel
 from maira.train.parallel import World
-from maira.train.parts import choose_trained, load_parts
+from maira.train.parts import check_context, choose_trained, load_parts
 from maira.train.recipe import Recipe
 from radfact.errors import InputError
 
 MakeRecipe = Callable[..., Recipe]
 ENCODER, ADAPTER, LANGUAGE = "vision_tower", "multi_modal_projector", "language_model"
-
-
-@pytest.fixture
-def make_recipe(checkpoint: Path, tmp_path: Path) -> MakeRecipe:
-    """Recipes over the shared checkpoint."""
-
-    def make(**options: Any) -> Recipe:
-        values: dict[str, Any] = {
-            "model": checkpoint,
-            "train": [{"manifest": "none.jsonl"}],
-            "out": tmp_path / "run",
-            "passes": 128,
-            "precision": "no",
-        }
-        return Recipe.model_validate(values | options)
-
-    return make
 
 
 def prepared(recipe: Recipe) -> MairaForConditionalGeneration:
@@ -142,6 +127,25 @@ def test_nothing_to_train_is_an_error(make_recipe: MakeRecipe) -> None:
     """Before anything else."""
     with pytest.raises(InputError, match="nothing to train"):
         prepared(make_recipe(trained=[]))
+
+
+def test_what_a_library_says_of_a_wrong_part_is_said_without_its_exception(make_recipe: MakeRecipe) -> None:
+    """A key that only transformers knows of."""
+    fresh = {"vision_config": {"image_size": 56}, "text_config": {"hidden_size": 32, "rms_norm_eps": "small"}}
+    with pytest.raises(InputError, match=r"^field 'model': Field 'rms_norm_eps' expected") as caught:
+        load_parts(make_recipe(model=fresh), ["some text"])
+    assert "Error" not in str(caught.value)
+
+
+def test_a_sample_longer_than_the_language_model_s_context_is_named() -> None:
+    """With both numbers; positions that are scaled count."""
+    config = MairaConfig()
+    table = np.zeros(3, LENGTHS)
+    table["prompt"], table["answer"] = [100, 6000, 50], 144
+    check_context(table, config, str)
+    table["answer"][1] += 1
+    with pytest.raises(InputError, match=r"sample '1' has 6145 tokens .* than the 6144 positions"):
+        check_context(table, config, str)
 
 
 def test_4_bits_of_a_fresh_model_are_an_error(make_recipe: MakeRecipe) -> None:

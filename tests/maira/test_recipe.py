@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from maira.judge.recipe import read_judge_recipe
 from maira.train.recipe import Faults, FromScratch, Source, read_recipe
 from radfact.errors import InputError
 
@@ -18,9 +19,13 @@ def write(folder: Path, **changes: object) -> Path:
     return path
 
 
+def fresh(**changes: object) -> dict[str, object]:
+    return {"vision_config": {}, "text_config": {}} | changes
+
+
 @pytest.mark.parametrize("path", sorted(CONFIGS.rglob("*.yaml")), ids=lambda path: path.stem)
 def test_shipped_recipes_can_be_read(path: Path) -> None:
-    read_recipe(path)
+    read_judge_recipe(path) if path.parent.name == "judges" else read_recipe(path)
 
 
 def test_the_defaults_are_the_papers(tmp_path: Path) -> None:
@@ -57,7 +62,7 @@ def test_a_recipe_says_only_what_it_does_otherwise_than_its_base(tmp_path: Path)
     ("base", "message"),
     [
         ("recipe.yaml", "field 'base': a recipe cannot be its own base"),
-        ("none.yaml", r"none\.yaml: no such file"),
+        ("none.yaml", r"recipe\.yaml, field 'base': .*none\.yaml: no such file"),
         (3, "field 'base': expected the path of a recipe"),
     ],
 )
@@ -67,12 +72,28 @@ def test_a_base_that_is_none_is_refused(tmp_path: Path, base: object, message: s
 
 
 def test_overrides_reach_into_nested_keys(tmp_path: Path) -> None:
-    model = {"vision_config": {"image_size": 64}, "text_config": {"hidden_size": 32}}
+    model = {"vision_config": {"image_size": 70}, "text_config": {"hidden_size": 32}}
     recipe = read_recipe(write(tmp_path, model=model), ["model.text_config.hidden_size=48", "learning_rate=1.0e-3"])
     assert isinstance(recipe.model, FromScratch)
     assert recipe.model.text_config == {"hidden_size": 48}
-    assert recipe.model.vision_config.image_size == 64
+    assert recipe.model.vision_config.image_size == 70
     assert recipe.learning_rate == 1e-3
+
+
+def test_overrides_reach_into_lists_by_number(tmp_path: Path) -> None:
+    recipe = read_recipe(write(tmp_path, train=[{"shards": "a"}, {"shards": "b"}]), ["train.1.split=dev"])
+    assert [source.split for source in recipe.train] == [None, "dev"]
+
+
+def test_no_is_a_precision_without_quotes(tmp_path: Path) -> None:
+    assert read_recipe(write(tmp_path), ["precision=no"]).precision == "no"
+
+
+def test_powers_of_ten_are_numbers(tmp_path: Path) -> None:
+    recipe = read_recipe(write(tmp_path, model=fresh()), ["passes=3e2", "model.text_config.rms_norm_eps=1e-5"])
+    assert recipe.passes == 300
+    assert isinstance(recipe.model, FromScratch)
+    assert recipe.model.text_config == {"rms_norm_eps": 1e-5}
 
 
 def test_an_override_can_hold_an_equals_sign(tmp_path: Path) -> None:
@@ -125,6 +146,13 @@ def test_a_wrong_value_is_named_by_file_and_field(tmp_path: Path, changes: dict[
         ({"epochs": 3}, "give epochs or passes, one of the two"),
         ({"weights": "bfloat16"}, "bfloat16 needs the optimizer adamw_8bit"),
         ({"patch_loss": 1.0}, "the encoder is not trained"),
+        ({"trained": ["encoder"], "lora": {}}, "lora: the language model is not trained"),
+        ({"model": fresh(vision_config={"image_size": 60, "patch_size": 16})}, "image_size: 60 .*; 48 or 64 would be"),
+        ({"model": fresh(vision_config={"num_attention_heads": 7})}, "hidden_size: 768 is no multiple of num_att"),
+        ({"model": fresh(text_config={"hidden_size": "big"})}, "hidden_size: expected a whole number above 0, found"),
+        ({"model": fresh(text_config={"hidden_size": 32, "num_attention_heads": 7})}, "28 or 35 would be"),
+        ({"model": fresh(image_merge=5)}, "image_merge, which is 5; 35 or 40 would be"),
+        ({"out": None}, r"recipe\.yaml, field 'out': expected a path, found None"),
     ],
 )
 def test_a_recipe_whose_values_do_not_fit_together_is_refused(
@@ -142,7 +170,13 @@ def test_a_missing_key_is_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "message"), [("a: [1\nb: 2", "line 2: not YAML"), ("- a", "keys and values"), ("", "keys and values")]
+    ("text", "message"),
+    [
+        ("a: [1\nb: 2", "line 2: not YAML"),
+        ("- a", "keys and values"),
+        ("", "keys and values"),
+        ("seed: 1\nfaults:\n  spike: 2\n  spike: 3\n", "line 4: the key 'spike' is given twice"),
+    ],
 )
 def test_a_file_that_is_no_recipe_is_refused(tmp_path: Path, text: str, message: str) -> None:
     path = tmp_path / "recipe.yaml"
@@ -163,8 +197,9 @@ def test_a_recipe_that_is_not_there_is_named(tmp_path: Path) -> None:
         ("passes.more=3", "'passes' has no keys of its own"),
         ("tasks=[", "field 'tasks': not a YAML value"),
         ("pases=3", "field 'pases'"),
+        ("betas.2=0.9", r"field 'betas\.2': '2' is no item of a list of 2"),
     ],
 )
 def test_a_wrong_override_is_refused(tmp_path: Path, override: str, message: str) -> None:
     with pytest.raises(InputError, match=message):
-        read_recipe(write(tmp_path), [override])
+        read_recipe(write(tmp_path, betas=[0.9, 0.95]), [override])

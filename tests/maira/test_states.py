@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import random
+import resource
 import shutil
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
@@ -102,6 +103,29 @@ def test_a_state_that_cannot_be_read_is_one_line(tmp_path: Path) -> None:
     assert "\n" not in str(failed.value)
 
 
+def test_a_changed_byte_of_a_tensor_is_noticed(tmp_path: Path) -> None:
+    trained = Trained(0)
+    with states(tmp_path) as (kept, _):
+        kept.save(5, trained.model, trained.optimizer, {})
+        kept.finish()
+        tensors = tmp_path / "states" / "step-000005" / "__0_0.distcp"
+        weight, content = trained.model.state_dict()["1.weight"].numpy().tobytes(), tensors.read_bytes()
+        assert weight in content
+        tensors.write_bytes(content.replace(weight, bytes([weight[0] ^ 1]) + weight[1:]))
+        with pytest.raises(RunFailed, match=r"step-000005: __0_0\.distcp is not as it was written"):
+            kept.load(kept.found()[0], trained.model, trained.optimizer)
+
+
+def test_damaged_states_alone_are_an_error_and_no_beginning(tmp_path: Path) -> None:
+    trained = Trained(0)
+    with states(tmp_path) as (kept, _):
+        kept.save(5, trained.model, trained.optimizer, {})
+        kept.finish()
+        (tmp_path / "states" / "step-000005" / "__0_0.distcp").unlink()
+        with pytest.raises(InputError, match=r"states: no state here can be read; remove the folder to start again"):
+            kept.found()
+
+
 def test_what_an_interrupted_save_left_behind_is_no_state_and_goes(tmp_path: Path) -> None:
     trained = Trained(0)
     with states(tmp_path) as (kept, said):
@@ -114,8 +138,13 @@ def test_what_an_interrupted_save_left_behind_is_no_state_and_goes(tmp_path: Pat
 
 
 def test_a_save_that_fails_is_said_and_leaves_the_one_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(*_: object, **__: object) -> None:
-        raise OSError(28, "No space left on device", "disk")
+    def full(*_: object, checkpoint_id: Path, **__: object) -> None:
+        checkpoint_id.mkdir()
+        (checkpoint_id / "__0_0.distcp").write_bytes(b"half")
+        try:
+            raise OSError(28, "No space left on device")
+        except OSError:
+            raise RuntimeError("[enforce fail at inline_container.cc:664] . unexpected pos 64 vs 0")  # noqa: B904
 
     trained = Trained(0)
     with states(tmp_path) as (kept, said):
@@ -124,11 +153,28 @@ def test_a_save_that_fails_is_said_and_leaves_the_one_before(tmp_path: Path, mon
         monkeypatch.setattr(module.state_dict_saver, "save", full)
         kept.save(10, trained.model, trained.optimizer, {})
         assert not kept.finish()
-        assert [state.name for state in kept.found()] == ["step-000005"]
+        assert kept.last == 5
+        assert [path.name for path in (tmp_path / "states").iterdir()] == ["step-000005"]
         monkeypatch.undo()
         kept.save(15, trained.model, trained.optimizer, {})
         assert kept.finish()
-    assert said == ["the state of step 10 could not be saved, the run goes on: disk: No space left on device"]
+    (line,) = said
+    assert line.startswith("the state of step 10 could not be saved, the run goes on: ")
+    assert "states: no space left on device (1.04e-07 GB are to be written, " in line
+
+
+def test_the_reason_of_a_save_that_fails_is_the_systems(tmp_path: Path) -> None:
+    trained = Trained(0)
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    with states(tmp_path) as (kept, said):
+        resource.setrlimit(resource.RLIMIT_FSIZE, (500, before[1]))
+        try:
+            kept.save(5, trained.model, trained.optimizer, {})
+            assert not kept.finish()
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert said == ["the state of step 5 could not be saved, the run goes on: File too large"]
+    assert not list((tmp_path / "states").iterdir())
 
 
 def test_a_recipe_may_change_in_what_does_not_decide_the_outcome(tmp_path: Path) -> None:

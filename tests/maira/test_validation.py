@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import tiny_runs
 import torch
 from rich.console import Console
 
@@ -33,23 +34,8 @@ from radfact.score import RadFact
 
 CHECKPOINT = Path(__file__).resolve().parents[2] / "checkpoints" / "phantom"
 ALONE = World(0, 1, torch.device("cpu"))
-VISION: dict[str, Any] = {
-    "image_size": 64,
-    "patch_size": 16,
-    "hidden_size": 64,
-    "num_hidden_layers": 1,
-    "num_attention_heads": 2,
-    "stem": "conv",
-}
-TEXT: dict[str, Any] = {
-    "hidden_size": 32,
-    "intermediate_size": 48,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 2,
-    "num_key_value_heads": 2,
-    "max_position_embeddings": 1024,
-    "attention_dropout": 0.1,
-}
+# Dropout makes the order in which random numbers are drawn show in the losses.
+TEXT = tiny_runs.TEXT | {"attention_dropout": 0.1}
 
 
 def make_recipe(manifest: Path, out: Path, validation: dict[str, Any], **changes: Any) -> Recipe:
@@ -233,6 +219,12 @@ def test_the_best_is_the_lowest_loss_or_the_highest_figure(
     assert held == {"step": kept[-1], "figure": figure, "value": values[-1]}
 
 
+def test_a_best_loss_of_a_task_that_was_not_drawn_wants_more_samples(tmp_path: Path) -> None:
+    recipe = make_recipe(Path("m.jsonl"), tmp_path, {"best_by": "loss/findings", "samples": 3})
+    with pytest.raises(InputError, match=r"among the 3 drawn; raise validation\.samples"):
+        Best(recipe, ["loss/all"], {"loss/findings"})
+
+
 def test_a_best_checkpoint_that_cannot_be_written_is_tried_again(tmp_path: Path) -> None:
     def full(_: Path) -> None:
         raise OSError(28, "No space left on device")
@@ -265,7 +257,7 @@ def test_modes_and_random_numbers_are_as_they_were() -> None:
 
 
 def test_training_is_the_same_with_validation_and_without(phantoms: Path, tmp_path: Path) -> None:
-    fresh = {"vision_config": VISION, "text_config": TEXT, "projector_n_layers": 2, "vocab_size": 300}
+    fresh = {"vision_config": tiny_runs.VISION, "text_config": TEXT, "projector_n_layers": 2, "vocab_size": 300}
     options: dict[str, Any] = {"model": fresh, "passes": 16, "log_every": 1, "learning_rate": 3e-3}
     validation = {"every": 2, "samples": 6, "drafts_every": 3, "drafts": 1, "best_by": "loss/all"}
     with_it = make_recipe(phantoms, tmp_path / "with", validation, **options)

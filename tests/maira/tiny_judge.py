@@ -1,17 +1,32 @@
-"""A tiny chat model with random weights, as a folder, and what asks it."""
+"""A tiny chat model with random weights, as a folder, what it is taught, and what asks it."""
 
 from __future__ import annotations
 
+import random
 from collections.abc import Mapping, Sequence
+from io import StringIO
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 import torch
+from rich.console import Console
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
+from maira.judge.lessons import Taught
+from maira.judge.pairing import Paired
+from maira.judge.recipe import JudgeRecipe
+from maira.judge.samples import ChatSample, write_samples
+from maira.judge.training import train_judge
+from maira.judge.verdicts import held_out_judgements, teach_entailment
+from radfact.entailment.llm import judge_prompt
+from radfact.entailment.offline import OfflineJudge
 from radfact.entailment.prompt import SYSTEM_MESSAGE
+from radfact.files import Pair
+from radfact.jsonl import write_json
 from radfact.llm import ChatClient, Message, Prefix, StoredAnswer
+from radfact.sentences import load_splitter
 
 TEMPLATE = (
     "{% for m in messages %}<|{{ m['role'] }}|>{{ m['content'] }}<|end|>\n{% endfor %}"
@@ -48,6 +63,81 @@ def write_tiny_model(folder: Path, texts: Sequence[str], *, template: str = TEMP
     LlamaForCausalLM(LlamaConfig(**(values | config))).save_pretrained(folder)
     fast.save_pretrained(folder)
     return folder
+
+
+FINDINGS = ("pneumothorax", "pleural effusion", "consolidation", "nodule", "pulmonary edema", "atelectasis")
+OTHERS = (
+    *("Cardiomegaly.", "Hiatal hernia.", "Rib fracture.", "Scoliosis.", "Granuloma.", "Emphysema."),
+    *("No hiatal hernia.", "No rib fracture.", "No cardiomegaly.", "No scoliosis.", "No granuloma.", "No emphysema."),
+)
+
+
+def lesson() -> list[Taught]:
+    """Whether a finding is there, of reports of two findings, by the offline judge."""
+    drawn = random.Random(0)
+    pairs = []
+    for number, (finding, there, said, other) in enumerate(product(FINDINGS, (0, 1), (0, 1), OTHERS)):
+        texts = [f"{finding.capitalize()}." if yes else f"No {finding}." for yes in (there, said)]
+        reference = f"{texts[0]} {other}" if drawn.random() < 0.5 else f"{other} {texts[0]}"
+        pairs.append(Paired(Pair(f"{number}", texts[1], reference), "random", f"{number}"))
+    offline = {"offline": OfflineJudge()}
+    taught = teach_entailment(pairs, judge_prompt(Path("none")), load_splitter("offline"), offline).taught
+    return [one for one in taught if "/A" in one.name]
+
+
+def samples(taught: Sequence[Taught]) -> list[ChatSample]:
+    """A fifth of them held out."""
+    drawn = random.Random(1)
+    aside = set(drawn.sample(range(len(taught)), len(taught) // 5))
+    return [
+        ChatSample(
+            sample_id=one.name,
+            task="entailment",
+            messages=one.messages,
+            answer=one.answer,
+            split="heldout" if place in aside else "train",
+        )
+        for place, one in enumerate(taught)
+    ]
+
+
+def recipe(model: Path, data: Path, out: Path, **changes: Any) -> JudgeRecipe:
+    """Three steps, of which every second is saved, unless told otherwise."""
+    values: dict[str, Any] = {
+        "model": model,
+        "train": data,
+        "out": out,
+        "passes": 24,
+        "global_batch": 8,
+        "token_budget": 2048,
+        "precision": "no",
+        "learning_rate": 3e-3,
+        "workers": 1,
+        "save_every": 2,
+        "log_every": 1,
+        "trackers": [],
+    }
+    return JudgeRecipe.model_validate(values | changes)
+
+
+def texts(taught: Sequence[Taught]) -> list[str]:
+    """What its tokenizer needs to know."""
+    return [one.messages[-1].content for one in taught] + [one.answer for one in taught]
+
+
+def train_tiny_judge(folder: Path, **config: Any) -> tuple[Path, Path]:
+    """A judge trained on a few hundred pairs, and the file of what was held out; `config` is the model's."""
+    taught = lesson()
+    made = samples(taught)
+    (folder / "model").mkdir()
+    model = write_tiny_model(folder / "model", texts(taught), **config)
+    write_samples(folder / "samples.jsonl", made)
+    aside = [one for one, sample in zip(taught, made, strict=True) if sample.split == "heldout"]
+    write_json(folder / "heldout.json", held_out_judgements(aside))
+    changes: dict[str, Any] = {"passes": None, "epochs": 16, "global_batch": 16, "save_every": 1000, "log_every": 20}
+    quiet = Console(file=StringIO())
+    judge = train_judge(recipe(model, folder / "samples.jsonl", folder / "run", **changes), quiet)
+    return judge, folder / "heldout.json"
 
 
 class FolderBackend:

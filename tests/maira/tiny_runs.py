@@ -33,9 +33,9 @@ TEXT: dict[str, Any] = {
     "num_hidden_layers": 2,
     "num_attention_heads": 2,
     "num_key_value_heads": 2,
-    "max_position_embeddings": 512,
+    "max_position_embeddings": 1024,
 }
-TIMES = {"seconds", "samples_per_second", "tokens_per_second", "tflops_per_device", "data_wait"}
+TIMES = {"seconds", "samples_per_second", "tokens_per_second", "tflops_per_device", "data_wait", "memory_gb"}
 _PATIENCE = 240.0
 _servers = multiprocessing.get_context("forkserver")
 # Imported once for all of them.
@@ -86,11 +86,20 @@ def metrics(out: Path) -> list[dict[str, Any]]:
 
 
 class Command:
-    """`maira train` in one process or several that share the run, as a launcher would start them."""
+    """`maira train` in one process or several that share the run, as a launcher would start them.
 
-    def __init__(self, folder: Path, world: int = 1, **recipe: Any) -> None:
+    Args:
+        folder: for recipes, and what the processes say.
+        world: processes.
+        others: what the recipes of the processes but the first have otherwise.
+        **recipe: as YAML has it.
+    """
+
+    def __init__(self, folder: Path, world: int = 1, others: dict[str, Any] | None = None, **recipe: Any) -> None:
         folder.mkdir(parents=True, exist_ok=True)
-        (folder / "recipe.yaml").write_text(yaml.safe_dump(recipe), encoding="utf-8")
+        for rank in range(world):
+            values = recipe | ((others or {}) if rank else {})
+            (folder / f"recipe-{rank}.yaml").write_text(yaml.safe_dump(values), encoding="utf-8")
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             port = free.getsockname()[1]
@@ -99,7 +108,7 @@ class Command:
         for rank, log in enumerate(self._logs):
             several = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": world, "MASTER_PORT": port}
             environment = {"MASTER_ADDR": "127.0.0.1"} | {name: str(value) for name, value in several.items()}
-            arguments = (["train", str(folder / "recipe.yaml")], environment if world > 1 else {}, log)
+            arguments = (["train", str(folder / f"recipe-{rank}.yaml")], environment if world > 1 else {}, log)
             process = _servers.Process(target=_run, args=arguments)
             process.start()
             self.processes.append(process)
@@ -134,6 +143,8 @@ def _run(arguments: list[str], environment: dict[str, str], log: Path) -> None:
     from maira.cli import main
 
     os.environ.update(environment)
+    # As in a command that nobody served.
+    multiprocessing.set_start_method("fork", force=True)
     # Sums of floating point numbers depend on how many threads share them.
     torch.set_num_threads(1)
     with log.open("w") as handle:

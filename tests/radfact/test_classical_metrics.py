@@ -17,7 +17,7 @@ from radfact.files import Pair
 from radfact.metrics.bleu import Bleu
 from radfact.metrics.chexbert import CLASSES, FIVE, class_f1, class_recall, class_specificity, macro_f1, micro_f1
 from radfact.metrics.chexbert import outcomes as chexbert_outcomes
-from radfact.metrics.mentions import ComparisonMentions, LateralMentions, check_comparisons
+from radfact.metrics.mentions import ComparisonMentions, LateralMentions, check_comparisons, mentions_lateral
 from radfact.metrics.meteor import Meteor
 from radfact.metrics.metric import Metric, Scored
 from radfact.metrics.radcliq import V0, V1, RadCliQ, bleu_2
@@ -266,3 +266,12 @@ def test_a_model_says_which_reports_speak_of_an_earlier_examination() -> None:
 def test_a_detector_is_checked_on_sentences_half_of_which_speak_of_an_earlier_examination() -> None:
     always = check_comparisons(ComparisonMentions(scripted_client(lambda _: "yes")))
     assert (always.accuracy, always.n, always.failures, len(always.wrong)) == (0.5, 50, 0, 25)
+    assert (always.sensitivity, always.specificity) == (1.0, 0.0)
+
+
+def test_a_mention_of_a_lateral_view_is_of_one_sentence_and_every_form_of_the_paper_counts() -> None:
+    forms = ("Frontal and lateral films.", "Lateral and frontal", "a lateral view", "2 views", "TWO VIEWS")
+    assert all(map(mentions_lateral, forms))
+    assert mentions_lateral([Sentence(text="Clear."), Sentence(text="Seen on the lateral view.")])
+    assert not mentions_lateral([Sentence(text="Seen from frontal and"), Sentence(text="lateral parts.")])
+    assert not mentions_lateral("")

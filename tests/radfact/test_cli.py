@@ -553,8 +553,10 @@ def test_ctrl_c_ends_a_run_with_one_line_and_the_same_command_finishes_it(
     sentences = [{"text": text} for text in ("Clear.", "Effusion.", "Nodule.")]
     example = {"example_id": 1, "prediction": sentences, "target": [{"text": "Mass."}]}
     (tmp_path / "pairs.json").write_text(json.dumps([example]))
-    command = [sys.executable, "-c", "from radfact.cli import main; main()", "score", "pairs.json", "--out", "done"]
-    command += ["--judge", "openai:m", "--base-url", server.base_url, "--concurrency", "1"]
+    # A shell that runs the tests in the background has its processes ignore Ctrl-C.
+    listening = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); "
+    command = [sys.executable, "-c", listening + "from radfact.cli import main; main()", "score", "pairs.json"]
+    command += ["--out", "done", "--judge", "openai:m", "--base-url", server.base_url, "--concurrency", "1"]
     first = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     pids.append(first.pid)
     _, err = first.communicate(timeout=60)

@@ -5,13 +5,20 @@ from __future__ import annotations
 import json
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
+import numpy as np
 import pytest
+from chat_server import ChatServer
+from green_answers import Written
 
 from radfact.cli import main
-from radfact.metrics.registry import entries
+from radfact.entailment import load_judge
+from radfact.errors import InputError
+from radfact.metrics import green_summary
+from radfact.metrics.green_summary import Embeddings
+from radfact.metrics.registry import Entry, entries
 
 Run = Callable[..., tuple[int, str, str]]
 DOCS = Path(__file__).resolve().parents[2] / "docs" / "metrics.md"
@@ -45,6 +52,10 @@ def test_all_metrics_that_can_be_computed_are_and_the_others_say_why(run: Run) -
     assert "logical_f1 ↑" in out
     assert "rouge_l ↑" in out
     assert "without chexbert: needs weights: --weights chexbert=FOLDER with chexbert.pth, vocab.txt" in out
+    (radcliq,) = (line for line in out.splitlines() if line.startswith("without radcliq:"))
+    assert all(f"--weights {name}=FOLDER" in radcliq for name in ("radgraph", "bertscore", "chexbert"))
+    assert "radfact: judge offline, narratives split by offline" in out
+    assert str(load_judge("offline").describe()["note"]) in out.replace("\n", " ")
     record = json.loads(Path("r/run.json").read_text())
     assert record["judge"]["name"] == "offline"
     assert record["input"]["files"] == ["pairs.csv"]
@@ -68,6 +79,84 @@ def test_a_key_that_is_missing_is_said_in_one_line(run: Run) -> None:
     code, out, _ = run("evaluate", "pairs.csv", "--metrics", "rouge_l,green", "--judge", "openai:m", "--out", "r")
     assert code == 3
     assert any(line.startswith("without green:") and "OPENAI_API_KEY" in line for line in out.splitlines())
+
+
+GREEN = Written((("An effusion on the left",), ("Missed edema",), *[()] * 4), ((),) * 6, ("Clear lungs",))
+SHOT = {"reference": "The aorta is wide.", "candidate": "The aorta is slim.", "category": "b", "score": 0.4}
+
+
+def test_metrics_are_asked_with_their_arguments(run: Run, serve: Callable[..., ChatServer]) -> None:
+    vert = GREEN.text() + "\n[Overall Accuracy Score]:\n0.70\n"
+    server = serve(lambda body, _: (200, {}, "{}" if "json object" in body["messages"][0]["content"] else vert))
+    Path("shots.json").write_text(json.dumps([SHOT] * 3))
+    arguments = ["fineradscore.zero_shot=true", "vert.shots=shots.json", "vert.style=rad-err", "vert.n=2"]
+    code, out, err = run(
+        *("evaluate", "pairs.csv", "--judge", "openai:m", "--base-url", server.base_url, "--out", "r"),
+        *("--metrics", "vert,fineradscore", *(word for one in arguments for word in ("--metric-arg", one))),
+    )
+    assert (code, err.count("\n")) == (0, 0), out + err
+    asked = [" ".join(message["content"] for message in body["messages"]) for body in server.requests]
+    vert_asked = [text for text in asked if "json object" not in text]
+    assert all(text.count("--- Example ") == 2 and "The aorta is slim." in text for text in vert_asked)
+    assert all("Example 1" not in text for text in asked if "json object" in text)
+    metrics = json.loads(Path("r/scores.json").read_text())["metrics"]
+    assert metrics["vert"]["arguments"] == {"shots": "shots.json", "style": "rad-err", "n": 2}
+    assert metrics["fineradscore"]["arguments"] == {"zero_shot": True}
+
+
+@pytest.mark.parametrize(
+    ("argument", "message"),
+    [
+        ("vert.shots=lost.json", "lost.json: no such file"),
+        ("vert.shot=1", "--metric-arg: radfact.metrics.vert:Vert: got an unexpected keyword argument 'shot'"),
+        ("vert", "--metric-arg: expected KEY=VALUE, found 'vert'"),
+        ("vert=1", "--metric-arg: expected METRIC.KEY=VALUE, found 'vert=1'"),
+        ("green.x=1", "--metric-arg green: no such metric is asked for"),
+    ],
+)
+def test_arguments_of_metrics_that_do_not_fit_are_wrong_input(run: Run, argument: str, message: str) -> None:
+    judge = ("--judge", "openai:m", "--base-url", "http://127.0.0.1:9/v1")
+    code, _, err = run("evaluate", "pairs.csv", *judge, "--metrics", "vert,rouge_l", "--metric-arg", argument)
+    assert code == 2
+    assert message in err
+    assert err.count("\n") == 1
+
+
+class Embedder:
+    """Stands in for sentence embeddings, whose own test is elsewhere: these take a minute to load."""
+
+    def __init__(self, folder: Path | None = None) -> None:
+        if folder is not None:
+            raise InputError("no model in the layout of sentence-transformers (no config.json)", file=folder)
+
+    def __call__(self, sentences: Sequence[str]) -> Embeddings:
+        return np.ones((len(sentences), 2))
+
+
+def test_greens_summary_is_printed_kept_and_on_the_page(
+    run: Run, serve: Callable[..., ChatServer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(green_summary, "SentenceEmbedder", Embedder)
+    server = serve(lambda *_: (200, {}, GREEN.text()))
+    judge = ("--judge", "openai:m", "--base-url", server.base_url)
+    code, out, _ = run("evaluate", "pairs.csv", *judge, "--metrics", "green", "--out", "r")
+    assert code == 0
+    assert "[Summary]:\nGreen score: mean 0.33 std 0.00\n" in out
+    assert "(a) False report of a finding in the candidate: 0.00 [An effusion on the left" in out
+    assert '<h2 id="green-title">Typical errors (GREEN)</h2>' in Path("r/report.html").read_text()
+    kept = json.loads(Path("r/green_summary.json").read_text())
+    assert kept["categories"]["b"]["typical"] == ["Missed edema"]
+    Path("r/green_summary.json").unlink()
+    assert run("green-summary", "r")[:2] == (0, out[out.index("[Summary]") :])
+    assert json.loads(Path("r/green_summary.json").read_text()) == kept
+    code, _, err = run("green-summary", ".")
+    assert (code, err.count("\n")) == (2, 1)
+    assert "green.jsonl: no such file" in err
+    code, _, err = run("evaluate", "pairs.csv", "--metrics", "rouge_l", "--embeddings", "lost", "--out", "r")
+    assert (code, err) == (2, "radfact: lost: no model in the layout of sentence-transformers (no config.json)\n")
+    # What stands there of another run is no summary of this one.
+    run("evaluate", "pairs.csv", "--metrics", "rouge_l", "--out", "r")
+    assert not Path("r/green_summary.json").exists()
 
 
 @pytest.mark.parametrize(
@@ -97,6 +186,32 @@ def test_the_list_has_every_metric_with_its_status(run: Run) -> None:
     assert "radfact: ready" in out
     assert "rouge_l: ready" in out
     assert "green: needs a language model: --judge PROVIDER:MODEL instead of offline" in out
+
+
+def test_what_a_metric_takes_is_listed_and_one_that_cannot_be_loaded_hides_no_other(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = {"lost": Entry("lost", "nowhere:Metric"), **entries()}
+    monkeypatch.setattr("radfact.metrics.registry.entries", lambda: table)
+    monkeypatch.setattr("radfact.metrics.resources.entries", lambda: table)
+    code, out, _ = run("metrics")
+    assert code == 0
+    assert "lost: metric 'lost' cannot be loaded from nowhere:Metric" in out
+    assert "takes --metric-arg fineradscore.zero_shot (False)" in out
+    assert "takes --metric-arg vert.shots (None), vert.style (random), vert.n (None), vert.seed (42)" in out
+
+
+def test_a_model_is_checked_as_detector_of_comparisons(run: Run, serve: Callable[..., ChatServer]) -> None:
+    server = serve(lambda body, _: (200, {}, "yes" if "unchanged" in body["messages"][-1]["content"] else "no"))
+    judge = ("--judge", "openai:m", "--base-url", server.base_url)
+    code, out, _ = run("judge-check", "--comparisons", *judge, "--out", "check.json")
+    assert code == 0
+    assert "openai:m on 50 sentences: accuracy 5" in out
+    assert "specificity 100.0%; 0 without a valid answer" in out
+    assert "wrong: Stable cardiomegaly." in out
+    assert json.loads(Path("check.json").read_text())["n"] == 50
+    assert run("judge-check", "--comparisons", "--judge", "offline")[0] == 2
+    assert run("judge-check", "pairs.csv", "--comparisons", *judge)[0] == 2
 
 
 def test_systems_are_compared_and_the_shared_samples_counted(run: Run) -> None:

@@ -3,19 +3,23 @@ from __future__ import annotations
 import csv
 import json
 import math
-from collections.abc import Sequence
+import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import ClassVar
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from radfact.errors import InputError
-from radfact.files import Pair
+from radfact.files import Pair, Pairs
 from radfact.metrics.compare import compare, write_comparison
 from radfact.metrics.evaluate import evaluate
-from radfact.metrics.radfact_metric import f1_counts, set_f1
-from radfact.stats import scored_rows, summarise
+from radfact.metrics.metric import Counts, Pooled, Scored
+from radfact.significance import f1_counts, set_f1
+from radfact.stats import CountsFigure, Direction, scored_rows, summarise
 
 TEXTS = [
     "The lungs are clear.",
@@ -91,13 +95,74 @@ def test_what_is_written(folders: list[Path], tmp_path: Path) -> None:
     assert float(rows[1]["p"]) > 0
 
 
+def ratio(counts: Counts) -> float:
+    return float(counts[0] / counts[1])
+
+
+class Words:
+    """A metric of a user's own with a pooled figure."""
+
+    name = "words"
+    figures: Mapping[str, Direction] = {"words_ratio": "neutral"}
+    pooled: ClassVar[Mapping[str, CountsFigure]] = {"words_ratio": ratio}
+
+    def score(self, pairs: Sequence[Pair]) -> Scored:
+        counts = np.array([[len(str(text).split()) for text in (one.candidate, one.reference)] for one in pairs], float)
+        return Scored({}, pooled={"words_ratio": Pooled(counts, ratio)})
+
+
+def test_a_pooled_figure_of_ones_own_is_compared_where_its_metric_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, texts in (("a", TEXTS), ("b", ["Nothing of note."] * 6)):
+        evaluate(pairs(texts), [Words(), "rouge_l"], out=tmp_path / name)
+    systems = [tmp_path / "a", tmp_path / "b"]
+    without = compare(systems)
+    assert list(without.figures) == ["rouge_l"]
+    (note,) = (note for note in without.notes if "words_ratio" in note)
+    assert "the metric that pools them is not known here: words_ratio; name it with --metric MODULE:OBJECT" in note
+    monkeypatch.setitem(sys.modules, "own_words", sys.modules[__name__])
+    first, second = compare(systems, metrics=["own_words:Words"]).figures["words_ratio"]
+    assert first.summary.point == 1.0
+    assert second.summary.point == pytest.approx(18 / sum(len(text.split()) for text in TEXTS))
+
+
+def test_samples_that_are_left_out_of_both_count_in_neither(tmp_path: Path) -> None:
+    for name, texts in (("a", TEXTS), ("b", ["Nothing of note."] * 6)):
+        evaluate(Pairs(tuple(pairs(texts)), read=7, left_out=("x",)), ["bleu_2", "rouge_l"], out=tmp_path / name)
+    found = compare([tmp_path / "a", tmp_path / "b"])
+    assert found.shared == 7
+    evaluate([*pairs(TEXTS), Pair("x", "Clear.", "Clear.")], ["rouge_l"], out=tmp_path / "all")
+    assert not any("another" in note for note in compare([tmp_path / "a", tmp_path / "all"]).notes)
+    assert [found.figures[name][1].summary.n for name in ("bleu_2", "rouge_l")] == [6, 6]
+
+
+def test_another_judge_or_model_is_said(folders: list[Path], tmp_path: Path) -> None:
+    def other(premises: Sequence[str], hypothesis: str) -> bool:
+        return hypothesis in premises
+
+    evaluate(pairs(TEXTS), ["radfact", "rouge_l"], judge=other, out=tmp_path / "other")
+    assert any(note.startswith("radfact: another judge") for note in compare([folders[0], tmp_path / "other"]).notes)
+    assert not any("another judge" in note for note in compare(folders).notes)
+
+
+def test_figures_of_one_name_from_two_metrics_are_said(folders: list[Path], tmp_path: Path) -> None:
+    class Own:
+        name = "own"
+        figures: Mapping[str, Direction] = {"rouge_l": "higher"}
+
+        def score(self, pairs: Sequence[Pair]) -> Scored:
+            return Scored({"rouge_l": [1.0] * len(pairs)})
+
+    evaluate(pairs(TEXTS), [Own()], out=tmp_path / "own")
+    assert "rouge_l: of another metric in own than in good." in compare([folders[0], tmp_path / "own"]).notes
+
+
 values = st.one_of(st.floats(0, 1), st.just(math.nan))
 
 
 @given(st.lists(st.tuples(values, values), min_size=1, max_size=12))
 def test_f1_by_counts_is_that_of_the_sets_precision_and_recall(parts: list[tuple[float, float]]) -> None:
-    import numpy as np
-
     columns = {"p": [one[0] for one in parts], "r": [one[1] for one in parts]}
     expected = summarise(columns, f1={"f1": ("p", "r")}, replicates=0)["f1"].point
     counts = f1_counts(np.array(parts))

@@ -69,13 +69,17 @@ def test_features_come_from_results_folders(tmp_path: Path) -> None:
         "gpt": [{"sample_id": "a", "vert": 0.5, "failure": None}, {"sample_id": "b", "vert": None}],
         "opus": [{"sample_id": "b", "vert": 1}, {"sample_id": "a", "vert": 0.25}, {"sample_id": "c", "vert": 0}],
     }.items():
-        (tmp_path / judge).mkdir()
+        # A figure that no sample has is no feature.
+        figures = {"vert": {"point": 0.5}, "grounding_f1": {"point": None}}
+        write_json(tmp_path / judge / "scores.json", {"figures": figures})
         write_jsonl(tmp_path / judge / "samples.jsonl", rows)
-    ids, features = read_features({judge: tmp_path / judge for judge in ("gpt", "opus")})
-    assert ids == ["a", "b"]
-    assert features["opus/vert"] == [0.25, 1.0]
-    assert features["gpt/vert"][0] == 0.5
-    assert math.isnan(features["gpt/vert"][1])
+    found = read_features({judge: tmp_path / judge for judge in ("gpt", "opus")})
+    assert found.sample_ids == ["a", "b"]
+    assert found.features["opus/vert"] == [0.25, 1.0]
+    assert found.features["gpt/vert"][0] == 0.5
+    assert math.isnan(found.features["gpt/vert"][1])
+    assert found.directions == {"gpt/vert": "higher", "opus/vert": "higher"}
+    assert list(read_features({"gpt": tmp_path / "gpt"}).features) == ["gpt/vert"]
     with pytest.raises(InputError, match="no such figure; there are vert"):
         read_features({"gpt": tmp_path / "gpt"}, ["green"])
 
@@ -98,5 +102,9 @@ def test_what_cannot_be_fitted_is_said(features: dict[str, list[float]], target:
 def test_a_missing_feature_is_named() -> None:
     with pytest.raises(InputError, match="judge2/vert"):
         fit_ensemble(FEATURES, TARGET).apply({"judge0/vert": [1.0], "judge1/vert": [1.0]})
+    with pytest.raises(InputError, match="0 samples have a target and all of a, b"):
+        cross_validate({"a": [1.0, math.nan], "b": [math.nan, 1.0]}, [1.0, 2.0])
+    with pytest.raises(InputError, match="at least one feature"):
+        cross_validate({}, [1.0])
     with pytest.raises(InputError, match="from 2 to 60"):
         cross_validate(FEATURES, TARGET, folds=61)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -17,10 +18,12 @@ from radfact.errors import InputError, RunFailed
 from radfact.export import export
 from radfact.files import Pair, Pairs
 from radfact.jsonl import read_jsonl
-from radfact.metrics.evaluate import Evaluation, evaluate
+from radfact.metrics.evaluate import evaluate
+from radfact.metrics.evaluation import Evaluation
 from radfact.metrics.folder import Store
 from radfact.metrics.metric import Counts, Metric, Pooled, Scored
 from radfact.metrics.registry import Entry, choose, entries
+from radfact.metrics.resources import Resources
 from radfact.report import Box, Sentence
 from radfact.results import write_results
 from radfact.sample import FIGURES
@@ -78,6 +81,53 @@ class Short:
 
     def score(self, pairs: Sequence[Pair]) -> Scored:
         return Scored({"x": [1.0] * (len(pairs) - 1)})
+
+
+class Unmade(Length):
+    """A metric of a user's own whose constructor fails."""
+
+    name = "unmade"
+
+    def __init__(self) -> None:
+        raise RuntimeError("no\nlicence")
+
+
+class Raising:
+    """A metric of a user's own whose code fails."""
+
+    name = "raising"
+    figures: Mapping[str, Direction] = {"x": "higher"}
+
+    def score(self, pairs: Sequence[Pair]) -> Scored:
+        return Scored({"x": [1 / (len(one.sample_id) - 1) for one in pairs]})
+
+
+class Silent(Raising):
+    """Says nothing of the second pair, and not why."""
+
+    name = "silent"
+
+    def score(self, pairs: Sequence[Pair]) -> Scored:
+        return Scored({"x": [math.nan if place == 1 else 1.0 for place in range(len(pairs))]})
+
+
+class Limited(Raising):
+    """A metric of a user's own with an argument."""
+
+    name = "limited"
+
+    def __init__(self, limit: int = 3) -> None:
+        self.limit = limit
+
+    def score(self, pairs: Sequence[Pair]) -> Scored:
+        return Scored({"x": [float(self.limit)] * len(pairs)})
+
+
+class Listed(Raising):
+    """Names its figures without a direction."""
+
+    name = "listed"
+    figures = ["x"]  # type: ignore[assignment]  # noqa: RUF012
 
 
 def rows(path: Path) -> list[dict[str, Any]]:
@@ -189,6 +239,9 @@ def test_the_same_metric_on_the_same_input_is_not_computed_again(tmp_path: Path)
         json.loads((tmp_path / "scores.json").read_text())["figures"]["logical_f1"]["point"]
         == first.figures["logical_f1"].point
     )
+    scores = (tmp_path / "scores.json").read_bytes()
+    evaluate(PAIRS, ["rouge_l", "bleu", "radfact"], judge="offline", out=tmp_path)
+    assert (tmp_path / "scores.json").read_bytes() == scores
     other = evaluate([*PAIRS[:-1], Pair("d", "Clear.", "Normal chest.")], ["rouge_l"], out=tmp_path)
     assert not other.runs["rouge_l"].reused
 
@@ -230,6 +283,93 @@ def test_a_metric_that_fails_is_left_out(metric: Metric, why: str) -> None:
     assert why in found.unavailable[metric.name]
     with pytest.raises(RunFailed, match=why):
         evaluate(PAIRS, [metric])
+
+
+@pytest.fixture
+def own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """This module under the name by which a user would have it."""
+    monkeypatch.setitem(sys.modules, "own_metric", sys.modules[__name__])
+
+
+@pytest.mark.usefixtures("own")
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [
+        ("Unmade", r"own_metric:Unmade fails with RuntimeError: no licence \(test_evaluate\.py, line \d+\)"),
+        ("Raising", r"raising fails with ZeroDivisionError: .* \(test_evaluate\.py, line \d+\)"),
+        ("Listed", "expected a mapping of figures to directions"),
+        ("BOX", "is made already|is no metric"),
+    ],
+)
+def test_a_metric_of_ones_own_that_fails_is_one_line_and_the_others_go_on(name: str, why: str) -> None:
+    found = evaluate(PAIRS, [f"own_metric:{name}", "rouge_l"])
+    assert list(found.runs) == ["rouge_l"]
+    assert re.search(why, found.unavailable[f"own_metric:{name}"])
+    assert "\n" not in found.unavailable[f"own_metric:{name}"]
+
+
+def test_a_sample_without_a_value_is_counted_also_where_nobody_says_why() -> None:
+    run = evaluate(PAIRS, [Silent()]).runs["silent"]
+    assert run.summaries["x"].n == 3
+    assert run.scored.failures == {1: "gave no value"}
+
+
+@pytest.mark.usefixtures("own")
+def test_metrics_are_made_with_arguments(tmp_path: Path) -> None:
+    found = evaluate(PAIRS, ["own_metric:Limited"], metric_args={"own_metric:Limited": {"limit": 7}}, out=tmp_path)
+    assert found.figures["x"].point == 7
+    record = json.loads((tmp_path / "scores.json").read_text())["metrics"]["limited"]
+    assert record["arguments"] == {"limit": 7}
+
+
+@pytest.mark.usefixtures("own")
+@pytest.mark.parametrize(
+    ("arguments", "wrong"),
+    [
+        ({"own_metric:Limited": {"most": 7}}, "unexpected keyword argument 'most'"),
+        ({"vert": {}}, r"metric_args\.vert.*no such metric is asked for"),
+        ({"rouge_l": {"stem": True}}, "unexpected keyword argument 'stem'"),
+    ],
+)
+def test_arguments_that_do_not_fit_are_refused(arguments: dict[str, dict[str, Any]], wrong: str) -> None:
+    with pytest.raises(InputError, match=wrong):
+        evaluate(PAIRS, ["own_metric:Limited", "rouge_l"], metric_args=arguments)
+
+
+def test_radfact_takes_options_as_arguments() -> None:
+    found = evaluate(PAIRS, ["radfact"], judge="offline", metric_args={"radfact": {"threshold": 0.9}})
+    assert getattr(found.runs["radfact"].metric, "radfact").options["threshold"] == 0.9  # noqa: B009
+
+
+def test_options_of_a_model_are_refused_beside_a_client() -> None:
+    client = scripted_client(lambda _: "yes")
+    with pytest.raises(InputError, match=r"judge_args.*a client has its own"):
+        evaluate(PAIRS, "comparison_mentions", model=client, judge_args={"temperature": 1})
+
+
+def test_a_client_with_other_parameters_than_a_metric_wants_is_said() -> None:
+    client = scripted_client(lambda _: "yes")
+    client.identity["parameters"] = {"temperature": 1, "max_tokens": 16}
+    with pytest.warns(UserWarning, match="comparison_mentions is meant to be asked with temperature 0; the client"):
+        evaluate(PAIRS, "comparison_mentions", model=client)
+
+
+def test_files_deep_in_a_folder_of_weights_are_part_of_what_was_computed(tmp_path: Path) -> None:
+    deep = tmp_path / "chexbert" / "encoder" / "weights.bin"
+    deep.parent.mkdir(parents=True)
+    for path, size in (
+        (deep, 3),
+        (tmp_path / "chexbert" / "chexbert.pth", 1),
+        (tmp_path / "chexbert" / "vocab.txt", 1),
+    ):
+        path.write_bytes(b"x" * size)
+    resources = Resources(weights=[tmp_path])
+    (choice,) = choose(["chexbert"])
+    metric = Length()
+    before = resources.identity(choice, metric)
+    assert before is not None
+    deep.write_bytes(b"y" * 4)
+    assert resources.identity(choice, metric) != before
 
 
 def test_two_metrics_must_not_share_a_figure() -> None:

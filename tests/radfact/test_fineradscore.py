@@ -172,6 +172,17 @@ def test_several_insertions_under_the_same_key_all_count() -> None:
     assert found.applied().endswith("Left basilar opacity. No pneumothorax.")
 
 
+def test_insertions_that_say_the_same_are_two() -> None:
+    twice = read_corrections(TEXT[:-2] + f',\n    "None": {json.dumps(INSERT)}\n}}', LINES)
+    assert twice.inserted == ["Left basilar opacity."] * 2
+    assert twice.severities == [*read_corrections(TEXT, LINES).severities, 1]
+
+
+def test_a_line_that_is_corrected_twice_alike_counts_once() -> None:
+    twice = read_corrections(TEXT[:-2] + f',\n    "2": {json.dumps(DELETE)}\n}}', LINES)
+    assert twice == read_corrections(TEXT, LINES)
+
+
 def test_an_invalid_comparison_is_not_actionable() -> None:
     assert read_corrections(json.dumps({"0": entry("Nodules.", "Invalid comparison")}), LINES).severities == [1]
 

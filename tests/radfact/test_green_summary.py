@@ -96,6 +96,11 @@ def test_one_or_two_distinct_explanations_are_one_cluster(copies: int, distinct:
     assert set(cluster(vectors).tolist()) == {0}
 
 
+def test_what_is_said_in_the_same_words_is_shown_once() -> None:
+    one = summarise_green([assessment(1, "effusion left")] * 3 + [assessment(1, "effusion right")], by_first_word)
+    assert (one.categories["a"].largest, set(one.categories["a"].typical)) == (4, {"effusion left", "effusion right"})
+
+
 def test_details_of_a_run_are_enough() -> None:
     found = assessments_of([*(one.as_record() for one in REPORTS), {}])
     assert [(one.significant, one.matched) for one in found] == [(one.significant, one.matched) for one in REPORTS]

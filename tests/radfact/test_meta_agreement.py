@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+from chat_server import ChatServer, Reply, last
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from meta_run import run_meta, write_table
@@ -14,7 +17,8 @@ from scipy import stats
 
 from radfact.files import Pair
 from radfact.jsonl import read_json, write_json, write_jsonl
-from radfact.meta.agreement import Figures, agreement, count_errors, counted, counted_as, inter_rater
+from radfact.meta import plots
+from radfact.meta.agreement import MEAN, Agreement, Figures, agreement, count_errors, counted, counted_as, inter_rater
 from radfact.meta.correlation import SEED, Estimate, correlate
 from radfact.meta.preference_table import accuracies, read_preferences
 from radfact.meta.ratings import Rated, Ratings, count_directions, count_quantities
@@ -113,6 +117,13 @@ def test_figures_that_count_are_known_by_their_names(figure: str, quantity: str 
     assert counted_as(figure, count_directions()) == quantity
 
 
+def test_with_three_raters_each_is_beside_the_mean_of_all() -> None:
+    found = inter_rater(rated([[0, 1, 2], [1, 1, 1], [3, 2, 4]]), replicates=0)
+    pairs = [(one.first, one.second) for one in found]
+    assert pairs == [("mean of all", name) for name in "ABC"] + [("A", "B"), ("A", "C"), ("B", "C")]
+    assert found[0].mean_absolute_difference == pytest.approx((1 + 0 + 0) / 3)
+
+
 def test_counts_are_set_beside_the_mean_expert() -> None:
     counts = [
         {"significant": {"a": {"A": 2.0, "B": 1.0}, "b": {"A": 1.0}}},
@@ -125,13 +136,17 @@ def test_counts_are_set_beside_the_mean_expert() -> None:
     values: dict[str, list[float]] = {"m_significant": [3.0, 1.0]}
     values |= {f"m_significant_{letter}": [1.0 if letter in "ac" else 0.0, 0.0] for letter in CATEGORIES}
     figures = Figures(values, dict.fromkeys(values, "lower"))
-    first = count_errors(ratings, figures)[0]
-    assert (first.quantity, first.mean, first.deviation, first.n) == ("significant", 1.0, 0.0, 2)
+    first, *each = count_errors(ratings, figures)[:3]
+    assert (first.quantity, first.rater, first.mean, first.deviation, first.n) == ("significant", MEAN, 1.0, 0.0, 2)
+    # One counts 3 and 0, the other 1 and 0.
+    assert [(one.rater, one.mean) for one in each] == [("A", 0.5), ("B", 1.5)]
     (found,) = counted(ratings, figures)
     assert {true: mean.value for true, mean in found.detected.items()} == {0: 1.0, 2: 3.0}
     # (a): 1.5 rounds to 2 of which one is found; (b): 0.5 rounds to 1, missed; (c): one too many.
     assert found.by_category["a"].f1 == pytest.approx(2 / 3)
     assert (found.by_category["b"].false_negatives, found.by_category["c"].false_positives) == (1, 1)
+    # The second report has the right number of every kind, the first of (d) to (f).
+    assert [found.accuracy[letter].value for letter in CATEGORIES] == [0.5, 0.5, 0.5, 1.0, 1.0, 1.0]
 
 
 def test_preferences_follow_the_figure_that_prefers_as_experts_do(tmp_path: Path) -> None:
@@ -170,12 +185,12 @@ def test_the_command_writes_tables_plots_and_a_page(tmp_path: Path, monkeypatch:
     assert record["agreement"][0]["coefficients"]["kendall"]["value"] > 0.5
     assert {one["group"] for one in record["agreement"]} == {"all", "A", "B"}
     assert (record["seed"], record["bootstrap"], len(record["inter_rater"])) == (42, 20, 1)
-    for name in ("forest.png", "scatter.png"):
+    for name in ("forest.png", "scatter.png", "ratings.png"):
         assert (out / name).read_bytes().startswith(b"\x89PNG")
-    for name in ("forest.svg", "scatter.svg"):
+    for name in ("forest.svg", "scatter.svg", "ratings.svg"):
         assert "<svg" in (out / name).read_text()
     page = (out / "agreement.html").read_text()
-    assert page.count("data:image/png;base64,") == 2
+    assert page.count("data:image/png;base64,") == 3
     assert "http" not in page.replace("http-equiv", "")
 
 
@@ -228,6 +243,68 @@ def test_without_matplotlib_the_tables_are_written_all_the_same(
     assert not (out / "forest.png").exists()
 
 
+def test_only_what_is_known_is_drawn(tmp_path: Path) -> None:
+    matplotlib = pytest.importorskip("matplotlib")
+    known, bare, none = Estimate(0.0, -0.5, 0.5, 9), Estimate(-0.4, n=9), Estimate(None, n=2)
+    found = [
+        Agreement("both", "all", {"kendall": known}),
+        Agreement("both", "site", {"kendall": none}),
+        Agreement("bare", "all", {"kendall": bare}),
+        Agreement("nothing", "all", {"kendall": none}),
+    ]
+    with pytest.MonkeyPatch.context() as patched:
+        drawn = []
+        patched.setattr(plots, "save", lambda figure, path: drawn.append(figure) or path)
+        plots.forest(found, tmp_path / "forest")
+    (axes,) = drawn[0].axes
+    assert [label.get_text() for label in axes.get_yticklabels()] == ["bare", "both"]
+    # One mark a figure, one interval, and the line at zero.
+    assert sorted(len(line.get_xdata()) for line in axes.get_lines()) == [2, 2, 2]
+    marks = [line for line in axes.get_lines() if line.get_marker() == "D"]
+    assert sorted(marks[0].get_xdata()) == [-0.4, 0.0]
+    matplotlib.pyplot.close("all")
+
+
+def test_counts_of_errors_are_drawn_beside_the_experts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    table, scores, out = ratings_table(tmp_path / "r.csv"), tmp_path / "scores", tmp_path / "out"
+    write_json(scores / "scores.json", {"figures": {"m_ec": {"point": 1, "direction": "lower"}}})
+    write_jsonl(scores / "samples.jsonl", [{"sample_id": str(i), "m_ec": float(i % 4)} for i in range(20)])
+    arguments = ("agreement", table, "--better", "lower", "--scores", scores, "--bootstrap", 0, "--out", out)
+    assert run_meta(monkeypatch, *arguments) == 0
+    assert (
+        (out / "detected.csv").read_text().startswith("figure,experts' quantity,experts' number,mean detected,n\nm_ec,")
+    )
+    assert (out / "detected.png").read_bytes().startswith(b"\x89PNG")
+    raters = {one["rater"] for one in read_json(out / "agreement.json")["count_errors"]}
+    assert raters == {MEAN, "x", "y"}
+
+
+def test_a_figure_without_a_coefficient_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    table, scores, out = ratings_table(tmp_path / "r.csv"), tmp_path / "scores", tmp_path / "out"
+    write_json(scores / "scores.json", {"figures": {"same": {"point": 1, "direction": "lower"}}})
+    write_jsonl(scores / "samples.jsonl", [{"sample_id": str(i), "same": 1.0} for i in range(20)])
+    arguments = ("agreement", table, "--better", "lower", "--scores", scores, "--bootstrap", 0, "--out", out)
+    assert run_meta(monkeypatch, *arguments) == 0
+    assert "Without a coefficient, and in no plot: same" in capsys.readouterr().out
+    assert not (out / "forest.png").exists()
+    assert "same (fewer than three values, or all the same)" in (out / "agreement.html").read_text()
+
+
+def test_a_set_may_be_cut_by_a_file_of_ids(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    table, ids, out = ratings_table(tmp_path / "r.csv"), tmp_path / "ids.txt", tmp_path / "out"
+    ids.write_text("1\n2\n3\n4\n5\n")
+    command = ("agreement", table, "--better", "lower", "--metrics", "bleu_1", "--bootstrap", 0, "--out", out)
+    assert run_meta(monkeypatch, *command, "--ids", ids) == 0
+    assert read_json(out / "agreement.json")["agreement"][0]["coefficients"]["kendall"]["n"] == 5
+    ids.write_text("1\n99\n")
+    assert run_meta(monkeypatch, *command, "--ids", ids) == 2
+    assert "--ids: no report has the id '99'" in capsys.readouterr().err
+
+
 def test_a_named_metric_that_gives_nothing_is_said_and_the_others_go_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -249,4 +326,46 @@ def test_preferences_by_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert run_meta(monkeypatch, *command) == 0
     accuracy = read_json(out / "agreement.json")["preferences"]["bleu_1"]["7"]
     assert accuracy == {"value": 1.0, "low": None, "high": None, "n": 1}
+    assert (out / "preferences.png").read_bytes().startswith(b"\x89PNG")
     assert "1 of 2 rows are out" in (out / "agreement.html").read_text()
+
+
+def test_a_judge_may_be_asked_which_candidate_is_better(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    serve: Callable[..., ChatServer],
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    header = ["id", "reference", "candidate_1", "candidate_2", "confidence", "expert_a"]
+    rows = [["1", "A", "A", "B", 7, "first"], ["2", "A", "B", "A", 3, "second"], ["3", "A", "A", "A", 9, "equal"]]
+    path = write_table(tmp_path / "p.csv", header, rows)
+    server = serve(lambda *_: (200, {}, "Assistant 1 is better than Assistant 2"))
+    out = tmp_path / "out"
+    command = ("agreement", path, "--layout", "preferences", "--ask", "--bootstrap", 0, "--out", out)
+    assert run_meta(monkeypatch, *command, "--judge", "openai:m", "--base-url", server.base_url) == 0
+    found = read_json(out / "agreement.json")["preferences"]["openai:m, asked"]
+    assert {level: (one["value"], one["n"]) for level, one in found.items()} == {"3": (0.5, 2), "7": (1.0, 1)}
+    assert len(server.requests) == 2  # not where the experts prefer none
+    table = ratings_table(tmp_path / "r.csv")
+    assert run_meta(monkeypatch, "agreement", table, "--ask", "--better", "lower", "--out", out) == 2
+    assert "--ask: only of preferences" in capsys.readouterr().err
+
+
+def test_a_judge_that_does_not_say_which_is_better_is_left_out_and_said(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    serve: Callable[..., ChatServer],
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    header = ["id", "reference", "candidate_1", "candidate_2", "confidence", "expert_a"]
+    path = write_table(
+        tmp_path / "p.csv", header, [["1", "A", "A", "B", 7, "first"], ["2", "A", "C", "A", 3, "second"]]
+    )
+
+    def reply(body: dict[str, Any], _: int) -> Reply:
+        return 200, {}, "Assistant 2 is better than Assistant 1" if "C" in last(body).split() else "Both are fine."
+
+    command = ("agreement", path, "--layout", "preferences", "--ask", "--bootstrap", 0, "--out", tmp_path / "out")
+    server = serve(reply)
+    assert run_meta(monkeypatch, *command, "--judge", "openai:m", "--base-url", server.base_url) == 3
+    assert "1 rows are out of what was asked directly" in capsys.readouterr().out

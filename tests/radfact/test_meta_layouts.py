@@ -8,8 +8,10 @@ import pytest
 from meta_run import run_meta, write_table
 
 from radfact.errors import InputError
+from radfact.meta.agreement import inter_rater
 from radfact.meta.annotation import read_annotation
 from radfact.meta.layouts import REXVAL_RATINGS, REXVAL_REPORTS, read_ratings
+from radfact.meta.tables import read_ids
 from radfact.metrics.corrections_agreement import line_changes
 
 REXVAL_COLUMNS = [
@@ -101,6 +103,38 @@ def test_refisco_v0_gives_candidates_corrections_and_severities(tmp_path: Path) 
     assert line_changes(first.corrections) == ["no_change", "rewrite", "delete"]
     assert first.corrections.inserted == ["Heart is large."]
     assert (second.mean("severity_sum"), second.groups) == (0, {"source": "MIMIC-CXR"})
+
+
+def test_raters_of_one_candidate_are_compared_though_each_has_a_reference_of_his_own(tmp_path: Path) -> None:
+    lines = [("7", "Left effusion."), ("8", "Mass."), ("9", "Clear.")]
+    severities = {"r1": ["Urgent error", "Not actionable", ""], "r2": ["Emergent error", "Urgent error", ""]}
+    rows = [
+        [key, "", line, "Better." if said else "[no edit]", said, rater, "X-REM"]
+        for rater, given in severities.items()
+        for (key, line), said in zip(lines, given, strict=True)
+    ]
+    columns = ["id", "indication", "impression_original", "impression_edited", "score", "annotator", "source"]
+    ratings = read_ratings(
+        write_table(tmp_path / "v0.csv", columns, [*rows, ["7", *rows[0][1:6], "other"]]), "refisco-v0"
+    )
+    assert len(ratings.samples) == 7
+    found = {(one.quantity, one.first, one.second): one for one in inter_rater(ratings, replicates=0)}
+    severity = found["severity_max", "r1", "r2"]
+    assert severity.kendall.n == 3
+    assert severity.mean_absolute_difference == pytest.approx((1 + 2 + 0) / 3)
+
+
+def test_some_reports_of_a_set_by_their_ids(tmp_path: Path) -> None:
+    rows = [[study, method, 1, 0, True, 1] for study in (0, 1) for method in ("radgraph", "bleu")]
+    ratings = read_ratings(rexval(tmp_path, rows), "rexval")
+    (tmp_path / "ids.txt").write_text("1\n\n0_bleu\n")
+    kept = ratings.only(read_ids(tmp_path / "ids.txt"))
+    assert [one.pair.sample_id for one in kept.samples] == ["0_bleu", "1_bleu", "1_radgraph"]
+    with pytest.raises(InputError, match="no report has the id '2'; there are 0_bleu, 0_radgraph, 1_bleu"):
+        ratings.only(frozenset({"1", "2"}))
+    (tmp_path / "ids.txt").write_text("\n")
+    with pytest.raises(InputError, match="holds no ids"):
+        read_ids(tmp_path / "ids.txt")
 
 
 def test_refisco_v1_keeps_a_line_without_a_correction(tmp_path: Path) -> None:

@@ -15,14 +15,16 @@ from scipy import stats
 
 from radfact.errors import Failure, InputError, RunFailed
 from radfact.files import Pair
-from radfact.jsonl import read_json, read_jsonl
+from radfact.jsonl import read_json, read_jsonl, write_json, write_jsonl
 from radfact.meta.agreement import Figures
 from radfact.meta.detection import detect, detection_pairs
 from radfact.meta.injected import Change, Injected, read_injected
-from radfact.meta.rexamine import RulePerturber, rexamine
+from radfact.meta.perturb import RulePerturber
+from radfact.meta.rexamine import rexamine
 from radfact.meta.rexamine_stats import StyleTest, rankings, style_tests, table_2, table_c, threshold
 from radfact.meta.style import RuleStyler
 from radfact.meta.tables import SiteReport, read_counts, read_reports
+from radfact.results import read_sample_figures
 
 SITES = ["x"] * 4 + ["y"] * 3
 
@@ -115,6 +117,22 @@ class Counting:
         return [Failure("no answer") if "edema" in report else one for report, one in zip(reports, styled, strict=True)]
 
 
+def test_what_experts_have_filled_in_is_never_written_over(tmp_path: Path) -> None:
+    run = {"styler": RuleStyler(), "score": Words(), "seed": 1}
+    rexamine(REPORTS, tmp_path, perturber=RulePerturber(seed=1), **run)
+    path = tmp_path / "for_experts.csv"
+    header, first, *rest = path.read_text().splitlines()
+    path.write_text("\n".join([header, f"{first}3", *rest]) + "\n")
+    filled = path.read_text()
+    rexamine(REPORTS, tmp_path, perturber=RulePerturber(seed=1), **run)
+    assert path.read_text() == filled
+    score = Words()
+    with pytest.raises(InputError, match="holds counts of other candidates"):
+        rexamine(REPORTS[:4], tmp_path, perturber=RulePerturber(seed=1), **{**run, "score": score})
+    assert path.read_text() == filled
+    assert score.asked == []  # before anything is paid for
+
+
 def test_failures_are_left_out_and_tried_again(tmp_path: Path) -> None:
     styler, score = Counting(), Words()
     found = rexamine(REPORTS, tmp_path, styler=styler, perturber=RulePerturber(seed=1), score=score, seed=1)
@@ -164,8 +182,10 @@ def test_experts_counts_take_the_place_of_labels(tmp_path: Path) -> None:
     found = rexamine(REPORTS, tmp_path, counts=read_counts(table), **options)  # type: ignore[arg-type]
     assert found.experts == "experts"
     assert "No expert" not in (tmp_path / "rexamine.html").read_text()
+    score = Words()
     with pytest.raises(InputError, match=r"for_experts\.csv"):
-        rexamine(REPORTS, tmp_path, counts={"other": 1}, **options)  # type: ignore[arg-type]
+        rexamine(REPORTS, tmp_path, counts={"other": 1}, **{**options, "score": score})  # type: ignore[arg-type]
+    assert score.asked == []
 
 
 def test_a_site_of_one_report_is_refused(tmp_path: Path) -> None:
@@ -272,24 +292,60 @@ def test_wrong_kinds_and_numbers_are_refused(
     assert not (tmp_path / "i.jsonl").exists()
 
 
-def test_an_ensemble_is_fitted_and_applied(
+def judge_folder(folder: Path, values: list[float | None], direction: str = "lower") -> Path:
+    """A results folder with the figure m of samples 0, 1, ..."""
+    write_jsonl(folder / "samples.jsonl", [{"sample_id": str(i), "m": value} for i, value in enumerate(values)])
+    texts = [{"sample_id": str(i), "side": "candidate", "text": "c"} for i in range(len(values))]
+    write_jsonl(folder / "sentences.jsonl", texts)
+    write_json(folder / "scores.json", {"figures": {"m": {"direction": direction}}})
+    return folder
+
+
+def test_an_ensemble_is_fitted_applied_and_compared_with_experts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     rows = [[str(i), "r", "c", 2 * (i % 5) + (i * 7) % 3] for i in range(40)]
     table = write_table(tmp_path / "t.csv", ["id", "reference", "candidate", "expert"], rows)
-    for judge, value in (("one", lambda i: i % 5), ("two", lambda i: (i * 7) % 3)):
-        lines = "".join(f'{{"sample_id": "{i}", "m": {value(i)}}}\n' for i in range(40))
-        (tmp_path / f"{judge}.jsonl").write_text(lines)
-    judges = [f"--judges={judge}={tmp_path / judge}.jsonl" for judge in ("one", "two")]
-    fitted, scores = tmp_path / "e.json", tmp_path / "s.jsonl"
+    judge_folder(tmp_path / "one", [i % 5 for i in range(40)])
+    judge_folder(tmp_path / "two", [(i * 7) % 3 for i in range(40)])
+    judges = [f"--judges={judge}={tmp_path / judge}" for judge in ("one", "two")]
+    fitted, scores = tmp_path / "e.json", tmp_path / "s"
     fit = ("ensemble", "fit", table, "--better", "lower", *judges, "--bootstrap", 0, "--out", fitted)
     assert run_meta(monkeypatch, *fit) == 0
     assert "1.000" in capsys.readouterr().out
     assert read_json(fitted)["coefficients"] == {"one/m": pytest.approx(2.0), "two/m": pytest.approx(1.0)}
     assert run_meta(monkeypatch, "ensemble", "apply", fitted, *judges, "--out", scores) == 0
-    assert [row["ensemble"] for _, row in read_jsonl(scores)] == pytest.approx([float(row[3]) for row in rows])
-    assert run_meta(monkeypatch, "ensemble", "apply", fitted, judges[0], "--out", tmp_path / "n.jsonl") == 2
+    applied = read_sample_figures(scores)
+    assert applied.directions == {"ensemble": "lower"}
+    expected = [float(row[3]) for row in rows]
+    assert [row["ensemble"] for row in applied.rows.values()] == pytest.approx(expected)
+    assert (scores / "report.html").is_file()
+    # What one writes the other reads.
+    again = ("agreement", table, "--better", "lower", "--scores", scores, "--bootstrap", 0, "--out", tmp_path / "a")
+    assert run_meta(monkeypatch, *again) == 0
+    assert read_json(tmp_path / "a/agreement.json")["agreement"][0]["coefficients"]["kendall"]["value"] == 1.0
+    assert run_meta(monkeypatch, *fit[:-2], f"--judges=third={scores}", "--out", fitted) == 0
+    assert run_meta(monkeypatch, "ensemble", "apply", fitted, judges[0], "--out", tmp_path / "n") == 2
     assert "two/m" in capsys.readouterr().err
+
+
+def test_an_ensemble_leaves_out_what_a_judge_has_not_scored(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    one = judge_folder(tmp_path / "one", [1, None, 3, 0])
+    other = judge_folder(tmp_path / "other", [1, 2, 2, 1], "higher")
+    table = write_table(
+        tmp_path / "t.csv", ["id", "reference", "candidate", "expert"], [[i, "r", "c", i] for i in range(4)]
+    )
+    fitted, out = tmp_path / "e.json", tmp_path / "out"
+    fit = ("ensemble", "fit", table, "--better", "lower", f"--judges=one={one}", "--method", "average", "--folds", 2)
+    assert run_meta(monkeypatch, *fit, "--bootstrap", 0, "--out", fitted) == 0
+    assert run_meta(monkeypatch, "ensemble", "apply", fitted, f"--judges=one={one}", "--out", out) == 3
+    assert "1 left out, because a judge has not scored them" in capsys.readouterr().out
+    assert [row["failure"] is None for _, row in read_jsonl(out / "samples.jsonl")] == [True, False, True, True]
+    # A mean of what is better high and what is better low means nothing.
+    assert run_meta(monkeypatch, *fit, f"--judges=other={other}", "--out", fitted) == 2
+    assert "one/m lower, other/m higher" in capsys.readouterr().err
 
 
 def model_answer(request: dict[str, Any], _: int) -> Reply:

@@ -100,7 +100,7 @@ class TestFigures:
         write_json(folder / "scores.json", {"figures": {"errors": errors}, "judge": "x", "counts": {}})
         html = write_page(folder).read_text()
         assert "<svg" not in html
-        assert "lower is better" in html
+        assert '<th scope="row">Errors ↓</th>' in html
 
     def test_the_judge_speaks_for_itself(self, folder: Path) -> None:
         assert "Judge: tester. Figures of this judge stand alone." in Page(write_page(folder)).text

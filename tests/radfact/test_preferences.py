@@ -14,8 +14,8 @@ from radfact.errors import Failure
 from radfact.llm import connect
 from radfact.metrics.asked import load_prompt
 from radfact.metrics.preferences import (
-    Choice,
     Preference,
+    Rivals,
     accuracy_by_confidence,
     agreed,
     ask_preferences,
@@ -70,7 +70,7 @@ def test_no_label_is_no_preference(answer: str) -> None:
 
 def test_a_model_is_asked_with_both_candidates(serve: Callable[..., ChatServer]) -> None:
     server = serve(lambda *_: (200, {}, "Assistant 1 is worse than Assistant 2"))
-    choice = Choice("The reference.", "The {second}.", "The other.")
+    choice = Rivals("The reference.", "The {second}.", "The other.")
     assert ask_preferences(connect("openai:m", base_url=server.base_url), [choice]) == ["second"]
     assert "[Reference Report]\nThe reference.\n\n[Assistant 1]\nThe {second}.\n\n[Assistant 2]\nThe other.\n" in last(
         server.requests[0]

@@ -7,9 +7,10 @@ from typing import Any
 import pytest
 
 from radfact.entailment import Failure, Question, Verdict
-from radfact.jsonl import read_json, read_jsonl
+from radfact.errors import InputError
+from radfact.jsonl import read_json, read_jsonl, write_json, write_jsonl
 from radfact.report import Box, Mask, Sentence
-from radfact.results import write_results
+from radfact.results import read_sample_figures, write_results
 from radfact.sample import FIGURES
 from radfact.score import RadFact, Result
 
@@ -157,3 +158,31 @@ def test_a_set_without_samples_is_written_as_null_figures(tmp_path: Path) -> Non
     write_results(RadFact(judge=FirstPremise()).score([], []), tmp_path, {})
     text = (tmp_path / "scores.json").read_text()
     assert {figure["point"] for figure in json.loads(text)["figures"].values()} == {None}
+
+
+def test_the_figures_of_samples_are_read_from_a_folder(tmp_path: Path) -> None:
+    rows = [{"sample_id": "b", "x": 0.5, "n": 3, "failure": None}, {"sample_id": "a", "x": None}]
+    write_jsonl(tmp_path / "samples.jsonl", rows)
+    with pytest.raises(InputError, match=r"no scores\.json"):
+        read_sample_figures(tmp_path)
+    write_json(tmp_path / "scores.json", {"figures": {"x": {"direction": "lower"}, "of_the_set": {}}})
+    found = read_sample_figures(tmp_path)
+    assert found.directions == {"x": "lower", "of_the_set": "higher"}
+    assert list(found.rows) == ["b", "a"]
+    assert found.rows["b"] == {"x": 0.5}
+    assert math.isnan(found.rows["a"]["x"])
+
+
+@pytest.mark.parametrize(
+    ("rows", "wrong"),
+    [
+        ([{"sample_id": "a"}, {"sample_id": "a"}], "line 2, field 'sample_id'"),
+        ([{"sample_id": 1}], "line 1, field 'sample_id'"),
+        ([{"sample_id": "a", "x": "high"}], "line 1, field 'x': expected a finite number"),
+    ],
+)
+def test_figures_that_are_none_are_named(tmp_path: Path, rows: list[dict[str, Any]], wrong: str) -> None:
+    write_jsonl(tmp_path / "samples.jsonl", rows)
+    write_json(tmp_path / "scores.json", {"figures": {"x": {}}})
+    with pytest.raises(InputError, match=wrong):
+        read_sample_figures(tmp_path)

@@ -39,31 +39,40 @@ class LengthOff(Lengths):
     figures: Mapping[str, Direction] = {"length_off": "lower"}
 
 
+class OfTheSet(Lengths):
+    """A figure that has no values of samples."""
+
+    of_the_set = frozenset({"length"})
+
+
+LENGTH = (Lengths(), "length")
+
+
 def test_plain_and_conversational_completions_have_the_same_reward() -> None:
-    reward = make_reward(Lengths())
+    reward = make_reward(LENGTH)
     plain = reward(["ab", "abc"], ground_truth=["x", "y"])
     said = [[{"role": "assistant", "content": text}] for text in ("ab", "abc")]
     assert plain == reward(said, ground_truth=["x", "y"], prompts=["p", "p"]) == [2.0, 3.0]
 
 
 def test_what_is_better_lower_is_turned_and_weighted() -> None:
-    reward = make_reward(Lengths(), LengthOff(), weights=[1, 10], column="report")
+    reward = make_reward(LENGTH, LengthOff(), weights=[1, 10], column="report")
     assert reward(["abc"], report=["a"]) == [3.0 - 10 * 2]
 
 
 def test_what_is_not_scored_has_no_reward() -> None:
-    assert make_reward(Lengths())(["", "a"], ground_truth=["a", "a"]) == [None, 1.0]
+    assert make_reward(LENGTH)(["", "a"], ground_truth=["a", "a"]) == [None, 1.0]
 
 
 def test_all_completions_are_scored_together_and_once_a_metric() -> None:
     metric = Lengths()
-    make_reward(metric, metric)(["a", "b", "c"], ground_truth=["a"] * 3)
+    make_reward((metric, "length"), (metric, "length_off"))(["a", "b", "c"], ground_truth=["a"] * 3)
     assert metric.calls == [3]
 
 
 def test_metrics_are_named_as_on_the_command_line() -> None:
     pytest.importorskip("sacrebleu")
-    reward = make_reward("bleu_2", "lateral_mentions")
+    reward = make_reward("bleu_2", "lateral_mentions", weights=[1, -1])
     assert reward.__name__ == "bleu_2_and_lateral_mentions"
     same, other = make_reward("bleu_2")(["The heart is large."] * 2, ground_truth=["The heart is large.", "No."])
     assert same == pytest.approx(100)
@@ -81,9 +90,15 @@ def test_grounded_references_are_read_as_their_sentences() -> None:
     [
         ((), {}, "at least one metric"),
         (("nonsense",), {}, "no metric and no figure"),
-        ((Lengths(),), {"weights": [1, 2]}, "one a metric"),
-        ((Lengths(),), {"weights": [math.nan]}, "finite"),
+        ((LENGTH,), {"weights": [1, 2]}, "one a metric"),
+        ((LENGTH,), {"weights": [math.nan]}, "finite"),
         (("green",), {}, "needs a language model"),
+        (("all",), {}, "'all' is many"),
+        (("lateral_mentions",), {}, "neither way is better of 'lateral_mentions'"),
+        (("radfact",), {"judge": "offline"}, "name one of logical_precision, logical_recall"),
+        ((Lengths(),), {}, r"name one of length, length_off, or give \(metric, figure\)"),
+        (((Lengths(), "width"),), {}, "name one of length, length_off"),
+        (((OfTheSet(), "length"),), {}, "figure of a whole set"),
     ],
 )
 def test_what_cannot_be_made_is_said(arguments: tuple[Any, ...], options: dict[str, Any], wrong: str) -> None:
@@ -93,7 +108,7 @@ def test_what_cannot_be_made_is_said(arguments: tuple[Any, ...], options: dict[s
 
 def test_a_missing_column_is_named() -> None:
     with pytest.raises(InputError, match="no column 'ground_truth'"):
-        make_reward(Lengths())(["a"], report=["a"])
+        make_reward(LENGTH)(["a"], report=["a"])
 
 
 def test_three_steps_of_grpo(tmp_path: Path) -> None:
@@ -123,7 +138,7 @@ def test_three_steps_of_grpo(tmp_path: Path) -> None:
     )
     before = model.model.layers[0].mlp.up_proj.weight.detach().clone()
     seen: list[list[float | None]] = []
-    inner = make_reward(Lengths(), LengthOff(), weights=[1, 0.5])
+    inner = make_reward(LENGTH, LengthOff(), weights=[1, 0.5])
 
     def reward(completions: Sequence[Any], **columns: Any) -> list[float | None]:
         seen.append(inner(completions, **columns))

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from radfact.significance import as_counts, difference_of_counts, mean_of, randomisation_test
-from radfact.stats import bootstrap, bootstrap_counts, summarise, summarise_counts
+from radfact.significance import as_counts, difference_of_counts, differences, mean_of, randomisation_test
+from radfact.stats import Summary, bootstrap, bootstrap_counts, summarise, summarise_counts
 
 values = st.lists(st.one_of(st.floats(0, 1), st.just(math.nan)), min_size=1, max_size=20)
 
@@ -57,3 +57,26 @@ def test_without_common_samples_there_is_no_difference_and_no_p() -> None:
     left, right = as_counts([1.0, math.nan]), as_counts([math.nan, 1.0])
     assert difference_of_counts(left, right, {"x": mean_of})["x"].point is None
     assert randomisation_test(left, right, {"x": mean_of}) == {"x": None}
+
+
+def test_differences_of_runs_are_paired() -> None:
+    base = np.random.default_rng(0).random(40)
+    gap = differences({"p": (base - 0.25).tolist()}, {"p": base.tolist()})["p"]
+    # Every resample is shifted by the same amount, however far the samples themselves spread.
+    assert [gap.point, gap.low, gap.median, gap.high, gap.n] == pytest.approx([-0.25] * 4 + [40])
+
+
+def test_a_difference_is_that_of_the_samples_which_both_runs_have_scored() -> None:
+    values = {"p": [1.0, math.nan, 0.5, 0.2], "r": [0.5, 0.5, math.nan, 0.1]}
+    base = {"p": [0.5, 0.5, 0.5, 0.5], "r": [1.0, math.nan, math.nan, 1.0]}
+    found = differences(values, base, f1={"f": ("p", "r")})
+    assert {name: figure.n for name, figure in found.items()} == {"p": 3, "r": 2, "f": 4}
+    assert found["p"].point == pytest.approx(1.7 / 3 - 0.5)
+    assert found["r"].point == pytest.approx(0.6 / 2 - 1)
+    harmonic = summarise(values, f1={"f": ("p", "r")}, replicates=0)["f"].point
+    assert harmonic is not None
+    assert found["f"].point == pytest.approx(harmonic - 2 * 0.5 / 1.5)
+
+
+def test_there_is_no_difference_where_a_run_has_no_value() -> None:
+    assert differences({"p": [math.nan, math.nan]}, {"p": [0.5, 1.0]})["p"] == Summary(None)

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from radfact.stats import Summary, differences, harmonic_mean, summarise
+from radfact.stats import Summary, harmonic_mean, summarise
 
 shares = st.floats(0, 1) | st.just(math.nan)
 
@@ -94,30 +94,3 @@ def test_500_replicates_of_15_000_samples_take_less_than_a_second() -> None:
     started = time.process_time()
     summarise(values, f1={"x": ("a", "b"), "y": ("c", "d"), "z": ("e", "f")})
     assert time.process_time() - started < 1
-
-
-def test_differences_of_runs_are_paired() -> None:
-    base = np.random.default_rng(0).random(40)
-    shifted = differences({"p": (base - 0.25).tolist()}, {"p": base.tolist()})["p"]
-    # Every resample is shifted by the same amount, however far the samples themselves spread.
-    assert [shifted.point, *spread(shifted), shifted.n] == pytest.approx([-0.25] * 6 + [40])
-
-
-def test_a_difference_is_that_of_the_figures_of_both_sets() -> None:
-    values = {"p": [1.0, math.nan, 0.5, 0.2], "r": [0.5, 0.5, math.nan, 0.1]}
-    base = {"p": [0.5, 0.5, 0.5, 0.5], "r": [1.0, math.nan, math.nan, 1.0]}
-    parts = {"f": ("p", "r")}
-    found = differences(values, base, f1=parts)
-    points, base_points = (
-        {name: figure.point for name, figure in summarise(one, f1=parts).items()} for one in (values, base)
-    )
-    assert {name: figure.n for name, figure in found.items()} == {"p": 3, "r": 2, "f": 2}
-    for name, figure in found.items():
-        one, other = points[name], base_points[name]
-        assert one is not None
-        assert other is not None
-        assert figure.point == pytest.approx(one - other)
-
-
-def test_there_is_no_difference_where_a_run_has_no_value() -> None:
-    assert differences({"p": [math.nan, math.nan]}, {"p": [0.5, 1.0]})["p"] == Summary(None)

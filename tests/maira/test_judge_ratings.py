@@ -1,0 +1,125 @@
+"""A VERT scorer's data from experts' ratings, as paper 003 has it (section 4.1.4)."""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+
+import pytest
+from click.testing import Result
+from typer.testing import CliRunner
+
+from maira.cli import app
+from maira.judge.data import Aside, make_rated_data
+from maira.judge.experts import find_scale
+from radfact.errors import ExitCode, InputError
+from radfact.jsonl import read_json, read_jsonl
+from radfact.meta.layouts import read_ratings
+from radfact.metrics.vert import VertTuned
+
+RATE_EVAL = ["gt_report", "similar_report", "Score"]
+
+
+def write(path: Path, columns: list[str], rows: list[list[object]]) -> Path:
+    with path.open("w", encoding="utf-8", newline="") as handle:
+        csv.writer(handle).writerows([columns, *rows])
+    return path
+
+
+def rate_eval(folder: Path, name: str = "rate_train.csv", count: int = 200) -> Path:
+    """Pairs of which two share a reference."""
+    rows: list[list[object]] = [[f"Nodule {n // 2}.", f"Mass {n}.", n % 11 / 2] for n in range(count)]
+    return write(folder / name, RATE_EVAL, rows)
+
+
+def samples(folder: Path) -> list[dict[str, object]]:
+    return [dict(row) for _, row in read_jsonl(folder / "samples.jsonl")]
+
+
+def test_ratings_of_rate_eval_become_scores_with_one_decimal(tmp_path: Path) -> None:
+    made = make_rated_data(rate_eval(tmp_path), "rate-eval", tmp_path / "out")
+    rows = samples(tmp_path / "out")
+    assert [row["answer"] for row in rows[:11]] == [f"{n / 10:.1f}" for n in range(11)]
+    assert {row["task"] for row in rows} == {"vert"}
+    assert made.samples["heldout"] == pytest.approx(20, abs=10)
+    about = read_json(tmp_path / "out" / "about.json")
+    assert (about["ratings"], about["scale"], about["held_out"]) == ("rate-eval", [0, 5], 0.1)
+
+
+def test_what_is_asked_is_what_the_metric_asks(tmp_path: Path) -> None:
+    make_rated_data(rate_eval(tmp_path), "rate-eval", tmp_path / "out")
+    first = samples(tmp_path / "out")[0]
+    asked = VertTuned.question(VertTuned.__new__(VertTuned), "Mass 0.", "Nodule 0.").messages
+    assert first["messages"] == [{"role": role, "content": content} for role, content in asked]
+
+
+def test_pairs_of_one_reference_are_on_one_side_and_agreement_reads_those_held_out(tmp_path: Path) -> None:
+    made = make_rated_data(rate_eval(tmp_path), "rate-eval", tmp_path / "out", aside=Aside(0.3))
+    held = read_ratings(made.held_out, better="higher").samples
+    assert len(held) == made.samples["heldout"]
+    references = [one.pair.reference for one in held]
+    assert all(references.count(one) == 2 for one in references)
+
+
+def test_of_a_folder_the_training_set_is_taken(tmp_path: Path) -> None:
+    rate_eval(tmp_path, "rate_test.csv", 4)
+    with pytest.raises(InputError, match=r"rate_train.csv"):
+        make_rated_data(tmp_path, "rate-eval", tmp_path / "out")
+    rate_eval(tmp_path, count=6)
+    assert sum(make_rated_data(tmp_path, "rate-eval", tmp_path / "out").samples.values()) == 6
+
+
+def test_ratings_that_are_better_lower_are_turned_and_unrated_pairs_are_named(tmp_path: Path) -> None:
+    rows: list[list[object]] = [["a", "R.", "C.", 0], ["b", "S.", "C.", 4], ["c", "T.", "C.", 3], ["d", "U.", "C.", ""]]
+    path = write(tmp_path / "plain.csv", ["id", "reference", "candidate", "expert"], rows)
+    made = make_rated_data(path, "plain", tmp_path / "out", better="lower", scale=(0, 4))
+    assert {row["sample_id"]: row["answer"] for row in samples(tmp_path / "out")} == {
+        "a": "1.0",
+        "b": "0.0",
+        "c": "0.2",
+    }
+    assert list(made.failures) == ["d"]
+
+
+@pytest.mark.parametrize(("scale", "wrong"), [(None, "least and the greatest rating"), ((0, 3), "rating 4 of 'b'")])
+def test_a_scale_that_is_missing_or_too_short_is_said(
+    scale: tuple[float, float] | None, wrong: str, tmp_path: Path
+) -> None:
+    path = write(
+        tmp_path / "plain.csv", ["id", "reference", "candidate", "expert"], [["a", "R.", "C.", 1], ["b", "R.", "D.", 4]]
+    )
+    with pytest.raises(InputError, match=wrong):
+        make_rated_data(path, "plain", tmp_path / "out", better="higher", scale=scale)
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_scale_goes_upwards() -> None:
+    with pytest.raises(InputError, match="found 5 0"):
+        find_scale("rate-eval", (5, 0))
+
+
+def run(*arguments: object) -> Result:
+    return CliRunner().invoke(app, ["judge-data", *map(str, arguments)])
+
+
+def test_the_command_reads_ratings(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    done = run("--task", "vert", "--ratings", rate_eval(tmp_path), "--layout", "rate-eval", "--out", out)
+    assert done.exit_code == ExitCode.DONE, done.output
+    assert (out / "heldout.csv").is_file()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "wrong"),
+    [
+        (["--task", "green", "--ratings", "r.csv"], "teach --task vert"),
+        (["--task", "vert", "--ratings", "r.csv", "--teacher", "injected"], "--teacher: goes with reports alone"),
+        (["--task", "vert", "reports.csv", "--teacher", "injected", "--scale", "0", "5"], "--scale: goes with --rat"),
+        (["--task", "vert"], "one of the two"),
+        (["--task", "vert", "reports.csv"], "say who answers"),
+    ],
+)
+def test_options_that_do_not_go_together_are_said(arguments: list[str], wrong: str, tmp_path: Path) -> None:
+    done = run(*arguments, "--out", tmp_path / "out")
+    assert isinstance(done.exception, InputError)
+    assert wrong in str(done.exception)

@@ -1,0 +1,179 @@
+"""FineRadScore beside radiologists: the tables of its paper by command, on files that the tests write."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from chat_server import ChatServer, Reply, last
+from meta_run import run_meta, write_table
+
+from radfact.jsonl import read_json, read_jsonl
+from radfact.meta.layouts import REXVAL_RATINGS, REXVAL_REPORTS
+
+V0 = ["id", "indication", "impression_original", "impression_edited", "score", "annotator", "source"]
+ROWS = [
+    ["7", "", "Lungs are clear", "[no edit]", "No error", "r1", "X-REM"],
+    ["7", "", "Left effusion. Small", "Right effusion", "Urgent error", "r1", "X-REM"],
+    ["7", "", "Mass", "[delete]", "Not actionable", "r1", "X-REM"],
+    ["7", "", "", "Heart is large", "2", "r1", "X-REM"],
+    ["7", "", "Lungs are clear", "[no edit]", "No error", "r2", "X-REM"],
+    ["7", "", "Left effusion. Small", "[no edit]", "", "r2", "X-REM"],
+    ["7", "", "Mass", "[delete]", "Actionable nonurgent error", "r2", "X-REM"],
+    ["8", "", "Lungs are clear", "[no edit]", "", "r1", "MIMIC-CXR"],
+]
+
+
+def entry(text: str, severity: str, *categories: str) -> dict[str, Any]:
+    return {"corrections": text, "clinical severity": severity, "comments": "", "error category": list(categories)}
+
+
+def corrector(request: dict[str, Any], _: int) -> Reply:
+    """A model that deletes every mass and puts every line in other words when asked to."""
+    text = last(request)
+    if text.startswith("Rewrite"):
+        return 200, {}, f"In other words: {text.splitlines()[-1]}"
+    candidate = text.partition("Ground Truth Text:")[0]
+    masses = re.findall(r"\[(\d+)\][^\n]*Mass", candidate)
+    found = {line: entry("[delete]", "Not actionable", "False prediction of finding") for line in masses}
+    return 200, {}, json.dumps(found)
+
+
+def corrections(monkeypatch: pytest.MonkeyPatch, server: ChatServer, table: Path, out: Path, *more: object) -> int:
+    model = ("--judge", "openai:m", "--base-url", server.base_url, "--metrics", "bleu_2", "--out", out)
+    return run_meta(monkeypatch, "corrections", table, *model, *more)
+
+
+def test_the_tables_of_the_paper(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, serve: Callable[..., ChatServer]
+) -> None:
+    server, out = serve(corrector), tmp_path / "out"
+    table = write_table(tmp_path / "v0.csv", V0, ROWS)
+    assert corrections(monkeypatch, server, table, out, "--layout", "refisco-v0") == 0
+    # Rows of the table are the lines that are numbered, however they would be divided otherwise.
+    assert any("[0] Lungs are clear\n[1] Left effusion. Small\n[2] Mass" in last(one) for one in server.requests)
+    found = read_json(out / "corrections.json")
+    changes = found["changes"]["all"]
+    assert changes["no_change"] == {"value": 1.0, "n": 4}
+    assert changes["delete"] == {"value": 1.0, "n": 2}
+    assert changes["rewrite"] == {"value": 0.0, "n": 1}
+    assert changes["insert"] == {"value": 0.0, "n": 1}
+    assert changes["no_insert"] == {"value": 1.0, "n": 2}
+    assert set(found["changes"]) == {"all", "X-REM", "MIMIC-CXR"}
+    # Greatest severities 3, 2 and 0 beside 1, 1 and 0; and the two raters of the same candidate, 3 beside 2.
+    assert found["severities"]["model"]["mean_absolute"] == pytest.approx(1.0)
+    assert found["severities"]["model"]["shares"] == {str(gap): pytest.approx(1 / 3) for gap in (-2, -1, 0)}
+    assert (found["severities"]["other raters"]["mean_absolute"], found["severities"]["other raters"]["n"]) == (1.0, 1)
+    gain = found["gains"]["bleu_2"]
+    assert gain["corrected"] > gain["base"]
+    assert gain["n"] == 3
+    assert found["written"]["bleu_2"] == {"value": 0.0, "n": 1}
+    assert (out / "severities.png").read_bytes().startswith(b"\x89PNG")
+    page = (out / "corrections.html").read_text()
+    assert "3 of 3 reports, original, corrected by openai:m with the published examples." in page
+    assert "(table 1)" in page
+    assert "(tables 2 and 3)" in page
+    kept = [row["corrections"] for _, row in read_jsonl(out / "corrections.jsonl")]
+    assert [[one["was"] for one in row] for row in kept] == [["Mass"], ["Mass"], []]
+
+
+def test_references_in_another_order_and_candidates_in_other_words(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, serve: Callable[..., ChatServer]
+) -> None:
+    server = serve(corrector)
+    table = write_table(tmp_path / "v0.csv", V0, [[*row[:2], f"{row[2]}.", row[3], *row[4:]] for row in ROWS[4:7]])
+    command = (monkeypatch, server, table)
+    assert corrections(*command, tmp_path / "s", "--layout", "refisco-v0", "--setting", "shuffled") == 0
+    assert "Ground Truth Text: Left effusion. Small. Lungs are clear.\n" in last(server.requests[-1])
+    assert "(table 4)" in (tmp_path / "s/corrections.html").read_text()
+    assert corrections(*command, tmp_path / "p", "--layout", "refisco-v0", "--setting", "paraphrased") == 0
+    asked = last(server.requests[-1])
+    assert "[0] In other words: Lungs are clear.\n[1] In other words: Left effusion. Small.\n[2] In other" in asked
+    assert "Ground Truth Text: Lungs are clear. Left effusion. Small.\n" in asked
+    assert read_json(tmp_path / "p/corrections.json")["changes"]["all"]["delete"] == {"value": 1.0, "n": 1}
+    assert "(table 7)" in (tmp_path / "p/corrections.html").read_text()
+
+
+def test_without_the_examples(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, serve: Callable[..., ChatServer]
+) -> None:
+    server = serve(corrector)
+    table = write_table(tmp_path / "v0.csv", V0, ROWS)
+    assert corrections(monkeypatch, server, table, tmp_path / "a", "--layout", "refisco-v0", "--zero-shot") == 0
+    assert all("Example 1" not in one["messages"][0]["content"] for one in server.requests)
+
+
+def test_categories_beside_experts_that_counted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, serve: Callable[..., ChatServer]
+) -> None:
+    reports = [["s", "Clear.", "Clear. Mass."], ["t", "Clear.", "Mass."]]
+    write_table(tmp_path / REXVAL_REPORTS, ["study_id", "gt_report", "bleu"], reports)
+    columns = [
+        "study_number",
+        "candidate_type",
+        "error_category",
+        "rater_index",
+        "clinically_significant",
+        "num_errors",
+    ]
+    # Of two raters one finds the mass significant in the first report; of the second both say that something lacks.
+    rows = [
+        [0, "bleu", 1, 0, True, 1],
+        [0, "bleu", 1, 1, True, 0],
+        [1, "bleu", 2, 0, True, 1],
+        [1, "bleu", 2, 1, False, 1],
+    ]
+    write_table(tmp_path / REXVAL_RATINGS, columns, rows)
+    out = tmp_path / "out"
+    assert corrections(monkeypatch, serve(corrector), tmp_path, out, "--layout", "rexval") == 0
+    found = read_json(out / "corrections.json")["categories"]
+    assert found["a"] == {"precision": {"value": 0.5, "n": 2}, "recall": {"value": 1.0, "n": 1}}
+    assert found["b"]["recall"] == {"value": 0.0, "n": 1}
+    assert "appendix D" in (out / "corrections.html").read_text()
+
+
+def test_what_has_no_answer_is_left_out_and_said(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    serve: Callable[..., ChatServer],
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def reply(request: dict[str, Any], number: int) -> Reply:
+        return (200, {}, "I cannot.") if "[1]" not in last(request) else corrector(request, number)
+
+    table = write_table(tmp_path / "v0.csv", V0, ROWS)
+    out = tmp_path / "out"
+    assert corrections(monkeypatch, serve(reply), table, out, "--layout", "refisco-v0") == 3
+    assert "1 reports left out" in capsys.readouterr().out
+    assert list(read_json(out / "corrections.json")["left_out"]) == ["8_MIMIC-CXR_r1"]
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        (("--layout", "refisco-v0", "--judge", "offline"), "--judge"),
+        (("--layout", "refisco-v0", "--metrics", "blue"), "--metrics: no metric"),
+        (("--layout", "refisco-v0", "--judge", ""), "--judge: name the model that corrects"),
+        (("--layout", "plain"), "'plain' has neither corrected lines nor errors by category"),
+        (("--layout", "preferences"), "--layout: expected ratings"),
+    ],
+)
+def test_what_cannot_be_asked_is_one_line(
+    more: tuple[str, ...],
+    said: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    serve: Callable[..., ChatServer],
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    table = write_table(tmp_path / "t.csv", [*V0, "reference", "candidate", "expert"], [[*ROWS[0], "r", "c", 1]])
+    server = serve(corrector)
+    assert corrections(monkeypatch, server, table, tmp_path / "out", *more) == 2
+    error = capsys.readouterr().err
+    assert said in error
+    assert "Traceback" not in error
+    assert not server.requests
