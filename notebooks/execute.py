@@ -1,4 +1,4 @@
-"""Execute the notebooks in place, each from its beginning in a kernel of its own: python notebooks/execute.py [NAME...]."""
+"""Execute notebooks in place, each from its beginning in a kernel of its own: python notebooks/execute.py [NAME...]."""
 
 from __future__ import annotations
 
