@@ -31,9 +31,6 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
     "meta ensemble": (
         "radfact meta ensemble fit rate_test.csv --layout rate-eval --judges a=results/a"
         " --judges b=results/b --out ensemble.json",
-        "radfact meta ensemble apply ensemble.json --judges a=new/a --judges b=new/b --out scores.jsonl",
-    ),
-    "meta ensemble apply": (
-        "radfact meta ensemble apply ensemble.json --judges a=new/a --judges b=new/b --out scores.jsonl",
+        "radfact meta ensemble apply ensemble.json --judges a=new/a --judges b=new/b --out new/ensemble",
     ),
 }

@@ -23,7 +23,7 @@ MANUAL = "\n".join(
         "No model is asked again. The summary is printed, written to green_summary.json in the folder, and shown on "
         "its page; 'radfact evaluate' does all of this by itself where the packages for it are installed.",
         "",
-        "[bold]Example[/bold]",
+        "[bold]Examples[/bold]",
         "  radfact green-summary results/model",
     )
 )

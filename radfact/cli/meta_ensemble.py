@@ -52,7 +52,7 @@ APPLY_MANUAL = "\n".join(
         "The scores are a results folder with the figure 'ensemble', as 'radfact evaluate' writes one: 'radfact meta "
         "agreement --scores', 'radfact compare' and 'radfact page' take it as any other.",
         "",
-        "[bold]Example[/bold]",
+        "[bold]Examples[/bold]",
         "  radfact meta ensemble apply ensemble.json \\",
         "      --judges gpt=new/gpt --judges opus=new/opus --out new/ensemble",
         "",
