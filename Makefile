@@ -1,5 +1,5 @@
 # make demo: the main job, from a real film and a test set to drafts and scores. make test: the tests. make docs: the
-# documentation, into build/docs; a broken link or anchor is an error.
+# documentation, into build/docs; a broken link or anchor is an error. make notebooks: executes them in place.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
@@ -7,7 +7,7 @@ SERVERS := tests/servers
 OUT := demo
 CHECKPOINT := checkpoints/phantom
 
-.PHONY: install demo test docs clean
+.PHONY: install demo test docs notebooks clean
 
 install: $(VENV)/installed
 
@@ -40,6 +40,9 @@ test: install $(VENV)/lowest/installed $(VENV)/vllm/installed $(VENV)/smollm2/in
 
 docs: install
 	$(BIN)/python -m sphinx --fail-on-warning --keep-going --quiet --fresh-env --builder html docs build/docs
+
+notebooks: install
+	OMP_NUM_THREADS=1 $(BIN)/python notebooks/execute.py
 
 # The lowest transformers that pyproject.toml admits, laid over the environment for one run of the model's tests.
 $(VENV)/lowest/installed: $(VENV)/installed
