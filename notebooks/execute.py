@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import copy
+import os
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -40,10 +41,11 @@ def executed(notebook: Any) -> Any:
         nbclient.exceptions.CellExecutionError: a cell fails.
     """
     fresh = copy.deepcopy(notebook)
-    # Nothing that a notebook might leave in its working directory ends up beside it.
+    # What a notebook writes, in its working directory or in temporary folders of its own, goes when it is done.
     with TemporaryDirectory() as folder:
         resources = {"metadata": {"path": folder}}
-        NotebookClient(fresh, timeout=PATIENCE, kernel_name="python3", resources=resources).execute()
+        client = NotebookClient(fresh, timeout=PATIENCE, kernel_name="python3", resources=resources)
+        client.execute(env={**os.environ, "TMPDIR": folder})
     fresh.metadata = nbformat.from_dict(METADATA)
     for cell in fresh.cells:
         cell.metadata.pop("execution", None)
