@@ -1,4 +1,4 @@
-"""The documentation: it builds without a warning, its links lead somewhere, and its commands run as they stand."""
+"""The documentation and the README: links lead somewhere, commands run as they stand, and what they list is there."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import json
 import re
 import shlex
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pytest
@@ -18,6 +18,7 @@ from data.manifest import read_manifest
 from maira.cli import app as maira
 from radfact.cli import app as radfact
 from radfact.files import read_drafts, read_pairs
+from radfact.metrics.registry import entries
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCS = ROOT / "docs"
@@ -31,7 +32,7 @@ FENCE = re.compile(r"^```(\S*)\n(.*?)^```$", re.M | re.S)
 
 
 def _blocks(page: str, language: str) -> list[str]:
-    return [text for name, text in FENCE.findall(PAGES[page]) if name == language]
+    return [text for name, text in FENCE.findall(TEXTS[page]) if name == language]
 
 
 def _build(source: Path, out: Path) -> int:
@@ -76,24 +77,90 @@ def test_every_command_line_is_one_that_the_command_takes(page: str) -> None:
             assert read(line)
 
 
-@pytest.mark.parametrize("page", GUIDES)
+@pytest.mark.parametrize("page", TEXTS)
+def test_every_option_that_a_sentence_names_is_one_of_a_command(page: str) -> None:
+    known = {
+        option for one in COMMANDS.values() for each in one.params for option in (*each.opts, *each.secondary_opts)
+    }
+    named = {
+        option for option in re.findall(r"(?<![\w-])--[a-z][\w-]+", FENCE.sub("", TEXTS[page])) if "_" not in option
+    }
+    assert named - known <= {"--help"}  # those with an underscore are others'
+
+
+@pytest.mark.parametrize("page", [*GUIDES, "README.md"])
 def test_blocks_marked_sh_hold_our_commands_alone(page: str) -> None:
     for block in _blocks(page, "sh"):
         whole = block.replace("\\\n", "").strip().splitlines()
         assert len(command_lines(block)) == len([line for line in whole if not line.startswith("#")])
 
 
-def test_the_commands_of_the_guides_run_as_they_stand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def clone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The current directory of a user: a folder with checkpoints and configs, and nothing made yet."""
     monkeypatch.chdir(tmp_path)
     for name in ("checkpoints", "configs"):
         (tmp_path / name).symlink_to(ROOT / name)
-    lines = dict.fromkeys(line for page in GUIDES for block in _blocks(page, "sh") for line in command_lines(block))
-    for line in lines:
+    return tmp_path
+
+
+def _run(lines: Iterable[str]) -> None:
+    for line in dict.fromkeys(lines):
         name, *arguments = shlex.split(line)
         result = CliRunner().invoke(maira if name == "maira" else radfact, arguments)
         assert result.exit_code == 0, f"{line}\n{result.output}\n{result.exception!r}"
+
+
+def test_the_commands_of_the_readme_run_as_they_stand_after_make_demo(clone: Path) -> None:
+    makefile = (ROOT / "Makefile").read_text("utf-8")
+    variables = dict(re.findall(r"^(\w+) := (.*)$", makefile, re.M))
+    demo = makefile.partition("\ndemo: install\n")[2].partition("\n\n")[0].replace("$(BIN)/", "")
+    made = command_lines(re.sub(r"\$\((\w+)\)", lambda found: variables[found[1]], demo))
+    _run(line.replace("--count 24", "--count 12") for line in made if "film" not in line)
+    _run(line for block in _blocks("README.md", "sh") for line in command_lines(block))
+    for name in ("scores/report.html", "six/drafts.jsonl", "training/checkpoint", "detection"):
+        assert (clone / "demo" / name).exists()
+
+
+def test_the_commands_of_the_guides_run_as_they_stand(clone: Path) -> None:
+    _run(line for page in GUIDES for block in _blocks(page, "sh") for line in command_lines(block))
     for made in ("results/drafts/report.html", "grounded.figures.json", "runs/try/checkpoint", "phantoms/sheet.html"):
-        assert (tmp_path / made).exists()
+        assert (clone / made).exists()
+
+
+def test_the_small_recipe_of_the_guide_trains(clone: Path) -> None:
+    (recipe,) = re.findall(r"^cat > try/recipe.yaml <<END\n(.*?)^END$", PAGES["train.md"], re.M | re.S)
+    (clone / "try").mkdir()
+    (clone / "try/recipe.yaml").write_text(recipe)
+    _run(
+        [
+            "maira prepare phantom --count 8 --size 64 --out try/phantoms",
+            "maira train try/recipe.yaml epochs=null passes=8 global_batch=4",
+        ]
+    )
+    assert (clone / "try/run/checkpoint/model.safetensors").exists()
+
+
+def test_the_readme_lists_the_metrics_that_there_are() -> None:
+    rows = re.findall(r"^\| `(\w+)` \| [^|]* \| ([^|]*) \| ([^|]*) \| ([^|]*) \|$", TEXTS["README.md"], re.M)
+    known = entries()
+    assert [name for name, *_ in rows] == list(known)
+    arrows = {"higher": "↑", "lower": "↓", "neutral": "neither"}
+    for name, direction, needs, paper in rows:
+        entry = known[name]
+        assert set(re.findall("[↑↓]|neither", direction)) == {arrows[way] for way in entry.figures.values()}, name
+        assert ("a language model" in needs, "a judge" in needs) == (entry.judge == "model", entry.judge == "any"), name
+        assert ("weights" in needs) == bool(entry.files), name
+        assert paper in entry.source, name
+
+
+def test_links_of_the_readme_lead_to_files() -> None:
+    links = re.findall(r"\]\(([^):#]+)(?:#([^)]*))?\)", TEXTS["README.md"])
+    assert [link for link, _ in links if not (ROOT / link).is_file()] == []
+    for link, part in links:
+        if part:
+            headings = re.findall(r"^#+ (.*)$", (ROOT / link).read_text("utf-8"), re.M)
+            assert part in {heading.lower().replace(" ", "-") for heading in headings}
 
 
 def _named_paths(text: str) -> Iterator[str]:
@@ -101,9 +168,9 @@ def _named_paths(text: str) -> Iterator[str]:
     yield from (named for named in found if named not in PUBLISHED)
 
 
-@pytest.mark.parametrize("page", PAGES)
+@pytest.mark.parametrize("page", TEXTS)
 def test_files_of_the_repository_that_a_page_names_are_there(page: str) -> None:
-    assert [named for named in _named_paths(PAGES[page]) if not list(ROOT.glob(named))] == []
+    assert [named for named in _named_paths(TEXTS[page]) if not list(ROOT.glob(named))] == []
 
 
 @pytest.mark.parametrize("page", TEXTS)
