@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 ROOT = Path(__file__).resolve().parents[1]
 BELOW = {"maira": {"data", "radfact", "encoders"}, "data": {"radfact"}, "radfact": set[str](), "encoders": set[str]()}
@@ -55,3 +56,7 @@ def test_radfact_imports_no_torch_at_the_top_of_a_module() -> None:
         source for source in (ROOT / "radfact").rglob("*.py") if _imported_at_once(source) & {"torch", "transformers"}
     ]
     assert users == []
+
+
+def test_no_property_fails_because_the_machine_is_busy() -> None:
+    assert settings().deadline is None

@@ -125,7 +125,7 @@ def test_one_error_reads_like_this(letter: Letter, sentence: str, candidates: se
     [
         ("b", "Lungs are clear. No effusion."),
         ("c", "No left effusion. Bilateral opacities."),
-        ("c", "Bilateral effusions, right greater than left."),
+        ("c", "There is a right pleural effusion greater than left."),
         ("c", "Diffuse right-sided opacity with consolidation in the right lung."),
         ("c", "Opacities in the upper and lower lobes."),
         ("d", "Left effusion. No small nodule."),
