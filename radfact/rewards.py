@@ -102,7 +102,9 @@ class _Reward:
             column = scored[id(metric)].get(figure)
             if column is None:
                 raise _of_a_set(figure)
-            totals = [total + factor * value for total, value in zip(totals, column, strict=True)]
+            # A metric of a user's own may say None where it has no value, as rewards themselves do.
+            values = [math.nan if value is None else value for value in column]
+            totals = [total + factor * value for total, value in zip(totals, values, strict=True)]
         return [total if math.isfinite(total) else None for total in totals]
 
 

@@ -18,12 +18,14 @@ from radfact.errors import InputError, RunFailed
 from radfact.export import export
 from radfact.files import Pair, Pairs
 from radfact.jsonl import read_jsonl
+from radfact.metrics.bleu import Bleu
 from radfact.metrics.evaluate import evaluate
 from radfact.metrics.evaluation import Evaluation
 from radfact.metrics.folder import Store
 from radfact.metrics.metric import Counts, Metric, Pooled, Scored
 from radfact.metrics.registry import Entry, choose, entries
 from radfact.metrics.resources import Resources
+from radfact.metrics.rouge import RougeL
 from radfact.report import Box, Sentence
 from radfact.results import write_results
 from radfact.sample import FIGURES
@@ -259,6 +261,26 @@ def test_a_results_file_that_was_cut_is_computed_again(tmp_path: Path) -> None:
     assert not evaluate(PAIRS, ["rouge_l"], out=tmp_path).runs["rouge_l"].reused
 
 
+def test_a_results_file_that_lacks_a_line_or_a_figure_is_computed_again(tmp_path: Path) -> None:
+    evaluate(PAIRS, ["bleu"], out=tmp_path)
+    path = tmp_path / "metrics/bleu.jsonl"
+    lines = path.read_text().splitlines(keepends=True)
+    row = json.loads(lines[1])
+    row["figures"].pop("bleu_2")
+    fewer_counts = {**json.loads(lines[1]), "counts": [[1.0]]}
+    for damaged in (
+        [*lines[:1], *lines[2:]],
+        [lines[1], lines[0], *lines[2:]],
+        [lines[0], json.dumps(row) + "\n", *lines[2:]],
+        [lines[0], json.dumps(fewer_counts) + "\n", *lines[2:]],
+    ):
+        path.write_text("".join(damaged))
+        run = evaluate(PAIRS, ["bleu"], out=tmp_path).runs["bleu"]
+        assert not run.reused
+        assert path.read_text() == "".join(lines)
+    assert evaluate(PAIRS, ["bleu"], out=tmp_path).runs["bleu"].reused
+
+
 def test_a_metric_that_failed_on_a_sample_is_computed_again(tmp_path: Path) -> None:
     metric, identity = Length(), {"of": "this test"}
     for pairs, is_kept in ((PAIRS, False), (PAIRS[:3], True)):
@@ -378,6 +400,45 @@ def test_two_metrics_must_not_share_a_figure() -> None:
 
     with pytest.raises(InputError, match=r"length and other both give 'words'"):
         evaluate(PAIRS, [Length(), Other()])
+
+
+def test_two_metrics_must_not_have_one_name() -> None:
+    with pytest.raises(InputError, match="two metrics are called 'length'"):
+        evaluate(PAIRS, [Length(), Length()])
+
+    class Rouge(Length):
+        name = "rouge_l"
+
+    with pytest.raises(InputError, match="two metrics are called 'rouge_l'"):
+        evaluate(PAIRS, ["rouge_l", Rouge()])
+
+
+@pytest.mark.parametrize("figure", ["sample_id", "failure", "candidate_sentences", "x/y", ""])
+def test_figures_must_not_be_called_like_other_columns(figure: str) -> None:
+    class Named(Length):
+        figures: Mapping[str, Direction] = {figure: "higher"}
+
+    with pytest.raises(InputError, match="expected a figure's name"):
+        evaluate(PAIRS, [Named()])
+
+
+def test_a_fault_of_ours_is_one_line_and_the_others_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def out_of_memory(metric: object, pairs: Sequence[Pair]) -> Scored:
+        raise RuntimeError(f"CUDA out of\nmemory with {metric} and {len(pairs)}")
+
+    def no_tensor(metric: object) -> None:
+        raise KeyError(f"weights of {type(metric)}")
+
+    monkeypatch.setattr(RougeL, "score", out_of_memory)
+    monkeypatch.setattr(Bleu, "__init__", no_tensor)
+    found = evaluate(PAIRS, ["rouge_l", "bleu", "lateral_mentions"], out=tmp_path)
+    assert list(found.runs) == ["lateral_mentions"]
+    assert (tmp_path / "scores.json").is_file()
+    assert re.fullmatch(
+        r"rouge_l fails with RuntimeError: CUDA out of memory with .* and 4 \(test_evaluate\.py, line \d+\)",
+        found.unavailable["rouge_l"],
+    )
+    assert "fails with KeyError: " in found.unavailable["bleu"]
 
 
 def test_ids_must_be_unique() -> None:

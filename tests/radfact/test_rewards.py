@@ -64,6 +64,15 @@ def test_what_is_not_scored_has_no_reward() -> None:
     assert make_reward(LENGTH)(["", "a"], ground_truth=["a", "a"]) == [None, 1.0]
 
 
+def test_a_metric_may_say_none_where_it_has_no_value() -> None:
+    class Sparse(Lengths):
+        def score(self, pairs: Sequence[Pair]) -> Scored:
+            values: list[Any] = [None, *super().score(pairs).values["length"][1:]]
+            return Scored({"length": values, "length_off": values})
+
+    assert make_reward((Sparse(), "length"))(["a", "ab"], ground_truth=["a", "a"]) == [None, 2.0]
+
+
 def test_all_completions_are_scored_together_and_once_a_metric() -> None:
     metric = Lengths()
     make_reward((metric, "length"), (metric, "length_off"))(["a", "b", "c"], ground_truth=["a"] * 3)
