@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 from radfact.errors import Failure
 from radfact.llm import Ask, ChatClient
@@ -24,6 +24,10 @@ class Perturber(Protocol):
         """As it stands in results."""
         ...
 
+    def describe(self) -> dict[str, Any]:
+        """Everything that changes what it writes, JSON values."""
+        ...
+
     def perturb(self, sources: Sequence[SiteReport]) -> list[Injected | Failure]:
         """A candidate of every report, or why not."""
         ...
@@ -38,6 +42,10 @@ class RulePerturber:
         """Take the seed."""
         self.seed = seed
         self._injector = RuleInjector(seed=seed)
+
+    def describe(self) -> dict[str, Any]:
+        """Its name and seed."""
+        return {"rules": self.name, "seed": self.seed}
 
     def perturb(self, sources: Sequence[SiteReport]) -> list[Injected | Failure]:
         """A candidate of every report; one that has no room for as many gets fewer."""
@@ -60,6 +68,10 @@ class ModelPerturber:
     def name(self) -> str:
         """The model's name."""
         return str(self.client.identity.get("model", "model"))
+
+    def describe(self) -> dict[str, Any]:
+        """The model with its parameters, and the prompt."""
+        return {"model": self.client.identity, "prompt": load_prompt("perturb")}
 
     def perturb(self, sources: Sequence[SiteReport]) -> list[Injected | Failure]:
         """A candidate of every report.

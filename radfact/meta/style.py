@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 from radfact.entailment.facts import Fact
 from radfact.errors import Failure
@@ -66,6 +66,10 @@ class Styler(Protocol):
         """As it stands in results."""
         ...
 
+    def describe(self) -> dict[str, Any]:
+        """Everything that changes what it writes, JSON values."""
+        ...
+
     def standardise(self, reports: Sequence[str]) -> list[str | Failure]:
         """Each report in the standard style, or why not."""
         ...
@@ -82,6 +86,10 @@ class ModelStyler:
     def name(self) -> str:
         """The model's name."""
         return str(self.client.identity.get("model", "model"))
+
+    def describe(self) -> dict[str, Any]:
+        """The model with its parameters, and the prompt."""
+        return {"model": self.client.identity, "prompt": load_prompt("standardise")}
 
     def standardise(self, reports: Sequence[str]) -> list[str | Failure]:
         """Each report as the model rewrites it.
@@ -104,6 +112,10 @@ class RuleStyler:
     """
 
     name = "rules"
+
+    def describe(self) -> dict[str, Any]:
+        """Its name: rules change with the version of this package alone."""
+        return {"rules": self.name}
 
     def standardise(self, reports: Sequence[str]) -> list[str | Failure]:
         """Each report by rules."""

@@ -108,8 +108,11 @@ class Counting:
 
     name = "counting"
 
-    def __init__(self) -> None:
-        self.asked = 0
+    def __init__(self, temperature: float = 0) -> None:
+        self.asked, self.temperature = 0, temperature
+
+    def describe(self) -> dict[str, Any]:
+        return {"temperature": self.temperature}
 
     def standardise(self, reports: Sequence[str]) -> list[str | Failure]:
         self.asked += 1
@@ -156,6 +159,32 @@ def test_a_step_is_done_once_for_the_same_reports(tmp_path: Path) -> None:
     assert styler.asked == 1
     rexamine(good[1:], tmp_path, styler=styler, perturber=RulePerturber(seed=1), score=score, seed=1)
     assert styler.asked == 2
+
+
+@pytest.mark.parametrize("option", ["--styler", "--errors-by"])
+def test_a_step_is_done_again_by_a_model_with_other_parameters(
+    option: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, serve: Callable[..., ChatServer]
+) -> None:
+    server = serve(model_answer)
+    table, out = table_of_reports(tmp_path / "r.csv"), tmp_path / "out"
+    command = (
+        "rexamine",
+        table,
+        option,
+        "openai:m",
+        "--base-url",
+        server.base_url,
+        "--metrics",
+        "bleu_1",
+        "--out",
+        out,
+    )
+    assert run_meta(monkeypatch, *command) == 0
+    asked = len(server.requests)
+    assert run_meta(monkeypatch, *command, "--judge-arg", "temperature=0.5") == 0
+    again = server.requests[asked:]
+    assert len(again) == asked
+    assert {request["temperature"] for request in again} == {0.5}
 
 
 def test_a_run_cut_short_goes_on_where_it_stopped(tmp_path: Path) -> None:
