@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from typing import Any, Protocol
 
 from radfact.errors import Failure
-from radfact.llm import Ask, ChatClient
-from radfact.meta.asking import load_prompt, read_report
+from radfact.llm import ChatClient
+from radfact.meta.asking import ask_report, load_prompt
 from radfact.meta.injected import Injected
 from radfact.meta.rules import RuleInjector
 from radfact.meta.tables import SiteReport
@@ -80,7 +80,7 @@ class ModelPerturber:
             RunFailed: as `ChatClient.ask_all`.
         """
         prompt = load_prompt("perturb")
-        asks = [Ask((("user", f"{one.report}\n\n{prompt}"),), read_report) for one in sources]
+        asks = [ask_report((("user", f"{one.report}\n\n{prompt}"),), one.report, changed=True) for one in sources]
         answers = self.client.ask_all(asks)
         return [
             answer

@@ -8,8 +8,8 @@ from typing import Any, Protocol
 
 from radfact.entailment.facts import Fact
 from radfact.errors import Failure
-from radfact.llm import Ask, ChatClient
-from radfact.meta.asking import load_prompt, read_report
+from radfact.llm import ChatClient
+from radfact.meta.asking import ask_report, load_prompt
 from radfact.meta.sentences import Sentences, facts_of
 from radfact.sentences.offline import split_narrative
 
@@ -98,8 +98,9 @@ class ModelStyler:
             RunFailed: as `ChatClient.ask_all`.
         """
         prompt = load_prompt("standardise")
-        asks = [Ask((("system", prompt), ("user", report)), read_report) for report in reports]
-        answers = self.client.ask_all(asks)
+        answers = self.client.ask_all(
+            [ask_report((("system", prompt), ("user", report)), report) for report in reports]
+        )
         return [*answers]
 
 
