@@ -27,14 +27,14 @@ DATA_MANUAL = "\n".join(
         "python:MODULE:OBJECT (entailment).",
         "",
         "[bold]Examples[/bold]",
-        "  maira judge-data reports.csv --task entailment --balanced",
+        "  maira judge-data reports.csv --task entailment --balanced \\",
         "      --teacher injected --teacher offline --out data",
-        "  maira judge-data reports.csv --task green --teacher openai:MODEL",
+        "  maira judge-data reports.csv --task green --teacher openai:MODEL \\",
         "      --drafts drafts.jsonl --out data",
-        "  maira judge-data --task vert --ratings rate_train.csv",
+        "  maira judge-data --task vert --ratings rate_train.csv \\",
         "      --layout rate-eval --out data",
         "  radfact judge-check data/heldout.json --judge vllm:runs/judge/checkpoint",
-        "  radfact meta agreement data/heldout.csv --better higher --metrics green",
+        "  radfact meta agreement data/heldout.csv --better higher --metrics green \\",
         "      --judge vllm:runs/judge/checkpoint",
     )
 )

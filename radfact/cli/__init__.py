@@ -34,7 +34,7 @@ MANUAL = "\n".join(
         "",
         "[bold]Examples[/bold]",
         "  radfact score pairs.json --judge offline --out results",
-        "  radfact score --candidates drafts.jsonl --references manifest.jsonl",
+        "  radfact score --candidates drafts.jsonl --references manifest.jsonl \\",
         "      --judge openai:MODEL --out results",
         "  radfact evaluate pairs.json --metrics all --judge offline --out results",
         "  radfact metrics",

@@ -31,7 +31,7 @@ MANUAL = "\n".join(
         "",
         "[bold]Examples[/bold]",
         "  radfact judge-check --judge offline",
-        "  radfact judge-check examples.json --judge openai:MODEL --batch report",
+        "  radfact judge-check examples.json --judge openai:MODEL --batch report \\",
         "      --out check.json",
         "  radfact judge-check --comparisons --judge openai:MODEL",
     )

@@ -46,9 +46,9 @@ MANUAL = "\n".join(
         "",
         "[bold]Examples[/bold]",
         "  radfact meta agreement ratings.csv --better lower --metrics rouge_l,bleu",
-        "  radfact meta agreement preferences.csv --layout preferences",
+        "  radfact meta agreement preferences.csv --layout preferences \\",
         "      --metrics green --ask --judge openai:MODEL",
-        "  radfact meta agreement rexval/ --layout rexval --metrics green",
+        "  radfact meta agreement rexval/ --layout rexval --metrics green \\",
         "      --judge openai:MODEL --out results/rexval",
     )
 )

@@ -37,7 +37,7 @@ MANUAL = "\n".join(
         "",
         "[bold]Examples[/bold]",
         "  radfact meta corrections refisco-v1.csv --judge openai:MODEL",
-        "  radfact meta corrections refisco-v0.csv --layout refisco-v0",
+        "  radfact meta corrections refisco-v0.csv --layout refisco-v0 \\",
         "      --setting shuffled --judge openai:MODEL --out results/shuffled",
         "  radfact meta corrections rexval/ --layout rexval --judge openai:MODEL",
         "",

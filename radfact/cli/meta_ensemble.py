@@ -38,10 +38,10 @@ FIT_MANUAL = "\n".join(
         "the cross-validated ensemble stand its features alone.",
         "",
         "[bold]Examples[/bold]",
-        "  radfact meta ensemble fit rate_test.csv --layout rate-eval",
-        "      --judges gpt=results/gpt --judges opus=results/opus",
+        "  radfact meta ensemble fit rate_test.csv --layout rate-eval \\",
+        "      --judges gpt=results/gpt --judges opus=results/opus \\",
         "      --figures vert --out ensemble.json",
-        "  radfact meta ensemble apply ensemble.json",
+        "  radfact meta ensemble apply ensemble.json \\",
         "      --judges gpt=new/gpt --judges opus=new/opus --out new/ensemble",
     )
 )
@@ -53,7 +53,7 @@ APPLY_MANUAL = "\n".join(
         "agreement --scores', 'radfact compare' and 'radfact page' take it as any other.",
         "",
         "[bold]Example[/bold]",
-        "  radfact meta ensemble apply ensemble.json",
+        "  radfact meta ensemble apply ensemble.json \\",
         "      --judges gpt=new/gpt --judges opus=new/opus --out new/ensemble",
         "",
         "[bold]Exit codes[/bold]",

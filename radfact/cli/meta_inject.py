@@ -51,7 +51,7 @@ DETECT_MANUAL = "\n".join(
         "",
         "[bold]Examples[/bold]",
         "  radfact meta detect injected.jsonl --metrics rouge_l,bleu_2",
-        "  radfact meta detect injected.jsonl --metrics green,vert",
+        "  radfact meta detect injected.jsonl --metrics green,vert \\",
         "      --judge openai:MODEL --out results/detection",
     )
 )

@@ -12,12 +12,12 @@ from tiny_judge import TEMPLATE, ask_folder, lesson, recipe, samples, texts, tra
 from tiny_runs import metrics, quiet
 from transformers import AutoModelForCausalLM, AutoTokenizer, GPT2Config, GPT2LMHeadModel
 
-from maira.judge import training
 from maira.judge.corpus import encode_chat, open_chats
 from maira.judge.lessons import Taught
 from maira.judge.recipe import read_judge_recipe
 from maira.judge.samples import ChatMessage, ChatSample, write_samples
 from maira.judge.training import JudgeModel, check_packing, stops, train_judge
+from maira.train.export import gather_weights
 from maira.train.items import Totals
 from maira.train.loop import Run
 from maira.train.packing import collate
@@ -95,12 +95,10 @@ def test_adapters_are_merged_into_the_folder_and_validated_on_the_way(data: Path
 def test_trained_weights_that_have_no_place_in_the_model_are_no_result(
     changes: dict[str, Any], data: Path, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    plain = training.gather_weights
-
     def renamed(*arguments: Any, **options: Any) -> dict[str, torch.Tensor]:
-        return {f"inner.{name}": weight for name, weight in plain(*arguments, **options).items()}
+        return {f"inner.{name}": weight for name, weight in gather_weights(*arguments, **options).items()}
 
-    monkeypatch.setattr(training, "gather_weights", renamed)
+    monkeypatch.setattr("maira.judge.training.gather_weights", renamed)
     with pytest.raises(RunFailed, match="trained weights would be lost"):
         train_judge(recipe(model, data, tmp_path, passes=16, **changes), quiet())
     assert not (tmp_path / "checkpoint").exists()
