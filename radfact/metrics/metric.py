@@ -46,7 +46,8 @@ class Scored:
 
     A metric whose class has `pooled`, a mapping of figure to the function in `Pooled`, can have such figures compared
     between results folders (`radfact compare`), which hold the counts. One whose class has `of_the_set`, the names of
-    figures without values of samples, has them refused as a reward before anything is scored.
+    figures without values of samples, has them refused as a reward before anything is scored. One whose class has
+    `worst`, a mapping of figure to value, has an empty candidate rewarded by it where the figure has no value.
 
     Attributes:
         values: figure -> one value a sample; NaN = not scored, which is counted and never a 0. The figure of the set is
