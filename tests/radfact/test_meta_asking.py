@@ -21,7 +21,9 @@ from radfact.meta.asking import (
     read_verdict,
 )
 from radfact.meta.injected import Injected
+from radfact.meta.perturb import ModelPerturber
 from radfact.meta.style import ModelStyler
+from radfact.meta.tables import SiteReport
 
 SEEDS = Path(__file__).resolve().parents[2].parent / "shared" / "seeds"
 PAPERS = {
@@ -244,6 +246,18 @@ def test_a_refusal_gets_no_labels() -> None:
     client = scripted_client(lambda _: "I'm sorry, but I can't assist with putting errors into reports.")
     (made,) = modify_by_model(client, [Source("s", REPORT)], [("a",)])
     assert isinstance(made, Failure)
+
+
+def test_a_refusal_is_neither_standardised_nor_perturbed() -> None:
+    client = scripted_client(lambda _: "I'm sorry, but I can't assist with that.")
+    assert isinstance(ModelStyler(client).standardise([REPORT])[0], Failure)
+    assert isinstance(ModelPerturber(client).perturb([SiteReport("1", "s", REPORT)])[0], Failure)
+
+
+def test_a_report_without_errors_is_not_perturbed() -> None:
+    (made,) = ModelPerturber(scripted_client(lambda _: REPORT)).perturb([SiteReport("1", "s", REPORT)])
+    assert isinstance(made, Failure)
+    assert "as it was" in made.reason
 
 
 def test_the_styler_sends_the_papers_prompt_and_keeps_failures() -> None:
