@@ -33,7 +33,7 @@ _AFTERWORD = re.compile(
     r"I(?:['’]ve| have)? (?:changed|perturbed|modified|altered|introduced|rephrased|reworded)\b)).*\Z",
     re.IGNORECASE | re.DOTALL | re.MULTILINE,
 )
-_RULE = re.compile(r"^\s*[-=]{3,}\s*$", re.MULTILINE)
+_RULE = re.compile(r"^[ \t]*[-=]{3,}[ \t]*$", re.MULTILINE)
 _WORD = re.compile(r"[a-z0-9]{2,}")
 _NO_CONTENT = re.compile(
     r"the|and|are|was|were|is|of|in|on|at|to|for|with|without|no|not|or|an|as|by|be|has|have|this|that|there|from|"
