@@ -40,6 +40,7 @@ _OBJECT_BEGINS = re.compile(r"[{\[][\s{\[]*[\"']")
 _NOTHING_ELSE = re.compile(r"\W*(?:(?:the\s+)?(?:corrections?|answer|output|result|json)\W*)*", re.IGNORECASE)
 """What may stand around an object that has nothing in it: among other words it is a figure of speech."""
 _TRAILING_COMMA = re.compile(r",(\s*[}\]])")
+_GRADE = re.compile(r"([0-4])(?:\.0+)?")
 _LETTERS = re.compile(r"[^a-z]")
 _NEAR_SEVERITY = {
     _LETTERS.sub("", key): value
@@ -277,7 +278,7 @@ def _correction(key: str, value: Any, line: int | None, was: str | None) -> Corr
     if severity == 0 or (line is None and said.lower() in EMPTY_WORDS):
         return None
     if severity is None:
-        raise ValueError(f"the clinical severity of '{key}' is none of {', '.join(SEVERITIES)}")
+        raise ValueError(f"the clinical severity of '{key}' is neither 0 to 4 nor one of {', '.join(SEVERITIES)}")
     comment = _field(value, "comments", "comment")
     rest = (severity, comment.strip() if isinstance(comment, str) else "", _categories(value))
     if line is not None and _DELETE.fullmatch(said):
@@ -294,6 +295,11 @@ def _field(value: _Object, *names: str) -> Any:
 
 
 def _severity(value: Any) -> int | None:
+    """0 to 4, in words or as a number; None for anything else."""
+    if isinstance(value, bool) or not isinstance(value, str | int | float):
+        return None
+    if match := _GRADE.fullmatch(str(value).strip()):
+        return int(match[1])
     return _NEAR_SEVERITY.get(_LETTERS.sub("", value.lower())) if isinstance(value, str) else None
 
 

@@ -26,7 +26,7 @@ LINES = ("Three left lung nodules.", "Multiple lung nodules.", "Pulmonary edema.
 PAIR = Pair("one", " ".join(LINES), "Two left lung nodules. Left basilar opacity.")
 
 
-def entry(correction: str, severity: str, categories: Any = (), comment: str = "why") -> dict[str, Any]:
+def entry(correction: str, severity: str | float, categories: Any = (), comment: str = "why") -> dict[str, Any]:
     return {
         "corrections": correction,
         "clinical severity": severity,
@@ -192,6 +192,15 @@ def test_an_invalid_comparison_is_not_actionable() -> None:
     assert read_corrections(json.dumps({"0": entry("Nodules.", "Invalid comparison")}), LINES).severities == [1]
 
 
+@pytest.mark.parametrize("graded", [2, 2.0, "2", " 2.0 ", "Actionable nonurgent"])
+def test_a_severity_may_be_a_number(graded: Any) -> None:
+    assert read_corrections(json.dumps({"0": entry("Nodules.", graded)}), LINES).severities == [2]
+
+
+def test_a_severity_of_0_is_no_correction() -> None:
+    assert read_corrections(json.dumps({"0": entry("Nodules.", 0)}), LINES).items == ()
+
+
 @pytest.mark.parametrize(
     "said", ["{}", "[]", "Corrections: {}", '{"Corrections": {}}', "It fits.\n```json\n{}\n```", '{"0": null}']
 )
@@ -214,6 +223,8 @@ UNREADABLE = {
     "no line": json.dumps({"impression": REWRITE}),
     "no severity": json.dumps({"0": {"corrections": "Two left lung nodules."}}),
     "another severity": json.dumps({"0": entry("Two left lung nodules.", "severe")}),
+    "a severity of 5": json.dumps({"0": entry("Two left lung nodules.", 5)}),
+    "half a severity": json.dumps({"0": entry("Two left lung nodules.", 2.5)}),
     "no correction": json.dumps({"0": entry("", "Urgent error")}),
     "graded, not changed": json.dumps({"1": entry("Multiple lung nodules", "Urgent error")}),
     "corrected twice": TEXT[:-2] + f',\n    "2": {json.dumps(REWRITE)}\n}}',
