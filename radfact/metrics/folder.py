@@ -19,8 +19,8 @@ from radfact.metrics.evaluation import Evaluation, MetricRun
 from radfact.metrics.metric import Counts, Described, Metric, Pooled, Scored
 from radfact.page_green import SUMMARY_FILE
 from radfact.page_markup import Row
-from radfact.report import Report, Sentence, validated
-from radfact.results import sentence_row
+from radfact.report import Report, Sentence, narrative, validated
+from radfact.results import digest, sentence_row
 from radfact.sample import SentenceScore, Side
 from radfact.stats import CountsFigure, Direction
 
@@ -261,6 +261,7 @@ def _sample_rows(evaluation: Evaluation, details: Sequence[Mapping[str, Any]]) -
             **(details[place]["counts"] if details else {}),
             "failure": failure,
             "failures": failures,
+            "reports": digest(narrative(pair.candidate), narrative(pair.reference)),
         }
     zeros = dict.fromkeys(details[0]["counts"], 0) if details else {}
     for key in evaluation.left_out:

@@ -19,7 +19,7 @@ from radfact.stats import Direction
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 _COLUMNS = frozenset(
-    {"sample_id", "failure", "failures", "failed_sentences"}
+    {"sample_id", "failure", "failures", "failed_sentences", "reports"}
     | {f"{side}_{what}" for side in ("candidate", "reference") for what in ("sentences", "sentences_with_boxes")}
 )
 """Of `samples.jsonl`, beside the figures."""
