@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -193,6 +193,7 @@ def write_evaluation(evaluation: Evaluation, folder: Path, run: Mapping[str, Any
     """
     for name in ("scores.json", "report.html", SUMMARY_FILE):
         (folder / name).unlink(missing_ok=True)
+    _leave_only(evaluation.runs, folder / KEPT)
     radfact = evaluation.runs.get(RADFACT)
     details = radfact.scored.details if radfact else ()
     who = _who(radfact)
@@ -217,6 +218,14 @@ def write_evaluation(evaluation: Evaluation, folder: Path, run: Mapping[str, Any
             "unavailable": dict(evaluation.unavailable),
         },
     )
+
+
+def _leave_only(names: Iterable[str], folder: Path) -> None:
+    """Take away what metrics of an earlier run left that are no part of these results; answers stay in the cache."""
+    wanted = set(names)
+    for path in folder.glob("*.json*"):
+        if path.suffix in (".json", ".jsonl") and path.stem not in wanted:
+            path.unlink(missing_ok=True)
 
 
 def _who(radfact: MetricRun | None) -> dict[str, Any]:

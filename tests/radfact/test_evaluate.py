@@ -248,6 +248,34 @@ def test_the_same_metric_on_the_same_input_is_not_computed_again(tmp_path: Path)
     assert not other.runs["rouge_l"].reused
 
 
+def test_what_an_earlier_run_left_of_other_metrics_goes(tmp_path: Path) -> None:
+    evaluate(PAIRS, ["rouge_l", "bleu"], out=tmp_path)
+    (tmp_path / "metrics" / "notes.txt").write_text("mine")
+    evaluate(PAIRS, ["rouge_l"], out=tmp_path)
+    assert sorted(path.name for path in (tmp_path / "metrics").iterdir()) == [
+        "notes.txt",
+        "rouge_l.json",
+        "rouge_l.jsonl",
+    ]
+
+
+def test_the_page_says_which_metric_scored_nothing(tmp_path: Path) -> None:
+    class Nothing(Length):
+        name = "nothing"
+        figures: ClassVar[dict[str, Direction]] = {"nothing": "higher"}
+
+        def score(self, pairs: Sequence[Pair]) -> Scored:
+            failures = dict.fromkeys(range(len(pairs)), "no answer")
+            return Scored({"nothing": [math.nan] * len(pairs)}, failures=failures)
+
+    evaluate(PAIRS, [Nothing(), "rouge_l"], out=tmp_path)
+    page = (tmp_path / "report.html").read_text()
+    assert f"<dt>not scored by every metric</dt><dd>{len(PAIRS)}</dd>" in page
+    assert f"<dt>not scored by nothing</dt><dd>{len(PAIRS)}</dd>" in page
+    assert "<dt>left out</dt>" not in page
+    assert "not scored by rouge" not in page
+
+
 def test_other_options_of_radfact_compute_it_again(tmp_path: Path) -> None:
     evaluate(PAIRS, ["radfact"], judge="offline", out=tmp_path)
     again = evaluate(PAIRS, ["radfact"], judge="offline", radfact={"threshold": 0.9}, out=tmp_path)
