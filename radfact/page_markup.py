@@ -164,9 +164,18 @@ def _summary(scores: Scores, run: Mapping[str, Any], studies: Sequence[Mapping[s
     return (
         '<section aria-labelledby="figures-title"><h2 id="figures-title">Figures</h2><div class="summary">'
         f'<div class="panel">{_figure_table(scores)}{_unavailable(scores)}{_MEANING}</div>'
-        f'<div class="panel"><h3>Counts</h3>{_pairs(scores.counts or {"studies": len(studies)})}'
+        f'<div class="panel"><h3>Counts</h3>{_pairs(_counts(scores) or {"studies": len(studies)})}'
         f"{_failures(failures)}{_run(run)}</div></div></section>"
     )
+
+
+def _counts(scores: Scores) -> dict[str, Any]:
+    """As `scores.json` has them; of several metrics by each that could not score all."""
+    if len(scores.metrics) < 2:
+        return scores.counts
+    names = {"scored": "scored by every metric", "left_out": "not scored by every metric"}
+    counts = {names.get(name, name): count for name, count in scores.counts.items()}
+    return counts | {f"not scored by {name}": one.failed for name, one in scores.metrics.items() if one.failed}
 
 
 def _figure_table(scores: Scores) -> str:

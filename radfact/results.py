@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -76,6 +78,35 @@ def read_scores(folder: Path) -> Scores:
     if not path.is_file():
         raise InputError("expected a finished results folder, but it has no scores.json", file=folder)
     return validated(Scores, read_json(path), file=path)
+
+
+def digest(candidate: str, reference: str) -> str:
+    """What tells two pairs of reports apart, whatever their case, spaces and marks, which splitters change."""
+    plain = "\n".join(re.sub(r"\W+", "", text.lower()) for text in (candidate, reference))
+    return hashlib.sha256(plain.encode(errors="replace")).hexdigest()[:16]
+
+
+def read_digests(folder: Path) -> dict[str, str | None]:
+    """The digest of the reports of each sample of a results folder; None where the folder does not have them.
+
+    It stands in `samples.jsonl` where several metrics were computed; else the sentences are taken.
+
+    Raises:
+        InputError: there is no such file.
+    """
+    found: dict[str, str | None] = {}
+    for _, row in read_jsonl(folder / "samples.jsonl"):
+        said = row.get("reports")
+        found[str(row.get("sample_id"))] = said if isinstance(said, str) else None
+    path = folder / "sentences.jsonl"
+    if any(found.values()) or not path.is_file():
+        return found
+    texts: dict[str, dict[Any, list[str]]] = {}
+    for _, row in read_jsonl(path):
+        sides = texts.setdefault(str(row.get("sample_id")), {"candidate": [], "reference": []})
+        sides.setdefault(row.get("side"), []).append(str(row.get("text")))
+    known = {key: digest(" ".join(one["candidate"]), " ".join(one["reference"])) for key, one in texts.items()}
+    return {key: known.get(key) for key in found}
 
 
 def _sample_figures(path: Path, names: Mapping[str, Any]) -> dict[str, dict[str, float]]:

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 from radfact.errors import InputError
 from radfact.files import Pair
-from radfact.metrics.metric import Metric
+from radfact.metrics.metric import Metric, Scored
 from radfact.metrics.registry import Choice, choose
 from radfact.metrics.resources import Resources
 from radfact.report import narrative, parse_sentences
@@ -39,7 +39,9 @@ def make_reward(
     turned.
 
     All completions of a call are scored together, so that a model that is asked answers them side by side. A sample
-    that any of the metrics cannot score has no reward.
+    that any of the metrics cannot score has no reward. An empty completion of a reference that says something is no
+    such sample, because saying nothing would then cost nothing: where a figure has no value of it, and the metric no
+    failure, the worst value counts that the metric's `worst` has for the figure, as of RadFact's precision and F1.
 
     Args:
         metrics: names of metrics or figures as in `radfact evaluate --metrics`, metrics, or (metric, figure). Of a
@@ -94,16 +96,25 @@ class _Reward:
         if not pairs:
             return []
         # Figures of one metric are of one answer.
-        scored = {
-            id(metric): metric.score(pairs).values for metric in {id(one): one for one, _ in self._parts}.values()
-        }
+        scored = {id(metric): metric.score(pairs) for metric in {id(one): one for one, _ in self._parts}.values()}
         totals = [0.0] * len(pairs)
         for (metric, figure), factor in zip(self._parts, self._factors, strict=True):
-            column = scored[id(metric)].get(figure)
-            if column is None:
-                raise _of_a_set(figure)
-            totals = [total + factor * value for total, value in zip(totals, column, strict=True)]
+            values = _values(scored[id(metric)], figure, getattr(metric, "worst", {}).get(figure, math.nan), pairs)
+            totals = [total + factor * value for total, value in zip(totals, values, strict=True)]
         return [total if math.isfinite(total) else None for total in totals]
+
+
+def _values(scored: Scored, figure: str, worst: float, pairs: Sequence[Pair]) -> list[float]:
+    """One figure of each pair; `worst` where there is none because the candidate says nothing."""
+    if figure not in scored.values:
+        raise _of_a_set(figure)
+    found = []
+    for place, (value, pair) in enumerate(zip(scored.values[figure], pairs, strict=True)):
+        silent = not narrative(pair.candidate).strip() and bool(narrative(pair.reference).strip())
+        # A metric of a user's own may say None where it has no value, as rewards themselves do.
+        known = math.nan if value is None else value
+        found.append(worst if math.isnan(known) and silent and place not in scored.failures else known)
+    return found
 
 
 def _part(wanted: Wanted, resources: Resources) -> tuple[Metric, str, Direction]:

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from importlib import import_module
+from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
+from hypothesis import settings
 
 ROOT = Path(__file__).resolve().parents[1]
 BELOW = {"maira": {"data", "radfact", "encoders"}, "data": {"radfact"}, "radfact": set[str](), "encoders": set[str]()}
@@ -55,3 +59,25 @@ def test_radfact_imports_no_torch_at_the_top_of_a_module() -> None:
         source for source in (ROOT / "radfact").rglob("*.py") if _imported_at_once(source) & {"torch", "transformers"}
     ]
     assert users == []
+
+
+def test_no_property_fails_because_the_machine_is_busy() -> None:
+    assert settings().deadline is None
+
+
+@pytest.mark.parametrize("program", ["radfact", "maira"])
+def test_an_example_on_several_lines_can_be_copied_to_a_shell(program: str) -> None:
+    pytest.importorskip("torch" if program == "maira" else "typer")
+    from typer.main import get_command
+
+    texts = [command.help or "" for command in _commands(get_command(import_module(f"{program}.cli").app))]
+    examples = [text.partition("[bold]Examples[/bold]")[2].partition("\n\n")[0].splitlines() for text in texts]
+    goes_on = [(one, after) for lines in examples for one, after in pairwise(lines) if after.startswith("      ")]
+    assert goes_on
+    assert [one for one, _ in goes_on if not one.endswith(" \\")] == []
+
+
+def _commands(command: Any) -> Iterator[Any]:
+    yield command
+    for one in getattr(command, "commands", {}).values():
+        yield from _commands(one)

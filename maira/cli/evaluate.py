@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
@@ -39,6 +40,9 @@ from maira.cli.options import (
 )
 from maira.cli.show import answering, changed, end, say, say_unused, show_comparison, show_figures
 from maira.generate.processes import is_main
+
+if TYPE_CHECKING:
+    from maira.evaluate.experiments import Experiment
 
 app = typer.Typer(
     help="Evaluate what the inputs are worth, or drafts of phantoms by their own labels.", no_args_is_help=True
@@ -115,7 +119,6 @@ def evaluate_by_inputs(
 ) -> None:
     """What inputs are worth: reports with all of them and without some, scored and set side by side (paper, D.6)."""
     from data.manifest import write_manifest
-    from maira.evaluate.comparison import compare, write_comparison
     from maira.evaluate.experiments import Scorer, Scoring, select_studies, without_inputs
     from maira.generate.drafts import generate_drafts
     from radfact.cli.inputs import check_folder
@@ -128,8 +131,7 @@ def evaluate_by_inputs(
     selection = select_studies(studies, task.value, subset, experiments)
     say(console, selection.in_words)
     say_unused(console, selection.studies, len(selection.studies))
-    references = out / "manifest.jsonl"
-    how = Scoring(references, out / "cache", judge, config, metrics, weights or ())
+    how = Scoring(out / "manifest.jsonl", out / "cache", judge, config, metrics, weights or ())
     scorers = [Scorer(one, how) for one in experiments]
     failed: list[tuple[str, str]] = []
     for one in experiments:
@@ -151,12 +153,20 @@ def evaluate_by_inputs(
         failed += [(f"{one.name}: {failure.sample_id}", failure.reason) for failure in failures]
     if not is_main():
         return  # drafting is shared, scoring is not
-    write_manifest(references, selection.studies)
+    write_manifest(how.references, selection.studies)
     for one, scorer in zip(experiments, scorers, strict=True):
         failed += [(f"{one.name}: {key}", reason) for key, reason in scorer.score()]
         say(console, f"{one.name}: {len(one.samples)} studies scored: {one.results}")
-    table = compare(experiments, [selection.in_words], experiments[0])
-    write_comparison(table, out, "table", "Reports without some inputs", {"task": task.value, "subset": subset})
+    _set_side_by_side(experiments, selection.in_words, out, {"task": task.value, "subset": subset}, console)
+    end(console, failed)
+
+
+def _set_side_by_side(
+    experiments: Sequence[Experiment], studies: str, out: Path, settings: Mapping[str, Any], console: Console
+) -> None:
+    from maira.evaluate.comparison import compare, write_comparison
+
+    table = compare(experiments, [studies], experiments[0])
+    write_comparison(table, out, "table", "Reports without some inputs", settings)
     show_comparison(console, table)
     say(console, f"tables: {out / 'table.md'}")
-    end(console, failed)

@@ -2,20 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from enum import StrEnum
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
 
+from maira.cli.judge_options import (
+    Balanced,
+    BaseUrl,
+    BetterOption,
+    Concurrency,
+    Count,
+    DraftsOption,
+    FewShots,
+    HeldOut,
+    JudgeArgs,
+    LayoutOption,
+    OutOption,
+    Pairings,
+    RatingsOption,
+    Reports,
+    Scale,
+    Seed,
+    Target,
+    TaskName,
+    TaskOption,
+    Teachers,
+)
 from maira.cli.show import end, say
-from radfact.cli.meta_agreement import BetterName
 from radfact.errors import InputError
 
 if TYPE_CHECKING:
-    from maira.judge.data import Written
+    from maira.judge.data import Teacher, Written
 
 DATA_MANUAL = "\n".join(
     (
@@ -38,116 +58,32 @@ DATA_MANUAL = "\n".join(
         "      --judge vllm:runs/judge/checkpoint",
     )
 )
-_RATED = "Experts' ratings (VERT)"
-_TAUGHT = "Reports and teachers"
-
-
-class TaskName(StrEnum):
-    """What a judge is asked."""
-
-    GREEN = "green"
-    VERT = "vert"
-    ENTAILMENT = "entailment"
-
-
-class PairingName(StrEnum):
-    """How a candidate is found for a reference."""
-
-    RANDOM = "random"
-    EDITED = "edited"
-    DRAFTED = "drafted"
-    NEAREST = "nearest"
-    PERMUTED = "permuted"
-    REWORDED = "reworded"
-
-
-class RatingsLayout(StrEnum):
-    """How a set of ratings is laid out."""
-
-    PLAIN = "plain"
-    REXVAL = "rexval"
-    REFISCO_V0 = "refisco-v0"
-    REFISCO_V1 = "refisco-v1"
-    RATE_EVAL = "rate-eval"
-    RADEVAL = "radeval"
 
 
 def judge_data(
-    task: Annotated[TaskName, typer.Option(help="What the judge will be asked.")],
-    out: Annotated[Path, typer.Option(metavar="FOLDER", help="Folder to write to.")],
-    reports: Annotated[
-        Path | None,
-        typer.Argument(help="References: CSV (id, report) or JSON Lines (sample_id, findings), as a manifest."),
-    ] = None,
-    teacher: Annotated[
-        list[str] | None,
-        typer.Option(metavar="NAME", help="Who says what is right; may be repeated.", rich_help_panel=_TAUGHT),
-    ] = None,
-    pairing: Annotated[
-        list[PairingName] | None,
-        typer.Option(
-            help="Kind of pairs; may be repeated. Default: all that there is something for.", rich_help_panel=_TAUGHT
-        ),
-    ] = None,
-    drafts: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="Drafts of a model (maira generate).", rich_help_panel=_TAUGHT),
-    ] = None,
-    few_shots: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE",
-            help="Worked examples the judge will be shown, or none. Default: as --judge shows them.",
-            rich_help_panel=_TAUGHT,
-        ),
-    ] = None,
-    balanced: Annotated[
-        bool,
-        typer.Option(
-            "--balanced",
-            help="Draw as many entailed questions as others, few of them word for word.",
-            rich_help_panel=_TAUGHT,
-        ),
-    ] = False,
-    count: Annotated[int | None, typer.Option(min=1, help="Most pairs.", rich_help_panel=_TAUGHT)] = None,
-    base_url: Annotated[
-        str | None,
-        typer.Option(metavar="URL", help="OpenAI-compatible server of the last teacher.", rich_help_panel=_TAUGHT),
-    ] = None,
-    judge_arg: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="KEY=VALUE", help="Argument of the last teacher; may be repeated.", rich_help_panel=_TAUGHT
-        ),
-    ] = None,
-    concurrency: Annotated[int | None, typer.Option(min=1, help="Calls in flight.", rich_help_panel=_TAUGHT)] = None,
-    ratings: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Rated pairs, instead of reports.", rich_help_panel=_RATED)
-    ] = None,
-    layout: Annotated[
-        RatingsLayout | None, typer.Option(help="How they are laid out. Default: plain.", rich_help_panel=_RATED)
-    ] = None,
-    scale: Annotated[
-        tuple[float, float] | None,
-        typer.Option(
-            metavar="LEAST GREATEST", help="Of the ratings. Default for rate-eval: 0 5.", rich_help_panel=_RATED
-        ),
-    ] = None,
-    better: Annotated[
-        BetterName | None, typer.Option(help="Which way those of a plain table are better.", rich_help_panel=_RATED)
-    ] = None,
-    target: Annotated[
-        str | None,
-        typer.Option(
-            metavar="QUANTITY", help="What of the ratings is learnt. Default: the set's own.", rich_help_panel=_RATED
-        ),
-    ] = None,
-    held_out: Annotated[float, typer.Option(min=0, max=0.9, help="Share of the references to hold out.")] = 0.1,
-    seed: Annotated[int, typer.Option(min=0, help="Of all that is drawn.")] = 42,
+    task: TaskOption,
+    out: OutOption,
+    reports: Reports = None,
+    teacher: Teachers = None,
+    pairing: Pairings = None,
+    drafts: DraftsOption = None,
+    few_shots: FewShots = None,
+    balanced: Balanced = False,
+    count: Count = None,
+    base_url: BaseUrl = None,
+    judge_arg: JudgeArgs = None,
+    concurrency: Concurrency = None,
+    ratings: RatingsOption = None,
+    layout: LayoutOption = None,
+    scale: Scale = None,
+    better: BetterOption = None,
+    target: Target = None,
+    held_out: HeldOut = 0.1,
+    seed: Seed = 42,
 ) -> None:
     """Make training data for a judge."""
-    from maira.judge.data import Aside, Teacher, make_judge_data, make_rated_data
-    from radfact.cli.options import key_values, naming_options
+    from maira.judge.data import Aside, make_judge_data, make_rated_data
+    from radfact.cli.options import naming_options
 
     taught: dict[str, object] = {
         **{"--teacher": teacher, "--pairing": pairing, "--drafts": drafts, "--few-shots": few_shots},
@@ -169,12 +105,10 @@ def judge_data(
                 aside=aside,
             )
         else:
-            names = teacher or []
-            asked = Teacher(names[-1], base_url, key_values(judge_arg, "--judge-arg"), concurrency, out / "cache")
             written = make_judge_data(
                 _references(reports),
                 task.value,
-                [*(Teacher(name, cache=out / "cache") for name in names[:-1]), asked],
+                _teachers(teacher or (), base_url, judge_arg, concurrency, out / "cache"),
                 out,
                 pairings=[one.value for one in pairing] if pairing else None,
                 drafts=_drafts(drafts),
@@ -204,6 +138,17 @@ def _check_sources(
             raise InputError(f"{option}: goes with {other} alone; leave this out")
     if ratings is None and not taught["--teacher"]:
         raise InputError("say who answers: --teacher injected, offline or PROVIDER:MODEL")
+
+
+def _teachers(
+    names: Sequence[str], base_url: str | None, judge_arg: list[str] | None, concurrency: int | None, cache: Path
+) -> list[Teacher]:
+    """Those that are named, the last with what goes with a model."""
+    from maira.judge.data import Teacher
+    from radfact.cli.options import key_values
+
+    last = Teacher(names[-1], base_url, key_values(judge_arg, "--judge-arg"), concurrency, cache)
+    return [*(Teacher(name, cache=cache) for name in names[:-1]), last]
 
 
 def _show(written: Written, out: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -22,8 +23,8 @@ other report; v) the report with findings changed. Beside the paper's: the repor
 BERTScore and for v RadGraph's entities; here they are the cosine of word counts, weighted by rarity, and the rules of
 `radfact meta inject`."""
 PAIRINGS: tuple[Pairing, ...] = get_args(Pairing)
-_NEIGHBOURS = 1000
-"""Reports compared at a time."""
+_NEIGHBOURS = 50
+"""The most similar reports that are looked through for one that is not the same text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +93,7 @@ def _makers(
     reports: Mapping[str, str], drafts: Mapping[str, str], pairings: Sequence[Pairing], drawn: random.Random, seed: int
 ) -> dict[Pairing, Callable[[str], Paired | None]]:
     keys = sorted(reports)
+    places = {key: place for place, key in enumerate(keys)}
     nearest = _nearest(reports) if "nearest" in pairings else {}
     injector = RuleInjector(seed=seed)
 
@@ -101,7 +103,8 @@ def _makers(
         return Paired(Pair(f"{key}_{kind}", candidate, reports[key]), kind, key)
 
     def other(key: str) -> Paired | None:
-        return paired("random", key, reports[drawn.choice([one for one in keys if one != key])])
+        place = drawn.randrange(len(keys) - 1)
+        return paired("random", key, reports[keys[place + (place >= places[key])]])
 
     def permuted(key: str) -> Paired | None:
         letters: list[Letter] = drawn.sample(get_args(Letter), len(get_args(Letter)))
@@ -132,23 +135,37 @@ def _edited(report: str, drawn: random.Random) -> str | None:
 
 
 def _nearest(reports: Mapping[str, str]) -> dict[str, str]:
-    """The most similar other report of each, of those that are not the same text."""
+    """The most similar other report of each, of those that are not the same text.
+
+    A table of reports by words would not fit where there are many; every report is held by its words alone.
+    """
     import numpy as np
 
     keys = sorted(reports)
-    words = [set(reports[key].lower().replace(".", " ").replace(",", " ").split()) for key in keys]
-    vocabulary = {word: place for place, word in enumerate(sorted(set().union(*words)))}
-    held = np.zeros((len(keys), len(vocabulary)), np.float32)
-    for row, known in zip(held, words, strict=True):
-        row[[vocabulary[word] for word in known]] = 1
-    held *= np.log(len(keys) / held.sum(0))
-    held /= np.maximum(np.linalg.norm(held, axis=1, keepdims=True), 1e-9)
+    places: dict[str, list[int]] = {}
+    for place, key in enumerate(keys):
+        for word in set(reports[key].lower().replace(".", " ").replace(",", " ").split()):
+            places.setdefault(word, []).append(place)
+    lengths = np.zeros(len(keys))
+    words: list[list[str]] = [[] for _ in keys]
+    # A word of all reports tells none apart.
+    rare = {word: np.array(there) for word, there in sorted(places.items()) if len(there) < len(keys)}
+    for word, there in rare.items():
+        lengths[there] += math.log(len(keys) / len(there)) ** 2
+        for place in there:
+            words[place].append(word)
+    lengths = np.maximum(np.sqrt(lengths), 1e-9)
     found: dict[str, str] = {}
-    for begin in range(0, len(keys), _NEIGHBOURS):
-        likeness = held[begin : begin + _NEIGHBOURS] @ held.T
-        for row, key in zip(likeness, keys[begin : begin + _NEIGHBOURS], strict=True):
-            for place in np.argsort(-row)[:50]:
-                if reports[keys[place]].split() != reports[key].split():
-                    found[key] = keys[place]
-                    break
+    for own, key in enumerate(keys):
+        likeness = np.zeros(len(keys))
+        for word in words[own]:
+            likeness[rare[word]] += math.log(len(keys) / len(rare[word])) ** 2
+        likeness /= lengths
+        close = (
+            np.argpartition(-likeness, _NEIGHBOURS)[:_NEIGHBOURS] if len(keys) > _NEIGHBOURS else np.arange(len(keys))
+        )
+        for place in sorted(close, key=lambda one: (-likeness[one], one)):
+            if reports[keys[place]].split() != reports[key].split():
+                found[key] = keys[place]
+                break
     return found

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from maira.train.objective import Losses, Objective, answer_losses
 from maira.train.parallel import World, sharding
 from maira.train.parts import held_type
 from maira.train.validation import Validator
-from radfact.errors import InputError
+from radfact.errors import InputError, RunFailed
 
 _LAYOUT = ("intermediate_size", "num_key_value_heads", "max_position_embeddings", "rope_parameters")
 """Of the configuration of a Llama, what that of other causal language models may lack."""
@@ -120,6 +121,9 @@ def write_judge(model: Any, recipe: JudgeRecipe, world: World, folder: Path) -> 
         recipe: of the run.
         world: of the run.
         folder: to write to; one that is there is replaced.
+
+    Raises:
+        RunFailed: a trained weight has no place in the model.
     """
     weights = gather_weights(model, only_trained=True)
     if world.is_main:
@@ -133,6 +137,7 @@ def _write(recipe: JudgeRecipe, weights: dict[str, Tensor], folder: Path) -> Non
 
     whole = AutoModelForCausalLM.from_pretrained(recipe.model, dtype=torch.float32)
     own = dict(lora.merged(whole.state_dict().items(), weights, recipe.lora)) if recipe.lora else weights
+    _check_places(lora.low_rank(weights) if recipe.lora else weights, whole)
     whole.load_state_dict(own, strict=False)
     whole.to(getattr(torch, recipe.checkpoint_dtype))
     whole.save_pretrained(folder)
@@ -148,6 +153,14 @@ def _write(recipe: JudgeRecipe, weights: dict[str, Tensor], folder: Path) -> Non
             shutil.copyfile(file, folder / file.name)
     if recipe.lora:
         lora.save_adapter(weights, recipe.lora, folder / "lora")
+
+
+def _check_places(trained: Iterable[str], whole: Any) -> None:
+    """See to it that a model has all weights, or layers with adapters, that were trained: others would be lost."""
+    there = {name.removesuffix(".weight") for name in whole.state_dict()}
+    strange = [name for name in trained if name.removesuffix(".weight") not in there]
+    if strange:
+        raise RunFailed(f"the model read anew has no {strange[0]}; {len(strange)} trained weights would be lost")
 
 
 def _tokenizer(folder: Path) -> Any:

@@ -6,6 +6,7 @@ import multiprocessing
 import os
 import signal
 import threading
+import warnings
 from collections.abc import Callable, Generator, Iterable
 from multiprocessing import connection
 from typing import Any, Generic, TypeVar
@@ -57,20 +58,12 @@ def in_workers(
         InputError: a job's.
         RunFailed: a worker process died.
     """
-    loader = DataLoader(
-        _Jobs(work),
-        batch_size=None,
-        sampler=jobs,
-        num_workers=workers,
-        prefetch_factor=ahead,
-        collate_fn=_as_it_is,
-        worker_init_fn=_settle,
-        # The seed of the workers, which have no use for it, would be drawn from the generator of the training.
-        generator=torch.Generator(),
-    )
     is_main = threading.current_thread() is threading.main_thread()
     handler = signal.getsignal(signal.SIGCHLD) if is_main else None
-    results = iter(loader)
+    with warnings.catch_warnings():
+        # Of more workers than cores, twice a loader, where nobody may have chosen their number: they take turns.
+        warnings.filterwarnings("ignore", "This DataLoader will create")
+        results = iter(_loader(work, jobs, workers, ahead))
     if is_main:
         # torch's own raises wherever the main process happens to be; the death shows at the next result as well.
         signal.signal(signal.SIGCHLD, handler)
@@ -95,6 +88,22 @@ def in_workers(
     raise RunFailed(
         "a process that prepares samples was killed, most likely for want of memory; give the run more, or fewer "
         "workers, and start the same command again"
+    )
+
+
+def _loader(
+    work: Callable[[JobT], ResultT], jobs: Iterable[JobT], workers: int, ahead: int
+) -> DataLoader[ResultT | InputError]:
+    return DataLoader(
+        _Jobs(work),
+        batch_size=None,
+        sampler=jobs,
+        num_workers=workers,
+        prefetch_factor=ahead,
+        collate_fn=_as_it_is,
+        worker_init_fn=_settle,
+        # The seed of the workers, which have no use for it, would be drawn from the generator of the training.
+        generator=torch.Generator(),
     )
 
 

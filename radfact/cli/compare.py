@@ -69,7 +69,7 @@ def compare(
         table.add_column(escape(heading), justify="left" if heading == "figure" else "right")
     for name, contrasts in found.figures.items():
         lead = f"{escape(name)} {MARKS[contrasts[0].summary.direction]}".strip()
-        table.add_row(lead, *(escape(cells(one)) for one in contrasts))
+        table.add_row(lead, *(escape(cells(one, rounds)) for one in contrasts))
     console.print(table)
     for name, count in zip(found.systems, found.own, strict=True):
         say(console, f"{name}: {count} samples, {found.shared} shared")

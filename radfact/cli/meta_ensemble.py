@@ -20,7 +20,7 @@ from radfact.cli.meta_agreement import (
     TargetOption,
     read,
 )
-from radfact.cli.meta_options import show_table
+from radfact.cli.meta_options import say_matches, show_table
 from radfact.cli.options import FIGURES, INPUT, OUTPUT, key_values, naming_options
 from radfact.cli.tables import new_console, say, say_path
 from radfact.errors import ExitCode, InputError
@@ -115,12 +115,14 @@ def fit(
 ) -> None:
     """Fit an ensemble of judges on expert ratings."""
     from radfact.meta.ensembles import fit_on_ratings
+    from radfact.meta.matching import digests_of, match
 
     console = new_console()
     check_folder(out.parent)
     ratings = read(table, layout, expert, better, target, ids)
     with naming_options(runs="--judges", features="--judges"):
         judged = _judged(judges, figures)
+        say_matches([match(folder, digests_of(ratings.pairs)) for folder in _folders(judges).values()])
         found = fit_on_ratings(ratings, judged, method=_method(method), folds=folds, seed=seed)
     show_table(console, found.table(replicates=bootstrap, seed=seed))
     say(
@@ -140,12 +142,17 @@ def apply_ensemble(
 ) -> None:
     """Score reports by an ensemble: judges under the names that it was fitted with."""
     from radfact.meta.ensembles import apply_to_folders
+    from radfact.meta.matching import match
     from radfact.metrics.ensemble import Ensemble
+    from radfact.results import read_digests
 
     loaded = Ensemble.load(ensemble)
     check_folder(out)
+    first, *others = _folders(judges).values()
     with naming_options(runs="--judges", features="--judges"):
-        evaluation = apply_to_folders(loaded, _judged(judges, None), next(iter(_folders(judges).values())), out)
+        judged = _judged(judges, None)
+        say_matches([match(folder, read_digests(first)) for folder in others])
+        evaluation = apply_to_folders(loaded, judged, first, out)
     missing = sum(map(bool, evaluation.failures))
     console = new_console()
     say(console, f"{len(evaluation.pairs) - missing} of {len(evaluation.pairs)} reports scored")

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from radfact.files import Pair
     from radfact.llm import ChatClient
     from radfact.meta.agreement import Figures
+    from radfact.meta.matching import Match
     from radfact.meta.page import Table
 
 Metrics = Annotated[
@@ -173,12 +174,22 @@ def figures_of(pairs: Sequence[Pair], scores: Sequence[Path] | None, scoring: Sc
 
     if not (scores or scoring.names):
         raise InputError("expected --metrics to compute, or --scores with a results folder")
-    found = read_figures(scores, [pair.sample_id for pair in pairs]) if scores else Figures({}, {})
+    found = read_figures(scores, pairs) if scores else Figures({}, {})
+    say_matches(found.matches)
     if scoring.names:
         with scoring.scorer() as score:
             computed = score(pairs, out / "evaluation")
-        found = Figures({**found.values, **computed.values}, {**found.directions, **computed.directions})
+        values, directions = {**found.values, **computed.values}, {**found.directions, **computed.directions}
+        found = Figures(values, directions, matches=found.matches)
     return found
+
+
+def say_matches(matches: Sequence[Match]) -> None:
+    """Say of results folders which samples they lack, have besides, or have with other texts."""
+    console = new_console()
+    for one in matches:
+        for note in one.notes():
+            say(console, note, style="yellow")
 
 
 def show_table(console: Console, table: Table, title: str | None = None) -> None:

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from radfact.meta.correlation import REPLICATES, SEED, Estimate, correlate
+from radfact.meta.matching import Match
 from radfact.meta.ratings import COUNTS, Better, Ratings, is_of_category
 from radfact.metrics.error_agreement import (
     Detection,
@@ -34,11 +35,13 @@ class Figures:
         values: figure -> one value a sample, NaN = not scored.
         directions: which way is better; a neutral one agrees with nobody and is left out.
         unavailable: why a metric gave nothing.
+        matches: of each results folder that they are from, whose samples it has.
     """
 
     values: Mapping[str, Sequence[float]]
     directions: Mapping[str, Direction]
     unavailable: Mapping[str, str] = field(default_factory=dict)
+    matches: Sequence[Match] = ()
 
     def worse(self, name: str) -> list[float] | None:
         """The values turned so that higher is worse (paper 002, section 2.4); None where neither way is better."""

@@ -72,8 +72,10 @@ def write_agreement(
         *_preferences(findings.preferences or {}, drawing),
         *_raters(findings.raters, folder),
     ]
-    write_json(folder / "agreement.json", {**record, **_as_json(findings)})
-    notes = list(dict.fromkeys((*ratings.notes, *drawing.notes)))
+    matches = [asdict(one) for one in figures.matches]
+    write_json(folder / "agreement.json", {**record, "scores": matches, **_as_json(findings)})
+    matched = [note for one in figures.matches for note in one.notes()]
+    notes = list(dict.fromkeys((*ratings.notes, *matched, *drawing.notes)))
     write_page(folder / "agreement.html", "Agreement of metrics with experts", notes, sections)
     return list(dict.fromkeys(drawing.notes))
 

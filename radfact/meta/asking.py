@@ -16,6 +16,7 @@ from radfact.llm.texts import bodies, read_data
 from radfact.meta.injected import Change, Injected, Letter
 from radfact.metrics.asked import fill
 from radfact.metrics.notation import CATEGORIES
+from radfact.metrics.written import read_written
 
 TRIES = 5
 """How often an error that is not plausible is asked for in all (paper 003, 4.2)."""
@@ -23,7 +24,9 @@ TRIES = 5
 MODALITY, REGION = "X-ray", "chest"
 
 _SUBTLE = "Aim for subtlety, adjusting only one word where feasible."
-_NONE_LIKE = frozenset({"", "none", "null", "(deleted)", "[deleted]", "n/a"})
+_NONE_LIKE = frozenset(
+    {"", "none", "null", "nothing", "n/a", "deleted", "removed", "omitted", "sentence removed", "new sentence", "added"}
+)
 
 
 @cache
@@ -122,14 +125,15 @@ def read_modified(text: str, report: str, category: Letter, count: int) -> Modif
     """A model's report with errors, from JSON; keys may have spaces for underscores.
 
     Raises:
-        ValueError: there is no JSON with these keys, the report is not changed, or not `count` sentences are.
+        ValueError: there is no JSON with these keys, the report is not changed, or not `count` sentences are, or a
+            sentence is in neither report.
     """
     data = _object(text, "modified_report")
     modified = data["modified_report"]
     details = data.get("changes_detail")
     if not isinstance(modified, str) or not modified.strip():
         raise ValueError("modified_report is no text")
-    if " ".join(modified.split()) == " ".join(report.split()):
+    if _words(modified) == _words(report):
         raise ValueError("modified_report is the report as it was")
     if not isinstance(details, list) or len(details) != count:
         said = len(details) if isinstance(details, list) else "none"
@@ -142,6 +146,10 @@ def read_modified(text: str, report: str, category: Letter, count: int) -> Modif
         original, written = _text(entry.get("original")), _text(entry.get("modified"))
         if original is None and written is None:
             raise ValueError("an entry of changes_detail has neither original nor modified")
+        if original is not None and _words(original) not in _words(report):
+            raise ValueError(f"'{original:.80}' is not in the report that was given; copy the sentence as it stands")
+        if written is not None and _words(written) not in _words(modified):
+            raise ValueError(f"'{written:.80}' is not in modified_report; copy the sentence as it stands")
         operation = _text(entry.get("explanation")) or "changed by a model"
         changes.append(Change(category=category, operation=operation, original=original, modified=written))
     return Modified(modified.strip(), tuple(changes), text)
@@ -203,7 +211,7 @@ def modify_by_model(
         kinds = ", ".join(CATEGORIES[letter] for letter in letters)
         slots = {"report": one.report, "error_types": kinds, "subtle_change": subtle}
         prompt = fill(load_prompt("modify" if letters else "rephrase"), **slots)
-        asks.append(Ask((("user", prompt),), read_candidate))
+        asks.append(_ask_candidate(prompt, one.report, changed=bool(letters)))
     answers = client.ask_all(asks)
     found: list[Injected | Failure] = []
     for one, letters, answer in zip(sources, categories, answers, strict=True):
@@ -233,29 +241,48 @@ def draw_categories(source_id: str, *, seed: int = 42) -> tuple[Letter, ...]:
     return tuple(sorted(drawn.sample(letters, drawn.randint(0, 3))))
 
 
-def read_candidate(text: str) -> str:
-    """What follows [Candidate]: in an answer, or all of it.
+def _ask_candidate(prompt: str, source: str, *, changed: bool) -> Ask[str]:
+    return Ask((("user", prompt),), lambda text: read_candidate(text, source, changed=changed))
+
+
+def read_candidate(text: str, source: str, *, changed: bool = False) -> str:
+    """The report that follows [Candidate]: in an answer, up to what else is said.
+
+    Args:
+        text: the answer.
+        source: the report that the candidate is made from.
+        changed: whether it must differ from it.
 
     Raises:
-        ValueError: there is nothing.
+        ValueError: there is no [Candidate]:, or no report after it.
     """
-    said = text.rpartition("</think>")[2].strip().strip("`").strip()
-    parts = re.split(r"\W*\[?candidate\]?\W*:\s*", said, maxsplit=1, flags=re.IGNORECASE)
-    report = parts[-1].strip().strip("*`").strip()
-    if not report:
+    parts = re.split(
+        r"\W*\bcandidate(?: report)?[\]*_]*[ \t]*:", text.rpartition("</think>")[2], maxsplit=1, flags=re.IGNORECASE
+    )
+    if len(parts) < 2:
         raise ValueError("expected a report after [Candidate]:")
-    return report
+    return read_report(parts[1], source, changed=changed)
 
 
-def read_report(text: str) -> str:
-    """An answer that is a report and nothing else; marks of Markdown are dropped.
+def ask_report(messages: tuple[Message, ...], source: str, *, changed: bool = False) -> Ask[str]:
+    """Ask for a report made from another one, and nothing else; `changed` as in `read_report`."""
+    return Ask(messages, lambda text: read_report(text, source, changed=changed))
+
+
+def read_report(text: str, source: str, *, changed: bool = False) -> str:
+    """The report that an answer is, as `radfact.metrics.written.read_written` reads it.
+
+    Args:
+        text: the answer.
+        source: the report that it is made from.
+        changed: whether it must differ from it.
 
     Raises:
-        ValueError: there is nothing.
+        ValueError: it is no report, or the source as it was.
     """
-    report = re.sub(r"[*`#]", "", text.rpartition("</think>")[2]).strip()
-    if not report:
-        raise ValueError("expected a report")
+    report = read_written(text, source)
+    if changed and _words(report) == _words(source):
+        raise ValueError("the report is as it was; expected errors in it")
     return report
 
 
@@ -272,6 +299,11 @@ def _plain(data: Mapping[Any, Any]) -> dict[str, Any]:
     return {str(key).strip().lower().replace(" ", "_"): value for key, value in data.items()}
 
 
+def _words(text: str) -> str:
+    """A text by its words alone, a space around each, so that whole sentences are found in it."""
+    return " ".join(("", *re.findall(r"[^\W_]+", text.lower()), ""))
+
+
 def _text(value: Any) -> str | None:
     text = value.strip() if isinstance(value, str) else ""
-    return None if text.lower() in _NONE_LIKE else text
+    return None if text.lower().strip(" ()[]<>.-") in _NONE_LIKE else text

@@ -44,7 +44,7 @@ class Noticed:
         n: number of steps.
         above_rewording: share of the candidates with one error that are worse than the same report without an error in
             other words (the standard style by rules): a figure that minds words alone has noticed nothing. None where
-            rewording changes no report.
+            no candidate has one error, as often where kinds are mixed.
     """
 
     figure: str
@@ -104,7 +104,8 @@ def detect(rows: Sequence[Injected], figures: Figures) -> Detected:
     """What each figure notices.
 
     Args:
-        rows: candidates with their errors.
+        rows: candidates with their errors; one without any, which a model has put in other words, is no step and on no
+            curve.
         figures: of `detection_pairs(rows)`.
     """
     at = _Places.of(rows)
@@ -114,13 +115,13 @@ def detect(rows: Sequence[Injected], figures: Figures) -> Detected:
         if worse is None:
             continue
         for category in _categories(rows):
-            places = [place for place, row in enumerate(rows) if (row.category or MIXED) == category]
+            places = [place for place, row in enumerate(rows) if row.changes and _kind(row) == category]
             sources = dict.fromkeys(rows[place].source_id for place in places)
             shown = [*places, *(at.own[source] for source in sources)]
             number = [float(len(rows[place].changes)) for place in places] + [0.0] * len(sources)
             curve = mean_detected(number, [values[place] for place in shown])
             steps = _steps(rows, places, at, worse)
-            single = [place for place in places if len(rows[place].changes) == 1 or category == MIXED]
+            single = [place for place in places if len(rows[place].changes) == 1]
             above = [worse[place] - worse[at.reworded[rows[place].source_id]] for place in single]
             noticed.append(Noticed(name, category, curve, *_share_above(steps), _share_above(above)[0]))
         rewording = [worse[at.reworded[source]] - worse[place] for source, place in at.own.items()]
@@ -143,8 +144,12 @@ def _share_above(gaps: Sequence[float]) -> tuple[float | None, int]:
     return (sum(gap > 1e-9 for gap in known) / len(known) if known else None), len(known)
 
 
+def _kind(row: Injected) -> str:
+    return row.category or MIXED
+
+
 def _categories(rows: Sequence[Injected]) -> list[str]:
-    there = {row.category or MIXED for row in rows}
+    there = {_kind(row) for row in rows if row.changes}
     return [one for one in (*CATEGORIES, MIXED) if one in there]
 
 
@@ -161,10 +166,7 @@ def write_detected(
         notes: sentences for the page.
     """
     categories = _categories(rows)
-    amounts = {
-        category: sum(len(row.changes) for row in rows if (row.category or MIXED) == category)
-        for category in categories
-    }
+    amounts = {category: sum(len(row.changes) for row in rows if _kind(row) == category) for category in categories}
     drawing = Drawing(folder)
     _draw(found, drawing)
     steps, above = _by_kind(found, [*categories, REWORDED], "steps"), _by_kind(found, categories, "above_rewording")

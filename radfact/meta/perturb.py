@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 from radfact.errors import Failure
-from radfact.llm import Ask, ChatClient
-from radfact.meta.asking import load_prompt, read_report
+from radfact.llm import ChatClient
+from radfact.meta.asking import ask_report, load_prompt
 from radfact.meta.injected import Injected
 from radfact.meta.rules import RuleInjector
 from radfact.meta.tables import SiteReport
@@ -22,6 +22,10 @@ class Perturber(Protocol):
     @property
     def name(self) -> str:
         """As it stands in results."""
+        ...
+
+    def describe(self) -> dict[str, Any]:
+        """Everything that changes what it writes, JSON values."""
         ...
 
     def perturb(self, sources: Sequence[SiteReport]) -> list[Injected | Failure]:
@@ -38,6 +42,10 @@ class RulePerturber:
         """Take the seed."""
         self.seed = seed
         self._injector = RuleInjector(seed=seed)
+
+    def describe(self) -> dict[str, Any]:
+        """Its name and seed."""
+        return {"rules": self.name, "seed": self.seed}
 
     def perturb(self, sources: Sequence[SiteReport]) -> list[Injected | Failure]:
         """A candidate of every report; one that has no room for as many gets fewer."""
@@ -61,6 +69,10 @@ class ModelPerturber:
         """The model's name."""
         return str(self.client.identity.get("model", "model"))
 
+    def describe(self) -> dict[str, Any]:
+        """The model with its parameters, and the prompt."""
+        return {"model": self.client.identity, "prompt": load_prompt("perturb")}
+
     def perturb(self, sources: Sequence[SiteReport]) -> list[Injected | Failure]:
         """A candidate of every report.
 
@@ -68,7 +80,7 @@ class ModelPerturber:
             RunFailed: as `ChatClient.ask_all`.
         """
         prompt = load_prompt("perturb")
-        asks = [Ask((("user", f"{one.report}\n\n{prompt}"),), read_report) for one in sources]
+        asks = [ask_report((("user", f"{one.report}\n\n{prompt}"),), one.report, changed=True) for one in sources]
         answers = self.client.ask_all(asks)
         return [
             answer

@@ -76,6 +76,7 @@ def _report(key: Sequence[str], rows: Sequence[tuple[int, Mapping[str, str]]], a
     lines: list[str] = []
     corrected: list[str] = []
     items: list[Correction] = []
+    grades: list[int] = []
     for place, row in rows:
         original, edited = row[at.original].strip(), row[at.edited].strip()
         kept = edited in ("", KEPT, original)
@@ -86,15 +87,16 @@ def _report(key: Sequence[str], rows: Sequence[tuple[int, Mapping[str, str]]], a
             corrected.append(text)
         if original or text:
             severity = _severity(row[at.severity], path, place, at.severity, kept)
-            if not kept:
+            grades.append(severity)
+            # Other words for what is no error are no correction, as of a model's answer.
+            if severity and not kept:
                 comment = row.get(at.comment, "") if at.comment else ""
                 items.append(Correction(len(lines) - 1 if original else None, text, severity, comment))
     corrections = Corrections(tuple(lines), tuple(items))
-    severities = corrections.severities
     values = {
-        "severity_sum": float(sum(severities)),
-        "severity_max": float(max(severities, default=0)),
-        "problem_lines": float(len(severities)),
+        "severity_sum": float(sum(grades)),
+        "severity_max": float(max(grades, default=0)),
+        "problem_lines": float(sum(map(bool, grades))),
     }
     rater, source = rows[0][1][at.annotator], rows[0][1][at.source]
     pair = Pair("_".join(key), " ".join(lines), " ".join(corrected))

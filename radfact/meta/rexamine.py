@@ -65,7 +65,7 @@ def rexamine(
     seed: int = 42,
     notes: Sequence[str] = (),
 ) -> Rexamined:
-    """Do the seven steps; each is kept in the folder, and taken from there when its input is the same.
+    """Do the seven steps; each is kept in the folder, and taken from there when its input and who does it are the same.
 
     A step in which some reports failed is done again, from the model's kept answers but for those.
 
@@ -150,7 +150,7 @@ def _draw(reports: Sequence[SiteReport], per_site: int | None, seed: int) -> lis
 
 
 def _standardise(drawn: Sequence[SiteReport], styler: Styler, steps: _Steps) -> tuple[list[SiteReport], dict[str, str]]:
-    name, key = "standardised.jsonl", _key(styler.name, [[one.sample_id, one.site, one.report] for one in drawn])
+    name, key = "standardised.jsonl", _key(styler.describe(), [[one.sample_id, one.site, one.report] for one in drawn])
     if not steps.is_done(name, key):
         answers = styler.standardise([one.report for one in drawn])
         rows = [
@@ -183,7 +183,7 @@ def _perturb(
     standard: Sequence[SiteReport], perturber: Perturber, seed: int, steps: _Steps
 ) -> tuple[list[Injected], dict[str, str]]:
     name = "candidates.jsonl"
-    key = _key(perturber.name, seed, [[one.sample_id, one.report] for one in standard])
+    key = _key(perturber.describe(), seed, [[one.sample_id, one.report] for one in standard])
     failures = steps.folder / "not_perturbed.json"
     if not steps.is_done(name, key):
         answers = perturber.perturb(standard)

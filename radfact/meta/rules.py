@@ -50,7 +50,12 @@ _DEGREES = {
     "moderately": "minimally", "large": "small", "severe": "mild", "severely": "mildly", "marked": "slight",
     "markedly": "slightly", "massive": "small",
 }  # fmt: skip
-_COMPARED = ("unchanged from the prior examination", "increased since the prior examination")
+_UNCHANGED, _INCREASED = "unchanged from the prior examination", "increased since the prior examination"
+_NOT_INCREASED = re.compile(
+    r"\b(?:normal|clear|intact|unremarkable|midline|patent|well|low|lower|decreased)\b", re.IGNORECASE
+)
+_LASTING = ("device", "postoperative_change", "surgical_clips", "sternotomy", "normal_lung_volumes")
+"""What is there or not, and does not grow, by its name in the ontology."""
 _CHANGED = (
     r"stable|unchanged|new|persistent|residual|increased|increasing|decreased|decreasing|worsened|worsening|improved|"
     r"improving|progressive"
@@ -225,8 +230,19 @@ def _omissions(document: Sentences, drawn: random.Random) -> Iterator[Edit]:
             yield Edit("b", "finding removed", place, rest or None)
 
 
-def _swaps(words: Mapping[str, str], category: Letter, operation: Operation, changed: str) -> Maker:
-    """Edits that exchange one word and so change one property of the facts, and nothing else."""
+def _swaps(
+    words: Mapping[str, str], category: Letter, operation: Operation, changed: str, *, alone: bool = False
+) -> Maker:
+    """Edits that exchange one word and so change one property of the facts, and nothing else.
+
+    Args:
+        words: each with what stands for it then.
+        category: of the error.
+        operation: its name.
+        changed: the property.
+        alone: exchange a word only where the sentence has neither it nor the other a second time, because "right
+            greater than left" or "in the right lung, at the right base" would make no sense with one word exchanged.
+    """
     pattern = re.compile(rf"\b({'|'.join(words)})\b", re.IGNORECASE)
 
     def make(document: Sentences, drawn: random.Random) -> Iterator[Edit]:
@@ -234,8 +250,12 @@ def _swaps(words: Mapping[str, str], category: Letter, operation: Operation, cha
         for place, sentence in enumerate(document.sentences):
             if not any(fact.present for fact in facts_of(sentence)):
                 continue
+            said = [word.lower() for word in pattern.findall(sentence)]
             for match in pattern.finditer(sentence):
-                text = _with_article(sentence, match, _like(match[0], words[match[0].lower()]))
+                word, other = match[0].lower(), words[match[0].lower()]
+                if alone and (said.count(word) > 1 or other in said):
+                    continue
+                text = _with_article(sentence, match, _like(match[0], other))
                 if _differ_only_in(changed, facts_of(sentence), facts_of(text)):
                     yield Edit(category, operation, place, f"{text}.")
                     break
@@ -256,11 +276,17 @@ def _comparisons_added(document: Sentences, drawn: random.Random) -> Iterator[Ed
         before = facts_of(sentence)
         if not before or any(fact.change for fact in before):
             continue
-        stated = any(fact.present for fact in before)
-        compared = drawn.choice(_COMPARED) if stated else _COMPARED[0]
-        text = f"{sentence}, {compared}"
+        grown = drawn.random() < 0.5 and _may_have_increased(sentence, before)
+        text = f"{sentence}, {_INCREASED if grown else _UNCHANGED}"
         if _differ_only_in("change", before, facts_of(text)):
             yield Edit("e", "comparison added", place, f"{text}.")
+
+
+def _may_have_increased(sentence: str, facts: Sequence[Fact]) -> bool:
+    """Whether all that is said is a finding that can grow; of what is normal, or a tube, nobody would say so."""
+    ontology = default_ontology()
+    grows = all(fact.present and not any(ontology.is_a(fact.concept, one) for one in _LASTING) for fact in facts)
+    return grows and not _NOT_INCREASED.search(sentence)
 
 
 def _comparisons_removed(document: Sentences, drawn: random.Random) -> Iterator[Edit]:
@@ -305,7 +331,10 @@ def _articles(text: str) -> str:
 _MAKERS: Mapping[Letter, Maker] = {
     "a": _false_findings,
     "b": _omissions,
-    "c": _both(_swaps(_SIDES, "c", "laterality flip", "places"), _swaps(_ZONES, "c", "location swap", "places")),
+    "c": _both(
+        _swaps(_SIDES, "c", "laterality flip", "places", alone=True),
+        _swaps(_ZONES, "c", "location swap", "places", alone=True),
+    ),
     "d": _swaps(_DEGREES, "d", "severity step", "severity"),
     "e": _comparisons_added,
     "f": _comparisons_removed,

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from radfact.errors import InputError
 from radfact.files import Pair
 from radfact.meta.agreement import Figures
+from radfact.meta.matching import digests_of, match
 from radfact.results import read_sample_figures
 from radfact.stats import Direction
 
@@ -18,18 +19,20 @@ if TYPE_CHECKING:
     from radfact.metrics.evaluate import Work
 
 
-def read_figures(folders: Sequence[Path], sample_ids: Sequence[str]) -> Figures:
+def read_figures(folders: Sequence[Path], pairs: Sequence[Pair]) -> Figures:
     """The figures that results folders have of some samples.
 
     Where two folders have a figure of the same name, each is named FOLDER/FIGURE.
 
     Args:
         folders: as `radfact evaluate` or `radfact score` writes them.
-        sample_ids: of the set; a sample that a folder lacks has no value.
+        pairs: the set; a sample that a folder lacks has no value. `matches` says which these are, and which have other
+            texts in a folder.
 
     Raises:
         InputError: a file is missing or wrong, or a folder has none of the samples.
     """
+    sample_ids, wanted = [pair.sample_id for pair in pairs], digests_of(pairs)
     tables = {folder: _read_folder(folder, sample_ids) for folder in dict.fromkeys(folders)}
     names = [name for figures in tables.values() for name in figures.values]
     values: dict[str, Sequence[float]] = {}
@@ -38,7 +41,7 @@ def read_figures(folders: Sequence[Path], sample_ids: Sequence[str]) -> Figures:
         for name, column in figures.values.items():
             label = name if names.count(name) == 1 else f"{folder.name}/{name}"
             values[label], directions[label] = column, figures.directions[name]
-    return Figures(values, directions)
+    return Figures(values, directions, matches=[match(folder, wanted) for folder in tables])
 
 
 def _read_folder(folder: Path, sample_ids: Sequence[str]) -> Figures:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 from radfact.entailment.facts import Fact
 from radfact.errors import Failure
-from radfact.llm import Ask, ChatClient
-from radfact.meta.asking import load_prompt, read_report
+from radfact.llm import ChatClient
+from radfact.meta.asking import ask_report, load_prompt
 from radfact.meta.sentences import Sentences, facts_of
 from radfact.sentences.offline import split_narrative
 
@@ -66,6 +66,10 @@ class Styler(Protocol):
         """As it stands in results."""
         ...
 
+    def describe(self) -> dict[str, Any]:
+        """Everything that changes what it writes, JSON values."""
+        ...
+
     def standardise(self, reports: Sequence[str]) -> list[str | Failure]:
         """Each report in the standard style, or why not."""
         ...
@@ -83,6 +87,10 @@ class ModelStyler:
         """The model's name."""
         return str(self.client.identity.get("model", "model"))
 
+    def describe(self) -> dict[str, Any]:
+        """The model with its parameters, and the prompt."""
+        return {"model": self.client.identity, "prompt": load_prompt("standardise")}
+
     def standardise(self, reports: Sequence[str]) -> list[str | Failure]:
         """Each report as the model rewrites it.
 
@@ -90,8 +98,9 @@ class ModelStyler:
             RunFailed: as `ChatClient.ask_all`.
         """
         prompt = load_prompt("standardise")
-        asks = [Ask((("system", prompt), ("user", report)), read_report) for report in reports]
-        answers = self.client.ask_all(asks)
+        answers = self.client.ask_all(
+            [ask_report((("system", prompt), ("user", report)), report) for report in reports]
+        )
         return [*answers]
 
 
@@ -104,6 +113,10 @@ class RuleStyler:
     """
 
     name = "rules"
+
+    def describe(self) -> dict[str, Any]:
+        """Its name: rules change with the version of this package alone."""
+        return {"rules": self.name}
 
     def standardise(self, reports: Sequence[str]) -> list[str | Failure]:
         """Each report by rules."""

@@ -66,7 +66,8 @@ class BertScore:
     def score(self, pairs: Sequence[Pair]) -> Scored:
         """One value a pair, mostly from 0 to 1 (rescaled values may be below 0); the figure of the set is their mean.
 
-        A pair with an empty report has the value of no similarity at all, the baseline's 0.
+        A pair with an empty report has the value of no similarity at all, the baseline's 0; the library, and with it
+        the published RadCliQ, has (0 - baseline) / (1 - baseline) = -5.55 there.
         """
         texts = [tuple(_one_line(narrative(one)) for one in (pair.candidate, pair.reference)) for pair in pairs]
         values = [0.0] * len(pairs)

@@ -175,10 +175,12 @@ class Labeller:
         bert.pop("embeddings.position_ids", None)
         if not bert or any(head is None for head in heads):
             raise InputError("expected CheXbert: BERT and 14 linear heads", file=path, field="model_state_dict")
-        self._model = BertModel(_config(bert))
         try:
+            self._model = BertModel(_config(bert))
             self._model.load_state_dict(bert, strict=True)
-        except RuntimeError as error:
+        except KeyError as error:
+            raise InputError(f"not BERT: without {error}", file=path, field="model_state_dict") from None
+        except (RuntimeError, ValueError) as error:
             raise InputError(f"not BERT: {' '.join(str(error).split())[:200]}", file=path) from None
         self._device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         self._model.to(self._device).eval()
@@ -223,7 +225,13 @@ def _weights(path: Path) -> dict[str, Any]:
         raise InputError(f"not a checkpoint of tensors: {error!s:.200}", file=path) from None
     if not isinstance(held, dict) or not isinstance(held.get("model_state_dict"), dict):
         raise InputError("missing; expected the published checkpoint", file=path, field="model_state_dict")
-    return {name.removeprefix("module."): value.float() for name, value in held["model_state_dict"].items()}
+    weights = held["model_state_dict"]
+    for name, value in weights.items():
+        if not isinstance(value, torch.Tensor):
+            raise InputError(
+                f"expected a tensor, found {type(value).__name__}", file=path, field=f"model_state_dict.{name}"
+            )
+    return {name.removeprefix("module."): value.float() for name, value in weights.items()}
 
 
 def _config(bert: Mapping[str, Any]) -> Any:

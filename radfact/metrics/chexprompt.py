@@ -68,6 +68,9 @@ def read_error_counts(text: str) -> ErrorCounts:
         ValueError: a count is missing or cannot be read.
     """
     sections = read_sections(text)
+    # In text what follows shows that a section was not cut off; in JSON all keys were asked for.
+    in_json = not all(isinstance(body, str) for body in sections.get("significant", ()))
     return ErrorCounts(
-        section_errors(sections, "significant"), section_errors(sections, "insignificant", complete=True)
+        section_errors(sections, "significant", complete=in_json),
+        section_errors(sections, "insignificant", complete=True),
     )

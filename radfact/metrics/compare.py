@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from html import escape
@@ -155,15 +156,30 @@ def _not_compared(systems: Sequence[System], names: Sequence[str]) -> list[str]:
     return notes
 
 
-def cells(contrast: Contrast) -> str:
-    """A figure, and behind it the difference with its interval, p, and its n where not all samples have both."""
+def cells(contrast: Contrast, rounds: int) -> str:
+    """A figure, and behind it the difference with its interval, p, and its n where not all samples have both.
+
+    Args:
+        contrast: of one system.
+        rounds: of the test, below whose least p nothing is known.
+    """
     summary, gap = contrast.summary, contrast.difference
     text = "-" if summary.point is None else f"{summary.point:.3f}"
     if gap is None or gap.point is None:
         return text
     interval = "" if gap.low is None or gap.high is None else f" [{gap.low:+.3f}, {gap.high:+.3f}]"
     said = "" if gap.n == summary.n else f", n {gap.n}"
-    return f"{text} ({gap.point:+.3f}{interval}, p {'-' if contrast.p is None else format(contrast.p, '.3f')}{said})"
+    return f"{text} ({gap.point:+.3f}{interval}, p {_p(contrast.p, rounds)}{said})"
+
+
+def _p(value: float | None, rounds: int) -> str:
+    """With as many decimals as the rounds tell apart; the least that they can give is a bound."""
+    if value is None:
+        return "-"
+    decimals = max(3, math.ceil(math.log10(rounds + 1) - 0.01))
+    if value * (rounds + 1) > 1.5:
+        return f"{value:.{decimals}f}"
+    return f"≤ {math.ceil(round(value * 10**decimals, 6)) / 10**decimals:.{decimals}f}"
 
 
 def write_comparison(comparison: Comparison, folder: Path) -> Path:
@@ -195,9 +211,10 @@ def write_comparison(comparison: Comparison, folder: Path) -> Path:
 def _page(comparison: Comparison) -> str:
     heads = "".join(f'<th scope="col">{escape(name)}</th>' for name in ("Figure", *comparison.systems))
     marks = {"higher": " ↑", "lower": " ↓", "neutral": ""}
+    rounds = comparison.options["rounds"]
     rows = "".join(
         f'<tr><th scope="row">{escape(words(figure))}{marks[contrasts[0].summary.direction]}</th>'
-        + "".join(_cell(one) for one in contrasts)
+        + "".join(_cell(one, rounds) for one in contrasts)
         + "</tr>"
         for figure, contrasts in comparison.figures.items()
     )
@@ -210,15 +227,15 @@ def _page(comparison: Comparison) -> str:
         title=escape(f"Comparison: {', '.join(comparison.systems)}"),
         notes=notes,
         first=escape(comparison.systems[0]),
-        rounds=str(comparison.options["rounds"]),
+        rounds=str(rounds),
         replicates=str(comparison.options["replicates"]),
         table=f"<table><thead><tr>{heads}</tr></thead><tbody>{rows}</tbody></table>",
     )
 
 
-def _cell(contrast: Contrast) -> str:
+def _cell(contrast: Contrast, rounds: int) -> str:
     """A figure, and muted beside it how far it is from the first system's; in words too where that is not by chance."""
-    point, bracket, rest = cells(contrast).partition(" (")
+    point, bracket, rest = cells(contrast, rounds).partition(" (")
     if contrast.difference is None:
         return f"<td>{escape(point)}</td>"
     verdict = _verdict(contrast)

@@ -36,7 +36,11 @@ _LINE_ID = re.compile(r"\W*(?:line\s*)?\W*(\d+)\W*", re.IGNORECASE)
 _NO_LINE = re.compile(
     r"\W*(?:none|null|insert(?:ion|ed)?s?|new)(?:[\W_]*(?:line|sentence))?[\W_]*\d*\W*", re.IGNORECASE
 )
+_OBJECT_BEGINS = re.compile(r"[{\[][\s{\[]*[\"']")
+_NOTHING_ELSE = re.compile(r"\W*(?:(?:the\s+)?(?:corrections?|answer|output|result|json)\W*)*", re.IGNORECASE)
+"""What may stand around an object that has nothing in it: among other words it is a figure of speech."""
 _TRAILING_COMMA = re.compile(r",(\s*[}\]])")
+_GRADE = re.compile(r"([0-4])(?:\.0+)?")
 _LETTERS = re.compile(r"[^a-z]")
 _NEAR_SEVERITY = {
     _LETTERS.sub("", key): value
@@ -161,22 +165,65 @@ def read_corrections(text: str, lines: Sequence[str]) -> Corrections:
 
 
 def _entries(text: str) -> list[tuple[str, Any]] | None:
-    for body in bodies(text):
-        for start in (match.start() for match in re.finditer(r"[{\[]", body)):
-            data = _decoded(body[start:])
-            if (entries := _by_line(data)) is not None:
-                return list(_flat(entries))
+    """What is said by line; None where nothing is."""
+    *fenced, everything = bodies(text)
+    for said in ("\n".join(fenced), everything):
+        objects, around = _objects(said)
+        found = [entries for entries in objects if entries]
+        if found:
+            return _merged(found)
+        if objects and _NOTHING_ELSE.fullmatch(around):
+            return []
     return None
 
 
-def _decoded(text: str) -> Any:
+def _objects(text: str) -> tuple[list[list[tuple[str, Any]]], str]:
+    """Entries of every object in a text that may be the one that was asked for, and the text around them.
+
+    Raises:
+        ValueError: an object has no end, or is no JSON.
+    """
+    found, around = [], ""
+    while match := re.search(r"[{\[]", text):
+        around, text = around + text[: match.start()], text[match.start() :]
+        data, after = _decoded(text)
+        if (entries := _by_line(data)) is not None:
+            found.append(list(_flat(entries)))
+            text = after
+            continue
+        if data is None and _OBJECT_BEGINS.match(text):
+            raise ValueError("an object is cut off, or no JSON")
+        around, text = around + text[0], text[1:]
+    return found, around + text
+
+
+def _decoded(text: str) -> tuple[Any, str]:
+    """The value that a text begins with, None without one, and what follows it."""
     decoder = json.JSONDecoder(object_pairs_hook=_Object)
     for tried in (text, _TRAILING_COMMA.sub(r"\1", text)):
         try:
-            return decoder.raw_decode(tried)[0]
+            data, end = decoder.raw_decode(tried)
         except (ValueError, RecursionError):
             continue
-    return None
+        return data, tried[end:]
+    return None, text
+
+
+def _merged(found: Sequence[list[tuple[str, Any]]]) -> list[tuple[str, Any]]:
+    """One object, or the entries of several that are of different lines, as where a model writes one a line."""
+    ids = [{match[1] for key, _ in one if (match := _LINE_ID.fullmatch(key))} for one in found]
+    # Insertions alone, twice the same, may be one or two.
+    if all(one == found[0] for one in found) and (len(found) == 1 or ids[0]):
+        return found[0]
+    entries = [entry for one in found for entry in one]
+    lines = [line for one in ids for line in one]
+    if (
+        any(found.count(one) > 1 for one in found)
+        or len(set(lines)) < len(lines)
+        or not all(_is_id(key) for key, _ in entries)
+    ):
+        raise ValueError("has several objects that differ; give one")
+    return entries
 
 
 def _by_line(data: Any) -> list[tuple[str, Any]] | None:
@@ -186,7 +233,9 @@ def _by_line(data: Any) -> list[tuple[str, Any]] | None:
             inner = data[0][1] if len(data) == 1 and not _is_id(data[0][0]) else None
             return data if inner is None else _by_line(inner)
         return None
-    if isinstance(data, list) and data and all(isinstance(item, _Object) for item in data):
+    if data == []:
+        return []
+    if isinstance(data, list) and all(isinstance(item, _Object) for item in data):
         pairs = [(_field(item, "id", "line", "lineid"), item) for item in data]
         return [(str(key), item) for key, item in pairs] if all("correct" in str(item) for item in data) else None
     return None
@@ -229,7 +278,7 @@ def _correction(key: str, value: Any, line: int | None, was: str | None) -> Corr
     if severity == 0 or (line is None and said.lower() in EMPTY_WORDS):
         return None
     if severity is None:
-        raise ValueError(f"the clinical severity of '{key}' is none of {', '.join(SEVERITIES)}")
+        raise ValueError(f"the clinical severity of '{key}' is neither 0 to 4 nor one of {', '.join(SEVERITIES)}")
     comment = _field(value, "comments", "comment")
     rest = (severity, comment.strip() if isinstance(comment, str) else "", _categories(value))
     if line is not None and _DELETE.fullmatch(said):
@@ -246,6 +295,11 @@ def _field(value: _Object, *names: str) -> Any:
 
 
 def _severity(value: Any) -> int | None:
+    """0 to 4, in words or as a number; None for anything else."""
+    if isinstance(value, bool) or not isinstance(value, str | int | float):
+        return None
+    if match := _GRADE.fullmatch(str(value).strip()):
+        return int(match[1])
     return _NEAR_SEVERITY.get(_LETTERS.sub("", value.lower())) if isinstance(value, str) else None
 
 

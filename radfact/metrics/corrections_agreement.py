@@ -14,6 +14,7 @@ from radfact.llm import Ask, ChatClient
 from radfact.metrics.asked import fill, load_prompt
 from radfact.metrics.corrections import CATEGORY_NAMES, Corrections
 from radfact.metrics.fineradscore import split_lines
+from radfact.metrics.written import read_written
 from radfact.report import narrative
 
 Change = Literal["no_change", "delete", "rewrite", "insert", "no_insert"]
@@ -185,11 +186,11 @@ def paraphrased(client: ChatClient, reports: Sequence[str]) -> list[str | Failur
         RunFailed: the server refuses the key or the model, or cannot be reached.
     """
     prompt = load_prompt("paraphrase")
-    return client.ask_all([Ask((("user", fill(prompt, report=report)),), _plain) for report in reports])
+    return client.ask_all([_paraphrase_of(report, prompt) for report in reports])
 
 
-def _plain(text: str) -> str:
-    text = text.rpartition("</think>")[2].strip().strip("`").strip()
-    if not text:
-        raise ValueError("it is empty")
-    return text
+def _paraphrase_of(report: str, prompt: str) -> Ask[str]:
+    def read(text: str) -> str:
+        return read_written(text, report, alike=False)
+
+    return Ask((("user", fill(prompt, report=report)),), read)

@@ -57,18 +57,33 @@ _NONE = re.compile(
 _CERTAIN_STEP = r"(?:^|[.;]\s+|\n[-•\s]*)"
 _ANY_STEP = r"(?:^|\s)"
 _COUNT_NAME = re.compile(
-    r"^(?:the\s+)?(?:(?:total|number|count)(?:\s+of)?\s*)+(?:match(?:ed|ing)\s+findings?)?(?:\s*[:=]|\s+is)\s*",
+    rf"^(?:the\s+)?(?:{_NOUN}\s+)?(?:(?:total|overall|number|count|num|no\.|#)(?:\s+of)?\s*)+(?:{_NOUN})?"
+    r"(?:\s*[:=]|\s+(?:is|are)\b)\s*",
+    re.IGNORECASE,
+)
+_LISTED = re.compile(r"(?P<indent>[ \t]*)[-•]\s+(?P<said>\S.*)")
+_NUMBER_ALONE = re.compile(rf"(?:[0-9]+|{'|'.join(_WORDS)})(?:\s+{_NOUN})?\W*", re.IGNORECASE)
+_KEY = re.compile(r"[^\W\d][\w()/'’-]*(?:\s+[\w()/'’-]+){0,4}\s*[:=](?=\s|$)")
+_KEY_OF_A_FIELD = re.compile(
+    r"(?:the\s+)?(?:errors?|(?:match(?:ed|ing)\s+)?findings?|explanations?|reason(?:s|ing)?|rationale|details?|"
+    r"descriptions?|severity|significance|impact|location|category|type|examples?|list|items?|comments?|notes?|"
+    r"count|number|total|(?:in\s+(?:the\s+)?)?(?:reference|candidate)(?:\s+report)?)\s*[:=](?=\s|$)",
     re.IGNORECASE,
 )
 _PUBLISHED = re.compile(r"(?<=: )([0-9]{1,2})\.(?=\s|$)(.*)", re.DOTALL)
-_COUNT_KEYS = ("count", "number", "number_of_errors", "number of errors", "num", "n", "total")
+COUNT_KEYS = ("count", "number", "number_of_errors", "number of errors", "num", "n", "total")
 _SCORE = re.compile(
-    r"[\s<(\[\"'~≈]*(?:(?:the\s+)?(?:overall\s+)?(?:accuracy\s+)?score(?:\s+is)?\s*[:=]?\s*)?"
+    r"[\s<(\[\"'~≈]*(?P<named>(?:the\s+)?(?:overall\s+)?(?:accuracy\s+)?score(?:\s+is)?\s*[:=]?\s*)?"
     r"(?P<value>(?>[0-9]+(?:[.,][0-9]+)?|[.,][0-9]+))"
-    r"(?:\s*/\s*(?P<of>100|10|1(?:\.0+)?)(?![0-9.])|\s*(?P<percent>%))?"
-    r"(?!\s*[/*×+^])(?!\s*[-–—]\s*[0-9.])(?!\s+(?:to|or)\s+[0-9.])(?![0-9A-Za-z])",
-    re.IGNORECASE,
+    r"(?:\s*(?:/|\bout\s+of\b)\s*(?P<of>100|10|1(?:\.0+)?)(?![0-9.])|\s*(?P<percent>%))?(?P<after>.*)",
+    re.IGNORECASE | re.DOTALL,
 )
+_AFTER_SCORE = re.compile(r"\s*$|[ \t]*\n|[ \t]*[-–—]\s+(?=[^\s0-9.])|[ \t]*[^\w\s/*×+^%–—-]")
+_BECAUSE = re.compile(r"\s+(?:because|since|as|given|due|based|for|which|reflecting)\b", re.IGNORECASE)
+_ANOTHER_SCORE = re.compile(r"[\s,;:.]*(?:[0-9]*[.,][0-9]|[0-9]+\W*$)")
+_AFTER_WHOLE = re.compile(r"\s*(?:\([^()]*\))?[^\w(]*(?:$|\n)")
+_SCORE_INSIDE = re.compile(r"(?<![\w.,])[01]?[.,][0-9]")
+_EQUALS_A_SCORE = re.compile(r"(?:score|accuracy|[0-9)\]}])[^\w)\]}]*$", re.IGNORECASE)
 
 
 def without_marks(line: str) -> str:
@@ -96,27 +111,27 @@ def read_counted(said: Any, *, name: str, bare: bool = False) -> Counted:
     Raises:
         ValueError: there is no number, or what there is may be none.
     """
-    counted = _text(without_lines_of_marks(said), name, bare) if isinstance(said, str) else _value(said, bare)
+    counted = _text(_without_rules(said), name, bare) if isinstance(said, str) else _value(said, bare)
     if counted is None:
         raise ValueError(f"has no number; write it first, as in '{'' if bare else name + ': '}1. ...'")
     return counted
 
 
-def without_lines_of_marks(text: str) -> str:
-    """A text without rules (lines of dashes and the like) and spaces around it."""
-    return "\n".join(line for line in text.splitlines() if not re.fullmatch(r"\s*[-=_:.]{3,}\s*", line)).strip()
+def _without_rules(text: str) -> str:
+    """A text without rules (lines of dashes and the like)."""
+    return "\n".join(line for line in text.splitlines() if not re.fullmatch(r"\s*[-=_:.]{3,}\s*", line))
 
 
 def _value(value: Any, bare: bool) -> Counted | None:
     if value is None:
         return None if bare else ZERO
     if isinstance(value, list):
-        return _listed([_one(item) for item in value])
+        return _listed_values(value)
     if isinstance(value, Mapping):
         by_name = {str(key).lower(): item for key, item in value.items()}
         lists = [item for item in by_name.values() if isinstance(item, list)]
-        listed = _listed([_one(item) for item in lists[0]]) if len(lists) == 1 else None
-        given = next((by_name[key] for key in _COUNT_KEYS if key in by_name), None)
+        listed = _listed_values(lists[0]) if len(lists) == 1 else None
+        given = next((by_name[key] for key in COUNT_KEYS if key in by_name), None)
         if given is None:
             return listed
         counted = _content(given, bare=True) if isinstance(given, str) else _value(given, bare=True)
@@ -124,6 +139,15 @@ def _value(value: Any, bare: bool) -> Counted | None:
     if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= MOST:
         return Counted(value)
     return None
+
+
+def _listed_values(items: Sequence[Any]) -> Counted | None:
+    """As many as a list of JSON has; None where what it lists are the fields of one, or counts."""
+    named = [{str(key).lower() for key in item} for item in items if isinstance(item, Mapping)]
+    if any(keys & set(COUNT_KEYS) for keys in named):
+        return None
+    texts = [_one(item) for item in items if item]
+    return None if any(_KEY_OF_A_FIELD.match(_BULLET.sub("", text)) for text in texts) else _listed(texts)
 
 
 def _one(item: Any) -> str:
@@ -137,16 +161,47 @@ def _listed(items: Sequence[str]) -> Counted:
     return Counted(len(kept), kept)
 
 
+def _bullets(lines: Sequence[str], *, bare: bool, inline: bool) -> Counted | None:
+    """The items of a list's first level, or the count that one of them gives; what is deeper says more of them.
+
+    Args:
+        lines: of which the first is a bullet.
+        bare: whether an item may begin with a part of the body and a colon, as findings do.
+        inline: whether the first stands behind other words, so that its depth is not known.
+    """
+    found = [(len(match["indent"].expandtabs()), match["said"]) for line in lines if (match := _LISTED.match(line))]
+    # One space more or less is no level.
+    level = min(indent for indent, _ in found) + 1
+    items = [said for indent, said in found if indent <= level]
+    depth_unknown = inline and len(items) == 1 < len(found)
+    if found[0][0] > level or depth_unknown:
+        return None
+    if any(_COUNT_NAME.match(said) for said in items):
+        return _fields(items, [said for _, said in found])
+    return None if any((_KEY_OF_A_FIELD if bare else _KEY).match(said) for said in items) else _listed(items)
+
+
+def _fields(items: Sequence[str], lines: Sequence[str]) -> Counted | None:
+    """The count that stands among fields, and what all other lines say; None where several counts differ."""
+    given = [said[match.end() :] for said in items if (match := _COUNT_NAME.match(said))]
+    counts = {ZERO.count if says_none(one) else number.count if (number := _number(one)) else None for one in given}
+    count = counts.pop() if len(counts) == 1 else None
+    said = [_KEY_OF_A_FIELD.sub("", one) for one in lines if not _COUNT_NAME.match(one)]
+    return None if count is None else Counted(count, _listed([part for one in said for part in _parts(one)]).said)
+
+
 def _text(said: str, name: str, bare: bool) -> Counted | None:
     if bare:
-        return _content(_COUNT_NAME.sub("", said), bare=True)
+        return _content(said, bare=True)
+    said = said.strip()
+    known = name.split()[0].lower()
     first, newline, rest = said.partition("\n")
-    if said[:1].isdigit():
+    bullet = _LISTED.match(first)
+    if said[:1].isdigit() or (bullet and not bullet["said"].lower().startswith(known)):
         return _content(said)
     before, colon, after = first.partition(":")
     if not colon:
         # The name alone, or the name and the count with nothing between them.
-        known = name.split()[0].lower()
         after = re.sub(r"^[^0-9:]*?(?=$|[\s(\[]*[0-9])", "", before) if before.lower().startswith(known) else before
     found = _content(after + newline + rest)
     if found is None and (match := _PUBLISHED.search(first)):
@@ -156,21 +211,22 @@ def _text(said: str, name: str, bare: bool) -> Counted | None:
 
 def _content(text: str, *, bare: bool = False) -> Counted | None:
     """The count that a text begins with, the length of the list that it is, or None."""
-    text = text.strip()
+    inline = not re.match(r"[ \t]*\n", text)
+    text = re.sub(r"\A(?:[ \t]*\n)+", "", text).rstrip()
+    text = text if _LISTED.match(text) else _COUNT_NAME.sub("", text.lstrip())
     if not text.strip(" .-–—"):
         return None if bare else ZERO
     if says_none(text):
         return ZERO
-    if enumerated := _enumerated(text):
-        return enumerated
+    if enumerated := _enumerated(text.strip()):
+        fields = any(_KEY_OF_A_FIELD.match(one) or _COUNT_NAME.match(one) for one in enumerated.said)
+        return _fields(enumerated.said, enumerated.said) if fields else enumerated
     lines = text.splitlines()
-    bullets = [line for line in lines if re.match(r"\s*[-•]\s+\S", line)]
-    is_list = bullets and lines[0] is bullets[0] and not re.fullmatch(r"\s*[-•]\s+[0-9]+\W*", lines[0])
-    if is_list and len(bullets) > 1:
-        return _listed(bullets)
-    if number := _number(text):
-        return number
-    return _listed(bullets) if is_list else None
+    first = _LISTED.match(lines[0])
+    if first is None or _NUMBER_ALONE.fullmatch(first["said"]):
+        return _number(text)
+    number = _number(text) if sum(bool(_LISTED.match(line)) for line in lines) == 1 else None
+    return number or _bullets(lines, bare=bare, inline=inline)
 
 
 def _number(text: str) -> Counted | None:
@@ -222,9 +278,22 @@ def read_number(said: Any) -> float | None:
         return float(said)
     if not isinstance(said, str):
         return None
-    equation = re.split(r"[=≈]", said)
-    match = _SCORE.match(said) or (_SCORE.match(equation[-1]) if len(equation) > 1 else None)
+    *before, last = re.split(r"[=≈]", said)
+    match = _SCORE.match(said)
+    if match is None or not _ends(match):
+        equals = _SCORE.match(f"score = {last}") if before and _EQUALS_A_SCORE.search(before[-1]) else None
+        match = equals if equals and _ends(equals) else None
     if match is None:
         return None
     value = float(match["value"].replace(",", "."))
     return value / (100 if match["percent"] else float(match["of"] or 1))
+
+
+def _ends(match: re.Match[str]) -> bool:
+    """Whether the number is all there is, or a sentence goes on after it; else it counts something, or a list."""
+    after = match["after"]
+    if _ANOTHER_SCORE.match(after):
+        return False
+    if match["value"].isdigit() and not (match["named"] or match["of"] or match["percent"]):
+        return bool(_AFTER_WHOLE.match(after)) and not _SCORE_INSIDE.search(after)
+    return bool(_AFTER_SCORE.match(after) or (match["named"] and _BECAUSE.match(after)))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Unpack
@@ -73,7 +72,8 @@ class Work:
         """Make what can be made.
 
         Raises:
-            InputError: none can be made, two give a figure of the same name, or arguments do not fit their metric.
+            InputError: none can be made, two have the same name or give a figure of the same name, or arguments do
+                not fit their metric.
         """
         self.resources, self.choices = resources, choices
         self.metrics: dict[str, tuple[Choice, Metric]] = {}
@@ -93,6 +93,8 @@ class Work:
             except ModuleNotFoundError as error:
                 self.unavailable[choice.entry.name] = f"needs the package {error.name}"
                 continue
+            if metric.name in self.metrics:
+                raise InputError(f"two metrics are called '{metric.name}'; give one another name", field="metrics")
             _check(metric, homes)
             self.metrics[metric.name] = (choice, metric)
         if not self.metrics:
@@ -147,11 +149,11 @@ class Work:
         """Score pairs by one metric, or take what it said of them before.
 
         Raises:
-            RunFailed: it could not, or is a user's own and fails.
+            RunFailed: it could not, or fails.
         """
         started = time.monotonic()
         ours = choice.metric is None and is_ours(choice.entry)
-        with nullcontext() if ours else naming_metric(metric.name, RunFailed):
+        with naming_metric(metric.name, RunFailed):
             identity = self.resources.identity(choice, metric)
             kept = None if store is None else store.read(metric, identity)
             scored = kept or metric.score(pairs)
@@ -198,8 +200,9 @@ def summaries(
 
 def _check(metric: Metric, homes: dict[str, str]) -> None:
     for figure in metric.figures:
-        if homes.setdefault(figure, metric.name) != metric.name:
+        if figure in homes:
             raise InputError(f"the metrics {homes[figure]} and {metric.name} both give '{figure}'", field="metrics")
+        homes[figure] = metric.name
 
 
 def _check_pairs(pairs: Sequence[Pair]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -16,11 +16,11 @@ from radfact.files import Pair
 from radfact.jsonl import dumps, read_json, read_jsonl, write_json, write_jsonl
 from radfact.llm.cache import canonical_json
 from radfact.metrics.evaluation import Evaluation, MetricRun
-from radfact.metrics.metric import Counts, Metric, Pooled, Scored
+from radfact.metrics.metric import Counts, Described, Metric, Pooled, Scored
 from radfact.page_green import SUMMARY_FILE
 from radfact.page_markup import Row
-from radfact.report import Report, Sentence, validated
-from radfact.results import sentence_row
+from radfact.report import Report, Sentence, narrative, validated
+from radfact.results import digest, sentence_row
 from radfact.sample import SentenceScore, Side
 from radfact.stats import CountsFigure, Direction
 
@@ -54,7 +54,7 @@ class Store:
             kept = read_kept(self._folder, metric.name)
         except InputError:
             return None
-        if kept is None or kept.record.get("key") != key:
+        if kept is None or kept.record.get("key") != key or not kept.is_of(self._pairs):
             return None
         scored = kept.scored(getattr(metric, "pooled", {}))
         # A server that was away may be there again; answers that were had are in the cache.
@@ -107,6 +107,16 @@ class Kept:
     def sample_ids(self) -> list[str]:
         """In the order of the rows."""
         return [str(row["sample_id"]) for row in self.rows]
+
+    def is_of(self, pairs: Sequence[Pair]) -> bool:
+        """Whether there is a row of the same figures and counts a pair, in their order."""
+        shapes = {(tuple(row["figures"]), tuple(map(len, row["counts"]))) for row in self.rows}
+        groups = len(self.record["pooled"])
+        return (
+            self.sample_ids == [pair.sample_id for pair in pairs]
+            and len(shapes) == 1
+            and all(len(row["counts"]) == groups for row in self.rows)
+        )
 
     def counts(self, place: int) -> Counts:
         """(samples, k) of one group of pooled figures, by its place in the record."""
@@ -183,6 +193,7 @@ def write_evaluation(evaluation: Evaluation, folder: Path, run: Mapping[str, Any
     """
     for name in ("scores.json", "report.html", SUMMARY_FILE):
         (folder / name).unlink(missing_ok=True)
+    _leave_only(evaluation.runs, folder / KEPT)
     radfact = evaluation.runs.get(RADFACT)
     details = radfact.scored.details if radfact else ()
     who = _who(radfact)
@@ -209,9 +220,17 @@ def write_evaluation(evaluation: Evaluation, folder: Path, run: Mapping[str, Any
     )
 
 
+def _leave_only(names: Iterable[str], folder: Path) -> None:
+    """Take away what metrics of an earlier run left that are no part of these results; answers stay in the cache."""
+    wanted = set(names)
+    for path in folder.glob("*.json*"):
+        if path.suffix in (".json", ".jsonl") and path.stem not in wanted:
+            path.unlink(missing_ok=True)
+
+
 def _who(radfact: MetricRun | None) -> dict[str, Any]:
     """Judge, splitter and options of RadFact, where it was scored."""
-    return {} if radfact is None else dict(getattr(radfact.metric, "describe")())  # noqa: B009
+    return radfact.metric.describe() if radfact is not None and isinstance(radfact.metric, Described) else {}
 
 
 def _metric_record(run: MetricRun) -> dict[str, Any]:
@@ -251,6 +270,7 @@ def _sample_rows(evaluation: Evaluation, details: Sequence[Mapping[str, Any]]) -
             **(details[place]["counts"] if details else {}),
             "failure": failure,
             "failures": failures,
+            "reports": digest(narrative(pair.candidate), narrative(pair.reference)),
         }
     zeros = dict.fromkeys(details[0]["counts"], 0) if details else {}
     for key in evaluation.left_out:

@@ -19,6 +19,7 @@ from radfact.jsonl import read_jsonl, write_json
 from radfact.metrics.green import green_score
 from radfact.metrics.notation import CATEGORIES, Assessment, Errors
 from radfact.page_green import SUMMARY_FILE
+from radfact.report import normalised_text
 
 Embeddings = NDArray[np.float64]
 Embed = Callable[[Sequence[str]], Embeddings]
@@ -166,8 +167,10 @@ def _category(errors: Sequence[Errors], place: int, embed: Embed) -> CategorySum
     sizes = np.bincount(labels)
     members = np.flatnonzero(labels == sizes.argmax())
     nearest = members[np.argsort(_cosine_distances(vectors[members]), kind="stable")]
-    typical = tuple(dict.fromkeys(said[index] for index in nearest.tolist()))[:MEMBERS]
-    return CategorySummary(without, len(said), len(sizes), int(sizes.max()), typical)
+    typical: dict[str, str] = {}
+    for index in nearest.tolist():
+        typical.setdefault(normalised_text(said[index]), said[index])
+    return CategorySummary(without, len(said), len(sizes), int(sizes.max()), tuple(typical.values())[:MEMBERS])
 
 
 def cluster(vectors: Embeddings) -> NDArray[np.int_]:

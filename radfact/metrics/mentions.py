@@ -106,11 +106,23 @@ class ComparisonMentions:
         return [known.get(text, False) for text in texts]
 
 
+_ALONE = r"\b(yes|no)\b(?=[^\w\s]|\s+[-–—(]|\s*$|\s*\n)"
+_SAID = re.compile(r"\W*(?:(?:the\s+)?(?:final\s+)?answer(?:\s+is)?\W+)?" + _ALONE, re.IGNORECASE)
+"""The whole answer, or its first word before a mark: "No earlier image is at hand" answers nothing."""
+_EITHER = re.compile(_ALONE, re.IGNORECASE)
+
+
 def _yes_or_no(answer: str) -> bool:
-    said = set(re.findall(r"\b(yes|no)\b", answer.lower()))
-    if len(said) != 1:
+    """The word that an answer is or begins with; a "no" in prose says nothing of the report.
+
+    Raises:
+        ValueError: there is no such word, or the other one follows.
+    """
+    plain = re.sub(r"[*_`]", "", answer)
+    said = _SAID.match(plain)
+    if said is None or len({word.lower() for word in _EITHER.findall(plain)}) != 1:
         raise ValueError("expected the one word yes or no")
-    return said == {"yes"}
+    return said[1].lower() == "yes"
 
 
 class _Labelled(Record):

@@ -18,6 +18,11 @@ from radfact.files import Pair
 from radfact.stats import Direction
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
+_COLUMNS = frozenset(
+    {"sample_id", "failure", "failures", "failed_sentences", "reports"}
+    | {f"{side}_{what}" for side in ("candidate", "reference") for what in ("sentences", "sentences_with_boxes")}
+)
+"""Of `samples.jsonl`, beside the figures."""
 
 Counts = npt.NDArray[np.float64]
 
@@ -41,7 +46,8 @@ class Scored:
 
     A metric whose class has `pooled`, a mapping of figure to the function in `Pooled`, can have such figures compared
     between results folders (`radfact compare`), which hold the counts. One whose class has `of_the_set`, the names of
-    figures without values of samples, has them refused as a reward before anything is scored.
+    figures without values of samples, has them refused as a reward before anything is scored. One whose class has
+    `worst`, a mapping of figure to value, has an empty candidate rewarded by it where the figure has no value.
 
     Attributes:
         values: figure -> one value a sample; NaN = not scored, which is counted and never a 0. The figure of the set is
@@ -84,6 +90,15 @@ class Metric(Protocol):
         ...
 
 
+@runtime_checkable
+class Described(Metric, Protocol):
+    """A metric that says what it was made of."""
+
+    def describe(self) -> dict[str, Any]:
+        """Everything that changes a value, JSON values."""
+        ...
+
+
 def check_metric(made: Any, what: str) -> None:
     """See to it that something is a metric, down to the names of its figures.
 
@@ -106,6 +121,12 @@ def check_metric(made: Any, what: str) -> None:
             f"{what}: expected a mapping of figures to directions, found {figures!r:.80}", field="metrics.figures"
         )
     for figure, direction in figures.items():
+        if isinstance(figure, str) and (figure in _COLUMNS or not _NAME.fullmatch(figure)):
+            raise InputError(
+                f"{what}: expected a figure's name of letters, digits, '_', '.' and '-', and none of "
+                f"{', '.join(sorted(_COLUMNS))}, found {figure!r:.80}",
+                field="metrics.figures",
+            )
         if not isinstance(figure, str) or direction not in get_args(Direction):
             raise InputError(
                 f"{what}: expected the name of a figure and {', '.join(get_args(Direction))}, found "
@@ -116,7 +137,9 @@ def check_metric(made: Any, what: str) -> None:
 
 @contextmanager
 def naming_metric(what: str, kind: type[InputError] | type[RunFailed]) -> Iterator[None]:
-    """Faults of a user's own code as one line that says where they are, so that the other metrics go on.
+    """Faults of a metric as one line that says where they are, so that the other metrics go on.
+
+    The code may be a user's own, and that of ours runs models whose files and memory are the user's.
 
     Args:
         what: the code is called in the message.
@@ -126,6 +149,8 @@ def naming_metric(what: str, kind: type[InputError] | type[RunFailed]) -> Iterat
         yield
     except (InputError, RunFailed):
         raise
+    except ModuleNotFoundError as error:
+        raise kind(f"needs the package {error.name}") from error
     except Exception as error:
         last = extract_tb(error.__traceback__)[-1]
         said = " ".join(str(error).split())

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, TypeVar
 
 from radfact.llm.texts import bodies, read_data
-from radfact.metrics.counted import ZERO, Counted, read_counted, read_number, says_none, without_marks
+from radfact.metrics.counted import COUNT_KEYS, ZERO, Counted, read_counted, read_number, says_none, without_marks
 
 T = TypeVar("T")
 
@@ -195,7 +195,8 @@ def _text_sections(text: str) -> dict[Section, list[Any]]:
         given = match.groupdict()
         current = [given.get("rest") or given.get("counted") or ""]
         found.setdefault(_section(match), []).append(current)
-    joined = {name: ["\n".join(lines).strip() for lines in occurrences] for name, occurrences in found.items()}
+    # Spaces before a first line tell how deep it stands in its list.
+    joined = {name: ["\n".join(lines).rstrip() for lines in occurrences] for name, occurrences in found.items()}
     return {name: kept for name, texts in joined.items() if (kept := [t for t in texts if not _PLACEHOLDER.search(t)])}
 
 
@@ -238,12 +239,13 @@ def _once(sections: Mapping[Section, Sequence[Any]], name: Section, read: Callab
 def _errors(body: Any, title: str, complete: bool) -> Errors:
     chunks = list(_chunks(body)) if isinstance(body, str) else list(_items(body))
     if not chunks:
-        if isinstance(body, str) and says_none(body):
+        if says_none(body) if isinstance(body, str) else body in ({}, []) and not complete:
             return Errors((0,) * len(CATEGORIES), ((),) * len(CATEGORIES))
         raise ValueError(f"{title} has no lines (a) to (f)")
     found: dict[str, Counted] = {}
     for letter, said in chunks:
-        if isinstance(said, str) and _holds_another(said, {one for one, _ in chunks}):
+        texts = [one for one in (said if isinstance(said, list) else [said]) if isinstance(one, str)]
+        if any(_holds_another(one, {letter for letter, _ in chunks}) for one in texts):
             raise ValueError(f"{title} has several categories in one line; give each its own")
         counted = _category(letter, said, title)
         if found.setdefault(letter, counted) != counted:
@@ -301,17 +303,53 @@ def _by_name(line: str) -> tuple[str, str] | None:
 
 
 def _items(value: Any) -> Iterator[tuple[str, Any]]:
-    """(letter, what is said of it) for every category of a section in JSON."""
+    """(letter, what is said of it) for every category of a section in JSON; a list without counts is of errors."""
     if isinstance(value, list) and all(isinstance(item, str) for item in value):
-        yield from _chunks("\n".join(map(without_marks, value)))
+        found: list[tuple[str, Any]] = [*_chunks("\n".join(map(without_marks, value)))]
+    else:
+        pairs = value.items() if isinstance(value, dict) else map(_named_item, value) if isinstance(value, list) else ()
+        found = [(_letter_of(key), said) for key, said in pairs]
+    if not isinstance(value, list) or len(found) != len(value) or not all(_is_one(*one) for one in found):
+        yield from found
         return
-    pairs = value.items() if isinstance(value, dict) else map(_named_item, value) if isinstance(value, list) else ()
-    for key, said in pairs:
-        name = without_marks(str(key)).strip()
-        begun = (name.lower(), "") if name.lower() in CATEGORIES else _by_letter(f"{name} ") or _by_name(name)
-        if begun is None:
-            raise ValueError(f"'{name:.80}' is none of the categories (a) to (f)")
-        yield begun[0], said
+    for letter in dict.fromkeys(letter for letter, _ in found):
+        yield letter, [_error(letter, said) for one, said in found if one == letter]
+
+
+def _letter_of(key: Any) -> str:
+    name = without_marks(str(key)).strip()
+    begun = (name.lower(), "") if name.lower() in CATEGORIES else _by_letter(f"{name} ") or _by_name(name)
+    if begun is None:
+        raise ValueError(f"'{name:.80}' is none of the categories (a) to (f)")
+    return begun[0]
+
+
+def _is_one(letter: str, said: Any) -> bool:
+    """Whether an item speaks of an error, and gives no number of them."""
+    if isinstance(said, dict):
+        texts = [text for key, text in said.items() if str(key).lower() not in COUNT_KEYS and isinstance(text, str)]
+        return 0 < len(texts) == len(said) and not any(_has_count(text, "errors") for text in texts)
+    text = _without_name(str(said))
+    return isinstance(said, str) and (not text or not _has_count(said, CATEGORIES[letter]))
+
+
+def _has_count(said: str, name: str) -> bool:
+    try:
+        return read_counted(said, name=name) is not None
+    except ValueError:
+        return False
+
+
+def _without_name(said: str) -> str:
+    """What an item says behind the name of its category."""
+    return (said.partition(":")[2] if _NAMED.match(said) else said).strip(" .-–—\n")
+
+
+def _error(letter: str, said: Any) -> Any:
+    text = said if isinstance(said, dict) else _without_name(said)
+    if not text:
+        raise ValueError(f"({letter}) has neither a number nor an error; write the number of its errors first")
+    return text
 
 
 def _named_item(item: Any) -> tuple[Any, Any]:

@@ -17,8 +17,14 @@ from radfact.metrics.asked import fill, load_prompt
 Preference = Literal["first", "second", "equal"]
 
 _SAID: Mapping[str, Preference] = {"better than": "first", "worse than": "second", "equal to": "equal"}
-_LABEL = re.compile(r"assistant 1 is (better than|worse than|equal to) assistant 2", re.IGNORECASE)
-_TURNED = re.compile(r"assistant 2 is (better than|worse than|equal to) assistant 1", re.IGNORECASE)
+_LABEL = re.compile(r"\bassistant 1 is (better than|worse than|equal to) assistant 2\b")
+_TURNED = re.compile(r"\bassistant 2 is (better than|worse than|equal to) assistant 1\b")
+_LETTERS_ONLY = re.compile(r"[\W_]")
+_AROUND = re.compile(
+    r"(?:label|final|answer|verdict|conclusion|decision|judge?ment|preference|result|output|overall|last|line|in|the|my|"
+    r"is|so|thus|hence|therefore| )*"
+)
+"""What may stand beside the label in its line; any other word may turn it."""
 _OTHER: Mapping[Preference, Preference] = {"first": "second", "second": "first", "equal": "equal"}
 
 
@@ -61,19 +67,16 @@ def ask_preferences(client: ChatClient, rivals: Sequence[Rivals]) -> list[Prefer
 
 
 def read_preference(text: str) -> Preference:
-    """The label in the last line of an answer that has one.
+    """The label that the last line of an answer is, as the prompt asks; what is weighed before it is no label.
 
     Raises:
-        ValueError: no line has one, or the last one that does has several.
+        ValueError: the last line is no label, or says more than one.
     """
-    for line in reversed(text.rpartition("</think>")[2].splitlines()):
-        plain = " ".join(re.sub(r"[^\w\s]", " ", line).split())
-        said = {_SAID[found.lower()] for found in _LABEL.findall(plain)}
-        said |= {_OTHER[_SAID[found.lower()]] for found in _TURNED.findall(plain)}
-        if len(said) == 1:
-            return said.pop()
-        if said:
-            break
+    lines = [_LETTERS_ONLY.sub(" ", line) for line in text.rpartition("</think>")[2].splitlines()]
+    last = " ".join(next((line for line in reversed(lines) if line.strip()), "").lower().split())
+    said = {_SAID[found] for found in _LABEL.findall(last)} | {_OTHER[_SAID[found]] for found in _TURNED.findall(last)}
+    if len(said) == 1 and _AROUND.fullmatch(_TURNED.sub("", _LABEL.sub("", last))):
+        return said.pop()
     raise ValueError('expected a last line such as "Assistant 1 is better than Assistant 2"')
 
 

@@ -27,6 +27,7 @@ class RadFactMetric:
     name = "radfact"
     figures: Mapping[str, Direction] = dict.fromkeys(FIGURES, "higher")
     pooled: Mapping[str, Callable[[Counts], float]] = dict.fromkeys(F1_PARTS, set_f1)
+    worst: Mapping[str, float] = {"logical_precision": 0.0, "logical_f1": 0.0}
 
     def __init__(self, judge: Judge, splitter: Splitter, options: Mapping[str, Any]) -> None:
         """Take who answers, and the options of `radfact.score.RadFact`."""

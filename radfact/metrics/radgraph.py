@@ -8,6 +8,7 @@ import json
 import tempfile
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from pathlib import Path
+from pickle import UnpicklingError
 from typing import Any
 
 from radfact.errors import InputError
@@ -148,7 +149,11 @@ def _load(folder: Path) -> Annotate:
         (home / "config.json").write_text(json.dumps(config), encoding="utf-8")
         for name in ("weights.th", "vocabulary"):
             (home / name).symlink_to((folder / name).resolve())
-        model = radgraph.RadGraph(model_type="radgraph", model_cache_dir=place)
+        try:
+            model = radgraph.RadGraph(model_type="radgraph", model_cache_dir=place)
+        except (OSError, RuntimeError, LookupError, TypeError, ValueError, UnpicklingError) as error:
+            said = " ".join(str(error).replace(str(home), str(folder)).split())
+            raise InputError(f"not RadGraph: {said:.200}", file=folder) from None
 
     def annotate(texts: Sequence[str]) -> list[Graph]:
         with contextlib.redirect_stdout(io.StringIO()):

@@ -257,7 +257,7 @@ def _call(entry: Entry, maker: Any, *parts: Any, **arguments: Any) -> Any:
     """What an entry's class or function makes.
 
     Raises:
-        InputError: it takes no such arguments; or it is a user's own and fails.
+        InputError: it takes no such arguments, or fails.
     """
     if not callable(maker):
         raise InputError(f"{entry.home} is made already and takes no arguments", field="metric_args")
@@ -267,8 +267,6 @@ def _call(entry: Entry, maker: Any, *parts: Any, **arguments: Any) -> Any:
         raise InputError(f"{entry.home}: {error}", field="metric_args" if arguments else "metrics") from None
     except ValueError:
         pass  # Some callables of extension modules have no signature.
-    if is_ours(entry) and not arguments:
-        return maker(*parts)
     with naming_metric(entry.home, InputError):
         return maker(*parts, **arguments)
 

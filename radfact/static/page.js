@@ -9,12 +9,13 @@
 
   function fillOrders(select) {
     const names = Object.keys(data.directions).filter((name) => data.studies.some((study) => name in study.figures));
-    const first = names.includes("logical_f1") ? "logical_f1" : names[0];
-    const groups = { worst: "Worst first", best: "Best first" };
+    const isNeutral = (name) => data.directions[name] === "neutral";
+    const first = names.includes("logical_f1") ? "logical_f1" : names.find((name) => !isNeutral(name));
+    const groups = { worst: "Worst first", best: "Best first", greatest: "Greatest first" };
     if (first) select.append(element("option", { value: `worst:${first}`, text: `Worst first (${figureName(first)})` }));
     select.append(element("option", { value: "input", text: "Input order" }));
     for (const [key, label] of Object.entries(groups)) {
-      const rest = names.filter((name) => key === "best" || name !== first);
+      const rest = names.filter((name) => isNeutral(name) === (key === "greatest") && (key !== "worst" || name !== first));
       if (!rest.length) continue;
       select.append(element("optgroup", { label },
         ...rest.map((name) => element("option", { value: `${key}:${name}`, text: `${figureName(name)}, ${key} first` }))));
@@ -24,13 +25,16 @@
   function ordered(studies, order) {
     if (order === "input") return studies;
     const [key, name] = order.split(/:(.*)/s);
-    const sign = (data.directions[name] === "lower") === (key === "best") ? 1 : -1;
-    const value = (study) => study.figures[name] ?? null;
-    // Studies without a value have no place in the order and come last.
+    const sign = key !== "greatest" && (data.directions[name] === "lower") === (key === "best") ? 1 : -1;
+    // To say nothing is the worst, though precision and F1 then have no value.
+    const silent = (study) => !study.failure && study.candidate.length === 0 && study.reference.length > 0;
+    const least = key === "worst" ? -sign * Infinity : null;
+    const value = (study) => study.figures[name] ?? (silent(study) ? least : null);
+    // Other studies without a value have no place in the order and come last.
     return [...studies].sort((a, b) => {
       const [left, right] = [value(a), value(b)];
       if (left === null || right === null) return (left === null) - (right === null);
-      return sign * (left - right);
+      return left === right ? 0 : sign * (left - right);
     });
   }
 
@@ -40,7 +44,7 @@
     missed: ["With a reference sentence that is missed", (study) => has(study.reference, "status", "not_entailment")],
     misplaced: ["Entailed, but elsewhere in the image", (study) => [...study.candidate, ...study.reference]
       .some((sentence) => sentence.status === "entailment" && sentence.spatial === "not_entailed")],
-    failed: ["Left out of the figures", (study) => Boolean(study.failure)],
+    failed: [data.metrics ? "Not scored by every metric" : "Left out of the figures", (study) => Boolean(study.failure)],
   };
 
   function has(sentences, field, value) {

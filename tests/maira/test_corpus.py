@@ -450,6 +450,11 @@ def pid_of(_job: int) -> int:
     return os.getpid()
 
 
+def test_more_worker_processes_than_cores_are_no_matter_of_warnings(recwarn: pytest.WarningsRecorder) -> None:
+    assert len(list(in_workers(pid_of, range(3), len(os.sched_getaffinity(0)) + 1))) == 3
+    assert [str(one.message) for one in recwarn] == []
+
+
 def long_result(_job: int) -> tuple[int, bytes]:
     return os.getpid(), bytes(10**6)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import random
+import tracemalloc
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -68,6 +69,28 @@ def test_every_kind_of_pair_is_made_and_none_twice() -> None:
     assert len({(one.pair.candidate, one.pair.reference) for one in pairs}) == len(pairs)
     assert all(one.pair.candidate != one.pair.reference for one in pairs)
     assert pairs == make_pairs(REPORTS, PAIRINGS, drafts=drafts)
+
+
+def test_the_most_similar_report_is_that_with_the_same_rare_words() -> None:
+    reports = {
+        "a": "The heart is large. Old rib fracture.",
+        "b": "The heart is normal. Lungs are clear.",
+        "c": "The lungs show an old rib fracture.",
+        "d": "The heart is  large. Old rib fracture.",
+        "e": "The lungs are clear.",
+    }
+    found = {one.source_id: one.pair.candidate for one in make_pairs(reports, ["nearest"])}
+    assert (found["a"], found["e"]) == (reports["c"], reports["b"])
+
+
+def test_similar_reports_are_found_without_a_table_of_all_words() -> None:
+    reports = {f"r{n}": " ".join(f"w{n // 2}x{k}" for k in range(40)) + f" own{n}" for n in range(800)}
+    tracemalloc.start()
+    found = {one.source_id: one.pair.candidate for one in make_pairs(reports, ["nearest"])}
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 30e6  # reports times words in float32 would take 54e6
+    assert all(found[key] == reports[f"r{int(key[1:]) ^ 1}"] for key in reports)
 
 
 def test_more_reports_move_none_to_the_other_side() -> None:

@@ -17,12 +17,13 @@ from maira.judge.lessons import Taught
 from maira.judge.recipe import read_judge_recipe
 from maira.judge.samples import ChatMessage, ChatSample, write_samples
 from maira.judge.training import JudgeModel, check_packing, stops, train_judge
+from maira.train.export import gather_weights
 from maira.train.items import Totals
 from maira.train.loop import Run
 from maira.train.packing import collate
 from radfact.entailment.check import check, load_labelled
 from radfact.entailment.llm import LLMJudge, judge_prompt
-from radfact.errors import InputError
+from radfact.errors import InputError, RunFailed
 from radfact.jsonl import read_jsonl
 
 CONFIGS = Path(__file__).resolve().parents[2] / "configs" / "judges"
@@ -88,6 +89,19 @@ def test_adapters_are_merged_into_the_folder_and_validated_on_the_way(data: Path
     assert changed == {"q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"}
     assert AutoTokenizer.from_pretrained(folder).chat_template == TEMPLATE
     assert "loss/entailment" in metrics(tmp_path)[-1]
+
+
+@pytest.mark.parametrize("changes", [{}, {"lora": {"rank": 4, "alpha": 8}}])
+def test_trained_weights_that_have_no_place_in_the_model_are_no_result(
+    changes: dict[str, Any], data: Path, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def renamed(*arguments: Any, **options: Any) -> dict[str, torch.Tensor]:
+        return {f"inner.{name}": weight for name, weight in gather_weights(*arguments, **options).items()}
+
+    monkeypatch.setattr("maira.judge.training.gather_weights", renamed)
+    with pytest.raises(RunFailed, match="trained weights would be lost"):
+        train_judge(recipe(model, data, tmp_path, passes=16, **changes), quiet())
+    assert not (tmp_path / "checkpoint").exists()
 
 
 def chat(answer: str = "yes", sample_id: str = "one") -> ChatSample:

@@ -58,6 +58,9 @@ def test_answers_in_words_are_read_too() -> None:
         '{"significant errors": 3, "insignificant errors": 0}',
         '{"significant errors": {"a": 1}}',
         "{}",
+        json.dumps({"significant errors": {"a": 1}, "insignificant errors": NONE}),
+        json.dumps({"significant errors": {}, "insignificant errors": NONE}),
+        json.dumps({"significant errors": NONE, "insignificant errors": []}),
     ],
 )
 def test_counts_that_are_missing_are_not_made_up(answer: str) -> None:

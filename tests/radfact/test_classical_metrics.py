@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from metric_files import write_wordnet
 from scripted_model import scripted_client
 
-from radfact.errors import InputError
+from radfact.errors import Failure, InputError
 from radfact.files import Pair
 from radfact.metrics.bleu import Bleu
 from radfact.metrics.chexbert import CLASSES, FIVE, class_f1, class_recall, class_specificity, macro_f1, micro_f1
@@ -261,6 +261,30 @@ def test_a_model_says_which_reports_speak_of_an_earlier_examination() -> None:
         "Odd.",
         "Unchanged heart.",
     ]
+
+
+@pytest.mark.parametrize(
+    ("answer", "expected"),
+    [
+        ("yes", True),
+        ("**Yes**.", True),
+        ("Answer: no", False),
+        ("The answer is **no**.", False),
+        ("No, it does not speak of an earlier one.", False),
+        ("Yes: there is no interval change.", True),
+        ("Yes\n\nIt says stable.", True),
+        ("I have no access to the earlier images, so I cannot say.", None),
+        ("No earlier image is at hand, so I cannot say.", None),
+        ("There is no mention.", None),
+        ("yes or no", None),
+        ("Yes/no", None),
+        ("No. Or rather yes.", None),
+        ("", None),
+    ],
+)
+def test_only_an_answer_that_is_yes_or_no_or_begins_with_it_is_one(answer: str, expected: bool | None) -> None:
+    found = ComparisonMentions(scripted_client(lambda _: answer)).detect(["Heart is large."])[0]
+    assert (None if isinstance(found, Failure) else found) is expected
 
 
 def test_a_detector_is_checked_on_sentences_half_of_which_speak_of_an_earlier_examination() -> None:

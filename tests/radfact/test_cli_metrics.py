@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -212,6 +213,11 @@ def test_a_model_is_checked_as_detector_of_comparisons(run: Run, serve: Callable
     assert json.loads(Path("check.json").read_text())["n"] == 50
     assert run("judge-check", "--comparisons", "--judge", "offline")[0] == 2
     assert run("judge-check", "pairs.csv", "--comparisons", *judge)[0] == 2
+
+
+def test_the_package_is_the_command() -> None:
+    done = subprocess.run([sys.executable, "-m", "radfact", "--version"], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_systems_are_compared_and_the_shared_samples_counted(run: Run) -> None:

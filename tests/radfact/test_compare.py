@@ -15,11 +15,11 @@ from hypothesis import strategies as st
 
 from radfact.errors import InputError
 from radfact.files import Pair, Pairs
-from radfact.metrics.compare import compare, write_comparison
+from radfact.metrics.compare import Contrast, cells, compare, write_comparison
 from radfact.metrics.evaluate import evaluate
 from radfact.metrics.metric import Counts, Pooled, Scored
 from radfact.significance import f1_counts, set_f1
-from radfact.stats import CountsFigure, Direction, scored_rows, summarise
+from radfact.stats import CountsFigure, Direction, Summary, scored_rows, summarise
 
 TEXTS = [
     "The lungs are clear.",
@@ -93,6 +93,22 @@ def test_what_is_written(folders: list[Path], tmp_path: Path) -> None:
     assert len(rows) == 2 * len(record["figures"])
     assert rows[0]["p"] == ""
     assert float(rows[1]["p"]) > 0
+
+
+@pytest.mark.parametrize(
+    ("p", "rounds", "shown"),
+    [
+        (1 / 1001, 1000, "≤ 0.001"),
+        (2 / 1001, 1000, "p 0.002"),
+        (1 / 100, 99, "≤ 0.010"),
+        (1 / 3001, 3000, "≤ 0.0004"),
+        (1 / 10000, 9999, "≤ 0.0001"),
+        (1.0, 1000, "p 1.000"),
+    ],
+)
+def test_the_least_p_of_so_many_rounds_is_a_bound(p: float, rounds: int, shown: str) -> None:
+    one = Contrast(Summary(0.5, n=3), Summary(0.1, n=3), p)
+    assert cells(one, rounds) == f"0.500 (+0.100, {shown if shown.startswith('p') else f'p {shown}'})"
 
 
 def ratio(counts: Counts) -> float:

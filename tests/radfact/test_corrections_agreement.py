@@ -9,6 +9,7 @@ from chat_server import ChatServer, last
 from hypothesis import given
 from hypothesis import strategies as st
 
+from radfact.errors import Failure
 from radfact.files import Pair
 from radfact.llm import connect
 from radfact.metrics.corrections import Correction, Corrections
@@ -106,3 +107,9 @@ def test_only_references_are_shuffled() -> None:
 def test_paraphrases_are_asked_for(serve: Callable[..., ChatServer]) -> None:
     server = serve(lambda body, _: (200, {}, "```\nThe heart is big.\n```" if "Cardiomegaly" in last(body) else "No."))
     assert paraphrased(connect("openai:m", base_url=server.base_url), ["Cardiomegaly."]) == ["The heart is big."]
+
+
+def test_a_refusal_is_no_paraphrase(serve: Callable[..., ChatServer]) -> None:
+    server = serve(lambda *_: (200, {}, "I'm sorry, but I can't assist with that."))
+    (made,) = paraphrased(connect("openai:m", base_url=server.base_url), ["Cardiomegaly."])
+    assert isinstance(made, Failure)

@@ -18,12 +18,14 @@ from radfact.errors import InputError, RunFailed
 from radfact.export import export
 from radfact.files import Pair, Pairs
 from radfact.jsonl import read_jsonl
+from radfact.metrics.bleu import Bleu
 from radfact.metrics.evaluate import evaluate
 from radfact.metrics.evaluation import Evaluation
 from radfact.metrics.folder import Store
 from radfact.metrics.metric import Counts, Metric, Pooled, Scored
 from radfact.metrics.registry import Entry, choose, entries
 from radfact.metrics.resources import Resources
+from radfact.metrics.rouge import RougeL
 from radfact.report import Box, Sentence
 from radfact.results import write_results
 from radfact.sample import FIGURES
@@ -246,6 +248,34 @@ def test_the_same_metric_on_the_same_input_is_not_computed_again(tmp_path: Path)
     assert not other.runs["rouge_l"].reused
 
 
+def test_what_an_earlier_run_left_of_other_metrics_goes(tmp_path: Path) -> None:
+    evaluate(PAIRS, ["rouge_l", "bleu"], out=tmp_path)
+    (tmp_path / "metrics" / "notes.txt").write_text("mine")
+    evaluate(PAIRS, ["rouge_l"], out=tmp_path)
+    assert sorted(path.name for path in (tmp_path / "metrics").iterdir()) == [
+        "notes.txt",
+        "rouge_l.json",
+        "rouge_l.jsonl",
+    ]
+
+
+def test_the_page_says_which_metric_scored_nothing(tmp_path: Path) -> None:
+    class Nothing(Length):
+        name = "nothing"
+        figures: ClassVar[dict[str, Direction]] = {"nothing": "higher"}
+
+        def score(self, pairs: Sequence[Pair]) -> Scored:
+            failures = dict.fromkeys(range(len(pairs)), "no answer")
+            return Scored({"nothing": [math.nan] * len(pairs)}, failures=failures)
+
+    evaluate(PAIRS, [Nothing(), "rouge_l"], out=tmp_path)
+    page = (tmp_path / "report.html").read_text()
+    assert f"<dt>not scored by every metric</dt><dd>{len(PAIRS)}</dd>" in page
+    assert f"<dt>not scored by nothing</dt><dd>{len(PAIRS)}</dd>" in page
+    assert "<dt>left out</dt>" not in page
+    assert "not scored by rouge" not in page
+
+
 def test_other_options_of_radfact_compute_it_again(tmp_path: Path) -> None:
     evaluate(PAIRS, ["radfact"], judge="offline", out=tmp_path)
     again = evaluate(PAIRS, ["radfact"], judge="offline", radfact={"threshold": 0.9}, out=tmp_path)
@@ -257,6 +287,26 @@ def test_a_results_file_that_was_cut_is_computed_again(tmp_path: Path) -> None:
     path = tmp_path / "metrics/rouge_l.jsonl"
     path.write_text(path.read_text()[:40])
     assert not evaluate(PAIRS, ["rouge_l"], out=tmp_path).runs["rouge_l"].reused
+
+
+def test_a_results_file_that_lacks_a_line_or_a_figure_is_computed_again(tmp_path: Path) -> None:
+    evaluate(PAIRS, ["bleu"], out=tmp_path)
+    path = tmp_path / "metrics/bleu.jsonl"
+    lines = path.read_text().splitlines(keepends=True)
+    row = json.loads(lines[1])
+    row["figures"].pop("bleu_2")
+    fewer_counts = {**json.loads(lines[1]), "counts": [[1.0]]}
+    for damaged in (
+        [*lines[:1], *lines[2:]],
+        [lines[1], lines[0], *lines[2:]],
+        [lines[0], json.dumps(row) + "\n", *lines[2:]],
+        [lines[0], json.dumps(fewer_counts) + "\n", *lines[2:]],
+    ):
+        path.write_text("".join(damaged))
+        run = evaluate(PAIRS, ["bleu"], out=tmp_path).runs["bleu"]
+        assert not run.reused
+        assert path.read_text() == "".join(lines)
+    assert evaluate(PAIRS, ["bleu"], out=tmp_path).runs["bleu"].reused
 
 
 def test_a_metric_that_failed_on_a_sample_is_computed_again(tmp_path: Path) -> None:
@@ -378,6 +428,45 @@ def test_two_metrics_must_not_share_a_figure() -> None:
 
     with pytest.raises(InputError, match=r"length and other both give 'words'"):
         evaluate(PAIRS, [Length(), Other()])
+
+
+def test_two_metrics_must_not_have_one_name() -> None:
+    with pytest.raises(InputError, match="two metrics are called 'length'"):
+        evaluate(PAIRS, [Length(), Length()])
+
+    class Rouge(Length):
+        name = "rouge_l"
+
+    with pytest.raises(InputError, match="two metrics are called 'rouge_l'"):
+        evaluate(PAIRS, ["rouge_l", Rouge()])
+
+
+@pytest.mark.parametrize("figure", ["sample_id", "failure", "candidate_sentences", "x/y", ""])
+def test_figures_must_not_be_called_like_other_columns(figure: str) -> None:
+    class Named(Length):
+        figures: Mapping[str, Direction] = {figure: "higher"}
+
+    with pytest.raises(InputError, match="expected a figure's name"):
+        evaluate(PAIRS, [Named()])
+
+
+def test_a_fault_of_ours_is_one_line_and_the_others_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def out_of_memory(metric: object, pairs: Sequence[Pair]) -> Scored:
+        raise RuntimeError(f"CUDA out of\nmemory with {metric} and {len(pairs)}")
+
+    def no_tensor(metric: object) -> None:
+        raise KeyError(f"weights of {type(metric)}")
+
+    monkeypatch.setattr(RougeL, "score", out_of_memory)
+    monkeypatch.setattr(Bleu, "__init__", no_tensor)
+    found = evaluate(PAIRS, ["rouge_l", "bleu", "lateral_mentions"], out=tmp_path)
+    assert list(found.runs) == ["lateral_mentions"]
+    assert (tmp_path / "scores.json").is_file()
+    assert re.fullmatch(
+        r"rouge_l fails with RuntimeError: CUDA out of memory with .* and 4 \(test_evaluate\.py, line \d+\)",
+        found.unavailable["rouge_l"],
+    )
+    assert "fails with KeyError: " in found.unavailable["bleu"]
 
 
 def test_ids_must_be_unique() -> None:

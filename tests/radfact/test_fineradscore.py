@@ -26,7 +26,7 @@ LINES = ("Three left lung nodules.", "Multiple lung nodules.", "Pulmonary edema.
 PAIR = Pair("one", " ".join(LINES), "Two left lung nodules. Left basilar opacity.")
 
 
-def entry(correction: str, severity: str, categories: Any = (), comment: str = "why") -> dict[str, Any]:
+def entry(correction: str, severity: str | float, categories: Any = (), comment: str = "why") -> dict[str, Any]:
     return {
         "corrections": correction,
         "clinical severity": severity,
@@ -154,6 +154,11 @@ FORMS = {
     ),
     "lines that are null": json.dumps({"0": REWRITE, "1": None, "2": DELETE, "None": INSERT}),
     "a category of its own": TEXT.replace('"Omission of finding"', '"Omission of finding", "Laterality"'),
+    "one object a line": "\n".join(json.dumps({key: value}) for key, value in ANSWER.items()),
+    "a fence for each": "\n".join(f"```json\n{json.dumps({key: value})}\n```" for key, value in ANSWER.items()),
+    "said twice": f"{TEXT}\nTo repeat:\n{TEXT}",
+    "an empty object in prose": f"I will return {{}} if all is right. {TEXT}",
+    "a draft before the fence": f"First I thought {json.dumps({'1': DELETE})}, but:\n```json\n{TEXT}\n```",
     "severity in short": TEXT.replace("Urgent error", "urgent").replace("nonurgent", "non-urgent"),
 }
 
@@ -187,7 +192,30 @@ def test_an_invalid_comparison_is_not_actionable() -> None:
     assert read_corrections(json.dumps({"0": entry("Nodules.", "Invalid comparison")}), LINES).severities == [1]
 
 
+@pytest.mark.parametrize("graded", [2, 2.0, "2", " 2.0 ", "Actionable nonurgent"])
+def test_a_severity_may_be_a_number(graded: Any) -> None:
+    assert read_corrections(json.dumps({"0": entry("Nodules.", graded)}), LINES).severities == [2]
+
+
+def test_a_severity_of_0_is_no_correction() -> None:
+    assert read_corrections(json.dumps({"0": entry("Nodules.", 0)}), LINES).items == ()
+
+
+@pytest.mark.parametrize(
+    "said", ["{}", "[]", "Corrections: {}", '{"Corrections": {}}', "It fits.\n```json\n{}\n```", '{"0": null}']
+)
+def test_nothing_to_correct_is_said_alone_or_in_a_fence(said: str) -> None:
+    assert read_corrections(said, LINES).items == ()
+
+
 UNREADABLE = {
+    "nothing, in a refusal": "I am sorry, I cannot help with {}",
+    "nothing, in prose": "I would give {} for a report that is right, but this one is not.",
+    "nothing, cut off": '{"0": {}',
+    "two objects that differ": TEXT + "\n" + json.dumps({"0": DELETE}),
+    "two objects of the same line": json.dumps({"0": REWRITE}) + "\n" + json.dumps({"0": REWRITE, "2": DELETE}),
+    "the same insertion, alone and twice": "\n".join([json.dumps({"None": INSERT})] * 2),
+    "one object a line, cut off": json.dumps({"0": REWRITE}) + "\n" + json.dumps({"2": DELETE})[:40],
     "prose": "Line 0 should say two nodules.",
     "refusal": "I'm sorry, I can't help with that.",
     "cut off": TEXT[: len(TEXT) // 2],
@@ -195,6 +223,8 @@ UNREADABLE = {
     "no line": json.dumps({"impression": REWRITE}),
     "no severity": json.dumps({"0": {"corrections": "Two left lung nodules."}}),
     "another severity": json.dumps({"0": entry("Two left lung nodules.", "severe")}),
+    "a severity of 5": json.dumps({"0": entry("Two left lung nodules.", 5)}),
+    "half a severity": json.dumps({"0": entry("Two left lung nodules.", 2.5)}),
     "no correction": json.dumps({"0": entry("", "Urgent error")}),
     "graded, not changed": json.dumps({"1": entry("Multiple lung nodules", "Urgent error")}),
     "corrected twice": TEXT[:-2] + f',\n    "2": {json.dumps(REWRITE)}\n}}',
@@ -224,6 +254,18 @@ def test_no_answer_is_more_than_unreadable(text: str) -> None:
         return
     assert all(1 <= severity <= 4 for severity in found.severities)
     assert len(found.by_line()) + len(found.inserted) == len(found.items)
+
+
+keyed = st.dictionaries(st.sampled_from(["0", "1", "2", "None"]), st.just(INSERT), min_size=1)
+
+
+@settings(deadline=None)
+@given(keyed, st.sampled_from(["I give {} if it fits. ", "", "Corrections:\n"]), st.booleans())
+def test_all_objects_of_an_answer_count(answer: dict[str, Any], before: str, apart: bool) -> None:
+    text = "\n".join(json.dumps({key: value}) for key, value in answer.items()) if apart else json.dumps(answer)
+    assert len(read_corrections(before + text, LINES).items) == len(answer)
+    with pytest.raises(ValueError, match="cut off"):
+        read_corrections((before + text)[:-1], LINES)
 
 
 def test_an_empty_candidate_can_only_be_added_to() -> None:

@@ -101,6 +101,11 @@ def test_what_is_said_in_the_same_words_is_shown_once() -> None:
     assert (one.categories["a"].largest, set(one.categories["a"].typical)) == (4, {"effusion left", "effusion right"})
 
 
+def test_case_and_marks_make_no_other_text() -> None:
+    one = summarise_green([assessment(1, "Missing nodule"), assessment(1, "missing nodule.")], by_first_word)
+    assert one.categories["a"].typical in (("Missing nodule",), ("missing nodule.",))
+
+
 def test_details_of_a_run_are_enough() -> None:
     found = assessments_of([*(one.as_record() for one in REPORTS), {}])
     assert [(one.significant, one.matched) for one in found] == [(one.significant, one.matched) for one in REPORTS]

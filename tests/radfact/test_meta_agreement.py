@@ -54,6 +54,14 @@ def test_a_sample_without_a_value_takes_no_part() -> None:
     assert with_gap["kendall"].low is None
 
 
+def test_what_differs_by_the_rounding_of_a_sum_is_a_tie() -> None:
+    expert = [0.0, 1, 2, 3, 4]
+    noisy = correlate(expert, [0.4444444444444444, 0.44444444444444453, 0.1, 0.2, 0.3], replicates=50)
+    tied = correlate(expert, [0.4444444444444444, 0.4444444444444444, 0.1, 0.2, 0.3], replicates=50)
+    assert (noisy["kendall"], noisy["spearman"]) == (tied["kendall"], tied["spearman"])
+    assert noisy["kendall"].value != correlate(expert, [0.44, 0.45, 0.1, 0.2, 0.3], replicates=0)["kendall"].value
+
+
 def test_large_sets_are_worked_in_blocks_alike() -> None:
     generator = np.random.default_rng(1)
     x = generator.integers(0, 6, 1200).astype(float)

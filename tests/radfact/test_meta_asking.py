@@ -21,7 +21,9 @@ from radfact.meta.asking import (
     read_verdict,
 )
 from radfact.meta.injected import Injected
+from radfact.meta.perturb import ModelPerturber
 from radfact.meta.style import ModelStyler
+from radfact.meta.tables import SiteReport
 
 SEEDS = Path(__file__).resolve().parents[2].parent / "shared" / "seeds"
 PAPERS = {
@@ -101,15 +103,15 @@ def test_only_the_reports_that_need_it_are_asked_again() -> None:
     def model(text: str) -> str:
         if "Modifications:" not in text:
             return (
-                answer(f"Report of the {'bad' if 'bad' in text else 'good'} one.")
+                answer(f"{'Bad' if 'bad' in text else 'Good'} heart. There is a left effusion.")
                 if "not plausible" not in text
-                else answer("bad, changed.")
+                else answer("Bad heart, changed. There is a left effusion.")
             )
-        key = "bad" if "bad" in text else "good"
+        key = "bad" if "Bad" in text else "good"
         verdicts[key] += 1
         return json.dumps({"plausible": key == "good" or verdicts[key] == 2, "reason": "odd"})
 
-    sources = [Source("1", "A good one."), Source("2", "A bad one.")]
+    sources = [Source("1", "A good one. Lungs are clear."), Source("2", "A bad one. Lungs are clear.")]
     made = inject_by_model(scripted_client(model), sources, "a", 1)
     assert all(isinstance(one, Injected) for one in made)
     assert verdicts == {"good": 1, "bad": 2}
@@ -145,6 +147,24 @@ def test_an_answer_that_cannot_be_used_is_refused(text: str) -> None:
         read_modified(text, REPORT, "a", 1)
 
 
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [(answer().replace("Lungs are clear.", "Lungs are hazy."), "'Lungs are hazy.' is not in the report"),
+     (answer().replace('"modified": "There is', '"modified": "There was'),
+      "There was a left effusion.' is not in modified"),
+     (answer("X."), "is not in modified_report"), (answer("the heart is normal; lungs are clear"), "as it was")],
+)  # fmt: skip
+def test_sentences_that_are_in_neither_report_are_refused(wrong: str, said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        read_modified(wrong, REPORT, "a", 1)
+
+
+@pytest.mark.parametrize("nothing", ["", "None", "(none)", "[new sentence]", "N/A"])
+def test_an_added_sentence_has_no_original(nothing: str) -> None:
+    (change,) = read_modified(answer().replace("Lungs are clear.", nothing), REPORT, "a", 1).changes
+    assert (change.original, change.modified) == (None, "There is a left effusion.")
+
+
 def test_a_deleted_sentence_has_no_text() -> None:
     entry = '{"original": "Lungs are clear.", "modified": ""}'
     text = f'{{"modified_report": "The heart is normal.", "changes_detail": [{entry}]}}'
@@ -178,13 +198,13 @@ def test_kinds_are_named_and_none_asks_for_other_words() -> None:
 
     def model(text: str) -> str:
         asked["reworded" if "slightly rephrased" in text else "errors"] = text
-        return "[Candidate]: Something else."
+        return "[Candidate]: The heart is large."
 
     sources = [Source("1", REPORT), Source("2", REPORT)]
     first, second = modify_by_model(scripted_client(model), sources, [("a", "d"), ()])
     assert isinstance(first, Injected)
     assert isinstance(second, Injected)
-    assert (first.candidate, first.counts["a"], first.counts["d"], second.changes) == ("Something else.", 1, 1, ())
+    assert (first.candidate, first.counts["a"], first.counts["d"], second.changes) == ("The heart is large.", 1, 1, ())
     kinds = "False report of a finding in the candidate, Misassessment of the severity of a finding"
     assert f"Introduce errors related to {kinds}." in asked["errors"]
     assert REPORT in asked["reworded"]
@@ -198,10 +218,46 @@ def test_combinations_are_drawn_by_seed_and_report() -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["[Candidate]: Clear.", "**[Candidate]:** Clear.", "Clear.", "<think>x</think>Candidate: Clear."]
-)
-def test_a_candidate_is_read_with_or_without_its_name(text: str) -> None:
-    assert read_candidate(text) == "Clear."
+    "text",
+    [f"[Candidate]: {CHANGED}", f"**[Candidate]:** {CHANGED}", f"<think>Candidate: x</think>Candidate: {CHANGED}",
+     f"Sure! Here it is:\n\n[Candidate]:\n{CHANGED}\n\n[Explanation]: I added an effusion.",
+     f"[Candidate]: {CHANGED}\n\nLet me know if you need more."],
+)  # fmt: skip
+def test_a_candidate_is_what_follows_its_name(text: str) -> None:
+    assert read_candidate(text, REPORT, changed=True) == CHANGED
+
+
+@pytest.mark.parametrize(
+    "text",
+    [CHANGED, "[Candidate]:", "[Candidate]: I'm sorry, but I can't assist with that.", "[Candidate]: Clear.",
+     "[Candidate]: The liver is fatty and the spleen is large.", "I'm sorry, but I can't assist with that request.",
+     f"[Candidate]: {REPORT}"],
+)  # fmt: skip
+def test_what_is_no_candidate_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match=r"\w"):
+        read_candidate(text, REPORT, changed=True)
+
+
+def test_a_report_in_other_words_may_stay_as_it_is() -> None:
+    assert read_candidate(f"[Candidate]: {REPORT}", REPORT) == REPORT
+
+
+def test_a_refusal_gets_no_labels() -> None:
+    client = scripted_client(lambda _: "I'm sorry, but I can't assist with putting errors into reports.")
+    (made,) = modify_by_model(client, [Source("s", REPORT)], [("a",)])
+    assert isinstance(made, Failure)
+
+
+def test_a_refusal_is_neither_standardised_nor_perturbed() -> None:
+    client = scripted_client(lambda _: "I'm sorry, but I can't assist with that.")
+    assert isinstance(ModelStyler(client).standardise([REPORT])[0], Failure)
+    assert isinstance(ModelPerturber(client).perturb([SiteReport("1", "s", REPORT)])[0], Failure)
+
+
+def test_a_report_without_errors_is_not_perturbed() -> None:
+    (made,) = ModelPerturber(scripted_client(lambda _: REPORT)).perturb([SiteReport("1", "s", REPORT)])
+    assert isinstance(made, Failure)
+    assert "as it was" in made.reason
 
 
 def test_the_styler_sends_the_papers_prompt_and_keeps_failures() -> None:

@@ -153,6 +153,20 @@ def test_refisco_v1_keeps_a_line_without_a_correction(tmp_path: Path) -> None:
     assert one.corrections.items[0].comment == "why"
 
 
+def test_the_grade_of_a_line_counts_and_other_words_for_no_error_do_not(tmp_path: Path) -> None:
+    columns = ["id", "indication", "impression_original", "impression_edited", "score", "annotator", "source"]
+    rows = [
+        ["7", "", "Heart normal.", "The heart is normal.", "No error", "r", "s"],
+        ["7", "", "Compared to prior.", "[no edit]", "Not actionable", "r", "s"],
+        ["7", "", "Left effusion.", "Right effusion.", "Urgent error", "r", "s"],
+    ]
+    (one,) = read_ratings(write_table(tmp_path / "v0.csv", columns, rows), "refisco-v0").samples
+    assert [one.mean(name) for name in ("severity_sum", "severity_max", "problem_lines")] == [4, 3, 2]
+    assert one.corrections is not None
+    assert line_changes(one.corrections) == ["no_change", "no_change", "rewrite"]
+    assert one.pair.reference == "The heart is normal. Compared to prior. Right effusion."
+
+
 def test_refisco_refuses_an_unknown_severity(tmp_path: Path) -> None:
     path = write_table(
         tmp_path / "v0.csv",

@@ -108,8 +108,11 @@ class Counting:
 
     name = "counting"
 
-    def __init__(self) -> None:
-        self.asked = 0
+    def __init__(self, temperature: float = 0) -> None:
+        self.asked, self.temperature = 0, temperature
+
+    def describe(self) -> dict[str, Any]:
+        return {"temperature": self.temperature}
 
     def standardise(self, reports: Sequence[str]) -> list[str | Failure]:
         self.asked += 1
@@ -156,6 +159,32 @@ def test_a_step_is_done_once_for_the_same_reports(tmp_path: Path) -> None:
     assert styler.asked == 1
     rexamine(good[1:], tmp_path, styler=styler, perturber=RulePerturber(seed=1), score=score, seed=1)
     assert styler.asked == 2
+
+
+@pytest.mark.parametrize("option", ["--styler", "--errors-by"])
+def test_a_step_is_done_again_by_a_model_with_other_parameters(
+    option: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, serve: Callable[..., ChatServer]
+) -> None:
+    server = serve(model_answer)
+    table, out = table_of_reports(tmp_path / "r.csv"), tmp_path / "out"
+    command = (
+        "rexamine",
+        table,
+        option,
+        "openai:m",
+        "--base-url",
+        server.base_url,
+        "--metrics",
+        "bleu_1",
+        "--out",
+        out,
+    )
+    assert run_meta(monkeypatch, *command) == 0
+    asked = len(server.requests)
+    assert run_meta(monkeypatch, *command, "--judge-arg", "temperature=0.5") == 0
+    again = server.requests[asked:]
+    assert len(again) == asked
+    assert {request["temperature"] for request in again} == {0.5}
 
 
 def test_a_run_cut_short_goes_on_where_it_stopped(tmp_path: Path) -> None:
@@ -240,7 +269,7 @@ def test_reports_without_a_site_are_refused_where_sites_matter(tmp_path: Path) -
     assert read_reports(path, default_site="") == [SiteReport("1", "", "Clear.")]
 
 
-def injected(source: str, category: str, count: int) -> Injected:
+def injected(source: str, category: str, count: int, *, mixed: bool = False) -> Injected:
     change = Change.model_validate({"category": category, "operation": "test"})
     return Injected.model_validate(
         {
@@ -248,7 +277,7 @@ def injected(source: str, category: str, count: int) -> Injected:
             "source_id": source,
             "reference": f"No effusion. {source}.",
             "candidate": "x",
-            "category": category,
+            "category": None if mixed else category,
             "changes": [change] * count,
         }
     )
@@ -266,6 +295,17 @@ def test_a_step_is_noticed_where_the_figure_gets_worse() -> None:
     assert {k: mean.value for k, mean in noticed.curve.items()} == {0: 0.95, 1: 0.75, 2: 0.8}
     assert noticed.above_rewording == 1.0
     assert (reworded.category, reworded.steps, reworded.n) == ("reworded", 0.5, 2)
+
+
+def test_mixed_errors_are_set_apart_from_rewording_one_at_a_time() -> None:
+    rows = [injected(key, "a", count, mixed=True) for key, count in (("s", 3), ("t", 1), ("u", 0))]
+    # s: three errors, worse than rewording; t: one error, no worse than rewording; u: other words and no error.
+    figures = Figures({"m": [0.1, 0.9, 0.5, 1.0, 1.0, 1.0, 0.8, 0.8, 0.8]}, {"m": "higher"})
+    noticed, _ = detect(rows, figures).noticed
+    assert (noticed.category, noticed.steps, noticed.n) == ("mixed", 1.0, 2)
+    assert noticed.above_rewording == 0.0
+    assert {k: mean.value for k, mean in noticed.curve.items()} == {0: 1.0, 1: 0.9, 3: 0.1}
+    assert detect(rows[:1], Figures({"m": [0.1, 1.0, 0.8]}, {"m": "higher"})).noticed[0].above_rewording is None
 
 
 def test_injection_and_detection_by_commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

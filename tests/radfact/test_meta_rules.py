@@ -32,6 +32,7 @@ SENTENCES = (
     "Cholecystectomy clips overlie the right upper quadrant.",
     "XXXX examination.",
 )
+UNCHANGED, INCREASED = "unchanged from the prior examination", "increased since the prior examination"
 REPORTS = st.lists(st.sampled_from(SENTENCES), min_size=1, max_size=7, unique=True).map(" ".join)
 
 
@@ -94,6 +95,14 @@ def test_the_same_seed_gives_the_same_candidates_whatever_else_is_asked() -> Non
         ("c", "Opacity in the upper lobe.", {"Opacity in the lower lobe."}),
         ("d", "There is a small effusion.", {"There is a large effusion."}),
         ("d", "Mild cardiomegaly.", {"Severe cardiomegaly."}),
+        ("e", "Small left effusion.", {f"Small left effusion, {one}." for one in (UNCHANGED, INCREASED)}),
+        (
+            "e",
+            "Lungs are well expanded and clear bilaterally.",
+            {f"Lungs are well expanded and clear bilaterally, {UNCHANGED}."},
+        ),
+        ("e", "Heart size normal with mild scoliosis.", {f"Heart size normal with mild scoliosis, {UNCHANGED}."}),
+        ("e", "There is a right chest tube.", {f"There is a right chest tube, {UNCHANGED}."}),
         ("f", "Stable cardiomegaly.", {"Cardiomegaly."}),
         ("f", "There is an unchanged left effusion.", {"There is a left effusion."}),
         ("f", "Right nodule, unchanged from prior examinations.", {"Right nodule."}),
@@ -116,6 +125,9 @@ def test_one_error_reads_like_this(letter: Letter, sentence: str, candidates: se
     [
         ("b", "Lungs are clear. No effusion."),
         ("c", "No left effusion. Bilateral opacities."),
+        ("c", "There is a right pleural effusion greater than left."),
+        ("c", "Diffuse right-sided opacity with consolidation in the right lung."),
+        ("c", "Opacities in the upper and lower lobes."),
         ("d", "Left effusion. No small nodule."),
         ("e", "Stable cardiomegaly."),
         ("f", "Left effusion. Heart size is stable."),

@@ -83,6 +83,41 @@ def as_json(answer: Written, entry: Callable[[tuple[str, ...]], Any]) -> dict[st
 JSON = json.dumps(as_json(EXAMPLE, lambda said: {"count": len(said), "errors": list(said)}))
 
 
+def fields(written: Written, *, count: str = "Count") -> str:
+    """An answer whose categories and findings are lists of fields, the deeper ones about the others."""
+
+    def said(items: tuple[str, ...], key: str) -> str:
+        if not items:
+            return f"\n  - {count}: 0\n  - {key}: None"
+        return f"\n  - {count}: {len(items)}\n  - {key}:" + "".join(f"\n    - {item}" for item in items)
+
+    def section(errors: tuple[tuple[str, ...], ...]) -> str:
+        return "\n".join(
+            f"- **({letter}) {name}:**{said(items, 'Errors')}"
+            for (letter, name), items in zip(CATEGORIES.items(), errors, strict=True)
+        )
+
+    return (
+        f"## Clinically Significant Errors\n{section(written.significant)}\n\n"
+        f"## Clinically Insignificant Errors\n{section(written.insignificant)}\n\n"
+        f"## Matched Findings{said(written.findings, 'Findings')}\n\n## Overall Accuracy Score\n0.55\n"
+    )
+
+
+def nested(items: tuple[str, ...]) -> str:
+    """A list whose items have lists of their own."""
+    return "".join(f"\n  - {item}\n      - reference: one\n      - candidate: other" for item in items)
+
+
+def flat(errors: tuple[tuple[str, ...], ...]) -> list[str]:
+    """Errors one by one, their categories before them."""
+    return [
+        f"({letter}) {CATEGORIES[letter]}: {one}"
+        for letter, said in zip(CATEGORIES, errors, strict=True)
+        for one in said
+    ]
+
+
 def numbered(text: str) -> str:
     """The matched findings as a numbered list."""
     return text.replace("3. No pneumothorax; Clear lungs;", "1. No pneumothorax\n2. Clear lungs\n3.")
@@ -138,10 +173,33 @@ FORMS: dict[str, Callable[[str], str]] = {
     "full-width": lambda text: text.replace(":", "：").replace(". ", "。").replace("3", "３"),
     "prose with a header's name": lambda text: text.replace("The candidate differs.", "Matched findings: there are 7."),
     "table": lambda text: re.sub(r"\n\(([a-f])\) ([^:\n]*): (\d)\.([^\n]*)", r"\n| (\1) \2 | \3 | \4 |", text),
+    "fields": lambda _: fields(EXAMPLE),
+    "fields with a long name of the count": lambda _: fields(EXAMPLE, count="Number of errors"),
+    "numbered fields": lambda text: text.replace(": 2. Card", ":\n  1. Count: 2\n  2. Errors: Card"),
+    "fields without bullets": lambda text: re.sub(r": (\d)\.(.*)", r":\nCount: \1\nErrors:\2", text),
+    "the count as the only field": lambda text: re.sub(r": (\d)\..*", r":\n- Count: \1", text),
+    "the count as the last field": lambda text: re.sub(r": (\d)\..*", r":\n- Errors: some\n- Count: \1", text),
+    "a bullet with the count over the others": lambda text: text.replace(
+        ": 2. Cardiomegaly is missing;", ":\n- 2 errors\n- Cardiomegaly is missing\n-"
+    ),
+    "findings with lists of their own": lambda text: text.replace(
+        "3. No pneumothorax; Clear lungs; Intact bones", nested(EXAMPLE.findings)
+    ),
+    "findings by part of the body": lambda text: text.replace(
+        "3. No pneumothorax; Clear lungs; Intact bones", "- Pleura: no pneumothorax\n- Lungs: clear\n- Bones: intact"
+    ),
+    "errors with lists of their own": lambda text: text.replace(
+        "2. Cardiomegaly is missing; The nodule is missing", nested(EXAMPLE.significant[1])
+    ),
     "JSON": lambda _: JSON,
     "fenced JSON": lambda _: f"Here you are:\n```json\n{JSON}\n```",
     "JSON of texts": lambda _: json.dumps(as_json(EXAMPLE, lambda said: f"{len(said)}. {'; '.join(said)}")),
     "JSON of lists": lambda _: json.dumps(as_json(EXAMPLE, list)),
+    "JSON of errors one by one": lambda _: json.dumps(
+        as_json(EXAMPLE, list)
+        | {"Clinically Significant Errors": flat(EXAMPLE.significant)}
+        | {"Clinically Insignificant Errors": [{"category": "c", "severity": "mild", "error": "The tube is higher"}]}
+    ),
     "JSON in JSON": lambda _: f'{{"assessment": {JSON}}}',
     "JSON with other names": lambda _: (
         JSON.replace("Clinically Significant Errors", "clinically_significant_errors")
@@ -173,10 +231,31 @@ def test_any_answer_is_read_right_in_these_forms(answer: Written, form: str) -> 
     assert counts(read_assessment(FORMS[form](answer.text()))) == answer.counts
 
 
+@settings(deadline=None, max_examples=80)
+@given(answers, st.sampled_from(["Count", "Number of errors", "Total", "count", "Error count"]))
+def test_any_answer_is_read_right_in_fields(answer: Written, count: str) -> None:
+    assert counts(read_assessment(fields(answer, count=count))) == answer.counts
+
+
+@settings(deadline=None, max_examples=80)
+@given(st.lists(st.sampled_from(["Heart", "Lungs are clear", "No effusion"]), min_size=1).map(tuple), st.integers(2, 5))
+def test_only_the_first_level_of_a_list_counts(items: tuple[str, ...], deeper: int) -> None:
+    listed = nested(items).replace("\n      -", "\n  " + " " * deeper + "-")
+    text = EXAMPLE.text().replace("3. No pneumothorax; Clear lungs; Intact bones", listed)
+    assert read_assessment(text).matched == len(items)
+
+
+@pytest.mark.parametrize("empty", [{}, []])
+def test_a_section_of_json_without_entries_has_no_errors(empty: Any) -> None:
+    said = as_json(EXAMPLE, list) | {"Clinically Insignificant Errors": empty, "Matched Findings": []}
+    found = read_assessment(json.dumps(said))
+    assert (found.significant.total, found.insignificant.total, found.matched) == (3, 0, 0)
+
+
 @settings(deadline=None, max_examples=120)
 @given(answers, st.data())
 def test_an_answer_that_was_cut_off_is_read_right_or_not_at_all(answer: Written, data: st.DataObject) -> None:
-    text = answer.text()
+    text = data.draw(st.sampled_from([answer.text(), fields(answer)]))
     half = text[: data.draw(st.integers(0, len(text)))]
     try:
         found = read_assessment(half)
@@ -223,6 +302,25 @@ UNREADABLE = {
     "two categories in a line": EXAMPLE.text()
     .replace("\n(d)", " (d)")
     .replace("severity of a finding: 0.", "severity: x"),
+    "fields without a count": line("\n- Severity: mild in the reference\n- Explanation: it is severe"),
+    "parts of one error": line("\n- Left lung: mild\n- Right lung: severe"),
+    "two counts": line("\n- Count: 1\n- Count: 2"),
+    "a list whose depth is unknown": line("- Too large\n    - Too small"),
+    "a list that begins deep": line("\n    - Too large\n- Too small"),
+    "findings as fields": EXAMPLE.text()
+    .replace("3. No", "- Reference: clear\n- Candidate: clear\n")
+    .replace(" pneumothorax; Clear lungs; Intact bones", ""),
+    "fields in JSON": json.dumps(as_json(EXAMPLE, lambda _: ["Count: 0", "Errors: None"])),
+    "counts in a list in JSON": json.dumps(as_json(EXAMPLE, lambda said: [{"count": len(said)}])),
+    "names without errors in JSON": json.dumps(
+        as_json(EXAMPLE, list) | {"Clinically Significant Errors": ["(b) Missing a finding present in the reference"]}
+    ),
+    "errors and counts in one list": json.dumps(
+        as_json(EXAMPLE, list) | {"Clinically Significant Errors": ["(b) The heart is missing", "(c) 2. One; two"]}
+    ),
+    "errors that hold a number": json.dumps(
+        as_json(EXAMPLE, list) | {"Clinically Significant Errors": [{"category": "b", "errors": "2. One; two"}]}
+    ),
     "totals in JSON": '{"significant errors": 2, "insignificant errors": 0, "matched findings": 3}',
     "findings without a number": EXAMPLE.text().replace("3. No", "No"),
 }
@@ -269,6 +367,14 @@ SCORES = {
     "0.85 - one finding is missing": 0.85,
     "Score = 3 / (3 + 2*1 + 0.5*0) = 0.60": 0.6,
     "3 / (3 + 2)\n= 3 / 5\n= 0.60": 0.6,
+    "0.85. One finding is missing.": 0.85,
+    "0.85\n1 error": 0.85,
+    "0.85 out of 1": 0.85,
+    "1 out of 1.00": 1.0,
+    "1.": 1.0,
+    "1 (no errors)": 1.0,
+    "Score: 1. All findings match.": 1.0,
+    "S = 1, I = 0, score = 0.85": 0.85,
 }
 
 
@@ -278,8 +384,23 @@ def test_scores_as_they_are_written(said: str) -> None:
     assert read_assessment(text, scored=True).score == pytest.approx(SCORES[said])
 
 
-@pytest.mark.parametrize("said", ["0.80-0.85", "0.8 to 0.9", "8.5", "-0.5", "high", "", "3 / (3 + 2)", "4/5", "N/A"])
+@pytest.mark.parametrize(
+    "said",
+    ["0.80-0.85", "0.8 to 0.9", "8.5", "-0.5", "high", "", "3 / (3 + 2)", "4/5", "N/A",
+     "1 significant error, so 0.85", "1 error found", "0 errors", "1. The candidate misses one finding.", "0.8 0.9",
+     "0.8, 0.9", "0.8\n0.9", "1 (significant) error", "1\nso it is 0.85", "errors = 1", "0.85 errors", "4 out of 5"],
+)  # fmt: skip
 def test_what_is_no_score_is_not_read(said: str) -> None:
+    with pytest.raises(ValueError, match="has no number from"):
+        read_score(said)
+
+
+@settings(deadline=None, max_examples=80)
+@given(
+    st.integers(0, 9), st.sampled_from(["error", "errors", "significant error, so 0.85", "finding. 0.85", ". Missing"])
+)
+def test_a_number_of_something_is_no_score(number: int, what: str) -> None:
+    said = f"{number}{what}" if what.startswith(".") else f"{number} {what}"
     with pytest.raises(ValueError, match="has no number from"):
         read_score(said)
 

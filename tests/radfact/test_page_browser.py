@@ -409,6 +409,23 @@ def metrics_page(browser: Browser, tmp_path: Path) -> Iterator[Page]:
     assert complaints == []
 
 
+def test_saying_nothing_is_worst_and_a_neutral_figure_has_no_worst(browser: Browser, tmp_path: Path) -> None:
+    from radfact.files import Pair
+    from radfact.metrics.evaluate import evaluate
+
+    candidates = {"good": "The heart is large.", "empty": "", "bad": "Right effusion.", "none": ""}
+    pairs = [Pair(key, text, "The heart is large.") for key, text in candidates.items()]
+    evaluate(pairs, ["radfact", "lateral_mentions"], judge="offline", bootstrap=0, out=tmp_path)
+    page = browser.new_page()
+    page.goto((tmp_path / "report.html").as_uri())
+    assert cards(page) == ["empty", "none", "bad", "good"]
+    options = page.get_by_label("Order").locator("option").all_inner_texts()
+    assert [one for one in options if one.startswith("Lateral mentions,")] == ["Lateral mentions, greatest first"]
+    page.get_by_label("Order").select_option(label="Logical F1, best first")
+    assert cards(page) == ["good", "bad", "empty", "none"]
+    page.close()
+
+
 def test_the_table_of_all_figures_can_be_sorted(metrics_page: Page) -> None:
     metrics_page.get_by_text("Table of all figures").click()
     head = metrics_page.locator(".frame thead button", has_text="ROUGE-L")

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 from chat_server import ChatServer, last
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from radfact.errors import Failure
 from radfact.llm import connect
@@ -46,6 +48,7 @@ LABELS: dict[str, Preference] = {
     'Both fit.\n**"Assistant 1 is equal to Assistant 2"**\n': "equal",
     "Assistant 1 is better than Assistant 2 on length, but:\nassistant 1 is worse than assistant 2": "second",
     "Assistant 2 is better than Assistant 1": "second",
+    "Final answer:\n\n```\nAssistant 1 is equal to Assistant 2\n```\n---\n": "equal",
     "<think>Assistant 1 is worse than Assistant 2</think>\nLabel: Assistant 1 is better than Assistant 2": "first",
 }
 
@@ -61,11 +64,29 @@ def test_labels_as_they_are_written(answer: str) -> None:
         "I prefer the first report.",
         "I cannot compare patients' reports.",
         "Assistant 1 is better than Assistant 2 or Assistant 1 is equal to Assistant 2",
+        "Assistant 1 is better than Assistant 2 at effusion.\n\nOverall: equal",
+        "It is unclear whether Assistant 1 is better than Assistant 2.",
+        "I would not say that assistant 1 is worse than assistant 2",
+        "Assistant 1 is better than Assistant 2\nLet me know if you need more.",
+        "Assistant 1 is better than Assistant 2 at effusion.",
+        "",
     ],
 )
 def test_no_label_is_no_preference(answer: str) -> None:
     with pytest.raises(ValueError, match="last line"):
         read_preference(answer)
+
+
+@settings(deadline=None, max_examples=80)
+@given(
+    st.lists(st.sampled_from(list(LABELS)) | st.text("ab 12.\n", max_size=20), max_size=3),
+    st.sampled_from(["better", "worse"]),
+)
+def test_only_the_last_line_is_the_label(before: list[str], how: str) -> None:
+    label = f"Assistant 1 is {how} than Assistant 2"
+    assert read_preference("\n".join([*before, label])) == ("first" if how == "better" else "second")
+    with pytest.raises(ValueError, match="last line"):
+        read_preference("\n".join([*before, label, "Both miss the effusion."]))
 
 
 def test_a_model_is_asked_with_both_candidates(serve: Callable[..., ChatServer]) -> None:

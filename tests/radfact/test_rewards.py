@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
@@ -62,6 +62,33 @@ def test_what_is_better_lower_is_turned_and_weighted() -> None:
 
 def test_what_is_not_scored_has_no_reward() -> None:
     assert make_reward(LENGTH)(["", "a"], ground_truth=["a", "a"]) == [None, 1.0]
+
+
+def test_saying_nothing_is_not_left_out() -> None:
+    reward = make_reward("logical_f1", "logical_precision", judge="offline")
+    references = ["The heart is large."] * 3 + [""]
+    assert reward(["", " \n", "The heart is large.", ""], ground_truth=references) == [0.0, 0.0, 2.0, None]
+
+
+def test_an_empty_completion_whose_judge_failed_has_no_reward() -> None:
+    class Failing(Lengths):
+        worst: ClassVar[dict[str, float]] = {"length": 0.0}
+
+        def score(self, pairs: Sequence[Pair]) -> Scored:
+            values = [math.nan] * len(pairs)
+            return Scored({"length": values, "length_off": values}, failures={0: "no answer"})
+
+    reward = make_reward((Failing(), "length"))
+    assert reward(["", "", "a"], ground_truth=["a", "a", "a"]) == [None, 0.0, None]
+
+
+def test_a_metric_may_say_none_where_it_has_no_value() -> None:
+    class Sparse(Lengths):
+        def score(self, pairs: Sequence[Pair]) -> Scored:
+            values: list[Any] = [None, *super().score(pairs).values["length"][1:]]
+            return Scored({"length": values, "length_off": values})
+
+    assert make_reward((Sparse(), "length"))(["a", "ab"], ground_truth=["a", "a"]) == [None, 2.0]
 
 
 def test_all_completions_are_scored_together_and_once_a_metric() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -97,6 +98,27 @@ def test_a_checkpoint_without_heads_is_refused(chexbert: Path, tmp_path: Path) -
         CheXbert(tmp_path)
 
 
+@pytest.mark.parametrize(
+    ("name", "value", "wrong"),
+    [
+        ("bert.encoder.layer.0.intermediate.dense.bias", None, r"not BERT: without 'encoder\.layer\.0\.intermediate"),
+        ("bert.embeddings.word_embeddings.weight", [[0.0]], "word_embeddings.*expected a tensor, found list"),
+        ("bert.embeddings.word_embeddings.weight", torch.zeros(3), "not BERT"),
+    ],
+)
+def test_a_checkpoint_of_something_else_than_bert_is_refused(
+    name: str, value: object, wrong: str, chexbert: Path, tmp_path: Path
+) -> None:
+    held = torch.load(chexbert / "chexbert.pth", weights_only=True)
+    del held["model_state_dict"][f"module.{name}"]
+    if value is not None:
+        held["model_state_dict"][f"module.{name}"] = value
+    torch.save(held, tmp_path / "chexbert.pth")
+    (tmp_path / "vocab.txt").write_bytes((chexbert / "vocab.txt").read_bytes())
+    with pytest.raises(InputError, match=wrong):
+        CheXbert(tmp_path)
+
+
 @pytest.mark.parametrize("content", [b"", b"no checkpoint"])
 def test_a_file_that_is_no_checkpoint_is_refused(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "chexbert.pth").write_bytes(content)
@@ -163,6 +185,20 @@ def test_a_configuration_of_something_else_than_radgraph_is_refused(tmp_path: Pa
     (tmp_path / "config.json").write_text("{}")
     with pytest.raises(InputError, match="not the configuration of RadGraph"):
         RadGraph(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["vocabulary/non_padded_namespaces.txt", "vocabulary", "weights.th", "encoder"])
+def test_an_incomplete_radgraph_is_refused_by_the_name_of_its_folder(radgraph: Path, tmp_path: Path, name: str) -> None:
+    folder = tmp_path / "radgraph"
+    shutil.copytree(radgraph, folder)
+    if (folder / name).is_dir():
+        shutil.rmtree(folder / name)
+    else:
+        (folder / name).unlink()
+    with pytest.raises(InputError, match="not RadGraph") as refused:
+        RadGraph(folder)
+    assert str(folder) in refused.value.message
+    assert refused.value.file == folder
 
 
 @pytest.mark.usefixtures("chexbert", "distilroberta", "radgraph")

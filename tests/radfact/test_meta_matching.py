@@ -1,0 +1,77 @@
+"""Scores of other reports under the same ids, and ids that only one side has, are said."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from meta_run import run_meta, write_table
+
+from radfact.files import Pair
+from radfact.jsonl import read_json, write_jsonl
+from radfact.meta.matching import digests_of, match
+from radfact.metrics.evaluate import evaluate
+
+PAIRS = [Pair(str(i), f"Clear lungs {i}.", "Clear lungs. No effusion.") for i in range(6)]
+
+
+def scores(folder: Path, pairs: list[Pair]) -> Path:
+    evaluate(pairs, ["lateral_mentions", "radfact"], judge="offline", bootstrap=0, out=folder)
+    return folder
+
+
+def ratings(path: Path) -> Path:
+    rows = [[one.sample_id, one.reference, one.candidate, i % 3] for i, one in enumerate(PAIRS)]
+    return write_table(path, ["id", "reference", "candidate", "expert"], rows)
+
+
+def others(pairs: list[Pair]) -> list[Pair]:
+    """Two with other texts, one under an id of its own, one left out."""
+    changed = [Pair("0", "Edema.", pairs[0].reference), Pair("1", pairs[1].candidate, "Edema.")]
+    return [*changed, *pairs[2:5], Pair("x", "Clear lungs.", "Clear lungs.")]
+
+
+def test_the_same_reports_are_not_said_to_be_others(tmp_path: Path) -> None:
+    found = match(scores(tmp_path / "s", PAIRS), digests_of(PAIRS))
+    assert (found.missing, found.unknown, found.other_texts, found.notes()) == ([], [], [], [])
+
+
+def test_texts_are_taken_from_sentences_where_there_is_no_digest(tmp_path: Path) -> None:
+    write_jsonl(tmp_path / "samples.jsonl", [{"sample_id": "0"}, {"sample_id": "1"}, {"sample_id": "2"}])
+    rows = [("0", "candidate", "clear lungs 0"), ("0", "reference", "Clear lungs."), ("0", "reference", "No effusion.")]
+    rows += [("1", "candidate", "Edema.")]
+    write_jsonl(tmp_path / "sentences.jsonl", [dict(zip(("sample_id", "side", "text"), r, strict=True)) for r in rows])
+    assert match(tmp_path, digests_of(PAIRS)).other_texts == ["1"]
+
+
+def test_agreement_says_and_keeps_which_samples_do_not_match(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder, out = scores(tmp_path / "s", others(PAIRS)), tmp_path / "out"
+    table = ratings(tmp_path / "r.csv")
+    arguments = ("agreement", table, "--better", "lower", "--scores", folder, "--bootstrap", 0, "--out", out)
+    assert run_meta(monkeypatch, *arguments) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert "s: 1 of the set are not in it (5)." in said
+    assert "s: 1 of its samples are not in the set (x)." in said
+    assert "s: 2 have other texts in it than in the set" in said
+    expected = {"folder": "s", "missing": ["5"], "unknown": ["x"], "other_texts": ["0", "1"]}
+    assert read_json(out / "agreement.json")["scores"] == [expected]
+    assert "have other texts" in (out / "agreement.html").read_text()
+
+
+def test_an_ensemble_says_which_samples_of_a_judge_do_not_match(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    one, two = scores(tmp_path / "one", PAIRS), scores(tmp_path / "two", others(PAIRS))
+    fitted, table = tmp_path / "e.json", ratings(tmp_path / "r.csv")
+    judges = (f"--judges=one={one}", f"--judges=two={two}")
+    fit = ("ensemble", "fit", table, "--better", "lower", *judges, "--figures", "logical_recall", "--method", "average")
+    assert run_meta(monkeypatch, *fit, "--folds", 2, "--bootstrap", 0, "--out", fitted) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert "one:" not in said
+    assert "two: 2 have other texts in it than in the set" in said
+    assert run_meta(monkeypatch, "ensemble", "apply", fitted, *judges, "--out", tmp_path / "n") == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert "two: 1 of its samples are not in the set (x)." in said
+    assert "two: 2 have other texts" in said

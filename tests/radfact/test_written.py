@@ -1,0 +1,93 @@
+"""Reports as models write them: the words around them are dropped, and what is no report is refused."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from radfact.metrics.written import read_written
+
+SOURCE = "The heart is normal. Lungs are clear. There is no pleural effusion or pneumothorax."
+REPORT = "Findings: The heart is normal in size. The lungs are clear.\n\nImpression: No acute process."
+BEFORE = [
+    "",
+    "Here is the report:\n\n",
+    "Here's the polished report: ",
+    "Sure! Here is the report you asked for:\n",
+    "Certainly. I would be happy to help. Below is the perturbed report:\n\n",
+    "Perturbed report:\n",
+    "<think>Here is the report: I</think>\n",
+    "```\n",
+    "# Report:\n",
+]
+AFTER = [
+    "",
+    "\n\nLet me know if you need more.",
+    " Please let me know if this helps!",
+    "\n\n[Explanation]: I made the heart normal.",
+    "\n---\nChanges made: 1. The heart",
+    "\n\nNote: I changed two lines.",
+    "\n\n(Note: The changes are subtle.)",
+    "\nI have changed two lines.",
+    "\n\nI hope this helps.",
+    "\n```",
+]
+
+
+@settings(deadline=None, max_examples=150)
+@given(st.sampled_from(BEFORE), st.sampled_from([REPORT, SOURCE, f"**{REPORT}**"]), st.sampled_from(AFTER))
+def test_words_to_the_asker_are_no_part_of_a_report(before: str, report: str, after: str) -> None:
+    assert read_written(before + report + after, SOURCE) == report.strip("*")
+
+
+@pytest.mark.parametrize(
+    "report",
+    [
+        "[Findings]: Heart normal. [Impression]: Lungs clear.",
+        "NOTE: The lungs are clear. The heart is normal.",
+        "This is a normal chest radiograph. Heart normal, lungs clear.",
+        "Here the heart is normal. Lungs: clear.",
+        "Lungs clear. If you have concern for pleural effusion, repeat.",
+        "The heart is normal. I cannot exclude a small effusion.",
+        "The report is as before: heart normal, lungs clear.",
+    ],
+)
+def test_a_reports_own_words_stay(report: str) -> None:
+    assert read_written(report, SOURCE) == report
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        "",
+        "<think>The heart is normal.</think>",
+        "Here is the report:",
+        "I'm sorry, but I can't assist with that request.",
+        "I am unable to alter the report: a normal heart and clear lungs are what it says.",
+        "I cannot do that.",
+        "As an AI language model, I do not see the heart or the lungs.",
+        "Please provide the notes on heart and lungs.",
+        "Clear.",
+        "Die Leber ist vergr\u00f6\u00dfert, die Milz ebenso.",
+    ],
+)
+def test_what_is_no_report_is_refused(answer: str) -> None:
+    with pytest.raises(ValueError, match="report"):
+        read_written(answer, SOURCE)
+
+
+def test_a_single_line_in_other_words_may_share_none() -> None:
+    assert read_written("Enlarged heart.", "Cardiomegaly.", alike=False) == "Enlarged heart."
+    with pytest.raises(ValueError, match="refuses"):
+        read_written("I'm sorry, I can't help with that.", "Cardiomegaly.", alike=False)
+
+
+@settings(deadline=None, max_examples=150)
+@given(st.text(max_size=200), st.text(max_size=80), st.booleans())
+def test_no_answer_is_more_than_unreadable(answer: str, source: str, alike: bool) -> None:
+    try:
+        found = read_written(answer, source, alike=alike)
+    except ValueError:
+        return
+    assert found.strip()
