@@ -12,6 +12,7 @@ from radfact.meta.needs import load_pyplot
 from radfact.meta.plots import save
 
 _UNSAID = "#8c8c8c"
+_FAINT = 0.4
 _WORST_COLOURS = {
     NO_CORRECTION: "#d0d0d0",
     "no": "#9ecae1",
@@ -89,9 +90,11 @@ def _draw_kinds(panel: Any, counts: Mapping[str, Mapping[str, int]], title: str)
     series = {kind: [counts[name][kind] for name in names] for kind in KINDS}
     _stack(panel.barh, names, series, _KIND_COLOURS, along="left")
     totals = [sum(counts[name].values()) for name in names]
-    for name, label in zip(names, panel.get_yticklabels(), strict=False):
-        if name == UNTYPED:
-            label.set(style="italic", color=_UNSAID)
+    if UNTYPED in names:
+        at = names.index(UNTYPED)
+        panel.get_yticklabels()[at].set(style="italic", color=_UNSAID)
+        for bars in panel.containers:
+            bars[at].set_alpha(_FAINT)
     for place, total in enumerate(totals):
         panel.text(total, place, f" {total}", va="center", fontsize=9)
     panel.set_xlim(0, max([*totals, 1]) * 1.12)

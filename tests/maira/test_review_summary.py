@@ -229,6 +229,8 @@ def test_corrections_without_a_type_stand_below_all_others(tmp_path: Path, monke
         finish(store)
         panel = drawn(summarise(store), monkeypatch, tmp_path / "figure4").axes[1]
     assert [label.get_text() for label in panel.get_yticklabels()][:2] == ["not named", "2 others"]
+    # It is no type of error, and must not look like the most frequent of them.
+    assert [bar.get_alpha() for bars in panel.containers for bar in bars[:2]] == [0.4, None] * 3
 
 
 def test_a_review_without_corrections_is_drawn_too(tmp_path: Path) -> None:
