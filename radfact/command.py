@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import typer
 from typer.main import get_command_name
 
-from radfact.errors import ExitCode, InputError, RunFailed
+from radfact.errors import ExitCode, InputError, RunFailed, for_terminal
 
 _WIDTH = 76
 """Columns of an example: a help page has 80, with its margins."""
@@ -91,5 +91,5 @@ def _as_pasted(line: str) -> str:
 
 
 def _stop(name: str, message: str, code: ExitCode) -> None:
-    print(f"{name}: {' '.join(message.split())}", file=sys.stderr)
+    print(f"{name}: {for_terminal(' '.join(message.split()))}", file=sys.stderr)
     sys.exit(code)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import unicodedata
 from dataclasses import dataclass
 from enum import IntEnum
 from pathlib import Path
@@ -14,6 +15,24 @@ class ExitCode(IntEnum):
     FAILED = 1
     WRONG_INPUT = 2
     SAMPLES_LEFT_OUT = 3
+
+
+_TURNING = ("LRE", "RLE", "PDF", "LRO", "RLO", "LRI", "RLI", "FSI", "PDI")
+"""Bidirectional classes of the characters that turn the text around them."""
+
+
+def for_terminal(text: str) -> str:
+    """A text from anywhere as a terminal may have it: what would steer it or turn its letters is spelt out."""
+    return "".join(_spelt(letter) if _steers(letter) else letter for letter in text)
+
+
+def _steers(letter: str) -> bool:
+    is_control = unicodedata.category(letter) in ("Cc", "Cs") and letter not in "\n\t"
+    return is_control or unicodedata.bidirectional(letter) in _TURNING
+
+
+def _spelt(letter: str) -> str:
+    return letter.encode("unicode_escape").decode()
 
 
 class InputError(ValueError):

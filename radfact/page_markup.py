@@ -114,7 +114,8 @@ def assemble(
         html: template with `$policy`, `$style`, `$script`, `$data` and the names in `markup`.
         styles, scripts: in their order.
         data: JSON that the script finds in the element `page-data`.
-        markup: HTML for the template; text in it is escaped already.
+        markup: HTML for the template; text in it is escaped already. Controls that turn the order of letters around
+            are written out.
     """
     style, script = ("".join(part.read_text("utf-8") for part in parts) for parts in (styles, scripts))
     policy = (
@@ -122,7 +123,7 @@ def assemble(
         "img-src data: file: 'self'; base-uri 'none'; form-action 'none'"
     )
     return Template(html.read_text("utf-8")).substitute(
-        markup,
+        {name: _TURNS.sub(lambda found: f"[U+{ord(found[0]):04X}]", part) for name, part in markup.items()},
         policy=policy,
         # Inside a script element only "<" can end or nest anything.
         data=json.dumps(data, allow_nan=False, separators=(",", ":")).replace("<", "\\u003c"),
@@ -130,6 +131,9 @@ def assemble(
         script=script,
     )
 
+
+# As `visibleText` of viewer.js has them.
+_TURNS = re.compile("[\u202a-\u202e\u2066-\u2069]")
 
 _UNSCORED = """<section class="apart" id="unscored" aria-labelledby="unscored-title">
 <h2 id="unscored-title">Drafts without a reference: shown, not scored</h2>
@@ -165,7 +169,7 @@ def _summary(scores: Scores, run: Mapping[str, Any], studies: Sequence[Mapping[s
         '<section aria-labelledby="figures-title"><h2 id="figures-title">Figures</h2><div class="summary">'
         f'<div class="panel">{_figure_table(scores)}{_unavailable(scores)}{_MEANING}</div>'
         f'<div class="panel"><h3>Counts</h3>{_pairs(_counts(scores) or {"studies": len(studies)})}'
-        f"{_failures(failures)}{_run(run)}</div></div></section>"
+        f"{_failures(failures)}</div>{_run(run)}</div></section>"
     )
 
 
@@ -262,7 +266,8 @@ def _failures(failures: Sequence[Mapping[str, Any]]) -> str:
 
 def _run(run: Mapping[str, Any]) -> str:
     made = {name: value for name, value in run.items() if name != "page"}
-    return f"<details><summary>How this was made</summary>{_pairs(made)}</details>" if made else ""
+    details = f"<details><summary>How this was made</summary>{_pairs(made)}</details>"
+    return f'<div class="panel made">{details}</div>' if made else ""
 
 
 def _pairs(values: Mapping[str, Any]) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 from contextlib import closing
+from difflib import get_close_matches
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -26,9 +27,10 @@ class _DefaultGroup(TyperGroup):
     """A group that takes what is no command of its own for arguments of one."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Put the default command before arguments that name none."""
+        """Put the default command before arguments that name none; a file that is there is no misspelt command."""
         if args and args[0] not in self.commands and args[0] != "--help":
-            args = [_DEFAULT, *args]
+            is_misspelt = get_close_matches(args[0], self.commands) and not Path(args[0]).exists()
+            args = args if is_misspelt else [_DEFAULT, *args]
         return super().parse_args(ctx, args)
 
 
@@ -77,14 +79,13 @@ def start(
     """Review drafts in the browser; every change is on disk at once, and the same command goes on later."""
     _need("starlette", "uvicorn")
     from maira.review.security import is_loopback, read_token
-    from maira.review.serve import serve
+    from maira.review.serve import listen, serve
     from maira.review.store import Store
     from maira.review.studies import read_review_set
 
     token = read_token(token_file) if token_file else None if is_loopback(host) else secrets.token_urlsafe()
     review_set = read_review_set(drafts, manifest, results=results, image_folders=images or ())
     path = drafts.with_name("review.sqlite") if db is None else db
-    store = Store(path, review_set.drafts)
     console = Console()
     if outside := review_set.images_outside():
         say(console, f"{outside} images lie outside the manifest's folder and are not shown; name theirs by --images")
@@ -97,10 +98,8 @@ def start(
         if not is_loopback(host):
             say(console, "What is sent is not encrypted: for other networks than your own, use a tunnel (ssh -L)")
 
-    try:
-        serve(review_set, store, host=host, port=port, token=token, open_browser=not no_browser, on_ready=ready)
-    finally:
-        store.close()
+    with listen(host, port) as listener, closing(Store(path, review_set.drafts)) as store:
+        serve(review_set, store, listener, host=host, token=token, open_browser=not no_browser, on_ready=ready)
 
 
 @app.command()
@@ -121,6 +120,8 @@ def export(
 
     console = Console()
     with _opened(db) as store:
+        if not store.reviewers():
+            say(Console(stderr=True), f"{db} holds no reviewer yet, and so no correction")
         written = write_export(store, out, reviewer or store.reviewers())
         say(console, f"corrections: {written.corrections}, in {out / 'corrections.csv'}")
         for name, (path, count) in written.drafts.items():

@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from maira.generate.processes import is_main, process_count
-from radfact.errors import ExitCode
+from radfact.errors import ExitCode, for_terminal
 from radfact.live import LiveDisplay
 
 if TYPE_CHECKING:
@@ -142,13 +142,14 @@ def show_lines(console: Console, title: str, heads: Sequence[str], lines: Sequen
 
 def say(console: Console, text: str) -> None:
     """A line as it is, however long."""
-    console.print(text, highlight=False, markup=False, soft_wrap=True)
+    console.print(for_terminal(text), highlight=False, markup=False, soft_wrap=True)
 
 
 def end(console: Console, failures: list[tuple[str, str]]) -> None:
     """List what was left out, and leave with the exit code that says so."""
     for key, reason in failures[:10]:
-        console.print(f"left out: {key}: {reason}", style="red", markup=False, highlight=False, soft_wrap=True)
+        said = for_terminal(f"left out: {key}: {reason}")
+        console.print(said, style="red", markup=False, highlight=False, soft_wrap=True)
     if len(failures) > 10:
         console.print(f"and {len(failures) - 10} more, listed in failures.jsonl", style="red")
     if failures:

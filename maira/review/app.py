@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import sqlite3
 from collections.abc import Awaitable, Callable
 from functools import partial
@@ -19,7 +20,7 @@ from starlette.routing import Route, Router
 from starlette.types import ASGIApp
 
 from data.study import IMAGE_COLUMNS
-from maira.review.changes import Change, Snapshot, change_adapter
+from maira.review.changes import Change, Snapshot, UnfinishedError, change_adapter
 from maira.review.export import corrected_drafts, corrections_csv
 from maira.review.images import as_png, describe_images
 from maira.review.protocol import REFERENCE_STEP, SEVERITIES, STEPS
@@ -36,6 +37,8 @@ _OWN = resources.files("maira.review") / "static"
 _TYPES = {".html": "text/html", ".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
 _SHARED = ("viewer.js", "viewer.css")
 _CONTEXT = ("indication", "technique", "comparison", "prior_report")
+
+_log = logging.getLogger(__name__)
 
 Id = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_-]{8,64}$")]
 
@@ -103,7 +106,7 @@ class Server:
         number = self._number(request)
         review = self.store.review(_reviewer(request), number)
         study = self.set.studies[number - 1]
-        sees_reference = review.reached >= REFERENCE_STEP
+        sees_reference = max(review.visited) >= REFERENCE_STEP
         return JSONResponse(
             {
                 "number": number,
@@ -186,6 +189,7 @@ def state_json(review: Snapshot) -> dict[str, Any]:
     return {
         "version": review.version,
         "step": state.step,
+        "visited": sorted(review.visited),
         "done": state.done,
         "comment": state.comment,
         "sentences": [
@@ -267,8 +271,10 @@ def _answered(answer: Callable[[], Response]) -> Response:
     except InputError as error:
         # Without the file: where things lie on the server's disk is not the page's business.
         where = f"field '{error.field}': " if error.field else ""
-        return _error(400, f"{where}{error.message}")
-    except (RunFailed, sqlite3.Error):
+        return _error(422 if isinstance(error, UnfinishedError) else 400, f"{where}{error.message}")
+    except (RunFailed, sqlite3.Error) as error:
+        # For the person at the terminal, who can make room or give leave; neither holds text of a report.
+        _log.error("%s", error)
         return _error(503, "the database cannot be used now; nothing of this was saved")
 
 

@@ -3,31 +3,46 @@
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, Literal, TypeAlias
 
-from pydantic import AfterValidator, Field, StringConstraints, TypeAdapter
+from pydantic import AfterValidator, BeforeValidator, Field, StringConstraints, TypeAdapter
 
-from maira.review.protocol import SeverityId
+from maira.review.protocol import REFERENCE_STEP, STEPS, SeverityId
 from radfact.errors import InputError
 from radfact.report import Box, Record, Share
+
+LONGEST_SENTENCE = 4000
+"""Characters of a sentence, unless the draft's own is longer."""
+LONGEST_COMMENT = 10_000
+LONGEST_NAME = 100
 
 _MOST_BOXES = 100
 _LAYOUT = "\n\t"
 _CONTROL = ("Cc", "Cs")
+_INVISIBLE = (*_CONTROL, "Cf")
+_NEEDED_STEPS = STEPS[1:REFERENCE_STEP]
+"""Without them a review is none: the first is where it begins, and the last shows itself by its severities."""
 
 
-def _is_readable(text: str) -> str:
-    if any(unicodedata.category(letter) in _CONTROL and letter not in _LAYOUT for letter in text):
-        raise ValueError("control characters are no text")
-    return text
+def readable(text: str) -> str:
+    """A text without control characters, which nobody types and no page shows."""
+    return "".join(letter for letter in text if letter in _LAYOUT or unicodedata.category(letter) not in _CONTROL)
 
 
-_Readable = AfterValidator(_is_readable)
-Name = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1, max_length=100), _Readable]
-SentenceText = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1, max_length=4000), _Readable]
-Comment = Annotated[str, StringConstraints(strip_whitespace=True, max_length=10000), _Readable]
+def plain_name(name: str) -> str:
+    """A name as it looks: of several ways to write a letter the usual one, and nothing that cannot be seen."""
+    seen = (letter for letter in unicodedata.normalize("NFKC", name) if unicodedata.category(letter) not in _INVISIBLE)
+    return " ".join("".join(seen).split())
+
+
+def _cleaned(clean: Callable[[str], str]) -> BeforeValidator:
+    return BeforeValidator(lambda given: clean(given).strip() if isinstance(given, str) else given)
+
+
+Name = Annotated[str, StringConstraints(min_length=1, max_length=LONGEST_NAME), _cleaned(plain_name)]
+Text = Annotated[str, _cleaned(readable)]
 Corners: TypeAlias = tuple[Share, Share, Share, Share]
 """x_min, y_min, x_max, y_max in shares of the original image."""
 
@@ -47,7 +62,7 @@ class Edit(Record):
 
     kind: Literal["edit"]
     sentence: str
-    text: SentenceText
+    text: Text
 
 
 class Delete(Record):
@@ -68,7 +83,7 @@ class Add(Record):
     """A finding that the draft lacks."""
 
     kind: Literal["add"]
-    text: SentenceText
+    text: Text
     boxes: Boxes = ()
 
 
@@ -87,14 +102,14 @@ class Assess(Record):
     sentence: str
     severity: SeverityId | None = None
     error_type: Name | None = None
-    comment: Comment = ""
+    comment: Text = ""
 
 
 class Remark(Record):
     """A comment on the study."""
 
     kind: Literal["comment"]
-    text: Comment
+    text: Text
 
 
 class GoTo(Record):
@@ -194,15 +209,19 @@ class Snapshot:
     Attributes:
         state: the draft after all changes.
         version: how many changes there were, undoing and doing again among them.
-        reached: the furthest step that the reviewer has been in, undone or not.
+        visited: the steps that the reviewer has been in, undone or not.
         can_undo, can_redo: whether there is a change to undo, or one undone to do again.
     """
 
     state: State
     version: int = 0
-    reached: int = 1
+    visited: frozenset[int] = frozenset({1})
     can_undo: bool = False
     can_redo: bool = False
+
+
+class UnfinishedError(InputError):
+    """A study was to be finished, and something of its review is still to be done."""
 
 
 class History:
@@ -216,21 +235,24 @@ class History:
         self._states = [draft]
         self._undone: list[State] = []
         self._version = 0
-        self._reached = draft.step
+        self._visited = frozenset({draft.step})
 
     @property
     def now(self) -> Snapshot:
         """After all changes so far."""
         can_undo, can_redo = len(self._states) > 1, bool(self._undone)
-        return Snapshot(self._states[-1], self._version, self._reached, can_undo, can_redo)
+        return Snapshot(self._states[-1], self._version, self._visited, can_undo, can_redo)
 
     def check(self, change: Change) -> None:
         """Say whether a change is possible.
 
         Raises:
             InputError: it is not, and why.
+            UnfinishedError: it is to finish a study that was not gone through.
         """
-        self._applied(change)
+        state = self._applied(change)
+        if change.kind == "finish":
+            _check_finished(state, self._visited)
 
     def add(self, change: Change) -> None:
         """Apply a change.
@@ -248,7 +270,7 @@ class History:
                 self._undone.clear()
             self._states.append(state)
         self._version += 1
-        self._reached = max(self._reached, self._states[-1].step)
+        self._visited |= {self._states[-1].step}
 
     def _applied(self, change: Change) -> State:
         if change.kind == "undo":
@@ -269,10 +291,12 @@ def _after(state: State, change: Change, version: int) -> State:
     if state.done:
         raise InputError("this review is finished; reopen it to go on")
     if isinstance(change, Remark):
+        _check_length(change.text, "comment", LONGEST_COMMENT)
         return replace(state, comment=change.text)
     if isinstance(change, GoTo):
         return replace(state, step=change.step)
     if isinstance(change, Add):
+        _check_sentence(change.text)
         return replace(state, sentences=(*state.sentences, ReviewedSentence(f"a{version}", change.text, change.boxes)))
     places = [place for place, sentence in enumerate(state.sentences) if sentence.id == change.sentence]
     if not places:
@@ -296,13 +320,44 @@ def _corrected(sentence: ReviewedSentence, change: Edit | Delete | Restore | Mov
         case Delete():
             return replace(sentence, deleted=True)
         case Assess():
+            _check_length(change.comment, "comment", LONGEST_COMMENT)
             given = change.model_dump(include=change.model_fields_set - {"kind", "sentence"})
             return replace(sentence, assessment=replace(sentence.assessment, **given))
     if sentence.deleted:
         raise InputError("this sentence is deleted; restore it to change it", field="sentence")
     if isinstance(change, Edit):
+        _check_sentence(change.text, instead_of=sentence.text)
+        # What cannot be typed cannot have been corrected.
+        if sentence.draft_text is not None and change.text == readable(sentence.draft_text).strip():
+            return replace(sentence, text=sentence.draft_text)
         return replace(sentence, text=change.text)
     return replace(sentence, boxes=change.boxes)
+
+
+def _check_sentence(text: str, instead_of: str = "") -> None:
+    """A sentence that is too long may become shorter."""
+    if not text:
+        raise InputError("a sentence needs words; delete it if it is false")
+    _check_length(text, "sentence", max(LONGEST_SENTENCE, len(instead_of)))
+
+
+def _check_length(text: str, what: str, most: int) -> None:
+    if len(text) > most:
+        raise InputError(f"a {what} has at most {most:,} characters, and this one has {len(text):,}")
+
+
+def _check_finished(state: State, visited: frozenset[int]) -> None:
+    if skipped := [f"{step.number} ({step.name})" for step in _NEEDED_STEPS if step.number not in visited]:
+        which = f"step{'s' if len(skipped) > 1 else ''} {' and '.join(skipped)}"
+        raise UnfinishedError(f"a study is finished after all steps: {which} {_has(skipped)} not been opened yet")
+    unrated = [one for one in state.corrections if one.assessment.severity is None]
+    if unrated:
+        what = f"{len(unrated)} correction{'s' if len(unrated) > 1 else ''}"
+        raise UnfinishedError(f"{what} {_has(unrated)} no severity yet; say it in step 4 (Assess)")
+
+
+def _has(things: Sequence[object]) -> str:
+    return "has" if len(things) == 1 else "have"
 
 
 def as_box(corners: Corners) -> Box:

@@ -55,9 +55,10 @@ def corrections_csv(store: Store, reviewers: Sequence[str]) -> str:
         reviewers: whose corrections.
     """
     buffer = StringIO()
-    writer = csv.writer(buffer, lineterminator="\r\n")
+    # In quotes all: a spreadsheet that separates at semicolons would find a formula in the middle of a cell.
+    writer = csv.writer(buffer, lineterminator="\r\n", quoting=csv.QUOTE_ALL)
     writer.writerow(COLUMNS)
-    for reviewer in reviewers:
+    for reviewer in map(store.noted_name, reviewers):
         for draft, review in zip(store.drafts, store.reviews(reviewer), strict=True):
             state = review.state
             for place, sentence in enumerate(state.sentences, 1):
@@ -71,17 +72,21 @@ def corrections_csv(store: Store, reviewers: Sequence[str]) -> str:
 def corrected_drafts(store: Store, reviewer: str) -> Iterator[dict[str, Any]]:
     """The reports that a reviewer has finished as they corrected them: records of a drafts file.
 
+    What the model's own file says of how it came to its text is left out: it is not this text.
+
     Raises:
         InputError: there is no such reviewer.
     """
-    for draft, review in zip(store.drafts, store.reviews(reviewer), strict=True):
+    name = store.noted_name(reviewer)
+    for draft, review in zip(store.drafts, store.reviews(name), strict=True):
         if review.state.done:
+            model = draft.record.get("model")
             kept = [sentence for sentence in review.state.sentences if not sentence.deleted]
             yield {
                 "sample_id": draft.sample_id,
                 "report": _narrative(kept) if draft.is_narrative else [_record(draft, one) for one in kept],
-                **draft.record,
-                "reviewer": reviewer,
+                "model": f"{model}, corrected" if model else "corrected",
+                "reviewer": name,
             }
 
 
@@ -104,6 +109,7 @@ def write_export(store: Store, folder: Path, reviewers: Sequence[str]) -> Writte
     Raises:
         InputError: there is no such reviewer; nothing is written.
     """
+    reviewers = list(dict.fromkeys(map(store.noted_name, reviewers)))
     table = corrections_csv(store, reviewers)
     with open_atomic(folder / "corrections.csv", "wb") as handle:
         handle.write(table.encode("utf-8-sig"))

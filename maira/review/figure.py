@@ -6,16 +6,19 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from maira.review.agreement import UNTYPED
 from maira.review.summary import KINDS, NO_CORRECTION, SEVERITY_NAMES
 from radfact.meta.needs import load_pyplot
 from radfact.meta.plots import save
 
+_UNSAID = "#8c8c8c"
+_FAINT = 0.4
 _WORST_COLOURS = {
     NO_CORRECTION: "#d0d0d0",
     "no": "#9ecae1",
     "minor": "#fdae6b",
     "significant": "#a50f15",
-    "not rated": "#8c8c8c",
+    "not rated": _UNSAID,
 }
 # As on the page, in tones that colour-blind readers tell apart.
 _KIND_COLOURS = {"edit": "#d55e00", "deletion": "#7f7f7f", "addition": "#009e73"}
@@ -65,13 +68,14 @@ def _draw_reports(panel: Any, figures: Mapping[str, Any], mark: str) -> None:
         for name, reports in worst.items():
             at = by_count.setdefault(label, {})
             at[name] = at.get(name, 0) + reports
-    most = max(min(int(count), _MOST_APART) for count in figures["reports_by_corrections"])
+    most = max(_ROOM, *(min(int(count), _MOST_APART) for count in figures["reports_by_corrections"]))
     labels = [*map(str, range(min(most, _MOST_APART - 1) + 1)), *([f"{_MOST_APART}+"] if most == _MOST_APART else [])]
     series = {name: [by_count.get(label, {}).get(name, 0) for label in labels] for name in _WORST_COLOURS}
     _stack(panel.bar, labels, {name: values for name, values in series.items() if any(values)}, _WORST_COLOURS)
     panel.set_xlabel("corrections in a report")
     panel.set_ylabel("reports")
     panel.yaxis.get_major_locator().set_params(integer=True)
+    panel.set_xlim(-0.6, len(labels) - 0.4)
     handles, names = panel.get_legend_handles_labels()
     shown = [name if name in (NO_CORRECTION, "not rated") else f"{name} implications" for name in names]
     panel.legend(handles, shown, title="worst of the report", fontsize=8, title_fontsize=8)
@@ -86,6 +90,11 @@ def _draw_kinds(panel: Any, counts: Mapping[str, Mapping[str, int]], title: str)
     series = {kind: [counts[name][kind] for name in names] for kind in KINDS}
     _stack(panel.barh, names, series, _KIND_COLOURS, along="left")
     totals = [sum(counts[name].values()) for name in names]
+    if UNTYPED in names:
+        at = names.index(UNTYPED)
+        panel.get_yticklabels()[at].set(style="italic", color=_UNSAID)
+        for bars in panel.containers:
+            bars[at].set_alpha(_FAINT)
     for place, total in enumerate(totals):
         panel.text(total, place, f" {total}", va="center", fontsize=9)
     panel.set_xlim(0, max([*totals, 1]) * 1.12)
@@ -109,12 +118,12 @@ def _stack(
 
 
 def _most_frequent(types: Mapping[str, Mapping[str, int]]) -> dict[str, dict[str, int]]:
-    """The most frequent types, the rest in one."""
-    kept = {name: dict(kinds) for name, kinds in list(types.items())[:_MOST_TYPES]}
-    rest = list(types.values())[_MOST_TYPES:]
+    """The most frequent types, the rest in one, and last the corrections of which none is named."""
+    named = [(name, dict(kinds)) for name, kinds in types.items() if name != UNTYPED]
+    kept, rest = dict(named[:_MOST_TYPES]), [kinds for _, kinds in named[_MOST_TYPES:]]
     if rest:
         kept[f"{len(rest)} others"] = {kind: sum(kinds[kind] for kinds in rest) for kind in KINDS}
-    return kept
+    return kept | {UNTYPED: dict(types[UNTYPED])} if UNTYPED in types else kept
 
 
 def _severities(counts: Mapping[str, Mapping[str, int]]) -> dict[str, Mapping[str, int]]:

@@ -21,7 +21,6 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from radfact.errors import InputError
 from radfact.jsonl import read_text
 
-COOKIE = "maira_review"
 MOST_BYTES = 1 << 18
 """Bytes of the largest request."""
 
@@ -112,14 +111,16 @@ class Guard:
             cookies.load(headers.get("cookie", ""))
         except CookieError:
             return False
-        return COOKIE in cookies and _is_same(cookies[COOKIE].value, _session(str(self.token)))
+        name = _cookie_name(headers.get("host", ""))
+        return name in cookies and _is_same(cookies[name].value, _session(str(self.token)))
 
     async def _admit(self, scope: Scope, send: _Answer) -> None:
         given = parse_qs(scope["query_string"].decode("latin-1")).get("token", [""])[0]
         if scope["method"] != "GET" or scope["path"] != "/" or not _is_same(given, str(self.token)):
             await send.refuse(401, "open the address with ?token=, as the command printed it")
             return
-        cookie = f"{COOKIE}={_session(str(self.token))}; HttpOnly; SameSite=Strict; Path=/"
+        name = _cookie_name(Headers(scope=scope).get("host", ""))
+        cookie = f"{name}={_session(str(self.token))}; HttpOnly; SameSite=Strict; Path=/"
         headers = [(b"content-type", b"text/html; charset=utf-8"), (b"set-cookie", cookie.encode())]
         await send({"type": "http.response.start", "status": 200, "headers": headers})
         await send({"type": "http.response.body", "body": _ENTRANCE})
@@ -186,6 +187,15 @@ def _name_in(host: str) -> str:
         return urlsplit(f"//{host}").hostname or ""
     except ValueError:
         return ""
+
+
+def _cookie_name(host: str) -> str:
+    """Browsers keep the cookies of an address together whatever the port, and two reviews may be on one machine."""
+    try:
+        port = urlsplit(f"//{host}").port
+    except ValueError:
+        port = None
+    return f"maira_review_{port or 80}"
 
 
 def _as_address(name: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:

@@ -23,9 +23,9 @@ _BACKLOG = 128
 def serve(
     review_set: ReviewSet,
     store: Store,
+    listener: socket.socket,
     *,
     host: str,
-    port: int,
     token: str | None,
     open_browser: bool,
     on_ready: Callable[[str], None],
@@ -35,17 +35,14 @@ def serve(
     Args:
         review_set: what is reviewed.
         store: its database.
-        host: address to listen on.
-        port: 0 for any that is free.
+        listener: as `listen` gives it; it is closed at the end.
+        host: address that it listens on.
         token: what a browser must bring; None for none.
         open_browser: whether to show the page, where there is a screen. Never with a token, which other users of the
             machine could read off the browser's command line.
         on_ready: called with the page's address once it can be opened.
-
-    Raises:
-        InputError: the address cannot be used.
     """
-    with _listening(host, port) as listener, suppress(KeyboardInterrupt):
+    with listener, suppress(KeyboardInterrupt):
         url = _url(host, listener.getsockname()[1], token)
         on_ready(url)
         if open_browser and token is None and _has_screen():
@@ -64,15 +61,26 @@ def serve(
         uvicorn.Server(config).run(sockets=[listener])
 
 
-def _listening(host: str, port: int) -> socket.socket:
+def listen(host: str, port: int) -> socket.socket:
+    """Listen on an address.
+
+    Args:
+        host: a name or an address of this machine.
+        port: 0 for any that is free.
+
+    Raises:
+        InputError: the address cannot be used.
+    """
     try:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0][0]
-        listener = socket.create_server((host, port), family=family, backlog=_BACKLOG)
+        return socket.create_server((host, port), family=family, backlog=_BACKLOG)
+    except socket.gaierror as error:
+        why = str(error.strerror)
     except OSError as error:
-        raise InputError(
-            f"cannot listen on {host}, port {port}: {error.strerror or error}; give another --port or --host"
-        ) from None
-    return listener
+        why = os.strerror(error.errno) if error.errno else str(error)
+    except UnicodeError:
+        why = "this is no name of a machine"
+    raise InputError(f"cannot listen on {host}, port {port}: {why}; give another --port or --host")
 
 
 def _url(host: str, port: int, token: str | None) -> str:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import secrets
 import sqlite3
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -16,10 +17,20 @@ from typing import Any, NamedTuple
 
 from pydantic import TypeAdapter, ValidationError
 
-from maira.review.changes import Change, Corners, History, Name, Snapshot, State, change_adapter, drafted
+from maira.review.changes import (
+    Change,
+    Corners,
+    History,
+    Name,
+    Snapshot,
+    State,
+    change_adapter,
+    drafted,
+    plain_name,
+)
 from maira.review.protocol import ERROR_TYPES
 from radfact.errors import InputError, RunFailed
-from radfact.jsonl import dumps
+from radfact.jsonl import dumps, naming_file
 from radfact.report import Sentence, as_input_error, parse_sentences
 
 # "maRv", so that another program's database is not taken for a review.
@@ -59,7 +70,7 @@ class Draft:
         sample_id: of the study.
         sentences: of the report; those of a narrative have no boxes.
         is_narrative: whether the report was one text.
-        record: the other fields of the draft, such as `model`.
+        record: what else of the draft holds for its correction: `model`.
     """
 
     sample_id: str
@@ -90,7 +101,7 @@ class ConflictError(Exception):
 class Store:
     """A review's database: opened by one server, or by several; safe to use from several threads.
 
-    A change is on disk when `add_change` returns: the journal is written ahead and flushed for each.
+    A change is on disk, in the one file, when `add_change` returns: so a copy of that file is a copy of the review.
     """
 
     def __init__(self, path: Path, drafts: Sequence[Draft] | None = None) -> None:
@@ -98,27 +109,32 @@ class Store:
 
         Args:
             path: the SQLite file.
-            drafts: what is reviewed, which must be what the review was begun with; None takes what is there.
+            drafts: what is reviewed, which must be what the review was begun with; None takes what is there, which
+                need not be writable then.
 
         Raises:
-            InputError: the file is no review, or a review of other drafts. It is left as it was.
+            InputError: the file is no review, or a review of other drafts, or one to go on with that cannot be
+                written. It is left as it was.
         """
         self.path = path
         if not path.exists():
             if drafts is None:
                 raise InputError("no such review; maira review DRAFTS --manifest FILE begins one", file=path)
             _begin(path, drafts)
-        held = _read_held(path)
+        held = _read_held(path, "" if drafts is None else "; give another --db")
         if drafts is not None:
             _check_same(held, drafts, path)
+            _prepare_writing(path)
         self.drafts = [_parse_held(one, path) for one in held] if drafts is None else list(drafts)
         self._untouched = [Snapshot(draft.state()) for draft in self.drafts]
         self._lock = threading.RLock()
         self._histories: dict[tuple[str, int], History] = {}
         self._seen = 0
-        self._connection = _connect(path)
         try:
-            self._connection.execute("PRAGMA journal_mode = WAL")
+            self._connection = _connect(path)
+        except sqlite3.Error as error:
+            raise InputError(f"cannot be used: {error}", file=path) from None
+        try:
             self._catch_up()
         except sqlite3.Error as error:
             self._connection.close()
@@ -137,12 +153,27 @@ class Store:
         return self._names("reviewers")
 
     def add_reviewer(self, name: str) -> list[str]:
-        """Note a reviewer, unless they are there already, and give all.
+        """Note a reviewer, unless they are there already, in capitals or not, and give all.
 
         Raises:
             InputError: it is no name.
         """
-        return self._add_name("reviewers", name)
+        name = self._parse_name(name)
+        with self._lock:
+            if self._known(name) is None:
+                self._add_name("reviewers", name)
+            return self.reviewers()
+
+    def noted_name(self, reviewer: str) -> str:
+        """A reviewer's name as it was first given; it may be asked for in other capitals.
+
+        Raises:
+            InputError: there is no such reviewer.
+        """
+        known = self._known(reviewer)
+        if known is None:
+            raise InputError(f"there is no reviewer of this name: {reviewer!r:.120}", field="reviewer")
+        return known
 
     def error_types(self) -> list[str]:
         """Those of the paper, then the reviewers' own."""
@@ -154,7 +185,8 @@ class Store:
         Raises:
             InputError: it is no name.
         """
-        if " ".join(name.split()) not in ERROR_TYPES:
+        name = self._parse_name(name)
+        if name not in ERROR_TYPES:
             self._add_name("error_types", name)
         return self.error_types()
 
@@ -169,7 +201,7 @@ class Store:
             InputError: there is no such reviewer or study.
         """
         with self._lock:
-            self._check_who_and_what(reviewer, number)
+            reviewer = self._check_who_and_what(reviewer, number)
             self._catch_up()
             return self._history(reviewer, number).now
 
@@ -180,7 +212,7 @@ class Store:
             InputError: there is no such reviewer.
         """
         with self._lock:
-            self._check_reviewer(reviewer)
+            reviewer = self.noted_name(reviewer)
             self._catch_up()
             made = {number: history.now for (name, number), history in self._histories.items() if name == reviewer}
             return [made.get(number, untouched) for number, untouched in enumerate(self._untouched, 1)]
@@ -202,11 +234,13 @@ class Store:
         """
         with self._lock, self._writing():
             self._catch_up()
-            self._check_who_and_what(reviewer, number)
+            reviewer = self._check_who_and_what(reviewer, number)
             history = self._history(reviewer, number)
-            known = self._connection.execute("SELECT reviewer, study FROM changes WHERE id = ?", (change_id,))
-            if (made_on := known.fetchone()) is not None:
-                if made_on != (reviewer, number):
+            known = self._connection.execute(
+                "SELECT reviewer, study FROM changes WHERE id = ?", (change_id,)
+            ).fetchall()
+            if known:
+                if known != [(reviewer, number)]:
                     raise InputError("another change has this id", field="id")
                 return history.now
             if version != history.now.version:
@@ -227,7 +261,9 @@ class Store:
             with _transaction(self._connection):
                 yield
         except sqlite3.Error as error:
-            raise RunFailed(f"{self.path}: cannot be written: {error}") from None
+            is_gone = error.sqlite_errorcode == sqlite3.SQLITE_READONLY_DBMOVED
+            why = "it has been removed or replaced since it was opened" if is_gone else error
+            raise RunFailed(f"{self.path}: cannot be written: {why}") from None
 
     def _catch_up(self) -> None:
         """Apply the changes that were written since, by whom ever."""
@@ -247,36 +283,44 @@ class Store:
             self._histories[key] = History(self._untouched[number - 1].state)
         return self._histories[key]
 
-    def _check_reviewer(self, reviewer: str) -> None:
-        if reviewer not in self._names("reviewers"):
-            raise InputError(f"there is no reviewer of this name: {reviewer!r:.120}", field="reviewer")
+    def _known(self, reviewer: str) -> str | None:
+        """The name under which a reviewer is noted."""
+        wanted = plain_name(reviewer).casefold()
+        return next((name for name in self.reviewers() if plain_name(name).casefold() == wanted), None)
 
-    def _check_who_and_what(self, reviewer: str, number: int) -> None:
-        self._check_reviewer(reviewer)
+    def _check_who_and_what(self, reviewer: str, number: int) -> str:
+        known = self.noted_name(reviewer)
         if not 1 <= number <= len(self.drafts):
             raise InputError(f"there is no study {number}; expected 1 to {len(self.drafts)}", field="number")
+        return known
 
     def _names(self, table: str) -> list[str]:
         with self._lock:
             return [name for (name,) in self._connection.execute(f"SELECT name FROM {table} ORDER BY number")]
 
-    def _add_name(self, table: str, name: str) -> list[str]:
+    @staticmethod
+    def _parse_name(name: str) -> str:
         try:
-            name = " ".join(_name.validate_python(name).split())
+            return _name.validate_python(name)
         except ValidationError as error:
             raise as_input_error(error, field="name") from None
+
+    def _add_name(self, table: str, name: str) -> None:
         with self._lock, self._writing():
             self._connection.execute(f"INSERT OR IGNORE INTO {table} (name, made) VALUES (?,?)", (name, _now()))
-        return self._names(table)
 
 
 def _connect(path: Path) -> sqlite3.Connection:
+    connection = sqlite3.connect(
+        f"{path.resolve().as_uri()}?mode=rw", uri=True, timeout=10, isolation_level=None, check_same_thread=False
+    )
     try:
-        connection = sqlite3.connect(path, timeout=10, isolation_level=None, check_same_thread=False)
-        connection.execute("PRAGMA synchronous = FULL")
+        # The end of the journal is what makes a change final, so that has to be on disk as well.
+        connection.execute("PRAGMA synchronous = EXTRA")
         connection.execute("PRAGMA foreign_keys = ON")
-    except sqlite3.Error as error:
-        raise RunFailed(f"{path}: cannot be opened: {error}") from None
+    except BaseException:
+        connection.close()
+        raise
     return connection
 
 
@@ -293,10 +337,13 @@ def _transaction(connection: sqlite3.Connection) -> Iterator[None]:
 
 
 def _begin(path: Path, drafts: Sequence[Draft]) -> None:
-    """Make a database of drafts, whole or not at all."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+    """Make a database of drafts, whole or not at all, that nobody else on the machine can read."""
+    with naming_file(path, *path.parents):
+        path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     try:
+        with naming_file(path, temporary):
+            os.close(os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
         connection = _connect(temporary)
         try:
             with _transaction(connection):
@@ -314,7 +361,8 @@ def _begin(path: Path, drafts: Sequence[Draft]) -> None:
     except sqlite3.Error as error:
         raise RunFailed(f"{path}: cannot be written: {error}") from None
     finally:
-        temporary.unlink(missing_ok=True)
+        with suppress(OSError):  # why it was not made matters more than what is left of it
+            temporary.unlink()
 
 
 class _Held(NamedTuple):
@@ -325,24 +373,45 @@ class _Held(NamedTuple):
     draft: str
 
 
-def _read_held(path: Path) -> list[_Held]:
-    """The drafts of a review; it is opened for reading alone, so that a file that is none stays as it is.
+def _prepare_writing(path: Path) -> None:
+    # The journal of a change lies beside the file.
+    if not (os.access(path, os.W_OK) and os.access(path.parent, os.W_OK)):
+        raise InputError("cannot be written, or its folder cannot; a review needs both", file=path)
+    try:
+        with closing(_connect(path)) as connection:
+            # A journal written ahead would hold the changes in another file for long, and go on when the file is gone.
+            connection.execute("PRAGMA journal_mode = DELETE")
+    except sqlite3.Error as error:
+        raise InputError(f"cannot be used: {error}", file=path) from None
+
+
+def _read_held(path: Path, otherwise: str) -> list[_Held]:
+    """The drafts of a review; the file is only read, so that one that is none stays as it is.
+
+    Args:
+        path: the file.
+        otherwise: what to do with a file that is none, as the end of a sentence.
 
     Raises:
-        InputError: the file is no review, or is of another layout.
+        InputError: the file is no review, or is of another layout, or cannot be opened.
     """
+    if path.is_dir():
+        raise InputError("is a folder; expected the database of a review", file=path)
     try:
-        with closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)) as connection:
+        with closing(_connect(path)) as connection:
             application, layout = (
                 connection.execute(f"PRAGMA {name}").fetchone()[0] for name in ("application_id", "user_version")
             )
             if application != _APPLICATION:
-                raise InputError("is a database of something else than a review; give another --db", file=path)
+                raise InputError(f"is a database of something else than a review{otherwise}", file=path)
             if layout != _LAYOUT:
-                raise InputError(f"has layout {layout}, and {_LAYOUT} can be read; give another --db", file=path)
+                raise InputError(f"has layout {layout}, and {_LAYOUT} can be read{otherwise}", file=path)
             rows = connection.execute("SELECT sample_id, digest, draft FROM drafts ORDER BY number").fetchall()
     except sqlite3.Error as error:
-        raise InputError(f"is no database of a review ({error}); give another --db", file=path) from None
+        if error.sqlite_errorcode == sqlite3.SQLITE_NOTADB:
+            raise InputError(f"is no database of a review{otherwise}", file=path) from None
+        why = error if os.access(path, os.R_OK) else "no permission to read it"
+        raise InputError(f"cannot be opened: {why}", file=path) from None
     return [_Held(*row) for row in rows]
 
 

@@ -20,7 +20,6 @@ from radfact.report import Report, Sentence, validated
 from radfact.sentences.segments import sentences_of
 
 _SHOWN_IDS = 5
-_RECORDED = ("raw", "irregularities", "model", "seconds")
 
 
 class Verdict(Row):
@@ -135,9 +134,9 @@ def read_review_drafts(path: Path) -> list[Draft]:
         InputError: naming file, line and field.
     """
     reports = read_drafts(path)
-    records = {str(row["sample_id"]): {name: row.get(name) for name in _RECORDED} for _, row in read_jsonl(path)}
+    models = {str(row["sample_id"]): row.get("model") for _, row in read_jsonl(path)}
     return [
-        Draft(sample_id, tuple(_sentences(report)), isinstance(report, str), records[sample_id])
+        Draft(sample_id, tuple(_sentences(report)), isinstance(report, str), {"model": models[sample_id]})
         for sample_id, report in reports.items()
     ]
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from statistics import mean, median
 from typing import Any
 
-from maira.review.agreement import agreements, error_group, worst_severity
+from maira.review.agreement import UNTYPED, agreements, error_group, worst_severity
 from maira.review.changes import ReviewedSentence, State
 from maira.review.export import kind_of
 from maira.review.store import Store
@@ -56,7 +56,7 @@ def _of_reviewer(store: Store, reviewer: str) -> dict[str, Any]:
         "corrections_per_corrected_report": _spread([count for count in counts if count]),
         "reports_by_corrections": _reports_by_corrections(finished),
         "error_types": _by_kind(corrections, lambda one: error_group(one.assessment.error_type)),
-        "error_types_in_full": dict(Counter(one.assessment.error_type or "not named" for one in corrections)),
+        "error_types_in_full": dict(Counter(one.assessment.error_type or UNTYPED for one in corrections)),
         "severities": _by_kind(corrections, lambda one: SEVERITY_NAMES[one.assessment.severity]),
         "comments": comments,
     }
@@ -84,9 +84,12 @@ def _worst(state: State) -> str:
 def _by_kind(
     corrections: Sequence[ReviewedSentence], name_of: Callable[[ReviewedSentence], str]
 ) -> dict[str, dict[str, int]]:
-    """Name -> kind of correction -> how many, the most frequent name first (figure 4, panels B and C)."""
+    """Name -> kind of correction -> how many (figure 4, panels B and C).
+
+    The most frequent name first; that nobody has named a type is none, and comes last.
+    """
     counted: dict[str, Counter[str]] = {}
     for one in corrections:
         counted.setdefault(name_of(one), Counter())[kind_of(one)] += 1
-    names = sorted(counted, key=lambda name: (-counted[name].total(), name))
+    names = sorted(counted, key=lambda name: (name == UNTYPED, -counted[name].total(), name))
     return {name: {kind: counted[name][kind] for kind in KINDS} for name in names}

@@ -10,6 +10,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from radfact.cli.price import Price
+from radfact.errors import for_terminal
 from radfact.live import short
 
 if TYPE_CHECKING:
@@ -175,7 +176,7 @@ def _confusion_table(heading: str, rows: Mapping[str, Confusion]) -> Table:
 
 def say(console: Console, text: str, style: str | None = None) -> None:
     """One paragraph of plain text: nothing in it is markup."""
-    console.print(text, style=style, markup=False)
+    console.print(for_terminal(text), style=style, markup=False)
 
 
 def number(value: float | None) -> str:
@@ -185,7 +186,7 @@ def number(value: float | None) -> str:
 
 def say_line(console: Console, text: str, style: str | None = None) -> None:
     """One line of plain text however long it is, so that it can be searched for and copied."""
-    console.print(text, style=style, markup=False, soft_wrap=True)
+    console.print(for_terminal(text), style=style, markup=False, soft_wrap=True)
 
 
 def say_path(console: Console, lead: str, path: object) -> None:

@@ -7,13 +7,17 @@ const Cards = (() => {
   /** Cards that stay, however far from the window; the oldest of more give up their place. */
   const KEPT = 20;
   const IMAGES = { frontal: "Frontal", lateral: "Lateral", prior_frontal: "Prior frontal" };
+  /** Attributes that are read, not worked with. */
+  const SAID = ["aria-label", "title"];
 
   const watching = new Map();
 
   function element(tag, { text, ...attributes } = {}, ...children) {
     const node = document.createElement(tag);
-    for (const [name, value] of Object.entries(attributes)) node.setAttribute(name, value);
-    if (text !== undefined) node.textContent = text;
+    for (const [name, value] of Object.entries(attributes)) {
+      node.setAttribute(name, SAID.includes(name) ? visibleText(String(value)) : value);
+    }
+    if (text !== undefined) node.textContent = visibleText(String(text));
     node.append(...children.filter((child) => child !== null));
     return node;
   }
@@ -27,7 +31,7 @@ const Cards = (() => {
   function openLarge(title, image, boxes) {
     const dialog = document.getElementById("large");
     const root = element("div");
-    document.getElementById("large-title").textContent = title;
+    document.getElementById("large-title").textContent = visibleText(title);
     document.getElementById("large-view").replaceChildren(root);
     const viewer = new BoxViewer(root, image);
     viewer.setBoxes(boxes);

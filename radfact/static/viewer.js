@@ -1,6 +1,16 @@
 "use strict";
 
 /**
+ * Text as it is stored: controls that turn the order of letters around are written out, so that they turn nothing.
+ *
+ * @param {string} text
+ * @returns {string}
+ */
+function visibleText(text) {
+  return text.replace(/[\u202a-\u202e\u2066-\u2069]/g, (control) => `[U+${control.charCodeAt(0).toString(16).toUpperCase()}]`);
+}
+
+/**
  * A COCO run-length mask as an SVG path, on a grid of at most `LONGEST` cells a side.
  *
  * @param {{size: [number, number], counts: string | number[]}} mask  size is (height, width)
@@ -150,7 +160,7 @@ class BoxViewer {
       return;
     }
     const img = this.#element("img", "box-viewer-image");
-    img.alt = alt;
+    img.alt = visibleText(alt);
     img.loading = "lazy";
     img.decoding = "async";
     img.addEventListener("error", () => {
@@ -229,7 +239,7 @@ class BoxViewer {
   #element(tag, className, text) {
     const element = document.createElement(tag);
     element.className = className;
-    if (text !== undefined) element.textContent = text;
+    if (text !== undefined) element.textContent = visibleText(text);
     return element;
   }
 }

@@ -156,7 +156,7 @@ def visiting(browser: Browser, running: Running, *, reviewer: str = "Ada", numbe
 def enter(page: Page, running: Running, reviewer: str = "Ada", number: int = 1) -> None:
     """Open a study under a name."""
     page.goto(f"{running.url}#{number}")
-    page.get_by_label("Another name").fill(reviewer)
+    page.locator("#reviewer-name").fill(reviewer)
     page.get_by_role("button", name="Begin").click()
     at_study(page, number)
 

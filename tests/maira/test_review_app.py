@@ -21,7 +21,7 @@ from starlette.testclient import TestClient
 
 from maira.review.app import make_app
 from maira.review.security import MOST_BYTES, read_token
-from maira.review.serve import serve
+from maira.review.serve import listen
 from maira.review.store import Store
 from maira.review.studies import ReviewSet, Verdict, read_review_set
 from radfact.errors import InputError
@@ -117,11 +117,12 @@ def test_a_change_is_answered_with_the_state_it_made(page: TestClient, store: St
 
 def test_the_list_says_how_far_each_study_is(page: TestClient) -> None:
     change(page, kind="delete", sentence="d0")
-    change(page, number=2, kind="finish")
+    for fields in ({"kind": "step", "step": 2}, {"kind": "step", "step": 3}, {"kind": "finish"}):
+        assert change(page, number=2, **fields).status_code == 200
     rows = page.get("/api/studies", params={"reviewer": "Ada"}).json()
     assert rows == [
         {"number": 1, "sample_id": "one", "status": "started", "step": 1, "corrections": 1},
-        {"number": 2, "sample_id": "two", "status": "done", "step": 1, "corrections": 0},
+        {"number": 2, "sample_id": "two", "status": "done", "step": 3, "corrections": 0},
     ]
 
 
@@ -147,6 +148,26 @@ def test_why_radfact_judged_so_stays_away_as_long(review_set: ReviewSet, store: 
         assert study(page, 2)["verdicts"] is None
         change(page, kind="step", step=3)
         assert study(page)["verdicts"][1] == {"index": 1, "status": "entailed", "why": "Both.", "evidence": [0]}
+
+
+def test_a_study_that_was_not_gone_through_is_not_finished(page: TestClient) -> None:
+    change(page, kind="step", step=4)
+    answer = change(page, kind="finish")
+    assert (answer.status_code, list(answer.json())) == (422, ["error"])
+    assert answer.json()["error"].startswith("a study is finished after all steps: steps 2 (Correct) and 3 (Compare)")
+    assert (study(page)["state"]["done"], study(page)["state"]["visited"]) == (False, [1, 4])
+
+
+def test_a_database_that_cannot_be_written_is_said_to_both(
+    page: TestClient, store: Store, caplog: pytest.LogCaptureFixture
+) -> None:
+    store.path.unlink()
+    for answer in (change(page, kind="delete", sentence="d0"), page.post("/api/reviewers", json={"name": "Eve"})):
+        assert answer.status_code == 503
+        assert answer.json()["error"] == "the database cannot be used now; nothing of this was saved"
+    assert (
+        caplog.messages == [f"{store.path}: cannot be written: it has been removed or replaced since it was opened"] * 2
+    )
 
 
 def test_a_page_that_is_behind_gets_the_present_state(page: TestClient) -> None:
@@ -326,7 +347,9 @@ def test_without_the_token_nothing_is_shown(network: Callable[[], TestClient], p
     assert "set-cookie" not in answer.headers
 
 
-@pytest.mark.parametrize("cookie", ["maira_review=", f"maira_review={TOKEN}", "maira_review=\u00e9", "=;=,;;"])
+@pytest.mark.parametrize(
+    "cookie", ["maira_review_8471=", f"maira_review_8471={TOKEN}", "maira_review_8471=\u00e9", "=;=,;;"]
+)
 def test_a_cookie_that_was_made_up_is_worth_nothing(network: Callable[[], TestClient], cookie: str) -> None:
     assert network().get("/api/set", headers={"cookie": cookie.encode("latin-1")}).status_code == 401
 
@@ -340,6 +363,24 @@ def test_the_token_is_brought_once_and_kept_where_no_script_reads_it(network: Ca
     assert "SameSite=Strict" in cookie
     assert TOKEN not in cookie + answer.text
     assert browser.get("/api/set").status_code == 200
+
+
+def test_two_reviews_on_one_machine_do_not_sign_each_other_out(review_set: ReviewSet, store: Store) -> None:
+    other_token = TOKEN[::-1]
+    ways = [(TOKEN, "http://192.0.2.7:8471"), (other_token, "http://192.0.2.7:8472"), (other_token, "http://192.0.2.7")]
+    servers = [
+        TestClient(make_app(review_set, store, host="0.0.0.0", token=token), base_url=url) for token, url in ways
+    ]
+    # As a browser has it: the cookies of an address are kept by their names, whatever the port.
+    kept: dict[str, str] = {}
+    for server, (token, _) in zip(servers, ways, strict=True):
+        answer = server.get("/", params={"token": token})
+        name, value = answer.headers["set-cookie"].split(";")[0].split("=")
+        kept[name] = value
+    headers = {"cookie": "; ".join(f"{name}={value}" for name, value in kept.items())}
+    for server in servers:
+        server.cookies.clear()
+        assert server.get("/api/set", headers=headers).status_code == 200
 
 
 def test_the_token_opens_the_page_only(network: Callable[[], TestClient]) -> None:
@@ -357,11 +398,41 @@ def test_a_token_that_keeps_nobody_out_is_refused(tmp_path: Path, content: str) 
         read_token(tmp_path / "token")
 
 
-def test_a_port_that_is_taken_is_said(review_set: ReviewSet, store: Store) -> None:
+def test_a_port_that_is_taken_is_said() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        with pytest.raises(InputError, match=f"port {port}: .*give another --port"):
-            serve(review_set, store, host="127.0.0.1", port=port, token=None, open_browser=False, on_ready=print)
+        with pytest.raises(InputError, match=f"port {port}: Address already in use; give another --port"):
+            listen("127.0.0.1", port)
+
+
+@pytest.mark.parametrize("host", ["192.0.2.1", "no.such.machine.invalid", "a" * 70])
+def test_an_address_that_cannot_be_had_is_said_before_a_database_is_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, host: str
+) -> None:
+    from typer.testing import CliRunner
+
+    from maira.cli import app
+
+    write_set(tmp_path, {"one": REPORT})
+    monkeypatch.chdir(tmp_path)
+    arguments = ["review", "drafts.jsonl", "--manifest", "manifest.jsonl", "--host", host, "--no-browser"]
+    with pytest.raises(InputError, match=f"cannot listen on {host}, port 8471: [^()]+; give") as caught:
+        CliRunner().invoke(app, arguments, catch_exceptions=False)
+    assert "attempting" not in str(caught.value)
+    assert not (tmp_path / "review.sqlite").exists()
+
+
+def test_a_command_that_is_misspelt_is_not_taken_for_drafts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from typer.testing import CliRunner
+
+    from maira.cli import app
+
+    monkeypatch.chdir(tmp_path)
+    sumary = ["review", "sumary", "review.sqlite", "--out", "out"]
+    asked = CliRunner().invoke(app, sumary)
+    assert (asked.exit_code, "Did you mean 'summary'?" in asked.stderr) == (2, True)
+    (tmp_path / "sumary").touch()
+    assert "Did you mean" not in CliRunner().invoke(app, sumary).stderr
 
 
 def test_the_command_serves_and_logs_nothing_of_what_it_serves(tmp_path: Path) -> None:

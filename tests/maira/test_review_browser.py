@@ -8,13 +8,11 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import closing
 from io import StringIO
 from pathlib import Path
 from typing import TYPE_CHECKING
-from urllib.request import urlopen
 
 import pytest
 from review_desk import (
@@ -166,7 +164,9 @@ def test_three_studies_by_keyboard_alone(browser: Browser, running: Running) -> 
         page.keyboard.type("Seen.")
         press(page, "Control+Enter", "Escape", "]")
         # Finishing leads to each correction without a severity.
-        press(page, "f", "2", "f", "1", "t", "ArrowDown", "Escape", "f", "0", "f")
+        press(page, "f", "2", "f", "1", "t", "ArrowDown", "Escape", "f", "0")
+        # Types of error that are not named are asked for once.
+        press(page, "f", "f")
         saved(page)
         state = running.state(number=number)
         assert state.done
@@ -256,11 +256,25 @@ def test_saved_is_said_only_once_the_server_has_answered(page: Page, running: Ru
 def test_a_lost_connection_is_said_and_changes_are_sent_once_it_is_back(page: Page, running: Running) -> None:
     page.route("**/changes", lambda route: route.abort())
     press(page, "j", "d", "j", "d")
-    page.get_by_text("No connection: 2 changes not saved, kept in this browser and sent again").wait_for()
+    page.get_by_text("2 changes not saved, kept in this browser and sent again").wait_for()
+    assert page.locator("#saved").inner_text() == "Not saved"
     assert page.locator("#undo").is_disabled()
     page.unroute("**/changes")
     saved(page)
+    assert not page.locator("#trouble").is_visible()
     assert [one.deleted for one in running.state().sentences] == [True, True, False]
+
+
+def test_what_the_server_says_of_its_trouble_is_shown(page: Page) -> None:
+    reason = {"error": "the database cannot be used now; nothing of this was saved"}
+    page.route("**/changes", lambda route: route.fulfill(status=503, json=reason))
+    press(page, "j", "d")
+    page.get_by_text("The database cannot be used now; nothing of this was saved. 1 change not saved").wait_for()
+    page.route("**/api/reviewers", lambda route: route.fulfill(status=503, json=reason))
+    page.locator("#reviewer").click()
+    page.locator("#reviewer-name").fill("Bo")
+    page.get_by_role("button", name="Begin").click()
+    page.locator("#reviewer-error", has_text="The database cannot be used now").wait_for()
 
 
 def test_a_change_whose_answer_was_lost_is_applied_once(page: Page, running: Running) -> None:
@@ -286,7 +300,7 @@ def test_a_change_whose_answer_was_lost_is_applied_once(page: Page, running: Run
 def test_changes_that_could_not_be_sent_survive_the_browser(page: Page, running: Running) -> None:
     page.route("**/changes", lambda route: route.abort())
     press(page, "j", "d")
-    page.get_by_text("No connection").wait_for()
+    page.get_by_text("No connection to the server").wait_for()
     page.unroute("**/changes")
     again = page.context.new_page()
     page.close(run_before_unload=False)
@@ -296,14 +310,33 @@ def test_changes_that_could_not_be_sent_survive_the_browser(page: Page, running:
     assert running.sentence(0).deleted
 
 
-def test_what_another_window_changed_is_shown_and_ones_own_text_is_given_back(page: Page, running: Running) -> None:
+@pytest.fixture
+def other(page: Page, running: Running) -> Page:
+    """A second window of the same reviewer in the same browser."""
     other = page.context.new_page()
     other.goto(f"{running.url}#1")
-    other.get_by_role("button", name="Ada").click()
+    other.locator("dialog[open]").wait_for()
+    # Who has been here before is the first choice.
+    press(other, "Enter")
     at_study(other, 1)
+    return other
+
+
+def test_another_window_of_the_browser_follows_at_once(page: Page, other: Page, running: Running) -> None:
     press(page, "j", "j", "d")
     saved(page)
+    row(other, 1).locator("del").wait_for()
+    press(other, "j", "d")
+    saved(other)
+    assert [one.deleted for one in running.state().sentences] == [True, True, False]
+
+
+def test_what_another_window_changed_is_shown_and_ones_own_text_is_given_back(
+    page: Page, other: Page, running: Running
+) -> None:
     row(other, 0).locator(".sentence-text").dblclick()
+    press(page, "j", "j", "d")
+    saved(page)
     other.get_by_label("Text of sentence 1").fill("The heart is large.")
     other.keyboard.press("Enter")
     other.get_by_text("Another window has changed this study meanwhile").wait_for()
@@ -341,6 +374,20 @@ def test_markup_in_drafts_is_read_as_text(browser: Browser, tmp_path: Path) -> N
         assert page.title().startswith("1 ·")
 
 
+def test_texts_that_nobody_could_type_are_readable_and_can_be_edited(browser: Browser, tmp_path: Path) -> None:
+    folder = write_review_set(tmp_path, texts=["No\x00 nodule \u202eseen.", f"Long {'and long ' * 600}end."])
+    with served(folder) as running, visiting(browser, running) as page:
+        assert row(page, 0).locator(".words").inner_text().endswith("nodule [U+202E]seen.")
+        press(page, "j", "e")
+        assert page.get_by_label("Text of sentence 1").input_value() == "No nodule seen."
+        page.keyboard.type(" Clear.")
+        press(page, "Enter", "j", "e", "ControlOrMeta+End", "Backspace", "Enter")
+        saved(page)
+        assert not page.locator("#alert").is_visible()
+        assert running.sentence(0).text == "No nodule seen. Clear."
+        assert running.sentence(1).text.endswith("and long end")
+
+
 def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
@@ -351,18 +398,13 @@ def start_server(folder: Path, port: int) -> subprocess.Popen[bytes]:
     """The command itself, so that it can be killed."""
     command = [sys.executable, "-m", "maira", "review", "drafts.jsonl", "--manifest", "manifest.jsonl", "--no-browser"]
     root = str(Path(__file__).parents[2])
-    environment = {**os.environ, "PYTHONPATH": root}
+    environment = {**os.environ, "PYTHONPATH": root, "PYTHONUNBUFFERED": "1"}
     process = subprocess.Popen(
-        [*command, "--port", str(port)], cwd=folder, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
+        [*command, "--port", str(port)], cwd=folder, env=environment, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
     )
-    deadline = time.monotonic() + 60
-    while time.monotonic() < deadline:
-        try:
-            urlopen(f"http://127.0.0.1:{port}/api/set", timeout=5).close()
-        except OSError:
-            assert process.poll() is None
-        else:
-            break
+    assert process.stdout is not None
+    # It listens before it says where; what is asked of it then waits.
+    assert any(b"http://" in line for line in process.stdout)
     return process
 
 
@@ -376,18 +418,16 @@ def test_kill_9_of_the_server_in_the_middle_of_a_review_loses_nothing(browser: B
             press(page, "j", "d")
             saved(page)
             process.send_signal(signal.SIGKILL)
-            process.wait()
+            process.communicate()
             press(page, "j", "d", "a")
             page.keyboard.type("Bifid rib.")
             press(page, "Enter")
-            page.get_by_text("No connection: 2 changes").wait_for()
+            page.get_by_text("2 changes not saved").wait_for()
             process = start_server(folder, port)
             saved(page)
     finally:
         process.kill()
-        process.wait()
-        assert process.stderr is not None
-        process.stderr.close()
+        process.communicate()
     state = running.state()
     assert [one.deleted for one in state.sentences] == [True, True, False, False]
     assert state.sentences[3].text == "Bifid rib."

@@ -11,15 +11,16 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from review_files import BOX, CORNERS, REPORT, change, new_store
+from review_files import BOX, CORNERS, REPORT, change, finish, new_store, write_set
 from typer.testing import CliRunner
 
 from maira.cli import app
 from maira.review.export import COLUMNS, corrected_drafts, corrections_csv, guarded, unguarded, write_export
 from maira.review.store import Store
+from maira.review.studies import read_review_drafts
 from radfact.errors import InputError
 from radfact.files import read_drafts
-from radfact.jsonl import read_jsonl
+from radfact.jsonl import read_jsonl, write_jsonl
 from radfact.report import parse_sentences
 
 NARRATIVE = "Heart size is normal. No effusion."
@@ -33,7 +34,7 @@ def store(tmp_path: Path) -> Iterator[Store]:
         change(store, "delete", sentence="d1")
         change(store, "add", text="=Rib fracture.", boxes=[CORNERS])
         change(store, "comment", text="Rotated.")
-        change(store, "finish")
+        finish(store)
         change(store, "boxes", number=3, reviewer="Ben", sentence="d1", boxes=[CORNERS])
         yield store
 
@@ -80,6 +81,12 @@ def test_a_guarded_cell_gives_its_text_back(text: str) -> None:
     assert not guarded(text).lstrip().startswith(("=", "+", "-", "@"))
 
 
+def test_every_cell_is_quoted(store: Store) -> None:
+    # A spreadsheet that takes semicolons for the ends of cells would find a formula in the middle of this one.
+    change(store, "comment", number=3, reviewer="Ben", text="a;=1+1;b")
+    assert corrections_csv(store, ["Ben"]).endswith(',"true","false","a;=1+1;b"\r\n')
+
+
 def test_finished_reports_become_drafts(store: Store) -> None:
     (draft,) = corrected_drafts(store, "Ada")
     assert (draft["sample_id"], draft["reviewer"]) == ("one", "Ada")
@@ -90,10 +97,22 @@ def test_finished_reports_become_drafts(store: Store) -> None:
     assert list(corrected_drafts(store, "Ben")) == []
 
 
+def test_what_the_model_said_of_its_own_text_is_not_said_of_the_corrected_one(tmp_path: Path) -> None:
+    own = {"raw": "<obj>", "irregularities": [{"index": 0, "kind": "cut_off"}], "model": "phantom@1", "seconds": 2.5}
+    drafts, _ = write_set(tmp_path, {"one": REPORT})
+    write_jsonl(drafts, [{"sample_id": "one", "report": REPORT, **own}])
+    with closing(Store(tmp_path / "review.sqlite", read_review_drafts(drafts))) as store:
+        store.add_reviewer("Ada")
+        finish(store)
+        (draft,) = corrected_drafts(store, "Ada")
+    assert draft.keys() == {"sample_id", "report", "model", "reviewer"}
+    assert draft["model"] == "phantom@1, corrected"
+
+
 def test_a_narrative_stays_a_narrative(store: Store) -> None:
     change(store, "edit", number=2, sentence="d0", text="Heart size is enlarged.")
     change(store, "add", number=2, text="Rib fracture?")
-    change(store, "finish", number=2)
+    finish(store, number=2)
     reports = {row["sample_id"]: row["report"] for row in corrected_drafts(store, "Ada")}
     assert reports["two"] == "Heart size is enlarged. No effusion. Rib fracture?"
 
@@ -104,7 +123,7 @@ def test_masks_go_with_the_boxes_that_they_came_with(tmp_path: Path) -> None:
     with closing(new_store(tmp_path, {"one": [sentence, sentence]})) as store:
         change(store, "boxes", sentence="d0", boxes=[[0, 0, 1, 1]])
         change(store, "edit", sentence="d1", text="Mass.")
-        change(store, "finish")
+        finish(store)
         (draft,) = corrected_drafts(store, "Ada")
     moved, edited = draft["report"]
     assert moved == {"text": "Nodule.", "boxes": [dict.fromkeys(BOX, 0.0) | {"x_max": 1, "y_max": 1}],
@@ -113,7 +132,7 @@ def test_masks_go_with_the_boxes_that_they_came_with(tmp_path: Path) -> None:
 
 
 def test_an_export_can_be_scored_again(store: Store, tmp_path: Path) -> None:
-    change(store, "finish", number=2)
+    finish(store, number=2)
     written = write_export(store, tmp_path / "out", store.reviewers())
     assert written.corrections == 4
     path, count = written.drafts["Ada"]
@@ -137,13 +156,26 @@ def test_the_command_says_how_much_is_finished(store: Store, tmp_path: Path) -> 
 
 
 def test_names_of_reviewers_lead_no_file_elsewhere(store: Store, tmp_path: Path) -> None:
-    for name in ("../../Ada", "\u202e", "a/b", "a-b"):
+    for name in ("../../Ada", "Ådá", "a/b", "a-b"):
         store.add_reviewer(name)
     written = write_export(store, tmp_path / "out", store.reviewers())
     paths = [path for path, _ in written.drafts.values()]
     assert {path.parent for path in paths} == {tmp_path / "out"}
     assert len(set(paths)) == len(paths) == 6
     assert all(path.name.isascii() for path in paths)
+
+
+def test_a_reviewer_is_exported_once_under_the_name_first_given(store: Store, tmp_path: Path) -> None:
+    written = write_export(store, tmp_path / "out", ["ADA", "ada", "Ada"])
+    assert (list(written.drafts), written.corrections) == (["Ada"], 3)
+    assert {row["reviewer"] for row in rows((tmp_path / "out/corrections.csv").read_text("utf-8-sig"))} == {"Ada"}
+
+
+def test_a_review_that_nobody_has_begun_is_said(tmp_path: Path) -> None:
+    with closing(new_store(tmp_path, {"one": REPORT}, [])) as store:
+        done = CliRunner().invoke(app, ["review", "export", str(store.path), "--out", str(tmp_path / "out")])
+    assert done.exit_code == 0
+    assert "holds no reviewer yet" in done.stderr
 
 
 def test_nobodys_export_is_not_written(store: Store, tmp_path: Path) -> None:

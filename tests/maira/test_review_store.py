@@ -6,8 +6,10 @@ import json
 import os
 import re
 import resource
+import shutil
 import signal
 import sqlite3
+import stat
 import subprocess
 import sys
 import threading
@@ -15,14 +17,15 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from http.client import HTTPConnection, HTTPException
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from review_files import CORNERS, REPORT, change, new_store, write_set
+from review_files import CORNERS, REPORT, change, finish, new_store, write_set
 
-from maira.review.changes import Change, History, Snapshot, change_adapter, drafted
+from maira.review.changes import Change, History, Snapshot, UnfinishedError, change_adapter, drafted
 from maira.review.store import ConflictError, Store
 from maira.review.studies import read_review_drafts
 from radfact.errors import InputError, RunFailed
@@ -82,11 +85,35 @@ def test_an_assessment_changes_only_what_it_says(store: Store) -> None:
 
 
 def test_a_finished_study_is_changed_only_after_it_is_reopened(store: Store) -> None:
-    change(store, "finish")
+    finish(store)
     with pytest.raises(InputError, match="reopen"):
         change(store, "delete", sentence="d0")
     change(store, "reopen")
     assert first(change(store, "delete", sentence="d0")).deleted
+
+
+def test_a_study_is_finished_only_after_its_steps(store: Store) -> None:
+    for step, said in ((4, r"steps 2 \(Correct\) and 3 \(Compare\) have not"), (2, r"step 3 \(Compare\) has not")):
+        change(store, "step", step=step)
+        with pytest.raises(UnfinishedError, match=said):
+            change(store, "finish")
+    change(store, "step", step=3)
+    # Having been there is enough, wherever the reviewer is now.
+    change(store, "step", step=1)
+    assert change(store, "finish").state.done
+
+
+def test_a_study_is_finished_only_with_all_severities(store: Store) -> None:
+    finish(store, number=2)
+    for step in (2, 3):
+        change(store, "step", step=step)
+    change(store, "delete", sentence="d0")
+    change(store, "edit", sentence="d1", text="Small effusion.")
+    change(store, "assess", sentence="d1", severity=0)
+    with pytest.raises(UnfinishedError, match="1 correction has no severity yet"):
+        change(store, "finish")
+    change(store, "assess", sentence="d0", severity=2)
+    assert change(store, "finish").state.done
 
 
 @pytest.mark.parametrize(
@@ -112,9 +139,7 @@ def test_a_change_that_is_not_possible_leaves_nothing(store: Store, kind: str, f
 @pytest.mark.parametrize(
     "fields",
     [
-        {"kind": "edit", "sentence": "d0", "text": " "},
-        {"kind": "edit", "sentence": "d0", "text": "nul \0"},
-        {"kind": "add", "text": "half a pair \ud800"},
+        {"kind": "edit", "sentence": "d0", "text": None},
         {"kind": "boxes", "sentence": "d0", "boxes": [[0.5, 0, 0.25, 1]]},
         {"kind": "boxes", "sentence": "d0", "boxes": [[0, 0, 1.5, 1]]},
         {"kind": "boxes", "sentence": "d0", "boxes": [[float("nan"), 0, 1, 1]]},
@@ -130,6 +155,47 @@ def test_what_is_no_change_is_refused(fields: dict[str, Any]) -> None:
         change_adapter.validate_python(fields)
 
 
+@pytest.mark.parametrize("text", ["Nodule\0\x1b.", "Nodule\ud800.", " \x7fNodule. "])
+def test_what_nobody_can_see_is_left_out_of_what_is_typed(store: Store, text: str) -> None:
+    assert first(change(store, "edit", sentence="d0", text=text)).text == "Nodule."
+    assert change(store, "add", text=text).state.sentences[-1].text == "Nodule."
+    assert change(store, "comment", text=text).state.comment == "Nodule."
+
+
+@pytest.mark.parametrize("drafted_text", ["nul\0byte", "\x0c No effusion. "])
+def test_a_draft_as_it_can_be_typed_is_no_correction(tmp_path: Path, drafted_text: str) -> None:
+    with closing(new_store(tmp_path, {"one": [{"text": drafted_text}]})) as store:
+        typed = drafted_text.strip("\x0c").replace("\0", "").strip()
+        change(store, "edit", sentence="d0", text="Other.")
+        assert not first(change(store, "edit", sentence="d0", text=typed)).is_correction
+        assert first(change(store, "edit", sentence="d0", text=f"{typed} Or not.")).is_correction
+
+
+def test_a_sentence_that_is_too_long_can_be_made_shorter(tmp_path: Path) -> None:
+    with closing(new_store(tmp_path, {"one": [{"text": "a" * 5000}]})) as store:
+        assert len(first(change(store, "edit", sentence="d0", text="a" * 4999)).text) == 4999
+        with pytest.raises(InputError, match=r"^a sentence has at most 4,999 characters, and this one has 5,001$"):
+            change(store, "edit", sentence="d0", text="a" * 5000 + ".")
+
+
+@pytest.mark.parametrize(
+    ("kind", "fields", "said"),
+    [
+        ("edit", {"sentence": "d0", "text": " \0"}, "a sentence needs words; delete it if it is false"),
+        ("add", {"text": ""}, "a sentence needs words; delete it if it is false"),
+        ("add", {"text": "a" * 4001}, "a sentence has at most 4,000 characters, and this one has 4,001"),
+        ("comment", {"text": "a" * 10_001}, "a comment has at most 10,000 characters, and this one has 10,001"),
+        ("assess", {"sentence": "d0", "comment": "a" * 10_001}, "a comment has at most 10,000 characters"),
+    ],
+)
+def test_what_is_wrong_with_a_text_is_said_in_plain_words(
+    store: Store, kind: str, fields: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(InputError, match=f"^{said}"):
+        change(store, kind, **fields)
+    assert store.review("Ada", 1).version == 0
+
+
 CHANGES: st.SearchStrategy[Change] = st.sampled_from(
     [
         {"kind": "edit", "sentence": "d0", "text": "Other."},
@@ -139,6 +205,7 @@ CHANGES: st.SearchStrategy[Change] = st.sampled_from(
         {"kind": "boxes", "sentence": "d1", "boxes": [CORNERS]},
         {"kind": "assess", "sentence": "d1", "severity": 1},
         {"kind": "comment", "text": "Rotated."},
+        {"kind": "step", "step": 2},
         {"kind": "step", "step": 3},
         {"kind": "finish"},
         {"kind": "reopen"},
@@ -175,7 +242,7 @@ def test_everything_can_be_undone_and_done_again(changes: list[Change]) -> None:
 def test_seeing_the_reference_cannot_be_undone(store: Store) -> None:
     change(store, "step", step=3)
     review = change(store, "undo")
-    assert (review.state.step, review.reached) == (1, 3)
+    assert (review.state.step, sorted(review.visited)) == (1, [1, 3])
 
 
 def test_a_change_that_comes_twice_is_applied_once(store: Store) -> None:
@@ -227,8 +294,21 @@ def test_two_servers_on_one_database_see_each_other(store: Store) -> None:
 def test_a_name_is_noted_once(store: Store) -> None:
     assert store.add_reviewer(" Ada ") == ["Ada", "Ben"]
     assert store.add_error_type("OMISSION") == store.error_types()
-    with pytest.raises(InputError, match="name"):
-        store.add_reviewer("\0")
+    for nobody in ("\0", "\u200b", " "):
+        with pytest.raises(InputError, match="name"):
+            store.add_reviewer(nobody)
+
+
+@pytest.mark.parametrize("name", ["ada", "ADA", "Ada\u200b", "\u202eAda", "Ａｄａ", " Ada "])
+def test_a_name_that_looks_the_same_is_the_same_reviewer(store: Store, name: str) -> None:
+    assert store.add_reviewer(name) == ["Ada", "Ben"]
+    change(store, "delete", reviewer=name, sentence="d0")
+    assert store.review("Ada", 1).version == store.review(name, 1).version == 1
+    assert [review.version for review in store.reviews(name)] == [1, 0]
+
+
+def test_a_name_of_an_error_is_as_it_looks(store: Store) -> None:
+    assert store.add_error_type("LATERALITY:\u200b  swapped")[-1] == "LATERALITY: swapped"
 
 
 def test_nobody_and_nothing_is_said_so(store: Store) -> None:
@@ -268,7 +348,102 @@ def test_another_file_is_no_review(tmp_path: Path) -> None:
         before = path.read_bytes()
         with pytest.raises(InputError, match="give another --db"):
             Store(path, [])
+        with pytest.raises(InputError, match=r"is (no|a) database of (a review|something else than a review)$"):
+            Store(path)
         assert path.read_bytes() == before
+
+
+def test_a_folder_is_no_review(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="is a folder; expected the database of a review"):
+        Store(tmp_path)
+
+
+@contextmanager
+def as_anybody(folder: Path) -> Iterator[None]:
+    """As a user for whom the rights of files hold: for root they do not."""
+    if os.geteuid() != 0:
+        yield
+        return
+    for path in (folder, *folder.iterdir()):
+        os.chown(path, 65534, 65534)
+    os.setresuid(65534, 65534, 0)
+    try:
+        yield
+    finally:
+        os.setresuid(0, 0, 0)
+
+
+@pytest.fixture
+def shared() -> Iterator[Path]:
+    """A folder that other users reach as well."""
+    with TemporaryDirectory() as folder:
+        Path(folder).chmod(0o755)
+        yield Path(folder)
+
+
+def test_a_review_that_can_only_be_read_is_exported_and_not_gone_on_with(shared: Path) -> None:
+    with closing(new_store(shared, {"one": REPORT})) as store:
+        change(store, "delete", sentence="d0")
+        drafts = store.drafts
+    store.path.chmod(0o444)
+    shared.chmod(0o555)
+    with as_anybody(shared):
+        with closing(Store(store.path)) as there:
+            assert there.review("Ada", 1).version == 1
+        with pytest.raises(InputError, match="cannot be written, or its folder cannot"):
+            Store(store.path, drafts)
+        with pytest.raises(OSError, match="cannot be written: Permission denied") as caught:
+            Store(shared / "other.sqlite", drafts)
+        assert caught.value.filename == str(shared / "other.sqlite")
+        store.path.chmod(0)
+        with pytest.raises(InputError, match="cannot be opened: no permission to read it"):
+            Store(store.path)
+
+
+def test_the_database_is_nobody_elses_to_read(store: Store) -> None:
+    assert stat.filemode(store.path.stat().st_mode) == "-rw-------"
+
+
+def test_a_copy_of_the_file_is_a_copy_of_the_review(store: Store, tmp_path: Path) -> None:
+    change(store, "delete", sentence="d0")
+    copy = tmp_path / "copy/review.sqlite"
+    copy.parent.mkdir()
+    shutil.copy(store.path, copy)
+    with closing(Store(copy)) as copied:
+        assert copied.review("Ada", 1) == store.review("Ada", 1)
+
+
+def test_a_change_that_was_cut_off_by_a_crash_is_taken_back(store: Store, tmp_path: Path) -> None:
+    change(store, "delete", sentence="d0")
+    crashed = tmp_path / "crashed"
+    crashed.mkdir()
+    with closing(sqlite3.connect(store.path, isolation_level=None)) as connection:
+        # So small a memory that the pages of the change are on disk before its end.
+        connection.execute("PRAGMA cache_size = 1")
+        connection.execute("BEGIN IMMEDIATE")
+        connection.executemany(
+            "INSERT INTO error_types (name, made) VALUES (?, '')", [(f"{n} {'a' * 500}",) for n in range(200)]
+        )
+        for path in tmp_path.glob("review.sqlite*"):
+            shutil.copy(path, crashed)
+        connection.execute("ROLLBACK")
+    assert (crashed / "review.sqlite").read_bytes() != store.path.read_bytes()
+    with closing(Store(crashed / "review.sqlite", store.drafts)) as recovered:
+        assert recovered.review("Ada", 1) == store.review("Ada", 1)
+        assert recovered.error_types() == store.error_types()
+
+
+@pytest.mark.parametrize("replaced", [False, True])
+def test_nothing_is_saved_into_a_file_that_is_gone(store: Store, replaced: bool) -> None:
+    content = store.path.read_bytes()
+    store.path.unlink()
+    if replaced:
+        store.path.write_bytes(content)
+    with pytest.raises(RunFailed, match="it has been removed or replaced"):
+        change(store, "delete", sentence="d0")
+    assert store.review("Ada", 1).version == 0
+    with pytest.raises(RunFailed, match="it has been removed or replaced"):
+        store.add_reviewer("Eve")
 
 
 def test_a_review_that_is_not_there_is_not_made_without_drafts(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from review_files import CORNERS, REPORT, change, new_store
+from review_files import CORNERS, REPORT, change, finish, new_store
 from typer.testing import CliRunner
 
 from maira.cli import app
@@ -76,7 +76,7 @@ def paper(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
                     change(store, kind, number=number, sentence=sentence, **fields)
                 change(store, "assess", number=number, sentence=sentence, severity=severity, error_type=error_type)
         for number in range(1, 21):
-            change(store, "finish", number=number)
+            finish(store, number=number)
         yield store
 
 
@@ -117,17 +117,28 @@ def test_unfinished_studies_are_in_no_figure(tmp_path: Path) -> None:
         found = summarise(store)["reviewers"]["Ada"]
         assert (found["finished"], found["sentences"], found["corrections"]) == (0, 0, 0)
         assert found["comments"] == {"one": "Rotated."}
-        change(store, "finish", number=2)
+        finish(store, number=2)
         assert summarise(store)["reviewers"]["Ada"]["sentences"] == 2
 
 
 def test_boxes_alone_are_counted_apart(tmp_path: Path) -> None:
     with closing(new_store(tmp_path, {"one": REPORT})) as store:
         change(store, "boxes", sentence="d1", boxes=[CORNERS])
-        change(store, "finish")
+        finish(store)
         found = summarise(store)["reviewers"]["Ada"]
     assert (found["kinds"]["edit"], found["boxes_only"]) == (1, 1)
-    assert totals(found["severities"]) == {"not rated": 1}
+    assert totals(found["severities"]) == {"no": 1}
+
+
+def test_corrections_without_a_type_are_counted_last(tmp_path: Path) -> None:
+    with closing(new_store(tmp_path, {"one": REPORT})) as store:
+        for text in ("Nodule.", "Mass.", "Fracture."):
+            change(store, "add", text=text)
+        change(store, "delete", sentence="d0")
+        change(store, "assess", sentence="d0", error_type="OVERSPECIFIC")
+        finish(store)
+        found = summarise(store)["reviewers"]["Ada"]
+    assert list(totals(found["error_types"]).items()) == [("OVERSPECIFIC", 1), ("not named", 3)]
 
 
 @pytest.fixture
@@ -141,8 +152,8 @@ def two(tmp_path: Path) -> Iterator[Store]:
                 said: dict[str, Any] = {"severity": severity, "error_type": "OVERSPECIFIC"}
                 change(store, "assess", number=number, reviewer=reviewer, sentence="d0", **said)
             for number in range(1, 4):
-                change(store, "finish", number=number, reviewer=reviewer)
-        change(store, "finish", number=4, reviewer="Ben")
+                finish(store, number=number, reviewer=reviewer)
+        finish(store, number=4, reviewer="Ben")
         yield store
 
 
@@ -159,7 +170,7 @@ def test_agreement_is_over_what_both_have_finished(two: Store) -> None:
 def test_disagreement_on_a_sentence_shows(two: Store) -> None:
     change(two, "reopen", number=3, reviewer="Ben")
     change(two, "delete", number=3, reviewer="Ben", sentence="d1")
-    change(two, "finish", number=3, reviewer="Ben")
+    finish(two, number=3, reviewer="Ben")
     (found,) = summarise(two)["agreement"]
     # Both 2, Ben alone 1, neither 3 of 6: observed 5/6, by chance 2/6 * 3/6 + 4/6 * 3/6 = 1/2.
     assert found["needs_correction"]["kappa"] == pytest.approx((5 / 6 - 1 / 2) / (1 / 2))
@@ -189,12 +200,45 @@ def test_the_command_draws_the_figure_and_writes_the_numbers(paper: Store, tmp_p
     assert (tmp_path / "out/figure4.png").read_bytes().startswith(b"\x89PNG")
 
 
+def drawn(figures: dict[str, Any], monkeypatch: pytest.MonkeyPatch, path: Path) -> Any:
+    """The figure as it is before it is written."""
+    from maira.review import figure
+
+    kept: dict[Path, Any] = {}
+    monkeypatch.setattr(figure, "save", lambda made, at: kept.setdefault(at, made))
+    figure.draw_figure(figures, path)
+    return kept[path]
+
+
+def test_one_count_alone_does_not_fill_its_panel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("matplotlib")
+    with closing(new_store(tmp_path, {"one": REPORT})) as store:
+        change(store, "delete", sentence="d0")
+        finish(store)
+        panel = drawn(summarise(store), monkeypatch, tmp_path / "figure4").axes[0]
+    assert [label.get_text() for label in panel.get_xticklabels()] == ["0", "1", "2", "3", "4"]
+
+
+def test_corrections_without_a_type_stand_below_all_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("matplotlib")
+    with closing(new_store(tmp_path, {"one": REPORT})) as store:
+        for place in range(14):
+            sentence = change(store, "add", text=f"Finding {place}.").state.sentences[-1].id
+            if place > 1:
+                change(store, "assess", sentence=sentence, error_type=f"TYPE {place}")
+        finish(store)
+        panel = drawn(summarise(store), monkeypatch, tmp_path / "figure4").axes[1]
+    assert [label.get_text() for label in panel.get_yticklabels()][:2] == ["not named", "2 others"]
+    # It is no type of error, and must not look like the most frequent of them.
+    assert [bar.get_alpha() for bars in panel.containers for bar in bars[:2]] == [0.4, None] * 3
+
+
 def test_a_review_without_corrections_is_drawn_too(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     from maira.review.figure import draw_figure
 
     with closing(new_store(tmp_path, {"one": REPORT, "two": REPORT})) as store:
-        change(store, "finish")
+        finish(store)
         figures = summarise(store)
     assert draw_figure(figures, tmp_path / "out/figure4").read_bytes().startswith(b"\x89PNG")
 
@@ -215,7 +259,7 @@ def test_names_cannot_draw_in_the_figure(tmp_path: Path) -> None:
         for reviewer in store.reviewers():
             change(store, "delete", reviewer=reviewer, sentence="d0")
             change(store, "assess", reviewer=reviewer, sentence="d0", error_type="$x_1$ & $")
-            change(store, "finish", reviewer=reviewer)
+            finish(store, reviewer=reviewer)
     done = CliRunner().invoke(
         app, ["review", "summary", str(tmp_path / "review.sqlite"), "--out", str(tmp_path / "out")]
     )

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import pytest
+from rich.console import Console
+from typer import Exit
 
+from maira.cli.show import end, say
+from radfact.cli.tables import say_line
 from radfact.command import run_command
 from radfact.errors import InputError, RunFailed
 
@@ -38,3 +42,29 @@ def test_a_broken_installation_of_our_own_is_not_explained_away() -> None:
 
     with pytest.raises(ModuleNotFoundError):
         run_command(app, "radfact")
+
+
+@pytest.mark.parametrize(
+    ("steering", "spelt"),
+    [
+        ("\x1b[2J\x1b]0;taken\x07", r"\x1b[2J\x1b]0;taken\x07"),
+        ("\x9b2J", r"\x9b2J"),
+        ("\u202egnp.exe\u202c", r"\u202egnp.exe\u202c"),
+        ("\u2066a\u2069", r"\u2066a\u2069"),
+    ],
+)
+def test_an_id_cannot_steer_the_terminal(steering: str, spelt: str, capsys: pytest.CaptureFixture[str]) -> None:
+    def app() -> None:
+        raise InputError(f"no such study: {steering}é 数")
+
+    with pytest.raises(SystemExit):
+        run_command(app, "maira")
+    assert capsys.readouterr().err == f"maira: no such study: {spelt}é 数\n"
+
+
+def test_what_was_left_out_cannot_steer_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(Exit):
+        end(Console(), [("\x1b[2J", "no film")])
+    say(Console(), "\x1b[2J: \u202e")
+    say_line(Console(), "\x1b[2J: \u202e")
+    assert not {"\x1b", "\u202e"} & set(capsys.readouterr().out)

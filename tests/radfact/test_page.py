@@ -194,6 +194,11 @@ class TestSafety:
         assert len(page.raw["script"]) == 2
         assert not [tag for tag, _ in page.elements if tag == "img"]
 
+    def test_controls_that_turn_letters_around_are_written_out(self, folder: Path) -> None:
+        page = write_page(folder, notes=["Set \u202eone\u2066"]).read_text("utf-8")
+        assert "<p>Set [U+202E]one[U+2066]</p>" in page
+        assert not set("\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069") & set(page)
+
     def test_no_element_carries_a_handler_or_a_style(self, folder: Path) -> None:
         page = Page(write_page(folder))
         names = {name for _, attributes in page.elements for name in attributes}

@@ -213,6 +213,33 @@ def test_markup_in_a_report_is_read_as_text(page: Page) -> None:
     assert page.title() == "RadFact results: results"
 
 
+def test_controls_that_turn_letters_around_are_written_out(browser: Browser, tmp_path: Path) -> None:
+    write_folder(tmp_path)
+    rows = [sentence("good", "candidate", 0, "No \u202enodule.")]
+    write_jsonl(tmp_path / "sentences.jsonl", rows)
+    page = browser.new_page()
+    page.goto(write_page(tmp_path).as_uri())
+    assert card(page).get_by_text("No [U+202E]nodule.", exact=True).is_visible()
+    page.close()
+
+
+def test_how_a_run_was_made_has_the_width_of_the_page_and_whole_numbers(browser: Browser, tmp_path: Path) -> None:
+    write_folder(tmp_path)
+    name = "judge measured on the labelled judgements of this package in very many words of accuracy"
+    write_json(tmp_path / "run.json", {name: {name: 0.98512}})
+    page = browser.new_page(viewport={"width": 1440, "height": 900})
+    page.goto(write_page(tmp_path).as_uri())
+    page.get_by_text("How this was made").click()
+    lines = """node => {
+      const range = document.createRange();
+      range.selectNodeContents(node);
+      return range.getClientRects().length;
+    }"""
+    assert page.locator(".made dd").evaluate(lines) == 1
+    assert page.locator(".made").evaluate("node => node.offsetWidth") > 1200
+    page.close()
+
+
 def test_the_reason_is_shown_on_demand(page: Page) -> None:
     why = card(page).get_by_text("nothing said of the trachea")
     assert not why.is_visible()

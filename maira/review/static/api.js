@@ -1,15 +1,20 @@
 /** The server's JSON, and the two ways in which it can fail to give it. */
 
+/** The sentence in which the server says why not, without the name of a field; null where it says none. */
+function reasonIn(body) {
+  return typeof body?.error === "string" ? body.error.replace(/^field '[^']*': /, "") : null;
+}
+
 /** The server answered, and the answer is no. */
 export class Refused extends Error {
   constructor(status, body) {
-    super(typeof body?.error === "string" ? body.error : `The server refused this (${status}).`);
+    super(reasonIn(body) ?? `the server refused this (${status})`);
     this.status = status;
     this.body = body;
   }
 }
 
-/** No answer, or none that can be relied on; whether the request arrived is not known. */
+/** No answer, or none that can be relied on; whether the request arrived is not known, and it is sent again. */
 export class Unreachable extends Error {}
 
 // A request without an answer in this time is as good as lost; it is sent again under the same id.
@@ -24,9 +29,9 @@ async function request(path, options) {
     });
     body = await response.json();
   } catch (error) {
-    if (!response || response.ok || response.status >= 500) throw new Unreachable("No connection to the server");
+    if (!response || response.ok || response.status >= 500) throw new Unreachable("no connection to the server");
   }
-  if (response.status >= 500) throw new Unreachable("The server failed");
+  if (response.status >= 500) throw new Unreachable(reasonIn(body) ?? "the server failed");
   if (!response.ok) throw new Refused(response.status, body);
   return body;
 }

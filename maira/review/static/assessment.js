@@ -21,7 +21,7 @@ export class Assessment {
       return { radio, label: element("label", { class: `severity severity-${severity}`, title: definition }, radio,
         element("span", {}, element("kbd", { text: String(severity) }), ` ${name.replace(/ implications$/, "")}`)) };
     });
-    this.type = element("select", { "aria-label": "Type of error", on: { change: () => this.#chooseType() } });
+    this.type = element("select", { class: "type", "aria-label": "Type of error", on: { change: () => this.#chooseType() } });
     this.own = element("input", { type: "text", class: "own-type", "aria-label": "Own type of error", maxlength: "100",
       placeholder: "own type, then Enter", hidden: true, on: { keydown: (event) => this.#ownKey(event) } });
     const why = element("input", { type: "text", class: "why", "aria-label": "Comment on this correction",
@@ -48,6 +48,7 @@ export class Assessment {
       radio.checked = Number(radio.value) === assessment.severity;
       radio.disabled = locked;
     }
+    if (this.radios.some(({ radio }) => radio === document.activeElement)) this.focusSeverity();
     this.#fillTypes(errorTypes, assessment.error_type);
     for (const field of this.root.querySelectorAll("select, input[type=text]")) field.disabled = locked;
     this.why.show(assessment.comment, typed);
@@ -64,6 +65,13 @@ export class Assessment {
         element("option", { value: OWN, text: "Another type …" }));
     }
     if (this.own.hidden) this.type.value = chosen ?? "";
+    this.type.title = visibleText(chosen ?? "");
+  }
+
+  /** Make the severities ready for the keyboard: the one that is chosen, else the first. */
+  focusSeverity() {
+    const [{ radio }] = this.radios;
+    (this.radios.find((each) => each.radio.checked)?.radio ?? radio).focus();
   }
 
   #chooseType() {

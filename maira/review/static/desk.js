@@ -1,16 +1,17 @@
 /** One study under review: what is shown of it, and what a reviewer does to it. */
 
 import { get, post, Refused } from "./api.js";
-import { alertBar, announce, byId, counted } from "./dom.js";
+import { alertBar, announce, asSentence, byId, counted } from "./dom.js";
 import { Inputs } from "./inputs.js";
 import { keyOf } from "./kept.js";
 import { Reference } from "./reference.js";
 import { SentenceList } from "./sentences.js";
-import { after, isCorrection, unassessed } from "./state.js";
+import { after, difference, isCorrection, unassessed, unnamed } from "./state.js";
 import { Steps } from "./steps.js";
-import { commentField } from "./typing.js";
+import { commentField, typable } from "./typing.js";
 
 const REFERENCE_STEP = 3;
+const NEEDED_STEPS = [2, REFERENCE_STEP];
 const BOX_MODES = ["all", "selected", "none"];
 
 /** Events: "shown" (anything may look different) and "nextstudy" (the reviewer is done with this one). */
@@ -19,6 +20,8 @@ export class Desk extends EventTarget {
   #selected = null;
   // How often to undo still, or to redo where it is below zero.
   #turns = 0;
+  // Whether types of error that are not named were asked for.
+  #askedTypes = false;
 
   /**
    * @param {object} set  as `/api/set` gave it
@@ -85,7 +88,8 @@ export class Desk extends EventTarget {
     return this.sentences.isTyping || this.comment.isTyping || this.inputs.editor.isChanging;
   }
 
-  get #key() {
+  /** What marks the study together with its draft. */
+  get key() {
     return keyOf(this.#study);
   }
 
@@ -100,13 +104,14 @@ export class Desk extends EventTarget {
     this.#study = study;
     this.#selected = null;
     this.#turns = 0;
+    this.#askedTypes = false;
     byId("study").hidden = false;
     byId("blank").hidden = true;
     this.inputs.open(study);
     this.reference.root.open = study.state.step === REFERENCE_STEP;
     byId("report-body").scrollTop = 0;
     this.render();
-    this.comment.show(this.shown.comment, this.kept.text(this.#key, "comment"));
+    this.comment.show(this.shown.comment, this.kept.text(this.key, "comment"));
     this.#bringBack();
     announce(`Study ${number}, ${counted(study.state.sentences.length, "sentence")}, step ${study.state.step}`);
   }
@@ -129,14 +134,17 @@ export class Desk extends EventTarget {
     const { number } = this;
     if (number === null || this.queue.of(number).length) return;
     const study = await this.#fetch(number);
-    if (this.number !== number || this.queue.of(number).length) return;
+    if (this.number !== number || this.queue.of(number).length || study.state.version < this.shown.version) return;
     this.#study = study;
     this.render();
   }
 
   /** Take an answer to a change. */
-  answered(number, state) {
+  answered({ number, kind }, state) {
     if (number !== this.number) return;
+    if (kind === "undo" || kind === "redo") {
+      announce(`${kind === "undo" ? "Undone" : "Done again"}: ${difference(this.#study.state, state)}`);
+    }
     this.#study.state = state;
     this.render();
     this.#turn();
@@ -152,7 +160,7 @@ export class Desk extends EventTarget {
     if (number !== this.number) return;
     if (state) this.#study.state = state;
     this.render();
-    this.comment.show(this.shown.comment, this.kept.text(this.#key, "comment"));
+    this.comment.show(this.shown.comment, this.kept.text(this.key, "comment"));
     this.#bringBack();
     if (!state) this.refresh().catch(() => {});
   }
@@ -163,12 +171,12 @@ export class Desk extends EventTarget {
   }
 
   #push(kind, fields) {
-    this.queue.push(this.number, this.#key, this.shown.version, kind, fields);
+    this.queue.push(this.number, this.key, this.shown.version, kind, fields);
     this.render();
   }
 
   keep(place, text) {
-    this.kept.keepText(this.#key, place, text);
+    this.kept.keepText(this.key, place, text);
     this.dispatchEvent(new Event("shown"));
   }
 
@@ -181,7 +189,7 @@ export class Desk extends EventTarget {
     this.sentences.update(state, {
       selected: this.#selected, locked: state.done, showAssessment: state.step === 4, errorTypes: this.errorTypes,
       verdictOf: (at) => (byId("verdicts").checked ? this.#study.verdicts?.find(({ index }) => index === at) ?? null : null),
-      typedWhy: (id) => this.kept.text(this.#key, `why:${id}`),
+      typedWhy: (id) => this.kept.text(this.key, `why:${id}`),
     });
     this.reference.update(this.#study.reference, state.step, this.#selected);
     this.inputs.draw(state.sentences, this.reference.isOpen ? this.#study.reference : [], {
@@ -232,15 +240,28 @@ export class Desk extends EventTarget {
 
   startEdit(id, typed = null) {
     const sentence = this.#changeable(id);
-    if (!sentence || sentence.deleted) return;
+    if (!sentence) return;
+    if (sentence.deleted) {
+      alertBar("This sentence is deleted; restore it to edit it.", { label: "Restore", run: () => this.toggleDeleted(sentence.id) });
+      return;
+    }
     if (this.#selected !== sentence.id) this.select(sentence.id);
     this.sentences.openForm(sentence.id, {
-      label: `Text of sentence ${this.shown.sentences.indexOf(sentence) + 1}`,
+      label: `Text of sentence ${this.#numberOf(sentence)}`,
       text: typed ?? sentence.text,
       keep: (text) => this.keep(sentence.id, text),
-      save: (text) => this.#save(sentence.id, text === sentence.text ? null : () => this.change("edit", { sentence: sentence.id, text })),
+      save: (text) => this.#save(sentence.id, text === typable(sentence.text).trim() ? null : () => this.#edit(sentence, text)),
       cancel: () => this.#save(sentence.id, null),
     });
+  }
+
+  #numberOf(sentence) {
+    return this.shown.sentences.findIndex(({ id }) => id === sentence.id) + 1;
+  }
+
+  #edit(sentence, text) {
+    this.change("edit", { sentence: sentence.id, text });
+    announce(`Sentence ${this.#numberOf(sentence)} changed`);
   }
 
   startAdd(typed = "") {
@@ -258,19 +279,20 @@ export class Desk extends EventTarget {
     const id = `a${this.shown.version}`;
     this.change("add", { text });
     this.select(id, { focus: true });
+    announce(`Sentence ${this.shown.sentences.length} added`);
   }
 
   /** End typing: first the change is kept, then what was typed for it is dropped. */
   #save(place, change) {
     change?.();
-    this.kept.dropText(this.#key, place);
+    this.kept.dropText(this.key, place);
     if (this.sentences.place === place) this.sentences.closeForm();
     this.dispatchEvent(new Event("shown"));
   }
 
   #saveComment(text) {
     if (text !== this.shown.comment) this.change("comment", { text });
-    this.kept.dropText(this.#key, "comment");
+    this.kept.dropText(this.key, "comment");
     this.dispatchEvent(new Event("shown"));
   }
 
@@ -278,17 +300,17 @@ export class Desk extends EventTarget {
   #bringBack() {
     if (this.shown.done || this.sentences.place !== null) return;
     for (const { id, text, deleted } of this.shown.sentences) {
-      const typed = this.kept.text(this.#key, id);
+      const typed = this.kept.text(this.key, id);
       if (typed === null) continue;
       if (typed === text || deleted) {
-        this.kept.dropText(this.#key, id);
+        this.kept.dropText(this.key, id);
         continue;
       }
       this.startEdit(id, typed);
       this.#sayBroughtBack();
       return;
     }
-    const added = this.kept.text(this.#key, "new");
+    const added = this.kept.text(this.key, "new");
     if (!added) return;
     this.startAdd(added);
     this.#sayBroughtBack();
@@ -300,7 +322,9 @@ export class Desk extends EventTarget {
 
   toggleDeleted(id) {
     const sentence = this.#changeable(id);
-    if (sentence) this.change(sentence.deleted ? "restore" : "delete", { sentence: sentence.id });
+    if (!sentence) return;
+    this.change(sentence.deleted ? "restore" : "delete", { sentence: sentence.id });
+    announce(`Sentence ${this.#numberOf(sentence)} ${sentence.deleted ? "restored" : "deleted"}`);
   }
 
   addBox(id) {
@@ -321,7 +345,7 @@ export class Desk extends EventTarget {
       return;
     }
     this.change("assess", { sentence: sentence.id, ...fields });
-    if ("comment" in fields) this.kept.dropText(this.#key, `why:${sentence.id}`);
+    if ("comment" in fields) this.kept.dropText(this.key, `why:${sentence.id}`);
     if ("severity" in fields) announce(`Severity ${fields.severity}`);
   }
 
@@ -330,7 +354,7 @@ export class Desk extends EventTarget {
       this.errorTypes = (await post("/api/error_types", { name })).error_types;
       this.assess(id, { error_type: name.split(/\s+/).join(" ") });
     } catch (error) {
-      alertBar(`The type of error is not saved: ${error.message}`);
+      alertBar(asSentence(`The type of error is not saved: ${error.message}`));
       if (!(error instanceof Refused)) this.render();
     }
   }
@@ -356,6 +380,7 @@ export class Desk extends EventTarget {
     const kind = this.#turns > 0 ? "undo" : "redo";
     if (!this.shown[`can_${kind}`]) {
       this.#turns = 0;
+      announce(kind === "undo" ? "Nothing to undo" : "Nothing to do again");
       return;
     }
     this.#turns -= Math.sign(this.#turns);
@@ -385,13 +410,22 @@ export class Desk extends EventTarget {
   finish() {
     const state = this.shown;
     if (state.done) return;
+    const missed = NEEDED_STEPS.find((step) => !state.visited.includes(step));
     const [open] = unassessed(state);
+    const nameless = unnamed(state);
     if (state.step < this.steps.steps.length) {
-      announce("A study is finished in step 4.");
+      this.steps.tell("A study is finished in step 4.");
+    } else if (missed) {
+      this.go(missed);
+      this.steps.tell(`Step ${missed} comes before finishing.`);
     } else if (open) {
       this.select(open.id, { focus: true });
       this.sentences.focusSeverity(open.id);
       announce("This correction has no severity yet: 0, 1 or 2.");
+    } else if (nameless.length && !this.#askedTypes) {
+      this.#askedTypes = true;
+      this.select(nameless[0].id, { focus: true });
+      this.steps.tell(`${counted(nameless.length, "correction has", "corrections have")} no type of error (T). Finish again to leave it so.`);
     } else {
       this.change("finish", {});
       announce("Study finished");

@@ -1,5 +1,8 @@
 /** Small helpers for the page's elements. Text is only ever set as text. */
 
+/** Attributes that are read, not worked with. */
+const SAID = ["alt", "aria-label", "placeholder", "title"];
+
 /**
  * A new element.
  *
@@ -10,9 +13,11 @@
 export function element(tag, { text, on = {}, ...attributes } = {}, ...children) {
   const node = document.createElement(tag);
   for (const [name, value] of Object.entries(attributes)) {
-    if (value !== null && value !== false) node.setAttribute(name, value === true ? "" : String(value));
+    if (value === null || value === false) continue;
+    const written = value === true ? "" : String(value);
+    node.setAttribute(name, SAID.includes(name) ? visibleText(written) : written);
   }
-  if (text !== undefined) node.textContent = text;
+  if (text !== undefined) node.textContent = visibleText(String(text));
   for (const [name, listener] of Object.entries(on)) node.addEventListener(name, listener);
   node.append(...children.filter((child) => child !== null));
   return node;
@@ -26,6 +31,11 @@ export function byId(id) {
 /** "1 study", "2 studies". */
 export function counted(count, one, many = `${one}s`) {
   return `${count} ${count === 1 ? one : many}`;
+}
+
+/** Words as a sentence: begun with a capital, ended with a full stop. */
+export function asSentence(words) {
+  return `${words.slice(0, 1).toUpperCase()}${words.slice(1)}${/[.!?…]$/.test(words) ? "" : "."}`;
 }
 
 /** Say something to those who do not see the page; the same words twice are said twice. */

@@ -25,6 +25,8 @@ export function bindKeys(bindings) {
     if (event.defaultPrevented || event.isComposing || event.altKey || document.querySelector("dialog[open]")) return;
     const control = event.ctrlKey || event.metaKey;
     if (takesText(event.target) || (!control && !single.checked)) return;
+    // A capital is a word being begun where no field has the focus.
+    if (!control && event.shiftKey && /^\p{L}$/u.test(event.key)) return;
     const letter = event.key.length === 1 ? event.key.toLowerCase() : event.key;
     const run = runs.get(control ? `Ctrl+${event.shiftKey ? "Shift+" : ""}${letter}` : letter);
     if (!run) return;

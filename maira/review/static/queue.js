@@ -35,7 +35,7 @@ export class ChangeQueue extends EventTarget {
     return this.#waiting.length;
   }
 
-  /** Why nothing arrives, or null where the last request was answered. */
+  /** Why nothing is taken: `{signedOut, message}`, or null where the last request was answered. */
   get trouble() {
     return this.#reason;
   }
@@ -108,7 +108,7 @@ export class ChangeQueue extends EventTarget {
   }
 
   #wait(error) {
-    this.#reason = error instanceof Refused ? "signed out" : "unreachable";
+    this.#reason = { signedOut: error instanceof Refused, message: error.message };
     const wait = WAITS_MS[Math.min(this.#failures, WAITS_MS.length - 1)];
     this.#failures += 1;
     this.#timer = setTimeout(() => this.flush(), wait);

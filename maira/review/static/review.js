@@ -2,7 +2,7 @@
 
 import { get, Refused } from "./api.js";
 import { Desk } from "./desk.js";
-import { alertBar, announce, byId, counted } from "./dom.js";
+import { alertBar, announce, asSentence, byId, counted } from "./dom.js";
 import { bindKeys } from "./keys.js";
 import { Kept, keyOf, setSetting, setting, tabReviewer } from "./kept.js";
 import { ChangeQueue } from "./queue.js";
@@ -43,11 +43,13 @@ class Review {
     this.desk = new Desk(set, reviewer, kept, this.queue);
     this.list = new StudyList((number) => this.go(number));
     this.saidSaved = false;
+    this.behind = false;
+    // Windows of one browser tell one another what the server has taken.
+    this.windows = new BroadcastChannel("maira-review");
   }
 
   async start() {
-    byId("title").textContent = this.set.title;
-    byId("reviewer").textContent = this.reviewer;
+    byId("reviewer").textContent = visibleText(this.reviewer);
     byId("export-drafts").href = `/export/drafts.jsonl?reviewer=${encodeURIComponent(this.reviewer)}`;
     this.list.setStudies(await get(`/api/studies?reviewer=${encodeURIComponent(this.reviewer)}`));
     this.#listen();
@@ -75,12 +77,14 @@ class Review {
     try {
       await this.desk.open(number);
     } catch (error) {
-      alertBar(`Study ${number} cannot be opened: ${error.message}`, { label: "Try again", run: () => this.open() });
+      alertBar(asSentence(`Study ${number} cannot be opened: ${error.message}`), { label: "Try again", run: () => this.open() });
       return;
     }
     this.list.mark(number);
-    document.title = `${number} · ${this.set.title}`;
-    byId("study-name").textContent = `${number} of ${this.set.studies} · ${this.desk.sampleId}`;
+    document.title = visibleText(`${number} · ${this.set.title}`);
+    byId("study-place").textContent = `${number} of ${this.set.studies} ·`;
+    byId("study-id").textContent = visibleText(this.desk.sampleId);
+    byId("study-name").title = visibleText(this.desk.sampleId);
     byId("previous-study").disabled = number === 1;
     byId("following-study").disabled = number === this.set.studies;
   }
@@ -111,12 +115,17 @@ class Review {
     });
     queue.addEventListener("answered", ({ detail: { change, state } }) => {
       this.saidSaved = true;
-      desk.answered(change.number, state);
+      desk.answered(change, state);
       this.#note(change.number, state);
+      this.windows.postMessage({ reviewer: this.reviewer, number: change.number, study: change.study, state });
     });
+    this.windows.addEventListener("message", ({ data }) => this.#catchUp(data));
     queue.addEventListener("overtaken", ({ detail }) => this.#lost(detail, "Another window has changed this study meanwhile; here is how it is now."));
-    queue.addEventListener("refused", ({ detail }) => this.#lost(detail, `The server did not take a change: ${detail.error.message}.`));
-    desk.addEventListener("shown", () => this.#sayWhatIsSaved());
+    queue.addEventListener("refused", ({ detail }) => this.#lost(detail, asSentence(detail.error.message)));
+    desk.addEventListener("shown", () => {
+      this.#sayWhatIsSaved();
+      if (this.behind) this.#refresh();
+    });
     desk.addEventListener("nextstudy", () => this.goUnfinished());
     window.addEventListener("hashchange", () => this.open());
     window.addEventListener("pagehide", () => desk.leave());
@@ -124,8 +133,22 @@ class Review {
       if (queue.trouble) event.preventDefault();
     });
     document.addEventListener("visibilitychange", () => {
-      if (document.visibilityState === "visible") desk.refresh().catch(() => {});
+      if (document.visibilityState === "visible") this.#refresh();
     });
+    window.addEventListener("focus", () => this.#refresh());
+  }
+
+  /** Show what other windows did, once nothing is being typed here that was begun on the state before. */
+  #refresh() {
+    this.behind = this.desk.isChanging;
+    if (!this.behind) this.desk.refresh().catch(() => {});
+  }
+
+  /** Another window of this browser has changed a study. */
+  #catchUp({ reviewer, number, study, state }) {
+    if (reviewer !== this.reviewer || number > this.set.studies) return;
+    this.#note(number, state);
+    if (number === this.desk.number && study === this.desk.key) this.#refresh();
   }
 
   #note(number, state) {
@@ -152,17 +175,24 @@ class Review {
 
   #sayWhatIsSaved() {
     const { waiting, trouble } = this.queue;
-    const changes = counted(waiting, "change");
-    const [kind, words] = trouble === "signed out"
-      ? ["lost", `Signed out: ${changes} kept in this browser. Open the address that the server printed.`]
-      : trouble ? ["lost", `No connection: ${changes} not saved, kept in this browser and sent again`]
-        : waiting ? ["saving", "Saving …"]
-          : this.desk.isChanging ? ["saving", "Not saved yet"]
-            : this.saidSaved ? ["saved", "✓ Saved"] : ["", ""];
+    this.#sayTrouble(trouble, counted(waiting, "change"));
+    const [kind, words] = trouble ? ["lost", "Not saved"]
+      : waiting ? ["saving", "Saving …"]
+        : this.desk.isChanging ? ["saving", "Not saved yet"]
+          : this.saidSaved ? ["saved", "✓ Saved"] : ["", ""];
     const output = byId("saved");
     if (output.textContent === words) return;
     output.className = kind ? `state ${kind}` : "state";
     output.textContent = words;
+  }
+
+  #sayTrouble(trouble, changes) {
+    const bar = byId("trouble");
+    const words = !trouble ? "" : trouble.signedOut
+      ? `Signed out: ${changes} kept in this browser. Open the address that the server printed.`
+      : `${asSentence(trouble.message)} ${changes} not saved, kept in this browser and sent again.`;
+    bar.hidden = !words;
+    if (bar.textContent !== words) bar.textContent = words;
   }
 
   #bind() {
@@ -225,7 +255,7 @@ async function start() {
   useTheme(setting("theme") ?? "dark");
   byId("theme").addEventListener("click", turnTheme);
   const set = await get("/api/set");
-  byId("title").textContent = set.title;
+  byId("title").textContent = visibleText(set.title);
   const known = tabReviewer();
   const reviewer = set.reviewers.includes(known) ? known : await askReviewer(set.reviewers, null);
   const kept = new Kept(reviewer);
@@ -234,7 +264,7 @@ async function start() {
 
 start().catch((error) => {
   const words = error instanceof Refused && [401, 403].includes(error.status)
-    ? "This browser is not signed in. Open the address that the server printed." : `The review cannot begin: ${error.message}`;
+    ? "This browser is not signed in. Open the address that the server printed." : asSentence(`The review cannot begin: ${error.message}`);
   byId("blank-text").textContent = words;
   announce(words);
 });

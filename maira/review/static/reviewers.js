@@ -1,7 +1,7 @@
 /** Whose corrections these are. */
 
 import { post } from "./api.js";
-import { byId, element } from "./dom.js";
+import { asSentence, byId, element } from "./dom.js";
 import { setSetting, setTabReviewer, setting } from "./kept.js";
 
 /**
@@ -29,7 +29,7 @@ export function askReviewer(names, present) {
       try {
         if (name) choose((await post("/api/reviewers", { name })).reviewers.find((known) => known === name) ?? name);
       } catch (error) {
-        problem.textContent = error.message;
+        problem.textContent = asSentence(error.message);
       }
     };
     const stay = (event) => {
@@ -46,8 +46,10 @@ export function askReviewer(names, present) {
     }, { once: true });
     byId("known-reviewers").replaceChildren(...names.map((name) => element("button", { type: "button",
       class: name === setting("reviewer") ? "primary" : "", text: name, on: { click: () => choose(name) } })));
+    byId("reviewer-label").textContent = names.length ? "Another name" : "Your name";
     input.value = "";
     dialog.showModal();
-    (byId("known-reviewers").querySelector(".primary") ?? input).focus();
+    const known = byId("known-reviewers");
+    (known.querySelector(".primary") ?? known.querySelector("button") ?? input).focus();
   });
 }

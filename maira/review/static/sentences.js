@@ -60,7 +60,11 @@ class Row {
     this.line.hidden = false;
   }
 
+  /** Written only where it changed: a word that is replaced under the pointer takes a double click with it. */
   #write(sentence) {
+    const wanted = JSON.stringify([sentence.text, sentence.edited, sentence.deleted]);
+    if (wanted === this.written) return;
+    this.written = wanted;
     if (!sentence.edited || sentence.deleted) {
       this.words.replaceChildren(element(sentence.deleted ? "del" : "span", { text: sentence.text }));
       return;
@@ -111,6 +115,20 @@ export class SentenceList {
       "aria-keyshortcuts": "A", on: { click: () => handlers.startAdd() } });
     adder.append(this.addButton);
     list.addEventListener("keydown", (event) => this.#key(event));
+    list.addEventListener("pointerdown", () => this.#holdHeights());
+    list.addEventListener("pointerleave", () => this.#letHeights());
+    document.addEventListener("keydown", () => this.#letHeights());
+  }
+
+  /** Keep rows as high as they are: one that closes its tools would pull those below it from under the pointer. */
+  #holdHeights() {
+    for (const { root } of this.#rows.values()) {
+      if (root.classList.contains("selected")) root.style.minHeight = `${root.getBoundingClientRect().height}px`;
+    }
+  }
+
+  #letHeights() {
+    for (const { root } of this.#rows.values()) root.style.minHeight = "";
   }
 
   /** Where text is being typed: a sentence's id, "new", or null. */
@@ -196,7 +214,7 @@ export class SentenceList {
 
   /** The row's choices of severity, made ready for the keyboard. */
   focusSeverity(id) {
-    this.#rows.get(id)?.assessment.radios[0].radio.focus();
+    this.#rows.get(id)?.assessment.focusSeverity();
   }
 
   focusErrorType(id) {

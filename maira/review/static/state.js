@@ -19,6 +19,22 @@ export function unassessed(state) {
   return state.sentences.filter((sentence) => isCorrection(sentence) && sentence.assessment.severity === null);
 }
 
+/** Corrections of a state whose type of error nobody has named. */
+export function unnamed(state) {
+  return state.sentences.filter((sentence) => isCorrection(sentence) && sentence.assessment.error_type === null);
+}
+
+/** What became another between two states, in a few words. */
+export function difference(before, now) {
+  if (before.step !== now.step) return `step ${now.step}`;
+  if (before.done !== now.done) return now.done ? "study finished" : "study not finished";
+  if (before.comment !== now.comment) return "comment on the study";
+  const written = before.sentences.map((sentence) => JSON.stringify(sentence));
+  const at = now.sentences.findIndex((sentence, place) => JSON.stringify(sentence) !== written[place]);
+  if (at < 0) return `sentence ${before.sentences.length} taken away`;
+  return `sentence ${at + 1}${now.sentences[at].deleted ? ", deleted" : ""}`;
+}
+
 const UNASSESSED = { severity: null, error_type: null, comment: "" };
 
 const CORRECTED = {
@@ -31,7 +47,7 @@ const CORRECTED = {
 
 const MARKED = {
   comment: (state, { text }) => ({ comment: text }),
-  step: (state, { step }) => ({ step }),
+  step: (state, { step }) => ({ step, visited: [...new Set([...state.visited, step])] }),
   finish: () => ({ done: true }),
   reopen: () => ({ done: false }),
   add: (state, { text, boxes = [] }) => ({ sentences: [...state.sentences, {

@@ -1,9 +1,13 @@
 /** The four steps of a review (figure F.1): where the reviewer is, and what is asked there. */
 
-import { byId, counted, element } from "./dom.js";
+import { announce, byId, counted, element } from "./dom.js";
 import { unassessed } from "./state.js";
 
 export class Steps {
+  // What is told beside the button that goes on, and the version of the state that it holds for.
+  #told = { words: "", version: null };
+  #version = null;
+
   /**
    * @param {{steps: {number: number, name: string, instruction: string}[], severities: object[]}} set
    * @param {(step: number) => void} go
@@ -19,10 +23,18 @@ export class Steps {
     ]));
   }
 
+  /** Tell what keeps the study from being finished, until the next change. */
+  tell(words) {
+    this.#told = { words, version: this.#version };
+    byId("remaining").textContent = words;
+    announce(words);
+  }
+
   update(state) {
-    const { step, done } = state;
+    const { step, done, visited } = state;
+    this.#version = state.version;
     this.buttons.forEach((button, at) => {
-      button.classList.toggle("past", done || at + 1 < step);
+      button.classList.toggle("past", visited.includes(at + 1) && (done || at + 1 !== step));
       if (at + 1 === step) button.setAttribute("aria-current", "step");
       else button.removeAttribute("aria-current");
       button.disabled = done;
@@ -31,8 +43,9 @@ export class Steps {
     byId("definitions").hidden = step !== this.steps.length || done;
     const open = unassessed(state).length;
     const last = step === this.steps.length;
-    byId("remaining").textContent = done ? "This study is finished." : last && open
-      ? `${counted(open, "correction has", "corrections have")} no severity yet` : "";
+    const told = this.#told.version === state.version ? this.#told.words : "";
+    byId("remaining").textContent = done ? "This study is finished." : told || (last && open
+      ? `${counted(open, "correction has", "corrections have")} no severity yet` : "");
     byId("advance").textContent = done ? "Next unfinished study" : last ? "Finish study" : `Go on: ${step + 1} ${this.steps[step].name}`;
     byId("advance").title = done ? "" : last ? "Finish study (F)" : "Next step (])";
   }

@@ -125,7 +125,7 @@ export class StudyList {
       "aria-label": `Study ${number}, ${id}, ${words}, ${counted(corrections, "correction")}`,
     },
     element("span", { class: "sign", text: sign, title: words }), element("span", { class: "row-number", text: number }),
-    element("span", { class: "row-id", text: id, title: id }),
+    element("span", { class: "row-id end-first", title: id }, element("bdi", { dir: "ltr", text: id })),
     element("span", { class: "row-state", text: where }));
     row.classList.toggle("active", at === this.#active);
     row.style.top = `${at * ROW}px`;

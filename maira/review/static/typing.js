@@ -2,6 +2,13 @@
 
 import { element } from "./dom.js";
 
+const MOST_LETTERS = 4000;
+
+/** Text without what nobody types and nobody sees: control characters, and controls of the direction of writing. */
+export function typable(text) {
+  return text.replace(/\r\n?/g, "\n").replace(/[\p{Cs}\u202a-\u202e\u2066-\u2069]|(?![\n\t])\p{Cc}/gu, "");
+}
+
 /** Grow a text area with its text. */
 function fit(area) {
   area.style.height = "auto";
@@ -21,10 +28,11 @@ export function sentenceForm({ label, text, keep, save, cancel }) {
     ended = true;
     how();
   };
-  const area = element("textarea", { "aria-label": label, rows: "1", maxlength: "4000" });
-  area.value = text;
+  // A draft that is longer can be shortened step by step.
+  const area = element("textarea", { "aria-label": label, rows: "1", maxlength: Math.max(MOST_LETTERS, text.length) });
+  area.value = typable(text);
   const finish = () => {
-    const typed = area.value.trim();
+    const typed = typable(area.value).trim();
     end(() => (typed ? save(typed) : cancel()));
   };
   area.addEventListener("input", () => {
@@ -74,7 +82,7 @@ export function commentField(field, { keep, save }) {
   let saved = "";
   let dirty = false;
   const finish = () => {
-    if (dirty) save(field.value.trim());
+    if (dirty) save(typable(field.value).trim());
     dirty = false;
   };
   field.addEventListener("input", () => {
