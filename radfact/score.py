@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from radfact.entailment.judge import Judge, Question, ask_judge
+from radfact.entailment.offline import OfflineJudge, count_unread
 from radfact.errors import Failure, InputError, RunFailed
 from radfact.files import Pair, Pairs
 from radfact.regions import Compat
@@ -159,6 +160,8 @@ class RadFact:
             "narratives": len(texts),
             "failed_narratives": sum(isinstance(text, Failure) for text in texts.values()),
         }
+        if self.judge.name == OfflineJudge.name:
+            asked["unread_sentences"] = count_unread(one.why for one in sentences)
         return Result(
             figures=_figures(scored, self.bootstrap, self.seed),
             samples=scored,

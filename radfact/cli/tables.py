@@ -30,6 +30,8 @@ def new_console(*, stderr: bool = False) -> Console:
 
 def show_result(console: Console, result: Result, title: str, price: Price | None) -> None:
     """The figures of a run, who gave them, what they cost, and what was left out."""
+    from radfact.entailment.offline import unread_note
+
     table = Table(title=escape(title), title_justify="left")
     for heading in ("figure", "point", "median", "95 % interval", "n"):
         table.add_column(heading, justify="left" if heading == "figure" else "right")
@@ -54,6 +56,8 @@ def show_result(console: Console, result: Result, title: str, price: Price | Non
         for key, lead in (("note", ""), ("few_shots_from", f"Few-shot examples of {who.get('name')}: ")):
             if said := who.get(key):
                 say(console, f"{lead}{said}", style="yellow")
+    if said := unread_note(counts.get("unread_sentences", 0), len(result.sentences)):
+        say(console, said, style="yellow")
     left_out = [sample for sample in result.samples if sample.failure is not None]
     for sample in left_out[:_LISTED]:
         say(console, f"left out: {sample.sample_id}: {sample.failure}", style="red")
@@ -96,14 +100,19 @@ def show_evaluation(console: Console, evaluation: Evaluation, price: Price | Non
 
 def _notes_of_judges(evaluation: Evaluation) -> list[str]:
     """What RadFact's judge and splitter say of their own figures."""
+    from radfact.entailment.offline import unread_note
+
     run = evaluation.runs.get("radfact")
     if run is None:
         return []
     who = dict(getattr(run.metric, "describe", dict)())
     judge, splitter = who.get("judge") or {}, who.get("splitter") or {}
+    account = run.scored.account
+    unread = unread_note(account.get("unread_sentences", 0), account.get("sentences", 0))
     return [
         f"radfact: judge {judge.get('name')}, narratives split by {splitter.get('name')}",
         *dict.fromkeys(str(one["note"]) for one in (judge, splitter) if one.get("note")),
+        *([unread] if unread else []),
     ]
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,13 @@ UNKNOWN_OVERLAP = 0.8
 """Share of the content words of a sentence without any known finding that one premise must hold."""
 UNREAD_ALLOWED = 1
 """Unknown words of an otherwise understood hypothesis that need no counterpart."""
+_NO_FINDING = "no known finding"
+UNREAD_SHARE = 0.5
+"""Share of sentences without any known finding from which on the judge is said to be of no use.
+
+Of 6,428 sentences of the first 1,000 findings sections of IU-Xray 4.7 % name none, and in no section do more than half;
+of ten sentences each in German, Spanish and French 8 to 10 do.
+"""
 MEASURED: dict[str, dict[str, float]] = {
     "the 67 published few-shot examples": {"n": 67, "accuracy": 0.985, "f1": 0.973},
     "the labelled judgements of this package": {"n": 252, "accuracy": 0.972, "f1": 0.970},
@@ -97,6 +104,26 @@ class OfflineJudge:
         return dict.fromkeys(("calls", "tokens_in", "tokens_out", "repairs", "failures", "cached"), 0)
 
 
+def count_unread(reasons: Iterable[str | None]) -> int:
+    """How many of this judge's reasons are of a sentence without a known finding, whose words alone were compared."""
+    return sum(reason is not None and reason.startswith(_NO_FINDING) for reason in reasons)
+
+
+def unread_note(unread: int, sentences: int) -> str | None:
+    """What must be said of figures where much was not understood; None where most of it was.
+
+    Args:
+        unread: sentences that name no known finding.
+        sentences: all of them.
+    """
+    if not sentences or unread / sentences < UNREAD_SHARE:
+        return None
+    return (
+        f"{unread} of {sentences} sentences name no known finding: the offline judge reads English reports of chest "
+        "X-rays, and of these its figures say little."
+    )
+
+
 def _by_words(hypothesis: Parsed, premises: Sequence[Parsed]) -> Verdict:
     """For a sentence without a known finding: one premise must hold nearly all of its words."""
     if not hypothesis.words:
@@ -105,8 +132,8 @@ def _by_words(hypothesis: Parsed, premises: Sequence[Parsed]) -> Verdict:
     shares = [len(asked & _stems(premise)) / len(asked) for premise in premises]
     best = max(range(len(shares)), key=shares.__getitem__, default=None)
     if best is None or shares[best] < UNKNOWN_OVERLAP or _negations(hypothesis) != _negations(premises[best]):
-        return Verdict("not_entailment", (), "no known finding, and no premise with the same words")
-    return Verdict("entailment", (best,), f"no known finding; {shares[best]:.0%} of its words in one premise")
+        return Verdict("not_entailment", (), f"{_NO_FINDING}, and no premise with the same words")
+    return Verdict("entailment", (best,), f"{_NO_FINDING}; {shares[best]:.0%} of its words in one premise")
 
 
 def _stems(parsed: Parsed) -> frozenset[str]:

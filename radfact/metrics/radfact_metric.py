@@ -54,6 +54,8 @@ class RadFactMetric:
         for spent in result.account.values():
             for name, count in spent.items():
                 account[name] = account.get(name, 0) + count
+        if "unread_sentences" in result.counts:
+            account |= {"unread_sentences": result.counts["unread_sentences"], "sentences": len(result.sentences)}
         return Scored(
             {name: [sample.figures[name] for sample in result.samples] for name in FIGURES},
             pooled={

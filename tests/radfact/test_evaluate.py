@@ -262,7 +262,7 @@ def test_what_an_earlier_run_left_of_other_metrics_goes(tmp_path: Path) -> None:
 def test_the_page_says_which_metric_scored_nothing(tmp_path: Path) -> None:
     class Nothing(Length):
         name = "nothing"
-        figures: ClassVar[dict[str, Direction]] = {"nothing": "higher"}
+        figures: Mapping[str, Direction] = {"nothing": "higher"}
 
         def score(self, pairs: Sequence[Pair]) -> Scored:
             failures = dict.fromkeys(range(len(pairs)), "no answer")

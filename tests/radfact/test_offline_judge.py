@@ -13,12 +13,14 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
+from radfact.cli import main
 from radfact.entailment import Judge, Question, Verdict, load_judge
 from radfact.entailment.check import check, load_labelled
 from radfact.entailment.facts import parse
 from radfact.entailment.offline import MEASURED, OfflineJudge
 from radfact.entailment.ontology_file import DEFAULT_PATH, default_ontology
 from radfact.errors import InputError
+from radfact.jsonl import read_json
 
 PUBLISHED = Path(__file__).resolve().parents[2].parent / "shared" / "data" / "radfact" / "nli_few_shot_examples.json"
 JUDGEMENTS: dict[str, list[Any]] = yaml.safe_load(Path(__file__).with_name("judgements.yaml").read_text("utf-8"))
@@ -174,3 +176,29 @@ def test_it_imports_no_language_model_package() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+GERMAN = "Das Herz ist normal groß. Kein Pleuraerguss. Die Lunge ist frei belüftet. Unauffälliges Mediastinum."
+
+
+@pytest.mark.parametrize("command", ["score", "evaluate"])
+def test_reports_in_another_language_are_said(
+    command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def told(text: str) -> tuple[str, dict[str, Any]]:
+        pairs, out = tmp_path / "pairs.csv", tmp_path / command
+        pairs.write_text(f"example_id,prediction,target\n1,{text},{text}\n", encoding="utf-8")
+        options = ["--judge", "offline", "--bootstrap", "0", *(["--metrics", "radfact"] * (command == "evaluate"))]
+        monkeypatch.setattr(sys, "argv", ["radfact", command, str(pairs), *options, "--out", str(out)])
+        with pytest.raises(SystemExit) as done:
+            main()
+        assert done.value.code == 0
+        name = "scores.json" if command == "score" else "run.json"
+        return " ".join(capsys.readouterr().out.split()), read_json(out / name)
+
+    said, record = told(GERMAN)
+    assert "8 of 8 sentences name no known finding" in said
+    counts = record["counts"] if command == "score" else record["account"]["radfact"]
+    assert counts["unread_sentences"] == 8
+    said, record = told("The heart is large. No pleural effusion. Kein Erguss.")
+    assert "name no known finding" not in said
