@@ -325,6 +325,15 @@ def test_a_long_id_gives_way_to_the_rest_of_the_bar(page: Page, letters: int) ->
         assert bar.evaluate("bar => bar.scrollWidth <= bar.clientWidth")
 
 
+def test_the_tools_of_the_image_stay_on_one_line_beside_the_list(page: Page) -> None:
+    page.goto(page.url.replace("#1", "#2"))
+    at_study(page, 2)
+    press(page, "l")
+    for width, height in ((1280, 720), (1440, 900)):
+        page.set_viewport_size({"width": width, "height": height})
+        assert page.locator(".film-tools").evaluate("tools => tools.offsetHeight") < 45
+
+
 def test_a_type_of_error_of_ones_own_can_be_added(page: Page, running: Running, reviewer: str) -> None:
     press(page, "j", "d")
     row(page, 0).get_by_label("Type of error", exact=True).select_option(label="Another type …")
