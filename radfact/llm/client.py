@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 import weakref
 from collections import Counter
@@ -97,7 +98,7 @@ class ChatClient:
         self._slots = asyncio.Semaphore(concurrency)
         self._reached = False
         self._fruitless = 0
-        self._closer = weakref.finalize(self, _close, backend, self._disk)
+        self._closer = weakref.finalize(self, _close, backend, self._disk, os.getpid())
 
     def ask_all(self, asks: Sequence[Ask[T]]) -> list[T | Failure]:
         """Answers in the order of `asks`; a question whose answer cannot be had or used gives a Failure.
@@ -291,14 +292,23 @@ def _wait(state: RetryCallState) -> float:
     return float(wait_random_exponential(multiplier=1, max=60)(state))
 
 
-@cache
 def _event_loop() -> asyncio.AbstractEventLoop:
+    return _loop_of(os.getpid())
+
+
+@cache
+def _loop_of(_process: int) -> asyncio.AbstractEventLoop:
+    """The loop of a process: a forked one has its parent's, but not the thread that ran it."""
     loop = asyncio.new_event_loop()
     threading.Thread(target=loop.run_forever, name="radfact-llm", daemon=True).start()
     return loop
 
 
-def _close(backend: Backend, disk: GroupCommit | None) -> None:
+def _close(backend: Backend, disk: GroupCommit | None, process: int) -> None:
+    if os.getpid() != process:
+        # A forked process has a copy of the client; connections and files are its parent's to close.
+        return
+
     async def close() -> None:
         await backend.close()
         if disk is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import multiprocessing
 import subprocess
 import sys
 import threading
@@ -272,3 +273,29 @@ def test_a_closed_client_may_be_closed_again(serve: Any) -> None:
     with http_client(serve(echo).base_url) as chat:
         chat.ask_all([ask("3")])
     chat.close()
+
+
+def test_a_forked_process_leaves_the_clients_of_its_parent_alone_and_can_have_its_own(serve: Any) -> None:
+    url = serve(echo).base_url
+    inherited = [http_client(url)]
+    assert inherited[0].ask_all([ask("1")]) == [1]
+
+    def forked(said: Any) -> None:
+        began = time.monotonic()
+        # As the garbage collector does, whenever it comes by.
+        inherited.clear()
+        said.send((time.monotonic() - began, http_client(url).ask_all([ask("2")])))
+
+    context = multiprocessing.get_context("fork")
+    heard, said = context.Pipe(duplex=False)
+    process = context.Process(target=forked, args=(said,))
+    process.start()
+    try:
+        assert heard.poll(30), "it waits for a thread that it does not have"
+        waited, answers = heard.recv()
+    finally:
+        process.kill()
+        process.join()
+    assert answers == [2]
+    assert waited < 4  # of a loop that nobody runs, 5 seconds
+    assert inherited[0].ask_all([ask("3")]) == [3]
