@@ -31,6 +31,8 @@ FRUITLESS = 16
 """Questions given up one after another, before any answer, after which all the others would fare the same."""
 
 _CLOSING_SECONDS = 5.0
+_INHERITED: list[tuple[Backend, GroupCommit | None]] = []
+"""What a forked process keeps of its parent's clients, since what is thrown away is closed."""
 # A parser may quote the answer, which may be as long as the model's breath.
 _FAULT_SHOWN = 300
 
@@ -306,7 +308,9 @@ def _loop_of(_process: int) -> asyncio.AbstractEventLoop:
 
 def _close(backend: Backend, disk: GroupCommit | None, process: int) -> None:
     if os.getpid() != process:
-        # A forked process has a copy of the client; connections and files are its parent's to close.
+        # A forked process has a copy of the client, and its parent's selector: closing connections, it would take
+        # the parent's eyes off them.
+        _INHERITED.append((backend, disk))
         return
 
     async def close() -> None:

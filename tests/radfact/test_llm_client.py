@@ -297,5 +297,7 @@ def test_a_forked_process_leaves_the_clients_of_its_parent_alone_and_can_have_it
         process.kill()
         process.join()
     assert answers == [2]
-    assert waited < 4  # of a loop that nobody runs, 5 seconds
+    began = time.monotonic()
     assert inherited[0].ask_all([ask("3")]) == [3]
+    # For a loop that nobody runs, and for an answer that the child took its parent's eyes off, it would be 5 seconds.
+    assert max(waited, time.monotonic() - began) < 4
