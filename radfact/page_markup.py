@@ -106,24 +106,26 @@ def render(
 
 
 def assemble(
-    html: Traversable, styles: Sequence[Traversable], scripts: Sequence[Traversable], data: Any, **markup: str
+    body: Traversable, styles: Sequence[Traversable], scripts: Sequence[Traversable], data: Any, **markup: str
 ) -> str:
-    """A page in one piece: its template with styles, scripts, data and a policy that lets nothing else run or load.
+    """A page in one piece: its body in `shell.html`, styles, scripts, data and a policy that lets nothing else in.
 
     Args:
-        html: template with `$policy`, `$style`, `$script`, `$data` and the names in `markup`.
+        body: template of what is seen, with the names in `markup`.
         styles, scripts: in their order.
         data: JSON that the script finds in the element `page-data`.
-        markup: HTML for the template; text in it is escaped already. Controls that turn the order of letters around
-            are written out.
+        markup: HTML for the templates, `title` among it; text in it is escaped already. Controls that turn the order
+            of letters around are written out.
     """
     style, script = ("".join(part.read_text("utf-8") for part in parts) for parts in (styles, scripts))
     policy = (
         f"default-src 'none'; script-src {_source(script)}; style-src {_source(style)}; "
         "img-src data: file: 'self'; base-uri 'none'; form-action 'none'"
     )
-    return Template(html.read_text("utf-8")).substitute(
-        {name: _TURNS.sub(lambda found: f"[U+{ord(found[0]):04X}]", part) for name, part in markup.items()},
+    shown = {name: _TURNS.sub(lambda found: f"[U+{ord(found[0]):04X}]", part) for name, part in markup.items()}
+    return Template((STATIC / "shell.html").read_text("utf-8")).substitute(
+        title=shown["title"],
+        body=Template(body.read_text("utf-8")).substitute(shown),
         policy=policy,
         # Inside a script element only "<" can end or nest anything.
         data=json.dumps(data, allow_nan=False, separators=(",", ":")).replace("<", "\\u003c"),

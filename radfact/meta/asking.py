@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
-from typing import Any
+from typing import Any, ClassVar
 
 from radfact.errors import Failure
 from radfact.llm import Ask, ChatClient, Message, Prefix
@@ -34,6 +34,31 @@ def load_prompt(name: str) -> str:
     """A prompt of this package, word for word as it is sent but for its slots."""
     text = (resources.files("radfact.meta") / "prompts" / f"{name}.txt").read_text(encoding="utf-8")
     return text.removesuffix("\n")
+
+
+class PromptedModel:
+    """A language model that is asked by one prompt of this package."""
+
+    prompt: ClassVar[str]
+    """The prompt's name."""
+
+    def __init__(self, client: ChatClient) -> None:
+        """Take the client of the model."""
+        self.client = client
+
+    @property
+    def name(self) -> str:
+        """The model's name."""
+        return model_name(self.client)
+
+    def describe(self) -> dict[str, Any]:
+        """The model with its parameters, and the prompt."""
+        return {"model": self.client.identity, "prompt": load_prompt(self.prompt)}
+
+
+def model_name(client: ChatClient) -> str:
+    """What stands in results for a client's model."""
+    return str(client.identity.get("model", "model"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +142,7 @@ def _as_injected(source: Source, answer: Modified, category: Letter, count: int,
         candidate=answer.report,
         category=category,
         changes=answer.changes,
-        by=str(client.identity.get("model", "model")),
+        by=model_name(client),
     )
 
 
@@ -219,7 +244,7 @@ def modify_by_model(
             found.append(answer)
             continue
         changes = tuple(Change(category=letter, operation="changed by a model") for letter in letters)
-        by = str(client.identity.get("model", "model"))
+        by = model_name(client)
         key = f"{one.source_id}_{''.join(letters) or 'reworded'}"
         found.append(
             Injected(

@@ -77,7 +77,7 @@ def shown(cell: Any) -> str:
 def write_page(path: Path, title: str, notes: Iterable[str], sections: Iterable[Section]) -> None:
     """Write a page in one piece: nothing in it is loaded or run."""
     html = assemble(
-        STATIC / "meta.html",
+        STATIC / "sections.html",
         [STATIC / "page.css", STATIC / "meta.css"],
         [],
         {},

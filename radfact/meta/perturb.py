@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from typing import Any, Protocol
 
 from radfact.errors import Failure
-from radfact.llm import ChatClient
-from radfact.meta.asking import ask_report, load_prompt
+from radfact.meta.asking import PromptedModel, ask_report, load_prompt
 from radfact.meta.injected import Injected
 from radfact.meta.rules import RuleInjector
 from radfact.meta.tables import SiteReport
@@ -57,21 +56,10 @@ class RulePerturber:
         return found
 
 
-class ModelPerturber:
+class ModelPerturber(PromptedModel):
     """The paper's second prompt, below the report that it speaks of; how many errors there are experts must count."""
 
-    def __init__(self, client: ChatClient) -> None:
-        """Take the client of the model."""
-        self.client = client
-
-    @property
-    def name(self) -> str:
-        """The model's name."""
-        return str(self.client.identity.get("model", "model"))
-
-    def describe(self) -> dict[str, Any]:
-        """The model with its parameters, and the prompt."""
-        return {"model": self.client.identity, "prompt": load_prompt("perturb")}
+    prompt = "perturb"
 
     def perturb(self, sources: Sequence[SiteReport]) -> list[Injected | Failure]:
         """A candidate of every report.
@@ -79,7 +67,7 @@ class ModelPerturber:
         Raises:
             RunFailed: as `ChatClient.ask_all`.
         """
-        prompt = load_prompt("perturb")
+        prompt = load_prompt(self.prompt)
         asks = [ask_report((("user", f"{one.report}\n\n{prompt}"),), one.report, changed=True) for one in sources]
         answers = self.client.ask_all(asks)
         return [

@@ -8,8 +8,7 @@ from typing import Any, Protocol
 
 from radfact.entailment.facts import Fact
 from radfact.errors import Failure
-from radfact.llm import ChatClient
-from radfact.meta.asking import ask_report, load_prompt
+from radfact.meta.asking import PromptedModel, ask_report, load_prompt
 from radfact.meta.sentences import Sentences, facts_of
 from radfact.sentences.offline import split_narrative
 
@@ -75,21 +74,10 @@ class Styler(Protocol):
         ...
 
 
-class ModelStyler:
+class ModelStyler(PromptedModel):
     """The paper's prompt, the report after it; findings and impression as one text."""
 
-    def __init__(self, client: ChatClient) -> None:
-        """Take the client of the model."""
-        self.client = client
-
-    @property
-    def name(self) -> str:
-        """The model's name."""
-        return str(self.client.identity.get("model", "model"))
-
-    def describe(self) -> dict[str, Any]:
-        """The model with its parameters, and the prompt."""
-        return {"model": self.client.identity, "prompt": load_prompt("standardise")}
+    prompt = "standardise"
 
     def standardise(self, reports: Sequence[str]) -> list[str | Failure]:
         """Each report as the model rewrites it.
@@ -97,7 +85,7 @@ class ModelStyler:
         Raises:
             RunFailed: as `ChatClient.ask_all`.
         """
-        prompt = load_prompt("standardise")
+        prompt = load_prompt(self.prompt)
         answers = self.client.ask_all(
             [ask_report((("system", prompt), ("user", report)), report) for report in reports]
         )

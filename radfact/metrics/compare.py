@@ -219,17 +219,22 @@ def _page(comparison: Comparison) -> str:
         for figure, contrasts in comparison.figures.items()
     )
     notes = "".join(f"<p>{escape(note)}</p>" for note in comparison.notes)
+    first = escape(comparison.systems[0])
+    hint = (
+        f"↑ higher is better, ↓ lower is better. In brackets: difference to {first}, its 95 % interval from "
+        f"{comparison.options['replicates']} paired bootstrap replicates, and p of approximate randomisation with "
+        f"{rounds} rounds. Better, worse: than {first}, with p of at most 0.05."
+    )
     return assemble(
-        STATIC / "compare.html",
+        STATIC / "sections.html",
         [STATIC / "page.css"],
         [],
         {},
         title=escape(f"Comparison: {', '.join(comparison.systems)}"),
         notes=notes,
-        first=escape(comparison.systems[0]),
-        rounds=str(rounds),
-        replicates=str(comparison.options["replicates"]),
-        table=f"<table><thead><tr>{heads}</tr></thead><tbody>{rows}</tbody></table>",
+        sections='<section aria-labelledby="figures-title"><h2 id="figures-title">Figures</h2>'
+        f'<div class="panel"><table><thead><tr>{heads}</tr></thead><tbody>{rows}</tbody></table></div>'
+        f'<p class="hint">{hint}</p></section>',
     )
 
 

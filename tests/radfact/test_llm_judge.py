@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import time
 from collections.abc import Collection
 from pathlib import Path
+from timeit import repeat
 from typing import Any
 
 import pytest
@@ -433,7 +435,8 @@ def test_questions_are_yaml_as_the_safe_dumper_writes_it(reference: list[str], h
 
 def test_writing_a_question_takes_little_time() -> None:
     """At most 0.2 ms a question (0.03 measured with libyaml), so that the processor is not what a run waits for."""
-    started = time.process_time()
-    for i in range(500):
-        query([*PREMISES, "The lungs are clear apart from atelectasis at both bases.", f"Nodule {i}."], "A nodule.")
-    assert time.process_time() - started < 500 * 0.0002
+    premises = [*PREMISES, "The lungs are clear apart from atelectasis at both bases."]
+    # Reports that differ: what was written for one is kept for its other questions.
+    reports = ([*premises, f"Nodule {number}."] for number in itertools.count())
+    taken = repeat(lambda: query(next(reports), "A nodule."), number=500, repeat=3, timer=time.process_time)
+    assert min(taken) < 500 * 0.0002

