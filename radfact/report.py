@@ -100,15 +100,22 @@ _EXPECTED = {
 }
 
 
+# Hyphens, dashes and the minus sign. Between digits they tell 1-2 mm from 12 mm.
+_DASH = "[-\u2010-\u2015\u2212]"
+_DASHES = re.compile(rf"(?<=\d)(?P<between>\s*{_DASH}+\s*)(?=\d)|{_DASH}")
+
+
 @lru_cache(maxsize=1 << 16)
 def normalised_text(text: str) -> str:
     """What is compared where two texts must say the same: case, spaces, dashes and one final mark do not count.
 
+    A dash between digits does count, and whichever kind it is, it is the same.
+
     Args:
         text: a sentence.
     """
-    text = re.sub("[-–—]", "", " ".join(text.lower().split()))
-    return re.sub(r"\s*[.:!?]$", "", text)
+    text = _DASHES.sub(lambda dash: "-" if dash["between"] else "", text.lower())
+    return re.sub(r"\s*[.:!?]$", "", " ".join(text.split()))
 
 
 def parse_sentences(

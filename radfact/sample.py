@@ -157,7 +157,8 @@ class Sample:
 def _occurrences(premises: Sequence[Sentence], compat: Compat) -> list[list[int]]:
     """For every premise the premises that evidence naming its text means.
 
-    The published implementation looks evidence up by its text and takes the first hit; `exact` takes all of them.
+    The published implementation looks evidence up by its normalised text, even where it is a premise letter by letter,
+    and takes the first hit; `exact` takes all of them.
     """
     places: dict[str, list[int]] = {}
     keys = [normalised_text(premise.text) for premise in premises]

@@ -232,6 +232,11 @@ UNREADABLE = {
 }
 
 
+def test_a_correction_of_a_dash_between_digits_is_one() -> None:
+    answer = json.dumps({"0": entry("A 1-2 mm nodule.", "Urgent error")})
+    assert read_corrections(answer, ("A 12 mm nodule.",)).items == (Correction(0, "A 1-2 mm nodule.", 3, "why", ()),)
+
+
 @pytest.mark.parametrize("kind", UNREADABLE)
 def test_what_cannot_be_read_is_said(kind: str) -> None:
     with pytest.raises(ValueError, match=r"\w"):

@@ -133,6 +133,12 @@ def test_a_sentence_that_occurs_twice_is_judged_once_and_counted_twice() -> None
     assert sample.figures["logical_precision"] == 2 / 3
 
 
+def test_sentences_of_different_ranges_are_judged_apart() -> None:
+    judge = says({"A 1-2 mm nodule.": yes(0)})
+    sample = only(judge, texts("A 1-2 mm nodule.", "A 12 mm nodule."), texts("A nodule of 1-2 mm."))
+    assert sample.figures["logical_precision"] == 1 / 2
+
+
 @given(
     reports=st.lists(st.tuples(*[st.lists(st.sampled_from(["a", "b", "c"]), max_size=3)] * 2), min_size=1, max_size=6)
 )
