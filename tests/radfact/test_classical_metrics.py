@@ -74,6 +74,12 @@ def test_sentence_bleu_is_that_of_sacrebleu(candidate: str, reference: str) -> N
         assert values[f"bleu_{order}"] == [pytest.approx(expected, abs=1e-9)]
 
 
+def test_bleu_of_equal_texts_is_100_and_nothing_more() -> None:
+    scored = Bleu().score([pair("The lungs are clear.", "The lungs are clear.")])
+    assert set(map(tuple, scored.values.values())) == {(100.0,)}
+    assert {one.value(one.counts.sum(axis=0)) for one in scored.pooled.values()} == {100.0}
+
+
 @pytest.mark.parametrize("metric", [RougeL(), Bleu()], ids=lambda metric: metric.name)
 def test_sentences_are_scored_as_the_narrative_that_they_make(metric: Metric) -> None:
     grounded = Pair("1", [Sentence(text="Clear lungs."), Sentence(text="Large heart.")], "The lungs are clear.")
