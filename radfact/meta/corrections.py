@@ -13,7 +13,7 @@ from radfact.files import Pair
 from radfact.llm import ChatClient
 from radfact.meta.agreement import Figures
 from radfact.meta.correlation import SEED
-from radfact.meta.ratings import COUNTS, Rated, Ratings
+from radfact.meta.ratings import COUNTS, SEVERITY_MAX, Rated, Ratings
 from radfact.metrics.corrections import Corrections
 from radfact.metrics.corrections_agreement import (
     CategoryShares,
@@ -184,7 +184,9 @@ def compare_corrections(answers: Answers, ratings: Ratings, score: Score, folder
             here = [both[place] for place in places]
             changes[group] = change_agreement([expert for _, expert in here], [one.model for one, _ in here])
         expert, model = [expert for _, expert in both], [one.model for one, _ in both]
-        severities["model"] = severity_errors(_greatest(expert), _greatest(model))
+        severities["model"] = severity_errors(
+            [_greatest_grade(one.rated) for one, _ in both], [max(one.severities, default=0) for one in model]
+        )
         if others := _other_raters(ratings):
             severities["other raters"] = others
         written = _written(expert, model, score, folder)
@@ -197,8 +199,9 @@ def _groups(ratings: Ratings, reports: Sequence[Corrected]) -> dict[str, list[in
     return groups if len(groups) > 2 else {"all": groups["all"]}
 
 
-def _greatest(corrections: Sequence[Corrections]) -> list[int]:
-    return [max(one.severities, default=0) for one in corrections]
+def _greatest_grade(rated: Rated) -> int:
+    """Of all lines (section 6.4): a radiologist may grade one that he leaves as it is, and so makes no correction."""
+    return int(rated.mean(SEVERITY_MAX))
 
 
 def _other_raters(ratings: Ratings) -> SeverityErrors | None:
@@ -207,7 +210,7 @@ def _other_raters(ratings: Ratings) -> SeverityErrors | None:
     for one in ratings.samples:
         if one.corrections is not None:
             key = one.candidate_id or one.pair.sample_id
-            by_candidate.setdefault(key, []).append(max(one.corrections.severities, default=0))
+            by_candidate.setdefault(key, []).append(_greatest_grade(one))
     given = list(by_candidate.values())
     return rater_errors(given) if any(len(one) > 1 for one in given) else None
 

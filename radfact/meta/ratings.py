@@ -18,6 +18,10 @@ COUNTS = ("errors", "significant", "insignificant")
 """Numbers of errors: all, and by significance. `KIND_LETTER` is the number in one category of paper 000."""
 
 
+SEVERITY_MAX = "severity_max"
+"""The greatest grade that an expert gave a line of a report, which he may have changed or not."""
+
+
 def is_of_category(quantity: str) -> bool:
     """Whether a quantity is the number of errors in one category."""
     kind, _, letter = quantity.partition("_")
@@ -109,11 +113,14 @@ class Ratings:
         return list(values.values())
 
     def in_group(self, kind: str | None) -> dict[str, list[int]]:
-        """Places of the samples of each group, named `all` first; groups in the order of their names."""
+        """Places of the samples of each group, named `all` first; groups in the order of their names.
+
+        A group that is itself called `all`, as a site may be, is named with its kind, `all (site)`.
+        """
         groups: dict[str, list[int]] = {}
         for place, one in enumerate(self.samples):
             if kind is not None and (name := one.groups.get(kind)):
-                groups.setdefault(name, []).append(place)
+                groups.setdefault(f"all ({kind})" if name == "all" else name, []).append(place)
         return {"all": list(range(len(self.samples))), **dict(sorted(groups.items()))}
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from radfact.errors import InputError
 from radfact.files import Pair
 from radfact.meta.cells import need_columns, read_number
-from radfact.meta.ratings import Better, Rated, Ratings
+from radfact.meta.ratings import SEVERITY_MAX, Better, Rated, Ratings
 from radfact.metrics.corrections import SEVERITIES, Correction, Corrections
 from radfact.tables import read_csv
 
@@ -68,7 +68,7 @@ def _read(path: Path, at: _Columns) -> Ratings:
     for line, row in rows:
         reports.setdefault(tuple(row[name] for name in (*at.candidate, at.annotator)), []).append((line, row))
     samples = [_report(key, lines, at, path) for key, lines in reports.items()]
-    better: dict[str, Better] = dict.fromkeys(("severity_sum", "severity_max", "problem_lines"), "lower")
+    better: dict[str, Better] = dict.fromkeys(("severity_sum", SEVERITY_MAX, "problem_lines"), "lower")
     return Ratings(samples, better, "severity_sum", "source")
 
 
@@ -95,7 +95,7 @@ def _report(key: Sequence[str], rows: Sequence[tuple[int, Mapping[str, str]]], a
     corrections = Corrections(tuple(lines), tuple(items))
     values = {
         "severity_sum": float(sum(grades)),
-        "severity_max": float(max(grades, default=0)),
+        SEVERITY_MAX: float(max(grades, default=0)),
         "problem_lines": float(sum(map(bool, grades))),
     }
     rater, source = rows[0][1][at.annotator], rows[0][1][at.source]

@@ -102,6 +102,13 @@ def test_groups_are_correlated_by_themselves() -> None:
     assert values == {"all": pytest.approx(0), "x": pytest.approx(1), "y": pytest.approx(-1)}
 
 
+def test_a_group_called_all_does_not_take_the_place_of_all() -> None:
+    ratings = rated([[0], [1], [2], [0], [1], [2]], groups=["all", "all", "all", "y", "y", "y"])
+    found = agreement(ratings, Figures({"f": [0, 1, 2, 2, 1, 0]}, {"f": "lower"}), replicates=0)
+    values = {one.group: one.coefficients["spearman"].value for one in found}
+    assert values == {"all": pytest.approx(0), "all (site)": pytest.approx(1), "y": pytest.approx(-1)}
+
+
 def test_raters_are_compared_over_what_both_have_rated() -> None:
     (found,) = inter_rater(rated([[0, 1], [1, 1], [2, 3], [4, math.nan], [5, 5]]), replicates=0)
     assert (found.first, found.second, found.kendall.n) == ("A", "B", 4)

@@ -81,6 +81,23 @@ def test_the_tables_of_the_paper(
     assert [[one["was"] for one in row] for row in kept] == [["Mass"], ["Mass"], []]
 
 
+def test_the_grade_of_a_line_that_stays_is_one_of_the_report(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, serve: Callable[..., ChatServer]
+) -> None:
+    rows = [
+        ["1", "", "Heart is large", "[no edit]", "4", "r1", "X-REM"],
+        ["1", "", "Heart is large", "[delete]", "4", "r2", "X-REM"],
+        ["2", "", "Mass", "[no edit]", "2", "r1", "X-REM"],
+    ]
+    table, out = write_table(tmp_path / "v0.csv", V0, rows), tmp_path / "out"
+    assert corrections(monkeypatch, serve(corrector), table, out, "--layout", "refisco-v0") == 0
+    found = read_json(out / "corrections.json")
+    # The model has 0, 0 and 1; the raters of the first report both have 4, though only one of them changes it.
+    assert found["severities"]["model"]["mean_absolute"] == pytest.approx((4 + 4 + 1) / 3)
+    assert found["severities"]["other raters"]["mean_absolute"] == 0.0
+    assert found["changes"]["all"]["no_change"]["n"] == 2
+
+
 def test_references_in_another_order_and_candidates_in_other_words(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, serve: Callable[..., ChatServer]
 ) -> None:
