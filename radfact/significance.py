@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from radfact.stats import CountsFigure, Summary, bootstrap_counts, harmonic_mean, scored_rows, summary_of
+from radfact.stats import CountsFigure, Summary, Valued, bootstrap_counts, harmonic_mean, scored_rows, summary_of
 
 
 def randomisation_test(
@@ -22,7 +22,9 @@ def randomisation_test(
     """Whether figures of two systems on the same samples differ by more than chance: approximate randomisation.
 
     In every round the two results of each sample are swapped or not, by the toss of a coin; p = (k + 1) / (n + 1),
-    with k the number of the n rounds in which the figures differ at least as much as they do in truth.
+    with k the number of the n rounds in which the figures differ at least as much as they do in truth. A round in which
+    a system is left without a value says nothing of that; it counts among the k, so that p may be too great where few
+    samples have a value, and is never too small.
 
     Args:
         left: (samples, k), what each sample adds to the counts of one system, as in `summarise_counts`.
@@ -45,8 +47,8 @@ def randomisation_test(
     for _ in range(rounds):
         swapped = left.sum(axis=0) + generator.integers(0, 2, len(left)) @ gap
         for name, value in values.items():
-            # Sums in another order may differ in the last digit.
-            extreme[name] += abs(value(swapped) - value(total - swapped)) >= found[name] - 1e-12
+            # Sums in another order may differ in the last digit. No comparison with NaN is true.
+            extreme[name] += not abs(value(swapped) - value(total - swapped)) < found[name] - 1e-12
     return {name: None if math.isnan(found[name]) else (extreme[name] + 1) / (rounds + 1) for name in values}
 
 
@@ -88,11 +90,22 @@ def set_f1(counts: NDArray[np.float64]) -> float:
     return harmonic_mean(float(precision), float(recall))
 
 
+def with_f1(counts: NDArray[np.float64]) -> NDArray[np.bool_]:
+    """Which samples have an F1 of their own: those with a precision and a recall.
+
+    Args:
+        counts: (samples, 4), as `f1_counts` gives them.
+    """
+    both: NDArray[np.bool_] = (counts[:, 1] > 0) & (counts[:, 3] > 0)
+    return both
+
+
 def difference_of_counts(
     left: NDArray[np.float64],
     right: NDArray[np.float64],
     values: Mapping[str, CountsFigure],
     *,
+    valued: Valued = scored_rows,
     replicates: int = 500,
     seed: int = 42,
 ) -> dict[str, Summary]:
@@ -109,39 +122,9 @@ def difference_of_counts(
     left, right = left[both], right[both]
     if not len(left):
         return {name: Summary(None) for name in values}
+    n = int((valued(left) & valued(right)).sum())
     spreads = [bootstrap_counts(one, values, replicates=replicates, seed=seed) for one in (left, right)]
     return {
-        name: summary_of(
-            value(left.sum(axis=0)) - value(right.sum(axis=0)), spreads[0][name] - spreads[1][name], len(left)
-        )
+        name: summary_of(value(left.sum(axis=0)) - value(right.sum(axis=0)), spreads[0][name] - spreads[1][name], n)
         for name, value in values.items()
     }
-
-
-def differences(
-    values: Mapping[str, Sequence[float]],
-    base: Mapping[str, Sequence[float]],
-    *,
-    f1: Mapping[str, tuple[str, str]] | None = None,
-    replicates: int = 500,
-    seed: int = 42,
-) -> dict[str, Summary]:
-    """`difference_of_counts` of means and F1: by how much the figures of a run lie above those of another.
-
-    Args:
-        values: as in `radfact.stats.summarise`.
-        base: of the run that is subtracted: the same figures and samples in the same order.
-        f1: as in `radfact.stats.summarise`.
-        replicates: of the bootstrap.
-        seed: of the bootstrap.
-    """
-    settings = {"replicates": replicates, "seed": seed}
-    runs = (values, base)
-    found = {}
-    for name in values:
-        left, right = (as_counts(run[name]) for run in runs)
-        found[name] = difference_of_counts(left, right, {name: mean_of}, **settings)[name]
-    for name, parts in (f1 or {}).items():
-        left, right = (f1_counts(np.array([run[part] for part in parts], dtype=np.float64).T) for run in runs)
-        found[name] = difference_of_counts(left, right, {name: set_f1}, **settings)[name]
-    return found

@@ -16,6 +16,9 @@ Direction = Literal["higher", "lower", "neutral"]
 CountsFigure = Callable[[NDArray[np.float64]], float]
 """A figure of summed counts, (k,) -> float."""
 
+Valued = Callable[[NDArray[np.float64]], NDArray[np.bool_]]
+"""Which samples have a value of their own, (samples, k) -> (samples,)."""
+
 _QUANTILES = (0.025, 0.25, 0.5, 0.75, 0.975)
 
 
@@ -74,10 +77,17 @@ def summarise(
     return {name: summary_of(point, spreads[name], counts[name]) for name, point in points.items()}
 
 
+def scored_rows(counts: NDArray[np.float64]) -> NDArray[np.bool_]:
+    """Which rows of counts (samples, k) are those of samples that were scored."""
+    known: NDArray[np.bool_] = np.isnan(counts).sum(axis=1) == 0
+    return known
+
+
 def summarise_counts(
     counts: NDArray[np.float64],
     values: Mapping[str, CountsFigure],
     *,
+    valued: Valued = scored_rows,
     replicates: int = 500,
     seed: int = 42,
 ) -> dict[str, Summary]:
@@ -88,22 +98,17 @@ def summarise_counts(
     Args:
         counts: (samples, k), what each sample adds; NaN in a whole row = not scored.
         values: figure name -> function of summed counts, (k,) -> float.
+        valued: which samples `n` counts, where not all that were scored have a value of their own.
         replicates: as in `summarise`.
         seed: as in `summarise`.
     """
     known = scored_rows(counts)
-    n = int(known.sum())
-    if not n:
+    if not known.any():
         return {name: Summary(None) for name in values}
+    n = int(valued(counts).sum())
     points = {name: value(counts[known].sum(axis=0)) for name, value in values.items()}
     spreads = bootstrap_counts(counts, values, replicates=replicates, seed=seed)
     return {name: summary_of(point, spreads[name], n) for name, point in points.items()}
-
-
-def scored_rows(counts: NDArray[np.float64]) -> NDArray[np.bool_]:
-    """Which rows of counts (samples, k) are those of samples that were scored."""
-    known: NDArray[np.bool_] = np.isnan(counts).sum(axis=1) == 0
-    return known
 
 
 def bootstrap_counts(

@@ -125,7 +125,8 @@ def _differences(row: _Row, base: _Row, draws: _Draws) -> dict[str, Summary]:
         ours, theirs = row.columns.get(name), base.columns.get(name)
         shared = [key for key in ours.counts if key in theirs.counts] if ours and theirs else []
         if ours and theirs and shared and not name.endswith(_OF_REFERENCES):
-            gap = difference_of_counts(ours.of(shared), theirs.of(shared), {name: ours.value}, **draws)[name]
+            tables = ours.of(shared), theirs.of(shared)
+            gap = difference_of_counts(*tables, {name: ours.value}, valued=ours.valued, **draws)[name]
             if gap.point is not None:
                 found[name] = replace(gap, direction=figure.direction)
     return found

@@ -18,6 +18,7 @@ from radfact.files import Pair, Pairs
 from radfact.metrics.compare import Contrast, cells, compare, write_comparison
 from radfact.metrics.evaluate import evaluate
 from radfact.metrics.metric import Counts, Pooled, Scored
+from radfact.report import Box, Sentence
 from radfact.significance import f1_counts, set_f1
 from radfact.stats import CountsFigure, Direction, Summary, scored_rows, summarise
 
@@ -172,6 +173,26 @@ def test_figures_of_one_name_from_two_metrics_are_said(folders: list[Path], tmp_
 
     evaluate(pairs(TEXTS), [Own()], out=tmp_path / "own")
     assert "rouge_l: of another metric in own than in good." in compare([folders[0], tmp_path / "own"]).notes
+
+
+@pytest.mark.parametrize("chosen", [["radfact"], ["grounding_f1"]])
+def test_n_of_an_f1_is_that_of_the_results(tmp_path: Path, chosen: list[str]) -> None:
+    box = (Box(x_min=0, y_min=0, x_max=1, y_max=1),)
+    said = [
+        [Sentence(text="Left pleural effusion.", boxes=box)],
+        [Sentence(text="Left pleural effusion.", boxes=box)],
+        [Sentence(text="The heart is large.")],
+    ]
+    true = [[Sentence(text="Left pleural effusion.", boxes=where)] for where in (box, None, box)]
+    given = [Pair(str(place), *both) for place, both in enumerate(zip(said, true, strict=True))]
+    results = evaluate(given, chosen, judge="offline", out=tmp_path / "a", bootstrap=20)
+    evaluate(given, chosen, judge="offline", out=tmp_path / "b", bootstrap=20)
+    summary = results.figures["grounding_f1"]
+    first, second = compare([tmp_path / "a", tmp_path / "b"], replicates=20, rounds=20).figures["grounding_f1"]
+    assert second.difference is not None
+    # The second sample has a precision and no recall: it counts in the F1's precision, and has none itself.
+    assert (summary.n, first.summary.n, second.summary.n, second.difference.n) == (1, 1, 1, 1)
+    assert first.summary.point == summary.point
 
 
 values = st.one_of(st.floats(0, 1), st.just(math.nan))

@@ -8,8 +8,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from radfact.significance import as_counts, difference_of_counts, differences, mean_of, randomisation_test
-from radfact.stats import Summary, bootstrap, bootstrap_counts, summarise, summarise_counts
+from radfact.significance import (
+    as_counts,
+    difference_of_counts,
+    f1_counts,
+    mean_of,
+    randomisation_test,
+    set_f1,
+    with_f1,
+)
+from radfact.stats import bootstrap, bootstrap_counts, summarise, summarise_counts
+
+NAN = math.nan
 
 values = st.lists(st.one_of(st.floats(0, 1), st.just(math.nan)), min_size=1, max_size=20)
 
@@ -59,24 +69,25 @@ def test_without_common_samples_there_is_no_difference_and_no_p() -> None:
     assert randomisation_test(left, right, {"x": mean_of}) == {"x": None}
 
 
-def test_differences_of_runs_are_paired() -> None:
+def test_differences_are_paired() -> None:
     base = np.random.default_rng(0).random(40)
-    gap = differences({"p": (base - 0.25).tolist()}, {"p": base.tolist()})["p"]
+    gap = difference_of_counts(as_counts((base - 0.25).tolist()), as_counts(base.tolist()), {"x": mean_of})["x"]
     # Every resample is shifted by the same amount, however far the samples themselves spread.
     assert [gap.point, gap.low, gap.median, gap.high, gap.n] == pytest.approx([-0.25] * 4 + [40])
 
 
-def test_a_difference_is_that_of_the_samples_which_both_runs_have_scored() -> None:
-    values = {"p": [1.0, math.nan, 0.5, 0.2], "r": [0.5, 0.5, math.nan, 0.1]}
-    base = {"p": [0.5, 0.5, 0.5, 0.5], "r": [1.0, math.nan, math.nan, 1.0]}
-    found = differences(values, base, f1={"f": ("p", "r")})
-    assert {name: figure.n for name, figure in found.items()} == {"p": 3, "r": 2, "f": 4}
-    assert found["p"].point == pytest.approx(1.7 / 3 - 0.5)
-    assert found["r"].point == pytest.approx(0.6 / 2 - 1)
-    harmonic = summarise(values, f1={"f": ("p", "r")}, replicates=0)["f"].point
-    assert harmonic is not None
-    assert found["f"].point == pytest.approx(harmonic - 2 * 0.5 / 1.5)
+def test_a_difference_of_f1_is_of_all_that_have_a_part_and_n_counts_those_with_both() -> None:
+    values = {"p": [1.0, NAN, 0.5, 0.2, NAN], "r": [0.5, 0.5, NAN, 0.1, NAN]}
+    left, right = (f1_counts(np.array(list(one.values())).T) for one in (values, {"p": [0.5] * 5, "r": [1.0] * 5}))
+    gap = difference_of_counts(left, right, {"f": set_f1}, valued=with_f1, replicates=20)["f"]
+    own = summarise(values, f1={"f": ("p", "r")}, replicates=0)["f"]
+    assert own.point is not None
+    assert (gap.point, gap.n, own.n) == (pytest.approx(own.point - 2 * 0.5 / 1.5), 2, 2)
 
 
-def test_there_is_no_difference_where_a_run_has_no_value() -> None:
-    assert differences({"p": [math.nan, math.nan]}, {"p": [0.5, 1.0]})["p"] == Summary(None)
+def test_a_round_that_leaves_a_system_without_a_value_speaks_for_chance() -> None:
+    """Two systems with the same F1, of which either has a recall in one sample alone."""
+    left, right = (np.full((8, 2), NAN) for _ in range(2))
+    left[:, 0] = right[:, 0] = 0.5
+    left[0, 1] = right[1, 1] = 1.0
+    assert randomisation_test(f1_counts(left), f1_counts(right), {"f": set_f1}, rounds=200) == {"f": 1.0}
