@@ -7,7 +7,7 @@ import os
 import threading
 import weakref
 from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import cache
@@ -27,8 +27,10 @@ T = TypeVar("T")
 PATIENCE_AT_FIRST = 5.0
 """Seconds of waiting for a server that has not yet been reached: an address is more often wrong than late."""
 
-FRUITLESS = 16
-"""Questions given up one after another, before any answer, after which all the others would fare the same."""
+# A refusal costs nothing and says little of other questions, so far more of them are wanted than any one report has.
+# A question given up for another trouble was tried again for minutes.
+FRUITLESS: Mapping[Trouble, int] = {"refused": 256, "busy": 16, "broken": 16, "slow": 16}
+"""Questions given up for one trouble, with none answered for any, after which all the others would fare the same."""
 
 _CLOSING_SECONDS = 5.0
 _INHERITED: list[tuple[Backend, GroupCommit | None]] = []
@@ -98,8 +100,8 @@ class ChatClient:
         self._disk = None if cache is None else GroupCommit(cache)
         self._asked: dict[str, asyncio.Future[StoredAnswer | Failure]] = {}
         self._slots = asyncio.Semaphore(concurrency)
-        self._reached = False
-        self._fruitless = 0
+        self._reached = self._answered = False
+        self._given_up: dict[Trouble, tuple[int, str]] = {}
         self._closer = weakref.finalize(self, _close, backend, self._disk, os.getpid())
 
     def ask_all(self, asks: Sequence[Ask[T]]) -> list[T | Failure]:
@@ -135,18 +137,19 @@ class ChatClient:
         waiting = iter(range(len(asks)))
 
         async def work() -> None:
-            for index in waiting:
+            while not self._fruitless() and (index := next(waiting, None)) is not None:
                 answer = await self._ask(asks[index])
                 answers[index] = answer
                 self.ledger.done += 1
 
-        workers = [asyncio.create_task(work()) for _ in range(min(self.concurrency, len(asks)))]
         try:
-            await asyncio.gather(*workers)
+            while len(answers) < len(asks):
+                await _all(work() for _ in range(min(self.concurrency, len(asks) - len(answers))))
+                # Not before the calls under way have ended: one may be answered, which shows that others can be.
+                if why := self._fruitless():
+                    self._given_up.clear()
+                    raise RunFailed(why)
         finally:
-            for worker in workers:
-                worker.cancel()
-            await asyncio.gather(*workers, return_exceptions=True)
             if self._disk is not None:
                 await self._disk.settle()
         return [answers[index] for index in range(len(asks))]
@@ -180,6 +183,7 @@ class ChatClient:
                 return answer
         if self._disk is not None and (stored := self._disk.cache.get(key)) is not None:
             self.ledger.cached += 1
+            self._answered = True
             return stored
         future = self._asked[key] = asyncio.get_running_loop().create_future()
         answer = _ABANDONED
@@ -218,7 +222,7 @@ class ChatClient:
             answer: StoredAnswer = await retrying(self._try, ask, messages, tried)
         except CallFault as fault:
             return self._give_up(fault, ask, messages)
-        self._fruitless = 0
+        self._answered = True
         return answer
 
     async def _try(self, ask: Ask[T], messages: tuple[Message, ...], tried: Counter[Trouble]) -> StoredAnswer:
@@ -255,14 +259,31 @@ class ChatClient:
             raise RunFailed(reason) from None
         if fault.trouble in self.attempts:
             reason += f", {self.attempts[fault.trouble]} times"
-        self._fruitless += 1
-        if not self.ledger.calls and self._fruitless >= FRUITLESS:
-            raise RunFailed(f"{reason}; the first {FRUITLESS} questions all fared so") from None
+        self._given_up[fault.trouble] = (self._given_up.get(fault.trouble, (0, ""))[0] + 1, reason)
         return Failure(reason)
+
+    def _fruitless(self) -> str:
+        """Why it is of no use to ask on; empty where an answer was had, or too little is known."""
+        if not self._answered:
+            for trouble, (count, reason) in self._given_up.items():
+                if count >= FRUITLESS[trouble]:
+                    return f"{reason}; {count} questions fared so, and none was answered"
+        return ""
 
     def _address(self) -> str:
         base_url = self.identity.get("base_url")
         return "" if base_url is None else f" at {base_url}"
+
+
+async def _all(works: Iterable[Coroutine[Any, Any, None]]) -> None:
+    """Wait for all, or for the first that fails; the others are ended then, as they are where this is cancelled."""
+    tasks = [asyncio.create_task(work) for work in works]
+    try:
+        await asyncio.gather(*tasks)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 # Stands in for the answer of a call that was cancelled: whoever shares the question asks it anew.
@@ -285,13 +306,16 @@ def _repair_request(fault: str) -> str:
 
 
 def _wait(state: RetryCallState) -> float:
-    """Seconds before the next attempt: what the server asks for, else at random up to a bound that doubles to 60."""
+    """Seconds before the next attempt: what the server asks for, and at random up to a bound that doubles to 60.
+
+    The latter in any case: a server may ask for 0 seconds or for a time gone by, and calls that are all told the same
+    time would all come back at once.
+    """
     from tenacity import wait_random_exponential
 
     fault = state.outcome.exception() if state.outcome else None
-    if isinstance(fault, CallFault) and fault.retry_after is not None:
-        return fault.retry_after
-    return float(wait_random_exponential(multiplier=1, max=60)(state))
+    asked = (fault.retry_after or 0.0) if isinstance(fault, CallFault) else 0.0
+    return asked + float(wait_random_exponential(multiplier=1, max=60)(state))
 
 
 def _event_loop() -> asyncio.AbstractEventLoop:
