@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, TypeVar, get_args
 
@@ -37,7 +37,8 @@ class Pairs(Sequence[Pair]):
     """The pairs of an evaluation in input order, and how many records were `read` and `skipped` to get them.
 
     Of the references without a candidate, `left_out` names those that make no pair, and `emptied` those that stand
-    among the pairs with an empty candidate.
+    among the pairs with an empty candidate. `unreferenced` names candidates whose record has no report, one of the
+    skipped.
     """
 
     pairs: tuple[Pair, ...]
@@ -45,6 +46,7 @@ class Pairs(Sequence[Pair]):
     skipped: int = 0
     left_out: tuple[str, ...] = ()
     emptied: tuple[str, ...] = ()
+    unreferenced: tuple[str, ...] = ()
 
     def __len__(self) -> int:
         return len(self.pairs)
@@ -115,9 +117,10 @@ def read_candidates_and_references(
     """Read drafts and the records that hold their references: JSON Lines keyed by `sample_id`, or COCO files (.json).
 
     A draft has a `report`: a list of sentences or one narrative. The reference of a record is `grounded_findings`, or
-    else `findings`, or else `report`. Records without any, and records of splits from which there is no draft at all,
-    are skipped and counted. Every draft must have its reference. For COCO files see `radfact.coco.read_coco`; a list of
-    results as candidates takes sizes and categories from the references.
+    else `findings`, or else `report`. Records of which all of these are null, and records of splits from which there is
+    no draft at all, are skipped and counted; drafts of the former are named in the result. Every draft must have its
+    record. For COCO files see `radfact.coco.read_coco`; a list of results as candidates takes sizes and categories from
+    the references.
 
     Args:
         candidates: drafts, or a COCO dataset or list of results.
@@ -134,9 +137,14 @@ def read_candidates_and_references(
     drafted = _read_candidates(candidates, references)
     wanted = {key: found.report for key, found in recorded.items() if found.report is not None}
 
-    alone = [key for key in drafted if key not in wanted]
+    alone = [key for key in drafted if key not in recorded]
     if alone:
-        raise InputError(f"{_some_ids(alone, 'candidate')} without a reference in {references}", file=candidates)
+        raise InputError(
+            f"{_some_ids(alone, 'candidate')} not in {references}; drafts of other studies can be shown on the page "
+            "from a file of their own, --unscored FILE",
+            file=candidates,
+        )
+    unreferenced = tuple(key for key in drafted if key not in wanted)
     splits = {recorded[key].split for key in drafted}
     missed = tuple(key for key in wanted if key not in drafted and recorded[key].split in splits)
     if missed and missing == "refuse":
@@ -146,12 +154,12 @@ def read_candidates_and_references(
             file=references,
         )
 
-    pairs = [Pair(key, report, wanted[key]) for key, report in drafted.items()]
-    skipped = len(recorded) - len(pairs) - len(missed)
+    pairs = [Pair(key, report, wanted[key]) for key, report in drafted.items() if key in wanted]
+    found = Pairs(tuple(pairs), len(recorded), len(recorded) - len(pairs) - len(missed), unreferenced=unreferenced)
     if missing == "leave-out":
-        return Pairs(tuple(pairs), read=len(recorded), skipped=skipped, left_out=missed)
+        return replace(found, left_out=missed)
     pairs += [Pair(key, "" if isinstance(wanted[key], str) else [], wanted[key]) for key in missed]
-    return Pairs(tuple(pairs), read=len(recorded), skipped=skipped, emptied=missed)
+    return replace(found, pairs=tuple(pairs), emptied=missed)
 
 
 def read_drafts(path: Path | str) -> dict[str, Report]:
@@ -161,6 +169,12 @@ def read_drafts(path: Path | str) -> dict[str, Report]:
         InputError: naming file, line and field.
     """
     return _read_keyed(path, _draft)
+
+
+def narratives(pairs: Iterable[Pair]) -> list[str]:
+    """The distinct narratives that say anything, which are still to be split into sentences."""
+    reports = (report for pair in pairs for report in (pair.candidate, pair.reference))
+    return list(dict.fromkeys(report for report in reports if isinstance(report, str) and report.strip()))
 
 
 def _is_coco(path: Path | str) -> bool:

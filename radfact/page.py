@@ -74,12 +74,23 @@ class _Draft(Row):
 
 
 def page_record(
-    folder: Path, manifest: Path | None, notes: Sequence[str], unscored: Path | None, images: Place | None = None
+    folder: Path,
+    manifest: Path | None,
+    notes: Sequence[str],
+    unscored: Path | None,
+    drafts: Sequence[str] = (),
+    images: Place | None = None,
 ) -> dict[str, Any]:
-    """What `run.json` should hold under `page` so that the page can be drawn again; paths are relative to `folder`."""
+    """What `run.json` should hold under `page` so that the page can be drawn again; paths are relative to `folder`.
+
+    Args:
+        folder, manifest, notes, unscored, images: as `write_page` takes them.
+        drafts: those of `unscored` that are shown, by `sample_id`; none named: all.
+    """
     paths = {"manifest": manifest, "unscored": unscored}
     return {
         **{name: None if path is None else os.path.relpath(path, folder) for name, path in paths.items()},
+        "drafts": list(drafts),
         "notes": list(notes),
         "images": images,
     }
@@ -117,9 +128,11 @@ def write_page(
     scores = validated(Scores, read_json(folder / "scores.json"), file=folder / "scores.json")
     run = _read_run(folder / "run.json")
     record = validated(_PageRecord, run.get("page") or {}, file=folder / "run.json")
+    chosen = set(record.drafts if unscored is None else ())
     manifest, notes, unscored = _sources(folder, record, manifest, notes, unscored)
     studies = _read_studies(folder, list(scores.figures), [name for name in scores.metrics if name != "radfact"])
     drafts = _read_drafts(Path(unscored)) if unscored else []
+    drafts = [draft for draft in drafts if not chosen or draft["sample_id"] in chosen]
 
     sources = [] if manifest is None else [Path(manifest)]
     beside = Path(unscored).parent / "manifest.jsonl" if unscored else None
@@ -156,6 +169,7 @@ def _read_run(path: Path) -> dict[str, Any]:
 class _PageRecord(Row):
     manifest: str | None = None
     unscored: str | None = None
+    drafts: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     images: Place | None = None
 

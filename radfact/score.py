@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 from radfact.entailment.judge import Judge, Question, ask_judge
 from radfact.entailment.offline import OfflineJudge, count_unread
 from radfact.errors import Failure, InputError, RunFailed
-from radfact.files import Pair, Pairs
+from radfact.files import Pair, Pairs, narratives
 from radfact.regions import Compat
 from radfact.report import Report, Sentence
 from radfact.sample import (
@@ -141,9 +141,9 @@ class RadFact:
             RunFailed: with `on_failure="stop"`, a question or a narrative stayed without a valid answer.
         """
         pairs = _as_pairs(candidates, references)
-        narratives = _narratives(pairs)
-        splitter = _as_splitter(self._splitter) if narratives else None
-        texts = self._split(splitter, narratives) if splitter else {}
+        unsplit = narratives(pairs)
+        splitter = _as_splitter(self._splitter) if unsplit else None
+        texts = self._split(splitter, unsplit) if splitter else {}
         samples = [_sample(pair, texts) for pair in pairs]
         if isinstance(candidates, Pairs):
             samples += [Sample(key, failure="no candidate report") for key in candidates.left_out]
@@ -198,12 +198,12 @@ class RadFact:
         threading.Thread(target=work, name="radfact-score", daemon=True).start()
         return await asyncio.wrap_future(outcome)
 
-    def _split(self, splitter: Splitter, narratives: Sequence[str]) -> Texts:
-        split = splitter.split(narratives)
-        if len(split) != len(narratives):
-            raise RunFailed(f"splitter '{splitter.name}' gave {len(split)} answers to {len(narratives)} narratives")
+    def _split(self, splitter: Splitter, unsplit: Sequence[str]) -> Texts:
+        split = splitter.split(unsplit)
+        if len(split) != len(unsplit):
+            raise RunFailed(f"splitter '{splitter.name}' gave {len(split)} answers to {len(unsplit)} narratives")
         self._stop_at_failures([one for one in split if isinstance(one, Failure)], len(split), "narratives")
-        return dict(zip(narratives, split, strict=True))
+        return dict(zip(unsplit, split, strict=True))
 
     def _ask(self, samples: Sequence[Sample]) -> Answers:
         by_premises: dict[tuple[str, ...], dict[Question, None]] = {}
@@ -275,12 +275,6 @@ def _is_report(value: object) -> bool:
     return isinstance(value, str) or (
         isinstance(value, list | tuple) and all(isinstance(one, Sentence) for one in value)
     )
-
-
-def _narratives(pairs: Sequence[Pair]) -> list[str]:
-    """The distinct narratives that say anything."""
-    reports = [report for pair in pairs for report in (pair.candidate, pair.reference)]
-    return list(dict.fromkeys(report for report in reports if isinstance(report, str) and report.strip()))
 
 
 def _sample(pair: Pair, texts: Texts) -> Sample:

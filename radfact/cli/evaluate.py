@@ -12,7 +12,7 @@ import typer
 
 from radfact.cli import options as shared
 from radfact.cli.green_summary import EmbeddingsOption, check_embeddings, summarise_where_possible
-from radfact.cli.inputs import check_files, check_folder, read_reports, with_images
+from radfact.cli.inputs import check_files, check_folder, drafts_apart, read_reports, with_images
 from radfact.cli.metrics import MetricArgs, WeightsOption, read_metric_args, read_weights
 from radfact.cli.options import FIGURES, JudgeOptions, naming_options
 from radfact.cli.price import Price, read_price
@@ -108,11 +108,20 @@ def evaluate(
     files = [path for path in (pairs, candidates, references) if path is not None]
     record = {
         "versions": versions(),
-        "input": {"files": list(map(str, files)), "read": read.read, "skipped": read.skipped},
+        "input": {
+            "files": list(map(str, files)),
+            "read": read.read,
+            "skipped": read.skipped,
+            "without_reference": len(read.unreferenced),
+        },
         "options": {"missing": missing.value, "metrics": metrics},
         "seconds": round(time.monotonic() - started, 3),
         "page": page_record(
-            out, manifest or with_images(references), note or [], unscored, images.value if images else None
+            out,
+            manifest or with_images(references),
+            note or [],
+            *drafts_apart(unscored, candidates, read),
+            images.value if images else None,
         ),
     }
     write_evaluation(evaluation, out, record)

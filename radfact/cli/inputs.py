@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -35,18 +36,27 @@ def read_reports(
     else:
         raise InputError("expected either a file of pairs, or both --candidates and --references")
     if not (len(read) or read.left_out):
-        raise InputError("no pairs to score", file=pairs or candidates)
+        why = "; none of these drafts has a reference report" if read.unreferenced else ""
+        raise InputError(f"no pairs to score{why}", file=pairs or candidates)
     return _as_asked(read, narrative)
-
-
-def has_narratives(pairs: Pairs) -> bool:
-    """Whether any report of a set is still to be split."""
-    return any(isinstance(report, str) for pair in pairs for report in (pair.candidate, pair.reference))
 
 
 def with_images(references: Path | None) -> Path | None:
     """The references as manifest of the page; a COCO file is none."""
-    return references if references is not None and references.suffix.lower() == ".jsonl" else None
+    return _json_lines(references)
+
+
+def drafts_apart(unscored: Path | None, candidates: Path | None, read: Pairs) -> tuple[Path | None, Sequence[str]]:
+    """The file of drafts without a reference for the page, and which of it (none named: all).
+
+    Args:
+        unscored: as the user named it; without one it is the candidates where some of these have no reference.
+        candidates: the file that the pairs were read from; a COCO file is no drafts.
+        read: the pairs.
+    """
+    if unscored is not None or not read.unreferenced:
+        return unscored, ()
+    return _json_lines(candidates), read.unreferenced
 
 
 def check_files(*paths: Path | None) -> None:
@@ -71,6 +81,10 @@ def check_folder(folder: Path) -> None:
         raise InputError("expected a folder for the results, found a file", file=existing)
     if not os.access(existing, os.W_OK):
         raise InputError("the folder for the results cannot be written to", file=existing)
+
+
+def _json_lines(path: Path | None) -> Path | None:
+    return path if path is not None and path.suffix.lower() == ".jsonl" else None
 
 
 def _as_asked(pairs: Pairs, narrative: bool | None) -> Pairs:

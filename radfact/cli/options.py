@@ -171,7 +171,8 @@ Unscored = Annotated[
     Path | None,
     typer.Option(
         metavar="FILE",
-        help="Drafts without a reference, shown on the page and in no figure.",
+        help="Drafts without a reference, shown on the page and in no figure. Default: those among the candidates.",
+        show_default=False,
         rich_help_panel=OUTPUT,
     ),
 ]

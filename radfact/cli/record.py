@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 def read_in_words(read: Pairs) -> str:
     """How many records were read, skipped and paired."""
     empty = f", of these {len(read.emptied)} with an empty candidate" if read.emptied else ""
-    return f"records read: {read.read}, skipped: {read.skipped}, pairs: {len(read)}{empty}"
+    apart = f"; drafts without a reference report, in no figure: {len(read.unreferenced)}" if read.unreferenced else ""
+    return f"records read: {read.read}, skipped: {read.skipped}, pairs: {len(read)}{empty}{apart}"
 
 
 def versions() -> dict[str, str]:
@@ -45,6 +46,7 @@ def run_record(files: Sequence[Path], read: Pairs, result: Result) -> dict[str, 
             "read": read.read,
             "skipped": read.skipped,
             "empty_candidates": len(read.emptied),
+            "without_reference": len(read.unreferenced),
         },
         **{name: sum(account.get(name, 0) for account in spent.values()) for name in names},
         "account": spent,

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from radfact.cli import options as shared
-from radfact.cli.inputs import check_files, check_folder, has_narratives, read_reports, with_images
+from radfact.cli.inputs import check_files, check_folder, drafts_apart, read_reports, with_images
 from radfact.cli.options import FIGURES, INPUT, JUDGE, JudgeOptions
 from radfact.cli.price import read_price
 from radfact.cli.record import differences, read_in_words, run_record
@@ -139,6 +139,7 @@ def score(
     images: shared.Images = None,
 ) -> None:
     """Score candidates against references and write a results folder with a page to read."""
+    from radfact.files import narratives
     from radfact.page import page_record, write_page
     from radfact.results import write_results
     from radfact.score import RadFact
@@ -155,7 +156,7 @@ def score(
     loaded = who.load(cache)
     accounts = {"judging": loaded.account}
     split = None
-    if has_narratives(read):
+    if narratives(read):
         split = who.load_splitter(splitter, splitter_arg, splitter_few_shots, cache)
         accounts = {"splitting": split.account, **accounts}
     metric = RadFact(
@@ -180,7 +181,11 @@ def score(
         "options": {**chosen, "engine": engine.value},
         "seconds": round(time.monotonic() - started, 3),
         "page": page_record(
-            out, manifest or with_images(references), note or [], unscored, images.value if images else None
+            out,
+            manifest or with_images(references),
+            note or [],
+            *drafts_apart(unscored, candidates, read),
+            images.value if images else None,
         ),
     }
     write_results(result, out, record)

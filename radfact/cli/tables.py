@@ -105,12 +105,13 @@ def _notes_of_judges(evaluation: Evaluation) -> list[str]:
     run = evaluation.runs.get("radfact")
     if run is None:
         return []
-    who = dict(getattr(run.metric, "describe", dict)())
+    who = evaluation.settings_of_radfact
     judge, splitter = who.get("judge") or {}, who.get("splitter") or {}
+    split = f", narratives split by {splitter.get('name')}" if splitter else ""
     account = run.scored.account
     unread = unread_note(account.get("unread_sentences", 0), account.get("sentences", 0))
     return [
-        f"radfact: judge {judge.get('name')}, narratives split by {splitter.get('name')}",
+        f"radfact: judge {judge.get('name')}{split}",
         *dict.fromkeys(str(one["note"]) for one in (judge, splitter) if one.get("note")),
         *([unread] if unread else []),
     ]

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from radfact.files import Pair
-from radfact.metrics.metric import Metric, Scored
+from radfact.files import Pair, narratives
+from radfact.metrics.metric import Described, Metric, Scored
 from radfact.metrics.registry import Choice
 from radfact.stats import Direction, Summary
 
@@ -72,6 +72,14 @@ class Evaluation:
             for name in run.figures
             if name in run.scored.values
         }
+
+    @property
+    def settings_of_radfact(self) -> dict[str, Any]:
+        """Judge, splitter and options of RadFact where it was scored; no splitter where nothing was split."""
+        run = self.runs.get("radfact")
+        if run is None or not isinstance(run.metric, Described):
+            return {}
+        return {**run.metric.describe(), **({} if narratives(self.pairs) else {"splitter": None})}
 
     @property
     def failures(self) -> list[dict[str, str]]:

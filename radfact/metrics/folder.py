@@ -16,7 +16,7 @@ from radfact.files import Pair
 from radfact.jsonl import dumps, read_json, read_jsonl, write_json, write_jsonl
 from radfact.llm.cache import canonical_json
 from radfact.metrics.evaluation import Evaluation, MetricRun
-from radfact.metrics.metric import Counts, Described, Metric, Pooled, Scored
+from radfact.metrics.metric import Counts, Metric, Pooled, Scored
 from radfact.page_green import SUMMARY_FILE
 from radfact.page_markup import Row
 from radfact.report import Report, Sentence, narrative, validated
@@ -196,7 +196,7 @@ def write_evaluation(evaluation: Evaluation, folder: Path, run: Mapping[str, Any
     _leave_only(evaluation.runs, folder / KEPT)
     radfact = evaluation.runs.get(RADFACT)
     details = radfact.scored.details if radfact else ()
-    who = _who(radfact)
+    who = evaluation.settings_of_radfact
     write_jsonl(folder / "samples.jsonl", _sample_rows(evaluation, details))
     sentences = (row for detail in details for row in detail["sentences"]) if radfact else _reports(evaluation.pairs)
     write_jsonl(folder / "sentences.jsonl", sentences)
@@ -226,11 +226,6 @@ def _leave_only(names: Iterable[str], folder: Path) -> None:
     for path in folder.glob("*.json*"):
         if path.suffix in (".json", ".jsonl") and path.stem not in wanted:
             path.unlink(missing_ok=True)
-
-
-def _who(radfact: MetricRun | None) -> dict[str, Any]:
-    """Judge, splitter and options of RadFact, where it was scored."""
-    return radfact.metric.describe() if radfact is not None and isinstance(radfact.metric, Described) else {}
 
 
 def _metric_record(run: MetricRun) -> dict[str, Any]:

@@ -64,6 +64,34 @@ def test_all_metrics_that_can_be_computed_are_and_the_others_say_why(run: Run) -
     assert Path("r/report.html").is_file()
 
 
+def test_where_nothing_was_split_nobody_is_said_to_have_split(run: Run) -> None:
+    sentences = [{"text": "Large heart.", "boxes": None}]
+    Path("pairs.json").write_text(json.dumps([{"example_id": "1", "prediction": sentences, "target": sentences}]))
+    code, out, _ = run("evaluate", "pairs.json", "--metrics", "rouge_l,radfact", "--judge", "offline", "--out", "r")
+    assert code == 0
+    assert "radfact: judge offline\n" in out
+    assert (json.loads(Path("r/scores.json").read_text())["splitter"], "split by" in out) == (None, False)
+    assert "Narratives split" not in Path("r/report.html").read_text()
+
+
+@pytest.mark.parametrize("command", [["score"], ["evaluate", "--metrics", "rouge_l,radfact"]])
+def test_drafts_of_studies_without_a_report_are_counted_and_shown_apart(run: Run, command: list[str]) -> None:
+    drafts = [{"sample_id": key, "report": f"Large heart {key}."} for key in "ab"]
+    records = [{"sample_id": "a", "findings": "Large heart a."}, {"sample_id": "b", "findings": None}]
+    for name, rows in (("drafts.jsonl", drafts), ("manifest.jsonl", records)):
+        Path(name).write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    files = ["--candidates", "drafts.jsonl", "--references", "manifest.jsonl"]
+    code, out, _ = run(*command, *files, "--judge", "offline", "--out", "r")
+    assert code == 0
+    assert "records read: 2, skipped: 1, pairs: 1; drafts without a reference report, in no figure: 1" in out
+    assert json.loads(Path("r/run.json").read_text())["input"]["without_reference"] == 1
+    before = Path("r/report.html").read_text()
+    data = json.loads(before.split('id="page-data">')[1].split("</script>")[0])
+    assert [[one["sample_id"] for one in data[name]] for name in ("studies", "unscored")] == [["a"], ["b"]]
+    assert run("page", "r")[0] == 0
+    assert Path("r/report.html").read_text() == before
+
+
 def test_a_named_metric_that_gives_nothing_is_exit_code_3(run: Run) -> None:
     assert run("evaluate", "pairs.csv", "--metrics", "rouge_l,chexbert", "--out", "r")[0] == 3
 

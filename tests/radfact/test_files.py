@@ -162,6 +162,16 @@ def test_records_without_a_reference_and_of_other_splits_are_skipped_and_counted
     assert (len(pairs), pairs.read, pairs.skipped) == (1, 3, 2)
 
 
+def test_a_draft_of_a_record_without_a_report_makes_no_pair_and_is_named(tmp_path: Path) -> None:
+    drafts = lines(tmp_path / "drafts.jsonl", *({"sample_id": key, "report": "Clear."} for key in "ab"))
+    manifest = lines(
+        tmp_path / "manifest.jsonl", {"sample_id": "a", "findings": None}, {"sample_id": "b", "findings": "Clear."}
+    )
+    pairs = read_candidates_and_references(drafts, manifest)
+    assert ([pair.sample_id for pair in pairs], pairs.unreferenced) == (["b"], ("a",))
+    assert (pairs.read, pairs.skipped) == (2, 1)
+
+
 @given(
     drafted=st.sets(st.integers(0, 9).map(str), min_size=1),
     recorded=st.sets(st.integers(0, 9).map(str), min_size=1),
@@ -256,8 +266,8 @@ def test_a_broken_mask_of_a_draft_is_named(tmp_path: Path) -> None:
         ),
         (
             {"sample_id": "a", "report": "Clear."},
-            {"sample_id": "a", "findings": None},
-            "1 candidate (a) without a reference in ",
+            {"sample_id": "b", "findings": "x"},
+            "1 candidate (a) not in ",
         ),
     ],
 )

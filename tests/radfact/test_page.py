@@ -291,7 +291,7 @@ class TestImages:
         assert Image.open(folder / src).size == (40, 30)
 
     def test_images_stay_where_the_run_had_them(self, folder: Path, manifest: Path) -> None:
-        write_json(folder / "run.json", {"page": page_record(folder, manifest, [], None, "beside")})
+        write_json(folder / "run.json", {"page": page_record(folder, manifest, [], None, images="beside")})
         assert self.src(write_page(folder)).startswith("report_images/")
         assert self.src(write_page(folder, images="inside")).startswith("data:")
 
