@@ -143,6 +143,8 @@ class RadFact:
         pairs = _as_pairs(candidates, references)
         unsplit = narratives(pairs)
         splitter = _as_splitter(self._splitter) if unsplit else None
+        askers = {"judge": self.judge} | ({"splitter": splitter} if splitter else {})
+        before = {name: one.account() for name, one in askers.items()}
         texts = self._split(splitter, unsplit) if splitter else {}
         samples = [_sample(pair, texts) for pair in pairs]
         if isinstance(candidates, Pairs):
@@ -170,7 +172,7 @@ class RadFact:
             judge=self.judge.describe(),
             splitter=splitter.describe() if splitter else None,
             options=self.options,
-            account={one: who.account() for one, who in (("judge", self.judge), ("splitter", splitter)) if who},
+            account={name: _since(before[name], one.account()) for name, one in askers.items()},
         )
 
     async def ascore(
@@ -219,6 +221,11 @@ class RadFact:
     def _stop_at_failures(self, failures: Sequence[Failure], asked: int, noun: str) -> None:
         if failures and self.rules.on_failure == "stop":
             raise RunFailed(f"{len(failures)} of {asked} {noun} have no valid answer (first: {failures[0].reason})")
+
+
+def _since(before: Mapping[str, int], after: Mapping[str, int]) -> dict[str, int]:
+    """What was spent between two readings of an account: who answers may have been asked by others, and before."""
+    return {name: count - before.get(name, 0) for name, count in after.items()}
 
 
 def _as_judge(judge: Judge | JudgeFunction) -> Judge:

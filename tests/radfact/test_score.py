@@ -233,6 +233,12 @@ def test_who_split_stands_in_the_result_with_what_it_cost() -> None:
     assert result.account == {"judge": {"calls": 1}, "splitter": {"calls": 1}}
 
 
+def test_what_was_asked_before_is_not_counted_again() -> None:
+    scorer = RadFact(Oracle(verbatim), bootstrap=0, splitter=Semicolons())
+    first, second = (scorer.score([word], [word]).account for word in "ab")
+    assert first == second == {"judge": {"calls": 1}, "splitter": {"calls": 1}}
+
+
 def test_where_nothing_is_split_there_is_no_splitter() -> None:
     result = RadFact(Oracle(verbatim), bootstrap=0, splitter=Semicolons()).score([texts("a")], [texts("a")])
     assert (result.splitter, list(result.account)) == (None, ["judge"])
