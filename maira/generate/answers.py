@@ -20,6 +20,7 @@ from maira.generate.request import Answer, Engine, Request, Unanswered, rough_le
 from radfact.errors import InputError, RunFailed
 from radfact.jsonl import append_jsonl, parse_rows, read_json, read_text, write_json, write_jsonl
 from radfact.report import Box
+from radfact.weights import weights_digest
 
 Row = dict[str, Any]
 Key = tuple[Any, ...]
@@ -71,19 +72,23 @@ class Item:
 
 
 def fingerprint(checkpoint: Path) -> str:
-    """A short hash that differs between checkpoints: of the size and start of each file that decides the answers.
+    """A short hash that differs between checkpoints: of each file that decides the answers.
+
+    Weights are read as `weights_digest` does, everything else whole.
 
     Raises:
-        InputError: the folder is no checkpoint.
+        InputError: the folder is no checkpoint, or a file cannot be read.
     """
     if not (checkpoint / "config.json").is_file():
         raise InputError("no checkpoint here (config.json is missing)", file=checkpoint)
     files = sorted(path for name in _DECIDING for path in checkpoint.glob(name) if path.is_file())
     digest = hashlib.sha256()
-    for path in files:
-        digest.update(f"{path.name} {path.stat().st_size}".encode())
-        with path.open("rb") as handle:
-            digest.update(handle.read(1 << 20))
+    try:
+        for path in files:
+            digest.update(f"\n{path.name}\n".encode())
+            digest.update(weights_digest(path) if path.suffix == ".safetensors" else path.read_bytes())
+    except OSError as error:
+        raise InputError(f"cannot be read: {error.strerror}", file=error.filename) from None
     return digest.hexdigest()[:12]
 
 

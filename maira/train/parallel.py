@@ -214,8 +214,6 @@ def _shard(model: Objective, recipe: Course, world: World) -> None:
     from torch.distributed.device_mesh import DeviceMesh
     from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
-    if model.model.config.get_text_config().tie_word_embeddings:
-        raise InputError("FSDP trains tied embeddings apart; 'ddp' keeps them together", field="parallel")
     half = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
     options: dict[str, Any] = {
         "mesh": DeviceMesh.from_group(world.group, world.device.type),
@@ -226,6 +224,7 @@ def _shard(model: Objective, recipe: Course, world: World) -> None:
     own = {name: buffer.cpu() for name, buffer in model.named_buffers()} if world.is_main else None
     buffers: dict[str, Tensor] = world.gather(own)[0]
     model.to("meta")
+    model.model.tie_weights()  # the move has made two of a weight that two modules share
     for group in _groups(model):
         fully_shard(group, **options)
     fully_shard(model, **options)

@@ -16,6 +16,7 @@ from radfact.errors import InputError, RunFailed
 from radfact.llm.cache import canonical_json
 from radfact.llm.conversation import Prefix, StoredAnswer
 from radfact.llm.faults import CallFault
+from radfact.weights import weights_digest
 
 if TYPE_CHECKING:
     from vllm import SamplingParams
@@ -37,7 +38,6 @@ _requests = count()
 
 _READ_WHOLE = frozenset({".json", ".jinja", ".model", ".txt"})
 _WEIGHTS = frozenset({".safetensors", ".bin", ".gguf", ".pt"})
-_PROBES, _PROBE_BYTES = 16, 65_536
 LINES_ABOVE = "the last line above that begins with '(EngineCore' and names an error says why"
 """Where to look for what happened in vLLM's own process, which only prints it."""
 
@@ -221,8 +221,7 @@ def start_engine(model: str, arguments: Mapping[str, Any], *, field: str) -> Asy
 def fingerprint(model: str) -> str | None:
     """Hash of a model folder (None for anything else), so that another checkpoint under its path is another model.
 
-    Configuration and tokenizer are read whole; of weights, which may be hundreds of gigabytes, the size and sixteen
-    places.
+    Configuration and tokenizer are read whole, weights as `weights_digest` does.
 
     Raises:
         InputError: a file cannot be read.
@@ -235,20 +234,10 @@ def fingerprint(model: str) -> str | None:
         for path in sorted(folder.iterdir()):
             if path.suffix in _READ_WHOLE | _WEIGHTS and path.is_file():
                 digest.update(f"\n{path.name} {path.stat().st_size}\n".encode())
-                digest.update(path.read_bytes() if path.suffix in _READ_WHOLE else _probed(path))
+                digest.update(path.read_bytes() if path.suffix in _READ_WHOLE else weights_digest(path))
     except OSError as error:
         raise InputError(f"cannot be read: {error.strerror}", file=error.filename) from None
     return digest.hexdigest()
-
-
-def _probed(path: Path) -> bytes:
-    size = path.stat().st_size
-    with path.open("rb") as file:
-        parts = []
-        for number in range(_PROBES):
-            file.seek(max(size - _PROBE_BYTES, 0) * number // (_PROBES - 1))
-            parts.append(file.read(_PROBE_BYTES))
-    return b"".join(parts)
 
 
 def _cause(error: BaseException) -> str:

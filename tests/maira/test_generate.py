@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from safetensors.torch import load_file, save_file
 
 from data.images import CropMap
 from data.manifest import read_failures
@@ -320,3 +322,16 @@ def test_another_checkpoint_has_another_fingerprint(checkpoint: Path, tmp_path: 
     assert fingerprint(other) == fingerprint(checkpoint)
     (other / "config.json").write_text((other / "config.json").read_text() + " ")
     assert fingerprint(other) != fingerprint(checkpoint)
+
+
+@pytest.mark.parametrize("row", [0, -1], ids=["first row", "last row"])
+def test_a_tensor_that_was_trained_makes_another_checkpoint(row: int, checkpoint: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    shutil.copytree(checkpoint, other)
+    before = fingerprint(other)
+    weights = load_file(other / "model.safetensors")
+    for name, tensor in weights.items():
+        change = torch.zeros_like(tensor)
+        change[row] = 1
+        save_file(weights | {name: tensor + change}, other / "model.safetensors", metadata={"format": "pt"})
+        assert fingerprint(other) != before, name

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 from tiny_judge import TEMPLATE, ask_folder, lesson, recipe, samples, texts, train_tiny_judge, write_tiny_model
-from tiny_runs import metrics, quiet
+from tiny_runs import Command, metrics, quiet
 from transformers import AutoModelForCausalLM, AutoTokenizer, GPT2Config, GPT2LMHeadModel
 
 from maira.judge.corpus import encode_chat, open_chats
@@ -89,6 +89,28 @@ def test_adapters_are_merged_into_the_folder_and_validated_on_the_way(data: Path
     assert changed == {"q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"}
     assert AutoTokenizer.from_pretrained(folder).chat_template == TEMPLATE
     assert "loss/entailment" in metrics(tmp_path)[-1]
+
+
+@pytest.mark.parametrize("changes", [{}, {"lora": {"rank": 4, "alpha": 8}}])
+def test_tied_embeddings_stay_one_weight_where_they_are_sharded(
+    changes: dict[str, Any], data: Path, taught: list[Taught], tmp_path: Path
+) -> None:
+    model = write_tiny_model(tmp_path / "tied", texts(taught), tie_word_embeddings=True)
+    alone = train_judge(recipe(model, data, tmp_path / "one", **changes), quiet())
+    sharded = recipe(model, data, tmp_path / "two", parallel="fsdp", **changes)
+    command = Command(
+        tmp_path / "said", 2, command="judge-train", **sharded.model_dump(mode="json", exclude_unset=True)
+    )
+    assert command.end() == [0, 0], command.said
+    ours, theirs = (
+        AutoModelForCausalLM.from_pretrained(folder).state_dict() for folder in (tmp_path / "two" / "checkpoint", alone)
+    )
+    assert torch.equal(ours["lm_head.weight"], ours["model.embed_tokens.weight"])
+    # On the mean: where a gradient is all rounding, Adam makes steps of it.
+    assert max(float((ours[name] - weight).abs().mean()) for name, weight in theirs.items()) < 1e-5
+    assert [row["loss"] for row in metrics(tmp_path / "two")] == pytest.approx(
+        [row["loss"] for row in metrics(tmp_path / "one")], abs=1e-5
+    )
 
 
 @pytest.mark.parametrize("changes", [{}, {"lora": {"rank": 4, "alpha": 8}}])

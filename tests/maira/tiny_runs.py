@@ -92,10 +92,18 @@ class Command:
         folder: for recipes, and what the processes say.
         world: processes.
         others: what the recipes of the processes but the first have otherwise.
+        command: of maira, that takes the recipe.
         **recipe: as YAML has it.
     """
 
-    def __init__(self, folder: Path, world: int = 1, others: dict[str, Any] | None = None, **recipe: Any) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        world: int = 1,
+        others: dict[str, Any] | None = None,
+        command: str = "train",
+        **recipe: Any,
+    ) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         for rank in range(world):
             values = recipe | ((others or {}) if rank else {})
@@ -108,7 +116,7 @@ class Command:
         for rank, log in enumerate(self._logs):
             several = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": world, "MASTER_PORT": port}
             environment = {"MASTER_ADDR": "127.0.0.1"} | {name: str(value) for name, value in several.items()}
-            arguments = (["train", str(folder / f"recipe-{rank}.yaml")], environment if world > 1 else {}, log)
+            arguments = ([command, str(folder / f"recipe-{rank}.yaml")], environment if world > 1 else {}, log)
             process = _servers.Process(target=_run, args=arguments)
             process.start()
             self.processes.append(process)
