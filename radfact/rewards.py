@@ -45,15 +45,15 @@ def make_reward(
 
     Args:
         metrics: names of metrics or figures as in `radfact evaluate --metrics`, metrics, or (metric, figure). Of a
-            metric with several figures the one of its own name counts, as `green` of green; where none is called so,
-            the figure must be named.
+            metric with several figures its headline counts, as `green` of green and `logical_f1` of radfact; where
+            that is several, the figure must be named.
         weights: one a metric; by default 1 each. A figure of which neither way is better needs one, whose sign says it.
         column: of the data set, with the reference reports.
         options: of `radfact.metrics.resources.Resources`: `judge`, `base_url`, `weights` as `folders`, ...
 
     Raises:
-        InputError: a metric is not known, needs something, has no values of samples, or several figures; the weights
-            do not fit.
+        InputError: a metric is not known, needs something, has no values of samples or of texts, or several figures;
+            the weights do not fit.
     """
     if not metrics:
         raise InputError("name at least one metric", field="metrics")
@@ -124,15 +124,17 @@ def _part(wanted: Wanted, resources: Resources) -> tuple[Metric, str, Direction]
     if len(choices) != 1:
         raise InputError(f"'{given}' is many; name each metric that should count", field="metrics")
     metric = choices[0].metric or resources.metric(choices[0].entry)
-    figures = choices[0].wanted(metric.figures)
-    figure = figure or (next(iter(figures)) if len(figures) == 1 else metric.name)
-    if figure not in figures:
+    figures, headline = choices[0].wanted(metric.figures), choices[0].headline(metric)
+    figure = figure or (headline[0] if len(headline) == 1 else None)
+    if figure is None or figure not in figures:
         raise InputError(
             f"{metric.name} has several figures; name one of {', '.join(figures)}, or give (metric, figure)",
             field="metrics",
         )
     if figure in getattr(metric, "of_the_set", ()):
         raise _of_a_set(figure)
+    if figure in getattr(metric, "of_boxes", ()):
+        raise InputError(f"'{figure}' is a figure of boxes, which completions have none of", field="metrics")
     return metric, figure, figures[figure]
 
 

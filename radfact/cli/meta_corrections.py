@@ -123,7 +123,7 @@ def corrections(
         choose(scoring.names)  # a name that is none is refused before a model is paid
     chosen = _setting(setting)
     answers = _ask(ratings, who, cache, chosen, zero_shot, paraphrase_by, seed)
-    with scoring.scorer() as score:
+    with scoring.scorer(headline=True) as score:
         found = compare_corrections(answers, ratings, score, out)
     record = {"table": str(table), "layout": layout.value, "judge": who.name, "zero_shot": zero_shot, "seed": seed}
     shown = "without the published examples" if zero_shot else "with the published examples"

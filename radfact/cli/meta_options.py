@@ -96,8 +96,11 @@ class Scoring:
             raise typer.Exit(ExitCode.SAMPLES_LEFT_OUT)
 
     @contextmanager
-    def scorer(self) -> Iterator[Scorer]:
+    def scorer(self, *, headline: bool = False) -> Iterator[Scorer]:
         """Make the metrics, show how far they are, and give back what they hold at the end.
+
+        Args:
+            headline: as for `radfact.meta.scoring.compute_figures`.
 
         Raises:
             InputError: none is named, or none can be made.
@@ -121,7 +124,7 @@ class Scoring:
             with naming_options():
                 work = Work(choices, resources)
             with LiveDisplay(new_console(stderr=True), resources.accounts, None):
-                yield Scorer(work, self.missing)
+                yield Scorer(work, self.missing, headline)
         finally:
             resources.close()
 
@@ -129,14 +132,14 @@ class Scoring:
 class Scorer:
     """Computes the figures of pairs by metrics that were made once."""
 
-    def __init__(self, work: Any, missing: dict[str, str]) -> None:
-        self._work, self._missing = work, missing
+    def __init__(self, work: Any, missing: dict[str, str], headline: bool) -> None:
+        self._work, self._missing, self._headline = work, missing, headline
 
     def __call__(self, pairs: Sequence[Pair], folder: Path) -> Figures:
         """The figures of pairs, kept in a results folder."""
         from radfact.meta.scoring import compute_figures
 
-        found = compute_figures(pairs, self._work, folder)
+        found = compute_figures(pairs, self._work, folder, headline=self._headline)
         self._missing.update(found.unavailable)
         return found
 

@@ -35,6 +35,9 @@ MANUAL = "\n".join(
         "results folder; the same command goes on where it stopped. for_experts.csv there is what experts fill in, "
         "and --counts takes it back.",
         "",
+        "A metric that is named is tested by its headline figure (green by green, radfact by logical_f1); other "
+        "figures are named by themselves. Significant is below 0.05 over figures times sites.",
+        "",
         "[bold]Examples[/bold]",
         "  radfact meta rexamine reports.csv --metrics rouge_l,bleu_2",
         "  radfact meta rexamine reports.csv --styler openai:MODEL \\",
@@ -100,7 +103,7 @@ def rexamine(
     with (
         _styler(styler, who, cache) as style,
         _perturber(errors_by, who, cache, seed) as perturber,
-        scoring.scorer() as score,
+        scoring.scorer(headline=True) as score,
         naming_options(),
     ):
         found = run(

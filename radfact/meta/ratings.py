@@ -17,7 +17,6 @@ Better = Literal["higher", "lower"]
 COUNTS = ("errors", "significant", "insignificant")
 """Numbers of errors: all, and by significance. `KIND_LETTER` is the number in one category of paper 000."""
 
-
 SEVERITY_MAX = "severity_max"
 """The greatest grade that an expert gave a line of a report, which he may have changed or not."""
 
@@ -36,7 +35,7 @@ class Rated:
         pair: the reports.
         ratings: quantity -> rater -> value; a rater that is absent has not rated it.
         groups: kind of group -> the sample's, such as site or modality.
-        corrections: the expert's correction of every line, where the set has them.
+        corrections: the expert's correction of every line, where the set has them; `SEVERITY_MAX` is rated then too.
         candidate_id: of the candidate alone, where every rater has it beside a reference of his own and so in a sample
             of his own; None where the sample is the candidate's only one.
     """

@@ -253,7 +253,7 @@ def _write(found: Rexamined, folder: Path, record: Mapping[str, Any]) -> None:
     level = threshold(found.tests)
     said = (
         f"Paired t-tests a site; significant below {level:.2g}, which is 0.05 by Bonferroni over {len(found.tests)} "
-        "tests (metrics times sites). Without a t: style changes no score, or none by another amount."
+        "tests (figures times sites). Without a t: style changes no score, or none by another amount."
     )
     sections.append(Section("Does style change the scores? (table 2)", [second, said]))
     if found.rankings:

@@ -75,7 +75,7 @@ def style_tests(original: Figures, standardised: Figures, sites: Sequence[str]) 
 
 
 def threshold(tests: Sequence[StyleTest]) -> float:
-    """The level of each test by Bonferroni: 0.05 over metrics times sites."""
+    """The level of each test by Bonferroni: 0.05 over figures times sites."""
     return ALPHA / max(len(tests), 1)
 
 

@@ -58,7 +58,7 @@ def _with_values(values: Mapping[str, Sequence[float]], directions: Mapping[str,
     return Figures(kept, {name: directions[name] for name in kept})
 
 
-def compute_figures(pairs: Sequence[Pair], work: Work, folder: Path) -> Figures:
+def compute_figures(pairs: Sequence[Pair], work: Work, folder: Path, *, headline: bool = False) -> Figures:
     """The figures of pairs by the metrics of `work`, kept as a results folder.
 
     A metric that stands there with the same input is not computed again.
@@ -66,7 +66,8 @@ def compute_figures(pairs: Sequence[Pair], work: Work, folder: Path) -> Figures:
     Args:
         pairs: to be scored.
         work: the metrics, already made.
-        folder: of the results.
+        folder: of the results, which have all figures in any case.
+        headline: whether a metric that was named is its headline figure alone, beside those named by themselves.
 
     Raises:
         RunFailed: no metric could score anything.
@@ -78,5 +79,11 @@ def compute_figures(pairs: Sequence[Pair], work: Work, folder: Path) -> Figures:
     evaluation = work.run(pairs, bootstrap=0, seed=0, folder=folder)
     write_evaluation(evaluation, folder)
     write_page(folder)
-    directions = {name: one for run in evaluation.runs.values() for name, one in run.figures.items()}
-    return replace(_with_values(evaluation.values, directions), unavailable=dict(evaluation.unavailable))
+    runs = evaluation.runs.values()
+    directions = {
+        name: run.figures[name]
+        for run in runs
+        for name in (run.choice.headline(run.metric) if headline else run.figures)
+    }
+    values = {name: column for name, column in evaluation.values.items() if name in directions}
+    return replace(_with_values(values, directions), unavailable=dict(evaluation.unavailable))

@@ -43,6 +43,7 @@ class Bleu:
 
     name = "bleu"
     figures: Mapping[str, Direction] = {f"bleu_{order}": "higher" for order in range(1, ORDERS + 1)}
+    headline = ("bleu_2",)
     pooled: Mapping[str, Callable[[Counts], float]] = {
         f"bleu_{order}": partial(corpus_bleu, order=order) for order in range(1, ORDERS + 1)
     }

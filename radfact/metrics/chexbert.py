@@ -105,6 +105,7 @@ class CheXbert:
 
     name = "chexbert"
     figures: Mapping[str, Direction] = dict.fromkeys((*_POOLED, "chexbert_similarity"), "higher")
+    headline = ("chexbert_similarity",)
     pooled = _POOLED
     of_the_set = frozenset(_POOLED)
 

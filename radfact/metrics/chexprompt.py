@@ -35,6 +35,7 @@ class CheXprompt(AskedMetric[ErrorCounts]):
         "chexprompt_error_free": "higher",
         "chexprompt_significant_error_free": "higher",
     }
+    headline = ("chexprompt_errors",)
     parameters: ClassVar[Mapping[str, Any]] = {"temperature": 0, "max_tokens": 1024}
 
     def question(self, candidate: str, reference: str) -> Ask[ErrorCounts]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -46,8 +46,10 @@ class Scored:
 
     A metric whose class has `pooled`, a mapping of figure to the function in `Pooled`, can have such figures compared
     between results folders (`radfact compare`), which hold the counts. One whose class has `of_the_set`, the names of
-    figures without values of samples, has them refused as a reward before anything is scored. One whose class has
-    `worst`, a mapping of figure to value, has an empty candidate rewarded by it where the figure has no value.
+    figures without values of samples, or `of_boxes`, the names of those without values of texts, has them refused as a
+    reward before anything is scored. One whose class has `worst`, a mapping of figure to value, has an empty candidate
+    rewarded by it where the figure has no value. The names of figures in its `headline` are what its name means where
+    a metric is one row, test or reward (`headline_of`).
 
     Attributes:
         values: figure -> one value a sample; NaN = not scored, which is counted and never a 0. The figure of the set is
@@ -99,6 +101,15 @@ class Described(Metric, Protocol):
         ...
 
 
+def headline_of(metric: Metric) -> list[str]:
+    """The figures that the name of a metric means where a metric is one row of a table, one test or one reward.
+
+    They are those of its `headline`; without one, the figure of its own name, or all where none is called so.
+    """
+    own = [metric.name] if metric.name in metric.figures else metric.figures
+    return list(getattr(metric, "headline", own))
+
+
 def check_metric(made: Any, what: str) -> None:
     """See to it that something is a metric, down to the names of its figures.
 
@@ -133,6 +144,10 @@ def check_metric(made: Any, what: str) -> None:
                 f"{figure!r:.40}: {direction!r:.40}",
                 field="metrics.figures",
             )
+    headline = getattr(made, "headline", figures)
+    named = isinstance(headline, Collection) and not isinstance(headline, str) and len(headline) > 0
+    if not named or any(one not in list(figures) for one in headline):
+        raise InputError(f"{what}: expected names of its figures, found {headline!r:.80}", field="metrics.headline")
 
 
 @contextmanager

@@ -26,7 +26,9 @@ class RadFactMetric:
 
     name = "radfact"
     figures: Mapping[str, Direction] = dict.fromkeys(FIGURES, "higher")
+    headline = ("logical_f1",)
     pooled: Mapping[str, Callable[[Counts], float]] = dict.fromkeys(F1_PARTS, set_f1)
+    of_boxes = frozenset(name for name in FIGURES if not name.startswith("logical"))
     worst: Mapping[str, float] = {"logical_precision": 0.0, "logical_f1": 0.0}
 
     def __init__(self, judge: Judge, splitter: Splitter, options: Mapping[str, Any]) -> None:

@@ -71,7 +71,9 @@ def _spelled_out(graph: Graph) -> set[Hashable]:
     found: set[Hashable] = set()
     for one in entities.values():
         name = (one["tokens"].lower(), one["label"])
-        found |= {(*name, kind, entities[target]["tokens"].lower()) for kind, target in one["relations"]} or {name}
+        found |= {
+            (*name, kind, entities[target]["tokens"].lower()) for kind, target in one["relations"] if target in entities
+        } or {name}
     return found
 
 
@@ -93,6 +95,7 @@ class RadGraph:
 
     name = "radgraph"
     figures: Mapping[str, Direction] = dict.fromkeys(_FIGURES, "higher")
+    headline = ("radgraph_f1",)
 
     def __init__(self, folder: Path | None = None, *, annotate: Annotate | None = None) -> None:
         """Load the model, or take what annotates reports instead.

@@ -8,7 +8,7 @@ import importlib.util
 import inspect
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from importlib.metadata import entry_points
 from pathlib import Path
@@ -16,7 +16,7 @@ from typing import Any, Literal
 
 from radfact.entailment.callable import search_here
 from radfact.errors import InputError
-from radfact.metrics.metric import Metric, check_metric
+from radfact.metrics.metric import Metric, check_metric, headline_of
 from radfact.stats import Direction
 
 GROUP = "radfact.metrics"
@@ -318,13 +318,15 @@ class Choice:
 
     Attributes:
         entry: of the table.
-        figures: names of those that are wanted; None for all.
+        whole: whether all of them are wanted, because the metric was named.
+        figures: names of those that were named by themselves.
         by_name: whether it was named, and not just one of all.
         metric: the metric itself, where it was given instead of a name.
     """
 
     entry: Entry
-    figures: tuple[str, ...] | None = None
+    whole: bool = True
+    figures: tuple[str, ...] = ()
     by_name: bool = True
     metric: Metric | None = None
 
@@ -340,7 +342,12 @@ class Choice:
 
     def wanted(self, figures: Mapping[str, Direction]) -> dict[str, Direction]:
         """Those of a metric's figures that are wanted, in its order."""
-        return {name: one for name, one in figures.items() if self.figures is None or name in self.figures}
+        return {name: one for name, one in figures.items() if self.whole or name in self.figures}
+
+    def headline(self, metric: Metric) -> list[str]:
+        """Those that are wanted where the metric is one row, test or reward: by its name its headline, in its order."""
+        named = {*self.figures, *(headline_of(metric) if self.whole else ())}
+        return [name for name in metric.figures if name in named]
 
 
 def choose(names: Sequence[str]) -> list[Choice]:
@@ -359,13 +366,13 @@ def choose(names: Sequence[str]) -> list[Choice]:
     for name in names:
         if name == "all":
             for entry in (one for one in entries().values() if not one.variant):
-                chosen[entry.name] = Choice(entry, by_name=entry.name in chosen and chosen[entry.name].by_name)
+                before = chosen.get(entry.name, Choice(entry, by_name=False))
+                chosen[entry.name] = replace(before, whole=True)
             continue
         entry = Entry(name, name) if ":" in name else entries().get(name) or _with_figure(name)
-        before = chosen.get(entry.name)
-        whole = entry.name == name or (before is not None and before.figures is None)
-        figures = None if whole else (*((before and before.figures) or ()), name)
-        chosen[entry.name] = Choice(entry, figures)
+        before = chosen.get(entry.name, Choice(entry, whole=False))
+        figures = before.figures if entry.name == name else (*before.figures, name)
+        chosen[entry.name] = Choice(entry, before.whole or entry.name == name, figures)
     return list(chosen.values())
 
 

@@ -22,7 +22,7 @@ from radfact.metrics.bleu import Bleu
 from radfact.metrics.evaluate import evaluate
 from radfact.metrics.evaluation import Evaluation
 from radfact.metrics.folder import Store
-from radfact.metrics.metric import Counts, Metric, Pooled, Scored
+from radfact.metrics.metric import Counts, Metric, Pooled, Scored, headline_of
 from radfact.metrics.registry import Entry, choose, entries
 from radfact.metrics.resources import Resources
 from radfact.metrics.rouge import RougeL
@@ -130,6 +130,12 @@ class Listed(Raising):
 
     name = "listed"
     figures = ["x"]  # type: ignore[assignment]  # noqa: RUF012
+
+
+class Misheaded(Length):
+    """Its headline is a text, not a list of names."""
+
+    headline = "words"
 
 
 def rows(path: Path) -> list[dict[str, Any]]:
@@ -348,6 +354,7 @@ def own(monkeypatch: pytest.MonkeyPatch) -> None:
         ("Unmade", r"own_metric:Unmade fails with RuntimeError: no licence \(test_evaluate\.py, line \d+\)"),
         ("Raising", r"raising fails with ZeroDivisionError: .* \(test_evaluate\.py, line \d+\)"),
         ("Listed", "expected a mapping of figures to directions"),
+        ("Misheaded", "expected names of its figures, found 'words'"),
         ("BOX", "is made already|is no metric"),
     ],
 )
@@ -489,6 +496,9 @@ def test_every_metric_of_the_table_says_what_it_gives(entry: Entry) -> None:
     assert figures
     assert set(figures.values()) <= {"higher", "lower", "neutral"}
     assert set(getattr(entry.load(), "pooled", {})) <= set(figures)
+    headline = set(headline_of(entry.load()))
+    assert headline
+    assert headline <= set(figures) - set(getattr(entry.load(), "of_the_set", ()))
     assert entry.source
     assert entry.cost
     assert entry.load().name == entry.name
@@ -497,6 +507,30 @@ def test_every_metric_of_the_table_says_what_it_gives(entry: Entry) -> None:
 def test_no_figure_is_given_by_two_metrics_of_the_table() -> None:
     named = [figure for entry in entries().values() for figure in entry.figures]
     assert len(named) == len(set(named))
+
+
+@pytest.mark.parametrize(
+    ("names", "headline", "wanted"),
+    [
+        (["bleu"], ["bleu_2"], 4),
+        (["bleu_4", "bleu"], ["bleu_2", "bleu_4"], 4),
+        (["bleu_4", "bleu_1"], ["bleu_1", "bleu_4"], 2),
+        (["bleu_4", "all"], ["bleu_2", "bleu_4"], 4),
+        (["all"], ["bleu_2"], 4),
+    ],
+)
+def test_the_headline_of_a_metric_is_of_its_name_and_other_figures_of_theirs(
+    names: list[str], headline: list[str], wanted: int
+) -> None:
+    (choice,) = (one for one in choose(names) if one.entry.name == "bleu")
+    metric = Bleu()
+    assert choice.headline(metric) == headline
+    assert len(choice.wanted(metric.figures)) == wanted
+    assert choice.by_name == (names != ["all"])
+
+
+def test_a_metric_without_a_figure_of_its_name_and_a_headline_is_all_its_figures() -> None:
+    assert headline_of(Length()) == list(Length.figures)
 
 
 def test_all_are_all_but_variants() -> None:

@@ -98,6 +98,16 @@ def test_the_grade_of_a_line_that_stays_is_one_of_the_report(
     assert found["changes"]["all"]["no_change"]["n"] == 2
 
 
+def test_a_metric_of_texts_is_one_row(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, serve: Callable[..., ChatServer]
+) -> None:
+    table, out = write_table(tmp_path / "v0.csv", V0, ROWS), tmp_path / "out"
+    options = ("--layout", "refisco-v0", "--metrics", "bleu,rouge_l")
+    assert corrections(monkeypatch, serve(corrector), table, out, *options) == 0
+    assert list(read_json(out / "corrections.json")["gains"]) == ["bleu_2", "rouge_l"]
+    assert "bleu_4" in read_json(out / "corrected/scores.json")["figures"]
+
+
 def test_references_in_another_order_and_candidates_in_other_words(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, serve: Callable[..., ChatServer]
 ) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from chat_server import ChatServer, Reply, last
+from green_answers import Written
 from meta_run import run_meta, write_table
 from scipy import stats
 
@@ -260,6 +261,29 @@ def test_the_command_does_all_seven_steps(tmp_path: Path, monkeypatch: pytest.Mo
     assert (out / "figure_3.png").read_bytes().startswith(b"\x89PNG")
     assert "<svg" in (out / "figure_3.svg").read_text()
     assert (out / "original" / "report.html").is_file()
+
+
+@pytest.mark.parametrize(
+    ("names", "figures"),
+    [("rouge_l,green", ["rouge_l", "green"]), ("green,rouge_l,green_ec", ["green", "green_ec", "rouge_l"])],
+)
+def test_a_metric_is_one_test_a_site_however_many_figures_it_has(
+    names: str,
+    figures: list[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    serve: Callable[..., ChatServer],
+) -> None:
+    answer = Written((("A mass",), *[()] * 5), ((),) * 6, ("Clear lungs",)).text()
+    server = serve(lambda *_: (200, {}, answer))
+    table, out = table_of_reports(tmp_path / "r.csv"), tmp_path / "out"
+    model = ("--judge", "openai:m", "--base-url", server.base_url)
+    assert run_meta(monkeypatch, "rexamine", table, "--metrics", names, *model, "--out", out) == 0
+    record = read_json(out / "rexamine.json")
+    assert list(dict.fromkeys(one["figure"] for one in record["style_tests"])) == figures
+    assert record["threshold"] == pytest.approx(0.05 / (len(figures) * 2))
+    assert {one["figure"] for one in record["rankings"]} == set(figures)
+    assert "green_significant_a" in read_json(out / "original/scores.json")["figures"]
 
 
 def test_reports_without_a_site_are_refused_where_sites_matter(tmp_path: Path) -> None:

@@ -39,6 +39,12 @@ class LengthOff(Lengths):
     figures: Mapping[str, Direction] = {"length_off": "lower"}
 
 
+class Headed(Lengths):
+    """A metric that says which of its figures it is known by."""
+
+    headline = ("length_off",)
+
+
 class OfTheSet(Lengths):
     """A figure that has no values of samples."""
 
@@ -107,6 +113,21 @@ def test_metrics_are_named_as_on_the_command_line() -> None:
     assert other < 20
 
 
+@pytest.mark.parametrize(
+    ("metric", "options", "figure"),
+    [("radfact", {"judge": "offline"}, "logical_f1"), ("bleu", {}, "bleu_2"), (Headed(), {}, "length_off")],
+)
+def test_a_metric_counts_by_its_headline_figure(metric: Any, options: dict[str, Any], figure: str) -> None:
+    pytest.importorskip("sacrebleu")
+    assert make_reward(metric, **options).__name__ == figure
+
+
+def test_a_sample_without_reports_has_no_logical_f1_and_no_word_in_common() -> None:
+    pytest.importorskip("rouge_score")
+    assert make_reward("logical_f1", judge="offline")([""], ground_truth=[""]) == [None]
+    assert make_reward("rouge_l")([""], ground_truth=[""]) == [0.0]
+
+
 def test_grounded_references_are_read_as_their_sentences() -> None:
     reference = [{"text": "ab", "boxes": None}, {"text": "c", "boxes": []}]
     assert make_reward(LengthOff())(["ab c"], ground_truth=[reference]) == [0.0]
@@ -122,7 +143,8 @@ def test_grounded_references_are_read_as_their_sentences() -> None:
         (("green",), {}, "needs a language model"),
         (("all",), {}, "'all' is many"),
         (("lateral_mentions",), {}, "neither way is better of 'lateral_mentions'"),
-        (("radfact",), {"judge": "offline"}, "name one of logical_precision, logical_recall"),
+        (("grounding_f1",), {"judge": "offline"}, "'grounding_f1' is a figure of boxes"),
+        ((("radfact", "spatial_precision"),), {"judge": "offline"}, "which completions have none of"),
         ((Lengths(),), {}, r"name one of length, length_off, or give \(metric, figure\)"),
         (((Lengths(), "width"),), {}, "name one of length, length_off"),
         (((OfTheSet(), "length"),), {}, "figure of a whole set"),
