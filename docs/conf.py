@@ -24,6 +24,8 @@ smartquotes = False
 
 html_theme = "furo"
 html_title = "maira-radfact"
+html_static_path = ["_static"]
+html_css_files = ["site.css"]
 html_copy_source = False
 html_show_sourcelink = False
 html_theme_options = {"navigation_with_keys": True}

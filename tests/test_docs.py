@@ -25,7 +25,7 @@ DOCS = ROOT / "docs"
 PAGES = {path.name: path.read_text("utf-8") for path in sorted(DOCS.glob("*.md"))}
 TEXTS = {**PAGES, "README.md": (ROOT / "README.md").read_text("utf-8")}
 GUIDES = ("index.md", "score.md", "prepare.md", "generate.md", "train.md", "review.md")
-"""Pages whose blocks marked sh run as they stand."""
+"""Pages whose blocks marked sh run as they stand, one after the other."""
 PUBLISHED = ("configs/endpoints", "configs/report_to_phrases.yaml")
 """Files of the published package."""
 FENCE = re.compile(r"^```(\S*)\n(.*?)^```$", re.M | re.S)
@@ -51,6 +51,10 @@ def test_the_site_builds_without_a_warning_and_describes_every_command(tmp_path:
         assert {words for words in COMMANDS if words.startswith(f"{program} ")} <= {*headings}
     assert "--judge" in re.sub("<.*?>", "", (tmp_path / "commands-radfact.html").read_text("utf-8"))
     home = (tmp_path / "index.html").read_text("utf-8")
+    # Blocks that are run say so.
+    assert "_static/site.css" in home
+    assert 'class="highlight-sh ' in home
+    assert ".highlight-sh::before" in (tmp_path / "_static/site.css").read_text("utf-8")
     assert re.findall(r'<(?:script|img|iframe)[^>]* src="https?:|<link[^>]* href="https?:', home) == []
 
 
@@ -64,6 +68,7 @@ def test_a_broken_link_fails_the_build(
     source = tmp_path / "docs"
     source.mkdir()
     shutil.copy(DOCS / "conf.py", source)
+    shutil.copytree(DOCS / "_static", source / "_static")
     (source / "score.md").write_text("# Score\n\n## A part\n")
     (source / "index.md").write_text(f"# Index\n\n[there](score.md#a-part) {link}\n\n```{{toctree}}\nscore\n```\n")
     assert _build(source, tmp_path / "site") != 0
@@ -86,6 +91,10 @@ def test_every_option_that_a_sentence_names_is_one_of_a_command(page: str) -> No
         option for option in re.findall(r"(?<![\w-])--[a-z][\w-]+", FENCE.sub("", TEXTS[page])) if "_" not in option
     }
     assert named - known <= {"--help"}  # those with an underscore are others'
+
+
+def test_blocks_marked_sh_stand_only_where_they_are_run() -> None:
+    assert {page for page in TEXTS if _blocks(page, "sh")} == {*GUIDES, "README.md"}
 
 
 @pytest.mark.parametrize("page", [*GUIDES, "README.md"])
