@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import random
 import sqlite3
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -21,6 +23,7 @@ _TABLE = (
     " tokens_out INTEGER NOT NULL, cut INTEGER NOT NULL)"
 )
 _WAIT_FOR_OTHERS = 30.0
+_PAUSE = 0.05
 _ROWS = 1000  # five values each: SQLite takes 32,766 in one statement
 
 
@@ -64,9 +67,9 @@ class AnswerCache:
             self._writer, self._reader = self._connect(), self._connect()
             layout = self._layout()
         except (OSError, sqlite3.Error) as error:
-            raise InputError(
-                f"no usable answer cache ({error}); name another folder or remove it", file=self.path
-            ) from None
+            # What others are busy with is theirs, and no reason to throw it away.
+            advice = "try again, or name another folder" if _is_busy(error) else "name another folder or remove it"
+            raise InputError(f"no usable answer cache ({error}); {advice}", file=self.path) from None
         if layout != LAYOUT:
             self.close()
             raise InputError(
@@ -81,7 +84,7 @@ class AnswerCache:
 
     def _layout(self) -> int:
         """Prepare the file for durable writing; the layout that it has."""
-        self._writer.execute("PRAGMA journal_mode=WAL")
+        self._write_ahead()
         self._writer.execute("PRAGMA synchronous=FULL")
         with self._writer:
             self._writer.execute("BEGIN IMMEDIATE")
@@ -89,6 +92,23 @@ class AnswerCache:
                 self._writer.execute(_TABLE)
                 self._writer.execute(f"PRAGMA user_version={LAYOUT}")
         return int(self._writer.execute("PRAGMA user_version").fetchone()[0])
+
+    def _write_ahead(self) -> None:
+        """Have the file keep a log ahead of it, which lets others read while one writes.
+
+        Only here SQLite does not wait for others, since those who all hold the file and all want it alone would wait
+        for ever: each lets go and comes back.
+        """
+        deadline = time.monotonic() + _WAIT_FOR_OTHERS
+        while True:
+            try:
+                self._writer.execute("PRAGMA journal_mode=WAL")
+            except sqlite3.OperationalError as error:
+                if not _is_busy(error) or time.monotonic() > deadline:
+                    raise
+                time.sleep(random.uniform(0.0, _PAUSE))
+            else:
+                return
 
     def get(self, key: str) -> StoredAnswer | None:
         """The answer under `key`, if there is one.
@@ -129,6 +149,11 @@ class AnswerCache:
         """Close the file."""
         self._writer.close()
         self._reader.close()
+
+
+def _is_busy(error: Exception) -> bool:
+    # The lower byte is the code, the others say more of it.
+    return getattr(error, "sqlite_errorcode", 0) & 0xFF in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
 
 
 class GroupCommit:

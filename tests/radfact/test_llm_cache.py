@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 import threading
-from collections.abc import Iterable
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any, cast
 
@@ -16,7 +18,7 @@ from hypothesis import strategies as st
 from llm_client import ask, http_client
 
 from radfact.errors import InputError, RunFailed
-from radfact.llm import AnswerCache, Ask, Prefix, StoredAnswer, connect
+from radfact.llm import AnswerCache, Ask, Prefix, StoredAnswer, cache, connect
 from radfact.llm.cache import GroupCommit, answer_key
 
 MESSAGES = (("system", "Count."), ("user", "x"))
@@ -124,6 +126,30 @@ def test_answers_in_another_layout_are_not_misread(tmp_path: Path) -> None:
         file.execute("CREATE TABLE answers (key TEXT PRIMARY KEY, text TEXT)")
     file.close()
     with pytest.raises(InputError, match=r"answers\.sqlite: answers in layout 0, this version reads 1"):
+        AnswerCache(tmp_path)
+
+
+@pytest.fixture
+def another(tmp_path: Path) -> Iterator[sqlite3.Connection]:
+    """A process that is just making the file, at the point where SQLite lets nobody wait for it."""
+    with closing(sqlite3.connect(tmp_path / "answers.sqlite", isolation_level=None)) as connection:
+        connection.execute("BEGIN IMMEDIATE")
+        yield connection
+
+
+def test_a_file_that_another_process_is_making_is_waited_for(
+    another: sqlite3.Connection, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(time, "sleep", lambda _: another.rollback())
+    with closing(AnswerCache(tmp_path)) as made:
+        made.put([("k", StoredAnswer("7", 1, 2))])
+        assert made.get("k") == StoredAnswer("7", 1, 2)
+
+
+@pytest.mark.usefixtures("another")
+def test_nobody_is_told_to_remove_what_others_are_using(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cache, "_WAIT_FOR_OTHERS", 0.0)
+    with pytest.raises(InputError, match=r"\(database is locked\); try again, or name another folder$"):
         AnswerCache(tmp_path)
 
 
