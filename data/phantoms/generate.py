@@ -7,6 +7,7 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import pairwise
+from multiprocessing import get_context
 from pathlib import Path
 
 import numpy as np
@@ -178,7 +179,8 @@ def write_phantoms(
             studies.append(study)
             yield study
     else:
-        with ProcessPoolExecutor(workers) as pool:
+        # Not forked: the parent may have threads, whose locks a fork would copy.
+        with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
             for study in pool.map(make, range(count), chunksize=16):
                 studies.append(study)
                 yield study

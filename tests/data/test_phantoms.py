@@ -16,7 +16,7 @@ from PIL import Image
 
 from data.images import CropMap
 from data.manifest import read_manifest
-from data.phantoms import PhantomStudy, make_study, read_label, write_phantoms
+from data.phantoms import PhantomStudy, generate, make_study, read_label, write_phantoms
 from data.phantoms.anatomy import Side, draw_anatomy
 from data.phantoms.dictate import SEVERITIES, SIZES, change_since, dictate, dictate_finding, noun_phrase
 from data.phantoms.findings import (
@@ -338,6 +338,12 @@ def test_written_phantoms_are_those_made(tmp_path: Path, workers: int) -> None:
         assert study == made.study.model_copy(update=dict(paths))
         for role, path in paths.items():
             np.testing.assert_array_equal(np.asarray(Image.open(path)), made.films[role])
+
+
+def test_workers_are_no_copies_of_the_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # A forked process would lack it too.
+    monkeypatch.delattr(generate, "make_study")
+    assert len(list(write_phantoms(tmp_path, 2, seed=3, size=SIZE, workers=2))) == 2
 
 
 def test_a_folder_that_is_not_finished_has_no_manifest(tmp_path: Path) -> None:
