@@ -16,6 +16,7 @@ from radfact.meta.ratings import COUNTS, Better, Ratings, is_of_category
 from radfact.metrics.error_agreement import (
     Detection,
     Mean,
+    Share,
     category_accuracy,
     error_type_detection,
     mean_detected,
@@ -109,7 +110,7 @@ class Counted:
     quantity: str
     detected: Mapping[int, Mean]
     by_category: Mapping[str, Detection]
-    accuracy: Mapping[str, Mean]
+    accuracy: Mapping[str, Share]
 
 
 def agreement(
@@ -209,7 +210,7 @@ def counted(ratings: Ratings, figures: Figures) -> list[Counted]:
         expert = _rounded(ratings.means(quantity))
         by_letter = {letter: f"{name}_{letter}" for letter in CATEGORIES}
         categories: dict[str, Detection] = {}
-        accuracy: dict[str, Mean] = {}
+        accuracy: dict[str, Share] = {}
         if all(one in figures.values and f"{quantity}_{letter}" in ratings.better for letter, one in by_letter.items()):
             by_expert = _by_sample({letter: _rounded(ratings.means(f"{quantity}_{letter}")) for letter in CATEGORIES})
             by_figure = _by_sample({letter: figures.values[one] for letter, one in by_letter.items()})

@@ -19,7 +19,6 @@ from radfact.metrics.corrections_agreement import (
     CategoryShares,
     Change,
     SeverityErrors,
-    Share,
     category_agreement,
     change_agreement,
     corrected_pairs,
@@ -29,6 +28,7 @@ from radfact.metrics.corrections_agreement import (
     shuffled,
     written_pairs,
 )
+from radfact.metrics.error_agreement import Share
 from radfact.metrics.fineradscore import FineRadScore, split_lines
 from radfact.metrics.notation import CATEGORIES
 from radfact.report import narrative

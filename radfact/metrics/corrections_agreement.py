@@ -13,21 +13,13 @@ from radfact.files import Pair
 from radfact.llm import Ask, ChatClient
 from radfact.metrics.asked import fill, load_prompt
 from radfact.metrics.corrections import CATEGORY_NAMES, Corrections
+from radfact.metrics.error_agreement import Share
 from radfact.metrics.fineradscore import split_lines
 from radfact.metrics.written import read_written
-from radfact.report import narrative
 
 Change = Literal["no_change", "delete", "rewrite", "insert", "no_insert"]
 
 CHANGES: tuple[Change, ...] = ("no_change", "delete", "rewrite", "insert", "no_insert")
-
-
-@dataclass(frozen=True, slots=True)
-class Share:
-    """A share of `n` cases; None where there is no case."""
-
-    value: float | None
-    n: int
 
 
 def line_changes(corrections: Corrections) -> list[Change]:
@@ -61,7 +53,7 @@ def change_agreement(expert: Sequence[Corrections], model: Sequence[Corrections]
         found.append("insert" if ours.inserted else "no_insert")
         cases.update(wanted)
         same.update(one for one, other in zip(wanted, found, strict=True) if one == other)
-    return {change: _share(same[change], cases[change]) for change in CHANGES}
+    return {change: Share.of(same[change], cases[change]) for change in CHANGES}
 
 
 def written_text(corrections: Corrections) -> str:
@@ -148,12 +140,8 @@ def category_agreement(expert: Sequence[Mapping[str, int]], model: Sequence[Corr
         true = [counts.get(letter, 0) > 0 for counts in expert]
         found = [any(letter in item.categories for item in one.items) for one in model]
         both = sum(a and b for a, b in zip(true, found, strict=True))
-        table[letter] = CategoryShares(_share(both, sum(found)), _share(both, sum(true)))
+        table[letter] = CategoryShares(Share.of(both, sum(found)), Share.of(both, sum(true)))
     return table
-
-
-def _share(part: int, whole: int) -> Share:
-    return Share(part / whole if whole else None, whole)
 
 
 def shuffled(report: str, *, seed: int = 42) -> str:
@@ -170,11 +158,6 @@ def shuffled(report: str, *, seed: int = 42) -> str:
     while order == lines:
         generator.shuffle(order)
     return " ".join(order)
-
-
-def shuffled_pairs(pairs: Sequence[Pair], *, seed: int = 42) -> list[Pair]:
-    """The same pairs with shuffled references (section 7.1)."""
-    return [replace(pair, reference=shuffled(narrative(pair.reference), seed=seed)) for pair in pairs]
 
 
 def paraphrased(client: ChatClient, reports: Sequence[str]) -> list[str | Failure]:

@@ -14,11 +14,12 @@ Counts = Mapping[str, float]
 
 @dataclass(frozen=True, slots=True)
 class Detection:
-    """Errors of one category over all reports: matched, found too many, missed; and what follows."""
+    """Errors of one category over `n` reports: matched, found too many, missed; and what follows."""
 
     true_positives: int
     false_positives: int
     false_negatives: int
+    n: int
 
     @property
     def precision(self) -> float:
@@ -31,9 +32,9 @@ class Detection:
         return _ratio(self.true_positives, self.true_positives + self.false_negatives)
 
     @property
-    def f1(self) -> float:
-        """0 where precision and recall are."""
-        return _ratio(2 * self.precision * self.recall, self.precision + self.recall)
+    def f1(self) -> float | None:
+        """0 where precision and recall are, None where there is no report."""
+        return None if not self.n else _ratio(2 * self.precision * self.recall, self.precision + self.recall)
 
 
 def error_type_detection(expert: Sequence[Counts], found: Sequence[Counts]) -> dict[str, Detection]:
@@ -53,7 +54,10 @@ def error_type_detection(expert: Sequence[Counts], found: Sequence[Counts]) -> d
             if not math.isnan((h := theirs.get(letter, 0)) + (g := ours.get(letter, 0)))
         ]
         table[letter] = Detection(
-            sum(min(h, g) for h, g in pairs), sum(max(0, g - h) for h, g in pairs), sum(max(0, h - g) for h, g in pairs)
+            sum(min(h, g) for h, g in pairs),
+            sum(max(0, g - h) for h, g in pairs),
+            sum(max(0, h - g) for h, g in pairs),
+            len(pairs),
         )
     return table
 
@@ -80,14 +84,27 @@ def mean_detected(expert: Sequence[float], found: Sequence[float]) -> dict[int, 
     return {true: Mean(sum(counts) / len(counts), len(counts)) for true, counts in sorted(groups.items())}
 
 
-def category_accuracy(expert: Sequence[Counts], found: Sequence[Counts]) -> dict[str, Mean]:
+@dataclass(frozen=True, slots=True)
+class Share:
+    """A share of `n` cases; None where there is no case."""
+
+    value: float | None
+    n: int
+
+    @classmethod
+    def of(cls, part: int, whole: int) -> Share:
+        """`part` cases of `whole`."""
+        return cls(part / whole if whole else None, whole)
+
+
+def category_accuracy(expert: Sequence[Counts], found: Sequence[Counts]) -> dict[str, Share]:
     """Share of reports whose count of a category is that of the average expert (paper 000, table 4).
 
     The paper does not say how a mean of experts is met: here it is rounded to a whole number, halves up.
 
     Args:
         expert: mean number of errors of all experts, a report each.
-        found: number that a model counted.
+        found: number that a model counted; a report with an unknown count is left out.
     """
     table = {}
     for letter in CATEGORIES:
@@ -96,7 +113,7 @@ def category_accuracy(expert: Sequence[Counts], found: Sequence[Counts]) -> dict
             for theirs, ours in zip(expert, found, strict=True)
             if not math.isnan((h := theirs.get(letter, 0)) + (g := ours.get(letter, 0)))
         ]
-        table[letter] = Mean(sum(same) / len(same) if same else math.nan, len(same))
+        table[letter] = Share.of(sum(same), len(same))
     return table
 
 

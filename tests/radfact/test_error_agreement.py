@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from radfact.metrics.error_agreement import (
     Mean,
+    Share,
     category_accuracy,
     error_type_detection,
     mean_detected,
@@ -44,11 +45,18 @@ def test_reports_that_were_not_scored_are_left_out() -> None:
     assert mean_detected([1, 1, 2], [2, math.nan, 1]) == {1: Mean(2, 1), 2: Mean(1, 1)}
 
 
+def test_a_category_of_which_no_report_was_scored_has_no_value() -> None:
+    expert, found = [{"a": 1}], [{"a": math.nan}]
+    assert error_type_detection(expert, found)["a"].f1 is None
+    assert category_accuracy(expert, found)["a"] == Share(None, 0)
+    assert category_accuracy(expert, found)["b"] == Share(1.0, 1)
+
+
 def test_mean_detected_by_true_number() -> None:
     assert mean_detected([3, 1, 3], [2, 1, 1]) == {1: Mean(1, 1), 3: Mean(1.5, 2)}
 
 
 def test_accuracy_meets_the_average_expert_rounded_halves_up() -> None:
     found = category_accuracy([{"a": 1.5}, {"a": 1 / 3}], [{"a": 2}, {"a": 1}])
-    assert found["a"] == Mean(0.5, 2)
-    assert found["b"] == Mean(1.0, 2)
+    assert found["a"] == Share(0.5, 2)
+    assert found["b"] == Share(1.0, 2)
