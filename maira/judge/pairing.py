@@ -12,9 +12,10 @@ from typing import Literal, get_args
 from maira.judge.rewording import reworded
 from radfact.errors import InputError
 from radfact.files import Pair
-from radfact.meta.injected import Injected, Letter
+from radfact.meta.injected import Injected
 from radfact.meta.rules import RuleInjector
 from radfact.meta.sentences import Sentences
+from radfact.metrics.notation import Letter
 from radfact.report import Report
 
 Pairing = Literal["random", "edited", "drafted", "nearest", "permuted", "reworded"]

@@ -23,8 +23,9 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from radfact.llm import ChatClient
-    from radfact.meta.injected import Injected, Letter
+    from radfact.meta.injected import Injected
     from radfact.meta.tables import SiteReport
+    from radfact.metrics.notation import Letter
 
 INJECT_MANUAL = "\n".join(
     (
@@ -127,7 +128,7 @@ class _Plan:
 
 
 def _letters(types: str) -> list[Letter]:
-    from radfact.meta.injected import Letter
+    from radfact.metrics.notation import Letter
 
     known: tuple[Letter, ...] = get_args(Letter)
     said = [one.strip() for one in types.split(",") if one.strip()]

@@ -8,14 +8,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
-from typing import Any, ClassVar
+from typing import Any, ClassVar, get_args
 
 from radfact.errors import Failure
 from radfact.llm import Ask, ChatClient, Message, Prefix
 from radfact.llm.texts import bodies, read_data
-from radfact.meta.injected import Change, Injected, Letter
+from radfact.meta.injected import Change, Injected
 from radfact.metrics.asked import fill
-from radfact.metrics.notation import CATEGORIES
+from radfact.metrics.notation import CATEGORIES, Letter
 from radfact.metrics.written import read_written
 
 TRIES = 5
@@ -262,7 +262,7 @@ def modify_by_model(
 def draw_categories(source_id: str, *, seed: int = 42) -> tuple[Letter, ...]:
     """A random combination of up to three categories; the paper does not say how its combinations are drawn."""
     drawn = random.Random(f"{seed}/{source_id}/categories")
-    letters: tuple[Letter, ...] = ("a", "b", "c", "d", "e", "f")
+    letters: tuple[Letter, ...] = get_args(Letter)
     return tuple(sorted(drawn.sample(letters, drawn.randint(0, 3))))
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from pydantic import Field
 
@@ -12,10 +12,9 @@ from radfact.errors import InputError
 from radfact.files import Pair
 from radfact.jsonl import read_jsonl, write_jsonl
 from radfact.meta.ratings import Rated, Ratings, count_directions, count_quantities
-from radfact.metrics.notation import CATEGORIES
+from radfact.metrics.notation import CATEGORIES, Letter
 from radfact.report import Record, Text, validated
 
-Letter = Literal["a", "b", "c", "d", "e", "f"]
 BY = "injected"
 """The rater that stands for the one who put the errors in."""
 

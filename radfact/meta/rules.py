@@ -10,8 +10,9 @@ from typing import Literal
 
 from radfact.entailment.facts import Fact
 from radfact.entailment.ontology_file import default_ontology
-from radfact.meta.injected import Change, Injected, Letter
+from radfact.meta.injected import Change, Injected
 from radfact.meta.sentences import Sentences, facts_of
+from radfact.metrics.notation import Letter
 from radfact.sentences.offline import split_narrative
 
 Operation = Literal[

@@ -13,6 +13,7 @@ from radfact.metrics.counted import COUNT_KEYS, ZERO, Counted, read_counted, rea
 
 T = TypeVar("T")
 
+Letter = Literal["a", "b", "c", "d", "e", "f"]
 CATEGORIES: Mapping[str, str] = {
     "a": "False report of a finding in the candidate",
     "b": "Missing a finding present in the reference",

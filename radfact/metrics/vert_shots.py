@@ -13,14 +13,13 @@ from pydantic import Field
 
 from radfact.errors import InputError
 from radfact.jsonl import read_json
-from radfact.metrics.notation import CATEGORIES, TITLES
+from radfact.metrics.notation import CATEGORIES, TITLES, Letter
 from radfact.report import Record, Share, Text, validated
 
 Style = Literal["random", "rad-err", "rate-err", "rad-err-10", "rate-err-10"]
 """D.5 reports and scores; D.6 one example an error type, with counts; D.7 the same, with what is wrong; D.8
 illustrations of the error types, then assessments with counts; D.9 the same, with explanations and findings."""
 
-Letter = Literal["a", "b", "c", "d", "e", "f"]
 Count = Annotated[int, Field(ge=0)]
 
 _LOWER_TITLE = "[Overall accuracy Score]"

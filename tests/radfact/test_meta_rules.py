@@ -10,10 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from radfact.entailment.ontology_file import default_ontology
-from radfact.meta.injected import Injected, Letter
+from radfact.meta.injected import Injected
 from radfact.meta.rules import FINDINGS, RuleInjector
 from radfact.meta.sentences import Sentences, facts_of
 from radfact.meta.style import RuleStyler
+from radfact.metrics.notation import Letter
 
 LETTERS: tuple[Letter, ...] = get_args(Letter)
 SENTENCES = (
