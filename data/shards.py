@@ -299,7 +299,7 @@ class _Descriptor:
     """An open file, closed when the last reader lets go of it."""
 
     def __init__(self, path: Path) -> None:
-        self.number = os.open(path, os.O_RDONLY | getattr(os, "O_BINARY", 0))
+        self.number = os.open(path, os.O_RDONLY)
 
     def __del__(self) -> None:
         if hasattr(self, "number"):

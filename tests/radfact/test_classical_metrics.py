@@ -164,6 +164,7 @@ PRESENT, ANATOMY = "Observation::definitely present", "Anatomy::definitely prese
 LEFT_EFFUSION = graph(("effusion", PRESENT, [("located_at", "2")]), ("left", ANATOMY, []))
 RIGHT_EFFUSION = graph(("Effusion", PRESENT, [("located_at", "2")]), ("right", ANATOMY, []))
 BARE_EFFUSION = graph(("effusion", PRESENT, []), ("left", ANATOMY, []))
+LOOSE_EFFUSION = graph(("effusion", PRESENT, [("located_at", "9")]), ("left", ANATOMY, []))
 
 
 @pytest.mark.parametrize(
@@ -174,6 +175,8 @@ BARE_EFFUSION = graph(("effusion", PRESENT, []), ("left", ANATOMY, []))
         (LEFT_EFFUSION, RIGHT_EFFUSION, 0.25, 0.5, 0.5, 0.0),
         # The same entities, one of which has a relation on one side alone; no relations give an F1 of 0.
         (LEFT_EFFUSION, BARE_EFFUSION, 0.5, 1.0, 0.5, 0.5),
+        # A relation to an entity that there is not counts as none, but for whether there is one.
+        (LOOSE_EFFUSION, BARE_EFFUSION, 0.5, 1.0, 0.5, 1.0),
         (graph(), LEFT_EFFUSION, 0.0, 0.0, 0.0, 0.0),
         (graph(), graph(), 0.0, 0.0, 0.0, 0.0),
     ],
