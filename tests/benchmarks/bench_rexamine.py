@@ -22,7 +22,6 @@ import numpy as np
 from data.sources.iu_xray import read_iu_xray
 from radfact.jsonl import read_jsonl
 from radfact.meta.detection import detect, detection_pairs, write_detected
-from radfact.meta.injected import Letter
 from radfact.meta.page import Table
 from radfact.meta.perturb import RulePerturber
 from radfact.meta.rexamine import rexamine
@@ -32,11 +31,12 @@ from radfact.meta.scoring import compute_figures
 from radfact.meta.style import RuleStyler
 from radfact.meta.tables import SiteReport
 from radfact.metrics.evaluate import Work
+from radfact.metrics.notation import Letter
 from radfact.metrics.registry import choose
 from radfact.metrics.resources import Resources
 from radfact.sentences.segments import sentences_of
 
-METRICS = ("rouge_l", "bleu", "radfact")
+METRICS = ("rouge_l", "bleu_1", "bleu_2", "bleu_4", "logical_f1", "logical_recall")
 NOTES = (
     "A demonstration without hospitals and experts: pseudo-sites are findings sections of one archive (IU-Xray), "
     "sorted by how many sentences they have and how long these are; counts of errors are those that rules put in.",
@@ -63,7 +63,7 @@ def main() -> None:
         given.out,
         styler=RuleStyler(),
         perturber=RulePerturber(seed=given.seed),
-        score=lambda pairs, folder: compute_figures(pairs, work, folder),
+        score=lambda pairs, folder: compute_figures(pairs, work, folder, headline=True),
         per_site=given.per_site,
         seed=given.seed,
         notes=NOTES,
