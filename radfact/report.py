@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 from functools import lru_cache
 from pathlib import Path
@@ -85,6 +86,12 @@ _sentences = TypeAdapter(list[Sentence])
 def narrative(report: Report) -> str:
     """A report as one text: as it is, or its sentences joined by spaces."""
     return report if isinstance(report, str) else " ".join(sentence.text for sentence in report)
+
+
+def digest(candidate: Report, reference: Report) -> str:
+    """What tells two pairs of reports apart, whatever their case, spaces and marks, which splitters change."""
+    plain = "\n".join(re.sub(r"\W+", "", narrative(report).lower()) for report in (candidate, reference))
+    return hashlib.sha256(plain.encode(errors="replace")).hexdigest()[:16]
 
 
 # What would be right, for faults of which pydantic says only what is wrong, or says it in terms of Python.

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import hashlib
 import math
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -13,7 +11,7 @@ from typing import Any
 from radfact.errors import InputError
 from radfact.jsonl import read_json, read_jsonl, write_json, write_jsonl
 from radfact.page_markup import Scores
-from radfact.report import Box, Mask, validated
+from radfact.report import Box, Mask, digest, validated
 from radfact.sample import SampleScore, SentenceScore
 from radfact.score import Result
 from radfact.stats import Direction
@@ -80,16 +78,10 @@ def read_scores(folder: Path) -> Scores:
     return validated(Scores, read_json(path), file=path)
 
 
-def digest(candidate: str, reference: str) -> str:
-    """What tells two pairs of reports apart, whatever their case, spaces and marks, which splitters change."""
-    plain = "\n".join(re.sub(r"\W+", "", text.lower()) for text in (candidate, reference))
-    return hashlib.sha256(plain.encode(errors="replace")).hexdigest()[:16]
-
-
 def read_digests(folder: Path) -> dict[str, str | None]:
     """The digest of the reports of each sample of a results folder; None where the folder does not have them.
 
-    It stands in `samples.jsonl` where several metrics were computed; else the sentences are taken.
+    It stands in `samples.jsonl`; where no sample has one there, it is that of the sentences.
 
     Raises:
         InputError: there is no such file.
@@ -129,7 +121,13 @@ def _figure(value: Any, path: Path, line: int, name: str) -> float:
 
 def _sample_row(sample: SampleScore) -> dict[str, Any]:
     figures = {name: None if math.isnan(value) else value for name, value in sample.figures.items()}
-    return {"sample_id": sample.sample_id, **figures, **sample.counts, "failure": sample.failure}
+    return {
+        "sample_id": sample.sample_id,
+        **figures,
+        **sample.counts,
+        "failure": sample.failure,
+        "reports": sample.reports,
+    }
 
 
 def sentence_row(sentence: SentenceScore) -> dict[str, Any]:

@@ -47,12 +47,16 @@ class SentenceScore:
 
 @dataclass(frozen=True, slots=True)
 class SampleScore:
-    """One sample: its figures (NaN = no value), its numbers of sentences, and why it was left out, if it was."""
+    """One sample: its figures (NaN = no value), its numbers of sentences, and why it was left out, if it was.
+
+    `reports` is the digest of both reports as they came; None where there was no candidate.
+    """
 
     sample_id: str
     figures: Mapping[str, float]
     counts: Mapping[str, int]
     failure: str | None = None
+    reports: str | None = None
 
     @property
     def judged(self) -> bool:
@@ -71,12 +75,16 @@ class Rules:
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """The sentences of one pair of reports. One that has a `failure` is not judged and has no figures."""
+    """The sentences of one pair of reports, and the digest of these `reports` as they came.
+
+    One that has a `failure` is not judged and has no figures.
+    """
 
     sample_id: str
     candidate: Sequence[Sentence] = ()
     reference: Sequence[Sentence] = ()
     failure: str | None = None
+    reports: str | None = None
 
     def direction(self, side: Side) -> tuple[Sequence[Sentence], Sequence[Sentence]]:
         """(hypotheses, premises) of the side whose sentences are tested."""
@@ -119,7 +127,7 @@ class Sample:
         figures |= {name: harmonic_mean(figures[p], figures[r]) for name, (p, r) in F1_PARTS.items()}
         figures = {name: figures[name] if failure is None else math.nan for name in FIGURES}
         counts["failed_sentences"] = len(failures) if self.failure is None else 0
-        return SampleScore(self.sample_id, figures, counts, failure), rows
+        return SampleScore(self.sample_id, figures, counts, failure, self.reports), rows
 
     def _replies(self, side: Side, answers: Answers) -> list[Verdict | Failure]:
         hypotheses, premises = self.direction(side)

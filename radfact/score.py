@@ -15,7 +15,7 @@ from radfact.entailment.offline import OfflineJudge, count_unread
 from radfact.errors import Failure, InputError, RunFailed
 from radfact.files import Pair, Pairs, narratives
 from radfact.regions import Compat
-from radfact.report import Report, Sentence
+from radfact.report import Report, Sentence, digest
 from radfact.sample import (
     F1_PARTS,
     FIGURES,
@@ -299,7 +299,8 @@ def _sample(pair: Pair, texts: Texts) -> Sample:
             sentences[side] = [Sentence(text=text) for text in split if text.strip()]
         else:
             sentences[side] = [Sentence(text=one.text) for one in report] if narrative else report
-    return Sample(pair.sample_id, sentences["candidate"], sentences["reference"], failure)
+    came = digest(pair.candidate, pair.reference)
+    return Sample(pair.sample_id, sentences["candidate"], sentences["reference"], failure, came)
 
 
 def _figures(samples: Sequence[SampleScore], replicates: int, seed: int) -> dict[str, Summary]:

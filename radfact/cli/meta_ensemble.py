@@ -22,6 +22,7 @@ from radfact.cli.meta_agreement import (
 )
 from radfact.cli.meta_options import say_matches, show_table
 from radfact.cli.options import FIGURES, INPUT, OUTPUT, key_values, naming_options
+from radfact.cli.record import versions
 from radfact.cli.tables import new_console, say, say_path
 from radfact.errors import ExitCode, InputError
 
@@ -146,13 +147,17 @@ def apply_ensemble(
     from radfact.metrics.ensemble import Ensemble
     from radfact.results import read_digests
 
-    loaded = Ensemble.load(ensemble)
+    loaded, folders = Ensemble.load(ensemble), _folders(judges)
     check_folder(out)
-    first, *others = _folders(judges).values()
+    first, *others = folders.values()
     with naming_options(runs="--judges", features="--judges"):
         judged = _judged(judges, None)
-        say_matches([match(folder, read_digests(first)) for folder in others])
-        evaluation = apply_to_folders(loaded, judged, first, out)
+        read = read_digests(first)
+        say_matches([match(folder, read) for folder in others])
+        files = {"files": [str(ensemble)], "judges": {name: str(folder) for name, folder in folders.items()}}
+        counts = {"read": len(read), "skipped": len(read) - len(judged.sample_ids)}
+        record = {"versions": versions(), "input": {**files, **counts}}
+        evaluation = apply_to_folders(loaded, judged, folders, out, run=record)
     missing = sum(map(bool, evaluation.failures))
     console = new_console()
     say(console, f"{len(evaluation.pairs) - missing} of {len(evaluation.pairs)} reports scored")

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from radfact.errors import InputError
 from radfact.files import Pair
@@ -22,9 +24,15 @@ from radfact.metrics.ensemble import (
     cross_validate,
     fit_ensemble,
 )
-from radfact.metrics.evaluate import evaluate
+from radfact.metrics.evaluate import Work
 from radfact.metrics.evaluation import Evaluation
+from radfact.metrics.folder import write_evaluation
 from radfact.metrics.metric import Scored
+from radfact.metrics.registry import Choice, Entry
+from radfact.metrics.resources import Resources
+from radfact.metrics.systems import asked, metric_of
+from radfact.page import write_page
+from radfact.results import read_digests, read_scores
 from radfact.stats import Direction
 
 NAME = "ensemble"
@@ -91,14 +99,19 @@ class EnsembleMetric:
 
     name = NAME
 
-    def __init__(self, ensemble: Ensemble, judged: Judged) -> None:
-        """Take the ensemble and what its judges said.
+    def __init__(self, ensemble: Ensemble, judged: Judged, folders: Mapping[str, Path]) -> None:
+        """Take the ensemble, what its judges said, and where.
 
         Raises:
             InputError: a feature is missing.
         """
         self.figures: Mapping[str, Direction] = {NAME: ensemble.direction}
         self._scores = dict(zip(judged.sample_ids, ensemble.apply(judged.features), strict=True))
+        self._ensemble, self._judges = ensemble, _judges(ensemble, folders)
+
+    def describe(self) -> dict[str, Any]:
+        """Method, coefficients, what it was fitted on, and its judges."""
+        return {**self._ensemble.model_dump(), "judges": dict(self._judges)}
 
     def score(self, pairs: Sequence[Pair]) -> Scored:
         """The ensemble's score of every pair; NaN where a judge gave none."""
@@ -107,19 +120,58 @@ class EnsembleMetric:
         return Scored({NAME: values}, failures=missing)
 
 
-def apply_to_folders(ensemble: Ensemble, judged: Judged, reports: Path, out: Path) -> Evaluation:
+def apply_to_folders(
+    ensemble: Ensemble,
+    judged: Judged,
+    folders: Mapping[str, Path],
+    out: Path,
+    *,
+    run: Mapping[str, Any] | None = None,
+    bootstrap: int = 500,
+    seed: int = SEED,
+) -> Evaluation:
     """Score the samples of results folders by an ensemble, and write a results folder of its own.
 
     Args:
-        ensemble: fitted on the same judges.
+        ensemble: fitted on judges of the same names.
         judged: what they said.
-        reports: one of their folders, for the texts.
+        folders: judge -> its results folder.
         out: folder of the results, as `radfact evaluate` writes them.
+        run: what else `run.json` should hold, JSON values only.
+        bootstrap: replicates for the interval; 0 for none.
+        seed: of the bootstrap.
 
     Raises:
         InputError: a feature or a text is missing.
     """
-    return evaluate(read_pairs(reports, judged.sample_ids), [EnsembleMetric(ensemble, judged)], out=out)
+    started = time.monotonic()
+    metric = EnsembleMetric(ensemble, judged, folders)
+    choice = Choice(Entry(NAME, f"{__name__}:{EnsembleMetric.__qualname__}", "VERT (003), 5.1.5"), metric=metric)
+    source = _with_reports(list(folders.values()))
+    pairs, digests = read_pairs(source, judged.sample_ids), read_digests(source)
+    evaluation = Work([choice], Resources()).run(pairs, bootstrap=bootstrap, seed=seed, folder=out)
+    evaluation = replace(evaluation, reports={key: digests[key] for key in judged.sample_ids})
+    judge = {"name": f"ensemble of {', '.join(metric.describe()['judges'])}", **metric.describe()}
+    seconds = round(time.monotonic() - started, 3)
+    write_evaluation(evaluation, out, {**(run or {}), "judge": judge, "seconds": seconds})
+    write_page(out)
+    return evaluation
+
+
+def _judges(ensemble: Ensemble, folders: Mapping[str, Path]) -> dict[str, dict[str, Any]]:
+    """Of every judge of an ensemble, by metric that it takes a figure of, who was asked there and how."""
+    scores = {judge: read_scores(folder) for judge, folder in folders.items()}
+    judges: dict[str, dict[str, Any]] = {}
+    for feature in ensemble.coefficients:
+        judge, _, figure = feature.rpartition("/")
+        metric = metric_of(scores[judge]).get(figure, figure)
+        judges.setdefault(judge, {})[metric] = asked(scores[judge]).get(metric)
+    return judges
+
+
+def _with_reports(folders: Sequence[Path]) -> Path:
+    """The first results folder that holds the reports as they came, or else the first one, which has them split."""
+    return next((folder for folder in folders if read_scores(folder).splitter is None), folders[0])
 
 
 def read_pairs(folder: Path, sample_ids: Sequence[str]) -> list[Pair]:

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from radfact.files import Pair
-from radfact.report import narrative
-from radfact.results import digest, read_digests
+from radfact.report import digest
+from radfact.results import read_digests
 
 _NAMED = 5
 """Ids that a note names; the files have all of them."""
@@ -66,4 +66,4 @@ def match(folder: Path, wanted: Mapping[str, str | None]) -> Match:
 
 def digests_of(pairs: Iterable[Pair]) -> dict[str, str | None]:
     """The digest of each pair's reports, by id."""
-    return {one.sample_id: digest(narrative(one.candidate), narrative(one.reference)) for one in pairs}
+    return {one.sample_id: digest(one.candidate, one.reference) for one in pairs}

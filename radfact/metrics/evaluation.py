@@ -49,6 +49,7 @@ class Evaluation:
         unavailable: why a metric that was asked for gave nothing.
         left_out: references without a candidate, of which no metric says anything.
         options: of the bootstrap.
+        reports: `digest` of the reports by id, where these are not the texts of the pairs; None = not known.
     """
 
     pairs: Sequence[Pair]
@@ -57,6 +58,7 @@ class Evaluation:
     unavailable: Mapping[str, str] = field(default_factory=dict)
     left_out: Sequence[str] = ()
     options: Mapping[str, Any] = field(default_factory=dict)
+    reports: Mapping[str, str | None] = field(default_factory=dict)
 
     @property
     def figures(self) -> dict[str, Summary]:

@@ -17,10 +17,11 @@ from radfact.jsonl import dumps, read_json, read_jsonl, write_json, write_jsonl
 from radfact.llm.cache import canonical_json
 from radfact.metrics.evaluation import Evaluation, MetricRun
 from radfact.metrics.metric import Counts, Metric, Pooled, Scored
+from radfact.metrics.registry import is_ours
 from radfact.page_green import SUMMARY_FILE
 from radfact.page_markup import Row
-from radfact.report import Report, Sentence, narrative, validated
-from radfact.results import digest, sentence_row
+from radfact.report import Report, Sentence, digest, validated
+from radfact.results import sentence_row
 from radfact.sample import SentenceScore, Side
 from radfact.stats import CountsFigure, Direction
 
@@ -265,7 +266,7 @@ def _sample_rows(evaluation: Evaluation, details: Sequence[Mapping[str, Any]]) -
             **(details[place]["counts"] if details else {}),
             "failure": failure,
             "failures": failures,
-            "reports": digest(narrative(pair.candidate), narrative(pair.reference)),
+            "reports": evaluation.reports.get(pair.sample_id, digest(pair.candidate, pair.reference)),
         }
     zeros = dict.fromkeys(details[0]["counts"], 0) if details else {}
     for key in evaluation.left_out:

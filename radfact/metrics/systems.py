@@ -102,7 +102,7 @@ def read_system(folder: Path, name: str, functions: Mapping[str, Mapping[str, Co
             counts = as_counts([row[figure] for row in rows.values()])
             columns[figure] = Column(dict(zip(rows, counts, strict=True)), mean_of)
     ordered = {figure: columns[figure] for figure in directions if figure in columns}
-    return System(name, list(rows), directions, ordered, _references(folder), _asked(scores), _metric_of(scores))
+    return System(name, list(rows), directions, ordered, _references(folder), asked(scores), metric_of(scores))
 
 
 def _pooled(
@@ -122,21 +122,22 @@ def _pooled(
     return columns, pooled
 
 
-def _metric_of(scores: Scores) -> dict[str, str]:
+def metric_of(scores: Scores) -> dict[str, str]:
+    """The metric of each figure in `scores.json`."""
     if not scores.metrics:
         return dict.fromkeys(scores.figures, RADFACT)
     return {figure: name for name, one in scores.metrics.items() for figure in one.figures}
 
 
-def _asked(scores: Scores) -> dict[str, Any]:
-    """By metric, who was asked and how; the address of a server is nothing to a figure."""
+def asked(scores: Scores) -> dict[str, Any]:
+    """By metric of `scores.json`, who was asked and how; the address of a server is nothing to a figure."""
     judge = {"judge": scores.judge, "splitter": scores.splitter}
-    asked: dict[str, Any] = {} if scores.metrics and RADFACT not in scores.metrics else {RADFACT: judge}
+    found: dict[str, Any] = {} if scores.metrics and RADFACT not in scores.metrics else {RADFACT: judge}
     for name, one in scores.metrics.items():
         model = {key: value for key, value in (one.model or {}).items() if key != "base_url"}
         said = {"model": model, "settings": one.settings, "arguments": one.arguments}
-        asked[name] = {**asked.get(name, {}), **said} if any(said.values()) else asked.get(name, {})
-    return asked
+        found[name] = {**found.get(name, {}), **said} if any(said.values()) else found.get(name, {})
+    return found
 
 
 def _references(folder: Path) -> dict[str, str]:

@@ -7,10 +7,15 @@ from pathlib import Path
 import pytest
 from meta_run import run_meta, write_table
 
+from radfact.entailment.offline import OfflineJudge
 from radfact.files import Pair
-from radfact.jsonl import read_json, write_jsonl
+from radfact.jsonl import read_json, read_jsonl, write_jsonl
 from radfact.meta.matching import digests_of, match
+from radfact.metrics.compare import compare
+from radfact.metrics.ensemble import fit_ensemble
 from radfact.metrics.evaluate import evaluate
+from radfact.results import write_results
+from radfact.score import RadFact
 
 PAIRS = [Pair(str(i), f"Clear lungs {i}.", "Clear lungs. No effusion.") for i in range(6)]
 
@@ -75,3 +80,72 @@ def test_an_ensemble_says_which_samples_of_a_judge_do_not_match(
     said = " ".join(capsys.readouterr().out.split())
     assert "two: 1 of its samples are not in the set (x)." in said
     assert "two: 2 have other texts" in said
+
+
+# The offline splitter makes two sentences of each of these.
+DIVIDED = [
+    Pair(str(i), f"No effusion or pneumothorax {i}.", "Lungs are clear. No edema or effusion.") for i in range(6)
+]
+
+
+def radfact_alone(folder: Path, pairs: list[Pair]) -> Path:
+    write_results(RadFact(OfflineJudge(), bootstrap=0).score(pairs), folder)
+    return folder
+
+
+def test_reports_that_were_split_are_known_again(tmp_path: Path) -> None:
+    folder = radfact_alone(tmp_path / "s", DIVIDED)
+    texts = [row["text"] for _, row in read_jsonl(folder / "sentences.jsonl") if row["sample_id"] == "0"]
+    assert len(texts) == 5
+    assert match(folder, digests_of(DIVIDED)).notes() == []
+    assert match(folder, digests_of(PAIRS)).other_texts == [one.sample_id for one in PAIRS]
+
+
+@pytest.mark.parametrize("order", [("split", "whole"), ("whole", "split"), ("split",)])
+def test_an_ensemble_is_of_the_reports_that_its_judges_were_given(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, order: tuple[str, ...]
+) -> None:
+    radfact_alone(tmp_path / "split", DIVIDED)
+    evaluate(DIVIDED, ["rouge_l"], bootstrap=0, out=tmp_path / "whole")
+    figures = {"split": "logical_precision", "whole": "rouge_l"}
+    features = {f"{name}/{figures[name]}": [0.0] for name in order}
+    fit_ensemble(features, method="average").save(tmp_path / "e.json")
+    judges = [f"--judges={name}={tmp_path / name}" for name in order]
+    assert run_meta(monkeypatch, "ensemble", "apply", tmp_path / "e.json", *judges, "--out", tmp_path / "out") == 0
+    assert match(tmp_path / "out", digests_of(DIVIDED)).notes() == []
+    if "whole" in order:
+        texts = [row["text"] for _, row in read_jsonl(tmp_path / "out/sentences.jsonl")]
+        assert texts == [text for one in DIVIDED for text in (one.candidate, one.reference)]
+
+
+def test_an_ensemble_says_which_it_is_and_another_is_told_apart(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, two = scores(tmp_path / "one", PAIRS), scores(tmp_path / "two", PAIRS)
+    judges = (f"--judges=a={one}", f"--judges=b={two}")
+    judged = {"first": "ab", "same": "ab", "other": "a"}
+    for name, letters in judged.items():
+        columns = {f"{letter}/logical_recall": [0.0, 1.0, 2.0] for letter in letters}
+        fit_ensemble(columns, [0.0, 1.0, 2.0]).save(tmp_path / f"{name}.json")
+        arguments = ("ensemble", "apply", tmp_path / f"{name}.json", *judges, "--out", tmp_path / name)
+        assert run_meta(monkeypatch, *arguments) == 0
+    run, metric = (
+        read_json(tmp_path / "first/run.json"),
+        read_json(tmp_path / "first/scores.json")["metrics"]["ensemble"],
+    )
+    assert {"versions", "input", "judge", "options", "calls", "seconds"} <= set(run)
+    assert run["input"] == {
+        "files": [str(tmp_path / "first.json")],
+        "judges": {"a": str(one), "b": str(two)},
+        "read": 6,
+        "skipped": 0,
+    }
+    fitted = read_json(tmp_path / "first.json")
+    assert {name: metric["settings"][name] for name in fitted} == fitted
+    assert metric["settings"]["judges"]["a"]["radfact"]["judge"]["name"] == "offline"
+    assert metric["source"] == "VERT (003), 5.1.5"
+    assert "Judge: <strong>ensemble of a, b</strong>" in (tmp_path / "first/report.html").read_text()
+    said = compare([tmp_path / name for name in ("first", "same", "other")], replicates=0, rounds=1).notes
+    assert [note for note in said if "other settings" in note] == [
+        "ensemble: another judge or model, or other settings, in other than in first."
+    ]

@@ -9,7 +9,7 @@ import pytest
 from radfact.entailment import Failure, Question, Verdict
 from radfact.errors import InputError
 from radfact.jsonl import read_json, read_jsonl, write_json, write_jsonl
-from radfact.report import Box, Mask, Sentence
+from radfact.report import Box, Mask, Sentence, digest
 from radfact.results import read_sample_figures, write_results
 from radfact.sample import FIGURES
 from radfact.score import RadFact, Result
@@ -83,6 +83,7 @@ def test_a_sample_is_one_row_with_null_for_what_has_no_value(result: Result, tmp
         "reference_sentences_with_boxes": 1,
         "failed_sentences": 0,
         "failure": None,
+        "reports": digest("nodule clear", "no effusion"),
     }
     assert [left_out[name] for name in FIGURES] == [None] * 9
     assert left_out["failure"] == "no YAML"
