@@ -38,8 +38,9 @@ def read_iu_xray(root: Path) -> Archive:
 
     Args:
         root: folder with the reports (`NLMCXR_reports.tgz`, or its `ecgen-radiology/*.xml`), the table
-            `indiana_projections.csv`, and anywhere below it the images: `NLMCXR_png`, `NLMCXR_dcm` (taken where both
-            are), or copies named as in the table. Images may be missing; that is found when they are converted.
+            `indiana_projections.csv`, and anywhere below it the images: `NLMCXR_png`, `NLMCXR_dcm`, or copies named as
+            in the table. Of several files of one film a DICOM is read before a PNG, and then that of the folder which
+            comes first by name. Images may be missing; that is found when they are converted.
 
     Raises:
         InputError: there are no reports or no views, or the table of views cannot be read.
@@ -101,12 +102,16 @@ def _read_views(root: Path) -> tuple[dict[str, View], list[Failure]]:
 
 
 def _files(root: Path) -> dict[str, Path]:
-    """File by film; a DICOM goes before a PNG made of it."""
+    """File by film, of several a DICOM before the PNGs made of it, and then the first."""
     files: dict[str, Path] = {}
-    for folder, _, names in os.walk(root, followlinks=True):
+    for folder, below, names in os.walk(root, followlinks=True):
+        below.sort()
         for name in sorted(names):
             match = _FILM.fullmatch(name)
-            if match is not None and match["suffix"] and (match["suffix"] == ".dcm" or _key(match) not in files):
+            if match is None or not match["suffix"]:
+                continue
+            known = files.get(_key(match))
+            if known is None or (match["suffix"] == ".dcm" and known.suffix != ".dcm"):
                 files[_key(match)] = Path(folder, name)
     return files
 

@@ -31,6 +31,7 @@ _NAME = re.compile(r"MS_CXR_Local_Alignment_v(\d+)\.(\d+)\.(\d+)\.(csv|json)")
 _PATH = re.compile(r"(?:^|/)p(?P<patient>\d+)/s(?P<study>\d+)/[^/]+$")
 _SPLITS = {"train": "train", "val": "validate", "validate": "validate", "test": "test", "": None}
 _COLUMNS = ("dicom_id", "category_name", "label_text", "path", "x", "y", "w", "h", "image_width", "image_height")
+_TEXTS = ("path", "name", "label_text")
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,10 +182,11 @@ def _json_rows(path: Path) -> Iterator[_Row]:
     coco = read_json(path)
     if not isinstance(coco, dict):
         raise InputError("expected a COCO object with images, annotations and categories", file=path)
-    images = {image["id"]: image for image in _entries(coco, "images", path, ("id", "path", "width", "height"))}
+    sized = ("id", "path", "width", "height")
+    images = {image["id"]: image for image in _entries(coco, "images", path, sized, ("file_name", "split"))}
     names = {category["id"]: category["name"] for category in _entries(coco, "categories", path, ("id", "name"))}
     required = ("image_id", "category_id", "label_text", "bbox")
-    for number, annotation in enumerate(_entries(coco, "annotations", path, required)):
+    for number, annotation in enumerate(_entries(coco, "annotations", path, required, ("split",))):
         place = f"annotations[{number}]."
         for name, known in (("image_id", images), ("category_id", names)):
             if annotation[name] not in known:
@@ -195,17 +197,20 @@ def _json_rows(path: Path) -> Iterator[_Row]:
         yield _Row(
             line=None,
             place=place,
-            dicom_id=Path(str(image.get("file_name") or image["path"])).stem,
-            category=str(names[annotation["category_id"]]).strip(),
-            phrase=_prose(str(annotation["label_text"])),
-            path=str(image["path"]),
+            dicom_id=Path(image.get("file_name") or image["path"]).stem,
+            category=names[annotation["category_id"]].strip(),
+            phrase=_prose(annotation["label_text"]),
+            path=image["path"],
             box=tuple(box),
             size=(image["width"], image["height"]),
-            split=str(annotation.get("split") or image.get("split") or ""),
+            split=annotation.get("split") or image.get("split") or "",
         )
 
 
-def _entries(coco: dict[str, Any], name: str, path: Path, required: tuple[str, ...]) -> list[dict[str, Any]]:
+def _entries(
+    coco: dict[str, Any], name: str, path: Path, required: tuple[str, ...], optional: tuple[str, ...] = ()
+) -> list[dict[str, Any]]:
+    """Records of one kind. Required fields named in `_TEXTS` hold texts, optional ones texts or null."""
     entries = coco.get(name)
     if not isinstance(entries, list):
         raise InputError("expected a list", file=path, field=name)
@@ -218,6 +223,10 @@ def _entries(coco: dict[str, Any], name: str, path: Path, required: tuple[str, .
             (k for k in required if k == "id" or k.endswith("_id") if not isinstance(entry[k], int | str)), ""
         ):
             raise InputError("expected a number", file=path, field=f"{name}[{number}].{bad}")
+        texts = [key for key in required if key in _TEXTS] + [key for key in optional if entry.get(key) is not None]
+        if bad := next((key for key in texts if not isinstance(entry[key], str)), ""):
+            message = f"expected a text, found {entry[bad]!r:.80}"
+            raise InputError(message, file=path, field=f"{name}[{number}].{bad}")
     return entries
 
 

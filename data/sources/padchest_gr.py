@@ -13,8 +13,9 @@ Layout of the release, as public code that reads it has it:
     PadChest_GR_progression_prior_studies/
         1,446 frontal films of previous studies
 
-Images are found by name wherever they lie below the root, unpacked or in a zip. Inferred and not seen: the words of a
-side among `locations` ("left", "right", "bilateral", in PadChest "loc left"), and that `boxes` are the set to learn
+Images are found by name wherever they lie below the root, unpacked or in a zip; of several of one name an unpacked one
+is read before one in a zip, and then that of the folder which comes first by name. Inferred and not seen: the words of
+a side among `locations` ("left", "right", "bilateral", in PadChest "loc left"), and that `boxes` are the set to learn
 from where a second reader drew `extra_boxes`.
 """
 
@@ -195,16 +196,19 @@ def _side(locations: list[Any]) -> Side | None:
 
 
 class _Images:
-    """Images below a folder by name, unpacked or in zips."""
+    """Images below a folder by name, of several an unpacked one before those in zips, and then the first."""
 
     def __init__(self, root: Path) -> None:
         self._places: dict[str, tuple[Path, str | None]] = {}
         self.found = False
         parts: list[Path] = []
-        for folder, _, names in os.walk(root, followlinks=True):
+        for folder, below, names in os.walk(root, followlinks=True):
+            below.sort()
             for path in (Path(folder, name) for name in sorted(names)):
                 if path.suffix == ".png":
-                    self._places[path.name] = (path, None)
+                    known = self._places.get(path.name)
+                    if known is None or known[1] is not None:
+                        self._places[path.name] = (path, None)
                 elif path.name.endswith(".zip") and not path.name.startswith(_TABLE):
                     for member in png_members(path):
                         self._places.setdefault(member.rpartition("/")[2], (path, member))

@@ -141,6 +141,20 @@ def test_a_dicom_goes_before_a_png_made_of_it(root: Path) -> None:
     assert read_iu_xray(root).studies[1].films[0].path.suffix == ".dcm"
 
 
+@pytest.mark.parametrize("made", [("a", "b", "dcm_a", "dcm_b"), ("dcm_b", "dcm_a", "b", "a")])
+def test_of_several_files_of_a_film_the_order_in_which_they_were_made_chooses_none(
+    root: Path, made: Sequence[str]
+) -> None:
+    for folder in made:
+        (root / folder).mkdir()
+        (root / folder / "CXR1_1_IM-0001-3001.png").touch()
+        if folder.startswith("dcm"):
+            (root / folder / "10_IM-0002-1001.dcm").touch()
+    one, ten = read_iu_xray(root).studies
+    assert one.films[0].path == root / "a" / "CXR1_1_IM-0001-3001.png"
+    assert ten.films[0].path == root / "dcm_a" / "10_IM-0002-1001.dcm"
+
+
 def test_an_image_that_is_nowhere_is_expected_in_the_release_of_pngs(root: Path) -> None:
     assert _first(root).films[0].path == root / "NLMCXR_png" / "CXR1_1_IM-0001-3001.png"
 

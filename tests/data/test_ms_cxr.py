@@ -251,7 +251,13 @@ def test_a_wrong_cell_is_named(column: str, value: str, root: Path, images: Path
         ("annotations", {"bbox": [1, 2, 3]}, "annotations[1].bbox"),
         ("annotations", {"bbox": [1, 2, 3, None]}, "annotations[1].h"),
         ("annotations", {"label_text": " "}, "annotations[1].label_text"),
+        ("annotations", {"label_text": None}, "annotations[1].label_text"),
+        ("annotations", {"label_text": ["Edema"]}, "annotations[1].label_text"),
+        ("annotations", {"split": 1}, "annotations[1].split"),
+        ("categories", {"name": 3}, "categories[1].name"),
         ("images", {"path": ""}, "annotations[3].path"),
+        ("images", {"path": None}, "images[1].path"),
+        ("images", {"file_name": 7}, "images[1].file_name"),
     ],
 )
 def test_a_wrong_entry_is_named(entry: str, change: dict[str, Any], field: str, root: Path, images: Path) -> None:

@@ -153,6 +153,20 @@ def test_images_are_found_in_a_zip_and_the_table_too(tmp_path: Path) -> None:
     assert (film.key, film.path, film.member, film.view) == ("s1-f", packed, "PadChest_GR/s1-f.png", "frontal")
 
 
+@pytest.mark.parametrize("made", ["abc", "cba"])
+def test_of_several_images_of_a_name_the_order_in_which_they_were_made_chooses_none(tmp_path: Path, made: str) -> None:
+    _write(tmp_path, [_entry("s1")], _row("s1"), images=False)
+    for folder in made:
+        (tmp_path / folder).mkdir()
+        if folder == "a":
+            with zipfile.ZipFile(tmp_path / "a" / "images.zip", "w") as archive:
+                archive.writestr("s1-f.png", b"")
+        else:
+            (tmp_path / folder / "s1-f.png").touch()
+    (film,) = _only(read_padchest_gr(tmp_path)).films
+    assert (film.path, film.member) == (tmp_path / "b" / "s1-f.png", None)
+
+
 def test_parts_of_a_zip_are_to_be_joined(tmp_path: Path) -> None:
     _write(tmp_path, [_entry("s1")], _row("s1"), images=False)
     (tmp_path / "Padchest_GR_files" / "PadChest_GR.zip.001").touch()
