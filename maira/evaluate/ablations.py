@@ -115,10 +115,11 @@ def plan_trials(configs: Sequence[Config], out: Path, *, infer: bool = False) ->
 
 
 def is_trained(recipe: Recipe) -> bool:
-    """Whether the folder of a recipe holds the finished checkpoint of this very recipe.
+    """Whether the folder of a recipe holds the finished checkpoint of this very recipe, model and data.
 
     One without states to tell is taken as it is: they are large, and a run that is done needs them no more.
     """
+    from maira.train.corpus import origin_of
     from maira.train.states import decisive, read_record
 
     if not (recipe.out / "checkpoint" / "config.json").is_file():
@@ -128,7 +129,7 @@ def is_trained(recipe: Recipe) -> bool:
         return True
     last = read_record(states[-1].parent)
     is_over = last["step"] == last["steps"] and last["length"] == [recipe.epochs, recipe.passes]
-    return is_over and bool(last["recipe"] == decisive(recipe))
+    return is_over and bool(last["recipe"] == decisive(recipe) and last["origin"] == origin_of(recipe))
 
 
 @dataclass(frozen=True)

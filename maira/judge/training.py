@@ -11,6 +11,7 @@ import torch
 from rich.console import Console
 from torch import Tensor
 
+from maira.generate.answers import fingerprint
 from maira.judge.corpus import ChatCorpus, open_chats
 from maira.judge.recipe import JudgeRecipe, check_folder
 from maira.train import attention, lora
@@ -99,6 +100,7 @@ def start_judge(recipe: JudgeRecipe, world: World, console: Console) -> Start:
         model.config,
         lambda folder: write_judge(model, recipe, world, folder),
         only_trained=True,
+        origin={"model": fingerprint(recipe.model)} if world.is_main else {},
         validate=validator if recipe.validation.sources else None,
     )
 

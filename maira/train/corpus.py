@@ -20,6 +20,7 @@ import numpy.typing as npt
 from data.images import CropMap
 from data.study import IMAGE_COLUMNS, Study
 from maira.examples import Example, Unused, make_example
+from maira.generate.answers import fingerprint
 from maira.inputs import drop_inputs
 from maira.processor import MairaProcessor
 from maira.prompts import Task
@@ -301,10 +302,22 @@ def _key(recipe: Recipe, sources: Sequence[Source], processor: MairaProcessor) -
     """Of all that a table depends on."""
     parts: list[Any] = [FORMAT, recipe.preset, sorted(recipe.drop), processor.image_seq_length]
     parts.append(processor.tokenizer.backend_tokenizer.to_str())
-    for source in sources:
-        what = manifest_key(source.manifest) if source.manifest is not None else open_source(source).key()
-        parts.append([what, source.split, sorted(recipe.shares(source))])
+    parts += [[_source_key(source), source.split, sorted(recipe.shares(source))] for source in sources]
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]
+
+
+def _source_key(source: Source) -> Any:
+    return manifest_key(source.manifest) if source.manifest is not None else open_source(source).key()
+
+
+def origin_of(recipe: Recipe) -> dict[str, Any]:
+    """What lies on disk by now under the names in a recipe: the model to start from, and the sources; JSON values.
+
+    Raises:
+        InputError: one of them is not there.
+    """
+    model = fingerprint(recipe.model) if isinstance(recipe.model, Path) else None
+    return {"model": model, "train": [_source_key(source) for source in recipe.train]}
 
 
 @dataclass(frozen=True)
@@ -333,8 +346,8 @@ class _Measure:
         rows: list[tuple[int, ...]] = []
         part = _Part(np.empty(0, LENGTHS), {}, set(), Counter(), [])
         for seen in self.studies[place].look(begin, end, split, part.faults):
-            fingerprint = hashlib.blake2b(seen.study.sample_id.encode(), digest_size=8).digest()
-            self._check_unique(place, seen, part.names.setdefault(fingerprint, seen.number))
+            name = hashlib.blake2b(seen.study.sample_id.encode(), digest_size=8).digest()
+            self._check_unique(place, seen, part.names.setdefault(name, seen.number))
             part.kinds.update(label.kind for label in seen.study.labels or ())
             study = drop_inputs(seen.study, self.recipe.drop)
             for task, phrase in _answers(study, tasks):
@@ -417,9 +430,9 @@ def _make_table(
     faults: list[InputError] = []
     for (place, begin, end), part in zip(jobs, parts, strict=True):
         rows.append(part.rows)
-        for fingerprint in part.names.keys() & names[place].keys():
-            number = part.names[fingerprint]
-            first = names[place][fingerprint]
+        for name in part.names.keys() & names[place].keys():
+            number = part.names[name]
+            first = names[place][name]
             check_unique(studies[place], studies[place].read(number).study.sample_id, first, number)
         names[place].update(part.names)
         kinds |= part.kinds

@@ -24,7 +24,7 @@ from maira.generate.processes import is_main
 from maira.train import attention
 from maira.train.batches import LeftOut, stream
 from maira.train.blocks import prepare_blocks
-from maira.train.corpus import open_corpus, texts
+from maira.train.corpus import open_corpus, origin_of, texts
 from maira.train.export import write_checkpoint
 from maira.train.faults import FaultWatch, Kind, describe, fault_file, stopped, unreadable, write_fault
 from maira.train.items import PackedBatch, Samples, Totals
@@ -74,6 +74,7 @@ class Run:
         states: where it goes on from.
         log: what it says.
         watch: what it makes of faults.
+        origin: what it began with, as in `Start`.
         validator: measures it while it goes on; None without anything to validate on.
         step: optimiser steps done.
     """
@@ -89,6 +90,7 @@ class Run:
     states: States
     log: Log
     watch: FaultWatch
+    origin: dict[str, Any]
     validator: Validator | None = None
     step: int = 0
 
@@ -135,6 +137,7 @@ class Run:
             "steps": self.plan.steps,
             "length": [self.recipe.epochs, self.recipe.passes],
             "data": self._data,
+            "origin": self.origin,
             "watch": self.watch.state_dict(),
             "log": self.log.state_dict(),
         }
@@ -204,6 +207,13 @@ class Run:
                 "(faults.unreadable=skip leaves out those that cannot be read), or train on these in "
                 f"another folder, from {self.recipe.model if isinstance(self.recipe.model, Path) else 'the start'}",
                 field="train",
+            )
+        # States lack what is not trained, and so does the run when it is over: the checkpoint takes it from there.
+        if self.world.is_main and held["origin"]["model"] != self.origin["model"]:
+            raise InputError(
+                f"{self.recipe.model} is another checkpoint than when {state.name} was saved. Put it back as it was, "
+                "or train from this one in another folder",
+                field="model",
             )
         if held["step"] > self.plan.steps:
             raise InputError(
@@ -300,6 +310,8 @@ class Start:
         config: of the model.
         write: writes the model as it is by then as a checkpoint into a folder; all processes call it.
         only_trained: leave out of the states what is not trained, since a checkpoint has it.
+        origin: what lay on disk under the recipe's names: `model`, a fingerprint of the checkpoint to start from (None:
+            a fresh one), and perhaps more; of the main process, of others nothing.
         validate: makes what measures the run, of its log and steps; None without anything to validate on.
     """
 
@@ -308,6 +320,7 @@ class Start:
     config: Any
     write: Callable[[Path], None]
     only_trained: bool
+    origin: dict[str, Any]
     validate: Callable[[Log, int], Validator] | None = None
 
 
@@ -400,6 +413,7 @@ def start_reports(recipe: Recipe, world: World, console: Console) -> Start:
         model.config,
         lambda folder: write_checkpoint(model, processor, recipe, world, folder),
         only_trained=not isinstance(recipe.model, FromScratch),
+        origin=origin_of(recipe) if world.is_main else {},
         validate=(lambda log, steps: validate_drafts(recipe, processor, world, log, steps))
         if recipe.validation.sources
         else None,
@@ -429,7 +443,21 @@ def _prepare(recipe: Course, start: Start, world: World, console: Console) -> Ru
     watch = FaultWatch(recipe.faults)
     rate = schedule(recipe, plan.steps)
     validator = start.validate(log, plan.steps) if start.validate else None
-    return Run(recipe, world, dealt, start.write, optimizer, rate, start.corpus, plan, states, log, watch, validator)
+    return Run(
+        recipe,
+        world,
+        dealt,
+        start.write,
+        optimizer,
+        rate,
+        start.corpus,
+        plan,
+        states,
+        log,
+        watch,
+        start.origin,
+        validator,
+    )
 
 
 def open_in_turn(world: World, title: str, open_it: Callable[[Callable[[int, int], None] | None], OpenedT]) -> OpenedT:

@@ -16,6 +16,7 @@ from data.manifest import read_manifest, write_manifest
 from maira.cli import app
 from maira.evaluate.ablations import differences_of, is_trained, plan_trials, read_configs
 from maira.evaluate.commands import Launcher
+from maira.train.corpus import origin_of
 from maira.train.recipe import Recipe, read_recipe
 from maira.train.states import decisive
 from radfact.errors import InputError, RunFailed
@@ -52,13 +53,16 @@ def test_every_recipe_that_is_shipped_can_be_read_and_has_a_folder_of_its_own() 
 
 def write_recipe(folder: Path, name: str, **values: object) -> Path:
     path = folder / f"{name}.yaml"
-    whole = {"model": "checkpoint", "train": "manifest.jsonl", "out": f"{folder}/runs/{name}", "passes": 1000}
+    out = f"{folder}/runs/{name}"
+    whole = {"model": f"{folder}/start", "train": f"{folder}/manifest.jsonl", "out": out, "passes": 1000}
     path.write_text(yaml.safe_dump(whole | values), encoding="utf-8")
     return path
 
 
 @pytest.fixture
 def recipes(tmp_path: Path) -> list[Path]:
+    write_json(tmp_path / "start" / "config.json", {})
+    (tmp_path / "manifest.jsonl").touch()
     return [
         write_recipe(tmp_path, "base"),
         write_recipe(tmp_path, "blind", drop=["prior", "comparison"]),
@@ -113,6 +117,7 @@ def finished(recipe: Recipe, step: int = 7) -> None:
     """What a run of seven steps leaves behind at one of them."""
     write_json(recipe.out / "checkpoint" / "config.json", {})
     record = {"step": step, "steps": 7, "length": [recipe.epochs, recipe.passes], "recipe": decisive(recipe)}
+    record["origin"] = origin_of(recipe)
     write_json(recipe.out / "states" / f"step-{step:06d}" / "state.json", record)
 
 
@@ -132,6 +137,14 @@ def test_a_run_that_is_made_longer_is_not_over(recipes: list[Path]) -> None:
     assert not is_trained(recipe)
     finished(recipe)
     assert is_trained(recipe)
+
+
+def test_a_recipe_is_not_trained_when_its_data_are_others_by_now(recipes: list[Path]) -> None:
+    recipe = read_recipe(recipes[0])
+    finished(recipe)
+    assert recipe.train[0].manifest is not None
+    recipe.train[0].manifest.write_text("{}\n", encoding="utf-8")
+    assert not is_trained(recipe)
 
 
 def test_a_checkpoint_without_states_is_taken_as_it_is(recipes: list[Path]) -> None:

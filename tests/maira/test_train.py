@@ -16,6 +16,7 @@ from safetensors import SafetensorError
 from tiny_runs import TEXT, VISION, Command, metrics, quiet, recipe, said, values
 
 from data.manifest import read_manifest, write_manifest
+from maira.generate.answers import fingerprint
 from maira.model import MairaForConditionalGeneration
 from maira.processor import MairaProcessor
 from maira.train import states
@@ -184,6 +185,19 @@ def test_a_folder_of_other_studies_is_refused(phantoms: Path, tmp_path: Path) ->
     write_manifest(manifest, studies[:-1])
     with pytest.raises(InputError, match="the samples to train on are others"):
         train(recipe(manifest, tmp_path / "out", passes=8), quiet())
+
+
+def test_a_run_from_another_checkpoint_of_the_same_name_is_refused(phantoms: Path, tmp_path: Path) -> None:
+    base = train(recipe(phantoms, tmp_path / "base", passes=4), quiet())
+    changes = {"model": base, "trained": ["adapter"], "patch_loss": 0.0}
+    finished = train(recipe(phantoms, tmp_path / "out", passes=4, **changes), quiet())
+    before = fingerprint(finished)
+    shutil.rmtree(base)
+    train(recipe(phantoms, tmp_path / "base", passes=8), quiet())
+    for passes in (4, 8):
+        with pytest.raises(InputError, match="is another checkpoint than when step-000001 was saved"):
+            train(recipe(phantoms, tmp_path / "out", passes=passes, **changes), quiet())
+    assert fingerprint(finished) == before
 
 
 def test_a_finished_run_can_be_made_longer(phantoms: Path, tmp_path: Path) -> None:
