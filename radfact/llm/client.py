@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from radfact.errors import Failure, RunFailed
 from radfact.llm.cache import AnswerCache, GroupCommit, answer_key, canonical_json
 from radfact.llm.conversation import Ask, Backend, Message, StoredAnswer
-from radfact.llm.faults import ATTEMPTS, CallFault, Trouble, redact, shown
+from radfact.llm.faults import ATTEMPTS, CallFault, Trouble, leaving_out, redact, shown
 
 if TYPE_CHECKING:
     from tenacity import RetryCallState
@@ -257,6 +257,9 @@ class ChatClient:
         reason = f"{name}: {fault.what}" + (f" ({said})" if said else "")
         if fault.trouble == "stopped":
             raise RunFailed(reason) from None
+        # An answer shows that the model takes what is sent with every question.
+        if not self._answered and (option := leaving_out(fault.said, self.identity.get("parameters", {}))):
+            raise RunFailed(f"{reason}; leave it out with {option} (of a splitter: --splitter-arg)") from None
         if fault.trouble in self.attempts:
             reason += f", {self.attempts[fault.trouble]} times"
         self._given_up[fault.trouble] = (self._given_up.get(fault.trouble, (0, ""))[0] + 1, reason)

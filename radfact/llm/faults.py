@@ -30,6 +30,25 @@ _STOPPED = {
     407: "the proxy wants a user name and password",
 }
 _NO_QUOTA = "insufficient_quota"
+_UNSUPPORTED = ("unsupported_value", "unsupported_parameter")
+_LIMIT, _LIMIT_ELSEWHERE = "max_tokens", "max_completion_tokens"
+# A name in quotes; one before a colon is the request's own, repeated.
+_QUOTED = re.compile(r"""(?P<mark>['"`])(?P<name>\w+)(?P=mark)(?!\s*:)""")
+_PAGE = re.compile(r"\s*(?:<(?:!--.*?--|\?xml.*?\?)>\s*)*<(?:!doctype\s+)?html\b", re.IGNORECASE | re.DOTALL)
+_WITHHELD = frozenset(
+    {
+        "blocklist",
+        "content_filter",
+        "content_filtered",
+        "guardrail_intervened",
+        "prohibited_content",
+        "recitation",
+        "refusal",
+        "safety",
+        "spii",
+    }
+)
+"""Providers' words for an answer that a filter ended, in lower case."""
 _SECRET_NAME = re.compile(r"KEY|TOKEN|SECRET|PASSWORD|CREDENTIAL", re.IGNORECASE)
 _WORD = re.compile(r"\w+")
 _WINDOW = 3
@@ -64,6 +83,53 @@ def status_fault(status: int, said: str = "", wait: str | None = None) -> CallFa
         trouble: Trouble = "busy" if status in _BUSY else "broken"
         return CallFault(trouble, what, said=said, retry_after=retry_after(wait))
     return CallFault("refused", what, said=said)
+
+
+def page_fault() -> CallFault:
+    """The fault that a web page in the place of an answer means: no waiting turns it into one."""
+    return CallFault("stopped", "this address answers with a web page; check the base URL (it mostly ends in /v1)")
+
+
+def is_page(text: str) -> bool:
+    """Whether a text is a web page."""
+    return _PAGE.match(text) is not None
+
+
+def check_withheld(endings: Iterable[object], refusal: object) -> None:
+    """Refuse an answer that the provider keeps to itself: to ask for a repair of it is of no use.
+
+    Args:
+        endings: what the provider says of why the answer ended.
+        refusal: the model's own words in the place of an answer, if there are any.
+
+    Raises:
+        CallFault: it is one.
+    """
+    for ending in endings:
+        if str(ending).lower() in _WITHHELD:
+            raise CallFault("refused", f"the provider's filter withholds the answer ({ending})")
+    if refusal:
+        raise CallFault("refused", "the model refuses to answer", said=str(refusal))
+
+
+def leaving_out(said: str, parameters: Mapping[str, Any]) -> str:
+    """The option that leaves out a parameter which a refusal is about, whatever the question was; empty if it is not.
+
+    Args:
+        said: the server's message, with the name in quotes. A limit of tokens may also be too high for one question,
+            so that it has to be called unsupported.
+        parameters: those that were sent.
+    """
+    quoted = {match["name"] for match in _QUOTED.finditer(said)}
+    unsupported = any(word in said for word in _UNSUPPORTED)
+    options = {
+        name: f"--judge-arg {name}=null"
+        for name in parameters
+        if name in quoted and (unsupported or "tokens" not in name)
+    }
+    if _LIMIT in options and _LIMIT_ELSEWHERE in quoted:
+        options[_LIMIT] += f" --judge-arg {_LIMIT_ELSEWHERE}={parameters[_LIMIT]}"
+    return " or ".join(options.values())
 
 
 def error_message(body: Any) -> str:

@@ -11,7 +11,7 @@ from urllib.request import getproxies, proxy_bypass
 
 from radfact.errors import InputError
 from radfact.llm.conversation import Message, Prefix, StoredAnswer, message_json
-from radfact.llm.faults import CallFault, error_message, status_fault
+from radfact.llm.faults import CallFault, check_withheld, error_message, is_page, page_fault, status_fault
 
 if TYPE_CHECKING:
     import aiohttp
@@ -141,13 +141,17 @@ def _answer(raw: bytes) -> StoredAnswer:
             code = error.get("code") if isinstance(error, dict) else None
             raise status_fault(code if isinstance(code, int) and code >= 400 else 500, _said(raw))
         choice, usage = body["choices"][0], body.get("usage") or {}
+        text, refusal = (choice["message"].get(name) for name in ("content", "refusal"))
+        check_withheld([choice.get("finish_reason")], None if text else refusal)
         return StoredAnswer(
-            text=str(choice["message"].get("content") or ""),
+            text=str(text or ""),
             tokens_in=int(usage.get("prompt_tokens") or 0),
             tokens_out=int(usage.get("completion_tokens") or 0),
             cut=choice.get("finish_reason") == "length",
         )
     except (ValueError, KeyError, IndexError, TypeError, AttributeError):
+        if is_page(raw.decode(errors="replace")):
+            raise page_fault() from None
         raise CallFault("broken", "half an answer, or none of the chat-completions protocol") from None
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from radfact.errors import InputError
 from radfact.llm.conversation import Message, Prefix, StoredAnswer
-from radfact.llm.faults import CallFault, error_message, redact, status_fault
+from radfact.llm.faults import CallFault, check_withheld, error_message, is_page, page_fault, redact, status_fault
 
 if TYPE_CHECKING:
     from langchain_core.language_models import BaseChatModel
@@ -110,8 +110,11 @@ class LangChainBackend:
             async with asyncio.timeout(self._timeout):
                 reply = await model.ainvoke(conversation)
         except Exception as error:
+            # OpenAI's client makes errors of answers in a schema that end early.
             if type(error).__name__ == "LengthFinishReasonError":
                 return _cut_off(error)
+            if type(error).__name__ == "ContentFilterFinishReasonError":
+                check_withheld(["content_filter"], None)
             raise _fault(error, self._timeout) from None
         if isinstance(reply, dict):
             return _stored(reply["raw"], None if reply["parsed"] is None else json.dumps(reply["parsed"], default=str))
@@ -135,17 +138,15 @@ class LangChainBackend:
 
 def _stored(reply: AIMessage, text: str | None = None) -> StoredAnswer:
     usage = reply.usage_metadata or {"input_tokens": 0, "output_tokens": 0}
-    endings = {str(reply.response_metadata.get(name)).lower() for name in _ENDINGS}
-    return StoredAnswer(
-        text=str(reply.text) if text is None else text,
-        tokens_in=usage["input_tokens"],
-        tokens_out=usage["output_tokens"],
-        cut=not endings.isdisjoint(_CUT),
-    )
+    endings = [reply.response_metadata[name] for name in _ENDINGS if name in reply.response_metadata]
+    text = str(reply.text) if text is None else text
+    check_withheld(endings, None if text else reply.additional_kwargs.get("refusal"))
+    cut = not _CUT.isdisjoint(str(ending).lower() for ending in endings)
+    return StoredAnswer(text, usage["input_tokens"], usage["output_tokens"], cut)
 
 
 def _cut_off(error: Any) -> StoredAnswer:
-    """OpenAI's client makes an error of an answer in a schema that reaches the limit of tokens; it holds the answer."""
+    """The answer in OpenAI's error of one that reached the limit of tokens."""
     usage = error.completion.usage
     return StoredAnswer(
         text=error.completion.choices[0].message.content or "",
@@ -164,6 +165,9 @@ def _fault(error: Exception, timeout: float) -> CallFault:
         if status is not None and status >= 300:
             waits = [value for name, value in headers.items() if str(name).lower() == "retry-after"]
             return status_fault(status, said, str(waits[0]) if waits else None)
+    # JSON's error has the whole text, LangChain's quotes it.
+    if is_page(getattr(error, "doc", None) or said[said.find("<") :]):
+        return page_fault()
     causes = " ".join(_class_names(one) for one in (error, error.__cause__, error.__context__) if one is not None)
     if "ConnectError" in causes or "ConnectTimeout" in causes or "ConnectorError" in causes:
         return CallFault("unreachable", "no connection")

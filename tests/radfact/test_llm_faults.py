@@ -45,7 +45,7 @@ BROKEN: dict[str, bytes] = {
     "no body": b"HTTP/1.1 200 OK\r\nContent-Length: 400\r\n\r\n",
     "half a body": b'HTTP/1.1 200 OK\r\nContent-Length: 400\r\n\r\n{"choices": [{"mess',
     "half a document": b'HTTP/1.1 200 OK\r\nContent-Length: 12\r\n\r\n{"choices": ',
-    "no protocol": b"HTTP/1.1 200 OK\r\nContent-Length: 13\r\n\r\n<html></html>",
+    "no protocol": b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello",
     "no choices": b'HTTP/1.1 200 OK\r\nContent-Length: 15\r\n\r\n{"choices": []}',
     "no HTTP": b"I am a teapot, short and stout.\r\n\r\n",
     "an error as 200": b'HTTP/1.1 200 OK\r\nContent-Length: 41\r\n\r\n{"error": {"code": 502, "message": "up"}}',

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -12,7 +13,7 @@ from langchain_core.language_models.fake_chat_models import FakeListChatModel, G
 from langchain_core.messages import AIMessage
 from llm_client import Waits
 
-from radfact.errors import Failure, InputError
+from radfact.errors import Failure, InputError, RunFailed
 from radfact.llm import Ask, ChatClient, Prefix, connect, split_model_args
 from radfact.llm.connect import CONCURRENCY_OWN_SERVER, CONCURRENCY_PROVIDER
 from radfact.llm.langchain import PARTNERS, LangChainBackend, load_chat_model
@@ -75,7 +76,9 @@ def test_both_routes_meet_equal_faults(routes: Any, status: int, retries: int) -
     assert reasons[0] == reasons[1]
     assert isinstance(reasons[0], Failure)
     assert "so it is" in reasons[0].reason
-    assert direct.sleep == chain.sleep == [2.0] * retries
+    for client in (direct, chain):
+        assert len(client.sleep) == retries
+        assert all(wait >= 2 for wait in client.sleep)
 
 
 @pytest.mark.parametrize("raw", [b"", b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n{"], ids=["dropped", "half"])
@@ -83,6 +86,95 @@ def test_both_routes_try_a_broken_connection_again(routes: Any, raw: bytes) -> N
     _, direct, chain = routes(lambda _, n: raw if n % 2 else (200, {}, "7"))
     question = Ask((("user", "Is it?"),), int)
     assert direct.ask_all([question]) == chain.ask_all([question]) == [7]
+
+
+def _raw(status: str, body: str, kind: str = "application/json") -> bytes:
+    return f"HTTP/1.1 {status}\r\nContent-Type: {kind}\r\nContent-Length: {len(body)}\r\n\r\n{body}".encode()
+
+
+def _refusing(code: str, message: str) -> bytes:
+    return _raw("400 Bad Request", json.dumps({"error": {"message": message, "param": "x", "code": code}}))
+
+
+REFUSED_PARAMETERS = {
+    "value": (
+        _refusing("unsupported_value", "Unsupported value: 'temperature' does not support 0 with this model."),
+        "leave it out with --judge-arg temperature=null (",
+    ),
+    "limit": (
+        _refusing("unsupported_parameter", "'max_tokens' is not supported. Use 'max_completion_tokens' instead."),
+        "leave it out with --judge-arg max_tokens=null --judge-arg max_completion_tokens=9 (",
+    ),
+    "either": (
+        _refusing("", "`temperature` and `top_p` cannot both be specified for this model."),
+        "leave it out with --judge-arg temperature=null or --judge-arg top_p=null (",
+    ),
+}
+
+
+@pytest.mark.parametrize(("reply", "advice"), REFUSED_PARAMETERS.values(), ids=REFUSED_PARAMETERS)
+def test_a_parameter_that_the_model_refuses_stops_the_run_with_the_option_that_leaves_it_out(
+    routes: Any, reply: bytes, advice: str
+) -> None:
+    server, *clients = routes(lambda *_: reply, temperature=0, top_p=1, max_tokens=9)
+    for client in clients:
+        client.concurrency, before = 1, len(server.requests)
+        with pytest.raises(RunFailed, match=re.escape(advice)):
+            client.ask_all([Ask((("user", str(i)),), str) for i in range(9)])
+        assert len(server.requests) == before + 1
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        "'max_tokens' is too large: 9. The model's context length is 4 and your request has 3 input tokens",
+        "the request {'temperature': 0, 'messages': []} cannot be read",
+        "Unknown field 'top_k'",
+    ],
+    ids=["one question's length", "the request repeated", "not sent"],
+)
+def test_a_question_that_is_refused_is_not_taken_for_a_parameter(routes: Any, message: str) -> None:
+    _, *clients = routes(lambda *_: _refusing("", message), temperature=0, max_tokens=9)
+    for client in clients:
+        assert isinstance(client.ask_all([Ask((("user", "x"),), str)])[0], Failure)
+
+
+def test_a_parameter_that_has_been_taken_is_not_what_is_refused(routes: Any) -> None:
+    refusing, _ = REFUSED_PARAMETERS["value"]
+    _, direct, _ = routes(lambda _, n: (200, {}, "7") if n == 1 else refusing, temperature=0)
+    direct.concurrency = 1
+    answers = direct.ask_all([Ask((("user", one),), int) for one in "ab"])
+    assert answers[0] == 7
+    assert isinstance(answers[1], Failure)
+
+
+WITHHELD = {
+    "filter": (completion(None, "content_filter"), "the provider's filter withholds the answer (content_filter)"),
+    "part": (completion("Left", "content_filter"), "the provider's filter withholds the answer (content_filter)"),
+    "refusal": (completion(None), "the model refuses to answer (I cannot help.)"),
+}
+WITHHELD["refusal"][0]["choices"][0]["message"]["refusal"] = "I cannot help."
+
+
+@pytest.mark.parametrize("schema", [None, SCHEMA], ids=["free", "schema"])
+@pytest.mark.parametrize(("reply", "reason"), WITHHELD.values(), ids=WITHHELD)
+def test_an_answer_that_is_withheld_says_so_and_is_not_asked_for_again(
+    routes: Any, reply: dict[str, Any], reason: str, schema: dict[str, Any] | None
+) -> None:
+    server, *clients = routes(lambda *_: reply)
+    for client in clients:
+        assert client.ask_all([Ask((("user", "x"),), str, schema=schema)]) == [Failure(f"openai:m: {reason}")]
+    assert len(server.requests) == 2
+
+
+@pytest.mark.parametrize("kind", ["text/html", "application/json"])
+@pytest.mark.parametrize("page", ["<!DOCTYPE html><p>Hello</p>", "\n<!-- us --> <HTML lang='en'></HTML>"])
+def test_an_address_that_answers_with_a_web_page_stops_the_run(routes: Any, page: str, kind: str) -> None:
+    server, *clients = routes(lambda *_: _raw("200 OK", page, kind))
+    for client in clients:
+        with pytest.raises(RunFailed, match=r"web page; check the base URL \(it mostly ends in /v1\)"):
+            client.ask_all([Ask((("user", "x"),), str)])
+    assert len(server.requests) == 2
 
 
 class _CallsTools(GenericFakeChatModel):
@@ -152,7 +244,7 @@ def test_a_provider_s_error_may_tell_its_status_in_its_own_way(fault: Exception)
     model = _FailsFirst(messages=iter(["7"]), fault=fault)
     chat = ChatClient(LangChainBackend(model), {"model": "fake"}, sleep=waits)
     assert chat.ask_all([Ask((("user", "x"),), int)]) == [7]
-    assert waits == [3.0]
+    assert [int(wait) for wait in waits] == [3]
 
 
 def test_a_server_of_one_s_own_gets_more_calls_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
