@@ -6,15 +6,13 @@ import random
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
-from importlib import resources
 from typing import Any, ClassVar, get_args
 
 from radfact.errors import Failure
 from radfact.llm import Ask, ChatClient, Message, Prefix
 from radfact.llm.texts import bodies, read_data
 from radfact.meta.injected import Change, Injected
-from radfact.metrics.asked import fill
+from radfact.metrics.asked import fill, load_prompt
 from radfact.metrics.notation import CATEGORIES, Letter
 from radfact.metrics.written import read_written
 
@@ -23,17 +21,11 @@ TRIES = 5
 
 MODALITY, REGION = "X-ray", "chest"
 
+_PACKAGE = "radfact.meta"
 _SUBTLE = "Aim for subtlety, adjusting only one word where feasible."
 _NONE_LIKE = frozenset(
     {"", "none", "null", "nothing", "n/a", "deleted", "removed", "omitted", "sentence removed", "new sentence", "added"}
 )
-
-
-@cache
-def load_prompt(name: str) -> str:
-    """A prompt of this package, word for word as it is sent but for its slots."""
-    text = (resources.files("radfact.meta") / "prompts" / f"{name}.txt").read_text(encoding="utf-8")
-    return text.removesuffix("\n")
 
 
 class PromptedModel:
@@ -53,7 +45,12 @@ class PromptedModel:
 
     def describe(self) -> dict[str, Any]:
         """The model with its parameters, and the prompt."""
-        return {"model": self.client.identity, "prompt": load_prompt(self.prompt)}
+        return {"model": self.client.identity, "prompt": self.instructions}
+
+    @property
+    def instructions(self) -> str:
+        """The prompt itself."""
+        return load_prompt(self.prompt, _PACKAGE)
 
 
 def model_name(client: ChatClient) -> str:
@@ -102,7 +99,7 @@ def inject_by_model(
     """
     if category not in ("a", "b"):
         raise ValueError(f"the paper has instructions for a and b, not for '{category}'")
-    prefix = Prefix([("system", load_prompt(f"inject_{category}"))])
+    prefix = Prefix([("system", load_prompt(f"inject_{category}", _PACKAGE))])
     turns: dict[int, tuple[Message, ...]] = {
         place: (("user", _request(one.report, count)),) for place, one in enumerate(sources)
     }
@@ -197,7 +194,7 @@ def _check(source: Source, answer: Modified) -> Ask[Verdict]:
         f"Imaging modality: {source.modality}\nBody region: {source.region}\n\n"
         f"Radiology report:\n{answer.report}\n\nModifications:\n{listed}"
     )
-    return Ask((("user", content),), read_verdict, prefix=Prefix([("system", load_prompt("plausible"))]))
+    return Ask((("user", content),), read_verdict, prefix=Prefix([("system", load_prompt("plausible", _PACKAGE))]))
 
 
 def read_verdict(text: str) -> Verdict:
@@ -235,7 +232,7 @@ def modify_by_model(
         subtle = _SUBTLE if random.Random(f"{seed}/{one.source_id}").random() > 0.5 else ""
         kinds = ", ".join(CATEGORIES[letter] for letter in letters)
         slots = {"report": one.report, "error_types": kinds, "subtle_change": subtle}
-        prompt = fill(load_prompt("modify" if letters else "rephrase"), **slots)
+        prompt = fill(load_prompt("modify" if letters else "rephrase", _PACKAGE), **slots)
         asks.append(_ask_candidate(prompt, one.report, changed=bool(letters)))
     answers = client.ask_all(asks)
     found: list[Injected | Failure] = []

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any, Protocol
 
 from radfact.errors import Failure
-from radfact.meta.asking import PromptedModel, ask_report, load_prompt
+from radfact.meta.asking import PromptedModel, ask_report
 from radfact.meta.injected import Injected
 from radfact.meta.rules import RuleInjector
 from radfact.meta.tables import SiteReport
@@ -67,7 +67,7 @@ class ModelPerturber(PromptedModel):
         Raises:
             RunFailed: as `ChatClient.ask_all`.
         """
-        prompt = load_prompt(self.prompt)
+        prompt = self.instructions
         asks = [ask_report((("user", f"{one.report}\n\n{prompt}"),), one.report, changed=True) for one in sources]
         answers = self.client.ask_all(asks)
         return [

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 from radfact.entailment.facts import Fact
 from radfact.errors import Failure
-from radfact.meta.asking import PromptedModel, ask_report, load_prompt
+from radfact.meta.asking import PromptedModel, ask_report
 from radfact.meta.sentences import Sentences, facts_of
 from radfact.sentences.offline import split_narrative
 
@@ -85,10 +85,8 @@ class ModelStyler(PromptedModel):
         Raises:
             RunFailed: as `ChatClient.ask_all`.
         """
-        prompt = load_prompt(self.prompt)
-        answers = self.client.ask_all(
-            [ask_report((("system", prompt), ("user", report)), report) for report in reports]
-        )
+        system = ("system", self.instructions)
+        answers = self.client.ask_all([ask_report((system, ("user", report)), report) for report in reports])
         return [*answers]
 
 

@@ -23,9 +23,9 @@ _SLOT = re.compile(r"\{(\w+)\}")
 
 
 @cache
-def load_prompt(name: str) -> str:
-    """A prompt of this package, word for word as it is sent but for its slots."""
-    return (resources.files("radfact.metrics") / "prompts" / f"{name}.txt").read_text(encoding="utf-8")
+def load_prompt(name: str, package: str = "radfact.metrics") -> str:
+    """A prompt of a package, to the last character as it is sent but for its slots."""
+    return (resources.files(package) / "prompts" / f"{name}.txt").read_text(encoding="utf-8")
 
 
 def fill(template: str, **slots: str) -> str:
