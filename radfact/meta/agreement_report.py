@@ -92,9 +92,9 @@ def _correlations(
         return []
     agreement_table(found).write(drawing.folder / "agreement.csv")
     said = (
-        f"Experts: {ratings.target}. Metrics and experts are turned so that higher is worse: a positive "
-        f"coefficient means that both call the same reports bad. Intervals: {record['bootstrap']} resamples, "
-        f"seed {record['seed']}."
+        f"Experts: {ratings.target}. For the coefficients metrics and experts are turned so that higher is worse: a "
+        "positive one means that both call the same reports bad. Scatter plots have both on their own scales. "
+        f"Intervals: {record['bootstrap']} resamples, seed {record['seed']}."
     )
     ranked = sorted(
         ((-abs(value), one.figure) for one in found if (value := _overall(one)) is not None), key=lambda row: row[0]
@@ -107,11 +107,12 @@ def _correlations(
         )
     if best:
         expert, groups = ratings.means(ratings.target), ratings.in_group(group)
+        label = f"experts: {ratings.target}, {ratings.better[ratings.target]} is better"
         drawing.add("forest", "Kendall's tau-b with intervals", lambda path: plots.forest(found, path))
         drawing.add(
             "scatter",
             "Figures against experts",
-            lambda path: plots.scatter(expert, best, groups, path, label=f"experts: {ratings.target}"),
+            lambda path: plots.scatter(expert, best, groups, path, directions=figures.directions, label=label),
         )
     inner = [one for one in found if one.group != "all"]
     overall = [one for one in found if one.group == "all"]

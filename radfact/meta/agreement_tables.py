@@ -43,13 +43,13 @@ def overview(found: Sequence[Agreement]) -> Table:
     return Table(["figure", "group", "n", *COEFFICIENTS], rows)
 
 
-def _cells(one: Agreement) -> list[str]:
+def _cells(one: Agreement) -> list[str | int | float | None]:
     estimates = [one.coefficients[name] for name in COEFFICIENTS]
     intervals = (
-        shown(e.value) + (f" ({e.low:.2f} to {e.high:.2f})" if e.low is not None and e.high is not None else "")
+        e.value if e.low is None or e.high is None else f"{shown(e.value)} ({e.low:.2f} to {e.high:.2f})"
         for e in estimates
     )
-    return [str(estimates[0].n), *intervals]
+    return [estimates[0].n, *intervals]
 
 
 def rater_table(found: Sequence[Raters]) -> Table:

@@ -12,12 +12,17 @@ from pathlib import Path
 from typing import Any
 
 from radfact.jsonl import open_atomic
-from radfact.page_markup import STATIC, assemble
+from radfact.page_markup import STATIC, assemble, words
+
+_OF_FIGURES = ("figure", "Metric")
 
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """Rows under headings; a cell is a text, a number or None, and the first one of a row names it."""
+    """Rows under headings; a cell is a text, a number or None, and the first one of a row names it.
+
+    Where the first column is that of figures (of metrics, in tables of paper 002), a page writes their names out.
+    """
 
     headings: Sequence[str]
     rows: Sequence[Sequence[Any]]
@@ -37,14 +42,12 @@ class Table:
     def as_html(self) -> str:
         """As markup."""
         head = "".join(f'<th scope="col">{escape(name)}</th>' for name in self.headings)
+        name_of = words if self.headings[0] in _OF_FIGURES else shown
         body = "".join(
-            "<tr>"
-            + "".join(
-                f'<th scope="row">{escape(shown(cell))}</th>' if not place else f"<td>{escape(shown(cell))}</td>"
-                for place, cell in enumerate(row)
-            )
+            f'<tr><th scope="row">{escape(name_of(first))}</th>'
+            + "".join(f"<td>{escape(shown(cell, none='–'))}</td>" for cell in cells)
             + "</tr>"
-            for row in self.rows
+            for first, *cells in self.rows
         )
         return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
 
@@ -65,10 +68,10 @@ class Section:
     parts: Sequence[Table | Picture | str]
 
 
-def shown(cell: Any) -> str:
-    """A cell as a person reads it: numbers in three decimals, a dash for none."""
+def shown(cell: Any, *, none: str = "-") -> str:
+    """A cell as a person reads it: numbers in three decimals, a dash for none (on consoles the plain one)."""
     if cell is None or (isinstance(cell, float) and math.isnan(cell)):
-        return "-"
+        return none
     if isinstance(cell, float):
         return f"{cell:.3f}" if abs(cell) >= 0.0005 or cell == 0 else f"{cell:.1e}"
     return str(cell)

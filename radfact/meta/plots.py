@@ -11,6 +11,8 @@ from typing import Any
 from radfact.meta.agreement import Agreement
 from radfact.meta.needs import load_pyplot
 from radfact.metrics.preferences import Accuracy
+from radfact.page_markup import words
+from radfact.stats import Direction
 
 _COLUMNS = 4
 _DOTS = 140
@@ -38,15 +40,17 @@ def scatter(
     groups: Mapping[str, Sequence[int]],
     path: Path,
     *,
+    directions: Mapping[str, Direction],
     label: str,
 ) -> Path:
-    """Every figure against the experts, a panel each; groups by colour.
+    """Every figure against the experts, a panel each, both on their own scales; groups by colour.
 
     Args:
         expert: one value a sample.
         figures: figure -> one value a sample.
         groups: name -> places of its samples; one named `all` is drawn only where there is no other.
         path: without suffix.
+        directions: which way a figure is better.
         label: of the experts' axis.
     """
     shown = {name: places for name, places in groups.items() if name != "all"} or dict(groups)
@@ -56,8 +60,9 @@ def scatter(
             panel.scatter(
                 [expert[place] for place in places], [values[place] for place in places], s=12, alpha=0.5, label=group
             )
-        panel.set_title(name, fontsize=9)
+        panel.set_title(words(name), fontsize=9)
         panel.set_xlabel(label, fontsize=8)
+        panel.set_ylabel(f"{directions[name]} is better", fontsize=8)
         panel.tick_params(labelsize=7)
     if len(shown) > 1:
         figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=6, fontsize=8)
@@ -90,7 +95,7 @@ def forest(found: Sequence[Agreement], path: Path, *, coefficient: str = "kendal
             if other == group and e.low is not None and e.high is not None:
                 axes.plot([e.low, e.high], [rows.index(name) + offset] * 2, linewidth=1.2, **style)
     axes.axvline(0, color="grey", linewidth=0.8, linestyle=":")
-    axes.set_yticks(range(len(rows)), rows, fontsize=8)
+    axes.set_yticks(range(len(rows)), list(map(words, rows)), fontsize=8)
     axes.set_ylim(-0.6, len(rows) - 0.4)
     lines = ", 95 % interval" if any(e.low is not None for _, _, e in known) else ""
     axes.set_xlabel(f"{_NAMES[coefficient]} with experts{lines} (positive: both find the same bad)")
@@ -142,7 +147,7 @@ def bands(lines: Mapping[str, Mapping[float, Accuracy]], path: Path, *, x: str, 
     for number, (name, levels) in enumerate(lines.items()):
         colour = f"C{number}"
         known = [(level, one.value) for level, one in levels.items() if one.value is not None]
-        axes.plot(*zip(*known, strict=True), "o-", markersize=3, linewidth=1.2, color=colour, label=name)
+        axes.plot(*zip(*known, strict=True), "o-", markersize=3, linewidth=1.2, color=colour, label=words(name))
         spread = [(level, one.low, one.high) for level, one in levels.items() if one.low is not None]
         if spread:
             axes.fill_between(*zip(*spread, strict=True), color=colour, alpha=0.12, linewidth=0)
@@ -173,7 +178,7 @@ def curves(
         if diagonal:
             most = max((number for points in types.values() for number in points), default=1)
             panel.plot([0, most], [0, most], color="grey", linewidth=0.8, linestyle=":")
-        panel.set_title(name, fontsize=9)
+        panel.set_title(words(name), fontsize=9)
         panel.set_xlabel(x, fontsize=8)
         panel.set_ylabel(y, fontsize=8)
         panel.tick_params(labelsize=7)
@@ -206,7 +211,7 @@ def boxes(columns: Mapping[str, Mapping[str, Sequence[float]]], path: Path, *, y
             axes.plot([place] * len(points), points, ".", color=colour, alpha=0.5)
         axes.plot([], [], color=colour, label=style)
     axes.axhline(0, color="grey", linewidth=0.8, linestyle=":")
-    axes.set_xticks(range(len(columns)), list(columns), rotation=30, ha="right", fontsize=8)
+    axes.set_xticks(range(len(columns)), list(map(words, columns)), rotation=30, ha="right", fontsize=8)
     axes.set_ylabel(y)
     axes.legend(fontsize=8)
     return save(figure, path)

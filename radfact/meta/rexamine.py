@@ -99,9 +99,9 @@ def rexamine(
         "Original": score(
             [Pair(one.sample_id, one.candidate, originals[one.sample_id]) for one in candidates], folder / "original"
         ),
-        "Standardized": score([one.pair for one in candidates], folder / "standardised"),
+        "Standardised": score([one.pair for one in candidates], folder / "standardised"),
     }
-    tests = style_tests(figures["Original"], figures["Standardized"], sites)
+    tests = style_tests(figures["Original"], figures["Standardised"], sites)
     ranked = rankings(figures, experts, sites) if who else []
     said = [*notes, *_said(candidates, who, styler, perturber)]
     found = Rexamined(tests, ranked, who, said, left_out)

@@ -14,7 +14,7 @@ from radfact.meta.correlation import correlate
 from radfact.meta.needs import load_stats
 from radfact.meta.page import Table
 
-Style = Literal["Original", "Standardized"]
+Style = Literal["Original", "Standardised"]
 ALPHA = 0.05
 FEWEST = 2
 
@@ -88,7 +88,7 @@ def rankings(figures: Mapping[Style, Figures], experts: Sequence[float], sites: 
         sites: of each candidate.
     """
     found = []
-    names = [name for name in figures["Original"].values if name in figures["Standardized"].values]
+    names = [name for name in figures["Original"].values if name in figures["Standardised"].values]
     for name in names:
         for style, of_style in figures.items():
             column = of_style.worse(name)

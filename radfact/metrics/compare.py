@@ -209,7 +209,9 @@ def write_comparison(comparison: Comparison, folder: Path) -> Path:
 
 
 def _page(comparison: Comparison) -> str:
-    heads = "".join(f'<th scope="col">{escape(name)}</th>' for name in ("Figure", *comparison.systems))
+    heads = "".join(f'<th scope="col">{escape(name)}</th>' for name in ("Figure", comparison.systems[0]))
+    # A heading stands over the figures, not over the words beside them.
+    heads += "".join(f'<th scope="col">{escape(name)}{_verdict_place()}</th>' for name in comparison.systems[1:])
     marks = {"higher": " ↑", "lower": " ↓", "neutral": ""}
     rounds = comparison.options["rounds"]
     rows = "".join(
@@ -241,12 +243,17 @@ def _page(comparison: Comparison) -> str:
 def _cell(contrast: Contrast, rounds: int) -> str:
     """A figure, and muted beside it how far it is from the first system's; in words too where that is not by chance."""
     point, bracket, rest = cells(contrast, rounds).partition(" (")
+    said = "–" if contrast.summary.point is None else escape(point)
     if contrast.difference is None:
-        return f"<td>{escape(point)}</td>"
+        return f"<td>{said}</td>"
     verdict = _verdict(contrast)
     tag = f'<span class="tag {"yes" if verdict == "better" else "no"}">{verdict}</span>' if verdict else ""
-    said = f'<span class="difference">{escape(bracket + rest)}</span><span class="verdict-place">{tag}</span>'
-    return f"<td>{escape(point)}{said}</td>"
+    return f'<td>{said}<span class="difference">{escape(bracket + rest)}</span>{_verdict_place(tag)}</td>'
+
+
+def _verdict_place(tag: str = "") -> str:
+    """As wide without a tag as with one."""
+    return f'<span class="verdict-place">{tag}</span>'
 
 
 def _verdict(contrast: Contrast) -> str:

@@ -3,6 +3,7 @@ from __future__ import annotations
 import csv
 import json
 import math
+import re
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -88,6 +89,8 @@ def test_results_without_a_common_sample_are_refused(folders: list[Path], tmp_pa
 def test_what_is_written(folders: list[Path], tmp_path: Path) -> None:
     page = write_comparison(compare(folders), tmp_path)
     assert "ROUGE-L" in page.read_text()
+    # Headings keep the place of the words beside the figures free too.
+    assert len(re.findall('<th scope="col">[^<]*<span class="verdict-place"></span></th>', page.read_text())) == 1
     record = json.loads((tmp_path / "comparison.json").read_text())
     with (tmp_path / "comparison.csv").open() as handle:
         rows = list(csv.DictReader(handle))

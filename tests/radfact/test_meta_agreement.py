@@ -20,9 +20,11 @@ from radfact.jsonl import read_json, write_json, write_jsonl
 from radfact.meta import plots
 from radfact.meta.agreement import MEAN, Agreement, Figures, agreement, count_errors, counted, counted_as, inter_rater
 from radfact.meta.correlation import SEED, Estimate, correlate
+from radfact.meta.page import Table
 from radfact.meta.preference_table import accuracies, read_preferences
 from radfact.meta.ratings import Rated, Ratings, count_directions, count_quantities
 from radfact.metrics.notation import CATEGORIES
+from radfact.stats import Direction
 
 NUMBERS = st.integers(0, 4).map(float)
 
@@ -205,6 +207,7 @@ def test_the_command_writes_tables_plots_and_a_page(tmp_path: Path, monkeypatch:
     for name in ("forest.svg", "scatter.svg", "ratings.svg"):
         assert "<svg" in (out / name).read_text()
     page = (out / "agreement.html").read_text()
+    assert ('<th scope="row">BLEU-1</th>' in page, "bleu_1" in page) == (True, False)
     assert page.count("data:image/png;base64,") == 3
     assert "http" not in page.replace("http-equiv", "")
 
@@ -272,12 +275,32 @@ def test_only_what_is_known_is_drawn(tmp_path: Path) -> None:
         patched.setattr(plots, "save", lambda figure, path: drawn.append(figure) or path)
         plots.forest(found, tmp_path / "forest")
     (axes,) = drawn[0].axes
-    assert [label.get_text() for label in axes.get_yticklabels()] == ["bare", "both"]
+    assert [label.get_text() for label in axes.get_yticklabels()] == ["Bare", "Both"]
     # One mark a figure, one interval, and the line at zero.
     assert sorted(len(line.get_xdata()) for line in axes.get_lines()) == [2, 2, 2]
     marks = [line for line in axes.get_lines() if line.get_marker() == "D"]
     assert sorted(marks[0].get_xdata()) == [-0.4, 0.0]
     matplotlib.pyplot.close("all")
+
+
+def test_values_are_drawn_on_their_own_scales_which_say_what_is_better(tmp_path: Path) -> None:
+    matplotlib = pytest.importorskip("matplotlib")
+    figures = {"rouge_l": [0.1, 0.4], "green_ec": [3.0, 1.0]}
+    better: dict[str, Direction] = {"rouge_l": "higher", "green_ec": "lower"}
+    with pytest.MonkeyPatch.context() as patched:
+        drawn: list[Any] = []
+        patched.setattr(plots, "save", lambda figure, path: drawn.append(figure) or path)
+        plots.scatter([5, 2], figures, {"all": [0, 1]}, tmp_path / "s", directions=better, label="experts")
+    panels = drawn[0].axes
+    assert [one.get_ylabel() for one in panels] == ["higher is better", "lower is better"]
+    assert [one.get_title() for one in panels] == ["ROUGE-L", "GREEN ec"]
+    assert [one.collections[0].get_offsets().tolist() for one in panels] == [[[5, 0.1], [2, 0.4]], [[5, 3], [2, 1]]]
+    matplotlib.pyplot.close("all")
+
+
+def test_a_page_writes_names_of_figures_out_and_no_others() -> None:
+    assert '<th scope="row">ROUGE-L</th><td>–</td>' in Table(["figure", "n"], [["rouge_l", None]]).as_html()
+    assert '<th scope="row">rouge_l</th>' in Table(["report", "why"], [["rouge_l", "gone"]]).as_html()
 
 
 def test_counts_of_errors_are_drawn_beside_the_experts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

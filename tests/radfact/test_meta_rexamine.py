@@ -65,13 +65,13 @@ def test_table_2_counts_sites_below_the_corrected_threshold() -> None:
 def test_ranking_is_by_site_and_style_and_positive_where_right() -> None:
     figures = {
         "Original": Figures({"m": [4, 3, 2, 1, 1, 2, 3]}, {"m": "higher"}),
-        "Standardized": Figures({"m": [4, 3, 1, 2, 3, 2, 1]}, {"m": "higher"}),
+        "Standardised": Figures({"m": [4, 3, 1, 2, 3, 2, 1]}, {"m": "higher"}),
     }
     found = rankings(figures, [0, 1, 2, 3, 0, 1, 2], SITES)  # type: ignore[arg-type]
     assert table_c(found).headings == ["Metric", "Ground truth", "x", "y"]
     first, second = table_c(found).rows
     assert first == ["m", "Original", pytest.approx(1.0), pytest.approx(-1.0)]
-    assert second == ["m", "Standardized", pytest.approx(0.8), pytest.approx(1.0)]
+    assert second == ["m", "Standardised", pytest.approx(0.8), pytest.approx(1.0)]
 
 
 REPORTS = [
