@@ -171,6 +171,19 @@ def read_drafts(path: Path | str) -> dict[str, Report]:
     return _read_keyed(path, _draft)
 
 
+def check_ids(pairs: Iterable[Pair]) -> None:
+    """See to it that no two pairs have one id.
+
+    Raises:
+        InputError: naming the first that stands twice.
+    """
+    seen: set[str] = set()
+    for pair in pairs:
+        if pair.sample_id in seen:
+            raise InputError(f"'{pair.sample_id}' stands twice; ids must be unique", field="sample_id")
+        seen.add(pair.sample_id)
+
+
 def narratives(pairs: Iterable[Pair]) -> list[str]:
     """The distinct narratives that say anything, which are still to be split into sentences."""
     reports = (report for pair in pairs for report in (pair.candidate, pair.reference))

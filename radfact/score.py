@@ -10,10 +10,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
+from radfact.entailment.callable import as_judge
 from radfact.entailment.judge import Judge, Question, ask_judge
 from radfact.entailment.offline import OfflineJudge, count_unread
 from radfact.errors import Failure, InputError, RunFailed
-from radfact.files import Pair, Pairs, narratives
+from radfact.files import Pair, Pairs, check_ids, narratives
 from radfact.regions import Compat
 from radfact.report import Report, Sentence, digest
 from radfact.sample import (
@@ -28,7 +29,7 @@ from radfact.sample import (
     SentenceScore,
     Side,
 )
-from radfact.sentences.splitter import Splitter
+from radfact.sentences import Splitter, as_splitter, splitter_of
 from radfact.stats import Summary, summarise
 
 if TYPE_CHECKING:
@@ -105,10 +106,10 @@ class RadFact:
             bootstrap: number of replicates for the intervals; 0 for none.
             seed: of the bootstrap.
             splitter: makes single-finding sentences of narratives, all in one call, or is a function of one narrative;
-                by default the offline one.
+                by default the judge's model does, or the offline rules where it has none.
 
         Raises:
-            InputError: an option has a value that it cannot have.
+            InputError: an option has a value that it cannot have, or judge or splitter are of another kind.
         """
         for name, value, choices in (
             ("compat", compat, get_args(Compat)),
@@ -121,10 +122,10 @@ class RadFact:
         for name, number in (("bootstrap", bootstrap), ("seed", seed)):
             if number < 0:
                 raise InputError(f"expected 0 or more, found {number!r}", field=name)
-        self.judge = _as_judge(judge)
+        self.judge = as_judge(judge)
         self.rules = Rules(compat, threshold, on_failure)
         self.bootstrap, self.seed = bootstrap, seed
-        self._splitter = splitter
+        self._splitter = None if splitter is None else as_splitter(splitter)
 
     @property
     def options(self) -> dict[str, Any]:
@@ -142,7 +143,9 @@ class RadFact:
         """
         pairs = _as_pairs(candidates, references)
         unsplit = narratives(pairs)
-        splitter = _as_splitter(self._splitter) if unsplit else None
+        if unsplit and self._splitter is None:
+            self._splitter = splitter_of(self.judge)
+        splitter = self._splitter if unsplit else None
         askers = {"judge": self.judge} | ({"splitter": splitter} if splitter else {})
         before = {name: one.account() for name, one in askers.items()}
         texts = self._split(splitter, unsplit) if splitter else {}
@@ -228,28 +231,6 @@ def _since(before: Mapping[str, int], after: Mapping[str, int]) -> dict[str, int
     return {name: count - before.get(name, 0) for name, count in after.items()}
 
 
-def _as_judge(judge: Judge | JudgeFunction) -> Judge:
-    if isinstance(judge, Judge):
-        return judge
-    if not callable(judge):
-        raise InputError(f"expected a judge or a function, found {type(judge).__name__}", field="judge")
-    from radfact.entailment.callable import CallableJudge
-
-    return CallableJudge(judge)
-
-
-def _as_splitter(splitter: Splitter | Callable[[str], Sequence[str]] | None) -> Splitter:
-    if splitter is None:
-        from radfact.sentences import load_splitter
-
-        return load_splitter("offline")
-    if isinstance(splitter, Splitter):
-        return splitter
-    from radfact.sentences.callable import CallableSplitter
-
-    return CallableSplitter(splitter)
-
-
 def _as_pairs(candidates: Iterable[Pair] | Sequence[Report], references: Sequence[Report] | None) -> list[Pair]:
     if isinstance(candidates, str) or isinstance(references, str):
         raise InputError("expected a list of reports, found one text")
@@ -263,11 +244,8 @@ def _as_pairs(candidates: Iterable[Pair] | Sequence[Report], references: Sequenc
         if len(reports) != len(references):
             raise InputError(f"{len(reports)} candidates but {len(references)} references; expected as many of each")
         pairs = [Pair(str(i), *both) for i, both in enumerate(zip(reports, references, strict=True))]
-    seen: set[str] = set()
+    check_ids(pairs)
     for pair in pairs:
-        if pair.sample_id in seen:
-            raise InputError(f"'{pair.sample_id}' stands twice; ids must be unique", field="sample_id")
-        seen.add(pair.sample_id)
         for side, report in (("candidate", pair.candidate), ("reference", pair.reference)):
             if not _is_report(report):
                 raise InputError(

@@ -11,6 +11,7 @@ from pydantic import Field
 from radfact.errors import InputError
 from radfact.files import Pair
 from radfact.jsonl import read_jsonl, write_jsonl
+from radfact.meta.cells import note_id
 from radfact.meta.ratings import Rated, Ratings, count_directions, count_quantities
 from radfact.metrics.notation import CATEGORIES, Letter
 from radfact.report import Record, Text, validated
@@ -79,9 +80,7 @@ def read_injected(path: Path | str) -> list[Injected]:
     found, seen = [], set[str]()
     for line, row in read_jsonl(path):
         one = validated(Injected, row, file=path, line=line)
-        if one.sample_id in seen:
-            raise InputError(f"'{one.sample_id}' stands twice", file=path, line=line, field="sample_id")
-        seen.add(one.sample_id)
+        note_id(one.sample_id, seen, path, line, "sample_id")
         found.append(one)
     if not found:
         raise InputError("holds no reports", file=path)

@@ -10,7 +10,7 @@ from typing import Literal, get_args
 from radfact.errors import InputError
 from radfact.files import Pair
 from radfact.meta.annotation import read_annotation
-from radfact.meta.cells import need_columns, read_number, read_whole
+from radfact.meta.cells import need_columns, note_id, read_number, read_whole
 from radfact.meta.ratings import Better, Rated, Ratings, count_directions, count_quantities
 from radfact.meta.refisco import read_refisco_v0, read_refisco_v1
 from radfact.metrics.notation import CATEGORIES
@@ -88,9 +88,7 @@ def _read_plain(path: Path, experts: Sequence[str], better: Better | None) -> Ra
     groups = [name for name in _GROUPS if name in columns]
     samples, seen = [], set[str]()
     for line, row in rows:
-        if row["id"] in seen:
-            raise InputError(f"'{row['id']}' stands twice; ids must be unique", file=path, line=line, field="id")
-        seen.add(row["id"])
+        note_id(row["id"], seen, path, line)
         ratings: dict[str, dict[str, float]] = {}
         for name, (quantity, rater) in meaning.items():
             if row[name].strip():

@@ -11,7 +11,7 @@ from radfact.errors import Failure, InputError
 from radfact.files import Pair
 from radfact.llm import ChatClient
 from radfact.meta.agreement import Figures
-from radfact.meta.cells import need_columns, read_number
+from radfact.meta.cells import need_columns, note_id, read_number
 from radfact.metrics.preferences import (
     Accuracy,
     Preference,
@@ -62,13 +62,18 @@ def read_preferences(path: Path) -> Preferences:
     if not experts:
         raise InputError("no column whose name begins with 'expert'", file=path, line=1)
     first, second, expert, confidence = [], [], [], []
+    seen = set[str]()
     for line, row in rows:
+        note_id(row["id"], seen, path, line)
         said = {_preference(row[name], path, line, name) for name in experts if row[name].strip()}
         agreed = said.pop() if len(said) == 1 else None
         first.append(Pair(f"{row['id']}_1", row["candidate_1"].strip(), row["reference"].strip()))
         second.append(Pair(f"{row['id']}_2", row["candidate_2"].strip(), row["reference"].strip()))
         expert.append(None if agreed == "equal" else agreed)
-        confidence.append(read_number(row["confidence"], path, line, "confidence"))
+        sure = row["confidence"]
+        confidence.append(read_number(sure, path, line, "confidence"))
+        if math.isnan(confidence[-1]):
+            raise InputError(f"expected a number, found '{sure}'", file=path, line=line, field="confidence")
     return Preferences(first, second, expert, confidence)
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from radfact.errors import InputError
 from radfact.files import Pair
 from radfact.jsonl import read_jsonl, read_text
-from radfact.meta.cells import need_columns, read_number
+from radfact.meta.cells import need_columns, note_id, read_number
 from radfact.meta.page import Table
 from radfact.report import narrative
 from radfact.tables import read_csv
@@ -56,9 +56,7 @@ def read_reports(path: Path | str, *, default_site: str | None = None) -> list[S
         for field, value in wanted.items():
             if not value:
                 raise InputError("missing or empty; expected a text", file=path, line=line, field=field)
-        if key in seen:
-            raise InputError(f"'{key}' stands twice; ids must be unique", file=path, line=line, field="id")
-        seen.add(key)
+        note_id(key, seen, path, line)
         reports.append(SiteReport(key, str(site), text.strip()))
     if not reports:
         raise InputError("holds no reports", file=path)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Unpack
 
 from radfact.errors import InputError, RunFailed
-from radfact.files import Pair, Pairs
+from radfact.files import Pair, Pairs, check_ids
 from radfact.metrics.evaluation import Evaluation, MetricRun
 from radfact.metrics.folder import Store, write_evaluation
 from radfact.metrics.metric import Metric, Scored, naming_metric
@@ -127,7 +127,9 @@ class Work:
             RunFailed: no metric could score anything.
         """
         given = list(pairs)
-        _check_pairs(given)
+        check_ids(given)
+        if not given:
+            raise InputError("no pairs to score")
         store = None if folder is None else Store(folder, given)
         runs: dict[str, MetricRun] = {}
         unavailable = dict(self.unavailable)
@@ -203,16 +205,6 @@ def _check(metric: Metric, homes: dict[str, str]) -> None:
         if figure in homes:
             raise InputError(f"the metrics {homes[figure]} and {metric.name} both give '{figure}'", field="metrics")
         homes[figure] = metric.name
-
-
-def _check_pairs(pairs: Sequence[Pair]) -> None:
-    seen: set[str] = set()
-    for pair in pairs:
-        if pair.sample_id in seen:
-            raise InputError(f"'{pair.sample_id}' stands twice; ids must be unique", field="sample_id")
-        seen.add(pair.sample_id)
-    if not pairs:
-        raise InputError("no pairs to score")
 
 
 def _check_scored(scored: Scored, metric: Metric, count: int) -> None:

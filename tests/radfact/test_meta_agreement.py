@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from meta_run import run_meta, write_table
 from scipy import stats
 
+from radfact.errors import InputError
 from radfact.files import Pair
 from radfact.jsonl import read_json, write_json, write_jsonl
 from radfact.meta import plots
@@ -183,6 +184,20 @@ def test_preferences_follow_the_figure_that_prefers_as_experts_do(tmp_path: Path
     figures = Figures({"ec": [0, 3, 0, 0, 1, 2, 1, 0, 0, 1]}, {"ec": "lower"})
     found = accuracies(preferences, figures, replicates=10, seed=1)["ec"]
     assert {level: one.value for level, one in found.items()} == {2.0: pytest.approx(2 / 3), 5.0: 1.0, 9.0: 1.0}
+
+
+@pytest.mark.parametrize(
+    ("row", "said"),
+    [
+        (["1", "r", "y", "x", 5, "first"], "line 3, field 'id': '1' stands twice"),
+        (["2", "r", "y", "x", "nan", "first"], "line 3, field 'confidence': expected a number, found 'nan'"),
+    ],
+)
+def test_preferences_need_ids_of_their_own_and_a_confidence(tmp_path: Path, row: list[object], said: str) -> None:
+    header = ["id", "reference", "candidate_1", "candidate_2", "confidence", "expert"]
+    path = write_table(tmp_path / "p.csv", header, [["1", "r", "x", "y", 5, "first"], row])
+    with pytest.raises(InputError, match=said):
+        read_preferences(path)
 
 
 def ratings_table(path: Path) -> Path:
