@@ -206,8 +206,8 @@ def _preferences(
     found = {**accuracies(preferences, figures, **drawn), **asked}
     show_table(console, preference_table(found))
     notes += failed
-    write_agreement(Findings([], preferences=found), Ratings([], {}, "", None, notes), figures, out, record, None)
-    return notes
+    findings, nobody = Findings([], preferences=found), Ratings([], {}, "", None, notes)
+    return [*notes, *write_agreement(findings, nobody, figures, out, record, None)]
 
 
 def _asked(

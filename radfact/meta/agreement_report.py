@@ -197,7 +197,14 @@ def _preferences(found: Mapping[str, Mapping[float, Accuracy]], drawing: Drawing
     if known:
         labels = {"x": "experts' confidence, at least", "y": "share of preferences met"}
         drawing.add("preferences", "Preferences by confidence", lambda path: plots.bands(known, path, **labels))
-    said = "How often the figure prefers the candidate that the experts prefer (paper 000, table 6 and figure 6)."
+    if unknown := [name for name in found if name not in known]:
+        drawing.notes.append(
+            f"Without a value, and in no plot: {', '.join(unknown)} (prefers neither candidate of any pair)."
+        )
+    said = (
+        "How often the figure prefers the candidate that the experts prefer (paper 000, table 6 and figure 6). Ties, "
+        "the share of pairs in which it prefers neither, count as not met."
+    )
     return [Section("Preferences", [table, said, *drawing.taken()])]
 
 

@@ -94,10 +94,10 @@ def category_table(found: Sequence[Counted]) -> Table:
 
 
 def preference_table(found: Mapping[str, Mapping[float, Accuracy]]) -> Table:
-    """Accuracy by least confidence."""
+    """Accuracy by least confidence, and how often neither candidate was preferred."""
     rows = [
-        [figure, level, one.n, one.value, one.low, one.high]
+        [figure, level, one.n, one.value, one.low, one.high, one.ties]
         for figure, levels in found.items()
         for level, one in levels.items()
     ]
-    return Table(["figure", "confidence at least", "n", "accuracy", "low", "high"], rows)
+    return Table(["figure", "confidence at least", "n", "accuracy", "low", "high", "ties"], rows)

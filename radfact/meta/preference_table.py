@@ -82,6 +82,8 @@ def accuracies(
 ) -> dict[str, dict[float, Accuracy]]:
     """How often each figure prefers what the experts prefer, by least confidence (paper 000, figure 6).
 
+    A figure that is the same for both candidates wherever the experts prefer one has no value: it prefers nothing.
+
     Args:
         preferences: of the experts.
         figures: of `preferences.pairs`.
@@ -92,10 +94,13 @@ def accuracies(
     found = {}
     for name in figures.values:
         worse = figures.worse(name)
-        if worse is None or all(math.isnan(value) for value in worse):
+        if worse is None:
             continue
         preferred = preferences_by_score(worse[:half], worse[half:], direction="lower")
-        found[name] = _by_confidence(preferences, preferred, replicates=replicates, seed=seed)
+        levels = _by_confidence(preferences, preferred, replicates=replicates, seed=seed)
+        if all(one.ties in (None, 1) for one in levels.values()):
+            levels = {level: replace(one, value=None, low=None, high=None) for level, one in levels.items()}
+        found[name] = levels
     return found
 
 

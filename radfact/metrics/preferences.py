@@ -82,12 +82,16 @@ def read_preference(text: str) -> Preference:
 
 @dataclass(frozen=True, slots=True)
 class Accuracy:
-    """A share of expert preferences that were met, with a 95 % bootstrap interval; None where there is no pair."""
+    """A share of expert preferences that were met, with a 95 % bootstrap interval; None where there is no pair.
+
+    `ties` is the share of "equal", which meets none.
+    """
 
     value: float | None
     low: float | None
     high: float | None
     n: int
+    ties: float | None
 
 
 def agreed(first_expert: Sequence[Preference], second_expert: Sequence[Preference]) -> list[Preference | None]:
@@ -103,7 +107,7 @@ def preference_accuracy(
     replicates: int = 1000,
     seed: int = 42,
 ) -> Accuracy:
-    """How often the preferred candidate is the experts' (paper 000, table 6).
+    """How often the preferred candidate is the experts' (paper 000, section 4.3.2 and table 6).
 
     "Equal" meets no expert preference. Pairs without an expert's preference, and those that were not scored, are out.
 
@@ -113,16 +117,18 @@ def preference_accuracy(
         replicates: of the bootstrap.
         seed: of the bootstrap.
     """
-    met = [
-        wanted == found
+    pairs = [
+        (wanted, found)
         for wanted, found in zip(expert, preferred, strict=True)
         if wanted is not None and found is not None and not isinstance(found, Failure)
     ]
-    if not met:
-        return Accuracy(None, None, None, 0)
+    if not pairs:
+        return Accuracy(None, None, None, 0, None)
+    met = [wanted == found for wanted, found in pairs]
+    ties = sum(found == "equal" for _, found in pairs) / len(pairs)
     drawn = np.random.default_rng(seed).choice(np.array(met, dtype=np.float64), (replicates, len(met))).mean(axis=1)
     low, high = np.quantile(drawn, (0.025, 0.975)).tolist()
-    return Accuracy(sum(met) / len(met), low, high, len(met))
+    return Accuracy(sum(met) / len(met), low, high, len(met), ties)
 
 
 def accuracy_by_confidence(

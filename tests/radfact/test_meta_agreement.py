@@ -181,9 +181,11 @@ def test_preferences_follow_the_figure_that_prefers_as_experts_do(tmp_path: Path
     )
     preferences = read_preferences(path)
     assert preferences.expert == ["first", "second", None, None, "second"]
-    figures = Figures({"ec": [0, 3, 0, 0, 1, 2, 1, 0, 0, 1]}, {"ec": "lower"})
-    found = accuracies(preferences, figures, replicates=10, seed=1)["ec"]
-    assert {level: one.value for level, one in found.items()} == {2.0: pytest.approx(2 / 3), 5.0: 1.0, 9.0: 1.0}
+    # The second differs only where the experts prefer none.
+    figures = {"ec": [0, 3, 0, 0, 1, 2, 1, 0, 0, 1], "b": [1, 1, 0, 1, 1, 1, 1, 2, 0, 1]}
+    found = accuracies(preferences, Figures(figures, dict.fromkeys(figures, "lower")), replicates=10, seed=1)
+    assert {level: one.value for level, one in found["ec"].items()} == {2.0: pytest.approx(2 / 3), 5.0: 1.0, 9.0: 1.0}
+    assert {(one.value, one.low, one.ties) for one in found["b"].values()} == {(None, None, 1.0)}
 
 
 @pytest.mark.parametrize(
@@ -378,9 +380,34 @@ def test_preferences_by_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     command = ("agreement", path, "--layout", "preferences", "--metrics", "bleu_1", "--bootstrap", 0, "--out", out)
     assert run_meta(monkeypatch, *command) == 0
     accuracy = read_json(out / "agreement.json")["preferences"]["bleu_1"]["7"]
-    assert accuracy == {"value": 1.0, "low": None, "high": None, "n": 1}
+    assert accuracy == {"value": 1.0, "low": None, "high": None, "n": 1, "ties": 0.0}
     assert (out / "preferences.png").read_bytes().startswith(b"\x89PNG")
     assert "1 of 2 rows are out" in (out / "agreement.html").read_text()
+
+
+def test_ties_are_shown_and_a_figure_of_ties_alone_has_no_value(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    header = ["id", "reference", "candidate_1", "candidate_2", "confidence", "expert_a"]
+    texts = [("No mass.", "Mass."), ("Mass.", "Edema."), ("Mass.", "No mass.")]
+    path = write_table(
+        tmp_path / "p.csv",
+        header,
+        [[str(row), "No effusion.", *pair, 5 + row // 2, "second"] for row, pair in enumerate(texts)],
+    )
+    out = tmp_path / "out"
+    command = ("agreement", path, "--layout", "preferences", "--metrics", "bleu_1,logical_recall", "--out", out)
+    assert run_meta(monkeypatch, *command, "--judge", "offline", "--bootstrap", 20) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    found = read_json(out / "agreement.json")["preferences"]
+    # The experts prefer the second of each pair: BLEU-1 the first one, neither, the second one. Nobody denies effusion.
+    assert [found["bleu_1"]["5"][name] for name in ("value", "ties", "n")] == pytest.approx([1 / 3, 1 / 3, 3])
+    assert [found["logical_recall"]["5"][name] for name in ("value", "ties", "low", "n")] == [None, 1.0, None, 3]
+    page = (out / "agreement.html").read_text()
+    assert "count as not met" in page
+    note = "Without a value, and in no plot: logical_recall (prefers neither"
+    assert note in page
+    assert note in said
 
 
 def test_a_judge_may_be_asked_which_candidate_is_better(

@@ -108,6 +108,7 @@ def test_accuracy_leaves_out_what_has_no_preference_and_counts_ties_as_wrong() -
     accuracy = preference_accuracy(expert, found)
     assert accuracy.n == 3
     assert accuracy.value == pytest.approx(1 / 3)
+    assert accuracy.ties == pytest.approx(1 / 3)
     assert accuracy.low is not None
     assert accuracy.high is not None
     assert 0 <= accuracy.low <= 1 / 3 <= accuracy.high <= 1
