@@ -16,7 +16,6 @@ from radfact.stats import Direction
 
 _COLUMNS = 4
 _DOTS = 140
-_NAMES = {"kendall": "Kendall's tau-b", "spearman": "Spearman's rho", "pearson": "Pearson's r"}
 STYLES = ("black", "#1c5d99")
 """Of the original reports and the standardised ones (paper 002, figure 3)."""
 
@@ -69,17 +68,16 @@ def scatter(
     return save(figure, path)
 
 
-def forest(found: Sequence[Agreement], path: Path, *, coefficient: str = "kendall") -> Path:
-    """Coefficients with their intervals: a row a figure, a mark a group, the highest over all on top.
+def forest(found: Sequence[Agreement], path: Path) -> Path:
+    """Kendall's tau-b with its intervals: a row a figure, a mark a group, the highest over all on top.
 
     What has no coefficient has no mark, and a figure without any has no row; a mark without a line has no interval.
 
     Args:
         found: of all figures and groups.
         path: without suffix.
-        coefficient: kendall, spearman or pearson.
     """
-    known = [(one.figure, one.group, e) for one in found if (e := one.coefficients[coefficient]).value is not None]
+    known = [(one.figure, one.group, e) for one in found if (e := one.coefficients["kendall"]).value is not None]
     groups = list(dict.fromkeys(group for _, group, _ in known))
     overall = {figure: estimate.value or 0.0 for figure, group, estimate in known if group == "all"}
     lowest = min(overall.values(), default=0.0) - 1
@@ -98,7 +96,7 @@ def forest(found: Sequence[Agreement], path: Path, *, coefficient: str = "kendal
     axes.set_yticks(range(len(rows)), list(map(words, rows)), fontsize=8)
     axes.set_ylim(-0.6, len(rows) - 0.4)
     lines = ", 95 % interval" if any(e.low is not None for _, _, e in known) else ""
-    axes.set_xlabel(f"{_NAMES[coefficient]} with experts{lines} (positive: both find the same bad)")
+    axes.set_xlabel(f"Kendall's tau-b with experts{lines} (positive: both find the same bad)")
     if len(groups) > 1:
         figure.legend(loc="outside lower center", ncols=6, fontsize=8)
     return save(figure, path)

@@ -18,7 +18,7 @@ from radfact.errors import Failure, InputError, RunFailed
 from radfact.files import Pair
 from radfact.jsonl import read_json, read_jsonl, write_json, write_jsonl
 from radfact.meta.agreement import Figures
-from radfact.meta.detection import detect, detection_pairs
+from radfact.meta.detection import detect, detection_pairs, write_detected
 from radfact.meta.injected import Change, Injected, read_injected
 from radfact.meta.perturb import RulePerturber
 from radfact.meta.rexamine import rexamine
@@ -330,6 +330,17 @@ def test_mixed_errors_are_set_apart_from_rewording_one_at_a_time() -> None:
     assert noticed.above_rewording == 0.0
     assert {k: mean.value for k, mean in noticed.curve.items()} == {0: 1.0, 1: 0.9, 3: 0.1}
     assert detect(rows[:1], Figures({"m": [0.1, 1.0, 0.8]}, {"m": "higher"})).noticed[0].above_rewording is None
+
+
+def test_what_no_candidate_has_been_scored_for_has_no_value_in_the_files(tmp_path: Path) -> None:
+    rows = [injected("s", "a", 1)]
+    names = ("m_significant", *(f"m_significant_{letter}" for letter in "abcdef"))
+    figures = Figures({name: [math.nan, 0.0, 0.0] for name in names}, dict.fromkeys(names, "lower"))
+    write_detected(detect(rows, figures), rows, tmp_path, {})
+    record = read_json(tmp_path / "detection.json")
+    assert record["accuracy"]["m_significant"]["a"] == {"value": None, "n": 0}
+    assert record["f1"]["m_significant"]["a"] is None
+    assert (tmp_path / "categories.csv").read_text().splitlines()[1] == f"m_significant{',' * 12}"
 
 
 def test_injection_and_detection_by_commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
