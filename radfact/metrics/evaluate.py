@@ -162,6 +162,8 @@ class Work:
             _check_scored(scored, metric, len(pairs))
             if not ours:
                 scored = _with_reasons(scored)
+            if len(scored.failures) == len(pairs):
+                raise RunFailed(f"no sample could be scored ({scored.failures[0]})")
             wanted = choice.wanted(metric.figures)
             found = summaries(metric, scored, wanted, **draws)
             if store is not None and kept is None:

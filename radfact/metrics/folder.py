@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -194,7 +194,7 @@ def write_evaluation(evaluation: Evaluation, folder: Path, run: Mapping[str, Any
     """
     for name in ("scores.json", "report.html", SUMMARY_FILE):
         (folder / name).unlink(missing_ok=True)
-    _leave_only(evaluation.runs, folder / KEPT)
+    _leave_only(evaluation, folder / KEPT)
     radfact = evaluation.runs.get(RADFACT)
     details = radfact.scored.details if radfact else ()
     who = evaluation.settings_of_radfact
@@ -221,9 +221,16 @@ def write_evaluation(evaluation: Evaluation, folder: Path, run: Mapping[str, Any
     )
 
 
-def _leave_only(names: Iterable[str], folder: Path) -> None:
-    """Take away what metrics of an earlier run left that are no part of these results; answers stay in the cache."""
-    wanted = set(names)
+def _leave_only(evaluation: Evaluation, folder: Path) -> None:
+    """Take away what an earlier run left of metrics that this one was not asked for; answers stay in the cache.
+
+    What was asked for and could not be had stays: it was paid for, and may be had again.
+    """
+    ours = {choice.entry.name for choice in evaluation.choices if is_ours(choice.entry)}
+    if not ours.issuperset(evaluation.unavailable):
+        # The files of another's metric are called as it calls itself, which is not known of one that was not made.
+        return
+    wanted = {*evaluation.runs, *evaluation.unavailable}
     for path in folder.glob("*.json*"):
         if path.suffix in (".json", ".jsonl") and path.stem not in wanted:
             path.unlink(missing_ok=True)

@@ -20,6 +20,7 @@ from radfact.metrics.green import green_score
 from radfact.metrics.notation import CATEGORIES, Assessment, Errors
 from radfact.page_green import SUMMARY_FILE
 from radfact.report import normalised_text
+from radfact.results import read_scores
 
 Embeddings = NDArray[np.float64]
 Embed = Callable[[Sequence[str]], Embeddings]
@@ -120,9 +121,12 @@ def read_assessments(results: Path | str) -> list[Assessment]:
     """GREEN's answers in a results folder of `radfact evaluate`, so that a summary asks no model again.
 
     Raises:
-        InputError: the folder has none, or what it has is not GREEN's.
+        InputError: the folder is not finished, GREEN is none of its metrics, or what it has is not GREEN's.
     """
-    path = Path(results) / "metrics" / "green.jsonl"
+    folder = Path(results)
+    if "green" not in read_scores(folder).metrics:
+        raise InputError("GREEN is none of the metrics", file=folder / "scores.json", field="metrics")
+    path = folder / "metrics" / "green.jsonl"
     return assessments_of([row.get("details") or {} for _, row in read_jsonl(path)])
 
 

@@ -180,7 +180,7 @@ def test_greens_summary_is_printed_kept_and_on_the_page(
     assert json.loads(Path("r/green_summary.json").read_text()) == kept
     code, _, err = run("green-summary", ".")
     assert (code, err.count("\n")) == (2, 1)
-    assert "green.jsonl: no such file" in err
+    assert "no scores.json" in err
     code, _, err = run("evaluate", "pairs.csv", "--metrics", "rouge_l", "--embeddings", "lost", "--out", "r")
     assert (code, err) == (2, "radfact: lost: no model in the layout of sentence-transformers (no config.json)\n")
     # What stands there of another run is no summary of this one.

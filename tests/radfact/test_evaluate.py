@@ -265,19 +265,61 @@ def test_what_an_earlier_run_left_of_other_metrics_goes(tmp_path: Path) -> None:
     ]
 
 
-def test_the_page_says_which_metric_scored_nothing(tmp_path: Path) -> None:
-    class Nothing(Length):
-        name = "nothing"
-        figures: Mapping[str, Direction] = {"nothing": "higher"}
+class Forgetful(Length):
+    """Has an answer for the first pairs only."""
 
-        def score(self, pairs: Sequence[Pair]) -> Scored:
-            failures = dict.fromkeys(range(len(pairs)), "no answer")
-            return Scored({"nothing": [math.nan] * len(pairs)}, failures=failures)
+    name = "forgetful"
+    figures: Mapping[str, Direction] = {"remembered": "higher"}
 
-    evaluate(PAIRS, [Nothing(), "rouge_l"], out=tmp_path)
+    def __init__(self, answered: int) -> None:
+        self.answered = answered
+
+    def score(self, pairs: Sequence[Pair]) -> Scored:
+        places = range(len(pairs))
+        failures = dict.fromkeys(places[self.answered :], "no answer")
+        return Scored({"remembered": [math.nan if place in failures else 1.0 for place in places]}, failures=failures)
+
+
+def test_what_could_not_be_had_this_time_stays_but_is_none_of_the_results(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    evaluate(PAIRS, ["rouge_l", "bleu", "lateral_mentions"], out=tmp_path)
+    left = {path: path.read_bytes() for path in (tmp_path / "metrics").glob("bleu.*")}
+    with monkeypatch.context() as context:
+        context.setattr(Store, "read", lambda *_: None)
+        context.setattr(Bleu, "score", Broken().score)
+        evaluate(PAIRS, ["rouge_l", "bleu"], out=tmp_path)
+    assert {path: path.read_bytes() for path in left} == left
+    assert not (tmp_path / "metrics" / "lateral_mentions.json").exists()
+    scores = json.loads((tmp_path / "scores.json").read_text())
+    assert scores["unavailable"] == {"bleu": "the server cannot be reached for 4 pairs"}
+    assert (list(scores["metrics"]), list(scores["figures"])) == (["rouge_l"], ["rouge_l"])
+    assert "bleu_4" not in (tmp_path / "samples.jsonl").read_text() + (tmp_path / "report.html").read_text()
+    assert evaluate(PAIRS, ["rouge_l", "bleu"], out=tmp_path).runs["bleu"].reused
+
+
+@pytest.mark.usefixtures("own")
+def test_nothing_goes_where_it_may_be_of_a_metric_that_could_not_be_made(tmp_path: Path) -> None:
+    evaluate(PAIRS, ["own_metric:Length", "rouge_l"], out=tmp_path)
+    with pytest.MonkeyPatch.context() as context:
+        context.setattr(Length, "__init__", Unmade.__init__)
+        assert "own_metric:Length" in evaluate(PAIRS, ["own_metric:Length", "rouge_l"], out=tmp_path).unavailable
+    assert (tmp_path / "metrics" / "length.jsonl").is_file()
+
+
+def test_a_metric_that_scored_nothing_is_left_out_with_the_first_reason(tmp_path: Path) -> None:
+    found = evaluate(PAIRS, [Forgetful(0), "rouge_l"], out=tmp_path)
+    assert (list(found.runs), found.unavailable) == (
+        ["rouge_l"],
+        {"forgetful": "no sample could be scored (no answer)"},
+    )
+
+
+def test_the_page_says_which_metric_scored_little(tmp_path: Path) -> None:
+    evaluate(PAIRS, [Forgetful(1), "rouge_l"], out=tmp_path)
     page = (tmp_path / "report.html").read_text()
-    assert f"<dt>not scored by every metric</dt><dd>{len(PAIRS)}</dd>" in page
-    assert f"<dt>not scored by nothing</dt><dd>{len(PAIRS)}</dd>" in page
+    assert f"<dt>not scored by every metric</dt><dd>{len(PAIRS) - 1}</dd>" in page
+    assert f"<dt>not scored by forgetful</dt><dd>{len(PAIRS) - 1}</dd>" in page
     assert "<dt>left out</dt>" not in page
     assert "not scored by rouge" not in page
 

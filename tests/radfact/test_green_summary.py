@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from radfact.errors import InputError
-from radfact.jsonl import write_jsonl
+from radfact.jsonl import write_json, write_jsonl
 from radfact.metrics.green_summary import (
     Embeddings,
     SentenceEmbedder,
@@ -117,9 +117,17 @@ def test_answers_are_read_from_a_results_folder(tmp_path: Path) -> None:
     details: list[dict[str, Any]] = [REPORTS[0].as_record(), {}]
     rows = [{"sample_id": str(place), "details": detail} for place, detail in enumerate(details)]
     write_jsonl(tmp_path / "metrics" / "green.jsonl", rows)
+    with pytest.raises(InputError, match=r"no scores\.json"):
+        read_assessments(tmp_path)
+    write_json(tmp_path / "scores.json", {"figures": {}, "metrics": {"green": {"figures": ["green"]}}})
     assert [one.significant for one in read_assessments(tmp_path)] == [REPORTS[0].significant]
-    with pytest.raises(InputError, match=r"green\.jsonl: no such file"):
-        read_assessments(tmp_path / "elsewhere")
+
+
+def test_answers_of_an_earlier_run_are_not_summarised_as_those_of_the_last(tmp_path: Path) -> None:
+    write_jsonl(tmp_path / "metrics" / "green.jsonl", [{"sample_id": "a", "details": REPORTS[0].as_record()}])
+    write_json(tmp_path / "scores.json", {"figures": {}, "metrics": {}, "unavailable": {"green": "HTTP 400"}})
+    with pytest.raises(InputError, match=r"scores\.json, field 'metrics': GREEN is none of the metrics"):
+        read_assessments(tmp_path)
 
 
 def test_no_reports_is_said() -> None:
