@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
+from importlib.metadata import version
 from pathlib import Path
 from queue import SimpleQueue
 from threading import Thread
@@ -217,7 +218,15 @@ def _beside_vllm() -> Iterator[None]:
 
 
 async def _started(folder: str, arguments: dict[str, Any]) -> Any:
-    return start_engine(folder, arguments, field=_FIELD)
+    engine = start_engine(folder, arguments, field=_FIELD)
+    if getattr(engine.vllm_config, "use_v2_model_runner", False):
+        engine.shutdown()
+        # Answers would come, but no grammar would hold them.
+        raise RunFailed(
+            f"vLLM {version('vllm')} insists on its second model runner, which takes no processors of logits; "
+            "--engine-arg may ask for what needs it, or another version of vLLM is wanted"
+        )
+    return engine
 
 
 async def _called(what: Callable[[], T]) -> T:
