@@ -67,13 +67,19 @@ def write_contact_sheet(
         [STATIC / "viewer.js", STATIC / "cards.js", _OWN / "sheet.js"],
         {"studies": cards},
         title=escape(f"Contact sheet: {manifest.absolute().parent.name}/{manifest.name}"),
-        about=f"{len(cards)} of {of} samples"
-        + ("." if len(cards) == of or sample_ids else f", drawn with seed {seed}."),
+        about=_about(len(cards), of, None if sample_ids else seed),
     )
     with open_atomic(out, "wb") as handle:
         # JSON may smuggle in half a surrogate pair, which no UTF-8 file can hold.
         handle.write(page.encode("utf-8", "replace"))
     return ContactSheet(out, len(cards), of, len(missing))
+
+
+def _about(shown: int, of: int, seed: int | None) -> str:
+    """Which samples of the manifest are on the sheet; how many of them are in view, its script says."""
+    if shown == of:
+        return "All samples of the manifest."
+    return f"{shown} of the manifest's {of} samples{'' if seed is None else f', drawn with seed {seed}'}."
 
 
 def _chosen(

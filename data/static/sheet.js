@@ -28,7 +28,8 @@
   /** Regions on the frontal, or those on the prior frontal. */
   function boxesOf(study, kind) {
     if (kind === "lateral") return [];
-    return Object.entries(GROUPS).flatMap(([group, { letter, side }]) => study[group].flatMap((sentence, index) => {
+    // Findings last, on top: where two boxes are the same, the line beneath shows through their dashes.
+    return Object.entries(GROUPS).reverse().flatMap(([group, { letter, side }]) => study[group].flatMap((sentence, index) => {
       const masks = (sentence.masks ?? []).map((mask) => ({ mask }));
       const found = kind === "frontal" ? [...(sentence.boxes ?? []), ...masks] : sentence.prior_boxes ?? [];
       return found.map((region) => ({ ...region, group, side, id: `${group}-${index}`, label: letter + (index + 1) }));

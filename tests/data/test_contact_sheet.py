@@ -132,6 +132,8 @@ def test_a_group_can_be_switched_on_and_off(page: Page) -> None:
     page.get_by_role("checkbox", name="Phrases").uncheck()
     page.get_by_role("checkbox", name="Labels").check()
     assert drawn(page) == ["F1", "F3", "L1", "L1"]
+    # The dashed box lies on the solid one that is the same.
+    assert card(page).locator("[data-kind=frontal] .box-viewer-label").all_text_contents()[-2:] == ["L1", "F1"]
 
 
 def test_a_box_lies_on_its_share_of_the_image(page: Page) -> None:
@@ -172,6 +174,7 @@ def test_the_filter_keeps_samples_that_hold_every_word(page: Page) -> None:
     page.get_by_role("searchbox").fill("COUGH archive")
     assert page.locator("article").count() == 1
     assert page.get_by_role("status").text_content() == "1 of 3 samples"
+    assert page.locator(".judge").text_content() == "All samples of the manifest."
 
 
 def test_only_samples_with_a_missing_image_can_be_had(page: Page) -> None:

@@ -164,6 +164,22 @@ def test_the_larger_image_has_the_boxes_of_both_reports_and_each_can_be_put_away
     assert sorted(labels.all_text_contents()) == ["C1", "C2"]
 
 
+@pytest.mark.parametrize("width", [1400, 1024, 420])
+def test_a_long_id_leaves_the_controls_of_the_larger_image_whole(page: Page, width: int) -> None:
+    page.set_viewport_size({"width": width, "height": 900})
+    card(page).get_by_role("button", name="Frontal of good: show larger").click()
+    dialog = page.locator("dialog")
+    controls = [dialog.get_by_role("button"), *dialog.locator("label").all()]
+    sizes = [(one.bounding_box() or {}).get("height") for one in controls]
+    page.evaluate("document.getElementById('large-title').textContent = `1.2.${'3'.repeat(60)} · Frontal`")
+    assert [(one.bounding_box() or {}).get("height") for one in controls] == sizes
+    title = page.locator("#large-title").bounding_box()
+    sides = page.locator("#large-sides").bounding_box()
+    assert title is not None
+    assert sides is not None
+    assert sides["x"] - title["x"] - title["width"] >= 10 or sides["y"] >= title["y"] + title["height"]
+
+
 def test_the_inputs_say_what_was_given_and_what_was_not(page: Page) -> None:
     given = card(page).get_by_role("region", name="Inputs of good")
     assert given.locator("dd").all_text_contents() == ["Cough.", "technique, comparison, prior report"]
