@@ -29,7 +29,8 @@ from radfact.sample import (
     SentenceScore,
     Side,
 )
-from radfact.sentences import Splitter, as_splitter, splitter_of
+from radfact.sentences import Splitter, splitter_of
+from radfact.sentences.callable import as_splitter
 from radfact.stats import Summary, summarise
 
 if TYPE_CHECKING:

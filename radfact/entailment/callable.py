@@ -77,6 +77,23 @@ class CallableJudge:
         return {**counts, "repairs": 0, "failures": self._failures, "cached": 0}
 
 
+def as_judge(given: Judge | JudgeFunction) -> Judge:
+    """What a user gives as the judge, as one.
+
+    Raises:
+        InputError: it is neither a judge nor a function.
+    """
+    if isinstance(given, Judge):
+        return given
+    if not callable(given):
+        raise InputError(
+            "expected a judge (load_judge makes one of a name) or a function of (premises, hypothesis), "
+            f"found {type(given).__name__}",
+            field="judge",
+        )
+    return CallableJudge(given)
+
+
 def load_python_judge(path: str, arguments: Mapping[str, Any] | None = None) -> Judge:
     """The judge that "MODULE:OBJECT" names; the module may lie in the current directory.
 

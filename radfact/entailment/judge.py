@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
 
 from radfact.errors import Failure, RunFailed
+
+if TYPE_CHECKING:
+    from radfact.sentences.splitter import Splitter
 
 Status = Literal["entailment", "not_entailment"]
 
@@ -44,6 +47,19 @@ class Judge(Protocol):
 
     def account(self) -> dict[str, int]:
         """What the answers cost so far: `calls`, `tokens_in`, `tokens_out`, `repairs`, `failures`, `cached`."""
+        ...
+
+
+@runtime_checkable
+class SplittingJudge(Judge, Protocol):
+    """A judge that can also say what its sentences are: by the same model, or by the same rules."""
+
+    def make_splitter(self) -> Splitter:
+        """A splitter that answers as the judge does, with an account of its own.
+
+        Raises:
+            InputError: what it needs is not there.
+        """
         ...
 
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
-from typing import Any, get_args
+from typing import TYPE_CHECKING, Any, get_args
 
 from radfact.entailment.answer import parse_answer, parse_report_answer
 from radfact.entailment.judge import Question, Verdict
@@ -26,6 +27,10 @@ from radfact.entailment.prompt import (
 from radfact.errors import Failure, InputError
 from radfact.jsonl import read_text
 from radfact.llm import Ask, ChatClient, Prefix, connect, split_model_args
+from radfact.sentences import load_splitter
+
+if TYPE_CHECKING:
+    from radfact.sentences import Splitter
 
 PARAMETERS: Mapping[str, Any] = {"temperature": 0, "top_p": 1, "max_tokens": 1024}
 """Paper 004, appendix C.2, and the published configuration."""
@@ -83,9 +88,22 @@ class _ReportCall:
 class LLMJudge:
     """A chat model as judge, asked exactly as in the paper (paper 004, appendix C.2), or a whole report at a time."""
 
-    def __init__(self, name: str, client: ChatClient, prompt: JudgePrompt) -> None:
-        """Take the judge's name as it stands in results, the client to ask through, and what it is shown."""
-        self.name, self.client, self.prompt = name, client, prompt
+    def __init__(
+        self,
+        name: str,
+        client: ChatClient,
+        prompt: JudgePrompt,
+        make_splitter: Callable[[], Splitter] = partial(load_splitter, "offline"),
+    ) -> None:
+        """Take what to ask and how.
+
+        Args:
+            name: of the judge as it stands in results.
+            client: to ask through.
+            prompt: what is shown before every question.
+            make_splitter: makes a splitter that asks the same model, through a client of its own.
+        """
+        self.name, self.client, self.prompt, self.make_splitter = name, client, prompt, make_splitter
         self._prefix = Prefix(few_shot_messages(prompt.examples, prompt.system, prompt.answer_format, prompt.batch))
         self._counts: Counter[str] = Counter()
 
@@ -163,7 +181,7 @@ class LLMJudge:
 
     def one_by_one(self) -> LLMJudge:
         """The same judge with one hypothesis a call, to measure what asking for a report at a time changes."""
-        return LLMJudge(self.name, self.client, replace(self.prompt, batch="sentence"))
+        return LLMJudge(self.name, self.client, replace(self.prompt, batch="sentence"), self.make_splitter)
 
     def describe(self) -> dict[str, Any]:
         """Name, model parameters, the hash of the constant prompt, and whose words and examples it shows."""
@@ -221,7 +239,11 @@ def load_llm_judge(
     if system is not None:
         prompt = replace(prompt, system=_system_message(system), system_from=Path(system).name)
     client = connect(name, base_url=base_url, parameters=parameters, concurrency=concurrency, cache=cache)
-    return LLMJudge(name, client, prompt)
+    # A client of its own, because splitting has its own limit of tokens and its own account.
+    splitter = partial(
+        load_splitter, name, base_url=base_url, splitter_args=judge_args, concurrency=concurrency, cache=cache
+    )
+    return LLMJudge(name, client, prompt, splitter)
 
 
 def judge_prompt(

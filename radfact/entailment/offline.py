@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from radfact.entailment.facts import Parsed, parse
 from radfact.entailment.judge import Question, Verdict
@@ -13,6 +13,9 @@ from radfact.entailment.ontology_file import default_ontology, load_ontology
 from radfact.entailment.proofs import Prover
 from radfact.entailment.units import CONCLUDED
 from radfact.errors import Failure
+
+if TYPE_CHECKING:
+    from radfact.sentences.splitter import Splitter
 
 VERSION = "2"
 UNKNOWN_OVERLAP = 0.8
@@ -58,6 +61,7 @@ class OfflineJudge:
             InputError: the ontology file is wrong, with its field.
         """
         self.ontology: Ontology = default_ontology() if ontology is None else load_ontology(ontology)
+        self._ontology_file = ontology
         self._prover = Prover(self.ontology)
 
     def judge(self, questions: Sequence[Question]) -> list[Verdict | Failure]:
@@ -87,6 +91,12 @@ class OfflineJudge:
         if missing & hypothesis.required or len(missing) > UNREAD_ALLOWED:
             return Verdict("not_entailment", (), f"words without counterpart: {', '.join(sorted(missing))}")
         return Verdict("entailment", tuple(sorted(evidence)), "; ".join(dict.fromkeys(reasons)))
+
+    def make_splitter(self) -> Splitter:
+        """The offline splitter with the same ontology."""
+        from radfact.sentences.offline import OfflineSplitter
+
+        return OfflineSplitter(self._ontology_file)
 
     def describe(self) -> dict[str, Any]:
         """Name, version, ontology hash and what the figures may be compared with."""

@@ -258,7 +258,8 @@ class ChatClient:
         if fault.trouble == "stopped":
             raise RunFailed(reason) from None
         # An answer shows that the model takes what is sent with every question.
-        if not self._answered and (option := leaving_out(fault.said, self.identity.get("parameters", {}))):
+        asked = {} if self._answered else self.identity.get("parameters", {})
+        if fault.trouble == "refused" and (option := leaving_out(fault.said, asked)):
             raise RunFailed(f"{reason}; leave it out with {option} (of a splitter: --splitter-arg)") from None
         if fault.trouble in self.attempts:
             reason += f", {self.attempts[fault.trouble]} times"

@@ -10,7 +10,8 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
-from radfact.entailment import CallableJudge, Judge, load_judge
+from radfact.entailment import Judge, load_judge
+from radfact.entailment.callable import as_judge
 from radfact.errors import InputError
 from radfact.files import Pair
 from radfact.metrics.metric import Metric, Scored, check_metric, naming_metric
@@ -37,7 +38,8 @@ class ResourceOptions(TypedDict, total=False):
         base_url: address of an OpenAI-compatible server; likewise.
         concurrency: calls in flight; likewise.
         cache: folder for the answers of a model; a client has its own.
-        splitter: of RadFact; by default the offline one beside the offline judge, else the judge's model.
+        splitter: of RadFact: a name as in `radfact.sentences.load_splitter`, a splitter or a function; by default the
+            judge's model, or the offline rules where it has none.
         weights: folders of weights by name (`wordnet`, `bertscore`, `chexbert`, `radgraph`), or folders that hold
             folders of these names.
         radfact: further options of `radfact.score.RadFact`.
@@ -51,7 +53,7 @@ class ResourceOptions(TypedDict, total=False):
     base_url: str | None
     concurrency: int | None
     cache: Path | None
-    splitter: Splitter | None
+    splitter: str | Splitter | Callable[[str], Sequence[str]] | None
     weights: Mapping[str, Path] | Sequence[Path]
     radfact: Mapping[str, Any] | None
     metric_args: Mapping[str, Mapping[str, Any]] | None
@@ -173,7 +175,7 @@ class Resources:
             return model
         if model is None:
             raise MissingNeed("needs a language model: --judge PROVIDER:MODEL")
-        if model.partition(":")[0] in WITHOUT_MODEL:
+        if not _is_model(model):
             raise MissingNeed(f"needs a language model: --judge PROVIDER:MODEL instead of {model}")
         parameters = {**parameters, **split_model_args(self._judge_args)}
         made = connect(model, parameters=parameters, **self._options)
@@ -193,20 +195,23 @@ class Resources:
         return judge, splitter
 
     def _named(self) -> tuple[Judge, Splitter]:
-        from radfact.sentences import load_splitter
+        from radfact.sentences import load_splitter, splitter_of
+        from radfact.sentences.callable import as_splitter
 
         judge, splitter = self.judge, self.splitter
         if judge is None:
             raise MissingNeed("needs a judge: --judge offline or --judge PROVIDER:MODEL")
         if isinstance(judge, str):
-            asks = judge.partition(":")[0] not in WITHOUT_MODEL
-            options: dict[str, Any] = self._options if asks else {}
-            if splitter is None and asks:
-                splitter = load_splitter(judge, splitter_args=self._judge_args, **options)
+            options: dict[str, Any] = self._options if _is_model(judge) else {}
             judge = load_judge(judge, judge_args=self._judge_args, **options)
-        elif not isinstance(judge, Judge):
-            judge = CallableJudge(judge)
-        return judge, splitter or load_splitter("offline")
+        judge = as_judge(judge)
+        if splitter is None or splitter == self.judge:
+            return judge, splitter_of(judge)
+        if isinstance(splitter, str):
+            # Another model than the judge stands elsewhere, and has other arguments.
+            names = ("concurrency", "cache") if _is_model(splitter) else ()
+            return judge, load_splitter(splitter, **{name: self._options[name] for name in names})
+        return judge, as_splitter(splitter)
 
     def _check_client(self) -> None:
         """Options of a model would be of no effect on a client that is made already; a judge by name takes them."""
@@ -239,6 +244,10 @@ class Remembering:
         if self._last is None or self._last[0] != given:
             self._last = given, self._metric.score(pairs)
         return self._last[1]
+
+
+def _is_model(name: str) -> bool:
+    return name.partition(":")[0] not in WITHOUT_MODEL
 
 
 def _weights(given: Mapping[str, Path] | Sequence[Path]) -> Weights:

@@ -6,11 +6,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from radfact.entailment.judge import Judge, SplittingJudge
 from radfact.errors import InputError
 from radfact.sentences.offline import OfflineSplitter, split_narrative
 from radfact.sentences.splitter import ExplainingSplitter, SplitSentence, Splitter
 
-__all__ = ["ExplainingSplitter", "SplitSentence", "Splitter", "load_splitter", "split_narrative"]
+__all__ = ["ExplainingSplitter", "SplitSentence", "Splitter", "load_splitter", "split_narrative", "splitter_of"]
 
 
 def load_splitter(
@@ -59,6 +60,15 @@ def load_splitter(
         concurrency=concurrency,
         cache=cache,
     )
+
+
+def splitter_of(judge: Judge) -> Splitter:
+    """Who splits beside a judge where nobody else is named: its model or rules, or the offline rules if it has none.
+
+    Raises:
+        InputError: what the judge's splitter needs is not there.
+    """
+    return judge.make_splitter() if isinstance(judge, SplittingJudge) else load_splitter("offline")
 
 
 def _offline(splitter_args: Mapping[str, Any]) -> ExplainingSplitter:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from radfact.errors import Failure
+from radfact.errors import Failure, InputError
+from radfact.sentences.splitter import Splitter
 
 
 class CallableSplitter:
@@ -33,3 +34,20 @@ class CallableSplitter:
     def account(self) -> dict[str, int]:
         """Nothing is counted."""
         return {}
+
+
+def as_splitter(given: Splitter | Callable[[str], Sequence[str]]) -> Splitter:
+    """What a user gives as the splitter, as one.
+
+    Raises:
+        InputError: it is neither a splitter nor a function.
+    """
+    if isinstance(given, Splitter):
+        return given
+    if not callable(given):
+        raise InputError(
+            "expected a splitter (load_splitter makes one of a name) or a function of one narrative, "
+            f"found {type(given).__name__}",
+            field="splitter",
+        )
+    return CallableSplitter(given)

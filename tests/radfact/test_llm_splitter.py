@@ -13,18 +13,22 @@ from chat_server import Reply, last
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from radfact.entailment import load_judge
 from radfact.errors import Failure, InputError
+from radfact.files import Pair
 from radfact.llm.texts import dump_yaml
+from radfact.metrics.evaluate import evaluate
+from radfact.rewards import make_reward
+from radfact.score import RadFact
 from radfact.sentences import Splitter, load_splitter
 from radfact.sentences.llm import (
     SYSTEM_MESSAGE,
     SplitExample,
-    SplitSentence,
     few_shot_messages,
     load_split_examples,
     parse_split,
 )
-from radfact.sentences.splitter import sentences_of_split
+from radfact.sentences.splitter import SplitSentence, sentences_of_split
 
 SHARED = Path(__file__).resolve().parents[2].parent / "shared"
 PUBLISHED = SHARED / "data" / "radfact" / "report_to_phrases_few_shot_examples.json"
@@ -262,3 +266,56 @@ def test_the_offline_splitter_is_named_offline() -> None:
     splitter = load_splitter("offline")
     assert isinstance(splitter, Splitter)
     assert splitter.name == "offline"
+
+
+@pytest.fixture
+def judging(serve: Any) -> Any:
+    """A server that splits a narrative into itself and entails nothing, and the requests that it was sent."""
+
+    def reply(body: dict[str, Any], _: int) -> Reply:
+        asked = last(body)
+        if body["messages"][0]["content"] == SYSTEM_MESSAGE:
+            return 200, {}, dump_yaml([{"orig": asked, "new": [asked]}])
+        hypothesis = asked.rpartition("hypothesis:")[2].strip()
+        return 200, {}, dump_yaml({"phrase": hypothesis, "evidence": [], "status": "not_entailment"})
+
+    return serve(reply)
+
+
+def splits(server: Any) -> list[dict[str, Any]]:
+    return [body for body in server.requests if body["messages"][0]["content"] == SYSTEM_MESSAGE]
+
+
+NARRATIVES = Pair("1", "Heart is large.", "Left effusion.")
+
+
+def test_whoever_judges_splits_whichever_way_it_is_given(judging: Any) -> None:
+    given: dict[str, Any] = {"base_url": judging.base_url, "judge_args": {"seed": 3, "temperature": None}}
+    by_object = RadFact(load_judge("openai:m", **given), bootstrap=0).score([NARRATIVES])
+    evaluate([NARRATIVES], ["radfact"], judge=load_judge("openai:m", **given), bootstrap=0)
+    evaluate([NARRATIVES], ["radfact"], judge="openai:m", bootstrap=0, **given)
+    make_reward("logical_precision", judge="openai:m", splitter="openai:m", **given)(["No."], ground_truth=["Yes."])
+    assert by_object.splitter is not None
+    assert by_object.splitter["name"] == "openai:m"
+    assert by_object.account["splitter"]["calls"] == by_object.account["judge"]["calls"] == 2
+    assert len(splits(judging)) == 8
+    assert all(body["seed"] == 3 and "temperature" not in body for body in splits(judging))
+    assert {body["max_tokens"] for body in splits(judging)} == {2048}
+
+
+@pytest.mark.parametrize("splitter", ["offline", load_splitter("offline"), lambda text: [text]])
+def test_a_splitter_that_is_given_splits_in_the_place_of_the_judge(judging: Any, splitter: Any) -> None:
+    options: dict[str, Any] = {"judge": "openai:m", "base_url": judging.base_url, "splitter": splitter}
+    assert evaluate([NARRATIVES], ["radfact"], bootstrap=0, **options).figures["logical_precision"].point == 0
+    reward = make_reward("logical_precision", **options)
+    assert reward([str(NARRATIVES.candidate)], ground_truth=[NARRATIVES.reference]) == [0.0]
+    assert not splits(judging)
+
+
+@pytest.mark.parametrize(
+    ("splitter", "message"),
+    [("nobody", "unknown splitter 'nobody'"), (3, r"expected a splitter \(load_splitter .*found int")],
+)
+def test_what_is_no_splitter_is_named(splitter: Any, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        make_reward("logical_f1", judge="offline", splitter=splitter)

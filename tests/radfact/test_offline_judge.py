@@ -22,6 +22,7 @@ from radfact.entailment.offline import MEASURED, OfflineJudge
 from radfact.entailment.ontology_file import DEFAULT_PATH, default_ontology
 from radfact.errors import InputError
 from radfact.jsonl import read_json
+from radfact.sentences import splitter_of
 
 PUBLISHED = Path(__file__).resolve().parents[2].parent / "shared" / "data" / "radfact" / "nli_few_shot_examples.json"
 JUDGEMENTS: dict[str, list[Any]] = yaml.safe_load(Path(__file__).with_name("judgements.yaml").read_text("utf-8"))
@@ -149,9 +150,11 @@ def test_a_word_added_to_a_copy_of_the_ontology_is_understood(tmp_path: Path) ->
     copy.write_text(DEFAULT_PATH.read_text("utf-8").replace("names: [cavity, ", "names: [cavity, wotsit, "), "utf-8")
     question = Question(("There is a wotsit in the right upper lobe.",), "Cavity in the right lung.")
     assert JUDGE.answer(question).status == "not_entailment"
-    [verdict] = load_judge("offline", judge_args={"ontology": str(copy)}).judge([question])
+    judge = load_judge("offline", judge_args={"ontology": str(copy)})
+    [verdict] = judge.judge([question])
     assert isinstance(verdict, Verdict)
     assert verdict.status == "entailment"
+    assert splitter_of(judge).describe()["ontology_sha256"] == judge.describe()["ontology_sha256"]
 
 
 def test_it_follows_the_protocol_of_judges() -> None:

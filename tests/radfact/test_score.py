@@ -294,8 +294,13 @@ def test_a_judge_may_be_a_function_of_premises_and_hypothesis() -> None:
 
 
 def test_what_is_neither_judge_nor_function_is_named() -> None:
-    with pytest.raises(InputError, match="field 'judge': expected a judge or a function, found str"):
+    with pytest.raises(InputError, match=r"field 'judge': expected a judge \(load_judge .*, found str"):
         RadFact("offline")  # type: ignore[arg-type]
+
+
+def test_what_is_neither_splitter_nor_function_is_named() -> None:
+    with pytest.raises(InputError, match=r"field 'splitter': expected a splitter \(load_splitter .*, found str"):
+        RadFact(Oracle(verbatim), splitter="offline")  # type: ignore[arg-type]
 
 
 def test_references_without_a_candidate_are_samples_left_out() -> None:
