@@ -37,10 +37,11 @@ class Match:
             (self.unknown, "of its samples are not in the set"),
             (self.other_texts, "have other texts in it than in the set: figures of other reports, or another splitter"),
         )
-        return [f"{self.folder}: {len(ids)} {what} ({_some(ids)})." for ids, what in said if ids]
+        return [f"{self.folder}: {len(ids)} {what} ({some_of(ids)})." for ids, what in said if ids]
 
 
-def _some(ids: Sequence[str]) -> str:
+def some_of(ids: Sequence[str]) -> str:
+    """The first ids, as a note names them."""
     return ", ".join(ids[:_NAMED]) + (", ..." if len(ids) > _NAMED else "")
 
 

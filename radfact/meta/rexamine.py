@@ -18,6 +18,7 @@ from radfact.meta import plots
 from radfact.meta.agreement import Figures
 from radfact.meta.drawing import Drawing
 from radfact.meta.injected import Injected, read_injected, write_injected
+from radfact.meta.matching import some_of
 from radfact.meta.page import Picture, Section, Table, write_page
 from radfact.meta.perturb import Perturber
 from radfact.meta.rexamine_stats import (
@@ -103,11 +104,11 @@ def rexamine(
     }
     tests = style_tests(figures["Original"], figures["Standardised"], sites)
     ranked = rankings(figures, experts, sites) if who else []
-    said = [*notes, *_said(candidates, who, styler, perturber)]
+    apart = _apart(candidates, counts)
+    said = [*notes, *_said(candidates, who, apart, styler, perturber)]
     found = Rexamined(tests, ranked, who, said, left_out)
-    _write(
-        found, folder, {"seed": seed, "per_site": per_site, "sites": {s: sites.count(s) for s in sorted(set(sites))}}
-    )
+    drawn_of = {site: sites.count(site) for site in sorted(set(sites))}
+    _write(found, folder, {"seed": seed, "per_site": per_site, "sites": drawn_of, **apart})
     return found
 
 
@@ -227,7 +228,23 @@ def _experts(candidates: Sequence[Injected], counts: Mapping[str, float] | None)
     return [math.nan] * len(candidates), None
 
 
-def _said(candidates: Sequence[Injected], who: str | None, styler: Styler, perturber: Perturber) -> list[str]:
+def _apart(candidates: Sequence[Injected], counts: Mapping[str, float] | None) -> dict[str, list[str]]:
+    """The ids of candidates that experts have not counted, and of counts of something else."""
+    ids = [one.sample_id for one in candidates]
+    counted = ids if counts is None else counts
+    return {
+        "uncounted": [key for key in ids if key not in counted],
+        "unknown_counts": [key for key in counted if key not in ids],
+    }
+
+
+def _said(
+    candidates: Sequence[Injected],
+    who: str | None,
+    apart: Mapping[str, Sequence[str]],
+    styler: Styler,
+    perturber: Perturber,
+) -> list[str]:
     said = [
         f"{len(candidates)} candidates. Standard style by {styler.name}, errors by {perturber.name}. All figures are "
         "turned so that higher is worse; t = standardised minus original, so a negative t means that a candidate in "
@@ -243,6 +260,13 @@ def _said(candidates: Sequence[Injected], who: str | None, styler: Styler, pertu
             "Errors are not counted yet, so nothing is ranked: fill in for_experts.csv, and run again with --counts "
             "for_experts.csv."
         )
+    if ids := apart["uncounted"]:
+        said.append(
+            f"Candidates without a count by experts, which are not ranked: {len(ids)} of {len(candidates)} "
+            f"({some_of(ids)})."
+        )
+    if ids := apart["unknown_counts"]:
+        said.append(f"Counts of other ids than those of the candidates: {len(ids)} ({some_of(ids)}).")
     return said
 
 
@@ -265,7 +289,8 @@ def _write(found: Rexamined, folder: Path, record: Mapping[str, Any]) -> None:
             lambda path: plots.boxes(columns, path, y="Spearman's rho over sites"),
         )
         notes += drawing.notes
-        parts: list[Table | Picture | str] = [*drawing.taken(), appendix, "Spearman's rho with the number of errors."]
+        said = "Spearman's rho with the number of errors; n: candidates that have both the figure and that number."
+        parts: list[Table | Picture | str] = [*drawing.taken(), appendix, said]
         sections.append(Section("Are reports ranked as by the experts? (figure 3, appendix C)", parts))
     if found.left_out:
         rows = [[key, why] for key, why in found.left_out.items()]

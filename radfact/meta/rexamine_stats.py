@@ -115,14 +115,14 @@ def table_2(tests: Sequence[StyleTest]) -> Table:
 
 
 def table_c(found: Sequence[Ranking]) -> Table:
-    """Spearman's rho by metric and style, a column a site (paper 002, appendix C)."""
-    sites = list(dict.fromkeys(one.site for one in found))
+    """Spearman's rho by metric and style, a column a site and its number of reports (paper 002, appendix C)."""
+    headings = [heading for site in dict.fromkeys(one.site for one in found) for heading in (site, f"{site} n")]
     rows: dict[tuple[str, str], dict[str, float | None]] = {}
     for one in found:
-        rows.setdefault((one.figure, one.style), {})[one.site] = one.rho
+        rows.setdefault((one.figure, one.style), {}).update({one.site: one.rho, f"{one.site} n": one.n})
     return Table(
-        ["Metric", "Ground truth", *sites],
-        [[figure, style, *(by_site.get(site) for site in sites)] for (figure, style), by_site in rows.items()],
+        ["Metric", "Ground truth", *headings],
+        [[figure, style, *(cells.get(one) for one in headings)] for (figure, style), cells in rows.items()],
     )
 
 

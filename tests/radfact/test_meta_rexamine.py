@@ -68,10 +68,10 @@ def test_ranking_is_by_site_and_style_and_positive_where_right() -> None:
         "Standardised": Figures({"m": [4, 3, 1, 2, 3, 2, 1]}, {"m": "higher"}),
     }
     found = rankings(figures, [0, 1, 2, 3, 0, 1, 2], SITES)  # type: ignore[arg-type]
-    assert table_c(found).headings == ["Metric", "Ground truth", "x", "y"]
+    assert table_c(found).headings == ["Metric", "Ground truth", "x", "x n", "y", "y n"]
     first, second = table_c(found).rows
-    assert first == ["m", "Original", pytest.approx(1.0), pytest.approx(-1.0)]
-    assert second == ["m", "Standardised", pytest.approx(0.8), pytest.approx(1.0)]
+    assert first == ["m", "Original", pytest.approx(1.0), 4, pytest.approx(-1.0), 3]
+    assert second == ["m", "Standardised", pytest.approx(0.8), 4, pytest.approx(1.0), 3]
 
 
 REPORTS = [
@@ -211,11 +211,41 @@ def test_experts_counts_take_the_place_of_labels(tmp_path: Path) -> None:
     table = write_table(tmp_path / "c.csv", ["id", "errors"], [[one.sample_id, i % 3] for i, one in enumerate(REPORTS)])
     found = rexamine(REPORTS, tmp_path, counts=read_counts(table), **options)  # type: ignore[arg-type]
     assert found.experts == "experts"
-    assert "No expert" not in (tmp_path / "rexamine.html").read_text()
+    page = (tmp_path / "rexamine.html").read_text()
+    assert "No expert" not in page
+    assert "by experts, which" not in page
     score = Words()
     with pytest.raises(InputError, match=r"for_experts\.csv"):
         rexamine(REPORTS, tmp_path, counts={"other": 1}, **{**options, "score": score})  # type: ignore[arg-type]
     assert score.asked == []
+
+
+def test_candidates_without_a_count_and_counts_without_a_candidate_are_named(tmp_path: Path) -> None:
+    first, second, *_ = [one.sample_id for one in REPORTS]
+    rows = [[one.sample_id, i % 3] for i, one in enumerate(REPORTS)]
+    rows = [[first, " "], ["typo", 2], *rows[2:]]
+    table = write_table(tmp_path / "c.csv", ["id", "errors"], rows)
+    found = rexamine(
+        REPORTS,
+        tmp_path,
+        counts=read_counts(table),
+        styler=RuleStyler(),
+        perturber=RulePerturber(),
+        score=Words(),
+    )
+    said = [
+        f"Candidates without a count by experts, which are not ranked: 2 of {len(REPORTS)} ({second}, {first}).",
+        "Counts of other ids than those of the candidates: 1 (typo).",
+    ]
+    assert list(found.notes[-2:]) == said
+    assert all(one in (tmp_path / "rexamine.html").read_text() for one in said)
+    record = read_json(tmp_path / "rexamine.json")
+    assert (record["uncounted"], record["unknown_counts"]) == ([second, first], ["typo"])
+    site = next(one.site for one in REPORTS if one.sample_id == first)
+    (counted,) = {one.n for one in found.rankings if one.site == site}
+    assert counted == sum(one.site == site for one in REPORTS) - 2
+    header, row, *_ = (tmp_path / "table_c.csv").read_text().splitlines()
+    assert dict(zip(header.split(","), row.split(","), strict=True))[f"{site} n"] == str(counted)
 
 
 def test_a_site_of_one_report_is_refused(tmp_path: Path) -> None:
@@ -257,7 +287,7 @@ def test_the_command_does_all_seven_steps(tmp_path: Path, monkeypatch: pytest.Mo
     assert {one["figure"] for one in record["style_tests"]} == {"rouge_l", "bleu_2"}
     assert record["sites"] == {"x": 4, "y": 4}
     assert (out / "table_2.csv").read_text().startswith("Metric,Mean t-stat,Min t-stat,Max t-stat,")
-    assert (out / "table_c.csv").read_text().startswith("Metric,Ground truth,x,y")
+    assert (out / "table_c.csv").read_text().startswith("Metric,Ground truth,x,x n,y,y n")
     assert (out / "figure_3.png").read_bytes().startswith(b"\x89PNG")
     assert "<svg" in (out / "figure_3.svg").read_text()
     assert (out / "original" / "report.html").is_file()
