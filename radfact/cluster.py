@@ -5,11 +5,10 @@ from __future__ import annotations
 import logging
 import os
 import pickle
-import shutil
 import uuid
 from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from itertools import accumulate, groupby
 from math import prod
@@ -36,9 +35,7 @@ _OBJECT_STORE_BYTES = 512 * 1024**2
 class Spread:
     """Work for workers that each load the same judge, splitter or engine.
 
-    Where answers are kept, each worker keeps them in a store of its own. The stores lie in the folder `workers` beside
-    the main one, which all machines must see. They are merged into the main one when the work ends, however it ends,
-    and what a killed run left is merged when the next one begins.
+    Where answers are kept, each worker keeps them in a store of its own, as `radfact.llm.stores` has them.
 
     Args:
         load: makes what is asked from `name` and `options`, and from `cache` where answers are kept; a function or
@@ -90,17 +87,13 @@ class Spread:
         self.planned += len(items)
         if not items:
             return
-        self._merge_stores()
-        try:
-            with cluster(self.workers) as resources:
-                workers, gpus = self._places(resources)
-                portions = list(_portions(items, together, self._portion_size(len(items), workers)))
-                starts = [0, *accumulate(map(len, portions))]
-                for portion, answers in self._map(portions, workers, gpus):
-                    self.done += len(answers)
-                    yield from enumerate(answers, starts[portion])
-        finally:
-            self._merge_stores()
+        with self._stores() as stores, cluster(self.workers) as resources:
+            workers, gpus = self._places(resources)
+            portions = list(_portions(items, together, self._portion_size(len(items), workers)))
+            starts = [0, *accumulate(map(len, portions))]
+            for portion, answers in self._map(portions, stores, workers, gpus):
+                self.done += len(answers)
+                yield from enumerate(answers, starts[portion])
 
     def account(self) -> dict[str, int]:
         """The workers' accounts added up, with the questions `planned` and `done`."""
@@ -122,7 +115,16 @@ class Spread:
         share, wanted = -(-items // workers), -(-items // (workers * ROUNDS))
         return min(-(-wanted // self.fill) * self.fill, share, self.largest)
 
-    def _map(self, portions: Sequence[Sequence[Any]], workers: int, gpus: int) -> Iterator[tuple[int, list[Any]]]:
+    def _stores(self) -> AbstractContextManager[Path | None]:
+        if self.cache is None:
+            return nullcontext()
+        from radfact.llm.stores import worker_stores
+
+        return worker_stores(self.cache)
+
+    def _map(
+        self, portions: Sequence[Sequence[Any]], stores: Path | None, workers: int, gpus: int
+    ) -> Iterator[tuple[int, list[Any]]]:
         import ray.data
         from ray.exceptions import RayError
 
@@ -130,7 +132,7 @@ class Spread:
         rows = [{"portion": index, "items": pickle.dumps(list(one))} for index, one in enumerate(portions)]
         dataset = ray.data.from_items(rows, override_num_blocks=len(rows)).map_batches(
             _Worker,
-            fn_constructor_args=(self.load, self.method, self.name, dict(self.options), self.cache, attempts),
+            fn_constructor_args=(self.load, self.method, self.name, dict(self.options), self.cache, stores, attempts),
             compute=ray.data.ActorPoolStrategy(size=min(workers, len(rows))),
             batch_size=1,
             num_cpus=1,
@@ -150,18 +152,6 @@ class Spread:
         except RayError as error:
             lines = str(error).strip().splitlines()
             raise RunFailed(f"{self.name}: the Ray cluster failed: {lines[-1] if lines else ''}") from None
-
-    def _merge_stores(self) -> None:
-        if self.cache is None:
-            return
-        from radfact.llm import AnswerCache
-
-        for path in sorted((self.cache / "workers").glob("*/answers.sqlite")):
-            main, store = AnswerCache(self.cache), AnswerCache(path.parent)
-            main.merge(store)
-            main.close()
-            store.close()
-            shutil.rmtree(path.parent, ignore_errors=True)
 
 
 @dataclass(frozen=True)
@@ -196,11 +186,12 @@ class _Worker:
         name: str,
         options: Mapping[str, Any],
         cache: Path | None,
+        stores: Path | None,
         attempts: Any,
     ) -> None:
         self.id = uuid.uuid4().hex
-        self.load, self.method, self.name, self.options, self.cache = load, method, name, options, cache
-        self.attempts = attempts
+        self.load, self.method, self.name, self.options = load, method, name, options
+        self.cache, self.stores, self.attempts = cache, stores, attempts
         self.loaded: Any = None
 
     def __call__(self, batch: Mapping[str, Any]) -> dict[str, Any]:
@@ -219,8 +210,7 @@ class _Worker:
                     "have run out of memory"
                 )
             if self.loaded is None:
-                store = {} if self.cache is None else {"cache": self._store(self.cache)}
-                self.loaded = self.load(self.name, **self.options, **store)
+                self.loaded = self.load(self.name, **self.options, **self._store())
             answers = getattr(self.loaded, self.method)(items)
         except (InputError, RunFailed) as error:
             return _Outcome(self.id, fault=error)
@@ -229,17 +219,17 @@ class _Worker:
             return _Outcome(self.id, fault=RunFailed(f"{self.name}: a worker of the Ray cluster failed: {said}"))
         return _Outcome(self.id, answers, self.loaded.account())
 
-    def _store(self, cache: Path) -> Path:
-        """A store of its own that knows the answers of the main one: SQLite files are not for many machines."""
+    def _store(self) -> dict[str, Path]:
+        """A store of its own that knows the answers of the main one, as an argument; none where none are kept."""
+        if self.cache is None or self.stores is None:
+            return {}
         from radfact.llm import AnswerCache
 
-        folder = cache / "workers" / self.id
-        if (cache / "answers.sqlite").exists():
-            main, store = AnswerCache(cache), AnswerCache(folder)
-            store.merge(main)
-            main.close()
-            store.close()
-        return folder
+        folder = self.stores / self.id
+        if (self.cache / "answers.sqlite").exists():
+            with closing(AnswerCache(self.cache)) as main, closing(AnswerCache(folder)) as store:
+                store.merge(main)
+        return {"cache": folder}
 
 
 def _portions(items: Sequence[Any], together: Callable[[Any], Any] | None, size: int) -> Iterator[list[Any]]:

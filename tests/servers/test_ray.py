@@ -159,7 +159,7 @@ def test_the_stores_of_workers_become_one(llama_cpp: Server, tmp_path: Path) -> 
 
 @pytest.mark.usefixtures("cluster")
 def test_what_a_killed_run_left_is_taken_over(tmp_path: Path) -> None:
-    left = AnswerCache(tmp_path / "workers" / "of-a-killed-run")
+    left = AnswerCache(tmp_path / "workers" / "of-a-killed-run" / "worker")
     left.put([("key", StoredAnswer("text", 1, 2))])
     left.close()
     Spread(_PortionJudge, "judge", "portions", {}, tmp_path, workers=2).run([Question((), "A.")], _premises)
