@@ -124,6 +124,8 @@ def bars(
         shift = width * ((number + 0.5) / len(columns) - 0.5)
         at = [place + shift for place in heights]
         axes.bar(at, list(heights.values()), width / len(columns), label=name, color=f"C{number}")
+    if all(place.is_integer() for place in places):
+        axes.xaxis.get_major_locator().set_params(integer=True, min_n_ticks=1)
     axes.set_xlabel(x, fontsize=9)
     axes.set_ylabel(y, fontsize=9)
     axes.tick_params(labelsize=8)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -313,6 +314,18 @@ def test_values_are_drawn_on_their_own_scales_which_say_what_is_better(tmp_path:
     assert [one.get_title() for one in panels] == ["ROUGE-L", "GREEN ec"]
     assert [one.collections[0].get_offsets().tolist() for one in panels] == [[[5, 0.1], [2, 0.4]], [[5, 3], [2, 1]]]
     matplotlib.pyplot.close("all")
+
+
+@pytest.mark.parametrize(
+    ("places", "ticks"), [([-1, 0], ["\u22121", "0"]), ([2], ["2"]), ([1, 2, 3, 4], ["1", "2", "3", "4"])]
+)
+def test_bars_of_whole_numbers_say_which(places: list[int], ticks: list[str], tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    heights = {float(place): 1 / len(places) for place in places}
+    plots.bars({"one": heights, "other": heights}, tmp_path / "b", x="x of the bars", y="share", width=1.0)
+    # Matplotlib writes every text into a comment beside its outlines.
+    texts = re.findall("<!-- (.*?) -->", (tmp_path / "b.svg").read_text())
+    assert texts[: texts.index("x of the bars")] == ticks
 
 
 def test_a_page_writes_names_of_figures_out_and_no_others() -> None:
