@@ -138,7 +138,7 @@ CacheFolder = Annotated[
     Path | None,
     typer.Option(
         metavar="FOLDER",
-        help="Where the answers of a model are kept; several runs may share it. Default: cache/ in the results.",
+        help="Where the answers of a model are kept; runs on one machine may share it. Default: cache/ in the results.",
         show_default=False,
         rich_help_panel=OUTPUT,
     ),
