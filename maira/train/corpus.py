@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -28,6 +27,7 @@ from maira.train.items import LENGTHS, TASKS, Encoded
 from maira.train.recipe import Recipe, Source
 from maira.train.sources import ManifestStudies, Seen, Studies, manifest_key, open_source
 from maira.train.workers import in_workers
+from radfact.doctor.machine import usable_cores
 from radfact.errors import InputError
 from radfact.jsonl import open_atomic, read_json, write_json
 
@@ -422,7 +422,7 @@ def _make_table(
         (i, begin, min(begin + _CHUNK, studies[i].count)) for i in used for begin in range(0, studies[i].count, _CHUNK)
     ]
     measure, in_all = _Measure(recipe, sources, studies, processor), sum(studies[i].count for i in used)
-    processes = min(len(os.sched_getaffinity(0)), _MOST_PROCESSES)
+    processes = min(usable_cores(), _MOST_PROCESSES)
     parts: Iterable[_Part] = (
         map(measure, jobs) if in_all <= _ALONE or processes == 1 else in_workers(measure, jobs, processes)
     )

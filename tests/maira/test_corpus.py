@@ -2,13 +2,9 @@ from __future__ import annotations
 
 import json
 import multiprocessing
-import os
-import signal
-import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from itertools import islice
-from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
@@ -30,8 +26,7 @@ from maira.train.corpus import Corpus, encode_example, open_corpus, patch_covera
 from maira.train.items import TASKS
 from maira.train.plan import Plan
 from maira.train.recipe import Recipe
-from maira.train.workers import in_workers
-from radfact.errors import InputError, RunFailed
+from radfact.errors import InputError
 from radfact.report import Box, Sentence
 
 
@@ -192,7 +187,7 @@ def test_several_processes_make_the_same_table(
     alone = opened([{"manifest": phantoms}, {"manifest": phantoms, "split": "train"}])
     monkeypatch.setattr(module, "_ALONE", 0)
     monkeypatch.setattr(module, "_CHUNK", 3)
-    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})
+    monkeypatch.setattr(module, "usable_cores", lambda: 2)
     made = alone.recipe
     said: list[tuple[int, int]] = []
     together = open_corpus(
@@ -429,80 +424,14 @@ def test_a_text_that_is_none_for_the_model_is_named_by_its_line(
         opened(manifest)
 
 
-def children() -> Iterator[int]:
-    """Processes that this one has started."""
-    for path in Path("/proc/self/task").glob("*/children"):
-        yield from map(int, path.read_text(encoding="utf-8").split())
-
-
-def gone(_job: int) -> list[int]:
-    raise InputError("gone")
-
-
-def test_worker_processes_end_with_an_error() -> None:
-    before = set(children())
-    with pytest.raises(InputError, match="gone"):
-        list(in_workers(gone, range(100), 2))
-    assert set(children()) <= before
-
-
-def pid_of(_job: int) -> int:
-    return os.getpid()
-
-
-def test_more_worker_processes_than_cores_are_no_matter_of_warnings(recwarn: pytest.WarningsRecorder) -> None:
-    assert len(list(in_workers(pid_of, range(3), len(os.sched_getaffinity(0)) + 1))) == 3
-    assert [str(one.message) for one in recwarn] == []
-
-
-def long_result(_job: int) -> tuple[int, bytes]:
-    return os.getpid(), bytes(10**6)
-
-
-def is_alive(pid: int) -> bool:
-    """Whether a process runs, zombies left out."""
-    try:
-        return bool(Path(f"/proc/{pid}/cmdline").read_bytes())
-    except (FileNotFoundError, ProcessLookupError):
-        return False
-
-
-def hold_workers(told: Connection) -> None:
-    """Take one result, tell whose it was, and leave the pipe to fill."""
-    results = in_workers(long_result, range(100), 2)
-    told.send(next(results)[0])
-    signal.pause()
-
-
-def test_worker_processes_end_with_a_process_that_is_killed() -> None:
-    ours, theirs = multiprocessing.Pipe()
-    holder = multiprocessing.get_context("fork").Process(target=hold_workers, args=(theirs,))
-    holder.start()
-    worker = ours.recv()
-    holder.kill()
-    holder.join()
-    until = time.monotonic() + 20
-    while is_alive(worker):
-        assert time.monotonic() < until, "a worker process outlives the one that it works for"
-
-
 def test_worker_processes_end_with_their_stream(streamed: tuple[Corpus, Plan]) -> None:
     corpus, plan = streamed
-    before = set(children())
+    before = set(multiprocessing.active_children())
     rows = stream(corpus, plan, workers=2)
     next(rows)
-    assert len(set(children()) - before) == 2
+    assert len(set(multiprocessing.active_children()) - before) == 2
     rows.close()
-    assert set(children()) <= before
-
-
-def test_a_worker_that_is_killed_ends_the_run_with_one_line() -> None:
-    before = set(children())
-    results = in_workers(pid_of, iter(range(1000)), 2, ahead=2)
-    os.kill(next(results), signal.SIGKILL)
-    with pytest.raises(RunFailed, match=r"a process that prepares samples was killed.*start the same command again"):
-        list(results)
-    assert set(children()) <= before
+    assert set(multiprocessing.active_children()) <= before
 
 
 def test_a_source_whose_tasks_all_have_no_share_is_passed_over(
