@@ -122,9 +122,10 @@ def write_page(
         The path of the page.
 
     Raises:
-        InputError: a file is missing or holds what the page cannot show; nothing is written then.
+        InputError: a file is missing or holds what the page cannot show, or the manifest has none of the studies;
+            nothing is written then.
     """
-    folder = Path(folder)
+    folder, given = Path(folder), manifest
     scores = validated(Scores, read_json(folder / "scores.json"), file=folder / "scores.json")
     run = _read_run(folder / "run.json")
     record = validated(_PageRecord, run.get("page") or {}, file=folder / "run.json")
@@ -133,6 +134,8 @@ def write_page(
     studies = _read_studies(folder, list(scores.figures), [name for name in scores.metrics if name != "radfact"])
     drafts = _read_drafts(Path(unscored)) if unscored else []
     drafts = [draft for draft in drafts if not chosen or draft["sample_id"] in chosen]
+    if given is not None and (studies or drafts):
+        check_manifest(Path(given), [study["sample_id"] for study in (*studies, *drafts)])
 
     sources = [] if manifest is None else [Path(manifest)]
     beside = Path(unscored).parent / "manifest.jsonl" if unscored else None
@@ -157,6 +160,26 @@ def write_page(
         handle.write(page.encode("utf-8", "replace"))
     keep_images([*studies, *drafts], folder / _BESIDE)
     return folder / "report.html"
+
+
+def check_manifest(manifest: Path, sample_ids: Sequence[str]) -> None:
+    """Make sure that a manifest has images for a page.
+
+    Args:
+        manifest: as for `write_page`.
+        sample_ids: of the studies on the page.
+
+    Raises:
+        InputError: it has none of these studies, or cannot be read.
+    """
+    wanted = set(sample_ids)
+    known = (validated(_Study, row, file=manifest, line=line).sample_id for line, row in read_jsonl(manifest))
+    if wanted.isdisjoint(known):
+        raise InputError(
+            f"none of the page's studies is in it; expected records of them, as of '{sample_ids[0]}'",
+            file=manifest,
+            field="sample_id",
+        )
 
 
 def _read_run(path: Path) -> dict[str, Any]:

@@ -12,7 +12,7 @@ import typer
 
 from radfact.cli import options as shared
 from radfact.cli.green_summary import EmbeddingsOption, check_embeddings, summarise_where_possible
-from radfact.cli.inputs import check_files, check_folder, drafts_apart, read_reports, with_images
+from radfact.cli.inputs import check_files, check_folder, check_images, drafts_apart, read_reports, with_images
 from radfact.cli.metrics import MetricArgs, WeightsOption, read_metric_args, read_weights
 from radfact.cli.options import FIGURES, JudgeOptions, naming_options
 from radfact.cli.price import Price, read_price
@@ -100,6 +100,7 @@ def evaluate(
     check_files(manifest, unscored)
     check_embeddings(embeddings)
     read = read_reports(pairs, candidates, references, missing=missing)
+    check_images(manifest, unscored, read)
     check_folder(out)
     say(console, read_in_words(read))
     evaluation = request.run(

@@ -70,6 +70,25 @@ def check_files(*paths: Path | None) -> None:
             raise InputError("no such file", file=path)
 
 
+def check_images(manifest: Path | None, unscored: Path | None, read: Pairs) -> None:
+    """Say at once, not after the judging, that a manifest has no images for the page.
+
+    Args:
+        manifest: as the user named it.
+        unscored: drafts without a reference, which are on the page too.
+        read: the pairs.
+
+    Raises:
+        InputError: it has none of the studies, or one of the files cannot be read.
+    """
+    from radfact.files import read_drafts
+    from radfact.page import check_manifest
+
+    if manifest is not None:
+        drafts = read.unreferenced if unscored is None else list(read_drafts(unscored))
+        check_manifest(manifest, [*(one.sample_id for one in read), *read.left_out, *drafts])
+
+
 def check_folder(folder: Path) -> None:
     """Say at once that results cannot be written into a folder, which need not be there yet.
 

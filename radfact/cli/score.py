@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from radfact.cli import options as shared
-from radfact.cli.inputs import check_files, check_folder, drafts_apart, read_reports, with_images
+from radfact.cli.inputs import check_files, check_folder, check_images, drafts_apart, read_reports, with_images
 from radfact.cli.options import FIGURES, INPUT, JUDGE, JudgeOptions
 from radfact.cli.price import read_price
 from radfact.cli.record import differences, read_in_words, run_record
@@ -151,6 +151,7 @@ def score(
     rate = read_price(price)
     check_files(manifest, unscored)
     read = read_reports(pairs, candidates, references, missing=missing, narrative=narrative)
+    check_images(manifest, unscored, read)
     check_folder(out)
     cache = cache or out / "cache"
     loaded = who.load(cache)

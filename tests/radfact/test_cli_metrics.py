@@ -92,6 +92,17 @@ def test_drafts_of_studies_without_a_report_are_counted_and_shown_apart(run: Run
     assert Path("r/report.html").read_text() == before
 
 
+@pytest.mark.parametrize("command", [["score"], ["evaluate", "--metrics", "rouge_l"]], ids=["score", "evaluate"])
+def test_a_manifest_without_any_of_the_studies_is_refused_before_the_judging(run: Run, command: list[str]) -> None:
+    Path("manifest.jsonl").write_text('{"sample_id": "other", "frontal": null}\n')
+    Path("drafts.jsonl").write_text('{"sample_id": "other", "report": "Clear."}\n')
+    named = [*command, "pairs.csv", "--judge", "offline", "--manifest", "manifest.jsonl", "--out", "r"]
+    code, _, err = run(*named)
+    assert (code, Path("r").exists()) == (2, False)
+    assert "manifest.jsonl, field 'sample_id': none of the page's studies is in it" in err
+    assert run(*named, "--unscored", "drafts.jsonl")[0] == 0
+
+
 def test_a_named_metric_that_gives_nothing_is_exit_code_3(run: Run) -> None:
     assert run("evaluate", "pairs.csv", "--metrics", "rouge_l,chexbert", "--out", "r")[0] == 3
 

@@ -370,6 +370,12 @@ class TestWrongInput:
         with pytest.raises(InputError, match=r"manifest\.jsonl: no such file"):
             write_page(folder, manifest=tmp_path / "manifest.jsonl")
 
+    def test_a_manifest_of_other_studies(self, folder: Path, tmp_path: Path) -> None:
+        manifest = write_manifest(tmp_path / "others.jsonl", {"sample_id": "1", "frontal": "film.png"})
+        with pytest.raises(InputError, match=r"none of the page's studies is in it; .* as of 'good'"):
+            write_page(folder, manifest=manifest)
+        assert not (folder / "report.html").exists()
+
     def test_nothing_is_written_then(self, folder: Path, tmp_path: Path) -> None:
         before = sorted(folder.rglob("*"))
         with pytest.raises(InputError):
