@@ -17,6 +17,7 @@ class ExitCode(IntEnum):
     SAMPLES_LEFT_OUT = 3
 
 
+_BRIEF = 80
 _TURNING = ("LRE", "RLE", "PDF", "LRO", "RLO", "LRI", "RLI", "FSI", "PDI")
 """Bidirectional classes of the characters that turn the text around them."""
 
@@ -33,6 +34,12 @@ def _steers(letter: str) -> bool:
 
 def _spelt(letter: str) -> str:
     return letter.encode("unicode_escape").decode()
+
+
+def brief(value: object) -> str:
+    """A value as Python writes it, its middle left out where it is too long for a line of an error."""
+    text = repr(value)
+    return text if len(text) <= _BRIEF else f"{text[: _BRIEF - 4]}...{text[-1]}"
 
 
 class InputError(ValueError):

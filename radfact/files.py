@@ -224,12 +224,25 @@ def _read_grounded_json(path: Path) -> Pairs:
     pairs = []
     for index, value in enumerate(rows):
         where = f"[{index}]"
+        _check_grounded(value, file=path, where=where)
         row = validated(_GroundedRow, value, file=path, field=where)
         _once(seen, row.example_id, where, file=path, field=f"{where}.example_id")
         for name in ("prediction", "target"):
             _check_masks(getattr(row, name), file=path, field=f"{where}.{name}")
         pairs.append(Pair(row.example_id, row.prediction, row.target))
     return Pairs(tuple(pairs), read=len(rows))
+
+
+def _check_grounded(row: Any, *, file: Path, where: str) -> None:
+    """Say where narratives go, which are easily put into the layout of grounded reports."""
+    for name in ("prediction", "target"):
+        if isinstance(row, dict) and isinstance(row.get(name), str):
+            raise InputError(
+                "expected a list of {text, boxes}, found a narrative; narratives go into a table (.csv) "
+                f"with the columns {', '.join(_CSV_COLUMNS)}",
+                file=file,
+                field=f"{where}.{name}",
+            )
 
 
 def _read_narrative_csv(path: Path) -> Pairs:

@@ -10,7 +10,7 @@ from typing import Annotated, Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, TypeAdapter, ValidationError, model_validator
 
-from radfact.errors import InputError
+from radfact.errors import InputError, brief
 
 Share = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
 Text = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]
@@ -168,5 +168,5 @@ def as_input_error(
         path += f"[{step}]" if isinstance(step, int) else f"{'.' if path else ''}{step}"
     message = _EXPECTED.get(first["type"], first["msg"].removeprefix("Value error, "))
     found = first.get("input")
-    shown = "" if first["type"] == "missing" or isinstance(found, dict) else f", found {found!r:.80}"
+    shown = "" if first["type"] == "missing" or isinstance(found, dict) else f", found {brief(found)}"
     return InputError(f"{message[0].lower()}{message[1:]}{shown}", file=file, line=line, field=path or None)

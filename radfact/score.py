@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 from radfact.entailment.callable import as_judge
 from radfact.entailment.judge import Judge, Question, ask_judge
 from radfact.entailment.offline import OfflineJudge, count_unread
-from radfact.errors import Failure, InputError, RunFailed
+from radfact.errors import Failure, InputError, RunFailed, brief
 from radfact.files import Pair, Pairs, check_ids, narratives
 from radfact.regions import Compat
 from radfact.report import Report, Sentence, digest
@@ -250,7 +250,7 @@ def _as_pairs(candidates: Iterable[Pair] | Sequence[Report], references: Sequenc
         for side, report in (("candidate", pair.candidate), ("reference", pair.reference)):
             if not _is_report(report):
                 raise InputError(
-                    f"expected a list of Sentence or one narrative, found {report!r:.80}",
+                    f"expected a list of Sentence or one narrative, found {brief(report)}",
                     field=f"{pair.sample_id}.{side}",
                 )
     return pairs

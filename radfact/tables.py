@@ -9,6 +9,7 @@ import zipfile
 import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from itertools import chain
 from pathlib import Path
 from typing import IO
 
@@ -71,11 +72,13 @@ def _rows(path: Path) -> Iterator[tuple[int, list[str]]]:
 
     No more than one row is held.
     """
-    begins, width = 1, None
+    begins, width, reader = 1, None, csv.reader(())
     try:
         with _open(path) as handle:
+            header = handle.readline()
+            _check_separator(header, path)
             # Strict, because a lenient reader swallows the rest of the file after a quote that is not closed.
-            reader = csv.reader(handle, strict=True)
+            reader = csv.reader(chain((header,), handle), strict=True)
             for row in reader:
                 if row and width is None:
                     row, width = [name.strip() for name in row], len(row)
@@ -95,10 +98,21 @@ def _rows(path: Path) -> Iterator[tuple[int, list[str]]]:
             f"not CSV: {error}; is a quote not closed, or the file cut off?", file=path, line=begins
         ) from None
     except UnicodeDecodeError as error:
-        raise InputError(f"not UTF-8 text: {error.reason}", file=path, line=begins) from None
+        raise InputError(
+            f"not UTF-8 text ({error.reason}); save the table as CSV UTF-8, separated by commas",
+            file=path,
+            # What cannot be read comes after the last line that was.
+            line=reader.line_num + 1 + error.object[: error.start].count(b"\n"),
+        ) from None
     except (EOFError, OSError, zlib.error, zipfile.BadZipFile) as error:
         reason = getattr(error, "strerror", None) or error
         raise InputError(f"cannot be read: {reason}", file=path, line=begins) from None
+
+
+def _check_separator(header: str, path: Path) -> None:
+    for mark, name in ((";", "semicolons"), ("\t", "tabs"), ("|", "vertical bars")):
+        if mark in header and "," not in header:
+            raise InputError(f"separated by {name}; save the table as CSV separated by commas", file=path, line=1)
 
 
 @contextmanager

@@ -19,7 +19,7 @@ from typing import Any
 from data.archive import Archive, ArchiveStudy, Film
 from data.manifest import Failure
 from data.study import Label
-from radfact.errors import InputError
+from radfact.errors import InputError, brief
 from radfact.jsonl import read_json
 from radfact.report import Box, Sentence
 from radfact.tables import stream_columns
@@ -225,7 +225,7 @@ def _entries(
             raise InputError("expected a number", file=path, field=f"{name}[{number}].{bad}")
         texts = [key for key in required if key in _TEXTS] + [key for key in optional if entry.get(key) is not None]
         if bad := next((key for key in texts if not isinstance(entry[key], str)), ""):
-            message = f"expected a text, found {entry[bad]!r:.80}"
+            message = f"expected a text, found {brief(entry[bad])}"
             raise InputError(message, file=path, field=f"{name}[{number}].{bad}")
     return entries
 

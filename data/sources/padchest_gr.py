@@ -31,7 +31,7 @@ from data.archive import Archive, ArchiveStudy, Film
 from data.manifest import Failure
 from data.sources.padchest import Language, day, png_members, prose, read_padchest, split_name, whole_report
 from data.study import Label, Side
-from radfact.errors import InputError
+from radfact.errors import InputError, brief
 from radfact.jsonl import read_json
 from radfact.report import Box, Sentence, validated
 from radfact.tables import find_csv, stream_columns
@@ -172,7 +172,7 @@ def _list(finding: dict[str, Any], name: str, where: str) -> list[Any]:
     """A list of a sentence; empty where it is left out or null."""
     value = finding.get(name)
     if value is not None and not isinstance(value, list):
-        raise InputError(f"expected a list, found {value!r:.80}", field=f"{where}.{name}")
+        raise InputError(f"expected a list, found {brief(value)}", field=f"{where}.{name}")
     return value or []
 
 
@@ -180,7 +180,7 @@ def _boxes(boxes: list[Any], field: str) -> Iterator[Box]:
     for number, corners in enumerate(boxes):
         where = f"{field}[{number}]"
         if not isinstance(corners, list) or len(corners) != 4 or any(type(c) not in (int, float) for c in corners):
-            raise InputError(f"expected [x_min, y_min, x_max, y_max], found {corners!r:.80}", field=where)
+            raise InputError(f"expected [x_min, y_min, x_max, y_max], found {brief(corners)}", field=where)
         if any(not -_OVER_THE_EDGE <= corner <= 1 + _OVER_THE_EDGE for corner in corners):
             raise InputError(f"expected shares of the image, from 0 to 1, found {corners}", field=where)
         inside = (min(max(corner, 0), 1) for corner in corners)
@@ -232,7 +232,7 @@ class _Images:
 def _name(entry: Any, field: str) -> str:
     value = entry.get(field) if isinstance(entry, dict) else None
     if not isinstance(value, str | int) or not str(value).strip():
-        raise InputError(f"expected the name of a study or an image, found {value!r:.80}", field=field)
+        raise InputError(f"expected the name of a study or an image, found {brief(value)}", field=field)
     return str(value).strip()
 
 

@@ -139,10 +139,8 @@ def _cells(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
         return
     columns, rows = read_csv(path)
     if missing := [name for name in ("sample_id", "frontal") if name not in columns]:
-        separator = next((mark for mark in (";", "\t", "|") if len(columns) == 1 and mark in columns[0]), None)
-        hint = f"; its cells must be separated by commas, not by {separator!r}" if separator else ""
         raise InputError(
-            f"the table needs this column; it has {', '.join(columns)}{hint}", file=path, line=1, field=missing[0]
+            f"the table needs this column; it has {', '.join(columns)}", file=path, line=1, field=missing[0]
         )
     for line, cells in rows:
         row: dict[str, Any] = {column: cell.strip() or None for column, cell in cells.items()}

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from data.study import Study
-from radfact.errors import InputError
+from radfact.errors import InputError, brief
 from radfact.jsonl import read_jsonl
 from radfact.report import Sentence, validated
 from radfact.tables import read_csv
@@ -69,8 +69,6 @@ def read_phrases(path: Path, known: Collection[str]) -> list[Phrase]:
 
 def _csv_rows(path: Path) -> Iterator[tuple[int, Mapping[str, str]]]:
     columns, rows = read_csv(path)
-    if len(columns) == 1 and ";" in columns[0]:
-        raise InputError("expected commas between the columns sample_id,phrase; found semicolons", file=path, line=1)
     if "sample_id" not in columns or len(columns) != 2 or not set(columns) & set(_TEXTS):
         raise InputError(
             f"expected the columns sample_id,phrase; found {', '.join(columns) or 'none'} "
@@ -89,7 +87,7 @@ def _sentence(row: Mapping[str, Any], path: Path, line: int) -> Sentence:
     text = row[names[0]]
     if not isinstance(text, str) or not text.strip():
         raise InputError(
-            f"expected a phrase that is not blank, found {text!r:.80}", file=path, line=line, field=names[0]
+            f"expected a phrase that is not blank, found {brief(text)}", file=path, line=line, field=names[0]
         )
     fields = {key: value for key, value in row.items() if key not in ("sample_id", *_TEXTS)}
     return validated(Sentence, {"text": text, **fields}, file=path, line=line)

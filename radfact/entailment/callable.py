@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 from radfact.entailment.judge import Judge, Question, Status, Verdict
-from radfact.errors import Failure, InputError
+from radfact.errors import Failure, InputError, brief
 
 Opinion = Verdict | bool | tuple[bool | Status, Sequence[int]]
 """A verdict, yes or no, or (yes or no or a status, indices of the premises that decide it)."""
@@ -196,11 +196,11 @@ def _as_verdict(opinion: Any, question: Question) -> Verdict:
         opinion.close()
         raise TypeError(f"{_EXPECTED}, found a coroutine; give a function that is not async")
     if not (isinstance(opinion, tuple) and len(opinion) == 2):
-        raise TypeError(f"{_EXPECTED}, found {opinion!r:.80}")
+        raise TypeError(f"{_EXPECTED}, found {brief(opinion)}")
     said, evidence = opinion
     status: Any = ("entailment" if said else "not_entailment") if isinstance(said, bool) else said
     if status not in get_args(Status) or not _are_indices(evidence):
-        raise TypeError(f"{_EXPECTED}, found {opinion!r:.80}")
+        raise TypeError(f"{_EXPECTED}, found {brief(opinion)}")
     return Verdict(status, tuple(map(int, evidence)))
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from radfact.entailment.judge import Status
-from radfact.errors import InputError
+from radfact.errors import InputError, brief
 from radfact.jsonl import read_json
 from radfact.llm import Message
 from radfact.llm.texts import dump_yaml
@@ -91,7 +91,7 @@ def _example(reference: tuple[str, ...], item: Any, path: Path | str, field: str
     topic = item.get("topic")
     if label not in get_args(Label):
         expected = ", ".join(get_args(Label))
-        raise InputError(f"expected one of {expected}, found {label!r:.80}", file=path, field=f"{field}.status")
+        raise InputError(f"expected one of {expected}, found {brief(label)}", file=path, field=f"{field}.status")
     if not isinstance(phrase, str) or not phrase.strip():
         raise InputError("expected a sentence", file=path, field=f"{field}.phrase")
     if not isinstance(topic, str | None):

@@ -13,7 +13,7 @@ from typing import Any, Protocol, get_args, runtime_checkable
 import numpy as np
 import numpy.typing as npt
 
-from radfact.errors import InputError, RunFailed
+from radfact.errors import InputError, RunFailed, brief
 from radfact.files import Pair
 from radfact.stats import Direction
 
@@ -124,18 +124,18 @@ def check_metric(made: Any, what: str) -> None:
         raise InputError(f"{what} is no metric: expected the members name, figures and score", field="metrics")
     if not isinstance(made.name, str) or not _NAME.fullmatch(made.name):
         raise InputError(
-            f"{what}: expected letters, digits, '_', '.' and '-', found {made.name!r:.80}", field="metrics.name"
+            f"{what}: expected letters, digits, '_', '.' and '-', found {brief(made.name)}", field="metrics.name"
         )
     figures = made.figures
     if not isinstance(figures, Mapping) or not figures:
         raise InputError(
-            f"{what}: expected a mapping of figures to directions, found {figures!r:.80}", field="metrics.figures"
+            f"{what}: expected a mapping of figures to directions, found {brief(figures)}", field="metrics.figures"
         )
     for figure, direction in figures.items():
         if isinstance(figure, str) and (figure in _COLUMNS or not _NAME.fullmatch(figure)):
             raise InputError(
                 f"{what}: expected a figure's name of letters, digits, '_', '.' and '-', and none of "
-                f"{', '.join(sorted(_COLUMNS))}, found {figure!r:.80}",
+                f"{', '.join(sorted(_COLUMNS))}, found {brief(figure)}",
                 field="metrics.figures",
             )
         if not isinstance(figure, str) or direction not in get_args(Direction):
@@ -147,7 +147,7 @@ def check_metric(made: Any, what: str) -> None:
     headline = getattr(made, "headline", figures)
     named = isinstance(headline, Collection) and not isinstance(headline, str) and len(headline) > 0
     if not named or any(one not in list(figures) for one in headline):
-        raise InputError(f"{what}: expected names of its figures, found {headline!r:.80}", field="metrics.headline")
+        raise InputError(f"{what}: expected names of its figures, found {brief(headline)}", field="metrics.headline")
 
 
 @contextmanager

@@ -65,7 +65,7 @@ def test_nested_columns_of_a_csv_are_json(tmp_path: Path) -> None:
     [
         ("sample_id,frontal,findngs\na,1.png,x\n", r"line 2.*findngs.*did you mean 'findings'"),
         ("frontal\n1.png\n", r"line 1.*sample_id"),
-        ("sample_id;frontal\na;1.png\n", "separated by commas, not by ';'"),
+        ("sample_id;frontal\na;1.png\n", "separated by semicolons; save the table as CSV separated by commas"),
         ("sample_id,frontal\na,1.png\na,2.png\n", r"line 3.*line 2 is 'a' too"),
         ("sample_id,frontal,phrases\na,1.png,[x\n", r"line 2.*phrases.*expected JSON"),
         ("sample_id,frontal,patient_id,split\na,1.png,p,train\nb,2.png,p,test\n", "more than one split"),

@@ -64,6 +64,10 @@ def test_empty_reports_are_legal(tmp_path: Path) -> None:
         ([example(), "text"], "field '[1]': "),
         ([{"example_id": 1, "prediction": []}], "field '[0].target': field required"),
         ([example(), example(2, prediction=None)], "field '[1].prediction': expected a list, found None"),
+        (
+            [example(target="Clear lungs.")],
+            "field '[0].target': expected a list of {text, boxes}, found a narrative; narratives go into a table",
+        ),
         ([example(prediction=[{"boxes": None}])], "field '[0].prediction[0].text': field required"),
         (
             [example(target=[{"text": "A."}, {"text": ""}])],
@@ -119,6 +123,13 @@ def test_a_fault_in_narrative_pairs_is_one_line_with_its_line(text: str, message
 def test_more_columns_than_needed_do_no_harm(tmp_path: Path) -> None:
     (tmp_path / "pairs.csv").write_text("split, target ,prediction,example_id\ntest,b,a,1\n")
     assert list(read_pairs(tmp_path / "pairs.csv")) == [Pair("1", "a", "b")]
+
+
+def test_a_value_that_is_quoted_in_part_is_so_marked(tmp_path: Path) -> None:
+    path = document(tmp_path / "pairs.json", [example(prediction=[{"text": "A.", "boxes": "no " * 100}])])
+    with pytest.raises(InputError, match=r"found 'no no .* no \.\.\.'$") as caught:
+        read_pairs(path)
+    assert len(caught.value.message) < 120
 
 
 @pytest.mark.parametrize("name", ["pairs.txt", "pairs.jsonl", "pairs"])

@@ -17,7 +17,18 @@ def test_columns_are_streamed_in_the_order_asked_for(tmp_path: Path) -> None:
     assert list(stream_columns(path, ("c", "a"), ("none",))) == [(2, (None, "1", None)), (4, ("3", "x\ny", None))]
 
 
-@pytest.mark.parametrize(("content", "message"), [(b"a\n\xff\n", "not UTF-8 text"), (b"", "it has no header")])
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"a\n\xff\n", r"line 2: not UTF-8 text .*; save the table as CSV UTF-8"),
+        (b'a\n1\n"2\n3\xff"\n', r"line 4: not UTF-8 text"),
+        (b"a\n" + b"1\n" * 9000 + b"\xff\n", r"line 9002: not UTF-8 text"),
+        ("a\n1\n".encode("utf-16"), r"line 1: not UTF-8 text"),
+        (b"\xef\xbb\xbfa;b\n1;2\n", r"line 1: separated by semicolons; save the table as CSV separated by commas"),
+        (b'"a"\t"b"\n', r"line 1: separated by tabs"),
+        (b"", "it has no header"),
+    ],
+)
 def test_a_file_that_is_no_table_is_one_line(tmp_path: Path, content: bytes, message: str) -> None:
     path = tmp_path / "t.csv"
     path.write_bytes(content)
