@@ -27,9 +27,10 @@ class Verbatim:
     """Entails what stands in the premises word for word, and fails on what is 'bad'."""
 
     def __init__(self, name: str) -> None:
-        self.name = name
+        self.name, self.portions = name, 0
 
     def judge(self, questions: Sequence[Question]) -> list[Verdict | Failure]:
+        self.portions += 1
         return [self._answer(question) for question in questions]
 
     def _answer(self, question: Question) -> Verdict | Failure:
@@ -43,7 +44,7 @@ class Verbatim:
         return {"name": self.name} | ({"note": "Not comparable."} if self.name == "humble" else {})
 
     def account(self) -> dict[str, int]:
-        return {"calls": 3, "failures": 1}
+        return {"calls": 3 * self.portions, "failures": self.portions}
 
 
 def load_verbatim(name: str, **options: Any) -> Verbatim:
@@ -59,16 +60,18 @@ class Spaces:
     """Splits at every space."""
 
     def __init__(self, name: str, options: dict[str, Any]) -> None:
-        self.name, self.options = name, options
+        self.name, self.options, self.portions = name, options, 0
 
     def split(self, narratives: Sequence[str]) -> list[list[str] | Failure]:
+        self.portions += 1
         return [narrative.split() for narrative in narratives]
 
     def describe(self) -> dict[str, Any]:
         return {"name": self.name, "options": {name: str(value) for name, value in self.options.items()}}
 
     def account(self) -> dict[str, int]:
-        return {"calls": 2, "tokens_in": 1_000_000, "tokens_out": 500_000}
+        counts = {"calls": 2, "tokens_in": 1_000_000, "tokens_out": 500_000}
+        return {name: count * self.portions for name, count in counts.items()}
 
 
 def load_spaces(name: str, **options: Any) -> Spaces:
@@ -133,7 +136,8 @@ def test_a_run_records_what_its_numbers_depend_on(run: Run, pairs: str, tmp_path
         "seed": 7,
     }
     assert (record["calls"], record["failures"]) == (3, 1)
-    assert record["input"] == {"files": ["pairs.json"], "read": 1, "skipped": 0, "empty_candidates": 0}
+    counts = {"read": 1, "skipped": 0, "empty_candidates": 0, "without_reference": 0}
+    assert record["input"] == {"files": ["pairs.json"], **counts}
     assert {"python", "maira-radfact", "numpy"} <= set(record["versions"])
 
 
