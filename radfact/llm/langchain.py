@@ -82,10 +82,12 @@ def load_chat_model(name: str, parameters: Mapping[str, Any]) -> BaseChatModel:
 
 
 def _overlooked(chat_model: BaseChatModel, arguments: Mapping[str, Any]) -> str | None:
-    """An argument that the class swallowed: it would stand in the results and change nothing."""
+    """An argument that the class swallowed, or leaves out for this model: it would stand in the results unsent."""
     fields = type(chat_model).model_fields
-    taken = fields.keys() | {field.alias for field in fields.values()} | getattr(chat_model, "model_kwargs", {}).keys()
-    return next((name for name in arguments if name not in taken), None)
+    names = {name: name for name in fields} | {field.alias: name for name, field in fields.items() if field.alias}
+    kept = {name for name, field in names.items() if getattr(chat_model, field) is not None}
+    kept |= getattr(chat_model, "model_kwargs", {}).keys()
+    return next((name for name in arguments if name not in kept), None)
 
 
 class LangChainBackend:

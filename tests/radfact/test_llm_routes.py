@@ -12,6 +12,7 @@ from chat_server import completion, last
 from langchain_core.language_models.fake_chat_models import FakeListChatModel, GenericFakeChatModel
 from langchain_core.messages import AIMessage
 from llm_client import Waits
+from pydantic import model_validator
 
 from radfact.errors import Failure, InputError, RunFailed
 from radfact.llm import Ask, ChatClient, Prefix, connect, split_model_args
@@ -348,9 +349,25 @@ def test_tokens_of_text_are_no_secret() -> None:
 
 class _Named(FakeListChatModel):
     model: str
+    temperature: float | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_temperature(cls, values: dict[str, Any]) -> dict[str, Any]:
+        return {name: value for name, value in values.items() if (name, values["model"]) != ("temperature", "reasons")}
 
 
 def test_an_argument_that_the_provider_s_class_would_swallow_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(PARTNERS, "fake", (__name__, "_Named"))
     with pytest.raises(InputError, match="_Named takes no 'top_p'; leave it out with top_p=null"):
         load_chat_model("fake:model", {"responses": ["yes"], "top_p": 1})
+
+
+def test_an_argument_that_the_provider_s_class_leaves_out_for_a_model_is_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(PARTNERS, "fake", (__name__, "_Named"))
+    given = {"responses": ["yes"], "temperature": 0}
+    assert load_chat_model("fake:model", given)
+    with pytest.raises(InputError, match="_Named takes no 'temperature'; leave it out with temperature=null"):
+        load_chat_model("fake:reasons", given)
