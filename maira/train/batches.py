@@ -7,7 +7,7 @@ from collections.abc import Generator, Iterator, Sequence
 from contextlib import closing
 from dataclasses import replace
 from functools import partial
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from maira.train.items import Encoded, PackedBatch, Samples, Totals
 from maira.train.packing import collate
@@ -18,6 +18,9 @@ from radfact.errors import InputError
 
 LENGTH_MULTIPLE = 64
 """Rows are padded to multiples of this many tokens: kernels are compiled anew for every shape."""
+
+Part = Literal["training", "validation"]
+"""Of a run, what a sample is of."""
 
 
 class LeftOut(NamedTuple):
@@ -69,38 +72,54 @@ def stream(
             yield from rows
 
     skips = plan.recipe.faults.unreadable == "skip"
-    with closing(in_workers(partial(_encode_what_can_be, corpus, skips), jobs(), workers)) as encoded:
+    with closing(in_workers(partial(encode_row, corpus, skips, "training"), jobs(), workers)) as encoded:
         for _ in range(first_step, plan.steps):
             # Not taken before its first row is here: only then has its step been planned for certain.
             first = next(encoded)
             step, count, totals = ahead.popleft()
             rows = [first, *(next(encoded) for _ in range(count - 1))]
-            left_out = [sample for row in rows for sample in row if isinstance(sample, LeftOut)]
-            readable = [[sample for sample in row if isinstance(sample, Encoded)] for row in rows]
-            yield Step(step, [_collated(row, totals, corpus) for row in readable], left_out)
+            left_out = [sample for row in rows for sample in row.left_out]
+            yield Step(step, [collate_row(row, totals, corpus) for row in rows], left_out)
 
 
-def encode_row(corpus: Samples, row: Sequence[int]) -> list[Encoded]:
-    """The samples of a row, by their places in the table."""
-    return [corpus.encode(place) for place in row]
+class EncodedRow(NamedTuple):
+    """The samples of a row that can be read, and those that cannot."""
+
+    samples: list[Encoded]
+    left_out: list[LeftOut]
 
 
-def _encode_what_can_be(corpus: Samples, skips: bool, row: Sequence[int]) -> list[Encoded | LeftOut]:
-    """The samples of a row; if some may be left out, those that cannot be read stand there without what they hold."""
-    samples: list[Encoded | LeftOut] = []
+def encode_row(corpus: Samples, skips: bool, part: Part, row: Sequence[int]) -> EncodedRow:
+    """The samples of a row.
+
+    Args:
+        corpus: what they are of.
+        skips: whether samples that cannot be read may be left out.
+        part: of the run, for messages.
+        row: their places in the table.
+
+    Raises:
+        InputError: a sample cannot be read and may not be left out, or is not as it was when the table was made.
+    """
+    encoded = EncodedRow([], [])
     for place in row:
         try:
-            samples.append(corpus.encode(place))
+            encoded.samples.append(corpus.encode(place))
         except Unreadable as error:
             if not skips:
-                raise InputError(
-                    f"{error.message}. Mend it, or set faults.unreadable=skip to leave out such samples; the same "
-                    "command then goes on",
-                    file=error.file,
-                    line=error.line,
-                ) from None
-            samples.append(LeftOut(_name(corpus, place), int(corpus.table[place]["answer"]), str(error)))
-    return samples
+                raise to_mend(error, f"a sample of the {part}") from None
+            encoded.left_out.append(LeftOut(_name(corpus, place), int(corpus.table[place]["answer"]), str(error)))
+    return encoded
+
+
+def to_mend(error: InputError, where: str) -> InputError:
+    """The error of something that cannot be read and may not be left out, with what can be done about it."""
+    return InputError(
+        f"{error.message}, in {where}. Mend it, or set faults.unreadable=skip to leave out such samples; the same "
+        "command then goes on",
+        file=error.file,
+        line=error.line,
+    )
 
 
 def _name(corpus: Samples, place: int) -> str:
@@ -111,12 +130,13 @@ def _name(corpus: Samples, place: int) -> str:
         return corpus.place(place)
 
 
-def _collated(row: list[Encoded], totals: Totals, corpus: Samples) -> PackedBatch:
-    return collate(row, totals, corpus.pad_id, LENGTH_MULTIPLE) if row else _empty(totals, corpus)
+def collate_row(row: EncodedRow, totals: Totals, corpus: Samples) -> PackedBatch:
+    """The tensors of a row.
 
-
-def _empty(totals: Totals, corpus: Samples) -> PackedBatch:
-    """A row without samples. Processes wait for each other's tensors in every row, so that one cannot pass it over."""
+    Processes wait for each other's tensors in every row, so that one cannot pass over that of which nothing is left.
+    """
+    if row.samples:
+        return collate(row.samples, totals, corpus.pad_id, LENGTH_MULTIPLE)
     batch = collate([corpus.blank()], totals, corpus.pad_id, LENGTH_MULTIPLE)
     return replace(
         batch,

@@ -26,10 +26,12 @@ from maira.generate.transformers_engine import TransformersEngine
 from maira.inputs import drop_inputs
 from maira.processor import MairaProcessor
 from maira.prompts import NEW_TOKENS, Task
+from maira.train.batches import to_mend
 from maira.train.corpus import Corpus
 from maira.train.items import TASKS
 from maira.train.parallel import Distributed, World
 from maira.train.recipe import Recipe
+from radfact.errors import InputError
 from radfact.files import Pair
 from radfact.jsonl import write_jsonl
 from radfact.report import Report, Sentence
@@ -68,14 +70,19 @@ class Drafter:
         world: of the run.
 
     Raises:
-        InputError: a study or an image cannot be read.
+        InputError: a study or an image cannot be read, and the recipe does not say that it may be left out.
     """
 
     def __init__(self, recipe: Recipe, corpus: Corpus, processor: MairaProcessor, world: World) -> None:
         self._recipe, self._processor, self._world = recipe, processor, world
         self.every = recipe.validation.drafts_every
+        self._unread: list[str] = []
         drawn = draw_studies(corpus, recipe)
-        studies = [_with_answer(corpus.study(*place), task) for *place, task in drawn]
+        studies: list[Study] = []
+        for source, number, task in drawn:
+            with self._reading():
+                studies.append(_with_answer(corpus.study(source, number), task))
+        self._unread.clear()  # the process that is to ask about it says so
         self._references: dict[str, Report] = {
             study.sample_id: study.grounded_findings or study.findings or "" for study in studies
         }
@@ -85,9 +92,23 @@ class Drafter:
         self._films = TemporaryDirectory(prefix="maira-films-")
         self._items: list[Item] = []
         for source, number, task in drawn[world.rank :: world.size]:
-            study = _on_disk(corpus.sources[source].read(number), Path(self._films.name) / str(source))
-            self._items += _questions(drop_inputs(_with_answer(study, task), recipe.drop), task, recipe)
+            with self._reading():
+                study = _on_disk(corpus.sources[source].read(number), Path(self._films.name) / str(source))
+                self._items += list(_questions(drop_inputs(_with_answer(study, task), recipe.drop), task, recipe))
         self._items.sort(key=lambda item: rough_length(item.request))
+
+    @contextmanager
+    def _reading(self) -> Iterator[None]:
+        """Where a study is read that the recipe may let a round go without, like those whose pixels turn out bad.
+
+        Texts were looked at when the table was made, so that what is left to go wrong are images.
+        """
+        try:
+            yield
+        except InputError as error:
+            if self._recipe.faults.unreadable == "stop":
+                raise to_mend(error, "a sample of the drafts") from None
+            self._unread.append(str(error))
 
     def ask(self, model: Distributed, step: int) -> Round:
         """One round with the weights as they are; the drafts are kept in `drafts/step-N.jsonl` of the run's folder.
@@ -118,7 +139,7 @@ class Drafter:
     def _answers(self, engine: TransformersEngine, name: str) -> tuple[list[Row], list[Row], list[str]]:
         drafts: list[Row] = []
         boxes: list[Row] = []
-        unanswered: list[str] = []
+        unanswered = [*self._unread]
         for index, answer in engine.answers([item.request for item in self._items]):
             item = self._items[index]
             if isinstance(answer, Unanswered):

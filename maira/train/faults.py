@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal
 
-from maira.train.batches import LeftOut
+from maira.train.batches import LeftOut, Part
 from maira.train.recipe import Faults
 from radfact.errors import InputError, RunFailed
 from radfact.jsonl import append_jsonl
@@ -76,13 +76,14 @@ class FaultWatch:
             "sample_ids": sample_ids,
         }
 
-    def leave_out(self, step: int, samples: Sequence[LeftOut]) -> dict[str, Any]:
-        """A line of `faults.jsonl` on samples that are in no row of a step, of all processes."""
+    def leave_out(self, step: int, samples: Sequence[LeftOut], part: Part = "training") -> dict[str, Any]:
+        """A line of `faults.jsonl` on samples of all processes that a step or its validation goes without."""
         self.unreadable.update(sample.sample_id for sample in samples)
         return {
             "started": self.started,
             "step": step,
             "fault": "unreadable",
+            "part": part,
             "action": "stop" if len(self.unreadable) > self.faults.most_unreadable else "skip",
             "sample_ids": [sample.sample_id for sample in samples],
             "reasons": [sample.reason for sample in samples],
@@ -110,6 +111,11 @@ def write_fault(out: Path, row: dict[str, Any]) -> None:
     append_jsonl(fault_file(out), [row])
 
 
+def place(row: dict[str, Any]) -> str:
+    """What went without samples that cannot be read, in words."""
+    return f"the validation after step {row['step']}" if row["part"] == "validation" else f"step {row['step']}"
+
+
 def describe(row: dict[str, Any]) -> str:
     """A fault in words."""
     if row["fault"] == "not_finite":
@@ -135,8 +141,8 @@ def stopped(row: dict[str, Any], out: Path, way_on: str) -> RunFailed:
 def unreadable(row: dict[str, Any], out: Path, way_on: str) -> InputError:
     """The error of too many samples that cannot be read; arguments as of `stopped`."""
     return InputError(
-        f"{len(row['sample_ids'])} samples of step {row['step']} cannot be read, the first: {row['reasons'][0]}. All "
-        f"that were left out are listed in {fault_file(out)}. Mend them, or raise faults.most_unreadable; {way_on}"
+        f"{len(row['sample_ids'])} samples of {place(row)} cannot be read, the first: {row['reasons'][0]}. All that "
+        f" were left out are listed in {fault_file(out)}. Mend them, or raise faults.most_unreadable; {way_on}"
     )
 
 

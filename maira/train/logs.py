@@ -44,12 +44,17 @@ class MetricsFile:
     Args:
         path: of the file.
         step: where the run goes on; lines of later steps are dropped, and a last one that was cut off.
+
+    Attributes:
+        validated: step of the last line about a validation that was there; 0 without any.
     """
 
     def __init__(self, path: Path, step: int) -> None:
-        self._path, self._waiting = path, ""
+        self._path, self._waiting, self.validated = path, "", 0
         if path.exists():
             kept = [line + "\n" for line in path.read_text(encoding="utf-8").splitlines() if _is_of(line, step)]
+            # Lines of steps alone have an epoch.
+            self.validated = max((row["step"] for row in map(json.loads, kept) if "epoch" not in row), default=0)
             with open_atomic(path) as handle:
                 handle.writelines(kept)
 
@@ -105,9 +110,13 @@ class Log:
         world: the processes of the run.
         console: where lines go.
         steps: of the whole run.
+
+    Attributes:
+        validated: step of the last validation that is written down, known to the main process; 0 before the first.
     """
 
     def __init__(self, recipe: Course, config: Any, world: World, console: Console, steps: int) -> None:
+        self.validated = 0
         self._recipe, self._world, self._console, self._steps = recipe, world, console, steps
         self._costs = make_rates(config, recipe)
         self._peak = _peak(world.device)
@@ -127,6 +136,7 @@ class Log:
         if self._world.is_main:
             self._trackers = start_trackers(self._recipe, step)
             self._metrics = MetricsFile(self._recipe.out / "metrics.jsonl", step)
+            self.validated = self._metrics.validated
         self._counts = _Counts(time.perf_counter())
         self._pace = deque([(step, self._counts.started)], maxlen=_WINDOW + 1)
 
@@ -214,6 +224,7 @@ class Log:
     def validation(self, step: int, figures: Figures) -> None:
         """Take what was validated after a step."""
         if self._world.is_main:
+            self.validated = step
             self._write({"step": step}, figures)
             self.say(f"step {step}/{self._steps}", *_validated(figures))
 

@@ -22,11 +22,11 @@ from torch import Tensor
 
 from maira.generate.processes import is_main
 from maira.train import attention
-from maira.train.batches import LeftOut, stream
+from maira.train.batches import LeftOut, Part, stream
 from maira.train.blocks import prepare_blocks
 from maira.train.corpus import open_corpus, origin_of, texts
 from maira.train.export import write_checkpoint
-from maira.train.faults import FaultWatch, Kind, describe, fault_file, stopped, unreadable, write_fault
+from maira.train.faults import FaultWatch, Kind, describe, fault_file, place, stopped, unreadable, write_fault
 from maira.train.items import PackedBatch, Samples, Totals
 from maira.train.logs import Log
 from maira.train.objective import Objective, TrainingModel
@@ -108,6 +108,7 @@ class Run:
         rows = stream(self.corpus, self.plan, self.step, rank=world.rank, world=world.size, workers=recipe.workers)
         with closing(rows):
             self.model.wrapped.train()
+            self._validate()
             while self.step < self.plan.steps:
                 asked = time.perf_counter()
                 _, batches, left_out = next(rows)
@@ -124,11 +125,10 @@ class Run:
                         self._update(gradient)
                 else:
                     self._skip(kind, gradient)
-                if self.validator:
-                    # Before the state is saved: what was measured by then is measured for good.
-                    self.validator.after_step(self.step, self.model, self.write)
                 if self.step % recipe.save_every == 0 or self.step == self.plan.steps:
                     self.save()
+                # With the state saved: whatever ends the measurement, the next start of the run makes up for it.
+                self._validate()
 
     def save(self) -> None:
         """Save the state in the background."""
@@ -226,21 +226,30 @@ class Run:
         """Rows whose losses are divided by what is left of their step, where samples of any process cannot be read."""
         if not left_out:
             return batches
-        out, known = self.recipe.out, len(self.watch.unreadable)
-        row = self.watch.leave_out(self.step + 1, left_out)
-        if self.world.is_main:
-            write_fault(out, row)
         tokens, samples = batches[0].totals
         totals = Totals(tokens - sum(sample.answer_tokens for sample in left_out), samples - len(left_out))
-        if row["action"] == "stop" or not totals.samples:
+        self._leave_out(self.step + 1, left_out, "training", of=samples)
+        return [replace(batch, totals=totals) for batch in batches]
+
+    def _leave_out(self, step: int, left_out: list[LeftOut], part: Part, *, of: int) -> None:
+        """Write down samples that cannot be read, and end the run if it is to end."""
+        out, known = self.recipe.out, len(self.watch.unreadable)
+        row = self.watch.leave_out(step, left_out, part)
+        if self.world.is_main:
+            write_fault(out, row)
+        if row["action"] == "stop" or len(left_out) == of:
             self.states.finish()
             raise unreadable(row, out, self.states.way_on)
         if len(self.watch.unreadable) > known:
             self.log.say(
-                f"step {row['step']} goes without {len(left_out)} of {samples} samples, listed in {fault_file(out)}: "
+                f"{place(row)} goes without {len(left_out)} of {of} samples, listed in {fault_file(out)}: "
                 f"{row['reasons'][0]}"
             )
-        return [replace(batch, totals=totals) for batch in batches]
+
+    def _validate(self) -> None:
+        """Measure what is due after the last step."""
+        if self.validator and (left_out := self.validator.after_step(self.step, self.model, self.write)):
+            self._leave_out(self.step, left_out, "validation", of=self.validator.samples)
 
     def _gradient(self, batches: list[PackedBatch], waited: float) -> Gradient:
         """Losses of a step and their gradient, from this process's rows and the others'."""

@@ -172,7 +172,7 @@ class Faults(Record):
         spike: a gradient norm this many times the running mean of the last is a spike; None looks for none.
         on_spike: as `not_finite`.
         most_skipped: a run ends when more steps than this are skipped in a row.
-        unreadable: a sample that cannot be read ends the run, or is left out of its step.
+        unreadable: a sample that cannot be read ends the run, or is left out of its step or of what is validated.
         most_unreadable: a run ends when more samples than this cannot be read, each counted once.
     """
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Callable, Collection, Iterator
 from contextlib import closing, contextmanager
@@ -14,12 +15,12 @@ import torch
 from torch import nn
 
 from maira.processor import MairaProcessor
-from maira.train.batches import LENGTH_MULTIPLE, encode_row
+from maira.train.batches import LeftOut, collate_row, encode_row
 from maira.train.corpus import Corpus, open_corpus
 from maira.train.drafting import Drafter
 from maira.train.items import ALL_TASKS, PackedBatch, Samples, Totals
 from maira.train.logs import Figures, Log
-from maira.train.packing import collate, pack
+from maira.train.packing import pack
 from maira.train.parallel import Distributed, World
 from maira.train.recipe import Course, Recipe
 from maira.train.workers import in_workers
@@ -44,6 +45,9 @@ class Validator:
         steps: of the run; the last one is always measured.
         drafter: drafts reports every so often.
 
+    Attributes:
+        samples: of the draw.
+
     Raises:
         InputError: a sample does not fit in a row, or there is no figure of the name `best_by`.
     """
@@ -54,6 +58,7 @@ class Validator:
         self._recipe, self._world, self._log, self._steps = recipe, world, log, steps
         self._corpus, self._drafter = corpus, drafter
         drawn = draw_answers(self._corpus, recipe)
+        self.samples = len(drawn)
         self._tasks = [ALL_TASKS[i] for i in np.unique(self._corpus.table["task"][drawn])]
         self._rows, self._own = _deal(self._corpus, drawn, recipe, world)
         undrawn = set(np.unique(self._corpus.table["task"])) - set(np.unique(self._corpus.table["task"][drawn]))
@@ -65,46 +70,68 @@ class Validator:
         losses = [f"loss/{name}" for name in ("all", *self._tasks)]
         return losses + (self._drafter.names if self._drafter else [])
 
-    def after_step(self, step: int, model: Distributed, write: Callable[[Path], None]) -> None:
-        """Measure what is due after a step; the checkpoint is written if it is the best so far.
+    def after_step(self, step: int, model: Distributed, write: Callable[[Path], None]) -> list[LeftOut]:
+        """Measure what is due after a step, if that is not done; the checkpoint is written if it is the best so far.
 
         Args:
             step: optimiser steps done.
             model: in training.
             write: writes the model as a checkpoint into a folder; all processes call it.
-        """
-        figures: dict[str, float | None] = {}
-        with self._log.pause():
-            if self._is_due(step, self._recipe.validation.every):
-                figures |= self.losses(model)
-            if self._drafter and self._is_due(step, self._drafter.every):
-                figures |= self.drafts(model, step)
-            if figures:
-                self._log.validation(step, figures)
-                # One process decides for all: others may see the folder as it was, and writing takes all of them.
-                best = self._world.gather(self._best.is_beaten_by(figures))[0]
-                if best and (reason := self._best.keep(step, figures, write, self._world)):
-                    self._log.say(f"the best checkpoint could not be written, the run goes on: {reason}")
 
-    def losses(self, model: Distributed) -> dict[str, float | None]:
-        """Mean cross-entropy over the answer tokens of the draw, over all of it and by task: `loss/all`, ..."""
+        Returns:
+            Samples of all processes whose losses are left out, since they cannot be read.
+
+        Raises:
+            InputError: a sample cannot be read, and the recipe does not say that it may be left out.
+        """
+        losses = self._is_due(step, self._recipe.validation.every)
+        drafts = self._drafter is not None and self._is_due(step, self._drafter.every)
+        if not (losses or drafts) or step == self._world.gather(self._log.validated)[0]:
+            return []
+        figures, left_out = dict[str, float | None](), list[LeftOut]()
+        with self._log.pause():
+            if losses:
+                figures, left_out = self.losses(model)
+            if drafts:
+                figures |= self.drafts(model, step)
+            figures = self._finite(step, figures)
+            # One process decides for all: others may see the folder as it was, and writing takes all of them.
+            best = self._world.gather(self._best.is_beaten_by(figures))[0]
+            if best and (reason := self._best.keep(step, figures, write, self._world)):
+                self._log.say(f"the best checkpoint could not be written, the run goes on: {reason}")
+            # Last, since it says that all of this is done.
+            self._log.validation(step, figures)
+        return left_out
+
+    def losses(self, model: Distributed) -> tuple[dict[str, float | None], list[LeftOut]]:
+        """Mean cross-entropy over the answer tokens of the draw, over all of it and by task: `loss/all`, ...
+
+        Returns:
+            The figures, None where all samples are left out, and the samples of all processes that are.
+
+        Raises:
+            InputError: as `after_step`.
+        """
+        left_out: list[LeftOut] = []
         # (summed cross-entropy, answer tokens) of each task
         sums = torch.zeros(2, len(ALL_TASKS), dtype=torch.float64, device=self._world.device)
         with undisturbed(model.wrapped), torch.no_grad():
-            for batch, counts in self._batches():
+            for batch, unread, counts in self._batches():
                 # Here those processes that could not read a row say so, while no other waits for their tensors.
-                self._world.wait()
+                left_out += [sample for part in self._world.gather(unread if counts else []) for sample in part]
                 with self._world.together():
                     found = model(batch.to(self._world.device))
                 if counts:
-                    tasks = torch.tensor([ALL_TASKS.index(task) for task in batch.tasks], device=sums.device)
+                    numbers = [ALL_TASKS.index(task) for task in batch.tasks]
+                    tasks = torch.tensor(numbers, dtype=torch.long, device=sums.device)
                     sums.index_add_(1, tasks, torch.stack([found.per_sample, found.tokens]).double())
         with self._world.together():
             losses, tokens = self._world.sum(sums).tolist()
-        figures: dict[str, float | None] = {"loss/all": sum(losses) / sum(tokens)}
-        for task, loss, count in zip(ALL_TASKS, losses, tokens, strict=True):
-            figures |= {f"loss/{task}": loss / count} if count else {}
-        return figures
+        by_name = {"all": (sum(losses), sum(tokens))} | dict(
+            zip(ALL_TASKS, zip(losses, tokens, strict=True), strict=True)
+        )
+        means = {name: loss / count if count else None for name, (loss, count) in by_name.items()}
+        return {f"loss/{name}": means[name] for name in ("all", *self._tasks)}, left_out
 
     def drafts(self, model: Distributed, step: int) -> dict[str, float | None]:
         """What drafts and box completions of the draw of studies score: `drafts/...`, `boxes/...`."""
@@ -117,14 +144,22 @@ class Validator:
         return made.figures
 
     def _is_due(self, step: int, every: int | None) -> bool:
-        return every is not None and (step % every == 0 or step == self._steps)
+        return every is not None and step > 0 and (step % every == 0 or step == self._steps)
 
-    def _batches(self) -> Iterator[tuple[PackedBatch, bool]]:
-        """The rows of this process, and whether each counts."""
-        none = Totals(1, 1)
-        with closing(in_workers(partial(encode_row, self._corpus), self._rows, self._recipe.workers)) as encoded:
+    def _finite(self, step: int, figures: Figures) -> dict[str, float | None]:
+        """Figures with None in the place of what is no number to compare others with, which is said."""
+        lost = [name for name, value in figures.items() if value is not None and not math.isfinite(value)]
+        if lost:
+            self._log.say(f"{', '.join(lost)} after step {step}: not finite, and no value to choose a checkpoint by")
+        return {name: None if name in lost else value for name, value in figures.items()}
+
+    def _batches(self) -> Iterator[tuple[PackedBatch, list[LeftOut], bool]]:
+        """The rows of this process, what each goes without, and whether it counts."""
+        none, skips = Totals(1, 1), self._recipe.faults.unreadable == "skip"
+        work = partial(encode_row, self._corpus, skips, "validation")
+        with closing(in_workers(work, self._rows, self._recipe.workers)) as encoded:
             for number, row in enumerate(encoded):
-                yield collate(row, none, self._corpus.pad_id, LENGTH_MULTIPLE), number < self._own
+                yield collate_row(row, none, self._corpus), row.left_out, number < self._own
 
 
 class Best:

@@ -374,7 +374,8 @@ def test_an_image_that_is_gone_in_the_middle_of_a_run_is_one_line(
     Image.fromarray(np.eye(64, dtype=np.uint8)).save(film)
     corpus = opened(changed(phantoms, tmp_path, lateral=film))
     film.unlink()
-    with pytest.raises(InputError, match=r"film\.png: no such file\. Mend it, or set faults\.unreadable=skip"):
+    said = r"film\.png: no such file, in a sample of the training\. Mend it, or set faults\.unreadable=skip"
+    with pytest.raises(InputError, match=said):
         list(stream(corpus, Plan(corpus.table, corpus.recipe)))
 
 

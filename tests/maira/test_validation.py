@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import math
 import random
 from io import StringIO
 from pathlib import Path
@@ -13,7 +14,7 @@ import torch
 from rich.console import Console
 
 import data.packing
-from data.manifest import read_manifest
+from data.manifest import read_manifest, write_manifest
 from data.phantoms import write_phantoms
 from maira.evaluate.grounding import complete_boxes
 from maira.generate.drafts import generate_drafts
@@ -54,8 +55,10 @@ def make_recipe(manifest: Path, out: Path, validation: dict[str, Any], **changes
     return Recipe.model_validate(values | changes)
 
 
-def make_validator(recipe: Recipe, model: MairaForConditionalGeneration, processor: MairaProcessor) -> Validator:
-    log = Log(recipe, model.config, ALONE, Console(file=StringIO()), 100)
+def make_validator(
+    recipe: Recipe, model: MairaForConditionalGeneration, processor: MairaProcessor, console: Console | None = None
+) -> Validator:
+    log = Log(recipe, model.config, ALONE, console or tiny_runs.quiet(), 100)
     log.start(0)
     return validate_drafts(recipe, processor, ALONE, log, 100)
 
@@ -114,7 +117,8 @@ def test_losses_are_those_of_the_samples_one_by_one(films: Path, shipped: Any, c
         sums[sample.task] += torch.tensor([float(mean) * answer, answer], dtype=torch.float64)
     expected = {f"loss/{task}": float(total / count) for task, (total, count) in sums.items()}
     total, count = sum(sums.values(), torch.zeros(2, dtype=torch.float64))
-    figures = make_validator(make_recipe(films, tmp_path, {}), *shipped).losses(in_training(model))
+    figures, left_out = make_validator(make_recipe(films, tmp_path, {}), *shipped).losses(in_training(model))
+    assert not left_out
     assert figures == pytest.approx(expected | {"loss/all": float(total / count)}, rel=1e-5)
 
 
@@ -223,6 +227,95 @@ def test_a_best_loss_of_a_task_that_was_not_drawn_wants_more_samples(tmp_path: P
     recipe = make_recipe(Path("m.jsonl"), tmp_path, {"best_by": "loss/findings", "samples": 3})
     with pytest.raises(InputError, match=r"among the 3 drawn; raise validation\.samples"):
         Best(recipe, ["loss/all"], {"loss/findings"})
+
+
+def test_a_figure_that_is_not_finite_is_said_and_stands_in_no_checkpoint_s_way(
+    films: Path, shipped: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    console = tiny_runs.quiet()
+    recipe = make_recipe(films, tmp_path, {"best_by": "loss/all", "every": 1})
+    validator = make_validator(recipe, shipped[0], shipped[1], console)
+    for step, value in enumerate([math.nan, 2.0, math.inf, 1.0], start=1):
+        monkeypatch.setattr(validator, "losses", lambda _, value=value: ({"loss/all": value}, []))
+        validator.after_step(step, in_training(shipped[0]), lambda folder: folder.mkdir(exist_ok=True))
+        held = tmp_path / "checkpoint-best" / "best.json"
+        assert (json.loads(held.read_text(encoding="utf-8"))["step"] if held.exists() else 0) == [0, 2, 2, 4][step - 1]
+    assert "loss/all after step 1: not finite" in tiny_runs.said(console)
+
+
+def cut_off(films: Path, where: Path, *, to: int | None = None) -> tuple[Path, Path, str]:
+    """A manifest of the same phantoms, a film of it that is cut off (None: not there any more), and its sample."""
+    film, manifest = where / "film.png", where / "cut.jsonl"
+    first, *others = read_manifest(films)
+    film.write_bytes(first.frontal.read_bytes())
+    write_manifest(manifest, [first.model_copy(update={"frontal": film}), *others])
+    if to:
+        film.write_bytes(first.frontal.read_bytes()[:to])
+    return manifest, film, first.sample_id
+
+
+def test_a_sample_that_cannot_be_read_is_left_out_of_the_losses(films: Path, shipped: Any, tmp_path: Path) -> None:
+    manifest, _, sample_id = cut_off(films, tmp_path, to=1000)
+    whole = tmp_path / "others.jsonl"
+    write_manifest(whole, read_manifest(films)[1:])
+    model, losses = in_training(shipped[0]), []
+    for path in (manifest, whole):
+        recipe = make_recipe(path, tmp_path / path.stem, {}, faults={"unreadable": "skip"})
+        losses.append(make_validator(recipe, *shipped).losses(model))
+    (figures, left_out), (expected, none) = losses
+    assert figures == pytest.approx(expected, rel=1e-5)
+    assert {sample.sample_id for sample in left_out} == {sample_id}
+    assert not none
+
+
+def test_a_draw_of_which_nothing_can_be_read_has_no_losses(films: Path, shipped: Any, tmp_path: Path) -> None:
+    manifest = cut_off(films, tmp_path, to=1000)[0]
+    write_manifest(manifest, read_manifest(manifest)[:1])
+    recipe = make_recipe(manifest, tmp_path, {}, tasks={"findings": 1}, faults={"unreadable": "skip"})
+    validator = make_validator(recipe, *shipped)
+    figures, left_out = validator.losses(in_training(shipped[0]))
+    assert figures == {"loss/all": None, "loss/findings": None}
+    assert len(left_out) == validator.samples == 1
+
+
+def test_a_study_whose_image_is_gone_is_left_out_of_the_drafts(films: Path, shipped: Any, tmp_path: Path) -> None:
+    manifest, film, sample_id = cut_off(films, tmp_path)
+    validation, faults = {"drafts_every": 1, "drafts": 4}, {"unreadable": "skip"}
+    make_validator(make_recipe(manifest, tmp_path, validation), *shipped)
+    film.unlink()
+    with pytest.raises(InputError, match=r"film\.png: no such file, in a sample of the drafts\. .*unreadable=skip"):
+        make_validator(make_recipe(manifest, tmp_path, validation), *shipped)
+    console = tiny_runs.quiet()
+    recipe = make_recipe(manifest, tmp_path, validation, faults=faults)
+    validator = make_validator(recipe, shipped[0], shipped[1], console)
+    validator.drafts(in_training(shipped[0]), 7)
+    drafted = {row["sample_id"] for row in read_rows(tmp_path / "drafts" / "step-000007.jsonl")}
+    assert drafted == {study.sample_id for study in read_manifest(films)} - {sample_id}
+    assert f"1 questions had no answer; the first: {film}: no such file" in tiny_runs.said(console)
+
+
+def test_a_validation_that_ends_a_run_is_made_up_for(phantoms: Path, tmp_path: Path) -> None:
+    manifest, _, sample_id = cut_off(phantoms, tmp_path, to=1000)
+    fresh = {"vision_config": tiny_runs.VISION, "text_config": TEXT, "projector_n_layers": 2, "vocab_size": 300}
+    options: dict[str, Any] = {"model": fresh, "train": [{"manifest": phantoms}], "passes": 16, "save_every": 2}
+    validation = {"sources": [{"manifest": manifest}], "every": 2, "best_by": "loss/all"}
+    with pytest.raises(InputError, match=r"film\.png: .*, in a sample of the validation\. .*faults\.unreadable=skip"):
+        train(make_recipe(manifest, tmp_path / "run", validation, **options), tiny_runs.quiet())
+    assert (tmp_path / "run" / "states" / "step-000002" / "state.json").exists()
+    console = tiny_runs.quiet()
+    options["faults"] = {"unreadable": "skip"}
+    for _ in range(2):  # the second time all is done
+        train(make_recipe(manifest, tmp_path / "run", validation, **options), console)
+    rows = tiny_runs.metrics(tmp_path / "run")
+    assert [row["step"] for row in rows if "loss/all" in row] == [2, 4]
+    lines = (tmp_path / "run" / "faults.jsonl").read_text(encoding="utf-8").splitlines()
+    faults = [json.loads(line) for line in lines]
+    assert [(fault["step"], fault["part"], fault["action"]) for fault in faults] == [
+        (step, "validation", "skip") for step in (2, 4)
+    ]
+    assert {name for fault in faults for name in fault["sample_ids"]} == {sample_id}
+    assert tiny_runs.said(console).count("the validation after step 2 goes without") == 1
+    assert "the validation after step 4" not in tiny_runs.said(console)
 
 
 def test_a_best_checkpoint_that_cannot_be_written_is_tried_again(tmp_path: Path) -> None:
