@@ -41,20 +41,50 @@ _PARTS = (
     ("bones", r"bon[ey]|osseous|spin[ea]|rib|fractur|degenerat|vertebr|clavic|skelet|thoracic"),
 )
 _NO = re.compile(
-    r"^(?:there (?:is|are) )?no (?:evidence of |signs? of |definite |visualized )?(.+?)"
-    r"(?: (?:is |are )?(?:seen|identified|present|noted|visualized|demonstrated))?$",
+    r"^(?:there (?:is|are|was|were) )?no (?!longer)"
+    r"(?:(?:definite |convincing |obvious |radiographic )?(?:evidence|signs?) (?:of|for) |definite |visualized )?(.+?)"
+    r"(?: (?:is |are |was |were )?"
+    r"(?:seen|identified|present|noted|visualized|demonstrated|appreciated|evident|detected|apparent))?$",
     re.IGNORECASE,
 )
 _VERB = re.compile(
-    r"\b(?:is|are|was|were|has|have|appears?|demonstrates?|remains?|consists?|projects?|overl\w+|measures?|shows?|"
-    r"suggests?|may|can|terminates?|extends?|lies|courses?)\b"
-)
-_STATE = re.compile(
-    r"^(?P<what>.*\b(?:size|structures?|silhouettes?|contours?|vascularity|lungs?|heart|mediastinum|abdomen|spine))\s+"
-    r"(?P<state>(?:grossly )?(?:normal|unremarkable|intact|clear|stable|enlarged|unchanged)\b.*)$",
+    r"(?:\b(?:is|are|was|were|be|been|has|have|had|does|do|appears?|seems?|demonstrates?|remains?|consists?|projects?|"
+    r"overl(?:ies?|ays?)|measures?|shows?|reveals?|suggests?|represents?|reflects?|indicates?|obscures?|limits|"
+    r"traverses?|may|can|cannot|could|might|would|should|terminates?|extends?|lies|courses?|ends)|'(?:s been|ve|re))\b",
     re.IGNORECASE,
 )
-_PLURAL = re.compile(r"(?:[^su]s|ae|multiple .*|bilateral .*)$", re.IGNORECASE)
+_OPENING = re.compile(
+    r"(?:there|it|he|she|i|they|patient|with|without|within|given|considering|accounting|allowing|although|while|since|"
+    r"as|and|or|but|in|on|at|for|from|by|to|of|after|compared|status|negative|positive|rotated|correlate|recommend|"
+    r"questioned)\b|otherwise,",
+    re.IGNORECASE,
+)
+"""What no bare noun phrase begins with."""
+_DEFINITE = re.compile(r"(?:the|this|these|those|heart|cardiac size)\b", re.IGNORECASE)
+"""What a noun phrase begins with that "There is" cannot stand before."""
+_STATE = re.compile(
+    r"^(?P<what>[^,;:]+?)\s+(?P<state>"
+    r"(?:(?:grossly|mildly|to|moderately|slightly|markedly|severely|borderline|relatively|essentially|otherwise|"
+    r"again|near|top) )*"
+    r"(?:normal|unremarkable|intact|clear|stable|enlarged|unchanged|midline|tortuous|hyperinflated|hyperexpanded)"
+    r"(?:,.*| (?:of|in|for|from|with|on|since|given|compared|but|and|bilaterally|as|at|due|when)\b.*)?)$",
+    re.IGNORECASE,
+)
+_HANGING = re.compile(r"\b(?:of|in|to|at|with|near|than|limits?|and|or|no|not)$", re.IGNORECASE)
+"""What the subject of a state does not end with."""
+_BEHIND = re.compile(
+    r"(?<=\w)(?: ___)* *(?:[,;:(]|\b(?:of|in|at|on|with|without|within|along|throughout|over|under|near|from|for|by|"
+    r"due|to(?! (?:moderate|severe|large|marked)\b)|consistent|compatible|secondary|projecting|overlying|involving|"
+    r"measuring|causing|representing|suggesting|suggestive|noted|seen|identified|demonstrated|visualized|present|again|also|"
+    r"bilaterally|which|that|versus|likely|extending|adjacent|above|below|between|related|"
+    r"(?:stable|unchanged|increased|decreased|improved) (?:from|since|compared))\b|$)"
+)
+"""What follows the head of a noun phrase."""
+_PLURAL = re.compile(
+    r"^(?:multiple|several|numerous|few|two|three|four)\b|\bchanges\b|"
+    r"(?:[^sui]s|[^st]is|ies|ae|\bhila|[^aeiou]i)$(?<!pancreas)(?<!pelvis)",
+    re.IGNORECASE,
+)
 
 
 class Styler(Protocol):
@@ -93,9 +123,9 @@ class ModelStyler(PromptedModel):
 class RuleStyler:
     """One finding a sentence, in the order of a standard report, in its turns of phrase; no impression is made.
 
-    Abbreviations are written out, "No X" becomes "There is no evidence of X", denials of one part stand together, and
-    devices, heart, lungs, pleura and bones follow one another. A sentence in which the ontology would then read
-    something else is kept as it was.
+    Abbreviations are written out, "No X" becomes "There is no evidence of X", a bare noun phrase "There is X", denials of
+    one part stand together, and devices, heart, lungs, pleura and bones follow one another. A sentence in which the
+    ontology would then read something else is kept as it was.
     """
 
     name = "rules"
@@ -139,24 +169,30 @@ def _phrased(sentence: str) -> str:
     text = sentence.rstrip(". ")
     if not facts_of(sentence):
         return sentence
-    if match := _NO.match(text):
+    match = _NO.match(text)
+    if match and not _VERB.search(match[1]):
         phrased = f"There is no evidence of {match[1]}."
-    elif _VERB.search(text):
+    elif match or _VERB.search(text) or _OPENING.match(text):
         phrased = f"{text}."
-    elif match := _STATE.match(text):
-        phrased = f"{match['what']} {_verb(match['what'])} {match['state']}."
+    elif (match := _STATE.match(text)) and not _HANGING.search(match["what"]):
+        several = " and " in match["what"] or _is_plural(match["what"])
+        phrased = f"{match['what']} {'are' if several else 'is'} {match['state']}."
+    elif _DEFINITE.match(text):
+        phrased = f"{text}."
     else:
-        phrased = f"There {_verb(text.split(' in ')[0].split(' of ')[0])} {_lower(text)}."
+        phrased = f"There {'are' if _is_plural(text) else 'is'} {_lower(text)}."
     return phrased if _content(facts_of(phrased)) == _content(facts_of(sentence)) else sentence
 
 
 def _lower(text: str) -> str:
-    """Inside a sentence; an abbreviation stays as it is."""
-    return text if text[1:2].isupper() else f"{text[:1].lower()}{text[1:]}"
+    """Inside a sentence; an abbreviation or a name such as Port-A-Cath stays as it is."""
+    first = text.partition(" ")[0]
+    return text if first[1:] != first[1:].lower() or first[1:2] == "-" else f"{text[:1].lower()}{text[1:]}"
 
 
-def _verb(noun: str) -> str:
-    return "are" if _PLURAL.search(noun) else "is"
+def _is_plural(phrase: str) -> bool:
+    """Whether a noun phrase is, by the last word of its head."""
+    return bool(_PLURAL.search(_BEHIND.split(phrase, maxsplit=1)[0]))
 
 
 def _joined(sentences: Sequence[str]) -> list[str]:

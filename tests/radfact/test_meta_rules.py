@@ -192,6 +192,39 @@ def test_style_by_rules_keeps_what_is_said(report: str) -> None:
         ("Degenerative changes of the spine.", "There are degenerative changes of the spine."),
         ("XXXX examination.", "XXXX examination."),
         ("ETT 4 cm above the carina.", "There is endotracheal tube 4 cm above the carina."),
+        # What has a verb of its own, or a beginning of its own, has nothing put before it.
+        (
+            "Since the prior study, there's been interval development of left lower lobe airspace disease.",
+            "Since the prior study, there's been interval development of left lower lobe airspace disease.",
+        ),
+        ("Surgical clips overlie the right breast.", "Surgical clips overlie the right breast."),
+        ("Rotated with low lung volumes.", "Rotated with low lung volumes."),
+        ("Negative for pneumothorax.", "Negative for pneumothorax."),
+        ("There mild degenerative changes of the spine.", "There mild degenerative changes of the spine."),
+        ("Cannot exclude a right pleural effusion.", "Cannot exclude a right pleural effusion."),
+        ("There is no evidence for pleural effusion.", "There is no evidence of pleural effusion."),
+        ("No acute infiltrate is appreciated.", "There is no evidence of acute infiltrate."),
+        ("No infiltrates are present in the left lower lobe.", "No infiltrates are present in the left lower lobe."),
+        ("Pulmonary vasculature within normal limits.", "Pulmonary vasculature is normal."),
+        ("Heart size near top normal.", "Heart size is near top normal."),
+        ("Heart size mildly to moderately enlarged.", "Heart size is mildly to moderately enlarged."),
+        ("Heart size upper limits of normal.", "Heart size upper limits of normal."),
+        ("Heart and mediastinum normal.", "Heart and mediastinum are normal."),
+        ("Small granuloma stable from prior exam.", "Small granuloma is stable from prior exam."),
+        # The verb is that of the head.
+        (
+            "Stable cardiomegaly, accentuated by low lung volumes.",
+            "There is stable cardiomegaly, accentuated by low lung volumes.",
+        ),
+        (
+            "Mild to moderate degenerative changes throughout the spine.",
+            "There are mild to moderate degenerative changes throughout the spine.",
+        ),
+        ("Streaky opacities decreased from previous.", "There are streaky opacities decreased from previous."),
+        ("Bilateral pleural thickening.", "There is bilateral pleural thickening."),
+        ("Bibasilar atelectasis.", "There is bibasilar atelectasis."),
+        ("Two right chest tubes again noted.", "There are two right chest tubes again noted."),
+        ("S-shaped scoliosis.", "There is S-shaped scoliosis."),
     ],
 )
 def test_style_by_rules_reads_like_this(report: str, styled: str) -> None:
