@@ -54,10 +54,20 @@ def _drawn(plot: Any, rows: Sequence[tuple[str, Mapping[str, Any]]]) -> Any:
         _draw_reports(panels[0], figures, f"A  {name}: " if len(rows) > 1 else "A  ")
         _draw_kinds(panels[1], _most_frequent(figures["error_types"]), "B  Error types")
         _draw_kinds(panels[2], _severities(figures["severities"]), "C  Clinical implications")
+    # Below the panels: within one there is not always room beside the bars.
+    worst = {name: bars for panel in grid[:, 0] for bars, name in zip(*panel.get_legend_handles_labels(), strict=True)}
+    names = [name for name in _WORST_COLOURS if name in worst]
+    implied = [name if name in (NO_CORRECTION, "not rated") else f"{name} implications" for name in names]
+    _legend(figure, [worst[name] for name in names], implied, "A: worst of the report", "left")
     handles, kinds = grid[0][2].get_legend_handles_labels()
-    labels = [_PLURALS[kind] for kind in kinds]
-    figure.legend(handles, labels, loc="outside lower center", ncols=len(KINDS), title="B and C", title_fontsize=8)
+    _legend(figure, handles, [_PLURALS[kind] for kind in kinds], "B and C", "right")
     return figure
+
+
+def _legend(figure: Any, handles: Sequence[Any], labels: Sequence[str], title: str, side: str) -> None:
+    figure.legend(
+        handles, labels, loc=f"outside lower {side}", ncols=len(labels), title=title, fontsize=8, title_fontsize=8
+    )
 
 
 def _draw_reports(panel: Any, figures: Mapping[str, Any], mark: str) -> None:
@@ -76,9 +86,7 @@ def _draw_reports(panel: Any, figures: Mapping[str, Any], mark: str) -> None:
     panel.set_ylabel("reports")
     panel.yaxis.get_major_locator().set_params(integer=True)
     panel.set_xlim(-0.6, len(labels) - 0.4)
-    handles, names = panel.get_legend_handles_labels()
-    shown = [name if name in (NO_CORRECTION, "not rated") else f"{name} implications" for name in names]
-    panel.legend(handles, shown, title="worst of the report", fontsize=8, title_fontsize=8)
+    panel.set_ylim(0, 1.05 * max(sum(worst.values()) for worst in by_count.values()))
     counts = f"{_count(figures['corrections'], 'correction')} in {_count(figures['finished'], 'report')}"
     unchanged = f"{figures['unchanged_sentences']} of {_count(figures['sentences'], 'sentence')} unchanged"
     panel.set_title(f"{mark}{counts};\n{unchanged}", loc="left", fontsize=11)
