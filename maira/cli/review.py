@@ -137,7 +137,7 @@ def summary(db: _Database, out: Annotated[Path, typer.Option(help="Folder to wri
     from radfact.jsonl import write_json
 
     with _opened(db) as store:
-        figures = summarise(store)
+        figures = summarise(store, store.reviewers())
     if not any(one["finished"] for one in figures["reviewers"].values()):
         raise InputError("no study is finished yet", file=db)
     draw_figure(figures, out / "figure4")

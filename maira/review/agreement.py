@@ -27,8 +27,12 @@ def worst_severity(state: State) -> int | None:
     return max(rated, default=None)
 
 
-def agreements(store: Store) -> list[dict[str, Any]]:
+def agreements(store: Store, reviewers: Sequence[str]) -> list[dict[str, Any]]:
     """Agreement of each two reviewers on the studies that both have finished.
+
+    Args:
+        store: the review.
+        reviewers: their names.
 
     Returns:
         For each two: `reviewers`, `studies`, and as `kappa` with its `n` (None where nothing is left to chance):
@@ -36,7 +40,7 @@ def agreements(store: Store) -> list[dict[str, Any]]:
         and rated; `worst_severity` (weighted) of each study, no correction being the lowest; `error_types` of each
         study, which takes in additions: they have no sentence of the draft to be compared on.
     """
-    states = {name: [review.state for review in store.reviews(name)] for name in store.reviewers()}
+    states = {name: [review.state for review in store.reviews(name)] for name in reviewers}
     found = []
     for first, second in combinations(states, 2):
         both = [(a, b) for a, b in zip(states[first], states[second], strict=True) if a.done and b.done]

@@ -115,7 +115,7 @@ class Server:
                 **{name: getattr(study, name) for name in _CONTEXT},
                 "state": state_json(review),
                 "reference": [_sentence(one) for one in self.set.reference(number)] if sees_reference else None,
-                "verdicts": self._verdicts(study.sample_id, sees_reference),
+                "verdicts": self._verdicts(study.sample_id) if sees_reference else None,
             }
         )
 
@@ -134,9 +134,9 @@ class Server:
         return Response(png, media_type="image/png")
 
     def corrections(self, request: Request) -> Response:
-        """`GET /export/corrections.csv`: of all reviewers, or of `?reviewer=R`."""
-        names = [_reviewer(request)] if "reviewer" in request.query_params else self.store.reviewers()
-        return _download(corrections_csv(self.store, names).encode("utf-8-sig"), "text/csv", "corrections.csv")
+        """`GET /export/corrections.csv?reviewer=R`"""
+        table = corrections_csv(self.store, [_reviewer(request)])
+        return _download(table.encode("utf-8-sig"), "text/csv", "corrections.csv")
 
     def drafts(self, request: Request) -> Response:
         """`GET /export/drafts.jsonl?reviewer=R`: the corrected reports of the studies that R has finished."""
@@ -144,17 +144,14 @@ class Server:
         text = "".join(f"{dumps(row)}\n" for row in rows)
         return _download(text.encode(), "application/jsonl", "drafts.jsonl")
 
-    def summary(self, _: Request) -> Response:
-        """`GET /export/summary.json`"""
-        return _download(dumps(summarise(self.store)).encode(), "application/json", "summary.json")
+    def summary(self, request: Request) -> Response:
+        """`GET /export/summary.json?reviewer=R`"""
+        figures = summarise(self.store, [_reviewer(request)])
+        return _download(dumps(figures).encode(), "application/json", "summary.json")
 
     def add_reviewer(self, _: Request, body: Any) -> Response:
         """`POST /api/reviewers` with `{"name"}`"""
         return JSONResponse({"reviewers": self.store.add_reviewer(validated(_Named, body).name)})
-
-    def add_error_type(self, _: Request, body: Any) -> Response:
-        """`POST /api/error_types` with `{"name"}`"""
-        return JSONResponse({"error_types": self.store.add_error_type(validated(_Named, body).name)})
 
     def change(self, request: Request, body: Any) -> Response:
         """`POST /api/studies/{number}/changes`: answered when it is on disk."""
@@ -173,14 +170,11 @@ class Server:
             raise _NotThereError
         return number
 
-    def _verdicts(self, sample_id: str, sees_reference: bool) -> list[dict[str, Any]] | None:
-        """What RadFact said; reasons and evidence would give the reference away before its time."""
+    def _verdicts(self, sample_id: str) -> list[dict[str, Any]] | None:
+        """What RadFact said; it would give the reference away before its time."""
         found = (self.set.verdicts or {}).get(sample_id)
-        if found is None:
-            return None
-        kept = {"index", "status", "why", "evidence"} if sees_reference else {"index", "status"}
-        blank: dict[str, Any] = {"why": None, "evidence": []}
-        return [blank | verdict.model_dump(mode="json", include=kept) for verdict in found]
+        kept = {"index", "status", "why", "evidence"}
+        return None if found is None else [verdict.model_dump(mode="json", include=kept) for verdict in found]
 
 
 def state_json(review: Snapshot) -> dict[str, Any]:
@@ -230,7 +224,6 @@ def make_app(review_set: ReviewSet, store: Store, *, host: str = "127.0.0.1", to
         Route("/static/{name}", _reading(server.asset)),
         Route("/api/set", _reading(server.about)),
         Route("/api/reviewers", _writing(server.add_reviewer), methods=["POST"]),
-        Route("/api/error_types", _writing(server.add_error_type), methods=["POST"]),
         Route("/api/studies", _reading(server.studies)),
         Route("/api/studies/{number:int}", _reading(server.study)),
         Route("/api/studies/{number:int}/changes", _writing(server.change), methods=["POST"]),

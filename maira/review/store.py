@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 from pydantic import TypeAdapter, ValidationError
 
 from maira.review.changes import (
+    Assess,
     Change,
     Corners,
     History,
@@ -161,7 +162,8 @@ class Store:
         name = self._parse_name(name)
         with self._lock:
             if self._known(name) is None:
-                self._add_name("reviewers", name)
+                with self._writing():
+                    self._add_name("reviewers", name)
             return self.reviewers()
 
     def noted_name(self, reviewer: str) -> str:
@@ -176,19 +178,8 @@ class Store:
         return known
 
     def error_types(self) -> list[str]:
-        """Those of the paper, then the reviewers' own."""
+        """Those of the paper, then those that reviewers have named beside them."""
         return [*ERROR_TYPES, *self._names("error_types")]
-
-    def add_error_type(self, name: str) -> list[str]:
-        """Note an error type, unless it is there already, and give all.
-
-        Raises:
-            InputError: it is no name.
-        """
-        name = self._parse_name(name)
-        if name not in ERROR_TYPES:
-            self._add_name("error_types", name)
-        return self.error_types()
 
     def review(self, reviewer: str, number: int) -> Snapshot:
         """What a reviewer has made of a study.
@@ -220,6 +211,8 @@ class Store:
     def add_change(self, reviewer: str, number: int, change_id: str, version: int, change: Change) -> Snapshot:
         """Apply a change and write it to the disk; one that has come before is not applied again.
 
+        A type of error that it names is from then on one of `error_types`.
+
         Args:
             reviewer: who made it.
             number: of the study, from 1.
@@ -246,6 +239,9 @@ class Store:
             if version != history.now.version:
                 raise ConflictError
             history.check(change)
+            named = change.error_type if isinstance(change, Assess) else None
+            if named is not None and named not in ERROR_TYPES:
+                self._add_name("error_types", named)
             sample_id = self.drafts[number - 1].sample_id
             fields = dumps(change.model_dump(mode="json", exclude_unset=True))
             self._connection.execute(
@@ -306,8 +302,7 @@ class Store:
             raise as_input_error(error, field="name") from None
 
     def _add_name(self, table: str, name: str) -> None:
-        with self._lock, self._writing():
-            self._connection.execute(f"INSERT OR IGNORE INTO {table} (name, made) VALUES (?,?)", (name, _now()))
+        self._connection.execute(f"INSERT OR IGNORE INTO {table} (name, made) VALUES (?,?)", (name, _now()))
 
 
 def _connect(path: Path) -> sqlite3.Connection:

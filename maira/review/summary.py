@@ -19,16 +19,24 @@ SEVERITY_NAMES: Mapping[int | None, str] = {0: "no", 1: "minor", 2: "significant
 NO_CORRECTION = "no correction"
 
 
-def summarise(store: Store) -> dict[str, Any]:
+def summarise(store: Store, reviewers: Sequence[str]) -> dict[str, Any]:
     """The figures of a review, JSON values only: of each reviewer over the studies they finished, and their agreement.
+
+    Args:
+        store: the review.
+        reviewers: whose figures.
 
     Returns:
         `studies`, `reviewers` (by name, as `_of_reviewer` has them) and `agreement` (as `agreements` has it).
+
+    Raises:
+        InputError: there is no such reviewer.
     """
+    names = [store.noted_name(reviewer) for reviewer in reviewers]
     return {
         "studies": len(store.drafts),
-        "reviewers": {name: _of_reviewer(store, name) for name in store.reviewers()},
-        "agreement": agreements(store),
+        "reviewers": {name: _of_reviewer(store, name) for name in names},
+        "agreement": agreements(store, names),
     }
 
 

@@ -44,8 +44,11 @@ def write_films(folder: Path) -> None:
     Image.new("L", (WIDTH, HEIGHT), 60).save(folder / "prior.png")
 
 
-def write_review_set(folder: Path, count: int = 3, *, texts: list[str] | None = None) -> Path:
-    """Studies `s1`, `s2`, ... of three sentences, the first with a box; `s1` has every input that there can be."""
+def write_review_set(folder: Path, count: int = 3, *, texts: list[str] | None = None, bare: int | None = None) -> Path:
+    """Studies `s1`, `s2`, ... of three sentences, the first with a box; `s1` has every input that there can be.
+
+    Study `bare` has an empty draft and no reference.
+    """
     write_films(folder)
     draft = [{"text": text} for text in texts or SENTENCES]
     draft[0] = {"text": draft[0]["text"], "boxes": [box(0.1, 0.2, 0.3, 0.6)]}
@@ -61,9 +64,17 @@ def write_review_set(folder: Path, count: int = 3, *, texts: list[str] | None = 
     shared = {"frontal": "frontal.png", "indication": "Cough.", "grounded_findings": reference}
     write_jsonl(
         folder / "manifest.jsonl",
-        [{"sample_id": name, **shared, **(inputs if name == "s1" else {})} for name in names],
+        [
+            {"sample_id": name, **shared, **(inputs if name == "s1" else {})}
+            if name != f"s{bare}"
+            else {"sample_id": name, "frontal": "frontal.png"}
+            for name in names
+        ],
     )
-    write_jsonl(folder / "drafts.jsonl", [{"sample_id": name, "report": draft} for name in names])
+    write_jsonl(
+        folder / "drafts.jsonl",
+        [{"sample_id": name, "report": [] if name == f"s{bare}" else draft} for name in names],
+    )
     return folder
 
 

@@ -134,7 +134,7 @@ def test_the_reference_stays_away_until_its_step(page: TestClient) -> None:
     assert study(page)["reference"] is not None
 
 
-def test_why_radfact_judged_so_stays_away_as_long(review_set: ReviewSet, store: Store) -> None:
+def test_what_radfact_judged_stays_away_as_long(review_set: ReviewSet, store: Store) -> None:
     rows = [
         Verdict(sample_id="one", side="candidate", index=index, text="", status="entailed", evidence=(0,), why="Both.")
         for index in range(2)
@@ -144,10 +144,28 @@ def test_why_radfact_judged_so_stays_away_as_long(review_set: ReviewSet, store: 
     )
     with TestClient(make_app(judged, store), base_url=ADDRESS) as page:
         page.post("/api/reviewers", json={"name": "Ada"})
-        assert study(page)["verdicts"][0] == {"index": 0, "status": "entailed", "why": None, "evidence": []}
+        assert study(page)["verdicts"] is None
+        for number in (1, 2):
+            change(page, number, kind="step", step=3)
         assert study(page, 2)["verdicts"] is None
-        change(page, kind="step", step=3)
         assert study(page)["verdicts"][1] == {"index": 1, "status": "entailed", "why": "Both.", "evidence": [0]}
+
+
+def test_an_export_is_of_one_reviewer(page: TestClient, store: Store) -> None:
+    change(page, kind="delete", sentence="d0")
+    store.add_reviewer("Ben")
+    for path in ("corrections.csv", "drafts.jsonl", "summary.json"):
+        assert page.get(f"/export/{path}").status_code == 400
+    tables = [page.get("/export/corrections.csv", params={"reviewer": name}).text for name in ("Ada", "Ben")]
+    assert [table.count("\r\n") for table in tables] == [2, 1]
+    figures = page.get("/export/summary.json", params={"reviewer": "ben"}).json()
+    assert (list(figures["reviewers"]), figures["agreement"]) == (["Ben"], [])
+
+
+def test_a_type_of_error_of_one_reviewer_is_offered_to_all(page: TestClient) -> None:
+    change(page, kind="delete", sentence="d0")
+    assert change(page, kind="assess", sentence="d0", error_type="WRONG PATIENT").status_code == 200
+    assert page.get("/api/set").json()["error_types"][-1] == "WRONG PATIENT"
 
 
 def test_a_study_that_was_not_gone_through_is_not_finished(page: TestClient) -> None:
@@ -292,7 +310,7 @@ def test_the_page_itself_can(page: TestClient) -> None:
     assert page.post("/api/reviewers", json={"name": "Ben"}, headers=headers).json() == {"reviewers": ["Ada", "Ben"]}
 
 
-@pytest.mark.parametrize("path", ["/api/set", "/images/1/frontal", "/export/corrections.csv"])
+@pytest.mark.parametrize("path", ["/api/set", "/images/1/frontal", "/export/corrections.csv?reviewer=Ada"])
 def test_another_page_cannot_show_what_is_here(page: TestClient, path: str) -> None:
     assert page.get(path, headers={"sec-fetch-site": "cross-site"}).status_code == 403
     assert page.get(path, headers={"sec-fetch-site": "none"}).status_code == 200

@@ -57,7 +57,7 @@ def page(browser: Browser, running: Running) -> Iterator[Page]:
 
 
 def exported(page: Page, running: Running) -> list[dict[str, str]]:
-    text = page.request.get(f"{running.url}export/corrections.csv").body().decode("utf-8-sig")
+    text = page.request.get(f"{running.url}export/corrections.csv?reviewer=Ada").body().decode("utf-8-sig")
     return list(csv.DictReader(StringIO(text)))
 
 
@@ -277,6 +277,24 @@ def test_what_the_server_says_of_its_trouble_is_shown(page: Page) -> None:
     page.locator("#reviewer-error", has_text="The database cannot be used now").wait_for()
 
 
+def test_a_study_that_could_not_be_opened_is_opened_once_the_server_is_back(page: Page) -> None:
+    page.clock.install()
+    alert = page.locator("#alert", has_text="Study 2 cannot be opened: no connection to the server.")
+    page.get_by_label("Comment on the study").fill("Rotated.")
+    press(page, "Control+Enter")
+    saved(page)
+    page.route("**/api/studies/2?*", lambda route: route.abort())
+    page.locator("#following-study").click()
+    alert.wait_for()
+    assert page.get_by_label("Comment on the study").input_value() == "Rotated."
+    page.unroute("**/api/studies/2?*")
+    page.clock.run_for(2000)
+    alert.wait_for(state="hidden")
+    page.locator("#following-study").click()
+    at_study(page, 2)
+    assert page.get_by_label("Comment on the study").input_value() == ""
+
+
 def test_a_change_whose_answer_was_lost_is_applied_once(page: Page, running: Running) -> None:
     lost: list[str] = []
 
@@ -339,7 +357,7 @@ def test_what_another_window_changed_is_shown_and_ones_own_text_is_given_back(
     saved(page)
     other.get_by_label("Text of sentence 1").fill("The heart is large.")
     other.keyboard.press("Enter")
-    other.get_by_text("Another window has changed this study meanwhile").wait_for()
+    other.get_by_text("Another window has changed the study meanwhile. Not saved (study 1): an edit.").wait_for()
     assert row(other, 1).locator("del").count() == 1
     assert other.get_by_label("Text of sentence 1").input_value() == "The heart is large."
     other.keyboard.press("Enter")

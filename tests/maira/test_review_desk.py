@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
 
 MANY = 2000
+BARE = 1999
 
 
 @pytest.fixture(scope="module")
@@ -37,7 +38,7 @@ def browser() -> Iterator[Browser]:
 @pytest.fixture(scope="module")
 def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     """One server for all tests: each is a reviewer of its own."""
-    folder = write_review_set(tmp_path_factory.mktemp("review"), MANY)
+    folder = write_review_set(tmp_path_factory.mktemp("review"), MANY, bare=BARE)
     results = write_verdicts(folder)
     large = Image.new("L", (4000, 3000), 120)
     large.save(folder / "prior.png")
@@ -196,6 +197,9 @@ def test_a_box_moved_by_keys_is_one_change_and_is_announced(page: Page, running:
     page.locator("#undo:disabled").wait_for()
     saved(page)
     assert running.sentence(0, reviewer).boxes == ((0.1, 0.2, 0.3, 0.6),)
+    press(page, "Escape")
+    assert row(page, 0).locator(".sentence-text").evaluate("button => button === document.activeElement")
+    assert row(page, 0).get_attribute("class") == "sentence selected"
 
 
 def test_the_reference_is_not_in_the_page_before_step_three(page: Page) -> None:
@@ -282,6 +286,20 @@ def test_a_sentence_that_is_deleted_says_why_it_cannot_be_edited(page: Page) -> 
     alert = page.locator("#alert", has_text="This sentence is deleted; restore it to edit it.")
     alert.get_by_role("button", name="Restore").click()
     assert row(page, 0).locator("del").count() == 0
+    # It goes with what it speaks of: the deletion, and the study.
+    for leave in ("d", "Control+z"):
+        press(page, "d")
+        row(page, 0).locator(".words").dblclick()
+        alert.wait_for()
+        press(page, leave)
+        alert.wait_for(state="hidden")
+    press(page, "d")
+    row(page, 0).locator(".words").dblclick()
+    alert.wait_for()
+    page.locator("#following-study").click()
+    at_study(page, 2)
+    assert not alert.is_visible()
+    assert row(page, 0).locator("del").count() == 0
 
 
 def test_rows_stay_under_the_pointer_when_one_above_closes_its_tools(page: Page) -> None:
@@ -314,6 +332,54 @@ def test_what_keys_do_is_announced(page: Page) -> None:
     ]
 
 
+def test_the_exports_are_ones_own_and_their_menu_closes(page: Page, reviewer: str) -> None:
+    menu = page.locator("#export-menu summary")
+    links = page.locator("#export-menu a")
+    menu.click()
+    hrefs = links.evaluate_all("links => links.map((link) => link.pathname + link.search)")
+    files = ("corrections.csv", "drafts.jsonl", "summary.json")
+    assert hrefs == [f"/export/{name}?reviewer={reviewer}" for name in files]
+    press(page, "Tab", "Escape")
+    assert not links.first.is_visible()
+    assert menu.evaluate("summary => summary === document.activeElement")
+    menu.click()
+    page.mouse.click(*on_film(page, 0.5, 0.5))
+    assert not links.first.is_visible()
+
+
+OVERLAPS = """() => {
+  const common = (a, b, from, to) => Math.min(a[to], b[to]) - Math.max(a[from], b[from]);
+  const shown = [...document.querySelectorAll(".bar > *, .place > *, .bar-end > *")].filter((node) => node.offsetWidth)
+    .map((node) => [node, node.getBoundingClientRect()]);
+  const overlap = (a, b) => common(a, b, "left", "right") > 1 && common(a, b, "top", "bottom") > 1;
+  return shown.flatMap(([one, a], at) => shown.slice(at + 1)
+    .filter(([other, b]) => !one.contains(other) && overlap(a, b))
+    .map(([other]) => `${one.id || one.className}/${other.id || other.className}`));
+}"""
+
+
+def test_a_narrow_window_wraps_the_bar_and_leaves_the_film_its_place(page: Page) -> None:
+    # As of a whole data set, an id of MIMIC-CXR and a long name.
+    words = {
+        "study-place": "1234 of 2461 ·",
+        "study-id": "02aa804e-bde0afdd-112c0b34-7bc16630-4e384014",
+        "progress-text": "1233 of 2461 studies finished",
+        "saved": "Not saved yet",
+        "reviewer": "Dr. Katharina Oberhuber-Meier",
+    }
+    for key, text in words.items():
+        page.locator(f"#{key}").evaluate("(node, text) => { node.textContent = text; }", text)
+    press(page, "l")
+    # 1280 x 800 at zooms of 200 % and 133 %, and three screens.
+    for width, height in ((640, 400), (960, 600), (1024, 768), (1280, 800), (1366, 768)):
+        page.set_viewport_size({"width": width, "height": height})
+        assert page.evaluate(OVERLAPS) == []
+        assert page.evaluate("document.documentElement.scrollWidth") == width
+        film = page.locator("#film").bounding_box()
+        assert film is not None
+        assert min(film["width"], film["height"]) > 150
+
+
 @pytest.mark.parametrize("letters", [64, 300])
 def test_a_long_id_gives_way_to_the_rest_of_the_bar(page: Page, letters: int) -> None:
     for width, height in ((1280, 720), (1440, 900)):
@@ -326,12 +392,16 @@ def test_a_long_id_gives_way_to_the_rest_of_the_bar(page: Page, letters: int) ->
 
 
 def test_the_tools_of_the_image_stay_on_one_line_beside_the_list(page: Page) -> None:
+    tools = page.locator(".film-tools")
+    # The other images of the first study leave as little room as the list.
+    page.set_viewport_size({"width": 1024, "height": 768})
+    assert tools.evaluate("tools => tools.offsetHeight") < 45
     page.goto(page.url.replace("#1", "#2"))
     at_study(page, 2)
     press(page, "l")
-    for width, height in ((1280, 720), (1440, 900)):
+    for width, height in ((1024, 768), (1280, 720), (1366, 768), (1440, 900)):
         page.set_viewport_size({"width": width, "height": height})
-        assert page.locator(".film-tools").evaluate("tools => tools.offsetHeight") < 45
+        assert tools.evaluate("tools => tools.offsetHeight") < 45
 
 
 def test_a_type_of_error_of_ones_own_can_be_added(page: Page, running: Running, reviewer: str) -> None:
@@ -341,15 +411,63 @@ def test_a_type_of_error_of_ones_own_can_be_added(page: Page, running: Running, 
     press(page, "Enter")
     saved(page)
     assert running.sentence(0, reviewer).assessment.error_type == "WRONG PATIENT"
-    assert row(page, 0).get_by_label("Type of error", exact=True).input_value() == "WRONG PATIENT"
+    chosen = row(page, 0).get_by_label("Type of error", exact=True)
+    assert chosen.input_value() == "WRONG PATIENT"
+    assert chosen.evaluate("select => select === document.activeElement")
+    for keys in (["Escape"], ["x", "Escape"]):
+        chosen.select_option(label="Another type …")
+        press(page, *keys)
+        assert chosen.input_value() == "WRONG PATIENT"
 
 
-def test_verdicts_are_hidden_until_they_are_asked_for(page: Page) -> None:
+def test_a_type_of_error_of_ones_own_is_saved_when_it_is_left(page: Page, running: Running, reviewer: str) -> None:
+    press(page, "j", "d")
+    chosen = row(page, 0).get_by_label("Type of error", exact=True)
+    chosen.select_option(label="Another type …")
+    page.keyboard.type("WRONG FILM")
+    assert page.locator("#saved").inner_text() == "Not saved yet"
+    page.reload()
+    at_study(page, 1)
+    press(page, "j")
+    assert row(page, 0).get_by_label("Own type of error").input_value() == "WRONG FILM"
+    assert page.locator("#saved").inner_text() == "Not saved yet"
+    row(page, 0).get_by_label("Own type of error").press("End")
+    row(page, 0).get_by_text("2 Significant").click()
+    saved(page)
+    assert running.sentence(0, reviewer).assessment.error_type == chosen.input_value() == "WRONG FILM"
+    # What was brought back and not touched is saved with the study.
+    chosen.select_option(label="Another type …")
+    page.keyboard.type("WRONG SIDE")
+    page.reload()
+    at_study(page, 1)
+    press(page, "]", "]", "]", "f")
+    page.get_by_text("This study is finished.").wait_for()
+    saved(page)
+    assert running.sentence(0, reviewer).assessment.error_type == "WRONG SIDE"
+    page.reload()
+    at_study(page, 1)
+    assert not row(page, 0).get_by_label("Own type of error").is_visible()
+
+
+def test_verdicts_are_hidden_until_they_are_asked_for_from_step_three_on(page: Page) -> None:
     verdict = page.get_by_text("not entailed by the reference")
-    assert not verdict.is_visible()
-    page.get_by_label("RadFact’s verdicts").check()
-    assert verdict.is_visible()
+    tick = page.get_by_label("RadFact’s verdicts")
     press(page, "v")
+    assert not tick.is_checked()
+    press(page, "]", "]")
+    page.locator("#reference-sentences li").first.wait_for()
+    assert not verdict.is_visible()
+    tick.check()
+    assert verdict.is_visible()
+    # It is of the draft's sentence, whatever becomes of it.
+    press(page, "j", "e")
+    page.keyboard.type(" Or not.")
+    press(page, "Enter")
+    assert row(page, 0).locator(".verdict").inner_text().startswith("the draft’s sentence:")
+    press(page, "[")
+    assert not verdict.is_visible()
+    assert tick.is_checked()
+    press(page, "]", "v")
     assert not verdict.is_visible()
 
 
@@ -360,6 +478,18 @@ def test_an_edited_sentence_shows_what_was_changed(page: Page) -> None:
     words = row(page, 0).locator(".words")
     assert words.locator("del").all_inner_texts() == ["normal."]
     assert words.locator("ins").all_inner_texts() == ["enlarged."]
+    heard = "Sentence 1, edited, 1 box: The heart size is enlarged."
+    assert page.get_by_role("button", name=heard, exact=True).is_visible()
+    press(page, "d")
+    heard = "Sentence 1, deleted, edited, 1 box: The heart size is enlarged."
+    assert page.get_by_role("button", name=heard, exact=True).is_visible()
+
+
+def test_a_draft_without_a_sentence_and_a_study_without_a_reference_say_so(page: Page) -> None:
+    page.goto(page.url.replace("#1", f"#{BARE}"))
+    page.get_by_text("The draft has no sentence.").wait_for()
+    press(page, "]", "]")
+    page.get_by_text("This study has no reference report to compare with. Leave a comment.").wait_for()
 
 
 def test_two_thousand_studies_take_no_more_of_the_page_than_a_screenful(page: Page) -> None:
@@ -387,6 +517,7 @@ def test_the_list_is_filtered_by_words_and_by_what_is_done(page: Page) -> None:
     page.get_by_label("Filter").fill("")
     page.locator("#study-kind").select_option(label="with corrections")
     assert page.locator(".study-row").all_inner_texts() == ["◐\n1\ns1\nstep 1 · 1 ✎"]
+    assert page.locator(".row-state").get_attribute("title") == "1 correction"
 
 
 def test_single_keys_can_be_switched_off(page: Page) -> None:
@@ -423,7 +554,6 @@ def test_axe_finds_nothing_serious(page: Page, theme: str) -> None:
     if theme == "light":
         page.get_by_role("button", name="Light", exact=True).click()
     assert page.locator("html").get_attribute("data-theme") == theme
-    page.get_by_label("RadFact’s verdicts").check()
     press(page, "j", "e")
     page.keyboard.type(" More.")
     press(page, "Enter", "j", "d", "a")
@@ -433,6 +563,7 @@ def test_axe_finds_nothing_serious(page: Page, theme: str) -> None:
     assert findings() == []
     press(page, "]")
     page.locator("#reference-sentences li").first.wait_for()
+    page.get_by_label("RadFact’s verdicts").check()
     assert findings() == []
     press(page, "]", "k")
     page.locator("#definitions summary").click()

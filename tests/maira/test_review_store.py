@@ -274,9 +274,9 @@ def test_reviewers_and_studies_stay_apart(store: Store) -> None:
 
 def test_a_review_goes_on_where_it_was_left(store: Store) -> None:
     change(store, "add", text="Rib fracture.")
+    change(store, "assess", sentence="a0", error_type="LATERALITY: swapped")
     change(store, "delete", sentence="d0")
     before = change(store, "undo")
-    store.add_error_type("LATERALITY: swapped")
     with closing(Store(store.path, store.drafts)) as again:
         assert again.review("Ada", 1) == before
         assert again.reviewers() == ["Ada", "Ben"]
@@ -293,7 +293,6 @@ def test_two_servers_on_one_database_see_each_other(store: Store) -> None:
 
 def test_a_name_is_noted_once(store: Store) -> None:
     assert store.add_reviewer(" Ada ") == ["Ada", "Ben"]
-    assert store.add_error_type("OMISSION") == store.error_types()
     for nobody in ("\0", "\u200b", " "):
         with pytest.raises(InputError, match="name"):
             store.add_reviewer(nobody)
@@ -307,8 +306,11 @@ def test_a_name_that_looks_the_same_is_the_same_reviewer(store: Store, name: str
     assert [review.version for review in store.reviews(name)] == [1, 0]
 
 
-def test_a_name_of_an_error_is_as_it_looks(store: Store) -> None:
-    assert store.add_error_type("LATERALITY:\u200b  swapped")[-1] == "LATERALITY: swapped"
+def test_a_name_of_an_error_is_noted_once_and_as_it_looks(store: Store) -> None:
+    papers = store.error_types()
+    for name in ("OMISSION", "LATERALITY:\u200b  swapped", "LATERALITY: swapped", None):
+        change(store, "assess", sentence="d0", error_type=name)
+    assert store.error_types() == [*papers, "LATERALITY: swapped"]
 
 
 def test_nobody_and_nothing_is_said_so(store: Store) -> None:

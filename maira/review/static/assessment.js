@@ -1,7 +1,7 @@
 /** What a reviewer says of one correction: severity, type of error, a word of comment. */
 
 import { element } from "./dom.js";
-import { commentField } from "./typing.js";
+import { keptField } from "./typing.js";
 
 const OWN = "\u0000own";
 
@@ -10,7 +10,7 @@ export class Assessment {
   /**
    * @param {string} id  of the sentence
    * @param {{severities: {id: number, name: string, definition: string}[]}} set
-   * @param {object} handlers  `assess(id, fields)`, `ownErrorType(id, name)`, `keepWhy(id, text)`, `focus(id)`
+   * @param {object} handlers  `assess(id, fields)`, `keepWhy(id, text)`, `keepOwn(id, text)`, `focus(id)`
    */
   constructor(id, set, handlers) {
     this.id = id;
@@ -22,18 +22,23 @@ export class Assessment {
         element("span", {}, element("kbd", { text: String(severity) }), ` ${name.replace(/ implications$/, "")}`)) };
     });
     this.type = element("select", { class: "type", "aria-label": "Type of error", on: { change: () => this.#chooseType() } });
-    this.own = element("input", { type: "text", class: "own-type", "aria-label": "Own type of error", maxlength: "100",
+    this.ownInput = element("input", { type: "text", class: "own-type", "aria-label": "Own type of error", maxlength: "100",
       placeholder: "own type, then Enter", hidden: true, on: { keydown: (event) => this.#ownKey(event) } });
+    this.own = keptField(this.ownInput, { keep: (text) => handlers.keepOwn(id, text), save: (name) => this.#saveOwn(name) });
+    // Left without a word, it says no type; what was typed is saved before this.
+    this.ownInput.addEventListener("blur", () => {
+      if (!this.own.isTyping) this.#closeOwn();
+    });
     const why = element("input", { type: "text", class: "why", "aria-label": "Comment on this correction",
       placeholder: "Comment on this correction" });
-    this.why = commentField(why, {
+    this.why = keptField(why, {
       keep: (text) => handlers.keepWhy(id, text),
       save: (comment) => handlers.assess(id, { comment }),
     });
     this.root = element("div", { class: "assessment" },
       element("fieldset", { class: "severities" }, element("legend", { text: "Implications", title: "Clinical implications on patient treatment" }),
         ...this.radios.map(({ label }) => label)),
-      element("div", { class: "type-and-why" }, this.type, this.own, why));
+      element("div", { class: "type-and-why" }, this.type, this.ownInput, why));
     this.root.addEventListener("keydown", (event) => {
       if (event.key !== "Escape") return;
       event.preventDefault();
@@ -42,8 +47,21 @@ export class Assessment {
     });
   }
 
-  /** @param {{severity: number | null, error_type: string | null, comment: string}} assessment */
+  /** Whether something is typed that no change holds yet. */
+  get isTyping() {
+    return this.why.isTyping || this.own.isTyping;
+  }
+
+  /**
+   * @param {{severity: number | null, error_type: string | null, comment: string}} assessment
+   * @param {{errorTypes: string[], locked: boolean, typed: {why?: string | null, own?: string | null}}} how
+   *   `typed`: as an earlier page left it
+   */
   update(assessment, { errorTypes, locked, typed }) {
+    if (typed.own) {
+      this.own.show("", typed.own);
+      this.ownInput.hidden = false;
+    }
     for (const { radio } of this.radios) {
       radio.checked = Number(radio.value) === assessment.severity;
       radio.disabled = locked;
@@ -51,7 +69,7 @@ export class Assessment {
     if (this.radios.some(({ radio }) => radio === document.activeElement)) this.focusSeverity();
     this.#fillTypes(errorTypes, assessment.error_type);
     for (const field of this.root.querySelectorAll("select, input[type=text]")) field.disabled = locked;
-    this.why.show(assessment.comment, typed);
+    this.why.show(assessment.comment, typed.why);
     this.root.classList.toggle("missing", assessment.severity === null);
   }
 
@@ -64,7 +82,8 @@ export class Assessment {
         ...known.map((name) => element("option", { value: name, text: name })),
         element("option", { value: OWN, text: "Another type …" }));
     }
-    if (this.own.hidden) this.type.value = chosen ?? "";
+    this.type.value = this.ownInput.hidden ? chosen ?? "" : OWN;
+    this.chosen = chosen;
     this.type.title = visibleText(chosen ?? "");
   }
 
@@ -74,23 +93,41 @@ export class Assessment {
     (this.radios.find((each) => each.radio.checked)?.radio ?? radio).focus();
   }
 
+  /** Hand over what is typed. */
+  save() {
+    this.why.save();
+    this.own.save();
+  }
+
   #chooseType() {
     const own = this.type.value === OWN;
-    this.own.hidden = !own;
-    if (own) this.own.focus();
+    this.ownInput.hidden = !own;
+    if (own) this.ownInput.focus();
     else this.handlers.assess(this.id, { error_type: this.type.value || null });
   }
 
+  /** Escape takes back what was typed; Enter and leaving the field save it. */
   #ownKey(event) {
-    if (!["Enter", "Escape"].includes(event.key)) return;
+    if (event.key !== "Escape") return;
     event.preventDefault();
     event.stopPropagation();
-    const name = this.own.value.trim();
-    if (event.key === "Enter" && !name) return;
-    this.own.hidden = true;
-    this.own.value = "";
-    this.type.value = "";
-    this.type.focus();
-    if (event.key === "Enter") this.handlers.ownErrorType(this.id, name);
+    this.own.cancel();
+    this.handlers.keepOwn(this.id, null);
+    this.#closeOwn();
+  }
+
+  #saveOwn(name) {
+    if (name) this.handlers.assess(this.id, { error_type: name.split(/\s+/).join(" ") });
+    else this.handlers.keepOwn(this.id, null);
+    this.#closeOwn();
+  }
+
+  #closeOwn() {
+    if (this.ownInput.hidden) return;
+    const had = this.ownInput === document.activeElement;
+    this.ownInput.hidden = true;
+    this.ownInput.value = "";
+    this.type.value = this.chosen ?? "";
+    if (had) this.type.focus();
   }
 }

@@ -43,11 +43,10 @@ export class BoxEditor {
    * @param {import("./film.js").Film} film
    * @param {(sentenceId: string, boxes: number[][]) => void} change  called once an edit is complete
    * @param {() => void} touched  called when `isChanging` may have changed
+   * @param {(sentenceId: string) => void} back  called when a box is left for its sentence
    */
-  constructor(film, change, touched) {
-    this.film = film;
-    this.touched = touched;
-    this.change = change;
+  constructor(film, change, touched, back) {
+    Object.assign(this, { film, change, touched, back });
     this.drawing = false;
     this.layer = element("div", { class: "box-editor" });
     film.overlay.append(this.layer);
@@ -225,9 +224,13 @@ export class BoxEditor {
     const at = this.#placeOf(event.target);
     if (at < 0 || event.ctrlKey || event.metaKey) return;
     const direction = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, -1], ArrowDown: [0, 1] }[event.key];
-    if (!direction && event.key !== "Delete" && event.key !== "Backspace") return;
+    if (!direction && !["Delete", "Backspace", "Escape"].includes(event.key)) return;
     event.preventDefault();
     event.stopPropagation();
+    if (event.key === "Escape") {
+      this.back(this.#sentence.id);
+      return;
+    }
     if (this.locked) return;
     if (!direction) {
       this.#remove(at);

@@ -1,16 +1,15 @@
 /** One study under review: what is shown of it, and what a reviewer does to it. */
 
-import { get, post, Refused } from "./api.js";
-import { alertBar, announce, asSentence, byId, counted } from "./dom.js";
+import { get } from "./api.js";
+import { alertBar, announce, byId, counted } from "./dom.js";
 import { Inputs } from "./inputs.js";
 import { keyOf } from "./kept.js";
 import { Reference } from "./reference.js";
 import { SentenceList } from "./sentences.js";
-import { after, difference, isCorrection, unassessed, unnamed } from "./state.js";
+import { after, difference, isCorrection, REFERENCE_STEP, unassessed, unnamed } from "./state.js";
 import { Steps } from "./steps.js";
-import { commentField, typable } from "./typing.js";
+import { keptField, typable } from "./typing.js";
 
-const REFERENCE_STEP = 3;
 const NEEDED_STEPS = [2, REFERENCE_STEP];
 const BOX_MODES = ["all", "selected", "none"];
 
@@ -35,6 +34,7 @@ export class Desk extends EventTarget {
     this.errorTypes = set.error_types;
     this.inputs = new Inputs({
       select: (id) => this.select(id, { reveal: true }),
+      focus: (id) => this.sentences.focus(id),
       changeBoxes: (id, boxes) => this.change("boxes", { sentence: id, boxes }),
       touched: () => this.dispatchEvent(new Event("shown")),
     });
@@ -50,11 +50,11 @@ export class Desk extends EventTarget {
       toggleDeleted: (id) => this.toggleDeleted(id),
       addBox: (id) => this.addBox(id),
       assess: (id, fields) => this.assess(id, fields),
-      ownErrorType: (id, name) => this.ownErrorType(id, name),
       focus: (id) => this.sentences.focus(id),
       keepWhy: (id, text) => this.keep(`why:${id}`, text),
+      keepOwn: (id, text) => this.keep(`own:${id}`, text),
     });
-    this.comment = commentField(byId("comment"), {
+    this.comment = keptField(byId("comment"), {
       keep: (text) => this.keep("comment", text),
       save: (text) => this.#saveComment(text),
     });
@@ -97,9 +97,9 @@ export class Desk extends EventTarget {
     return this.#study ? this.shown.sentences.find(({ id }) => id === this.#selected) ?? null : null;
   }
 
-  async open(number) {
+  /** Put a study on the desk, as `fetch` gave it. */
+  open(study) {
     this.leave();
-    const study = await this.#fetch(number);
     this.sentences.clear();
     this.#study = study;
     this.#selected = null;
@@ -113,7 +113,7 @@ export class Desk extends EventTarget {
     this.render();
     this.comment.show(this.shown.comment, this.kept.text(this.key, "comment"));
     this.#bringBack();
-    announce(`Study ${number}, ${counted(study.state.sentences.length, "sentence")}, step ${study.state.step}`);
+    announce(`Study ${study.number}, ${counted(study.state.sentences.length, "sentence")}, step ${study.state.step}`);
   }
 
   /** Hand over what is being changed, before the page or the study is left. */
@@ -125,7 +125,8 @@ export class Desk extends EventTarget {
     this.comment.clear();
   }
 
-  #fetch(number) {
+  /** What the server has of a study for this reviewer. */
+  fetch(number) {
     return get(`/api/studies/${number}?reviewer=${encodeURIComponent(this.reviewer)}`);
   }
 
@@ -133,7 +134,7 @@ export class Desk extends EventTarget {
   async refresh() {
     const { number } = this;
     if (number === null || this.queue.of(number).length) return;
-    const study = await this.#fetch(number);
+    const study = await this.fetch(number);
     if (this.number !== number || this.queue.of(number).length || study.state.version < this.shown.version) return;
     this.#study = study;
     this.render();
@@ -184,13 +185,18 @@ export class Desk extends EventTarget {
     if (!this.#study) return;
     const state = this.shown;
     const mode = byId("box-mode").value;
+    const verdicts = byId("verdicts");
     if (this.#selected && !this.#isThere(state)) this.#selected = null;
-    this.steps.update(state);
+    for (const { assessment } of this.#study.state.sentences) this.#noteType(assessment.error_type);
+    verdicts.disabled = state.step < REFERENCE_STEP;
+    this.steps.update(state, this.#study.reference);
     this.sentences.update(state, {
       selected: this.#selected, locked: state.done, showAssessment: state.step === 4, errorTypes: this.errorTypes,
-      verdictOf: (at) => (byId("verdicts").checked ? this.#study.verdicts?.find(({ index }) => index === at) ?? null : null),
-      typedWhy: (id) => this.kept.text(this.key, `why:${id}`),
+      verdictOf: (at) => (verdicts.checked && !verdicts.disabled
+        ? this.#study.verdicts?.find(({ index }) => index === at) ?? null : null),
+      typed: (place) => this.kept.text(this.key, place),
     });
+    byId("empty-draft").hidden = state.sentences.length > 0;
     this.reference.update(this.#study.reference, state.step, this.#selected);
     this.inputs.draw(state.sentences, this.reference.isOpen ? this.#study.reference : [], {
       selected: this.#selected, locked: state.done, mode,
@@ -201,6 +207,11 @@ export class Desk extends EventTarget {
     byId("redo").disabled = !state.can_redo || this.queue.trouble !== null;
     byId("reopen").hidden = !state.done;
     this.dispatchEvent(new Event("shown"));
+  }
+
+  /** Offer a type of error that is named somewhere for every correction. */
+  #noteType(name) {
+    if (name !== null && !this.errorTypes.includes(name)) this.errorTypes.push(name);
   }
 
   #isThere(state) {
@@ -242,7 +253,7 @@ export class Desk extends EventTarget {
     const sentence = this.#changeable(id);
     if (!sentence) return;
     if (sentence.deleted) {
-      alertBar("This sentence is deleted; restore it to edit it.", { label: "Restore", run: () => this.toggleDeleted(sentence.id) });
+      this.#sayDeleted(sentence);
       return;
     }
     if (this.#selected !== sentence.id) this.select(sentence.id);
@@ -252,6 +263,15 @@ export class Desk extends EventTarget {
       keep: (text) => this.keep(sentence.id, text),
       save: (text) => this.#save(sentence.id, text === typable(sentence.text).trim() ? null : () => this.#edit(sentence, text)),
       cancel: () => this.#save(sentence.id, null),
+    });
+  }
+
+  #sayDeleted(sentence) {
+    const { number } = this;
+    alertBar("This sentence is deleted; restore it to edit it.", {
+      action: { label: "Restore", run: () => this.#strike(sentence, "restore") },
+      holds: () => this.number === number && !this.shown.done
+        && this.shown.sentences.some(({ id, deleted }) => id === sentence.id && deleted),
     });
   }
 
@@ -322,9 +342,12 @@ export class Desk extends EventTarget {
 
   toggleDeleted(id) {
     const sentence = this.#changeable(id);
-    if (!sentence) return;
-    this.change(sentence.deleted ? "restore" : "delete", { sentence: sentence.id });
-    announce(`Sentence ${this.#numberOf(sentence)} ${sentence.deleted ? "restored" : "deleted"}`);
+    if (sentence) this.#strike(sentence, sentence.deleted ? "restore" : "delete");
+  }
+
+  #strike(sentence, kind) {
+    this.change(kind, { sentence: sentence.id });
+    announce(`Sentence ${this.#numberOf(sentence)} ${kind === "delete" ? "deleted" : "restored"}`);
   }
 
   addBox(id) {
@@ -344,19 +367,12 @@ export class Desk extends EventTarget {
       announce("Only a corrected sentence has a severity.");
       return;
     }
-    this.change("assess", { sentence: sentence.id, ...fields });
+    const differs = Object.entries(fields).some(([name, value]) => sentence.assessment[name] !== value);
+    if (differs) this.change("assess", { sentence: sentence.id, ...fields });
     if ("comment" in fields) this.kept.dropText(this.key, `why:${sentence.id}`);
+    if ("error_type" in fields) this.kept.dropText(this.key, `own:${sentence.id}`);
     if ("severity" in fields) announce(`Severity ${fields.severity}`);
-  }
-
-  async ownErrorType(id, name) {
-    try {
-      this.errorTypes = (await post("/api/error_types", { name })).error_types;
-      this.assess(id, { error_type: name.split(/\s+/).join(" ") });
-    } catch (error) {
-      alertBar(asSentence(`The type of error is not saved: ${error.message}`));
-      if (!(error instanceof Refused)) this.render();
-    }
+    this.dispatchEvent(new Event("shown"));
   }
 
   focusErrorType() {
@@ -408,8 +424,11 @@ export class Desk extends EventTarget {
   }
 
   finish() {
+    if (this.shown.done) return;
+    // What an earlier page left in a field has not been left here, and so not been saved.
+    this.comment.save();
+    this.sentences.saveAssessments();
     const state = this.shown;
-    if (state.done) return;
     const missed = NEEDED_STEPS.find((step) => !state.visited.includes(step));
     const [open] = unassessed(state);
     const nameless = unnamed(state);
@@ -443,6 +462,12 @@ export class Desk extends EventTarget {
     select.value = BOX_MODES[(BOX_MODES.indexOf(select.value) + 1) % BOX_MODES.length];
     announce(`Boxes: ${select.value}`);
     this.render();
+  }
+
+  turnVerdicts() {
+    const verdicts = byId("verdicts");
+    if (verdicts.disabled) announce(`RadFact’s verdicts are shown from step ${REFERENCE_STEP} on.`);
+    else verdicts.click();
   }
 
   turnImages() {

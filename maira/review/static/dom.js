@@ -44,9 +44,17 @@ export function announce(words) {
   region.textContent = region.textContent === words ? `${words}\u00a0` : words;
 }
 
-/** Tell of something that a reviewer must not miss, until it is dismissed or replaced; null takes it away. */
-export function alertBar(words, action = null) {
+let isStillSo = () => true;
+
+/**
+ * Tell of something that a reviewer must not miss, until it is dismissed, replaced or no longer so.
+ *
+ * @param {string | null} words  null takes it away
+ * @param {{action?: {label: string, run: () => void}, holds?: () => boolean}} options  `holds`: whether it is still so
+ */
+export function alertBar(words, { action = null, holds = () => true } = {}) {
   const bar = byId("alert");
+  isStillSo = holds;
   bar.hidden = words === null;
   if (words === null) {
     bar.replaceChildren();
@@ -58,6 +66,25 @@ export function alertBar(words, action = null) {
     action.run();
   } } });
   bar.replaceChildren(element("span", { text: words }), ...(act ? [act] : []), dismiss);
+}
+
+/** Take away what was told where it is no longer so. */
+export function checkAlert() {
+  if (!isStillSo()) alertBar(null);
+}
+
+/** Let Escape and a press beside it close a menu. */
+export function closeWhenLeft(menu) {
+  menu.addEventListener("keydown", (event) => {
+    if (event.key !== "Escape" || !menu.open) return;
+    event.preventDefault();
+    event.stopPropagation();
+    menu.open = false;
+    menu.querySelector("summary").focus();
+  });
+  document.addEventListener("pointerdown", (event) => {
+    if (!menu.contains(event.target)) menu.open = false;
+  }, { capture: true });
 }
 
 /** Whether keys typed into this element are text. */

@@ -11,12 +11,12 @@ export class Inputs {
   #drawn = null;
 
   /**
-   * @param {{select: (id: string) => void, changeBoxes: (id: string, boxes: number[][]) => void,
-   *   touched: () => void}} handlers
+   * @param {{select: (id: string) => void, focus: (id: string) => void,
+   *   changeBoxes: (id: string, boxes: number[][]) => void, touched: () => void}} handlers
    */
-  constructor({ select, changeBoxes, touched }) {
+  constructor({ select, focus, changeBoxes, touched }) {
     this.film = new Film(byId("film"));
-    this.editor = new BoxEditor(this.film, changeBoxes, touched);
+    this.editor = new BoxEditor(this.film, changeBoxes, touched, focus);
     this.kind = "frontal";
     this.film.root.addEventListener("boxselect", ({ detail }) => select(detail.id));
     this.film.root.addEventListener("drawingchange", () => this.#note());

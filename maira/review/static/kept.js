@@ -69,7 +69,7 @@ export class Kept {
     write(localStorage, `${this.prefix}:change:${change.id}`, null);
   }
 
-  /** Text being typed into one place of a study: a sentence's id, "new", "comment" or "why:" and a sentence's id. */
+  /** Text being typed into one place of a study: a sentence's id, "new", "comment", or "why:" or "own:" and a sentence's id. */
   text(study, place) {
     return read(localStorage, this.#textKey(study, place));
   }

@@ -1,6 +1,7 @@
 /** The reference report, folded away until its step. */
 
 import { byId, counted, element } from "./dom.js";
+import { REFERENCE_STEP } from "./state.js";
 
 /** The reference report's sentences; choosing one shows its boxes. */
 export class Reference {
@@ -24,7 +25,7 @@ export class Reference {
    * @param {string | null} selected
    */
   update(sentences, step, selected) {
-    this.root.hidden = sentences === null || step < 3;
+    this.root.hidden = sentences === null || step < REFERENCE_STEP;
     if (sentences !== this.#sentences) this.#draw(sentences ?? []);
     this.#sentences = sentences;
     for (const button of this.list.querySelectorAll("button")) {

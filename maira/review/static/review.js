@@ -2,7 +2,7 @@
 
 import { get, Refused } from "./api.js";
 import { Desk } from "./desk.js";
-import { alertBar, announce, asSentence, byId, counted } from "./dom.js";
+import { alertBar, announce, asSentence, byId, checkAlert, closeWhenLeft, counted } from "./dom.js";
 import { bindKeys } from "./keys.js";
 import { Kept, keyOf, setSetting, setting, tabReviewer } from "./kept.js";
 import { ChangeQueue } from "./queue.js";
@@ -13,6 +13,9 @@ import { StudyList } from "./studies.js";
 const WHAT = { edit: "an edit", delete: "a deletion", restore: "a restored sentence", add: "an added finding", boxes: "boxes",
   assess: "a severity or error type", comment: "the comment", step: "a step", finish: "finishing", reopen: "reopening",
   undo: "an undo", redo: "a redo" };
+
+// How long after one look another is taken whether a study can be opened.
+const LOOK_MS = 2000;
 
 function useTheme(theme) {
   document.documentElement.dataset.theme = theme;
@@ -44,13 +47,15 @@ class Review {
     this.list = new StudyList((number) => this.go(number));
     this.saidSaved = false;
     this.behind = false;
+    // How often a study was asked for: an earlier question's answer is no longer wanted.
+    this.openings = 0;
     // Windows of one browser tell one another what the server has taken.
     this.windows = new BroadcastChannel("maira-review");
   }
 
   async start() {
     byId("reviewer").textContent = visibleText(this.reviewer);
-    byId("export-drafts").href = `/export/drafts.jsonl?reviewer=${encodeURIComponent(this.reviewer)}`;
+    for (const link of document.querySelectorAll("#export-menu a")) link.search = new URLSearchParams({ reviewer: this.reviewer });
     this.list.setStudies(await get(`/api/studies?reviewer=${encodeURIComponent(this.reviewer)}`));
     this.#listen();
     this.#bind();
@@ -68,18 +73,46 @@ class Review {
 
   go(number) {
     if (number === null) announce("All studies are finished.");
-    else if (number >= 1 && number <= this.set.studies) location.hash = String(number);
+    else if (number < 1 || number > this.set.studies) return;
+    else if (location.hash === `#${number}`) this.open();
+    else location.hash = String(number);
   }
 
+  /** Open the study that the address names. */
   async open() {
     const number = this.#asked();
-    if (number === null || number === this.desk.number) return;
+    if (number === null) return;
+    this.openings += 1;
+    checkAlert();
+    if (number === this.desk.number) return;
+    const opening = this.openings;
     try {
-      await this.desk.open(number);
+      const study = await this.desk.fetch(number);
+      if (opening === this.openings) this.#show(study);
     } catch (error) {
-      alertBar(asSentence(`Study ${number} cannot be opened: ${error.message}`), { label: "Try again", run: () => this.open() });
-      return;
+      if (opening === this.openings) this.#sayNotOpened(number, error);
     }
+  }
+
+  /** Say that a study cannot be opened, until it can be or another is asked for. */
+  async #sayNotOpened(number, error) {
+    const opening = this.openings;
+    let isSo = true;
+    const holds = () => isSo && opening === this.openings;
+    byId("blank-text").textContent = "No study is open.";
+    alertBar(asSentence(`Study ${number} cannot be opened: ${error.message}`), {
+      action: { label: "Try again", run: () => this.open() }, holds,
+    });
+    while (holds()) {
+      await new Promise((resolve) => setTimeout(resolve, LOOK_MS));
+      isSo = !(await this.desk.fetch(number).catch(() => null));
+      checkAlert();
+    }
+  }
+
+  #show(study) {
+    const { number } = study;
+    this.desk.open(study);
     this.list.mark(number);
     document.title = visibleText(`${number} · ${this.set.title}`);
     byId("study-place").textContent = `${number} of ${this.set.studies} ·`;
@@ -120,9 +153,10 @@ class Review {
       this.windows.postMessage({ reviewer: this.reviewer, number: change.number, study: change.study, state });
     });
     this.windows.addEventListener("message", ({ data }) => this.#catchUp(data));
-    queue.addEventListener("overtaken", ({ detail }) => this.#lost(detail, "Another window has changed this study meanwhile; here is how it is now."));
+    queue.addEventListener("overtaken", ({ detail }) => this.#lost(detail, "Another window has changed the study meanwhile."));
     queue.addEventListener("refused", ({ detail }) => this.#lost(detail, asSentence(detail.error.message)));
     desk.addEventListener("shown", () => {
+      checkAlert();
       this.#sayWhatIsSaved();
       if (this.behind) this.#refresh();
     });
@@ -161,9 +195,8 @@ class Review {
 
   #lost({ change, lost, error }, words) {
     const what = [...new Set(lost.map(({ kind }) => WHAT[kind]))].join(", ");
-    const where = change.number === this.desk.number ? "" : ` (study ${change.number})`;
     this.desk.refused(change.number, error.body?.state ?? null, lost);
-    alertBar(`${words} Not saved${where}: ${what}.`);
+    alertBar(`${words} Not saved (study ${change.number}): ${what}.`);
   }
 
   #sayProgress() {
@@ -199,6 +232,7 @@ class Review {
     const { desk, list } = this;
     const { film } = desk.inputs;
     this.#sayProgress();
+    closeWhenLeft(byId("export-menu"));
     byId("toggle-studies").addEventListener("click", () => this.turnList());
     byId("previous-study").addEventListener("click", () => this.go(desk.number - 1));
     byId("following-study").addEventListener("click", () => this.go(desk.number + 1));
@@ -208,7 +242,6 @@ class Review {
     });
     const help = () => byId("help-dialog").showModal();
     byId("help").addEventListener("click", help);
-    const toggle = (id) => () => byId(id).click();
     bindKeys([
       { keys: ["ArrowUp", "ArrowDown"], help: "previous, next sentence, on a sentence" },
       { keys: ["j"], help: "next sentence", run: () => desk.selectBy(1) },
@@ -236,7 +269,7 @@ class Review {
       { keys: ["ArrowLeft", "ArrowRight"], help: "with ↑ ↓ on a box: move it; with Shift resize it, with Alt finely" },
       { keys: ["Delete"], help: "on a box: remove it" },
       { keys: ["h"], help: "boxes: all, selected, none", run: () => desk.turnBoxes() },
-      { keys: ["v"], help: "show or hide RadFact’s verdicts", run: toggle("verdicts") },
+      { keys: ["v"], help: "show or hide RadFact’s verdicts (from step 3 on)", run: () => desk.turnVerdicts() },
       { keys: ["m"], help: "to the image; arrow keys move it there", run: () => film.root.focus() },
       { keys: ["x"], help: "frontal, lateral, prior image in turn", run: () => desk.turnImages() },
       { keys: ["+", "="], help: "zoom in", run: () => film.zoomIn() },
@@ -244,7 +277,7 @@ class Review {
       { keys: ["w"], help: "window and level", run: () => byId("window-width").focus() },
       { keys: ["i"], help: "invert", run: () => desk.inputs.invert() },
       { keys: ["r"], help: "image as at first", run: () => film.reset() },
-      { keys: ["Escape"], help: "let go of the sentence", run: () => desk.letGo() },
+      { keys: ["Escape"], help: "let go of the sentence; on a box: back to it", run: () => desk.letGo() },
       { keys: ["?"], help: "this help", run: help },
     ]);
     list.refresh();

@@ -8,6 +8,15 @@ import { sentenceForm } from "./typing.js";
 
 const VERDICTS = { entailment: ["yes", "✓ entailed by the reference"], not_entailment: ["no", "✗ not entailed by the reference"] };
 
+/** What has become of a sentence of the draft, in words. */
+function stateOf(sentence) {
+  return [
+    sentence.deleted && "deleted", sentence.edited && "edited", sentence.origin === "added" && "added",
+    boxesMoved(sentence) && "boxes changed",
+    sentence.boxes.length && counted(sentence.boxes.length, "box", "boxes"),
+  ].filter(Boolean);
+}
+
 /** One sentence with its tools; a row lives as long as its sentence, so that focus stays where it is. */
 class Row {
   constructor(id, set, handlers) {
@@ -33,18 +42,22 @@ class Row {
 
   update(sentence, { number, selected, locked, showAssessment, verdict, errorTypes, typed }) {
     const corrected = isCorrection(sentence);
+    const state = stateOf(sentence);
     this.number.textContent = String(number);
     this.#write(sentence);
     this.button.setAttribute("aria-pressed", String(selected));
+    // Struck out and put in, the words would be heard as one text.
+    this.button.setAttribute("aria-label", visibleText(`${[`Sentence ${number}`, ...state].join(", ")}: ${sentence.text}`));
     this.root.classList.toggle("selected", selected);
     for (const name of ["deleted", "edited"]) this.root.classList.toggle(name, sentence[name]);
     this.root.classList.toggle("added", sentence.origin === "added");
-    this.#mark(sentence);
+    this.marks.replaceChildren(...state.map((text) => element("span", { class: `mark ${text.replaceAll(/\W/g, "-")}`, text })));
+    this.marks.hidden = !state.length;
     this.tools.hidden = !selected || locked;
     this.remove.textContent = sentence.deleted ? "Restore" : "Delete";
     this.remove.setAttribute("aria-label", `${this.remove.textContent} this sentence`);
     this.edit.disabled = this.box.disabled = sentence.deleted;
-    this.#judge(verdict);
+    this.#judge(verdict, sentence);
     this.assessment.root.hidden = !corrected || !(selected || showAssessment);
     this.assessment.update(sentence.assessment, { errorTypes, locked, typed });
   }
@@ -74,22 +87,13 @@ class Row {
     this.words.replaceChildren(...pieces.flatMap(({ kind, text }) => [element(tags[kind], { text }), " "]));
   }
 
-  #mark(sentence) {
-    const words = [
-      sentence.deleted && "deleted", sentence.edited && "edited", sentence.origin === "added" && "added",
-      boxesMoved(sentence) && "boxes changed",
-      sentence.boxes.length && counted(sentence.boxes.length, "box", "boxes"),
-    ].filter(Boolean);
-    this.marks.replaceChildren(...words.map((text) => element("span", { class: `mark ${text.replaceAll(/\W/g, "-")}`, text })));
-    this.marks.hidden = !words.length;
-  }
-
-  #judge(verdict) {
+  #judge(verdict, { edited }) {
     this.verdict.hidden = !verdict;
     if (!verdict) return;
     const [kind, words] = VERDICTS[verdict.status] ?? ["none", "no verdict"];
     const evidence = verdict.evidence?.length ? element("span", { text: `evidence: ${verdict.evidence.map((at) => `R${at + 1}`).join(", ")}` }) : null;
-    this.verdict.replaceChildren(element("span", { class: `tag ${kind}`, text: words }),
+    this.verdict.replaceChildren(...(edited ? [element("span", { text: "the draft’s sentence:" })] : []),
+      element("span", { class: `tag ${kind}`, text: words }),
       ...[evidence, verdict.why ? element("span", { class: "why-text", text: verdict.why }) : null].filter(Boolean));
   }
 }
@@ -103,7 +107,7 @@ export class SentenceList {
    * @param {HTMLElement} list
    * @param {HTMLElement} adder  holds the button, or the form, that adds a finding
    * @param {object} set  as `/api/set` gave it
-   * @param {object} handlers  `select`, `startEdit`, `toggleDeleted`, `addBox`, `assess`, `ownErrorType`, `keepWhy`,
+   * @param {object} handlers  `select`, `startEdit`, `toggleDeleted`, `addBox`, `assess`, `keepWhy`, `keepOwn`,
    *   `focus`, each with a sentence's id first
    */
   constructor(list, adder, set, handlers) {
@@ -138,21 +142,23 @@ export class SentenceList {
 
   /** Whether text is being typed that no change holds yet. */
   get isTyping() {
-    return this.#form !== null || [...this.#rows.values()].some((row) => row.assessment.why.isTyping);
+    return this.#form !== null || [...this.#rows.values()].some((row) => row.assessment.isTyping);
   }
 
   /**
    * @param {object} state  of the draft, sentences in order
    * @param {{selected: string | null, locked: boolean, showAssessment: boolean, errorTypes: string[],
-   *   verdictOf: (place: number) => object | null, typedWhy: (id: string) => string | null}} how
+   *   verdictOf: (place: number) => object | null, typed: (place: string) => string | null}} how
+   *   `typed`: what an earlier page left in a field
    */
-  update(state, { selected, locked, showAssessment, errorTypes, verdictOf, typedWhy }) {
+  update(state, { selected, locked, showAssessment, errorTypes, verdictOf, typed }) {
     const rows = state.sentences.map((sentence, at) => {
       const known = this.#rows.get(sentence.id);
       const row = known ?? new Row(sentence.id, this.set, this.handlers);
       row.update(sentence, {
         number: at + 1, selected: sentence.id === selected, locked, showAssessment, errorTypes,
-        verdict: sentence.origin === "draft" ? verdictOf(at) : null, typed: known ? null : typedWhy(sentence.id),
+        verdict: sentence.origin === "draft" ? verdictOf(at) : null,
+        typed: known || locked ? {} : { why: typed(`why:${sentence.id}`), own: typed(`own:${sentence.id}`) },
       });
       return [sentence.id, row];
     });
@@ -167,6 +173,11 @@ export class SentenceList {
     this.#rows = new Map(rows);
     this.addButton.disabled = locked;
     if (gone.includes(this.place)) this.#form = null;
+  }
+
+  /** Hand over what is typed of the corrections. */
+  saveAssessments() {
+    for (const { assessment } of this.#rows.values()) assessment.save();
   }
 
   /** Forget the rows of another study. */

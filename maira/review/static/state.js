@@ -1,5 +1,8 @@
 /** What a draft looks like with changes that the server has not answered yet. The server's own state always replaces it. */
 
+/** The step from which on the reference report and RadFact's verdicts are shown. */
+export const REFERENCE_STEP = 3;
+
 /** Whether the draft was wrong here: a sentence deleted, edited, with other boxes, or added and still there. */
 export function isCorrection(sentence) {
   if (sentence.origin === "added") return !sentence.deleted;

@@ -1,7 +1,9 @@
 /** The four steps of a review (figure F.1): where the reviewer is, and what is asked there. */
 
 import { announce, byId, counted, element } from "./dom.js";
-import { unassessed } from "./state.js";
+import { REFERENCE_STEP, unassessed } from "./state.js";
+
+const WITHOUT_REFERENCE = "This study has no reference report to compare with. Leave a comment.";
 
 export class Steps {
   // What is told beside the button that goes on, and the version of the state that it holds for.
@@ -30,7 +32,11 @@ export class Steps {
     announce(words);
   }
 
-  update(state) {
+  /**
+   * @param {object} state  of the draft
+   * @param {object[] | null} reference  null as long as the server does not tell
+   */
+  update(state, reference) {
     const { step, done, visited } = state;
     this.#version = state.version;
     this.buttons.forEach((button, at) => {
@@ -39,7 +45,8 @@ export class Steps {
       else button.removeAttribute("aria-current");
       button.disabled = done;
     });
-    this.#instruct(this.steps[step - 1], done);
+    const isMissing = step === REFERENCE_STEP && reference?.length === 0;
+    this.#instruct(isMissing ? WITHOUT_REFERENCE : this.steps[step - 1].instruction, done);
     byId("definitions").hidden = step !== this.steps.length || done;
     const open = unassessed(state).length;
     const last = step === this.steps.length;
@@ -50,7 +57,7 @@ export class Steps {
     byId("advance").title = done ? "" : last ? "Finish study (F)" : "Next step (])";
   }
 
-  #instruct({ instruction }, done) {
+  #instruct(instruction, done) {
     const [first, ...rest] = instruction.split("\n");
     const words = done ? "Finished. Reopen the study to change it, or go on to the next one." : first;
     const list = rest.length && !done ? element("ul", {}, ...rest.map((text) => element("li", { text }))) : null;

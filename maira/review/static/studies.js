@@ -126,7 +126,7 @@ export class StudyList {
     },
     element("span", { class: "sign", text: sign, title: words }), element("span", { class: "row-number", text: number }),
     element("span", { class: "row-id end-first", title: id }, element("bdi", { dir: "ltr", text: id })),
-    element("span", { class: "row-state", text: where }));
+    element("span", { class: "row-state", text: where, title: corrections ? counted(corrections, "correction") : null }));
     row.classList.toggle("active", at === this.#active);
     row.style.top = `${at * ROW}px`;
     return row;

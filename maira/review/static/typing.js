@@ -71,25 +71,30 @@ export function sentenceForm({ label, text, keep, save, cancel }) {
 }
 
 /**
- * Let a field of comments save when it is left or at Ctrl+Enter, and keep its text until then.
+ * Let a field save when it is left or at Ctrl+Enter (in one line Enter), and keep its text until then.
  *
  * @param {HTMLInputElement | HTMLTextAreaElement} field
  * @param {{keep: (text: string) => void, save: (text: string) => void}} options
- * @returns {{isTyping: boolean, show: (saved: string, typed: string | null) => void, clear: () => void}}
+ * @returns {{isTyping: boolean, show: (saved: string, typed: string | null) => void, clear: () => void,
+ *   save: () => void, cancel: () => void}}
  *   `typed`: as an earlier page left it
  */
-export function commentField(field, { keep, save }) {
+export function keptField(field, { keep, save }) {
   let saved = "";
   let dirty = false;
   const finish = () => {
-    if (dirty) save(typable(field.value).trim());
+    if (!dirty) return;
     dirty = false;
+    save(typable(field.value).trim());
   };
   field.addEventListener("input", () => {
     dirty = true;
     keep(field.value);
   });
-  field.addEventListener("change", finish);
+  // What is typed and taken back again is no change to the browser; another window has not taken the field's place.
+  field.addEventListener("blur", () => {
+    if (document.hasFocus()) finish();
+  });
   field.addEventListener("keydown", (event) => {
     if (event.key !== "Enter" || !(event.ctrlKey || event.metaKey || field instanceof HTMLInputElement)) return;
     event.preventDefault();
@@ -114,6 +119,12 @@ export function commentField(field, { keep, save }) {
       finish();
       saved = "";
       field.value = "";
+    },
+    save: finish,
+    /** Take back what was typed. */
+    cancel() {
+      dirty = false;
+      field.value = saved;
     },
   };
 }
