@@ -116,7 +116,8 @@ _Bins = tuple[int, int, int, int]
 
 
 def _bin(coordinate: float) -> int:
-    return min(BINS - 1, int(BINS * coordinate))
+    # 100 * 0.29 is a little less than 29 in floating point.
+    return min(BINS - 1, int(round(BINS * coordinate, 9)))
 
 
 def _decode(bins: _Bins) -> Box:

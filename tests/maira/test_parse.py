@@ -201,6 +201,13 @@ def test_boxes_of_the_same_bins_are_written_once() -> None:
     assert render_report([Sentence(text="A", boxes=boxes)]) == "<obj>A<box><x10><y10><x20><y20></box></obj>"
 
 
+@pytest.mark.parametrize("bin_", range(100))
+def test_a_bin_s_lower_edge_and_its_middle_are_written_as_the_bin(bin_: int) -> None:
+    box = Box(x_min=bin_ / 100, y_min=bin_ / 100, x_max=(bin_ + 0.5) / 100, y_max=(bin_ + 0.5) / 100)
+    tokens = f"<x{bin_}><y{bin_}>"
+    assert render_report([Sentence(text="A", boxes=(box,))]) == f"<obj>A<box>{tokens}{tokens}</box></obj>"
+
+
 @pytest.mark.parametrize("text", ["See <box> here.", "</s>", "<x7>", "..."])
 def test_text_that_could_not_be_read_back_is_not_written(text: str) -> None:
     with pytest.raises(InputError, match="grounded sentence"):
