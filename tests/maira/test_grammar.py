@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import time
+import timeit
 from collections.abc import Sequence
 from typing import Any
 
@@ -393,7 +394,7 @@ def test_a_tokenizer_without_the_format_is_refused() -> None:
 
 
 def test_a_token_costs_less_than_a_hundred_microseconds() -> None:
-    """At the released vocabulary's size, in a batch of 24, every row in its own place of a report."""
+    """Of one core, at the released vocabulary's size, in a batch of 24, every row in its own place of a report."""
     texts = [f" word{i}" for i in range(32_000)]
     texts[2], texts[5], texts[6], texts[7] = "", " ", "<", ">"
     ids = {token: len(texts) + i for i, token in enumerate(ADDED_TOKENS)}
@@ -405,13 +406,19 @@ def test_a_token_costs_less_than_a_hundred_microseconds() -> None:
     # Each row begins at another place of white space, so that all states occur in one step.
     answers = torch.tensor([([5] * row + said * 20)[:steps] for row in range(rows)])
     scores = torch.randn(rows, 32_207, generator=torch.Generator().manual_seed(0))
-    processor = GrammarProcessor(grammar, steps)
     prompt = torch.ones(rows, 8, dtype=torch.long)
     ids_now = torch.cat([prompt, answers], 1)
-    processor(prompt, scores)
-    taken = []
-    for step in range(1, steps):
-        start = time.perf_counter()
-        processor(ids_now[:, : 8 + step], scores)
-        taken.append(time.perf_counter() - start)
-    assert np.median(taken) / rows <= 100e-6
+
+    def answer() -> None:
+        processor = GrammarProcessor(grammar, steps)
+        for step in range(steps):
+            processor(ids_now[:, : 8 + step], scores)
+
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # those that wait for each other take the processor's time, too
+    try:
+        # What else the process does meanwhile can only add to it.
+        least = min(timeit.repeat(answer, timer=time.process_time, number=1, repeat=5))
+    finally:
+        torch.set_num_threads(threads)
+    assert least / steps / rows <= 100e-6
