@@ -74,11 +74,6 @@ def build_target(answer: str) -> str:
     return f" {answer}"
 
 
-def image_count(task: Task, context: Context) -> int:
-    """How many images a prompt shows: current frontal, then current lateral, then prior frontal."""
-    return 1 if task == "phrase" else 1 + context.has_lateral + context.has_prior
-
-
 def _or_missing(section: str | None) -> str:
     return section if section and section.strip() else MISSING
 

@@ -8,7 +8,7 @@ from typing import Any
 from pydantic import ValidationError, field_validator
 
 from maira.train.items import JudgeTask
-from maira.train.recipe import Course, Losses, Weight, read_values
+from maira.train.recipe import Course, ValidatedLosses, Weight, read_values
 from radfact.errors import InputError
 from radfact.report import Record, as_input_error
 
@@ -27,7 +27,7 @@ class ChatSource(Record):
     tasks: dict[JudgeTask, Weight] | None = None
 
 
-class JudgeLosses(Losses):
+class JudgeLosses(ValidatedLosses):
     """Which losses are measured while a run goes on: "loss/all" and those of the tasks, such as "loss/green"."""
 
     sources: list[ChatSource] = []  # noqa: RUF012

@@ -133,7 +133,7 @@ class Lora(LowRank):
     added_tokens: bool = True
 
 
-class Losses(Record):
+class ValidatedLosses(Record):
     """Which losses are measured while a run goes on.
 
     Attributes:
@@ -149,7 +149,7 @@ class Losses(Record):
     best_by: str | None = None
 
 
-class Validation(Losses):
+class Validation(ValidatedLosses):
     """What is measured while a run goes on: losses, and perhaps drafts.
 
     Attributes:
@@ -218,7 +218,7 @@ class Course(Record):
     model: Any
     lora: LowRank | None = None
     train: list[Any]
-    validation: Losses = Losses()
+    validation: ValidatedLosses = ValidatedLosses()
     tasks: dict[Any, Weight]
     out: Path
     epochs: Above0 | None = None
