@@ -186,6 +186,8 @@ def _counts(scores: Scores) -> dict[str, Any]:
 
 def _figure_table(scores: Scores) -> str:
     metric_of = {figure: name for name, one in scores.metrics.items() for figure in one.figures}
+    bars = {name: _bar(figure) for name, figure in scores.figures.items()}
+    drawn = any(bars.values())
     rows, previous = [], None
     for name, figure in scores.figures.items():
         group = metric_of.get(name, "").replace("radfact", "") or name.rsplit("_", 1)[0]
@@ -195,15 +197,14 @@ def _figure_table(scores: Scores) -> str:
         way = _WAYS[figure.direction]
         median = f'<td class="spare">{_number(figure.median)}</td>'
         cells = f"<td>{_number(figure.point)}</td>{median}<td>{interval}</td>"
-        last = f'<td class="chart spare">{_bar(figure)}</td><td>{"–" if figure.n is None else figure.n}</td>'
+        last = f'<td class="chart spare">{bars[name]}</td><td>{"–" if figure.n is None else figure.n}</td>'
         failed = f"<td>{scores.metrics[metric_of[name]].failed}</td>" if name in metric_of else ""
         rows.append(f'<tr{css}><th scope="row">{escape(words(name))}{way}</th>{cells}{last}{failed}</tr>')
     over = " or, as corpus BLEU and F1 of findings, computed from all of them" if metric_of else ""
     return (
         '<table class="figure-table"><caption>↑ higher is better, ↓ lower is better. '
         f"Mean over the studies that have a value{over}, with its bootstrapped "
-        '95 % interval<span class="spare"> and median. The bar runs from 0 to 1: 95 % interval (light), middle half '
-        "(dark), point (line)</span>.</caption><thead><tr>"
+        f'95 % interval<span class="spare"> and median{_BAR if drawn else ""}</span>.</caption><thead><tr>'
         '<th scope="col">Figure</th><th scope="col">Point</th><th scope="col" class="spare">Median</th>'
         '<th scope="col">95 % interval</th>'
         '<th scope="col" class="chart spare"><span class="unseen">Interval bar</span></th>'
@@ -211,6 +212,7 @@ def _figure_table(scores: Scores) -> str:
     )
 
 
+_BAR = ". The bar runs from 0 to 1: 95 % interval (light), middle half (dark), point (line)"
 _FAILED = '<th scope="col">Failed</th>'
 _WAYS: Mapping[Direction, str] = {"higher": " ↑", "lower": " ↓", "neutral": ""}
 

@@ -123,9 +123,9 @@ class ModelStyler(PromptedModel):
 class RuleStyler:
     """One finding a sentence, in the order of a standard report, in its turns of phrase; no impression is made.
 
-    Abbreviations are written out, "No X" becomes "There is no evidence of X", a bare noun phrase X "There is X", denials
-    of one part stand together, and devices, heart, lungs, pleura and bones follow one another. A sentence in which the
-    ontology would then read something else is kept as it was.
+    Abbreviations are written out, "No X" becomes "There is no evidence of X" and a bare noun phrase X "There is X",
+    denials of one part stand together, and devices, heart, lungs, pleura and bones follow one another. A sentence in
+    which the ontology would then read something else is kept as it was.
     """
 
     name = "rules"

@@ -88,6 +88,7 @@ class TestFigures:
         html = write_page(folder).read_text()
         # low 0.65 and high 0.85 on an axis of 200 units
         assert '<rect class="interval" x="130.00" y="4" width="40.00"' in html
+        assert "The bar runs from 0 to 1" in html
 
     def test_a_figure_without_value_is_a_dash_and_has_no_bar(self, folder: Path) -> None:
         write_json(folder / "scores.json", {"figures": {"spatial_f1": figure(None, n=0)}, "judge": "x", "counts": {}})
@@ -100,6 +101,7 @@ class TestFigures:
         write_json(folder / "scores.json", {"figures": {"errors": errors}, "judge": "x", "counts": {}})
         html = write_page(folder).read_text()
         assert "<svg" not in html
+        assert "The bar runs" not in html
         assert '<th scope="row">Errors ↓</th>' in html
 
     def test_the_judge_speaks_for_itself(self, folder: Path) -> None:

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator
+from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 import pytest
+from PIL import Image
 from results_folder import HOSTILE, ring, sentence, write_folder, write_image, write_manifest
 
 from radfact.jsonl import write_json, write_jsonl
+from radfact.meta.page import Section, Table
+from radfact.meta.page import write_page as write_meta_page
 from radfact.page import write_page
 
 if TYPE_CHECKING:
@@ -286,6 +290,28 @@ def test_a_draft_without_reference_shows_no_verdict(page: Page) -> None:
 def test_the_page_never_scrolls_sideways(page: Page, width: int) -> None:
     page.set_viewport_size({"width": width, "height": 900})
     assert page.evaluate("document.documentElement.scrollWidth") <= width
+
+
+def test_a_table_that_is_cut_off_shows_on_which_side(browser: Browser, tmp_path: Path) -> None:
+    table = Table(["figure", *(f"column {number}" for number in range(9))], [["one", *map(str, range(9))]])
+    write_meta_page(tmp_path / "wide.html", "Wide", [], [Section("Wide", [table])])
+    page = browser.new_page(viewport={"width": 400, "height": 700}, color_scheme="light")
+    page.goto((tmp_path / "wide.html").as_uri())
+    panel = page.locator(".panel")
+
+    def shaded() -> list[bool]:
+        """Whether the left and the right edge are, in the padding above the table."""
+        picture = Image.open(BytesIO(panel.screenshot())).convert("L")
+        return [int(str(picture.getpixel((x, 12)))) < 240 for x in (3, picture.width - 4)]
+
+    assert shaded() == [False, True]
+    panel.evaluate("node => node.scrollTo(200, 0)")
+    assert shaded() == [True, True]
+    panel.evaluate("node => node.scrollTo(node.scrollWidth, 0)")
+    assert shaded() == [True, False]
+    page.set_viewport_size({"width": 1400, "height": 700})
+    assert shaded() == [False, False]
+    page.close()
 
 
 @pytest.fixture(scope="module")
