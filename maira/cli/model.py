@@ -41,8 +41,8 @@ def train(
     """
     from transformers.utils.logging import disable_progress_bar
 
-    from maira.train.loop import train as run
     from maira.train.recipe import read_recipe
+    from maira.train.reports import train as run
 
     disable_progress_bar()
     console = Console()

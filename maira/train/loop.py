@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-import os
 import random
 import shutil
-import signal
-import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
@@ -20,27 +17,24 @@ import torch
 from rich.console import Console
 from torch import Tensor
 
-from maira.generate.processes import is_main
 from maira.train import attention
 from maira.train.batches import LeftOut, Part, stream
 from maira.train.blocks import prepare_blocks
-from maira.train.corpus import open_corpus, origin_of, texts
-from maira.train.export import write_checkpoint
 from maira.train.faults import FaultWatch, Kind, describe, fault_file, place, stopped, unreadable, write_fault
 from maira.train.items import PackedBatch, Samples, Totals
 from maira.train.logs import Log
-from maira.train.objective import Objective, TrainingModel
+from maira.train.notices import notices
+from maira.train.objective import Objective
 from maira.train.optimizers import make_optimizer, schedule
 from maira.train.parallel import Distributed, World, distribute, join_world, sharding
-from maira.train.parts import TOKENIZER_STUDIES, check_context, choose_trained, load_parts
+from maira.train.parts import check_context
 from maira.train.plan import Plan
-from maira.train.recipe import Course, FromScratch, Recipe
+from maira.train.recipe import Course
 from maira.train.states import States, check_same_run, decisive, read_record
-from maira.train.validation import Validator, validate_drafts
+from maira.train.validation import Validator
 from radfact.errors import InputError, RunFailed
 from radfact.live import LiveDisplay
 
-_AFTER_THIS_STEP = b"\nthe state is saved after this step; Ctrl-C again ends at once\n"
 CourseT = TypeVar("CourseT", bound=Course)
 OpenedT = TypeVar("OpenedT")
 
@@ -333,17 +327,6 @@ class Start:
     validate: Callable[[Log, int], Validator] | None = None
 
 
-def train(recipe: Recipe, console: Console | None = None) -> Path:
-    """Run a recipe to its end, from where it stopped if it was started before; returns the folder of the checkpoint.
-
-    Raises:
-        InputError: the recipe, a manifest or an image cannot be used, or the folder holds a run of another recipe.
-        RunFailed: a fault of a step ended the run, it was told to stop (SIGTERM, Ctrl-C), or its end could not be
-            saved.
-    """
-    return run_course(recipe, start_reports, console)
-
-
 def run_course(
     recipe: CourseT, start: Callable[[CourseT, World, Console], Start], console: Console | None = None
 ) -> Path:
@@ -355,7 +338,9 @@ def run_course(
         console: where lines go.
 
     Raises:
-        InputError, RunFailed: as `train`.
+        InputError: the recipe or what it names cannot be used, or the folder holds a run of another recipe.
+        RunFailed: a fault of a step ended the run, it was told to stop (SIGTERM, Ctrl-C), or its end could not be
+            saved.
     """
     if recipe.out.exists() and not recipe.out.is_dir():
         raise InputError("is a file; name a folder", file=recipe.out, field="out")
@@ -369,7 +354,7 @@ def run_course(
             run.close()
             raise
     try:
-        with _notices() as is_told_to_stop:
+        with notices() as is_told_to_stop:
             run.go(is_told_to_stop)
             return run.end()
     finally:
@@ -391,42 +376,6 @@ def _nothing_left_of_a_refusal(out: Path, world: World) -> Iterator[None]:
             with suppress(OSError):  # it has a list of images, say
                 out.rmdir()
         raise
-
-
-def start_reports(recipe: Recipe, world: World, console: Console) -> Start:
-    """What a run of a MAIRA-2 begins with.
-
-    Raises:
-        InputError: the recipe, a manifest or an image cannot be used.
-    """
-    model, processor = load_parts(
-        recipe, texts(recipe, TOKENIZER_STUDIES), empty=not world.is_main and sharding(recipe, world) == "fsdp"
-    )
-    vision = model.config.vision_config
-    grid = vision.image_size // vision.patch_size if recipe.patch_loss else None
-    corpus = open_in_turn(
-        world,
-        "reading studies",
-        lambda on_progress: open_corpus(
-            recipe, recipe.train, processor, recipe.out / "tables", patch_grid=grid, on_progress=on_progress
-        ),
-    )
-    if world.is_main:
-        for notice in corpus.notices():
-            console.print(notice, highlight=False, markup=False, soft_wrap=True)
-    choose_trained(model, recipe)
-    training = TrainingModel(model, len(corpus.kinds), recipe.patch_loss, kernel_for(recipe, world))
-    return Start(
-        training,
-        corpus,
-        model.config,
-        lambda folder: write_checkpoint(model, processor, recipe, world, folder),
-        only_trained=not isinstance(recipe.model, FromScratch),
-        origin=origin_of(recipe) if world.is_main else {},
-        validate=(lambda log, steps: validate_drafts(recipe, processor, world, log, steps))
-        if recipe.validation.sources
-        else None,
-    )
 
 
 def kernel_for(recipe: Course, world: World) -> str:
@@ -500,31 +449,3 @@ def _set_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
             group["lr"].fill_(rate)
         else:
             group["lr"] = rate
-
-
-@contextmanager
-def _notices() -> Iterator[Callable[[], bool]]:
-    """Whether the process was told to end: by SIGTERM, which schedulers send some time before, or by Ctrl-C.
-
-    Another Ctrl-C interrupts as ever.
-    """
-    told = threading.Event()
-    if threading.current_thread() is not threading.main_thread():
-        yield told.is_set
-        return
-
-    def interrupt(*_: Any) -> None:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-        told.set()
-        # Not by the console: it may be just writing.
-        os.write(2, _AFTER_THIS_STEP if is_main() else b"")
-
-    before = {
-        signal.SIGTERM: signal.signal(signal.SIGTERM, lambda *_: told.set()),
-        signal.SIGINT: signal.signal(signal.SIGINT, interrupt),
-    }
-    try:
-        yield told.is_set
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

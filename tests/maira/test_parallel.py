@@ -12,7 +12,7 @@ from tiny_runs import Command, metrics, quiet, recipe, values
 from data.manifest import read_manifest, write_manifest
 from maira.model import MairaForConditionalGeneration
 from maira.tokens import added_ids
-from maira.train.loop import train
+from maira.train.reports import train
 
 STEPS = 20
 

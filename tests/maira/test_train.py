@@ -20,8 +20,9 @@ from maira.generate.answers import fingerprint
 from maira.model import MairaForConditionalGeneration
 from maira.processor import MairaProcessor
 from maira.train import states
-from maira.train.loop import Run, train
+from maira.train.loop import Run
 from maira.train.objective import Losses, TrainingModel
+from maira.train.reports import train
 from maira.train.states import read_record
 from radfact.errors import InputError, RunFailed
 

@@ -23,10 +23,10 @@ from maira.processor import MairaProcessor
 from maira.train.corpus import Corpus, open_corpus
 from maira.train.items import TASKS
 from maira.train.logs import Log
-from maira.train.loop import train
 from maira.train.objective import TrainingModel
 from maira.train.parallel import Distributed, World
 from maira.train.recipe import Recipe
+from maira.train.reports import train
 from maira.train.validation import Best, Validator, _deal, draw_answers, undisturbed, validate_drafts
 from radfact.entailment.offline import OfflineJudge
 from radfact.errors import InputError

@@ -39,7 +39,7 @@ TIMES = {"seconds", "samples_per_second", "tokens_per_second", "tflops_per_devic
 _PATIENCE = 240.0
 _servers = multiprocessing.get_context("forkserver")
 # Imported once for all of them.
-_servers.set_forkserver_preload(["maira.train.loop", "maira.cli"])
+_servers.set_forkserver_preload(["maira.train.reports", "maira.cli"])
 
 
 def values(manifest: Path, out: Path, **changes: Any) -> dict[str, Any]:
