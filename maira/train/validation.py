@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import math
 import random
 from collections.abc import Callable, Collection, Iterator
@@ -62,7 +64,10 @@ class Validator:
         self._tasks = [ALL_TASKS[i] for i in np.unique(self._corpus.table["task"][drawn])]
         self._rows, self._own = _deal(self._corpus, drawn, recipe, world)
         undrawn = set(np.unique(self._corpus.table["task"])) - set(np.unique(self._corpus.table["task"][drawn]))
-        self._best = Best(recipe, self.names, {f"loss/{ALL_TASKS[task]}" for task in undrawn})
+        measured_on = _measured_on(self._corpus, drawn, recipe)
+        self._best = Best(recipe, self.names, {f"loss/{ALL_TASKS[task]}" for task in undrawn}, measured_on)
+        if self._best.begins_anew:
+            log.say("what is validated on has changed: the next checkpoint that is measured is the best so far")
 
     @property
     def names(self) -> list[str]:
@@ -169,12 +174,16 @@ class Best:
         recipe: its `validation.best_by` and folder count.
         names: figures that there are.
         undrawn: figures that there would be if more samples were drawn.
+        measured_on: names what the figures are of; those of something else are nothing to compare with.
+
+    Attributes:
+        begins_anew: whether there is a best checkpoint by this figure, but of something else.
 
     Raises:
         InputError: there is no such figure.
     """
 
-    def __init__(self, recipe: Course, names: list[str], undrawn: Collection[str] = ()) -> None:
+    def __init__(self, recipe: Course, names: list[str], undrawn: Collection[str] = (), measured_on: str = "") -> None:
         self._name, self._folder = recipe.validation.best_by, recipe.out / "checkpoint-best"
         self._value: float | None = None
         if self._name in undrawn:
@@ -187,9 +196,11 @@ class Best:
             raise InputError(
                 f"there is no figure '{self._name}'; there are {', '.join(names)}", field="validation.best_by"
             )
+        self._measured_on, self.begins_anew = measured_on, False
         file = self._folder / "best.json"
         if file.exists() and (held := read_json(file)).get("figure") == self._name:
-            self._value = held["value"]
+            self.begins_anew = held.get("measured_on") != measured_on
+            self._value = None if self.begins_anew else held["value"]
 
     def is_beaten_by(self, figures: Figures) -> bool:
         """Whether figures are better than those of the checkpoint kept; equal ones are not."""
@@ -212,7 +223,8 @@ class Best:
             world.wait()  # where the others, in `write`, wait for the one that writes
         if world.is_main and reason is None:
             try:
-                write_json(self._folder / "best.json", {"step": step, "figure": self._name, "value": value})
+                record = {"step": step, "figure": self._name, "value": value, "measured_on": self._measured_on}
+                write_json(self._folder / "best.json", record)
             except OSError as error:
                 reason = str(error)
         reasons = [one for one in world.gather(reason) if one]
@@ -275,6 +287,14 @@ def draw_answers(corpus: Samples, recipe: Course) -> npt.NDArray[np.int64]:
     rng = np.random.default_rng(np.random.SeedSequence((recipe.seed, *_DRAW)))
     count = min(recipe.validation.samples, len(table))
     return np.sort(rng.choice(len(table), count, replace=False, p=shares / shares.sum()))
+
+
+def _measured_on(corpus: Samples, drawn: npt.NDArray[np.int64], recipe: Course) -> str:
+    """A short hash of the answers whose losses are taken and of the draw of studies that are drafted."""
+    digest = hashlib.sha256(corpus.table.tobytes())
+    digest.update(json.dumps([corpus.sample_id(int(row)) for row in drawn]).encode())
+    digest.update(str(getattr(recipe.validation, "drafts", None)).encode())
+    return digest.hexdigest()[:16]
 
 
 def _deal(corpus: Samples, drawn: npt.NDArray[np.int64], recipe: Course, world: World) -> tuple[list[list[int]], int]:

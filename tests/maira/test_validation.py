@@ -220,7 +220,19 @@ def test_the_best_is_the_lowest_loss_or_the_highest_figure(
             assert best.keep(step, {figure: value}, lambda folder: folder.mkdir(exist_ok=True), ALONE) is None
     assert written == kept
     held = json.loads((tmp_path / "checkpoint-best" / "best.json").read_text(encoding="utf-8"))
-    assert held == {"step": kept[-1], "figure": figure, "value": values[-1]}
+    assert held == {"step": kept[-1], "figure": figure, "value": values[-1], "measured_on": ""}
+
+
+def test_a_checkpoint_that_was_the_best_on_other_samples_stands_in_no_other_s_way(
+    films: Path, tmp_path: Path, shipped: tuple[MairaForConditionalGeneration, MairaProcessor]
+) -> None:
+    console = tiny_runs.quiet()
+    for samples, expected in ((2, [True]), (2, [False]), (3, [True])):
+        recipe = make_recipe(films, tmp_path, {"best_by": "loss/all", "samples": samples})
+        best = make_validator(recipe, *shipped, console=console)._best
+        assert [best.is_beaten_by({"loss/all": 9.0})] == expected
+        best.keep(1, {"loss/all": 1.0}, lambda folder: folder.mkdir(exist_ok=True), ALONE)
+    assert tiny_runs.said(console).count("what is validated on has changed") == 1
 
 
 def test_a_best_loss_of_a_task_that_was_not_drawn_wants_more_samples(tmp_path: Path) -> None:
