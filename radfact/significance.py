@@ -3,12 +3,29 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
 from radfact.stats import CountsFigure, Summary, Valued, bootstrap_counts, harmonic_mean, scored_rows, summary_of
+
+_Counts = NDArray[np.float64]
+Paired = Callable[[_Counts, _Counts], tuple[_Counts, _Counts]]
+"""What of two systems' counts can be compared, (samples, k) of each -> (shared samples, k) of each."""
+
+
+def paired_rows(left: _Counts, right: _Counts) -> tuple[_Counts, _Counts]:
+    """The samples that both have scored."""
+    both = scored_rows(left) & scored_rows(right)
+    return left[both], right[both]
+
+
+def paired_parts(left: _Counts, right: _Counts) -> tuple[_Counts, _Counts]:
+    """Of counts as `f1_counts` gives them each part of the samples of which both systems have it."""
+    left, right = paired_rows(left, right)
+    both = np.repeat((left[:, 1::2] > 0) & (right[:, 1::2] > 0), 2, axis=1)
+    return np.where(both, left, 0.0), np.where(both, right, 0.0)
 
 
 def randomisation_test(
@@ -16,6 +33,7 @@ def randomisation_test(
     right: NDArray[np.float64],
     values: Mapping[str, CountsFigure],
     *,
+    paired: Paired = paired_rows,
     rounds: int = 1000,
     seed: int = 42,
 ) -> dict[str, float | None]:
@@ -28,16 +46,16 @@ def randomisation_test(
 
     Args:
         left: (samples, k), what each sample adds to the counts of one system, as in `summarise_counts`.
-        right: of the other; samples in the same order. Samples that either has not scored take no part.
+        right: of the other; samples in the same order.
         values: figure name -> function of summed counts.
+        paired: what of the two takes part.
         rounds: number of rounds.
         seed: of the coin.
 
     Returns:
         p by name, of the two-sided test; None where a figure has no value for either system.
     """
-    both = scored_rows(left) & scored_rows(right)
-    left, right = left[both], right[both]
+    left, right = paired(left, right)
     if not len(left):
         return dict.fromkeys(values)
     total, gap = left.sum(axis=0) + right.sum(axis=0), right - left
@@ -106,6 +124,7 @@ def difference_of_counts(
     values: Mapping[str, CountsFigure],
     *,
     valued: Valued = scored_rows,
+    paired: Paired = paired_rows,
     replicates: int = 500,
     seed: int = 42,
 ) -> dict[str, Summary]:
@@ -115,11 +134,12 @@ def difference_of_counts(
         left: as in `randomisation_test`.
         right: likewise.
         values: figure name -> function of summed counts.
+        valued: which of the samples that take part `n` counts.
+        paired: what of the two takes part.
         replicates: of the bootstrap.
         seed: of the bootstrap.
     """
-    both = scored_rows(left) & scored_rows(right)
-    left, right = left[both], right[both]
+    left, right = paired(left, right)
     if not len(left):
         return {name: Summary(None) for name in values}
     n = int((valued(left) & valued(right)).sum())

@@ -125,8 +125,8 @@ def _differences(row: _Row, base: _Row, draws: _Draws) -> dict[str, Summary]:
         ours, theirs = row.columns.get(name), base.columns.get(name)
         shared = [key for key in ours.counts if key in theirs.counts] if ours and theirs else []
         if ours and theirs and shared and not name.endswith(_OF_REFERENCES):
-            tables = ours.of(shared), theirs.of(shared)
-            gap = difference_of_counts(*tables, {name: ours.value}, valued=ours.valued, **draws)[name]
+            left, right, how = ours.of(shared), theirs.of(shared), {name: ours.value}
+            gap = difference_of_counts(left, right, how, valued=ours.valued, paired=ours.paired, **draws)[name]
             if gap.point is not None:
                 found[name] = replace(gap, direction=figure.direction)
     return found

@@ -87,14 +87,16 @@ def compare(
     settings = {"replicates": replicates, "seed": seed}
     figures = {}
     for name in names:
-        value, valued = first.columns[name].value, first.columns[name].valued
+        column = first.columns[name]
+        value, valued = column.value, column.valued
         tables = [one.columns[name].of(shared) for one in systems]
         points = [summarise_counts(table, {name: value}, valued=valued, **settings)[name] for table in tables]
         direction = first.directions[name]
         contrasts = [Contrast(replace(points[0], direction=direction))]
         for table, point in zip(tables[1:], points[1:], strict=True):
-            gap = difference_of_counts(table, tables[0], {name: value}, valued=valued, **settings)[name]
-            p = randomisation_test(table, tables[0], {name: value}, rounds=rounds, seed=seed)[name]
+            how = {name: value}
+            gap = difference_of_counts(table, tables[0], how, valued=valued, paired=column.paired, **settings)[name]
+            p = randomisation_test(table, tables[0], how, paired=column.paired, rounds=rounds, seed=seed)[name]
             contrasts.append(Contrast(replace(point, direction=direction), replace(gap, direction=direction), p))
         figures[name] = contrasts
     return Comparison(

@@ -18,7 +18,16 @@ from radfact.page_markup import Scores
 from radfact.report import normalised_text
 from radfact.results import read_sample_figures, read_scores
 from radfact.sample import F1_PARTS
-from radfact.significance import as_counts, f1_counts, mean_of, set_f1, with_f1
+from radfact.significance import (
+    Paired,
+    as_counts,
+    f1_counts,
+    mean_of,
+    paired_parts,
+    paired_rows,
+    set_f1,
+    with_f1,
+)
 from radfact.stats import CountsFigure, Direction, Valued, scored_rows
 
 
@@ -33,6 +42,11 @@ class Column:
     def valued(self) -> Valued:
         """Which samples have a value of their own: all that were scored, or of an F1 those with both of its parts."""
         return with_f1 if self.value is set_f1 else scored_rows
+
+    @property
+    def paired(self) -> Paired:
+        """What of two systems can be compared: samples that both have scored, or of an F1 each part by itself."""
+        return paired_parts if self.value is set_f1 else paired_rows
 
     def of(self, sample_ids: Sequence[str]) -> Counts:
         """(samples, k); NaN for a sample that was left out."""

@@ -13,11 +13,12 @@ from radfact.significance import (
     difference_of_counts,
     f1_counts,
     mean_of,
+    paired_parts,
     randomisation_test,
     set_f1,
     with_f1,
 )
-from radfact.stats import bootstrap, bootstrap_counts, summarise, summarise_counts
+from radfact.stats import bootstrap, bootstrap_counts, harmonic_mean, summarise, summarise_counts
 
 NAN = math.nan
 
@@ -76,17 +77,25 @@ def test_differences_are_paired() -> None:
     assert [gap.point, gap.low, gap.median, gap.high, gap.n] == pytest.approx([-0.25] * 4 + [40])
 
 
-def test_a_difference_of_f1_is_of_all_that_have_a_part_and_n_counts_those_with_both() -> None:
-    values = {"p": [1.0, NAN, 0.5, 0.2, NAN], "r": [0.5, 0.5, NAN, 0.1, NAN]}
-    left, right = (f1_counts(np.array(list(one.values())).T) for one in (values, {"p": [0.5] * 5, "r": [1.0] * 5}))
-    gap = difference_of_counts(left, right, {"f": set_f1}, valued=with_f1, replicates=20)["f"]
-    own = summarise(values, f1={"f": ("p", "r")}, replicates=0)["f"]
-    assert own.point is not None
-    assert (gap.point, gap.n, own.n) == (pytest.approx(own.point - 2 * 0.5 / 1.5), 2, 2)
+def test_a_difference_of_f1_is_of_parts_that_both_have_and_n_counts_samples_with_all_of_them() -> None:
+    left = {"p": [1.0, NAN, 0.5, 0.2, NAN], "r": [0.5, 0.5, NAN, 0.1, NAN]}
+    right = {"p": [0.5, 0.1, 0.5, NAN, 0.3], "r": [1.0] * 5}
+    counts = [f1_counts(np.array(list(one.values())).T) for one in (left, right)]
+    how = {"f": set_f1}
+    gap = difference_of_counts(*counts, how, valued=with_f1, paired=paired_parts, replicates=20)["f"]
+    # Precisions of samples 0 and 2, recalls of 0, 1 and 3.
+    assert gap.point == pytest.approx(harmonic_mean(0.75, 1.1 / 3) - harmonic_mean(0.5, 1.0))
+    assert gap.n == 1
+
+
+def test_systems_without_a_part_in_common_have_no_difference_of_f1_and_no_p() -> None:
+    left, right = (f1_counts(np.array(one)) for one in ([[0.5, NAN], [0.5, 1.0]], [[0.5, 1.0], [0.5, NAN]]))
+    assert difference_of_counts(left, right, {"f": set_f1}, paired=paired_parts)["f"].point is None
+    assert randomisation_test(left, right, {"f": set_f1}, paired=paired_parts) == {"f": None}
 
 
 def test_a_round_that_leaves_a_system_without_a_value_speaks_for_chance() -> None:
-    """Two systems with the same F1, of which either has a recall in one sample alone."""
+    """Two systems with the same figure, of which either has one of its counts in one sample alone."""
     left, right = (np.full((8, 2), NAN) for _ in range(2))
     left[:, 0] = right[:, 0] = 0.5
     left[0, 1] = right[1, 1] = 1.0
