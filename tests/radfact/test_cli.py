@@ -1,5 +1,4 @@
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -545,12 +544,15 @@ def test_ctrl_c_ends_a_run_with_one_line_and_the_same_command_finishes_it(
     tmp_path: Path, serve: Callable[..., ChatServer]
 ) -> None:
     """A process of its own is told to stop by the server, once the first answer must be on disk."""
-    pids: list[int] = []
+    running: list[subprocess.Popen[str]] = []
     answer = "phrase: x\nevidence: []\nstatus: not_entailment\n"
 
     def reply(_: dict[str, Any], number: int) -> Reply:
-        if number == 2 and pids:
-            os.kill(pids.pop(), signal.SIGINT)
+        if number == 2 and running:
+            process = running.pop()
+            process.send_signal(signal.SIGINT)
+            # It must not be done before it hears that.
+            process.wait(30)
         return 200, {}, answer
 
     server = serve(reply)
@@ -562,7 +564,7 @@ def test_ctrl_c_ends_a_run_with_one_line_and_the_same_command_finishes_it(
     command = [sys.executable, "-c", listening + "from radfact.cli import main; main()", "score", "pairs.json"]
     command += ["--out", "done", "--judge", "openai:m", "--base-url", server.base_url, "--concurrency", "1"]
     first = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    pids.append(first.pid)
+    running.append(first)
     _, err = first.communicate(timeout=60)
     assert (first.returncode, err.count("\n")) == (1, 1)
     assert err.startswith("radfact: interrupted")
