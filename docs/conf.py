@@ -15,7 +15,7 @@ copyright = author
 release = version = installed_version("maira-radfact")
 
 extensions = ["myst_parser", "command_reference"]
-myst_enable_extensions = ["colon_fence", "deflist"]
+myst_enable_extensions = ["deflist"]
 myst_heading_anchors = 3
 # A link that leads nowhere is an error: make docs turns warnings into errors.
 nitpicky = True

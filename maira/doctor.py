@@ -127,13 +127,16 @@ def read_folder(folder: Path) -> ModelFolder:
         config: Any = json.loads((folder / "config.json").read_text("utf-8"))
         model_type = str(config["model_type"])
     except (OSError, ValueError, KeyError, TypeError) as error:
-        why = "no config.json" if isinstance(error, FileNotFoundError) else "config.json has no model_type"
+        why = (
+            "config.json cannot be read" if isinstance(error, OSError | ValueError) else "config.json has no model_type"
+        )
+        why = "no config.json" if isinstance(error, FileNotFoundError) else why
         return ModelFolder(folder, "other", "unknown", 0, why)
     found = ModelFolder(folder, _KINDS.get(model_type, "other"), model_type, 0)
     try:
         files = _weight_files(folder)
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        return replace(found, fault=f"{_INDEX} cannot be read")
+        return replace(found, fault="the index of its weights cannot be read")
     absent = [file.name for file in files if not file.is_file()]
     size = sum(file.stat().st_size for file in files if file.is_file())
     fault = None

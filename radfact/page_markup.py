@@ -87,7 +87,10 @@ def render(
         "metrics": bool(scores.metrics),
         # Without RadFact there are reports and no verdicts.
         "judged": not scores.metrics or "radfact" in scores.metrics,
-        "names": {name: words(name) for name in scores.figures},
+        # Also of what precision, recall and F1 have in common, as which they are shown together.
+        "names": {
+            one: words(one) for name in scores.figures for one in (name, re.sub("_(precision|recall|f1)$", "", name))
+        },
         "directions": {name: figure.direction for name, figure in scores.figures.items()},
         "studies": studies,
         "unscored": drafts,

@@ -14,11 +14,10 @@ _PLACES = 16
 
 
 def weights_digest(path: Path) -> bytes:
-    """A hash of a file of weights that differs where any of its tensors was trained: of its size and of samples.
+    """A hash of a file of weights, of its size and of samples, so that training any of its tensors shows in it.
 
-    Of safetensors, header and both ends of every tensor are read: what was trained may be a small part of a file, or
-    the last rows of a tensor, but no tensor that was trained keeps both of its ends. Of other files, evenly spread
-    places.
+    Of safetensors, the header and both ends and the middle of every tensor are read: what was trained may be a small
+    part of a file, or the last rows of a tensor. Of other files, evenly spread places.
 
     Args:
         path: the file.
@@ -29,20 +28,23 @@ def weights_digest(path: Path) -> bytes:
     size = path.stat().st_size
     digest = hashlib.sha256(str(size).encode())
     with path.open("rb") as file:
-        for start in _tensors(file, size) or [size * place // _PLACES for place in range(_PLACES + 1)]:
-            file.seek(max(start - _EDGE, 0))
+        header, places = _read_header(file, size)
+        digest.update(header)
+        for place in places or [size * part // _PLACES for part in range(_PLACES + 1)]:
+            file.seek(max(place - _EDGE, 0))
             digest.update(file.read(2 * _EDGE))
     return digest.digest()
 
 
-def _tensors(file: BinaryIO, size: int) -> list[int]:
-    """Where the tensors of safetensors begin and end in the file; nothing if it is none."""
+def _read_header(file: BinaryIO, size: int) -> tuple[bytes, list[int]]:
+    """The header of safetensors, and where its tensors begin, have their middle and end; nothing if it is none."""
     length = int.from_bytes(file.read(8), "little")
     if not 0 < length <= size - 8:
-        return []
+        return b"", []
+    header = file.read(length)
     try:
-        header = json.loads(file.read(length))
-        ends = {end for name, tensor in header.items() if name != "__metadata__" for end in tensor["data_offsets"]}
+        spans = [one["data_offsets"] for name, one in json.loads(header).items() if name != "__metadata__"]
+        places = {8 + length + place for begin, end in spans for place in (begin, (begin + end) // 2, end)}
     except (ValueError, TypeError, KeyError, AttributeError):
-        return []
-    return [8 + length + end for end in sorted(ends)]
+        return b"", []
+    return header, sorted(places)

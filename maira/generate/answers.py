@@ -35,8 +35,10 @@ _DECIDING = (
     "tokenizer_config.json",
     "special_tokens_map.json",
     "added_tokens.json",
-    "*.safetensors.index.json",
+    "*.jinja",
+    "*.index.json",
     "*.safetensors",
+    "*.bin",
 )
 """Files of a checkpoint that decide its answers; drafts may lie beside them."""
 
@@ -86,7 +88,7 @@ def fingerprint(checkpoint: Path) -> str:
     try:
         for path in files:
             digest.update(f"\n{path.name}\n".encode())
-            digest.update(weights_digest(path) if path.suffix == ".safetensors" else path.read_bytes())
+            digest.update(weights_digest(path) if path.suffix in (".safetensors", ".bin") else path.read_bytes())
     except OSError as error:
         raise InputError(f"cannot be read: {error.strerror}", file=error.filename) from None
     return digest.hexdigest()[:12]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +19,7 @@ from maira.generate.answers import fingerprint
 from maira.grammar import Vocabulary
 from maira.processor import MairaProcessor
 from maira.weights import Weights
+from radfact.doctor.machine import user_cache
 from radfact.errors import InputError
 from radfact.jsonl import read_json, write_json
 
@@ -46,8 +46,7 @@ def plain_llama(checkpoint: Path, dtype: torch.dtype, folder: Path | None = None
     """
     origin = {"checkpoint": fingerprint(checkpoint), "dtype": str(dtype).removeprefix("torch.")}
     if folder is None:
-        cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-        folder = cache / "maira" / f"{checkpoint.resolve().name}@{origin['checkpoint']}-{origin['dtype']}"
+        folder = user_cache() / "maira" / f"{checkpoint.resolve().name}@{origin['checkpoint']}-{origin['dtype']}"
     folder.parent.mkdir(parents=True, exist_ok=True)
     with FileLock(folder.with_name(f".{folder.name}.lock")):
         if folder.is_dir() and any(folder.iterdir()):

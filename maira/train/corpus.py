@@ -313,11 +313,23 @@ def _source_key(source: Source) -> Any:
 def origin_of(recipe: Recipe) -> dict[str, Any]:
     """What lies on disk by now under the names in a recipe: the model to start from, and the sources; JSON values.
 
+    Of sources by their content, since a copy of a manifest is the same studies.
+
     Raises:
         InputError: one of them is not there.
     """
     model = fingerprint(recipe.model) if isinstance(recipe.model, Path) else None
-    return {"model": model, "train": [_source_key(source) for source in recipe.train]}
+    return {"model": model, "train": [_content_key(source) for source in recipe.train]}
+
+
+def _content_key(source: Source) -> Any:
+    if source.manifest is None:
+        return open_source(source).key()
+    try:
+        with source.manifest.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError as error:
+        raise InputError(f"cannot be read: {error.strerror}", file=source.manifest) from None
 
 
 @dataclass(frozen=True)

@@ -142,7 +142,7 @@ def unreadable(row: dict[str, Any], out: Path, way_on: str) -> InputError:
     """The error of too many samples that cannot be read; arguments as of `stopped`."""
     return InputError(
         f"{len(row['sample_ids'])} samples of {place(row)} cannot be read, the first: {row['reasons'][0]}. All that "
-        f" were left out are listed in {fault_file(out)}. Mend them, or raise faults.most_unreadable; {way_on}"
+        f"were left out are listed in {fault_file(out)}. Mend them, or raise faults.most_unreadable; {way_on}"
     )
 
 

@@ -242,8 +242,13 @@ class Run:
 
     def _validate(self) -> None:
         """Measure what is due after the last step."""
-        if self.validator and (left_out := self.validator.after_step(self.step, self.model, self.write)):
-            self._leave_out(self.step, left_out, "validation", of=self.validator.samples)
+        if validator := self.validator:
+            validator.after_step(
+                self.step,
+                self.model,
+                self.write,
+                lambda left_out: self._leave_out(self.step, left_out, "validation", of=validator.samples),
+            )
 
     def _gradient(self, batches: list[PackedBatch], waited: float) -> Gradient:
         """Losses of a step and their gradient, from this process's rows and the others'."""

@@ -75,16 +75,21 @@ class Validator:
         losses = [f"loss/{name}" for name in ("all", *self._tasks)]
         return losses + (self._drafter.names if self._drafter else [])
 
-    def after_step(self, step: int, model: Distributed, write: Callable[[Path], None]) -> list[LeftOut]:
+    def after_step(
+        self,
+        step: int,
+        model: Distributed,
+        write: Callable[[Path], None],
+        leave_out: Callable[[list[LeftOut]], None],
+    ) -> None:
         """Measure what is due after a step, if that is not done; the checkpoint is written if it is the best so far.
 
         Args:
             step: optimiser steps done.
             model: in training.
             write: writes the model as a checkpoint into a folder; all processes call it.
-
-        Returns:
-            Samples of all processes whose losses are left out, since they cannot be read.
+            leave_out: takes the samples of all processes that cannot be read, if any, and may end the run for them,
+                before any figure that lacks them stands anywhere.
 
         Raises:
             InputError: a sample cannot be read, and the recipe does not say that it may be left out.
@@ -92,11 +97,13 @@ class Validator:
         losses = self._is_due(step, self._recipe.validation.every)
         drafts = self._drafter is not None and self._is_due(step, self._drafter.every)
         if not (losses or drafts) or step == self._world.gather(self._log.validated)[0]:
-            return []
-        figures, left_out = dict[str, float | None](), list[LeftOut]()
+            return
+        figures = dict[str, float | None]()
         with self._log.pause():
             if losses:
                 figures, left_out = self.losses(model)
+                if left_out:
+                    leave_out(left_out)
             if drafts:
                 figures |= self.drafts(model, step)
             figures = self._finite(step, figures)
@@ -106,7 +113,6 @@ class Validator:
                 self._log.say(f"the best checkpoint could not be written, the run goes on: {reason}")
             # Last, since it says that all of this is done.
             self._log.validation(step, figures)
-        return left_out
 
     def losses(self, model: Distributed) -> tuple[dict[str, float | None], list[LeftOut]]:
         """Mean cross-entropy over the answer tokens of the draw, over all of it and by task: `loss/all`, ...

@@ -28,7 +28,11 @@ def machine_items() -> Sequence[Item]:
 
 def cache_items() -> Sequence[Item]:
     """The user's cache folders that commands write to or models are loaded from."""
-    return [_cache("maira's cache", user_cache() / "maira"), _cache("Hugging Face's cache", hugging_face_cache())]
+    fetched = next((name for name in ("HF_HUB_CACHE", "HF_HOME") if os.environ.get(name)), "HF_HOME")
+    return [
+        _cache("maira's cache", user_cache() / "maira", "XDG_CACHE_HOME"),
+        _cache("Hugging Face's cache", hugging_face_cache(), fetched),
+    ]
 
 
 def user_cache() -> Path:
@@ -73,16 +77,14 @@ def _disk(name: str, folder: Path) -> Item:
     return Item(name, "note", f"{free / _GIB:.0f} GiB free{low}", details={"folder": str(folder), "free_bytes": free})
 
 
-def _cache(name: str, folder: Path) -> Item:
+def _cache(name: str, folder: Path, variable: str) -> Item:
     existing = next((place for place in (folder, *folder.parents) if place.exists()), Path("/"))
     is_writable = os.access(existing, os.W_OK)
     state = f"{folder}, {'there' if existing == folder else 'not there yet'}"
     details = {"folder": str(folder), "exists": existing == folder, "writable": is_writable}
     if is_writable:
         return Item(name, "note", state, details=details)
-    return Item(
-        name, "wrong", f"{state}, cannot be written to", "set XDG_CACHE_HOME to a folder of yours", False, details
-    )
+    return Item(name, "wrong", f"{state}, cannot be written to", f"set {variable} to a folder of yours", False, details)
 
 
 def _read(path: Path) -> str:

@@ -101,7 +101,7 @@ class LLMJudge:
             name: of the judge as it stands in results.
             client: to ask through.
             prompt: what is shown before every question.
-            make_splitter: makes a splitter that asks the same model, through a client of its own.
+            make_splitter: makes who splits beside this judge; by default the offline rules do.
         """
         self.name, self.client, self.prompt, self.make_splitter = name, client, prompt, make_splitter
         self._prefix = Prefix(few_shot_messages(prompt.examples, prompt.system, prompt.answer_format, prompt.batch))

@@ -249,7 +249,9 @@ def test_a_figure_that_is_not_finite_is_said_and_stands_in_no_checkpoint_s_way(
     validator = make_validator(recipe, shipped[0], shipped[1], console)
     for step, value in enumerate([math.nan, 2.0, math.inf, 1.0], start=1):
         monkeypatch.setattr(validator, "losses", lambda _, value=value: ({"loss/all": value}, []))
-        validator.after_step(step, in_training(shipped[0]), lambda folder: folder.mkdir(exist_ok=True))
+        validator.after_step(
+            step, in_training(shipped[0]), lambda folder: folder.mkdir(exist_ok=True), lambda _: pytest.fail("left out")
+        )
         held = tmp_path / "checkpoint-best" / "best.json"
         assert (json.loads(held.read_text(encoding="utf-8"))["step"] if held.exists() else 0) == [0, 2, 2, 4][step - 1]
     assert "loss/all after step 1: not finite" in tiny_runs.said(console)
@@ -328,6 +330,22 @@ def test_a_validation_that_ends_a_run_is_made_up_for(phantoms: Path, tmp_path: P
     assert {name for fault in faults for name in fault["sample_ids"]} == {sample_id}
     assert tiny_runs.said(console).count("the validation after step 2 goes without") == 1
     assert "the validation after step 4" not in tiny_runs.said(console)
+
+
+def test_too_many_samples_that_cannot_be_read_end_every_start_at_the_same_validation(
+    phantoms: Path, tmp_path: Path
+) -> None:
+    manifest, _, sample_id = cut_off(phantoms, tmp_path, to=1000)
+    write_manifest(manifest, [study for study in read_manifest(manifest) if study.sample_id == sample_id])
+    fresh = {"vision_config": tiny_runs.VISION, "text_config": TEXT, "projector_n_layers": 2, "vocab_size": 300}
+    options: dict[str, Any] = {"model": fresh, "train": [{"manifest": phantoms}], "passes": 8, "save_every": 2}
+    options["faults"] = {"unreadable": "skip"}
+    validation = {"sources": [{"manifest": manifest}], "every": 2, "best_by": "loss/all"}
+    for _ in range(2):
+        with pytest.raises(InputError, match=r"the validation after step 2 cannot be read, .* All that were left out"):
+            train(make_recipe(manifest, tmp_path / "run", validation, **options), tiny_runs.quiet())
+    assert not [row for row in tiny_runs.metrics(tmp_path / "run") if "loss/all" in row]
+    assert not (tmp_path / "run" / "checkpoint").exists()
 
 
 def test_a_best_checkpoint_that_cannot_be_written_is_tried_again(tmp_path: Path) -> None:
