@@ -312,7 +312,13 @@ _KNOWN = re.compile(rf"\b({'|'.join(sorted(_WRITTEN, key=len, reverse=True))})\b
 
 
 def words(name: str) -> str:
-    """The name of a figure for a person, metrics as their papers write them."""
+    """The name of a figure for a person, metrics as their papers write them.
+
+    Of `FOLDER/FIGURE` the folder stays as it is, and so does what is no name of a figure, such as that of a model.
+    """
+    folder, slash, figure = name.rpartition("/")
+    if slash or not re.fullmatch(r"\w+", name):
+        return f"{folder}/{words(figure)}" if slash and re.fullmatch(r"\w+", figure) else name
     spaced = _KNOWN.sub(lambda found: _WRITTEN[found[0]], name.replace("_", " "))
     spaced = re.sub(r"^BLEU (\d)$", r"BLEU-\1", spaced)
     return spaced[:1].upper() + spaced[1:]

@@ -29,7 +29,8 @@ class _DefaultGroup(TyperGroup):
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Put the default command before arguments that name none; a file that is there is no misspelt command."""
         if args and args[0] not in self.commands and args[0] != "--help":
-            is_misspelt = get_close_matches(args[0], self.commands) and not Path(args[0]).exists()
+            is_word = not args[0].startswith("-") and not Path(args[0]).exists()
+            is_misspelt = is_word and get_close_matches(args[0], self.commands)
             args = args if is_misspelt else [_DEFAULT, *args]
         return super().parse_args(ctx, args)
 

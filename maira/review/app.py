@@ -150,8 +150,10 @@ class Server:
         return _download(dumps(figures).encode(), "application/json", "summary.json")
 
     def add_reviewer(self, _: Request, body: Any) -> Response:
-        """`POST /api/reviewers` with `{"name"}`"""
-        return JSONResponse({"reviewers": self.store.add_reviewer(validated(_Named, body).name)})
+        """`POST /api/reviewers` with `{"name"}`: the name as it was first given."""
+        name = validated(_Named, body).name
+        self.store.add_reviewer(name)
+        return JSONResponse({"name": self.store.noted_name(name)})
 
     def change(self, request: Request, body: Any) -> Response:
         """`POST /api/studies/{number}/changes`: answered when it is on disk."""

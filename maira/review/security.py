@@ -10,12 +10,12 @@ import logging
 import socket
 import traceback
 from collections.abc import MutableMapping
-from http.cookies import CookieError, SimpleCookie
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 from starlette.datastructures import Headers
+from starlette.requests import cookie_parser
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from radfact.errors import InputError
@@ -106,13 +106,9 @@ class Guard:
         return self.takes_addresses and _as_address(name) is not None
 
     def _is_admitted(self, headers: Headers) -> bool:
-        cookies: SimpleCookie = SimpleCookie()
-        try:
-            cookies.load(headers.get("cookie", ""))
-        except CookieError:
-            return False
-        name = _cookie_name(headers.get("host", ""))
-        return name in cookies and _is_same(cookies[name].value, _session(str(self.token)))
+        # All programs of a machine share its cookies, and not every one of them is written as it should be.
+        given = cookie_parser(headers.get("cookie", "")).get(_cookie_name(headers.get("host", "")), "")
+        return _is_same(given, _session(str(self.token)))
 
     async def _admit(self, scope: Scope, send: _Answer) -> None:
         given = parse_qs(scope["query_string"].decode("latin-1")).get("token", [""])[0]

@@ -9,6 +9,7 @@ import threading
 import webbrowser
 from collections.abc import Callable
 from contextlib import suppress
+from urllib.parse import quote
 
 import uvicorn
 
@@ -43,7 +44,7 @@ def serve(
         on_ready: called with the page's address once it can be opened.
     """
     with listener, suppress(KeyboardInterrupt):
-        url = _url(host, listener.getsockname()[1], token)
+        url = address_of(host, listener.getsockname()[1], token)
         on_ready(url)
         if open_browser and token is None and _has_screen():
             threading.Thread(target=webbrowser.open, args=(url,), daemon=True).start()
@@ -83,10 +84,11 @@ def listen(host: str, port: int) -> socket.socket:
     raise InputError(f"cannot listen on {host}, port {port}: {why}; give another --port or --host")
 
 
-def _url(host: str, port: int, token: str | None) -> str:
+def address_of(host: str, port: int, token: str | None) -> str:
+    """Where a browser finds the page, with the token that opens it."""
     name = {"0.0.0.0": socket.gethostname(), "::": socket.gethostname()}.get(host, host)
     name = f"[{name}]" if ":" in name else name
-    return f"http://{name}:{port}/" + ("" if token is None else f"?token={token}")
+    return f"http://{name}:{port}/" + ("" if token is None else f"?token={quote(token, safe='')}")
 
 
 def _has_screen() -> bool:

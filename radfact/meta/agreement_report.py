@@ -199,7 +199,8 @@ def _preferences(found: Mapping[str, Mapping[float, Accuracy]], drawing: Drawing
         drawing.add("preferences", "Preferences by confidence", lambda path: plots.bands(known, path, **labels))
     if unknown := [name for name in found if name not in known]:
         drawing.notes.append(
-            f"Without a value, and in no plot: {', '.join(unknown)} (prefers neither candidate of any pair)."
+            f"Without a value, and in no plot: {', '.join(unknown)} (there is no pair in which both it and the experts "
+            "prefer one)."
         )
     said = (
         "How often the figure prefers the candidate that the experts prefer (paper 000, table 6 and figure 6). Ties, "

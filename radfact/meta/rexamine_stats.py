@@ -116,13 +116,16 @@ def table_2(tests: Sequence[StyleTest]) -> Table:
 
 def table_c(found: Sequence[Ranking]) -> Table:
     """Spearman's rho by metric and style, a column a site and its number of reports (paper 002, appendix C)."""
-    headings = [heading for site in dict.fromkeys(one.site for one in found) for heading in (site, f"{site} n")]
-    rows: dict[tuple[str, str], dict[str, float | None]] = {}
+    sites = list(dict.fromkeys(one.site for one in found))
+    rows: dict[tuple[str, str], dict[str, tuple[float | None, int | None]]] = {}
     for one in found:
-        rows.setdefault((one.figure, one.style), {}).update({one.site: one.rho, f"{one.site} n": one.n})
+        rows.setdefault((one.figure, one.style), {})[one.site] = (one.rho, one.n)
     return Table(
-        ["Metric", "Ground truth", *headings],
-        [[figure, style, *(cells.get(one) for one in headings)] for (figure, style), cells in rows.items()],
+        ["Metric", "Ground truth", *(heading for site in sites for heading in (site, f"{site} n"))],
+        [
+            [figure, style, *(cell for site in sites for cell in by_site.get(site, (None, None)))]
+            for (figure, style), by_site in rows.items()
+        ],
     )
 
 

@@ -11,6 +11,7 @@ from radfact.errors import Failure
 from radfact.meta.asking import PromptedModel, ask_report
 from radfact.meta.sentences import Sentences, facts_of
 from radfact.sentences.offline import split_narrative
+from radfact.sentences.words import is_plural
 
 _ABBREVIATIONS = {
     r"\b[Rr]t\.?(?=\s)": "right",
@@ -80,11 +81,6 @@ _BEHIND = re.compile(
     r"(?:stable|unchanged|increased|decreased|improved) (?:from|since|compared))\b|$)"
 )
 """What follows the head of a noun phrase."""
-_PLURAL = re.compile(
-    r"^(?:multiple|several|numerous|few|two|three|four)\b|\bchanges\b|"
-    r"(?:[^sui]s|[^st]is|ies|ae|\bhila|[^aeiou]i)$(?<!pancreas)(?<!pelvis)",
-    re.IGNORECASE,
-)
 
 
 class Styler(Protocol):
@@ -191,8 +187,9 @@ def _lower(text: str) -> str:
 
 
 def _is_plural(phrase: str) -> bool:
-    """Whether a noun phrase is, by the last word of its head."""
-    return bool(_PLURAL.search(_BEHIND.split(phrase, maxsplit=1)[0]))
+    """Whether a noun phrase is, by its first word and the last one of its head."""
+    head = _BEHIND.split(phrase, maxsplit=1)[0].lower().split()
+    return bool(head and is_plural([head[0], head[-1]]))
 
 
 def _joined(sentences: Sequence[str]) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -88,6 +89,7 @@ def read_counts(path: Path | str) -> dict[str, float]:
     need_columns(path, columns, ("id", "errors"))
     counts: dict[str, list[float]] = {}
     for line, row in rows:
-        if row["errors"].strip():
-            counts.setdefault(row["id"], []).append(read_number(row["errors"], path, line, "errors"))
+        count = read_number(row["errors"], path, line, "errors") if row["errors"].strip() else math.nan
+        if not math.isnan(count):
+            counts.setdefault(row["id"], []).append(count)
     return {key: sum(values) / len(values) for key, values in counts.items()}

@@ -205,7 +205,7 @@ class Resources:
             options: dict[str, Any] = self._options if _is_model(judge) else {}
             judge = load_judge(judge, judge_args=self._judge_args, **options)
         judge = as_judge(judge)
-        if splitter is None or splitter == self.judge:
+        if splitter is None or (isinstance(splitter, str) and splitter == self.judge):
             return judge, splitter_of(judge)
         if isinstance(splitter, str):
             # Another model than the judge stands elsewhere, and has other arguments.

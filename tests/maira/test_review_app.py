@@ -21,7 +21,7 @@ from starlette.testclient import TestClient
 
 from maira.review.app import make_app
 from maira.review.security import MOST_BYTES, read_token
-from maira.review.serve import listen
+from maira.review.serve import address_of, listen
 from maira.review.store import Store
 from maira.review.studies import ReviewSet, Verdict, read_review_set
 from radfact.errors import InputError
@@ -136,7 +136,9 @@ def test_the_reference_stays_away_until_its_step(page: TestClient) -> None:
 
 def test_what_radfact_judged_stays_away_as_long(review_set: ReviewSet, store: Store) -> None:
     rows = [
-        Verdict(sample_id="one", side="candidate", index=index, text="", status="entailed", evidence=(0,), why="Both.")
+        Verdict(
+            sample_id="one", side="candidate", index=index, text="", status="entailment", evidence=(0,), why="Both."
+        )
         for index in range(2)
     ]
     judged = ReviewSet(
@@ -148,7 +150,7 @@ def test_what_radfact_judged_stays_away_as_long(review_set: ReviewSet, store: St
         for number in (1, 2):
             change(page, number, kind="step", step=3)
         assert study(page, 2)["verdicts"] is None
-        assert study(page)["verdicts"][1] == {"index": 1, "status": "entailed", "why": "Both.", "evidence": [0]}
+        assert study(page)["verdicts"][1] == {"index": 1, "status": "entailment", "why": "Both.", "evidence": [0]}
 
 
 def test_an_export_is_of_one_reviewer(page: TestClient, store: Store) -> None:
@@ -307,7 +309,8 @@ def test_another_page_cannot_change_anything(
 
 def test_the_page_itself_can(page: TestClient) -> None:
     headers = {"origin": ADDRESS, "sec-fetch-site": "same-origin"}
-    assert page.post("/api/reviewers", json={"name": "Ben"}, headers=headers).json() == {"reviewers": ["Ada", "Ben"]}
+    assert page.post("/api/reviewers", json={"name": "Ben"}, headers=headers).json() == {"name": "Ben"}
+    assert page.post("/api/reviewers", json={"name": "BEN"}, headers=headers).json() == {"name": "Ben"}
 
 
 @pytest.mark.parametrize("path", ["/api/set", "/images/1/frontal", "/export/corrections.csv?reviewer=Ada"])
@@ -395,10 +398,19 @@ def test_two_reviews_on_one_machine_do_not_sign_each_other_out(review_set: Revie
         answer = server.get("/", params={"token": token})
         name, value = answer.headers["set-cookie"].split(";")[0].split("=")
         kept[name] = value
-    headers = {"cookie": "; ".join(f"{name}={value}" for name, value in kept.items())}
+    # Another program's stand among them, and are not all written as they should be.
+    others = ['settings={"a":1}', "x=a b", "bad"]
+    headers = {"cookie": "; ".join([*others, *(f"{name}={value}" for name, value in kept.items())])}
     for server in servers:
         server.cookies.clear()
         assert server.get("/api/set", headers=headers).status_code == 200
+
+
+def test_the_address_that_is_printed_opens_the_page_with_any_token(review_set: ReviewSet, store: Store) -> None:
+    token = "a+b/c=d&e#f%41g;h"
+    app = make_app(review_set, store, host="0.0.0.0", token=token)
+    with TestClient(app, base_url="http://192.0.2.7:8471") as browser:
+        assert browser.get(address_of("192.0.2.7", 8471, token)).status_code == 200
 
 
 def test_the_token_opens_the_page_only(network: Callable[[], TestClient]) -> None:
@@ -455,7 +467,7 @@ def test_a_command_that_is_misspelt_is_not_taken_for_drafts(tmp_path: Path, monk
 
 def test_the_command_serves_and_logs_nothing_of_what_it_serves(tmp_path: Path) -> None:
     drafts, manifest = write_set(tmp_path, {"patient-4711": REPORT}, {"patient-4711": {"frontal": "lost-4711.png"}})
-    command = [sys.executable, "-u", "-m", "maira", "review", "--manifest", str(manifest), str(drafts), "--port=0"]
+    command = [sys.executable, "-u", "-m", "maira", "review", "--port", "0", str(drafts), "--manifest", str(manifest)]
     with subprocess.Popen(
         [*command, "--no-browser"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     ) as server:

@@ -69,7 +69,7 @@ def verdict(index: int, text: str, **fields: Any) -> dict[str, Any]:
 def test_verdicts_are_taken_for_the_very_sentences_that_they_are_on(tmp_path: Path) -> None:
     drafts, manifest = write_set(tmp_path, {"one": REPORT, "two": REPORT})
     texts = [str(sentence["text"]) for sentence in REPORT]
-    rows = [verdict(index, text, status="entailed", evidence=None, why=None) for index, text in enumerate(texts)]
+    rows = [verdict(index, text, status="entailment", evidence=None, why=None) for index, text in enumerate(texts)]
     other = {**verdict(0, "Another sentence."), "sample_id": "two"}
     write_jsonl(tmp_path / "sentences.jsonl", [*rows[::-1], other, {**rows[0], "side": "reference"}])
     review = read_review_set(drafts, manifest, results=tmp_path)

@@ -418,7 +418,7 @@ def test_ties_are_shown_and_a_figure_of_ties_alone_has_no_value(
     assert [found["logical_recall"]["5"][name] for name in ("value", "ties", "low", "n")] == [None, 1.0, None, 3]
     page = (out / "agreement.html").read_text()
     assert "count as not met" in page
-    note = "Without a value, and in no plot: logical_recall (prefers neither"
+    note = "Without a value, and in no plot: logical_recall (there is no pair"
     assert note in page
     assert note in said
 

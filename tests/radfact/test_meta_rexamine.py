@@ -22,7 +22,7 @@ from radfact.meta.detection import detect, detection_pairs, write_detected
 from radfact.meta.injected import Change, Injected, read_injected
 from radfact.meta.perturb import RulePerturber
 from radfact.meta.rexamine import rexamine
-from radfact.meta.rexamine_stats import StyleTest, rankings, style_tests, table_2, table_c, threshold
+from radfact.meta.rexamine_stats import Ranking, StyleTest, rankings, style_tests, table_2, table_c, threshold
 from radfact.meta.style import RuleStyler
 from radfact.meta.tables import SiteReport, read_counts, read_reports
 from radfact.results import read_sample_figures
@@ -72,6 +72,16 @@ def test_ranking_is_by_site_and_style_and_positive_where_right() -> None:
     first, second = table_c(found).rows
     assert first == ["m", "Original", pytest.approx(1.0), 4, pytest.approx(-1.0), 3]
     assert second == ["m", "Standardised", pytest.approx(0.8), 4, pytest.approx(1.0), 3]
+
+
+def test_a_site_may_be_called_as_the_column_of_another_s_reports() -> None:
+    found = [Ranking("m", "Original", site, rho, n) for site, rho, n in (("A", 0.5, 4), ("A n", 0.7, 9))]
+    assert table_c(found).rows == [["m", "Original", 0.5, 4, 0.7, 9]]
+
+
+def test_a_count_that_is_no_number_is_no_count(tmp_path: Path) -> None:
+    (tmp_path / "counts.csv").write_text("id,errors\na,nan\nb,1\nb,\nc,2\nc,nan\n")
+    assert read_counts(tmp_path / "counts.csv") == {"b": 1, "c": 2}
 
 
 REPORTS = [

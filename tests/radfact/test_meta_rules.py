@@ -225,6 +225,7 @@ def test_style_by_rules_keeps_what_is_said(report: str) -> None:
         ("Bibasilar atelectasis.", "There is bibasilar atelectasis."),
         ("Two right chest tubes again noted.", "There are two right chest tubes again noted."),
         ("S-shaped scoliosis.", "There is S-shaped scoliosis."),
+        ("Free gas under the diaphragm.", "There is free gas under the diaphragm."),
     ],
 )
 def test_style_by_rules_reads_like_this(report: str, styled: str) -> None:

@@ -125,6 +125,8 @@ class TestFigures:
         ("bleu_4", "BLEU-4"),
         ("chexbert_macro_f1_14", "CheXbert macro F1 14"),
         ("errors_per_report", "Errors per report"),
+        ("my_run/rouge_l", "my_run/ROUGE-L"),
+        ("openai:gpt-4o, asked", "openai:gpt-4o, asked"),
     ],
 )
 def test_figures_are_called_as_their_papers_call_them(name: str, said: str) -> None:

@@ -4,38 +4,47 @@ const PREFIX = "maira-review";
 
 function read(store, key) {
   try {
-    return JSON.parse(store.getItem(key));
+    return JSON.parse(window[store].getItem(key));
   } catch {
     return null;
   }
 }
 
-// A full or forbidden store must not stop a review: then only a reload in mid-edit loses what was typed.
+// A full or forbidden store, of which even the name throws, must not stop a review: then only a reload in mid-edit loses
+// what was typed.
 function write(store, key, value) {
   try {
-    if (value === null) store.removeItem(key);
-    else store.setItem(key, JSON.stringify(value));
+    if (value === null) window[store].removeItem(key);
+    else window[store].setItem(key, JSON.stringify(value));
   } catch {
     return;
   }
 }
 
+function keysOf(store) {
+  try {
+    return Object.keys(window[store]);
+  } catch {
+    return [];
+  }
+}
+
 /** A setting of this browser (theme, single keys), null where there is none. */
 export function setting(name) {
-  return read(localStorage, `${PREFIX}:setting:${name}`);
+  return read("localStorage", `${PREFIX}:setting:${name}`);
 }
 
 export function setSetting(name, value) {
-  write(localStorage, `${PREFIX}:setting:${name}`, value);
+  write("localStorage", `${PREFIX}:setting:${name}`, value);
 }
 
 /** The reviewer of this tab; another tab may have another one. */
 export function tabReviewer() {
-  return read(sessionStorage, `${PREFIX}:reviewer`);
+  return read("sessionStorage", `${PREFIX}:reviewer`);
 }
 
 export function setTabReviewer(name) {
-  write(sessionStorage, `${PREFIX}:reviewer`, name);
+  write("sessionStorage", `${PREFIX}:reviewer`, name);
 }
 
 /**
@@ -57,29 +66,29 @@ export class Kept {
   /** Changes without an answer, oldest first, as earlier pages left them. */
   changes() {
     const prefix = `${this.prefix}:change:`;
-    const keys = Object.keys(localStorage).filter((key) => key.startsWith(prefix));
-    return keys.map((key) => read(localStorage, key)).filter(Boolean).sort((a, b) => a.order - b.order);
+    const keys = keysOf("localStorage").filter((key) => key.startsWith(prefix));
+    return keys.map((key) => read("localStorage", key)).filter(Boolean).sort((a, b) => a.order - b.order);
   }
 
   keepChange(change) {
-    write(localStorage, `${this.prefix}:change:${change.id}`, change);
+    write("localStorage", `${this.prefix}:change:${change.id}`, change);
   }
 
   dropChange(change) {
-    write(localStorage, `${this.prefix}:change:${change.id}`, null);
+    write("localStorage", `${this.prefix}:change:${change.id}`, null);
   }
 
   /** Text being typed into one place of a study: a sentence's id, "new", "comment", or "why:" or "own:" and a sentence's id. */
   text(study, place) {
-    return read(localStorage, this.#textKey(study, place));
+    return read("localStorage", this.#textKey(study, place));
   }
 
   keepText(study, place, text) {
-    write(localStorage, this.#textKey(study, place), text);
+    write("localStorage", this.#textKey(study, place), text);
   }
 
   dropText(study, place) {
-    write(localStorage, this.#textKey(study, place), null);
+    write("localStorage", this.#textKey(study, place), null);
   }
 
   #textKey(study, place) {

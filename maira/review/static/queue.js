@@ -82,7 +82,7 @@ export class ChangeQueue extends EventTarget {
       this.#answered(change);
       this.#tell("answered", { change, state });
     } catch (error) {
-      const final = error instanceof Refused && ![401, 403, 429].includes(error.status);
+      const final = error instanceof Refused && ![401, 403].includes(error.status);
       if (!final) {
         this.#wait(error);
         return false;

@@ -27,7 +27,7 @@ export function askReviewer(names, present) {
       problem.textContent = "";
       const name = input.value.trim().split(/\s+/).join(" ");
       try {
-        if (name) choose((await post("/api/reviewers", { name })).reviewers.find((known) => known === name) ?? name);
+        if (name) choose((await post("/api/reviewers", { name })).name);
       } catch (error) {
         problem.textContent = asSentence(error.message);
       }
