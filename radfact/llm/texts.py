@@ -12,7 +12,10 @@ EMPTY_WORDS = frozenset({"", "null", "none", "~", "[]", "{}", "n/a", "''", '""'}
 
 _FENCE = re.compile(r"```[\w-]*[ \t]*\n(.*?)(?:```|\Z)", re.DOTALL)
 _BULLET = re.compile(r"^(?:[-*•]|\d+[.)])(?:\s+(.*))?$")
-_END_OF_THOUGHT = "</think>"
+_FENCE_MARK = re.compile(r"^[ \t]*```|```[ \t]*$", re.MULTILINE)
+_THOUGHT = "<think>"
+# Within a line, what no <think> opens is a quotation: reports under test, too, may have such marks left in them.
+_END_OF_THOUGHT = re.compile(rf"\A\s*{_THOUGHT}.*?</think>|^[ \t]*</think>|</think>[ \t]*$", re.DOTALL | re.MULTILINE)
 
 
 def dump_yaml(value: Any) -> str:
@@ -39,12 +42,23 @@ def _is_plain(value: Any) -> bool:
     return all(_is_plain(item) for item in value) if isinstance(value, list) else True
 
 
+def after_thought(text: str) -> str:
+    """What a model says after it has thought aloud: all of it where it has not, nothing where it never came to an end.
+
+    A thought ends with `</think>` where that begins or ends a line, or where `<think>` begins the answer.
+    """
+    ends = [match.end() for match in _END_OF_THOUGHT.finditer(text)]
+    if ends:
+        return text[ends[-1] :]
+    return "" if text.lstrip().startswith(_THOUGHT) else text
+
+
 def bodies(text: str) -> Iterator[str]:
     """Where in an answer its data may stand, best first: in fences, then all that is said after thinking aloud."""
-    text = text.rpartition(_END_OF_THOUGHT)[2]
+    text = after_thought(text)
     for fenced in _FENCE.findall(text):
         yield fenced.strip()
-    yield text.replace("```", "").strip()
+    yield _FENCE_MARK.sub("", text).strip()
 
 
 def read_data(body: str) -> Any:

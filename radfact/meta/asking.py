@@ -10,7 +10,7 @@ from typing import Any, ClassVar, get_args
 
 from radfact.errors import Failure
 from radfact.llm import Ask, ChatClient, Message, Prefix
-from radfact.llm.texts import bodies, read_data
+from radfact.llm.texts import after_thought, bodies, read_data
 from radfact.meta.injected import Change, Injected
 from radfact.metrics.asked import fill, load_prompt
 from radfact.metrics.notation import CATEGORIES, Letter
@@ -278,9 +278,7 @@ def read_candidate(text: str, source: str, *, changed: bool = False) -> str:
     Raises:
         ValueError: there is no [Candidate]:, or no report after it.
     """
-    parts = re.split(
-        r"\W*\bcandidate(?: report)?[\]*_]*[ \t]*:", text.rpartition("</think>")[2], maxsplit=1, flags=re.IGNORECASE
-    )
+    parts = re.split(r"\W*\bcandidate(?: report)?[\]*_]*[ \t]*:", after_thought(text), maxsplit=1, flags=re.IGNORECASE)
     if len(parts) < 2:
         raise ValueError("expected a report after [Candidate]:")
     return read_report(parts[1], source, changed=changed)

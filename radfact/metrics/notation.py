@@ -8,7 +8,7 @@ from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeVar
 
-from radfact.llm.texts import bodies, read_data
+from radfact.llm.texts import after_thought, bodies, read_data
 from radfact.metrics.counted import COUNT_KEYS, ZERO, Counted, read_counted, read_number, says_none, without_marks
 
 T = TypeVar("T")
@@ -69,7 +69,6 @@ _INLINE_CATEGORY = re.compile(
     re.IGNORECASE,
 )
 _LETTER_INSIDE = re.compile(r"(?<!\w)\(([a-f])\)")
-_THOUGHT = "<think>"
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +156,7 @@ def read_sections(text: str) -> dict[Section, list[Any]]:
     Raises:
         ValueError: there is no header at all.
     """
-    if _THOUGHT in text and "</think>" not in text:
+    if text.strip() and not after_thought(text).strip():
         raise ValueError("it ends before the answer begins; think less")
     for body in bodies(text):
         start, end = body.find("{"), body.rfind("}")
@@ -171,8 +170,7 @@ def read_sections(text: str) -> dict[Section, list[Any]]:
 
 def bodies_without_fences(text: str) -> list[str]:
     """The lines after any thinking aloud, without fences and marks of Markdown."""
-    text = text.rpartition("</think>")[2]
-    lines = (_INLINE_HEADER.sub("\n", text)).splitlines()
+    lines = _INLINE_HEADER.sub("\n", after_thought(text)).splitlines()
     return [without_marks(line) for line in lines if not line.lstrip().startswith("```")]
 
 

@@ -12,6 +12,7 @@ import numpy as np
 
 from radfact.errors import Failure
 from radfact.llm import Ask, ChatClient
+from radfact.llm.texts import after_thought
 from radfact.metrics.asked import fill, load_prompt
 
 Preference = Literal["first", "second", "equal"]
@@ -72,7 +73,7 @@ def read_preference(text: str) -> Preference:
     Raises:
         ValueError: the last line is no label, or says more than one.
     """
-    lines = [_LETTERS_ONLY.sub(" ", line) for line in text.rpartition("</think>")[2].splitlines()]
+    lines = [_LETTERS_ONLY.sub(" ", line) for line in after_thought(text).splitlines()]
     last = " ".join(next((line for line in reversed(lines) if line.strip()), "").lower().split())
     said = {_SAID[found] for found in _LABEL.findall(last)} | {_OTHER[_SAID[found]] for found in _TURNED.findall(last)}
     if len(said) == 1 and _AROUND.fullmatch(_TURNED.sub("", _LABEL.sub("", last))):

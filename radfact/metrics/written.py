@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 import re
 
+from radfact.llm.texts import after_thought
+
 _REFUSAL = re.compile(
     r"\b(?:I(?:['’]m| am) (?:very |so |truly )?sorry|I apologi[sz]e|my apologies|as an AI\b|"
     r"I(?:['’]m| am) (?:unable|not able|not allowed)|I (?:can(?:['’]t|not)|must decline)\W*$|"
@@ -52,7 +54,7 @@ def read_written(text: str, source: str, *, alike: bool = True) -> str:
     Raises:
         ValueError: it is no report: nothing, a refusal, too short, or of something else.
     """
-    plain = _RULE.sub("", re.sub(r"[*`#]", "", text.rpartition("</think>")[2])).strip()
+    plain = _RULE.sub("", re.sub(r"[*`#]", "", after_thought(text))).strip()
     report = _AFTERWORD.sub("", _PREFACE.sub("", plain, count=1)).strip().strip('"“”').strip()
     if not report:
         raise ValueError("expected a report, and nothing else")

@@ -131,6 +131,19 @@ def test_what_the_protocol_writes_it_reads(premises: list[str], data: st.DataObj
     assert parse_answer(written, premises) == (Verdict("entailment", (index,)), 0)
 
 
+@pytest.mark.parametrize("mark", ["</think>", "<think>", "```"])
+def test_marks_that_a_candidate_was_written_with_are_quoted_as_they_are(mark: str) -> None:
+    premises = (f"Clear {mark} lungs.", "No effusion.")
+    example = Example(premises, "x", premises[:1], "entailment")
+    _, _, (_, written) = few_shot_messages([example], "", "yaml", "sentence")
+    assert parse_answer(written, premises) == (Verdict("entailment", (0,)), 0)
+
+
+def test_a_verdict_within_a_thought_without_an_end_is_none() -> None:
+    with pytest.raises(ValueError, match="status"):
+        answer("<think>\nevidence:\n- The heart is enlarged.\nstatus: entailment")
+
+
 @settings(deadline=None)
 @given(st.text(max_size=200))
 def test_any_text_is_an_answer_or_a_value_error(text: str) -> None:

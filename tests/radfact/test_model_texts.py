@@ -9,7 +9,7 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from radfact.llm.texts import dump_yaml, read_data, read_list
+from radfact.llm.texts import after_thought, bodies, dump_yaml, read_data, read_list
 
 words = st.lists(
     st.sampled_from(["effusion", "-", ":", "#", "'left'", '"x"', "no", "  ", "1.5", "null", "é", "\u2028"]), max_size=60
@@ -43,6 +43,30 @@ def test_data_is_read_without_giving_words_another_meaning(body: str, data: Any)
 @given(st.text(max_size=300))
 def test_any_text_can_be_tried_as_data(body: str) -> None:
     read_data(body)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("Yes", "Yes"),
+        ("<think>Hm, </think>Yes", "Yes"),
+        ("Hm,\nno.\n</think>\n\nYes", "Yes"),
+        ("Hm, no.</think>\nYes", "Yes"),
+        ("Hm, no.\n</think> Yes", "Yes"),
+        ("<think>\nIs </think> a mark?\n</think>\nYes", "Yes"),
+        ("- Clear </think> lungs.", "- Clear </think> lungs."),
+        ("<think>\n</think>\n- Clear </think> lungs.", "- Clear </think> lungs."),
+        ("<think>Hm, no", ""),
+        ("Hm, no\n</think>\n", ""),
+    ],
+)
+def test_what_is_said_after_thinking_aloud(text: str, said: str) -> None:
+    assert after_thought(text).strip() == said
+
+
+def test_a_fence_within_a_line_is_part_of_it() -> None:
+    assert list(bodies("- Clear ``` lungs.")) == ["- Clear ``` lungs."]
+    assert list(bodies("Here:\n```yaml\n- Clear lungs.\n```")) == ["- Clear lungs.", "Here:\nyaml\n- Clear lungs."]
 
 
 @pytest.mark.parametrize(
