@@ -230,9 +230,8 @@ class Scorer:
         parent = group.make_context("radfact", ["score"])
         score = group.commands["score"].make_context("score", how.words(experiment, experiment.results), parent=parent)
         who = JudgeOptions(**{field.name: score.params[field.name] for field in fields(JudgeOptions)})
-        who.load(None)
         given = score.params
-        who.load_splitter(given["splitter"], given["splitter_arg"], given["splitter_few_shots"], None)
+        who.load_splitter(who.load(None), given["splitter"], given["splitter_arg"], given["splitter_few_shots"])
         words = how.words(experiment, experiment.metrics)
         words += [word for folder in how.weights for word in ("--weights", folder)]
         words += [] if how.metrics is None else ["--metrics", how.metrics]

@@ -173,7 +173,8 @@ class _Request:
             resources.close()
 
     def _entailment(self, cache: Path) -> tuple[Judge, Splitter]:
-        return self.who.load(cache), self.who.load_splitter(self.splitter, None, None, cache)
+        judge = self.who.load(cache)
+        return judge, self.who.load_splitter(judge, self.splitter, cache=cache)
 
 
 def _names(metrics: str) -> list[str]:

@@ -259,15 +259,28 @@ class JudgeOptions:
             return in_steps(load_judge(self.name, cache=cache, **options))
 
     def load_splitter(
-        self, name: str | None, arguments: Sequence[str] | None, few_shots: Path | None, cache: Path | None
+        self,
+        judge: Judge,
+        name: str | None,
+        arguments: Sequence[str] | None = None,
+        few_shots: Path | None = None,
+        cache: Path | None = None,
     ) -> Splitter:
-        """Who splits narratives: whoever is named, by default the judge; a judge of one's own judges only."""
-        from radfact.sentences import load_splitter
+        """Who splits narratives: whoever is named, or whoever splits beside the judge, as in Python.
 
+        Args:
+            judge: what `load` gave.
+            name: `--splitter`.
+            arguments: `--splitter-arg`.
+            few_shots: `--splitter-few-shots`.
+            cache: folder for the answers of a model.
+        """
+        from radfact.sentences import load_splitter, splitter_of
+
+        same = name in (None, self.name)
+        name = name or self.name
+        is_model = name != "offline"
         # A model that also judges is reached where the judge is; another one stands elsewhere.
-        same = name in (None, self.name) and not self.name.startswith("python:")
-        default = self.name if same else "offline"
-        is_model = (name or default) != "offline"
         options: dict[str, Any] = {
             "base_url": self.base_url if same and is_model else None,
             "splitter_args": (self.arguments if same else {}) | key_values(arguments, "--splitter-arg"),
@@ -275,11 +288,13 @@ class JudgeOptions:
             "concurrency": self.concurrency if is_model else None,
         }
         with naming_options(judge_args="--splitter-arg", few_shots="--splitter-few-shots", judge="--splitter"):
+            if same and not arguments and few_shots is None:
+                return splitter_of(judge)
             if self.engine is Engine.RAY:
                 from radfact.sentences.ray import ray_splitter
 
-                return ray_splitter(name or default, workers=self.workers, cache=cache, **options)
-            return load_splitter(name or default, cache=cache, **options)
+                return ray_splitter(name, workers=self.workers, cache=cache, **options)
+            return load_splitter(name, cache=cache, **options)
 
 
 def key_values(given: Sequence[str] | None, option: str) -> dict[str, str]:

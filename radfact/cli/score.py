@@ -158,7 +158,7 @@ def score(
     accounts = {"judging": loaded.account}
     split = None
     if narratives(read):
-        split = who.load_splitter(splitter, splitter_arg, splitter_few_shots, cache)
+        split = who.load_splitter(loaded, splitter, splitter_arg, splitter_few_shots, cache)
         accounts = {"splitting": split.account, **accounts}
     metric = RadFact(
         loaded,

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from radfact.entailment import Failure, Judge, Question, Verdict
+    from radfact.sentences import Splitter
 
 
 def in_steps(judge: Judge) -> Judge:
@@ -38,6 +39,11 @@ class _InSteps:
             if time.monotonic() - started < self.LONG_ENOUGH:
                 size *= 2
         return answers
+
+    def make_splitter(self) -> Splitter:
+        from radfact.sentences import splitter_of
+
+        return splitter_of(self._judge)
 
     def describe(self) -> dict[str, Any]:
         return self._judge.describe()

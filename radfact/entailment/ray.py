@@ -10,6 +10,8 @@ from radfact.cluster import Spread, gpus_of, in_process
 from radfact.entailment import load_judge
 from radfact.entailment.judge import Question, Verdict
 from radfact.errors import Failure
+from radfact.sentences import Splitter, splitter_of
+from radfact.sentences.ray import RaySplitter
 
 
 class RayJudge:
@@ -29,6 +31,17 @@ class RayJudge:
         """
         return self._spread.run(questions, together=lambda question: question.premises)
 
+    def make_splitter(self) -> RaySplitter:
+        """Who splits beside the judge, spread as the judge is.
+
+        Raises:
+            InputError: what it needs is not there.
+        """
+        judge = self._spread
+        description = splitter_beside(judge.name, **judge.options).describe()
+        name, options, cache, workers, gpus = judge.name, judge.options, judge.cache, judge.workers, judge.gpus
+        return RaySplitter(Spread(splitter_beside, "split", name, options, cache, workers, gpus), description)
+
     def describe(self) -> dict[str, Any]:
         """As the judge describes itself in one process: where it runs changes no answer."""
         return dict(self._description)
@@ -36,6 +49,11 @@ class RayJudge:
     def account(self) -> dict[str, int]:
         """The workers' accounts added up."""
         return self._spread.account()
+
+
+def splitter_beside(name: str, **options: Any) -> Splitter:
+    """Who splits beside the judge that `radfact.load_judge` makes of these arguments."""
+    return splitter_of(load_judge(name, **options))
 
 
 def ray_judge(name: str, *, workers: int | None = None, cache: Path | None = None, **options: Any) -> RayJudge:

@@ -1,9 +1,11 @@
 import json
+import operator
 import signal
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -17,6 +19,7 @@ from radfact.cli import main
 from radfact.entailment import Failure, Question, Verdict
 from radfact.errors import InputError
 from radfact.jsonl import read_json
+from radfact.sentences import Splitter
 
 Run = Callable[..., tuple[int, str, str]]
 LOAD_JUDGE = radfact.entailment.load_judge
@@ -53,6 +56,17 @@ def load_verbatim(name: str, **options: Any) -> Verbatim:
         given = {option: value for option, value in options.items() if value is not None}
         raise InputError(f"unknown judge '{name}' with {given}", field="judge")
     return Verbatim(name)
+
+
+class Splitting(Verbatim):
+    """One that splits too."""
+
+    def __init__(self, name: str, splitter: str | None = None) -> None:
+        super().__init__(name)
+        self.splitter = splitter or name
+
+    def make_splitter(self) -> Splitter:
+        return load_spaces(self.splitter)
 
 
 class Spaces:
@@ -401,14 +415,22 @@ def narrative_pairs(tmp_path: Path) -> str:
     ("options", "splitter"),
     [
         (["--judge", "humble"], "humble"),
+        (["--judge", "humble", "--splitter", "humble"], "humble"),
         (["--judge", "humble", "--splitter", "offline"], "offline"),
-        (["--judge", "python:m:f"], "offline"),
+        (["--judge", "python:judges_that_split:judge"], "own rules"),
+        (["--judge", "python:judges_that_split:judge", "--splitter", "offline"], "offline"),
+        (["--judge", "python:judges_that_split:function"], "offline"),
     ],
 )
-def test_the_judge_splits_unless_it_is_a_function_or_another_is_named(
+def test_whoever_judges_splits_unless_it_is_a_function_or_another_is_named(
     run: Run, tmp_path: Path, options: list[str], splitter: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(radfact.entailment, "load_judge", lambda name, **_: Verbatim(name))
+    monkeypatch.setattr(
+        radfact.entailment, "load_judge", lambda name, **_: LOAD_JUDGE(name) if ":" in name else Splitting(name)
+    )
+    monkeypatch.setitem(sys.modules, "judges_that_split", ModuleType("judges_that_split"))
+    monkeypatch.setattr(sys.modules["judges_that_split"], "judge", Splitting("own", "own rules"), raising=False)
+    monkeypatch.setattr(sys.modules["judges_that_split"], "function", operator.contains, raising=False)
     _, out, _ = run("score", narrative_pairs(tmp_path), *options)
     assert read_json(tmp_path / "results" / "run.json")["splitter"]["name"] == splitter
     assert f"Narratives split by: {splitter}" in out

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +13,13 @@ import pytest
 from real_servers import FEW_SHOTS, MODEL_FOLDER, PAIRS, VLLM_ENGINE, VLLM_ENVIRONMENT, Server, radfact
 
 from radfact.cluster import Spread, gpus_of, parallel_size
-from radfact.entailment import Question, load_judge
+from radfact.entailment import Question, Verdict, load_judge
 from radfact.entailment.check import load_labelled
 from radfact.entailment.ray import ray_judge
-from radfact.errors import ExitCode, InputError, RunFailed
+from radfact.errors import ExitCode, Failure, InputError, RunFailed
 from radfact.llm import AnswerCache, StoredAnswer
+from radfact.sentences import Splitter, splitter_of
+from radfact.sentences.callable import CallableSplitter
 
 pytest.importorskip("ray", reason='Ray is not installed: pip install "ray[data]"')
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning:ray.data.context")
@@ -60,6 +62,33 @@ def test_two_workers_give_the_verdicts_of_one_process() -> None:
     assert spread.judge(questions) == load_judge("offline").judge(questions)
     assert spread.account()["done"] == spread.account()["planned"] == len(questions)
     assert spread.describe() == load_judge("offline").describe()
+
+
+@pytest.mark.usefixtures("cluster")
+@pytest.mark.parametrize("name", ["offline", "python:test_ray:WordsJudge"])
+def test_two_workers_split_as_whoever_splits_beside_the_judge(name: str) -> None:
+    narratives = ["Heart size normal. Lungs clear.", "No pneumothorax."]
+    spread, alone = splitter_of(ray_judge(name, workers=2)), splitter_of(load_judge(name))
+    assert spread.split(narratives) == alone.split(narratives)
+    assert spread.describe() == alone.describe()
+
+
+class WordsJudge:
+    """A judge of one's own, whose sentences are words."""
+
+    name = "words"
+
+    def judge(self, questions: Sequence[Question]) -> list[Verdict | Failure]:
+        return [Verdict("not_entailment")] * len(questions)
+
+    def describe(self) -> dict[str, Any]:
+        return {"name": self.name}
+
+    def account(self) -> dict[str, int]:
+        return {}
+
+    def make_splitter(self) -> Splitter:
+        return CallableSplitter(str.split, "words")
 
 
 @pytest.mark.usefixtures("cluster")
