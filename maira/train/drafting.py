@@ -20,7 +20,7 @@ from maira.evaluate.boxes import Overlap, box_completions, summarise_overlaps
 from maira.evaluate.grounding import completion_item, has_reference_boxes
 from maira.examples import Unused, make_example
 from maira.generate.answers import Item, Row
-from maira.generate.drafts import make_draft, readable, without_answer
+from maira.generate.drafts import make_draft, without_answer
 from maira.generate.request import EngineOptions, Unanswered, report_request, rough_length
 from maira.generate.transformers_engine import TransformersEngine
 from maira.inputs import drop_inputs
@@ -31,7 +31,7 @@ from maira.train.corpus import Corpus
 from maira.train.items import TASKS
 from maira.train.parallel import Distributed, World
 from maira.train.recipe import Recipe
-from radfact.errors import InputError
+from maira.train.sources import Unreadable, look_at_images
 from radfact.files import Pair
 from radfact.jsonl import write_jsonl
 from radfact.report import Report, Sentence
@@ -70,7 +70,7 @@ class Drafter:
         world: of the run.
 
     Raises:
-        InputError: a study or an image cannot be read, and the recipe does not say that it may be left out.
+        InputError: a source cannot be read, or a sample, and the recipe does not say that it may be left out.
     """
 
     def __init__(self, recipe: Recipe, corpus: Corpus, processor: MairaProcessor, world: World) -> None:
@@ -94,18 +94,18 @@ class Drafter:
         for source, number, task in drawn[world.rank :: world.size]:
             with self._reading():
                 study = _on_disk(corpus.sources[source].read(number), Path(self._films.name) / str(source))
-                self._items += list(_questions(drop_inputs(_with_answer(study, task), recipe.drop), task, recipe))
+                shown = drop_inputs(_with_answer(study, task), recipe.drop)
+                if wrong := look_at_images(shown)[1]:
+                    raise wrong[0]
+                self._items += list(_questions(shown, task, recipe))
         self._items.sort(key=lambda item: rough_length(item.request))
 
     @contextmanager
     def _reading(self) -> Iterator[None]:
-        """Where a study is read that the recipe may let a round go without, like those whose pixels turn out bad.
-
-        Texts were looked at when the table was made, so that what is left to go wrong are images.
-        """
+        """Where a study is read that the recipe may let a round go without, like those whose pixels turn out bad."""
         try:
             yield
-        except InputError as error:
+        except Unreadable as error:
             if self._recipe.faults.unreadable == "stop":
                 raise to_mend(error, "a sample of the drafts") from None
             self._unread.append(str(error))
@@ -218,7 +218,7 @@ def _with_answer(study: Study, task: Task) -> Study:
 def _questions(study: Study, task: Task, recipe: Recipe) -> Iterator[Item]:
     """The report of a study, and the boxes of each sentence of a grounded reference."""
     with warnings.catch_warnings(action="ignore", category=Unused):
-        example = readable(make_example(without_answer(study), task, preset=recipe.preset))
+        example = make_example(without_answer(study), task, preset=recipe.preset)
         yield Item((study.sample_id,), study.sample_id, report_request(example), partial(make_draft, example))
         for completion in box_completions(study, preset=recipe.preset):
             yield completion_item(study, completion, NEW_TOKENS["phrase"])

@@ -52,11 +52,12 @@ class MetricsFile:
     def __init__(self, path: Path, step: int) -> None:
         self._path, self._waiting, self.validated = path, "", 0
         if path.exists():
-            kept = [line + "\n" for line in path.read_text(encoding="utf-8").splitlines() if _is_of(line, step)]
+            read = ((line, _row(line)) for line in path.read_text(encoding="utf-8").splitlines())
+            kept = [(line, row) for line, row in read if row is not None and row["step"] <= step]
             # Lines of steps alone have an epoch.
-            self.validated = max((row["step"] for row in map(json.loads, kept) if "epoch" not in row), default=0)
+            self.validated = max((row["step"] for _, row in kept if "epoch" not in row), default=0)
             with open_atomic(path) as handle:
-                handle.writelines(kept)
+                handle.writelines(f"{line}\n" for line, _ in kept)
 
     def add(self, row: Mapping[str, Any]) -> None:
         """Append a line.
@@ -77,12 +78,13 @@ class MetricsFile:
         self._waiting = ""
 
 
-def _is_of(line: str, step: int) -> bool:
-    """Whether a line is whole and of no later step."""
+def _row(line: str) -> dict[str, Any] | None:
+    """What a line holds; None where it is not whole."""
     try:
-        return bool(json.loads(line)["step"] <= step)
-    except (ValueError, KeyError, TypeError):
-        return False
+        row = json.loads(line)
+    except ValueError:
+        return None
+    return row if isinstance(row, dict) and isinstance(row.get("step"), int) else None
 
 
 @dataclass

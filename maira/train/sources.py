@@ -115,7 +115,7 @@ class ManifestStudies:
                 study = parse_study(row, self._folder, file=self.path, line=line)
                 if split is not None and study.split != split:
                     continue
-                size, wrong = _images(study)
+                size, wrong = look_at_images(study)
                 if size is not None and not wrong:
                     yield Seen(line - 1, study, size)
                 elif faults is None:
@@ -238,15 +238,19 @@ def manifest_key(path: Path) -> Any:
     return [str(path), status.st_size, status.st_mtime_ns]
 
 
-def _images(study: Study) -> tuple[tuple[int, int] | None, list[InputError]]:
-    """Size of the frontal, if it can be told, and what is wrong with any image."""
+def look_at_images(study: Study) -> tuple[tuple[int, int] | None, list[Unreadable]]:
+    """(width, height) of the frontal in pixels, if it can be told, and what is wrong with any image; no pixel is read.
+
+    Args:
+        study: with its images as files.
+    """
     size, wrong = None, []
     try:
         size = image_size(study.frontal)
     except InputError as error:
-        wrong.append(error)
+        wrong.append(Unreadable(error.message, file=error.file))
     others: list[Path | None] = [getattr(study, column) for column in IMAGE_COLUMNS[1:]]
-    wrong += [InputError("no such file", file=image) for image in others if image is not None and not image.is_file()]
+    wrong += [Unreadable("no such file", file=image) for image in others if image is not None and not image.is_file()]
     return size, wrong
 
 

@@ -151,7 +151,7 @@ class Validator:
         with undisturbed(model.training):
             made = self._drafter.ask(model, step)
         if made.unanswered:
-            self._log.say(f"{len(made.unanswered)} questions had no answer; the first: {made.unanswered[0]}")
+            self._log.say(f"questions without an answer: {len(made.unanswered)}; the first: {made.unanswered[0]}")
         return made.figures
 
     def _is_due(self, step: int, every: int | None) -> bool:

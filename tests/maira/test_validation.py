@@ -21,6 +21,7 @@ from maira.generate.drafts import generate_drafts
 from maira.model import MairaForConditionalGeneration
 from maira.processor import MairaProcessor
 from maira.train.corpus import Corpus, open_corpus
+from maira.train.drafting import Drafter
 from maira.train.items import TASKS
 from maira.train.logs import Log
 from maira.train.objective import TrainingModel
@@ -305,7 +306,19 @@ def test_a_study_whose_image_is_gone_is_left_out_of_the_drafts(films: Path, ship
     validator.drafts(in_training(shipped[0]), 7)
     drafted = {row["sample_id"] for row in read_rows(tmp_path / "drafts" / "step-000007.jsonl")}
     assert drafted == {study.sample_id for study in read_manifest(films)} - {sample_id}
-    assert f"1 questions had no answer; the first: {film}: no such file" in tiny_runs.said(console)
+    assert f"questions without an answer: 1; the first: {film}: no such file" in tiny_runs.said(console)
+
+
+def test_a_manifest_that_is_gone_is_no_study_to_be_left_out_of_the_drafts(
+    films: Path, shipped: Any, tmp_path: Path
+) -> None:
+    manifest = tmp_path / "manifest.jsonl"
+    write_manifest(manifest, read_manifest(films))
+    recipe = make_recipe(manifest, tmp_path, {"drafts_every": 1}, faults={"unreadable": "skip"})
+    opened = open_corpus(recipe, recipe.train, shipped[1], tmp_path / "tables")
+    manifest.unlink()
+    with pytest.raises(InputError, match=r"^\S*manifest\.jsonl: cannot be read: No such file or directory$"):
+        Drafter(recipe, opened, shipped[1], ALONE)
 
 
 def test_a_validation_that_ends_a_run_is_made_up_for(phantoms: Path, tmp_path: Path) -> None:
