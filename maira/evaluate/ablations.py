@@ -114,10 +114,18 @@ def plan_trials(configs: Sequence[Config], out: Path, *, infer: bool = False) ->
     return list(trials.values())
 
 
-def is_trained(recipe: Recipe) -> bool:
+def is_trained(recipe: Recipe, say: Callable[[str], None]) -> bool:
     """Whether the folder of a recipe holds the finished checkpoint of this very recipe, model and data.
 
-    One without states to tell is taken as it is: they are large, and a run that is done needs them no more.
+    One without states to tell is taken as it is: they are large, and a run that is done needs them no more. So is one
+    whose start or data cannot be read any more, which is said: nothing of them is needed.
+
+    Args:
+        recipe: of the run.
+        say: tells the person who waits.
+
+    Raises:
+        InputError: its last state cannot be read.
     """
     from maira.train.corpus import origin_of
     from maira.train.states import decisive, read_record
@@ -129,7 +137,13 @@ def is_trained(recipe: Recipe) -> bool:
         return True
     last = read_record(states[-1].parent)
     is_over = last["step"] == last["steps"] and last["length"] == [recipe.epochs, recipe.passes]
-    return is_over and bool(last["recipe"] == decisive(recipe) and last["origin"] == origin_of(recipe))
+    if not is_over or last["recipe"] != decisive(recipe):
+        return False
+    try:
+        return bool(last["origin"] == origin_of(recipe))
+    except InputError as error:
+        say(f"{recipe.out / 'checkpoint'} is taken as it is; what it was trained from cannot be compared: {error}")
+        return True
 
 
 @dataclass(frozen=True)
@@ -204,7 +218,7 @@ class Ablation:
         """Train a recipe unless that is done, or go on where it was interrupted."""
         if config.path in self._untrained:
             raise RunFailed(self._untrained[config.path])
-        if is_trained(config.recipe):
+        if is_trained(config.recipe, self.say):
             return
         self.say(f"training {config.name}: {config.recipe.out}")
         try:

@@ -166,8 +166,8 @@ class Run:
         """Go back to the last whole state of an interrupted run, if there is one, and begin to log from there.
 
         Raises:
-            InputError: the folder holds a run of another recipe, of other data or of more steps, its states are all
-                damaged, or a tracker cannot be started.
+            InputError: the folder holds a run of another recipe, of other data, of more steps or of another version,
+                its states are all damaged, or a tracker cannot be started.
         """
         record: dict[str, Any] = {"step": 0}
         states = self.states.found()

@@ -38,10 +38,13 @@ from torch.distributed.tensor import DTensor
 
 from maira.train.parallel import PATIENCE, World
 from maira.train.recipe import Course
+from radfact.doctor.packages import project_version
 from radfact.errors import InputError, RunFailed
 from radfact.jsonl import read_json, write_json
 
 RECORD = "state.json"
+FORMAT = 1
+"""Of a state; another number when what stands in one, or how it is reckoned (fingerprints, say), is made otherwise."""
 _FREE = {
     # How long the run is and what it leaves behind.
     *("out", "epochs", "passes", "checkpoint_dtype", "save_every", "log_every", "keep", "trackers", "validation"),
@@ -232,7 +235,8 @@ class States:
             checksums = {name: checksum for part in parts for name, checksum in part.items()}
         if self.world.is_main:
             sizes = {file.name: file.stat().st_size for file in fresh.iterdir()}
-            write_json(fresh / RECORD, {**record, "sizes": sizes, "checksums": checksums})
+            about = {"format": FORMAT, "version": project_version()}
+            write_json(fresh / RECORD, {**about, **record, "sizes": sizes, "checksums": checksums})
 
     def _forget(self, last: Path) -> None:
         """Remove what is older than the kept states, and what a save that failed left behind."""
@@ -243,9 +247,20 @@ class States:
 
 
 def read_record(state: Path) -> dict[str, Any]:
-    """What `States.save` was given beside the tensors, and `step`."""
+    """What `States.save` was given beside the tensors, and `step`.
+
+    Raises:
+        InputError: it cannot be read, or a version that makes states otherwise saved it.
+    """
     record: dict[str, Any] = read_json(state / RECORD)
-    return record
+    if (held := record.get("format")) == FORMAT:
+        return record
+    by = "a version from before states had a format" if held is None else f"{record['version']} in the format {held}"
+    raise InputError(
+        f"was saved by {by}; this version, {project_version()}, reads the format {FORMAT}. Go on with the version that "
+        "saved it, or train in another folder; a checkpoint that is finished needs no states",
+        file=state,
+    )
 
 
 def decisive(recipe: Course) -> dict[str, Any]:
@@ -275,8 +290,10 @@ def check_same_run(state: Path, record: dict[str, Any], recipe: Course) -> None:
 
 def _is_whole(folder: Path) -> bool:
     try:
-        sizes = read_record(folder)["sizes"]
-        return all((folder / name).stat().st_size == size for name, size in sizes.items())
+        record = read_json(folder / RECORD)
+        if record.get("format") != FORMAT:
+            return True  # it is another version that could tell, which whoever reads the record is told
+        return all((folder / name).stat().st_size == size for name, size in record["sizes"].items())
     except (InputError, OSError, KeyError, TypeError, AttributeError):
         return False
 

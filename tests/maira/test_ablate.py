@@ -18,7 +18,7 @@ from maira.evaluate.ablations import differences_of, is_trained, plan_trials, re
 from maira.evaluate.commands import Launcher
 from maira.train.corpus import origin_of
 from maira.train.recipe import Recipe, read_recipe
-from maira.train.states import decisive
+from maira.train.states import FORMAT, decisive
 from radfact.errors import InputError, RunFailed
 from radfact.jsonl import write_json
 
@@ -117,7 +117,7 @@ def finished(recipe: Recipe, step: int = 7) -> None:
     """What a run of seven steps leaves behind at one of them."""
     write_json(recipe.out / "checkpoint" / "config.json", {})
     record = {"step": step, "steps": 7, "length": [recipe.epochs, recipe.passes], "recipe": decisive(recipe)}
-    record["origin"] = origin_of(recipe)
+    record |= {"format": FORMAT, "origin": origin_of(recipe)}
     write_json(recipe.out / "states" / f"step-{step:06d}" / "state.json", record)
 
 
@@ -127,16 +127,16 @@ def finished(recipe: Recipe, step: int = 7) -> None:
 )
 def test_a_recipe_is_trained_when_its_own_run_is_over(recipes: list[Path], change: str, expected: bool) -> None:
     finished(read_recipe(recipes[0]))
-    assert is_trained(read_recipe(recipes[0]))
-    assert is_trained(read_recipe(recipes[0], [change])) is expected
+    assert is_trained(read_recipe(recipes[0]), pytest.fail)
+    assert is_trained(read_recipe(recipes[0], [change]), pytest.fail) is expected
 
 
 def test_a_run_that_is_made_longer_is_not_over(recipes: list[Path]) -> None:
     recipe = read_recipe(recipes[0])
     finished(recipe, step=5)
-    assert not is_trained(recipe)
+    assert not is_trained(recipe, pytest.fail)
     finished(recipe)
-    assert is_trained(recipe)
+    assert is_trained(recipe, pytest.fail)
 
 
 def test_a_recipe_is_not_trained_when_its_data_are_others_by_now(recipes: list[Path]) -> None:
@@ -144,14 +144,27 @@ def test_a_recipe_is_not_trained_when_its_data_are_others_by_now(recipes: list[P
     finished(recipe)
     assert recipe.train[0].manifest is not None
     recipe.train[0].manifest.write_text("{}\n", encoding="utf-8")
-    assert not is_trained(recipe)
+    assert not is_trained(recipe, pytest.fail)
+
+
+@pytest.mark.parametrize("gone", ["start/config.json", "manifest.jsonl"])
+def test_a_recipe_stays_trained_when_what_it_was_trained_from_is_gone(
+    gone: str, recipes: list[Path], tmp_path: Path
+) -> None:
+    recipe, said = read_recipe(recipes[0]), list[str]()
+    finished(recipe)
+    (tmp_path / gone).unlink()
+    assert is_trained(recipe, said.append)
+    (line,) = said
+    assert line.startswith(f"{recipe.out}/checkpoint is taken as it is; what it was trained from cannot be compared: ")
+    assert not is_trained(read_recipe(recipes[0], ["seed=1"]), pytest.fail)
 
 
 def test_a_checkpoint_without_states_is_taken_as_it_is(recipes: list[Path]) -> None:
     recipe = read_recipe(recipes[0])
-    assert not is_trained(recipe)
+    assert not is_trained(recipe, pytest.fail)
     write_json(recipe.out / "checkpoint" / "config.json", {})
-    assert is_trained(recipe)
+    assert is_trained(recipe, pytest.fail)
 
 
 @pytest.fixture

@@ -6,6 +6,7 @@ import shutil
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,8 +16,9 @@ from torch import nn
 
 import maira.train.states as module
 from maira.train.parallel import World
-from maira.train.states import States, check_same_run, decisive
+from maira.train.states import States, check_same_run, decisive, read_record
 from radfact.errors import InputError, RunFailed
+from radfact.jsonl import read_json, write_json
 
 ALONE = World(0, 1, torch.device("cpu"))
 
@@ -114,6 +116,31 @@ def test_a_changed_byte_of_a_tensor_is_noticed(tmp_path: Path) -> None:
         tensors.write_bytes(content.replace(weight, bytes([weight[0] ^ 1]) + weight[1:]))
         with pytest.raises(RunFailed, match=r"step-000005: __0_0\.distcp is not as it was written"):
             kept.load(kept.found()[0], trained.model, trained.optimizer)
+
+
+@pytest.mark.parametrize(
+    ("changed", "by"),
+    [
+        ({"format": None}, "a version from before states had a format"),
+        ({"format": 99, "version": "9.0"}, r"9\.0 in the format 99"),
+    ],
+)
+def test_a_state_of_another_version_is_told_from_a_damaged_one(
+    changed: dict[str, Any], by: str, tmp_path: Path
+) -> None:
+    trained = Trained(0)
+    with states(tmp_path) as (kept, said):
+        kept.save(5, trained.model, trained.optimizer, {})
+        kept.finish()
+        record = read_json(tmp_path / "states" / "step-000005" / "state.json") | changed
+        known = {name: value for name, value in record.items() if value is not None and name != "sizes"}
+        write_json(tmp_path / "states" / "step-000005" / "state.json", known)
+        (state,) = kept.found()
+        with pytest.raises(
+            InputError, match=rf"step-000005: was saved by {by}; this version, .*, reads the format 1\. "
+        ):
+            read_record(state)
+    assert said == []
 
 
 def test_damaged_states_alone_are_an_error_and_no_beginning(tmp_path: Path) -> None:
