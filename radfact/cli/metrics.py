@@ -97,8 +97,8 @@ def metrics(
     who = JudgeOptions(judge, judge_arg, base_url)
     resources = Resources(judge=who.named, judge_args=who.arguments, base_url=base_url, weights=read_weights(weights))
     for entry in entries().values():
-        status = resources.status(entry)
-        say_line(console, f"{entry.name}: {status}", style="green" if status == "ready" else "yellow")
+        fault = resources.fault(entry)
+        say_line(console, f"{entry.name}: {fault or 'ready'}", style="yellow" if fault else "green")
         # What cannot be loaded has said so.
         with suppress(InputError):
             _show(console, entry)

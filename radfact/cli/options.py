@@ -215,7 +215,7 @@ class JudgeOptions:
     @property
     def named(self) -> str | None:
         """The judge's name, if there is one anywhere."""
-        return self.judge or os.environ.get("RADFACT_JUDGE")
+        return self.judge or os.environ.get("RADFACT_JUDGE") or None
 
     @property
     def name(self) -> str:

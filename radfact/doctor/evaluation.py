@@ -62,7 +62,7 @@ def judge_items() -> Sequence[Item]:
     """The judge that the environment names, and every provider: its package and its variables, never their values."""
     from radfact.llm.langchain import PARTNERS
 
-    named = os.environ.get("RADFACT_JUDGE")
+    named = _named_judge()
     text = (
         f"{named} (RADFACT_JUDGE)" if named else "none by RADFACT_JUDGE; --judge names one, and offline needs nothing"
     )
@@ -82,25 +82,26 @@ def metric_items(weights: Mapping[str, Path] | Sequence[Path] = ()) -> Sequence[
     Args:
         weights: as `radfact.metrics.resources.Resources` takes them.
     """
-    from radfact.metrics.registry import entries
-    from radfact.metrics.resources import Resources
+    from radfact.metrics.registry import MissingNeed, entries
+    from radfact.metrics.resources import WITHOUT_MODEL, Resources
 
-    named = os.environ.get("RADFACT_JUDGE")
+    named = _named_judge()
     # A model is not connected to here: making its client takes seconds, and its key is looked at above.
     resources = Resources(judge="offline", weights=weights)
     items = []
     for entry in entries().values():
         if entry.judge == "model":
-            known = named is not None and named.partition(":")[0] not in ("offline", "python")
+            known = named is not None and named.partition(":")[0] not in WITHOUT_MODEL
             state = f"asks {named}" if known else "needs a language model: --judge PROVIDER:MODEL"
             items.append(Item(entry.name, "ok" if known else "note", state))
             continue
-        status = resources.status(entry)
-        need, _, mend = status.rpartition(": ")
-        if status == "ready":
+        fault = resources.fault(entry)
+        if fault is None:
             items.append(Item(entry.name, "ok", "ready"))
+        elif isinstance(fault, MissingNeed):
+            items.append(Item(entry.name, "missing", fault.need, fault.mend))
         else:
-            items.append(Item(entry.name, "missing", need or status, mend if need else None))
+            items.append(Item(entry.name, "wrong", str(fault)))
     resources.close()
     return items
 
@@ -147,8 +148,12 @@ def _command_item(program: str, command: str, need: Need) -> Item:
     return Item(name, "ok", text)
 
 
+def _named_judge() -> str | None:
+    return os.environ.get("RADFACT_JUDGE") or None
+
+
 def _judge_in_words() -> str:
-    named = os.environ.get("RADFACT_JUDGE")
+    named = _named_judge()
     return f"judge {named}" if named else "with --judge offline, or a model named by --judge"
 
 

@@ -70,20 +70,21 @@ class Examination:
     def lines(self) -> Iterator[tuple[State | None, str]]:
         """The examination as lines of text, those of an item with its state; no word is shown for `note`."""
         yield None, self.program
-        sections = [*self.sections, *([Section("Commands", self.commands)] if self.commands else [])]
-        for section in sections:
-            yield None, ""
-            yield None, section.title
-            width = max((len(item.name) for item in section.items), default=0)
-            for item in section.items:
-                label = "" if item.state == "note" else _WORDS.get(section.title, _STATES)[item.state]
-                yield item.state, f"  {label:8}{item.name:{width}}  {item.text}".rstrip()
-                if item.mend is not None:
-                    yield "note", f"  {'':8}{'':{width}}  -> {item.mend}"
+        for section in self.sections:
+            yield from _lines(section, ok="ok")
+        if self.commands:
+            yield from _lines(Section("Commands", self.commands), ok="ready")
 
 
-_STATES: Mapping[str, str] = {"ok": "ok", "missing": "missing", "wrong": "wrong"}
-_WORDS: Mapping[str, Mapping[str, str]] = {"Commands": {**_STATES, "ok": "ready"}}
+def _lines(section: Section, ok: str) -> Iterator[tuple[State | None, str]]:
+    words = {"ok": ok, "note": ""}
+    yield None, ""
+    yield None, section.title
+    width = max((len(item.name) for item in section.items), default=0)
+    for item in section.items:
+        yield item.state, f"  {words.get(item.state, item.state):8}{item.name:{width}}  {item.text}".rstrip()
+        if item.mend is not None:
+            yield "note", f"  {'':8}{'':{width}}  -> {item.mend}"
 
 
 def looked_at(title: str, *looks: Callable[[], Sequence[Item]]) -> Section:

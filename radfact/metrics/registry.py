@@ -26,7 +26,16 @@ Takes = Literal["nothing", "folder", "model", "resources"]
 
 
 class MissingNeed(InputError):
-    """A metric that cannot be made for want of a package, weights, a key or a judge; the others go on."""
+    """A metric that cannot be made for want of a package, weights, a key or a judge; the others go on.
+
+    Attributes:
+        need: what it is in want of.
+        mend: what would bring that.
+    """
+
+    def __init__(self, need: str, mend: str) -> None:
+        self.need, self.mend = need, mend
+        super().__init__(f"{need}: {mend}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +113,7 @@ class Entry:
         """
         for package in self.packages:
             if importlib.util.find_spec(package) is None:
-                raise MissingNeed(f'needs the package {package}: pip install "maira-radfact[metrics,model]"')
+                raise MissingNeed(f"needs the package {package}", 'pip install "maira-radfact[metrics,model]"')
 
     def check_folders(self, weights: Weights) -> list[Path]:
         """The folders of its weights, each with all the files that it should have.
@@ -117,9 +126,9 @@ class Entry:
             try:
                 found.append(weights.find(name, files))
             except MissingNeed as error:
-                missing.append(str(error))
+                missing.append(error.mend)
         if missing:
-            raise MissingNeed(f"needs weights: {'; '.join(missing)}")
+            raise MissingNeed("needs weights", "; ".join(missing))
         return found
 
 
@@ -139,11 +148,11 @@ class Weights:
         places = [self.named[name]] if name in self.named else [root / name for root in self.roots]
         if not places:
             wanted = ", ".join(files).replace("|", " or ")
-            raise MissingNeed(f"--weights {name}=FOLDER with {wanted}")
+            raise MissingNeed("needs weights", f"--weights {name}=FOLDER with {wanted}")
         place = next((one for one in places if one.is_dir()), places[0])
         for wanted in files:
             if not any((place / one).exists() for one in wanted.split("|")):
-                raise MissingNeed(f"{place} has no {wanted.replace('|', ' or ')}")
+                raise MissingNeed("needs weights", f"{place} has no {wanted.replace('|', ' or ')}")
         return place
 
 

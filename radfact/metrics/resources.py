@@ -141,8 +141,8 @@ class Resources:
             "settings": settings,
         }
 
-    def status(self, entry: Entry) -> str:
-        """`ready`, or what an entry needs, in one line; nothing big is loaded to say so."""
+    def fault(self, entry: Entry) -> InputError | None:
+        """What stands in the way of making an entry's metric, if anything; nothing big is loaded to say so."""
         try:
             entry.check_packages()
             entry.check_folders(self.weights)
@@ -153,8 +153,8 @@ class Resources:
             else:
                 entry.load()
         except InputError as error:
-            return str(error)
-        return "ready"
+            return error
+        return None
 
     def client(self, parameters: Mapping[str, Any], name: str) -> ChatClient:
         """A client of the model, with the sampling that a metric wants where the user says nothing else.
@@ -174,9 +174,9 @@ class Resources:
             _warn_of_other_parameters(name, parameters, model.identity.get("parameters"))
             return model
         if model is None:
-            raise MissingNeed("needs a language model: --judge PROVIDER:MODEL")
+            raise MissingNeed("needs a language model", "--judge PROVIDER:MODEL")
         if not _is_model(model):
-            raise MissingNeed(f"needs a language model: --judge PROVIDER:MODEL instead of {model}")
+            raise MissingNeed("needs a language model", f"--judge PROVIDER:MODEL instead of {model}")
         parameters = {**parameters, **split_model_args(self._judge_args)}
         made = connect(model, parameters=parameters, **self._options)
         self._clients.append(made)
@@ -200,7 +200,7 @@ class Resources:
 
         judge, splitter = self.judge, self.splitter
         if judge is None:
-            raise MissingNeed("needs a judge: --judge offline or --judge PROVIDER:MODEL")
+            raise MissingNeed("needs a judge", "--judge offline or --judge PROVIDER:MODEL")
         if isinstance(judge, str):
             options: dict[str, Any] = self._options if _is_model(judge) else {}
             judge = load_judge(judge, judge_args=self._judge_args, **options)

@@ -192,7 +192,12 @@ def test_a_name_holds_no_emoji(run: Run, pairs: str, monkeypatch: pytest.MonkeyP
     assert "judge openai:m: here, paper mode" in run("score", pairs, "--judge", "openai:m: here")[1]
 
 
-def test_no_judge_is_not_a_default(run: Run, pairs: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("environment", [{}, {"RADFACT_JUDGE": ""}])
+def test_no_judge_is_not_a_default(
+    run: Run, pairs: str, tmp_path: Path, environment: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
     code, _, err = run("score", pairs, "--out", "done")
     assert code == 2
     assert "--judge offline" in err

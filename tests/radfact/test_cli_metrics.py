@@ -218,6 +218,12 @@ def test_wrong_input_is_one_line_and_exit_code_2(run: Run, arguments: list[str],
     assert not Path("r").exists()
 
 
+def test_a_judge_named_by_nothing_in_the_environment_is_none(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RADFACT_JUDGE", "")
+    code, out, _ = run("metrics")
+    assert (code, "radfact: needs a judge" in out) == (0, True)
+
+
 def test_the_list_has_every_metric_with_its_status(run: Run) -> None:
     code, out, _ = run("metrics", "--judge", "offline")
     assert code == 0

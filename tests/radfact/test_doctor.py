@@ -13,8 +13,9 @@ from typer.testing import CliRunner, Result
 
 from radfact.cli import app
 from radfact.doctor import Item, accelerators, examine, looked_at, machine, packages
-from radfact.doctor.evaluation import KEYS, NEEDS, judge_items
+from radfact.doctor.evaluation import KEYS, NEEDS, judge_items, metric_items
 from radfact.llm.langchain import PARTNERS
+from radfact.metrics.registry import Entry
 
 
 def _doctor(*arguments: str) -> Result:
@@ -161,7 +162,26 @@ def test_weights_are_looked_for_as_the_metrics_do(tmp_path: Path) -> None:
     states = {item["name"]: item for item in said["sections"]["Metrics"]}
     assert states["rouge_l"]["state"] == "ok"
     assert states["chexbert"]["state"] == "missing"
-    assert "chexbert.pth" in f"{states['chexbert']['text']}{states['chexbert']['mend']}"
+    chexbert = states["chexbert"]
+    assert (chexbert["text"], chexbert["mend"]) == ("needs weights", f"{tmp_path / 'chexbert'} has no chexbert.pth")
+
+
+def test_a_metric_that_is_there_and_cannot_be_loaded_is_wrong_and_its_reason_is_no_mend(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    lost = Entry("lost", "nowhere:Metric")
+    monkeypatch.setattr("radfact.metrics.registry.entries", lambda: {"lost": lost})
+    [item] = metric_items()
+    assert (item.state, item.mend) == ("wrong", None)
+    assert item.text.startswith("metric 'lost' cannot be loaded from nowhere:Metric: ")
+
+
+@pytest.mark.parametrize(("judge", "said"), [("", "needs a language model"), ("openai:gpt", "asks openai:gpt")])
+def test_what_asks_a_model_asks_the_one_of_the_environment(
+    judge: str, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RADFACT_JUDGE", judge)
+    assert next(item.text for item in metric_items() if item.name == "green").startswith(said)
 
 
 def _nvidia_smi(folder: Path, script: str) -> None:
