@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import unicodedata
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from pathlib import Path
@@ -18,6 +19,7 @@ class ExitCode(IntEnum):
 
 
 _BRIEF = 80
+_SHOWN_IDS = 5
 _TURNING = ("LRE", "RLE", "PDF", "LRO", "RLO", "LRI", "RLI", "FSI", "PDI")
 """Bidirectional classes of the characters that turn the text around them."""
 
@@ -40,6 +42,11 @@ def brief(value: object) -> str:
     """A value as Python writes it, its middle left out where it is too long for a line of an error."""
     text = repr(value)
     return text if len(text) <= _BRIEF else f"{text[: _BRIEF - 4]}...{text[-1]}"
+
+
+def some_of(ids: Sequence[str]) -> str:
+    """The first of some ids, as a line that has counted them shows them."""
+    return ", ".join(ids[:_SHOWN_IDS]) + (", ..." if len(ids) > _SHOWN_IDS else "")
 
 
 class InputError(ValueError):

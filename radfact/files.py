@@ -10,7 +10,7 @@ from typing import Any, Literal, TypeVar, get_args
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from radfact.coco import Id, read_coco
-from radfact.errors import InputError
+from radfact.errors import InputError, some_of
 from radfact.jsonl import read_json, read_jsonl
 from radfact.report import Report, Sentence, as_input_error, parse_sentences, validated
 from radfact.tables import read_csv
@@ -18,7 +18,6 @@ from radfact.tables import read_csv
 Missing = Literal["refuse", "leave-out", "empty"]
 """What becomes of a reference without a candidate: an error, a sample left out, or an empty candidate report."""
 
-_SHOWN_IDS = 5
 _CSV_COLUMNS = ("example_id", "prediction", "target")
 _REFERENCE_FIELDS = ("grounded_findings", "findings", "report")
 
@@ -140,7 +139,7 @@ def read_candidates_and_references(
     alone = [key for key in drafted if key not in recorded]
     if alone:
         raise InputError(
-            f"{_some_ids(alone, 'candidate')} not in {references}; drafts of other studies can be shown on the page "
+            f"{_counted(alone, 'candidate')} not in {references}; drafts of other studies can be shown on the page "
             "from a file of their own, --unscored FILE",
             file=candidates,
         )
@@ -149,7 +148,7 @@ def read_candidates_and_references(
     missed = tuple(key for key in wanted if key not in drafted and recorded[key].split in splits)
     if missed and missing == "refuse":
         raise InputError(
-            f"{_some_ids(missed, 'reference')} without a candidate in {candidates}; give --missing leave-out to score "
+            f"{_counted(missed, 'reference')} without a candidate in {candidates}; give --missing leave-out to score "
             "the others alone, or --missing empty to count each as an empty report",
             file=references,
         )
@@ -206,9 +205,8 @@ def _read_candidates(path: Path | str, references: Path | str) -> Mapping[str, R
     return read_drafts(path)
 
 
-def _some_ids(ids: Sequence[str], noun: str) -> str:
-    shown = ", ".join(ids[:_SHOWN_IDS]) + (", ..." if len(ids) > _SHOWN_IDS else "")
-    return f"{len(ids)} {noun}{'' if len(ids) == 1 else 's'} ({shown})"
+def _counted(ids: Sequence[str], noun: str) -> str:
+    return f"{len(ids)} {noun}{'' if len(ids) == 1 else 's'} ({some_of(ids)})"
 
 
 def _read_grounded_json(path: Path) -> Pairs:

@@ -30,14 +30,13 @@ from maira.review.changes import (
     plain_name,
 )
 from maira.review.protocol import ERROR_TYPES
-from radfact.errors import InputError, RunFailed
+from radfact.errors import InputError, RunFailed, some_of
 from radfact.jsonl import dumps, naming_file
 from radfact.report import Sentence, as_input_error, parse_sentences
 
 # "maRv", so that another program's database is not taken for a review.
 _APPLICATION = 0x6D615276
 _LAYOUT = 1
-_SHOWN_IDS = 5
 
 _TABLES = """
 CREATE TABLE drafts (
@@ -424,7 +423,7 @@ def _check_same(held: Sequence[_Held], given: Sequence[Draft], path: Path) -> No
         "missing": [key for key in before if key not in now],
         "added": [key for key in now if key not in before],
     }
-    said = [f"{len(keys)} {what} ({_shown(keys)})" for what, keys in differences.items() if keys]
+    said = [f"{len(keys)} {what} ({some_of(keys)})" for what, keys in differences.items() if keys]
     # Changes are kept by the number of the study.
     if not said and list(before) != list(now):
         said = ["in another order"]
@@ -433,10 +432,6 @@ def _check_same(held: Sequence[_Held], given: Sequence[Draft], path: Path) -> No
             f"is a review of other drafts: {', '.join(said)}; give the drafts it was begun with, or another --db",
             file=path,
         )
-
-
-def _shown(keys: Sequence[str]) -> str:
-    return ", ".join(keys[:_SHOWN_IDS]) + (", ..." if len(keys) > _SHOWN_IDS else "")
 
 
 def _corners(sentence: Sentence) -> list[Corners]:

@@ -12,14 +12,12 @@ from pydantic import NonNegativeInt
 from data.manifest import Failure, folder_of, iter_manifest
 from data.study import IMAGE_COLUMNS, Study
 from maira.review.store import Draft
-from radfact.errors import InputError
+from radfact.errors import InputError, some_of
 from radfact.files import read_drafts
 from radfact.jsonl import read_jsonl
 from radfact.page_markup import Row
 from radfact.report import Report, Sentence, validated
 from radfact.sentences.segments import sentences_of
-
-_SHOWN_IDS = 5
 
 
 class Verdict(Row):
@@ -112,8 +110,7 @@ def read_review_set(
     if unknown:
         no_film = {failure.sample_id for failure in left_out}
         why = "without a frontal image in" if unknown[0] in no_film else "not in"
-        shown = ", ".join(unknown[:_SHOWN_IDS]) + (", ..." if len(unknown) > _SHOWN_IDS else "")
-        raise InputError(f"{len(unknown)} drafts are of studies {why} {manifest} ({shown})", file=drafts)
+        raise InputError(f"{len(unknown)} drafts are of studies {why} {manifest} ({some_of(unknown)})", file=drafts)
     if not found:
         raise InputError("holds no draft", file=drafts)
     verdicts, unjudged = (None, 0) if results is None else _read_verdicts(results / "sentences.jsonl", found)

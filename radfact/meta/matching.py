@@ -6,12 +6,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from radfact.errors import some_of
 from radfact.files import Pair
 from radfact.report import digest
 from radfact.results import read_digests
-
-_NAMED = 5
-"""Ids that a note names; the files have all of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,11 +36,6 @@ class Match:
             (self.other_texts, "have other texts in it than in the set: figures of other reports, or another splitter"),
         )
         return [f"{self.folder}: {len(ids)} {what} ({some_of(ids)})." for ids, what in said if ids]
-
-
-def some_of(ids: Sequence[str]) -> str:
-    """The first ids, as a note names them."""
-    return ", ".join(ids[:_NAMED]) + (", ..." if len(ids) > _NAMED else "")
 
 
 def match(folder: Path, wanted: Mapping[str, str | None]) -> Match:

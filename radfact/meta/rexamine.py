@@ -11,14 +11,13 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from radfact.errors import Failure, InputError, RunFailed
+from radfact.errors import Failure, InputError, RunFailed, some_of
 from radfact.files import Pair
 from radfact.jsonl import dumps, read_json, read_jsonl, write_json, write_jsonl
 from radfact.meta import plots
 from radfact.meta.agreement import Figures
 from radfact.meta.drawing import Drawing
 from radfact.meta.injected import Injected, read_injected, write_injected
-from radfact.meta.matching import some_of
 from radfact.meta.page import Picture, Section, Table, write_page
 from radfact.meta.perturb import Perturber
 from radfact.meta.rexamine_stats import (
