@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
-import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
+from maira.review.browser import browser_name, has_screen
 from radfact.doctor import Examination, Item, evaluation, looked_at
 from radfact.doctor.evaluation import Need, command_items
 from radfact.doctor.examine import base_sections, evaluation_sections, program_line
@@ -40,7 +39,6 @@ NEEDS: Mapping[str, Need] = {
 _ASK_A_CHECKPOINT = ("generate", "ground", "boxes", "evaluate inputs")
 _KINDS: Mapping[str, Kind] = {
     "maira2": "checkpoint",
-    "llava": "checkpoint",
     "dinov2": "encoder",
     "llama": "language model",
 }
@@ -55,8 +53,15 @@ _PLACES = ("checkpoints/*", "models/*", "runs/*/checkpoint*")
 """Folders of models below the current folder, as the recipes and the guides name them."""
 _FETCHED = ("microsoft/maira-2", "microsoft/rad-dino*", "lmsys/vicuna-*")
 """Models that Hugging Face's own tools may have fetched."""
-_INDEX = "model.safetensors.index.json"
-_WEIGHTS = ("model.safetensors", "pytorch_model.bin")
+_SAFETENSORS = ("model.safetensors", "model.safetensors.index.json")
+_PICKLES = ("pytorch_model.bin", "pytorch_model.bin.index.json")
+_WEIGHTS: Mapping[Kind, tuple[str, ...]] = {
+    "checkpoint": _SAFETENSORS,
+    "encoder": (_SAFETENSORS[0], _PICKLES[0], "backbone_compatible.safetensors"),
+    "language model": _SAFETENSORS + _PICKLES,
+    "other": _SAFETENSORS + _PICKLES,
+}
+"""Files that weights are loaded from, or the indexes of several; the first that is there is taken."""
 _TOKENIZERS = ("tokenizer.json", "tokenizer.model")
 
 
@@ -134,14 +139,14 @@ def read_folder(folder: Path) -> ModelFolder:
         return ModelFolder(folder, "other", "unknown", 0, why)
     found = ModelFolder(folder, _KINDS.get(model_type, "other"), model_type, 0)
     try:
-        files = _weight_files(folder)
+        files = _weight_files(folder, _WEIGHTS[found.kind])
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return replace(found, fault="the index of its weights cannot be read")
     absent = [file.name for file in files if not file.is_file()]
     size = sum(file.stat().st_size for file in files if file.is_file())
     fault = None
     if not files:
-        fault = f"no weights: expected {_WEIGHTS[0]}, or shards with {_INDEX}"
+        fault = f"no weights: expected {' or '.join(_WEIGHTS[found.kind])}"
     elif absent:
         fault = f"{len(absent)} of {len(files)} files of weights are not there, such as {absent[0]}"
     elif found.kind in ("checkpoint", "language model") and not any((folder / name).is_file() for name in _TOKENIZERS):
@@ -149,12 +154,12 @@ def read_folder(folder: Path) -> ModelFolder:
     return replace(found, size=size, fault=fault)
 
 
-def _weight_files(folder: Path) -> list[Path]:
-    for index in (folder / _INDEX, folder / "pytorch_model.bin.index.json"):
-        if index.is_file():
-            named = json.loads(index.read_text("utf-8"))["weight_map"]
-            return [folder / name for name in sorted(set(named.values()))]
-    return [folder / name for name in _WEIGHTS if (folder / name).is_file()][:1]
+def _weight_files(folder: Path, names: Sequence[str]) -> list[Path]:
+    found = next((folder / name for name in names if (folder / name).is_file()), None)
+    if found is None or found.suffix != ".json":
+        return [] if found is None else [found]
+    named = json.loads(found.read_text("utf-8"))["weight_map"]
+    return [folder / name for name in sorted(set(named.values()))]
 
 
 def _folder_item(found: ModelFolder) -> Item:
@@ -166,10 +171,11 @@ def _folder_item(found: ModelFolder) -> Item:
 
 
 def _browser_items() -> Sequence[Item]:
-    program = next(filter(None, map(shutil.which, ("chromium", "google-chrome", "firefox"))), None)
-    has_screen = bool(os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")) or os.name != "posix"
-    text = program or "none on the path; pages open in any, maira review says its address"
-    return [Item("browser", "note", text, details={"program": program, "screen": has_screen})]
+    screen = has_screen()
+    name = browser_name() if screen else None
+    why = "none that Python's webbrowser finds" if screen else "no screen to open one on"
+    text = name or f"{why}; maira review says its address"
+    return [Item("browser", "note", text, details={"program": name, "screen": screen})]
 
 
 def _with_models(item: Item, found: Sequence[ModelFolder]) -> Item:

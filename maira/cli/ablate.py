@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated
 
 import typer
 from rich.console import Console
@@ -35,13 +34,9 @@ from maira.cli.options import (
     engine_options,
     read_studies,
 )
-from maira.cli.show import end, say, say_unused, show_comparison
+from maira.cli.show import end, say, say_unused, set_side_by_side
 from maira.generate.processes import process_count
 from radfact.errors import InputError, RunFailed
-
-if TYPE_CHECKING:
-    from maira.evaluate.ablations import Ablation, Trial
-    from maira.evaluate.experiments import Selection
 
 
 def ablate(
@@ -93,7 +88,7 @@ def ablate(
     recipes may be trained by maira train before. A recipe that fails is listed, and the others go on (exit code 3).
     """
     from data.manifest import write_manifest
-    from maira.evaluate.ablations import Ablation, Drafting, plan_trials, read_configs
+    from maira.evaluate.ablations import Ablation, Drafting, plan_trials, read_configs, table_of
     from maira.evaluate.commands import Launcher
     from maira.evaluate.experiments import Scorer, Scoring, select_studies
     from radfact.cli.inputs import check_folder
@@ -134,25 +129,9 @@ def ablate(
     if not done:
         raise RunFailed(f"no recipe came to its end; {': '.join(ablation.failures[0])}")
     settings = {"task": task.value, "subset": subset, "split": split, "test": str(test), "failures": failed}
-    _set_side_by_side(ablation, done, selection, out, settings, console)
-    end(console, failed)
-
-
-def _set_side_by_side(
-    ablation: Ablation,
-    done: Sequence[Trial],
-    selection: Selection,
-    out: Path,
-    settings: Mapping[str, Any],
-    console: Console,
-) -> None:
-    from maira.evaluate.ablations import table_of
-    from maira.evaluate.comparison import write_comparison
-
     table, about = table_of(ablation, done, selection)
-    write_comparison(table, out, "ablation", "Ablations", settings, about)
-    show_comparison(console, table)
-    say(console, f"tables: {out / 'ablation.md'}")
+    set_side_by_side(console, table, out, "ablation", "Ablations", settings, about)
+    end(console, failed)
 
 
 def _words(**options: object) -> list[str]:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated
 
 import typer
 from rich.console import Console
@@ -38,11 +37,8 @@ from maira.cli.options import (
     engine_options,
     read_studies,
 )
-from maira.cli.show import answering, changed, end, say, say_unused, show_comparison, show_figures
+from maira.cli.show import answering, changed, end, say, say_unused, set_side_by_side, show_figures
 from maira.generate.processes import is_main
-
-if TYPE_CHECKING:
-    from maira.evaluate.experiments import Experiment
 
 app = typer.Typer(
     help="Evaluate what the inputs are worth, or drafts of phantoms by their own labels.", no_args_is_help=True
@@ -119,6 +115,7 @@ def evaluate_by_inputs(
 ) -> None:
     """What inputs are worth: reports with all of them and without some, scored and set side by side (paper, D.6)."""
     from data.manifest import write_manifest
+    from maira.evaluate.comparison import compare
     from maira.evaluate.experiments import Scorer, Scoring, select_studies, without_inputs
     from maira.generate.drafts import generate_drafts
     from radfact.cli.inputs import check_folder
@@ -157,16 +154,7 @@ def evaluate_by_inputs(
     for one, scorer in zip(experiments, scorers, strict=True):
         failed += [(f"{one.name}: {key}", reason) for key, reason in scorer.score()]
         say(console, f"{one.name}: {len(one.samples)} studies scored: {one.results}")
-    _set_side_by_side(experiments, selection.in_words, out, {"task": task.value, "subset": subset}, console)
+    table = compare(experiments, [selection.in_words], experiments[0])
+    settings = {"task": task.value, "subset": subset}
+    set_side_by_side(console, table, out, "table", "Reports without some inputs", settings)
     end(console, failed)
-
-
-def _set_side_by_side(
-    experiments: Sequence[Experiment], studies: str, out: Path, settings: Mapping[str, Any], console: Console
-) -> None:
-    from maira.evaluate.comparison import compare, write_comparison
-
-    table = compare(experiments, [studies], experiments[0])
-    write_comparison(table, out, "table", "Reports without some inputs", settings)
-    show_comparison(console, table)
-    say(console, f"tables: {out / 'table.md'}")

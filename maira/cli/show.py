@@ -5,7 +5,8 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import typer
 from rich.console import Console
@@ -117,10 +118,24 @@ def show_figures(console: Console, title: str, figures: Mapping[str, Figure | Su
     console.print(table)
 
 
-def show_comparison(console: Console, table: Comparison) -> None:
-    """A table for each experiment, with its differences to the one that it is compared with, and the footnotes."""
-    from maira.evaluate.comparison import footnotes, lines_of
+def set_side_by_side(
+    console: Console,
+    table: Comparison,
+    folder: Path,
+    stem: str,
+    title: str,
+    settings: Mapping[str, Any],
+    about: Mapping[str, Mapping[str, Any]] | None = None,
+) -> None:
+    """Write a comparison, and show a table for each experiment, its differences to the base, and the footnotes.
 
+    Args:
+        console: to print to.
+        table, folder, stem, title, settings, about: as of `maira.evaluate.comparison.write_comparison`.
+    """
+    from maira.evaluate.comparison import footnotes, lines_of, write_comparison
+
+    write_comparison(table, folder, stem, title, settings, about)
     for one in table.experiments:
         title = one.name
         if table.base is not None and one.name != table.base.name:
@@ -128,6 +143,7 @@ def show_comparison(console: Console, table: Comparison) -> None:
         show_lines(console, title, *lines_of(table, one))
     for note in footnotes(table):
         say(console, note)
+    say(console, f"tables: {folder / f'{stem}.md'}")
 
 
 def show_lines(console: Console, title: str, heads: Sequence[str], lines: Sequence[Sequence[str]]) -> None:

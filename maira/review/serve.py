@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import socket
-import sys
 import threading
 import webbrowser
 from collections.abc import Callable
@@ -14,6 +13,7 @@ from urllib.parse import quote
 import uvicorn
 
 from maira.review.app import make_app
+from maira.review.browser import has_screen
 from maira.review.store import Store
 from maira.review.studies import ReviewSet
 from radfact.errors import InputError
@@ -46,7 +46,7 @@ def serve(
     with listener, suppress(KeyboardInterrupt):
         url = address_of(host, listener.getsockname()[1], token)
         on_ready(url)
-        if open_browser and token is None and _has_screen():
+        if open_browser and token is None and has_screen():
             threading.Thread(target=webbrowser.open, args=(url,), daemon=True).start()
         # No access log: what is asked for is a matter of patients.
         config = uvicorn.Config(
@@ -89,7 +89,3 @@ def address_of(host: str, port: int, token: str | None) -> str:
     name = {"0.0.0.0": socket.gethostname(), "::": socket.gethostname()}.get(host, host)
     name = f"[{name}]" if ":" in name else name
     return f"http://{name}:{port}/" + ("" if token is None else f"?token={quote(token, safe='')}")
-
-
-def _has_screen() -> bool:
-    return not sys.platform.startswith("linux") or bool(os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"))

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import sys
+import webbrowser
 from pathlib import Path
 from typing import Any
 
@@ -64,6 +66,7 @@ _INDEX = json.dumps({"weight_map": {"a": "one.safetensors", "b": "two.safetensor
     [
         ({"model__safetensors": "x"}, "no tokenizer"),
         ({"tokenizer__json": "{}"}, "no weights"),
+        ({"tokenizer__json": "{}", "pytorch_model__bin": "x"}, "no weights: expected model.safetensors or "),
         ({"tokenizer__json": "{}", "model__safetensors__index__json": _INDEX, "one__safetensors": "x"}, "1 of 2 files"),
         ({"tokenizer__json": "{}", "model__safetensors__index__json": "[]"}, "cannot be read"),
         ({"tokenizer__json": "{}", "model__safetensors__index__json": "{"}, "the index of its weights cannot be read"),
@@ -73,6 +76,45 @@ def test_a_checkpoint_that_lacks_files_is_wrong(files: dict[str, str], fault: st
     folder = _model(tmp_path / "maira-2", "maira2", **files)
     assert fault in str(read_folder(folder).fault)
     assert _states(folders=[folder])["maira generate"].state == "missing"
+
+
+@pytest.mark.parametrize(
+    ("model_type", "file", "is_loaded"),
+    [
+        ("dinov2", "backbone_compatible__safetensors", True),
+        ("dinov2", "model__safetensors__index__json", False),
+        ("llama", "pytorch_model__bin", True),
+        ("llava", "model__safetensors", True),
+    ],
+)
+def test_each_kind_has_its_own_weights(model_type: str, file: str, is_loaded: bool, tmp_path: Path) -> None:
+    folder = _model(tmp_path / "model", model_type, tokenizer__json="{}", **{file: _INDEX})
+    assert (read_folder(folder).fault is None) is is_loaded
+    assert _states(folders=[folder])["maira generate"].state == "missing"
+
+
+@pytest.mark.parametrize(
+    ("screen", "opens", "said"),
+    [
+        (":0", "firefox", "firefox"),
+        (":0", None, "none that Python's webbrowser finds; maira review says its address"),
+        ("", "w3m", "no screen to open one on; maira review says its address"),
+    ],
+)
+def test_the_browser_is_the_one_that_a_review_opens(
+    screen: str, opens: str | None, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def get() -> webbrowser.BaseBrowser:
+        if opens is None:
+            raise webbrowser.Error
+        return webbrowser.GenericBrowser(opens)
+
+    monkeypatch.setattr(webbrowser, "get", get)
+    monkeypatch.setattr(sys, "platform", "linux")
+    monkeypatch.setenv("DISPLAY", screen)
+    monkeypatch.delenv("WAYLAND_DISPLAY", raising=False)
+    items = [item for section in examine().sections for item in section.items if item.name == "browser"]
+    assert [item.text for item in items] == [said]
 
 
 @pytest.mark.parametrize(
