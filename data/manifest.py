@@ -11,7 +11,7 @@ from typing import Any
 from pydantic import ValidationError, model_validator
 
 from data.study import IMAGE_COLUMNS, OptionalText, Study
-from radfact.errors import InputError
+from radfact.errors import InputError, note_id
 from radfact.jsonl import read_jsonl, write_jsonl
 from radfact.report import Record, Text, as_input_error
 
@@ -60,7 +60,7 @@ def iter_manifest(path: Path | str, left_out: list[Failure] | None = None) -> It
             left_out.append(Failure(sample_id=row["sample_id"], stage="read", reason=str(reason)))
             continue
         study = parse_study(row, folder, file=path, line=line)
-        check_unique(study.sample_id, line_of, file=path, line=line)
+        note_id(line_of, study.sample_id, line, file=path)
         yield study
 
 
@@ -82,18 +82,6 @@ def parse_study(row: dict[str, Any], folder: Path, *, file: Path | str, line: in
         return Study.model_validate(row | {c: os.path.join(folder, p) for c, p in paths.items()})  # noqa: PTH118
     except ValidationError as error:
         raise as_input_error(error, file=file, line=line) from None
-
-
-def check_unique(sample_id: str, line_of: dict[str, int], *, file: Path | str, line: int) -> None:
-    """Note the line of a sample in `line_of`, which has those before it.
-
-    Raises:
-        InputError: it stands there already.
-    """
-    first = line_of.setdefault(sample_id, line)
-    if first != line:
-        message = f"must be unique, but line {first} is '{sample_id}' too"
-        raise InputError(message, file=file, line=line, field="sample_id")
 
 
 def write_manifest(path: Path | str, studies: Iterable[Study]) -> int:

@@ -21,11 +21,11 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import NonNegativeInt
 
-from data.manifest import Failure, check_unique, parse_study, read_failures, write_failures
+from data.manifest import Failure, parse_study, read_failures, write_failures
 from data.run_folder import claim
 from data.shards import FORMAT, INDEX, ROW, ROWS, Index, Shard
 from data.study import IMAGE_COLUMNS, Study
-from radfact.errors import InputError, RunFailed
+from radfact.errors import InputError, RunFailed, note_id
 from radfact.jsonl import dumps, open_atomic, parse_rows, read_json, read_lines, write_json
 from radfact.report import Record, validated
 
@@ -148,7 +148,7 @@ def _offsets(manifest: Path, splits: Collection[str] | None) -> array[int]:
     for number, text in enumerate(read_lines(manifest), start=1):
         for line, row in parse_rows([text], manifest, number):
             study = parse_study(row, manifest.parent, file=manifest, line=line)
-            check_unique(study.sample_id, seen, file=manifest, line=line)
+            note_id(seen, study.sample_id, line, file=manifest)
             if splits is None or study.split in splits:
                 offsets.append(at)
         at += len(text.encode()) + 1

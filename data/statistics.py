@@ -12,9 +12,10 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, Literal
 
-from data.manifest import check_unique, parse_study
+from data.manifest import parse_study
 from data.pairing import SPLITS
 from data.study import Study
+from radfact.errors import note_id
 from radfact.jsonl import parse_rows, read_lines
 from radfact.report import Sentence
 from radfact.sentences.segments import sentences_of
@@ -157,7 +158,7 @@ def manifest_statistics(path: Path | str, workers: int | None = None) -> Statist
     line_of: dict[str, int] = {}
     for ids, counted in _in_order(_chunks(path), path, workers):
         for line, sample_id in ids:
-            check_unique(sample_id, line_of, file=path, line=line)
+            note_id(line_of, sample_id, line, file=path)
         for group in counted:
             groups.setdefault(group.key, Group(group.key)).add(group)
     return Statistics(len(line_of), list(groups.values()))

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, BeforeValidator, Field, RootModel, StringConstraints
 
-from radfact.errors import InputError
+from radfact.errors import InputError, note_id
 from radfact.jsonl import read_json
 from radfact.report import Box, Mask, Sentence, Text, validated
 
@@ -102,14 +102,12 @@ class _Reader:
         self.path = path
         self.keys: dict[str, str] = {}
         self.images: dict[str, _Image] = {}
-        taken: set[str] = set()
+        ids: dict[str, str] = {}
+        names: dict[str, str] = {}
         for index, image in enumerate(dataset.images):
-            key = image.sample_id or image.id
-            if image.id in self.images or key in taken:
-                raise InputError(
-                    f"'{key}' stands twice; ids must be unique", file=dataset_path, field=f"images[{index}]"
-                )
-            taken.add(key)
+            key, where = image.sample_id or image.id, f"images[{index}]"
+            note_id(ids, image.id, where, file=dataset_path, field="id")
+            note_id(names, key, where, file=dataset_path, field="sample_id" if image.sample_id else "id")
             self.images[image.id], self.keys[image.id] = image, key
         self.categories = {category.id: category.name for category in dataset.categories}
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from pathlib import Path
+from typing import TypeVar
 
 
 class ExitCode(IntEnum):
@@ -63,6 +64,33 @@ class InputError(ValueError):
         where += "" if line is None else f", line {line}"
         where += "" if field is None else f"{', ' if where else ''}field '{field}'"
         super().__init__(f"{where}: {message}" if where else message)
+
+
+_PlaceT = TypeVar("_PlaceT", int, str)
+
+
+def note_id(seen: dict[str, _PlaceT], key: str, place: _PlaceT, *, file: Path | str, field: str = "sample_id") -> None:
+    """Note where an id stands.
+
+    Args:
+        seen: where those before it do.
+        key: the id.
+        place: its line, or the path of the object that has it, as in `images[3]`.
+        file: that it is read from.
+        field: that holds it there.
+
+    Raises:
+        InputError: it stands elsewhere already.
+    """
+    first = seen.setdefault(key, place)
+    if first == place:
+        return
+    if isinstance(place, str):
+        raise InputError(
+            f"'{key}' stands twice, first at {first}; ids must be unique", file=file, field=f"{place}.{field}"
+        )
+    message = f"'{key}' stands twice, first at line {first}; ids must be unique"
+    raise InputError(message, file=file, line=place, field=field)
 
 
 class RunFailed(RuntimeError):

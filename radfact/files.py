@@ -10,7 +10,7 @@ from typing import Any, Literal, TypeVar, get_args
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from radfact.coco import Id, read_coco
-from radfact.errors import InputError, some_of
+from radfact.errors import InputError, note_id, some_of
 from radfact.jsonl import read_json, read_jsonl
 from radfact.report import Report, Sentence, as_input_error, parse_sentences, validated
 from radfact.tables import read_csv
@@ -224,7 +224,7 @@ def _read_grounded_json(path: Path) -> Pairs:
         where = f"[{index}]"
         _check_grounded(value, file=path, where=where)
         row = validated(_GroundedRow, value, file=path, field=where)
-        _once(seen, row.example_id, where, file=path, field=f"{where}.example_id")
+        note_id(seen, row.example_id, where, file=path, field="example_id")
         for name in ("prediction", "target"):
             _check_masks(getattr(row, name), file=path, field=f"{where}.{name}")
         pairs.append(Pair(row.example_id, row.prediction, row.target))
@@ -244,7 +244,7 @@ def _check_grounded(row: Any, *, file: Path, where: str) -> None:
 
 
 def _read_narrative_csv(path: Path) -> Pairs:
-    seen: dict[str, str] = {}
+    seen: dict[str, int] = {}
     pairs = []
     columns, rows = read_csv(path)
     missing = [name for name in _CSV_COLUMNS if columns.count(name) != 1]
@@ -257,7 +257,7 @@ def _read_narrative_csv(path: Path) -> Pairs:
         )
     for line, cells in rows:
         row = validated(_NarrativeRow, cells, file=path, line=line)
-        _once(seen, row.example_id, f"line {line}", file=path, line=line, field="example_id")
+        note_id(seen, row.example_id, line, file=path, field="example_id")
         pairs.append(Pair(row.example_id, row.prediction.strip(), row.target.strip()))
     return Pairs(tuple(pairs), read=len(pairs))
 
@@ -267,11 +267,11 @@ _ValueT = TypeVar("_ValueT")
 
 def _read_keyed(path: Path | str, value_of: Callable[[dict[str, Any], Path | str, int], _ValueT]) -> dict[str, _ValueT]:
     """Read JSON Lines by `sample_id`; `value_of` takes what is wanted out of a row."""
-    seen: dict[str, str] = {}
+    seen: dict[str, int] = {}
     values: dict[str, _ValueT] = {}
     for line, row in read_jsonl(path):
         key = validated(_Keyed, row, file=path, line=line).sample_id
-        _once(seen, key, f"line {line}", file=path, line=line, field="sample_id")
+        note_id(seen, key, line, file=path)
         values[key] = value_of(row, path, line)
     return values
 
@@ -311,15 +311,6 @@ def _report(value: Any, path: Path | str, line: int, field: str) -> Report:
         return _text.validate_python(value).strip()
     except ValidationError as error:
         raise as_input_error(error, file=path, line=line, field=field) from None
-
-
-def _once(seen: dict[str, str], key: str, where: str, *, file: Path | str, line: int | None = None, field: str) -> None:
-    """Note that `key` stands at `where`; it must not have been seen before."""
-    first = seen.setdefault(key, where)
-    if first != where:
-        raise InputError(
-            f"'{key}' stands twice, first at {first}; ids must be unique", file=file, line=line, field=field
-        )
 
 
 def _check_masks(sentences: Sequence[Sentence], *, file: Path | str, line: int | None = None, field: str) -> None:

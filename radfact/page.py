@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from pydantic import ConfigDict, Field, NonNegativeInt
 
-from radfact.errors import InputError
+from radfact.errors import InputError, note_id
 from radfact.jsonl import open_atomic, read_json, read_jsonl
 from radfact.page_green import green_section
 from radfact.page_images import MOST_EMBEDDED, keep_images, load_images
@@ -223,10 +223,10 @@ def _read_studies(folder: Path, names: Sequence[str], metrics: Sequence[str]) ->
     """Samples in input order, each with its per-sample figures and the sentences of both sides."""
     path = folder / "samples.jsonl"
     studies: dict[str, dict[str, Any]] = {}
+    seen: dict[str, int] = {}
     for line, row in read_jsonl(path):
         sample = validated(_Sample, row, file=path, line=line)
-        if sample.sample_id in studies:
-            raise InputError(f"{sample.sample_id!r} stands in the file twice", file=path, line=line, field="sample_id")
+        note_id(seen, sample.sample_id, line, file=path)
         studies[sample.sample_id] = {
             "sample_id": sample.sample_id,
             "scored": True,
@@ -287,10 +287,10 @@ def _figure(value: Any, file: Path, line: int, name: str) -> float | None:
 
 def _read_drafts(path: Path) -> list[dict[str, Any]]:
     drafts: dict[str, dict[str, Any]] = {}
+    seen: dict[str, int] = {}
     for line, row in read_jsonl(path):
         draft = validated(_Draft, row, file=path, line=line)
-        if draft.sample_id in drafts:
-            raise InputError(f"{draft.sample_id!r} stands in the file twice", file=path, line=line, field="sample_id")
+        note_id(seen, draft.sample_id, line, file=path)
         report = draft.report
         if isinstance(report, str):
             report = [{"text": report}] if report.strip() else []

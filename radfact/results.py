@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from radfact.errors import InputError
+from radfact.errors import InputError, brief, note_id
 from radfact.jsonl import read_json, read_jsonl, write_json, write_jsonl
 from radfact.page_markup import Scores
 from radfact.report import Box, Mask, digest, validated
@@ -103,10 +103,12 @@ def read_digests(folder: Path) -> dict[str, str | None]:
 
 def _sample_figures(path: Path, names: Mapping[str, Any]) -> dict[str, dict[str, float]]:
     table: dict[str, dict[str, float]] = {}
+    seen: dict[str, int] = {}
     for line, row in read_jsonl(path):
         key = row.get("sample_id")
-        if not isinstance(key, str) or key in table:
-            raise InputError("expected a text that stands once", file=path, line=line, field="sample_id")
+        if not isinstance(key, str):
+            raise InputError(f"expected a text, found {brief(key)}", file=path, line=line, field="sample_id")
+        note_id(seen, key, line, file=path)
         table[key] = {name: _figure(value, path, line, name) for name, value in row.items() if name in names}
     return table
 

@@ -22,17 +22,6 @@ def need_columns(path: Path, columns: Sequence[str], wanted: Sequence[str]) -> N
             )
 
 
-def note_id(key: str, seen: set[str], path: Path | str, line: int, field: str = "id") -> None:
-    """Note the id of a row.
-
-    Raises:
-        InputError: it is noted already.
-    """
-    if key in seen:
-        raise InputError(f"'{key}' stands twice; ids must be unique", file=path, line=line, field=field)
-    seen.add(key)
-
-
 def read_number(said: str, path: Path, line: int, field: str) -> float:
     """A cell as a finite number, or NaN where it says so.
 

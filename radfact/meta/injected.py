@@ -8,10 +8,9 @@ from typing import Any
 
 from pydantic import Field
 
-from radfact.errors import InputError
+from radfact.errors import InputError, note_id
 from radfact.files import Pair
 from radfact.jsonl import read_jsonl, write_jsonl
-from radfact.meta.cells import note_id
 from radfact.meta.ratings import Rated, Ratings, count_directions, count_quantities
 from radfact.metrics.notation import CATEGORIES, Letter
 from radfact.report import Record, Text, validated
@@ -77,10 +76,10 @@ def read_injected(path: Path | str) -> list[Injected]:
     Raises:
         InputError: naming file, line and field.
     """
-    found, seen = [], set[str]()
+    found, seen = [], dict[str, int]()
     for line, row in read_jsonl(path):
         one = validated(Injected, row, file=path, line=line)
-        note_id(one.sample_id, seen, path, line, "sample_id")
+        note_id(seen, one.sample_id, line, file=path)
         found.append(one)
     if not found:
         raise InputError("holds no reports", file=path)

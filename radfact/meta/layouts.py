@@ -7,10 +7,10 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Literal, get_args
 
-from radfact.errors import InputError
+from radfact.errors import InputError, note_id
 from radfact.files import Pair
 from radfact.meta.annotation import read_annotation
-from radfact.meta.cells import need_columns, note_id, read_number, read_whole
+from radfact.meta.cells import need_columns, read_number, read_whole
 from radfact.meta.ratings import Better, Rated, Ratings, count_directions, count_quantities
 from radfact.meta.refisco import read_refisco_v0, read_refisco_v1
 from radfact.metrics.notation import CATEGORIES
@@ -86,9 +86,9 @@ def _read_plain(path: Path, experts: Sequence[str], better: Better | None) -> Ra
         raise InputError("say which way the ratings are better: higher or lower", field="better")
     meaning = {name: _quantity(name) for name in chosen}
     groups = [name for name in _GROUPS if name in columns]
-    samples, seen = [], set[str]()
+    samples, seen = [], dict[str, int]()
     for line, row in rows:
-        note_id(row["id"], seen, path, line)
+        note_id(seen, row["id"], line, file=path, field="id")
         ratings: dict[str, dict[str, float]] = {}
         for name, (quantity, rater) in meaning.items():
             if row[name].strip():

@@ -7,11 +7,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from radfact.errors import Failure, InputError
+from radfact.errors import Failure, InputError, note_id
 from radfact.files import Pair
 from radfact.llm import ChatClient
 from radfact.meta.agreement import Figures
-from radfact.meta.cells import need_columns, note_id, read_number
+from radfact.meta.cells import need_columns, read_number
 from radfact.metrics.preferences import (
     Accuracy,
     Preference,
@@ -62,9 +62,9 @@ def read_preferences(path: Path) -> Preferences:
     if not experts:
         raise InputError("no column whose name begins with 'expert'", file=path, line=1)
     first, second, expert, confidence = [], [], [], []
-    seen = set[str]()
+    seen = dict[str, int]()
     for line, row in rows:
-        note_id(row["id"], seen, path, line)
+        note_id(seen, row["id"], line, file=path, field="id")
         said = {_preference(row[name], path, line, name) for name in experts if row[name].strip()}
         agreed = said.pop() if len(said) == 1 else None
         first.append(Pair(f"{row['id']}_1", row["candidate_1"].strip(), row["reference"].strip()))

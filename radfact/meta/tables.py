@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from radfact.errors import InputError
+from radfact.errors import InputError, note_id
 from radfact.files import Pair
 from radfact.jsonl import read_jsonl, read_text
-from radfact.meta.cells import need_columns, note_id, read_number
+from radfact.meta.cells import need_columns, read_number
 from radfact.meta.page import Table
 from radfact.report import narrative
 from radfact.tables import read_csv
@@ -48,7 +48,7 @@ def read_reports(path: Path | str, *, default_site: str | None = None) -> list[S
         columns, cells = read_csv(path)
         need_columns(path, columns, ("id", "report", *(() if default_site is not None else ("site",))))
         rows = list(cells)
-    reports, seen = [], set[str]()
+    reports, seen = [], dict[str, int]()
     for line, row in rows:
         key = row.get("id") or row.get("sample_id") or ""
         text = row.get("report") or row.get("findings") or ""
@@ -57,7 +57,7 @@ def read_reports(path: Path | str, *, default_site: str | None = None) -> list[S
         for field, value in wanted.items():
             if not value:
                 raise InputError("missing or empty; expected a text", file=path, line=line, field=field)
-        note_id(key, seen, path, line)
+        note_id(seen, key, line, file=path, field="id")
         reports.append(SiteReport(key, str(site), text.strip()))
     if not reports:
         raise InputError("holds no reports", file=path)

@@ -136,7 +136,7 @@ def test_a_bad_line_is_named_by_its_own_number(tmp_path: Path) -> None:
 def test_a_sample_that_stands_twice_is_told(tmp_path: Path) -> None:
     path = _write(tmp_path, *(_study(f"{n}", findings="Clear.") for n in range(5000)))
     path.write_text(path.read_text() + path.read_text().splitlines()[1] + "\n")
-    with pytest.raises(InputError, match="line 5001, field 'sample_id': must be unique, but line 2 is '1' too"):
+    with pytest.raises(InputError, match="line 5001, field 'sample_id': '1' stands twice, first at line 2"):
         manifest_statistics(path)
 
 

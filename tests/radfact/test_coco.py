@@ -111,7 +111,11 @@ def test_drafts_go_with_a_dataset(tmp_path: Path) -> None:
     [
         ({"annotations": []}, "field 'images': field required"),
         (dataset(images=[{"id": 1, "width": 0, "height": 5}]), "field 'images[0].width': "),
-        (dataset(images=[IMAGES[0]] * 2), "field 'images[1]': '1' stands twice"),
+        (dataset(images=[IMAGES[0]] * 2), "field 'images[1].id': '1' stands twice, first at images[0]"),
+        (
+            dataset(images=[{"id": 7, "width": 2, "height": 2}, {"id": 8, "sample_id": "7", "width": 2, "height": 2}]),
+            "field 'images[1].sample_id': '7' stands twice, first at images[0]",
+        ),
         (dataset(on_first(image_id=3)), "field 'annotations[0].image_id': no image has the id '3'"),
         (dataset(on_first(category_id=3)), "field 'annotations[0].category_id': no category has the id '3'"),
         (dataset({"image_id": 1}), "field 'annotations[0]': expected a caption or a category_id"),

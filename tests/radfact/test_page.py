@@ -390,7 +390,12 @@ class TestWrongInput:
         ("name", "line", "fields", "message"),
         [
             ("samples.jsonl", 1, {"logical_f1": "high"}, "line 2, field 'logical_f1': expected a finite number"),
-            ("samples.jsonl", 1, {"sample_id": "good"}, "line 2, field 'sample_id': 'good' stands in the file twice"),
+            (
+                "samples.jsonl",
+                1,
+                {"sample_id": "good"},
+                "line 2, field 'sample_id': 'good' stands twice, first at line 1",
+            ),
             ("sentences.jsonl", 1, {"sample_id": "who"}, "line 2, field 'sample_id': 'who' is not in samples.jsonl"),
             (
                 "sentences.jsonl",
