@@ -76,15 +76,24 @@ class FaultWatch:
             "sample_ids": sample_ids,
         }
 
-    def leave_out(self, step: int, samples: Sequence[LeftOut], part: Part = "training") -> dict[str, Any]:
-        """A line of `faults.jsonl` on samples of all processes that a step or its validation goes without."""
+    def leave_out(self, step: int, samples: Sequence[LeftOut], part: Part, *, of: int) -> dict[str, Any]:
+        """A line of `faults.jsonl` on samples of all processes that a step or its validation goes without.
+
+        Args:
+            step: from 1.
+            samples: that cannot be read.
+            part: what they are of.
+            of: how many it has with them; without any it is nothing.
+        """
         self.unreadable.update(sample.sample_id for sample in samples)
+        is_over = len(samples) == of or len(self.unreadable) > self.faults.most_unreadable
         return {
             "started": self.started,
             "step": step,
             "fault": "unreadable",
             "part": part,
-            "action": "stop" if len(self.unreadable) > self.faults.most_unreadable else "skip",
+            "action": "stop" if is_over else "skip",
+            "of": of,
             "sample_ids": [sample.sample_id for sample in samples],
             "reasons": [sample.reason for sample in samples],
         }
@@ -133,16 +142,18 @@ def stopped(row: dict[str, Any], out: Path, way_on: str) -> RunFailed:
     """
     field = "not_finite" if row["fault"] == "not_finite" else "on_spike"
     return RunFailed(
-        f"{describe(row)} at step {row['step']}; its {len(row['sample_ids'])} samples are listed in {fault_file(out)}, "
-        f"and {way_on}. A lower learning_rate or faults.{field}=skip may help"
+        f"{describe(row)} at step {row['step']}; its samples are listed in {fault_file(out)}, and {way_on}. A lower "
+        f"learning_rate or faults.{field}=skip may help"
     )
 
 
 def unreadable(row: dict[str, Any], out: Path, way_on: str) -> InputError:
     """The error of too many samples that cannot be read; arguments as of `stopped`."""
+    count, of = len(row["sample_ids"]), row["of"]
+    mend = "Mend them" if count == of else "Mend them, or raise faults.most_unreadable"
     return InputError(
-        f"{len(row['sample_ids'])} samples of {place(row)} cannot be read, the first: {row['reasons'][0]}. All that "
-        f"were left out are listed in {fault_file(out)}. Mend them, or raise faults.most_unreadable; {way_on}"
+        f"{count} of {of} samples of {place(row)} cannot be read, the first: {row['reasons'][0]}. All that "
+        f"were left out are listed in {fault_file(out)}. {mend}; {way_on}"
     )
 
 

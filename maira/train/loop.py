@@ -119,9 +119,10 @@ class Run:
                         self._update(gradient)
                 else:
                     self._skip(kind, gradient)
-                if self.step % recipe.save_every == 0 or self.step == self.plan.steps:
+                # Before a measurement too: whatever ends it, the next start of the run makes up for it.
+                is_measured = self.validator is not None and self.validator.is_due(self.step)
+                if is_measured or self.step % recipe.save_every == 0 or self.step == self.plan.steps:
                     self.save()
-                # With the state saved: whatever ends the measurement, the next start of the run makes up for it.
                 self._validate()
 
     def save(self) -> None:
@@ -228,10 +229,10 @@ class Run:
     def _leave_out(self, step: int, left_out: list[LeftOut], part: Part, *, of: int) -> None:
         """Write down samples that cannot be read, and end the run if it is to end."""
         out, known = self.recipe.out, len(self.watch.unreadable)
-        row = self.watch.leave_out(step, left_out, part)
+        row = self.watch.leave_out(step, left_out, part, of=of)
         if self.world.is_main:
             write_fault(out, row)
-        if row["action"] == "stop" or len(left_out) == of:
+        if row["action"] == "stop":
             self.states.finish()
             raise unreadable(row, out, self.states.way_on)
         if len(self.watch.unreadable) > known:

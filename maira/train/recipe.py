@@ -210,7 +210,7 @@ class Course(Record):
             call over the samples side by side); "auto" takes the first that runs here.
         workers: processes that prepare samples for one training process.
         checkpoint_dtype: of the weights of the finished checkpoint.
-        save_every, log_every: in optimiser steps.
+        save_every, log_every: in optimiser steps; a state is saved before each validation as well.
         keep: states kept, the last ones.
         trackers: where figures go beside the console and `metrics.jsonl`.
     """

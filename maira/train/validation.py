@@ -75,6 +75,10 @@ class Validator:
         losses = [f"loss/{name}" for name in ("all", *self._tasks)]
         return losses + (self._drafter.names if self._drafter else [])
 
+    def is_due(self, step: int) -> bool:
+        """Whether anything is to be measured after a step."""
+        return self._measures_losses(step) or self._drafts(step)
+
     def after_step(
         self,
         step: int,
@@ -94,17 +98,15 @@ class Validator:
         Raises:
             InputError: a sample cannot be read, and the recipe does not say that it may be left out.
         """
-        losses = self._is_due(step, self._recipe.validation.every)
-        drafts = self._drafter is not None and self._is_due(step, self._drafter.every)
-        if not (losses or drafts) or step == self._world.gather(self._log.validated)[0]:
+        if not self.is_due(step) or step == self._world.gather(self._log.validated)[0]:
             return
         figures = dict[str, float | None]()
         with self._log.pause():
-            if losses:
+            if self._measures_losses(step):
                 figures, left_out = self.losses(model)
                 if left_out:
                     leave_out(left_out)
-            if drafts:
+            if self._drafts(step):
                 figures |= self.drafts(model, step)
             figures = self._finite(step, figures)
             # One process decides for all: others may see the folder as it was, and writing takes all of them.
@@ -154,7 +156,13 @@ class Validator:
             self._log.say(f"questions without an answer: {len(made.unanswered)}; the first: {made.unanswered[0]}")
         return made.figures
 
-    def _is_due(self, step: int, every: int | None) -> bool:
+    def _measures_losses(self, step: int) -> bool:
+        return self._is_time(step, self._recipe.validation.every)
+
+    def _drafts(self, step: int) -> bool:
+        return self._drafter is not None and self._is_time(step, self._drafter.every)
+
+    def _is_time(self, step: int, every: int | None) -> bool:
         return every is not None and step > 0 and (step % every == 0 or step == self._steps)
 
     def _finite(self, step: int, figures: Figures) -> dict[str, float | None]:

@@ -65,7 +65,7 @@ def test_a_run_ends_when_too_many_samples_cannot_be_read_each_counted_once() -> 
     watch = FaultWatch(Faults(unreadable="skip", most_unreadable=2))
     actions = []
     for name in ("a", "b", "a", "b", "c"):
-        actions.append(watch.leave_out(1, [LeftOut(name, 3, "cut")])["action"])
+        actions.append(watch.leave_out(1, [LeftOut(name, 3, "cut")], "training", of=4)["action"])
         kept = watch.state_dict()
         watch = FaultWatch(watch.faults)
         watch.load_state_dict(kept)
