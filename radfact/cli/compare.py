@@ -9,7 +9,7 @@ import typer
 
 from radfact.cli.inputs import check_folder
 from radfact.cli.options import FIGURES, OUTPUT
-from radfact.cli.tables import MARKS, new_console, say, say_path
+from radfact.cli.tables import MARKS, new_console, number, say, say_path
 
 MANUAL = "\n".join(
     (
@@ -57,7 +57,7 @@ def compare(
     from rich.markup import escape
     from rich.table import Table
 
-    from radfact.metrics.compare import cells, write_comparison
+    from radfact.metrics.compare import in_brackets, write_comparison
     from radfact.metrics.compare import compare as compare_folders
 
     console = new_console()
@@ -69,7 +69,8 @@ def compare(
         table.add_column(escape(heading), justify="left" if heading == "figure" else "right")
     for name, contrasts in found.figures.items():
         lead = f"{escape(name)} {MARKS[contrasts[0].summary.direction]}".strip()
-        table.add_row(lead, *(escape(cells(one, rounds)) for one in contrasts))
+        cells = (f"{number(one.summary.point)} {in_brackets(one, rounds)}".rstrip() for one in contrasts)
+        table.add_row(lead, *map(escape, cells))
     console.print(table)
     for name, count in zip(found.systems, found.own, strict=True):
         say(console, f"{name}: {count} samples, {found.shared} shared")

@@ -158,20 +158,19 @@ def _not_compared(systems: Sequence[System], names: Sequence[str]) -> list[str]:
     return notes
 
 
-def cells(contrast: Contrast, rounds: int) -> str:
-    """A figure, and behind it the difference with its interval, p, and its n where not all samples have both.
+def in_brackets(contrast: Contrast, rounds: int) -> str:
+    """The difference with its interval, p, and its n where not all samples have both; nothing where there is none.
 
     Args:
         contrast: of one system.
         rounds: of the test, below whose least p nothing is known.
     """
-    summary, gap = contrast.summary, contrast.difference
-    text = "-" if summary.point is None else f"{summary.point:.3f}"
+    gap = contrast.difference
     if gap is None or gap.point is None:
-        return text
+        return ""
     interval = "" if gap.low is None or gap.high is None else f" [{gap.low:+.3f}, {gap.high:+.3f}]"
-    said = "" if gap.n == summary.n else f", n {gap.n}"
-    return f"{text} ({gap.point:+.3f}{interval}, p {_p(contrast.p, rounds)}{said})"
+    said = "" if gap.n == contrast.summary.n else f", n {gap.n}"
+    return f"({gap.point:+.3f}{interval}, p {_p(contrast.p, rounds)}{said})"
 
 
 def _p(value: float | None, rounds: int) -> str:
@@ -244,13 +243,15 @@ def _page(comparison: Comparison) -> str:
 
 def _cell(contrast: Contrast, rounds: int) -> str:
     """A figure, and muted beside it how far it is from the first system's; in words too where that is not by chance."""
-    point, bracket, rest = cells(contrast, rounds).partition(" (")
-    said = "–" if contrast.summary.point is None else escape(point)
+    point = contrast.summary.point
+    said = "–" if point is None else f"{point:.3f}"
     if contrast.difference is None:
         return f"<td>{said}</td>"
     verdict = _verdict(contrast)
     tag = f'<span class="tag {"yes" if verdict == "better" else "no"}">{verdict}</span>' if verdict else ""
-    return f'<td>{said}<span class="difference">{escape(bracket + rest)}</span>{_verdict_place(tag)}</td>'
+    return (
+        f'<td>{said}<span class="difference"> {escape(in_brackets(contrast, rounds))}</span>{_verdict_place(tag)}</td>'
+    )
 
 
 def _verdict_place(tag: str = "") -> str:
