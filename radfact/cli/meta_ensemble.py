@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from radfact.cli import meta_options as own
+from radfact.cli import options as shared
 from radfact.cli.inputs import check_folder
 from radfact.cli.meta_agreement import (
     BetterOption,
@@ -139,6 +140,8 @@ def fit(
 def apply_ensemble(
     ensemble: Annotated[Path, typer.Argument(help="What 'fit' wrote.")],
     judges: JudgesOption,
+    bootstrap: shared.Bootstrap = 500,
+    seed: shared.Seed = 42,
     out: own.Out = Path("ensemble"),
 ) -> None:
     """Score reports by an ensemble: judges under the names that it was fitted with."""
@@ -157,7 +160,7 @@ def apply_ensemble(
         files = {"files": [str(ensemble)], "judges": {name: str(folder) for name, folder in folders.items()}}
         counts = {"read": len(read), "skipped": len(read) - len(judged.sample_ids)}
         record = {"versions": versions(), "input": {**files, **counts}}
-        evaluation = apply_to_folders(loaded, judged, folders, out, run=record)
+        evaluation = apply_to_folders(loaded, judged, folders, out, run=record, bootstrap=bootstrap, seed=seed)
     missing = sum(map(bool, evaluation.failures))
     console = new_console()
     say(console, f"{len(evaluation.pairs) - missing} of {len(evaluation.pairs)} reports scored")

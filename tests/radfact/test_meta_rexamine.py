@@ -435,6 +435,9 @@ def test_an_ensemble_is_fitted_applied_and_compared_with_experts(
     expected = [float(row[3]) for row in rows]
     assert [row["ensemble"] for row in applied.rows.values()] == pytest.approx(expected)
     assert (scores / "report.html").is_file()
+    draws = ("--bootstrap", 3, "--seed", 7)
+    assert run_meta(monkeypatch, "ensemble", "apply", fitted, *judges, *draws, "--out", tmp_path / "drawn") == 0
+    assert read_json(tmp_path / "drawn/run.json")["options"] == {"bootstrap": 3, "seed": 7}
     # What one writes the other reads.
     again = ("agreement", table, "--better", "lower", "--scores", scores, "--bootstrap", 0, "--out", tmp_path / "a")
     assert run_meta(monkeypatch, *again) == 0
