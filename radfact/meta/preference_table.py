@@ -82,7 +82,7 @@ def accuracies(
 ) -> dict[str, dict[float, Accuracy]]:
     """How often each figure prefers what the experts prefer, by least confidence (paper 000, figure 6).
 
-    A figure that is the same for both candidates wherever the experts prefer one has no value: it prefers nothing.
+    A figure that is the same for both candidates wherever the experts prefer one has no value.
 
     Args:
         preferences: of the experts.
@@ -97,10 +97,7 @@ def accuracies(
         if worse is None:
             continue
         preferred = preferences_by_score(worse[:half], worse[half:], direction="lower")
-        levels = _by_confidence(preferences, preferred, replicates=replicates, seed=seed)
-        if all(one.ties in (None, 1) for one in levels.values()):
-            levels = {level: replace(one, value=None, low=None, high=None) for level, one in levels.items()}
-        found[name] = levels
+        found[name] = _by_confidence(preferences, preferred, replicates=replicates, seed=seed)
     return found
 
 
@@ -114,6 +111,8 @@ class Asked:
 
 def ask_directly(client: ChatClient, preferences: Preferences, *, replicates: int, seed: int) -> Asked:
     """Ask a model which candidate is better, where the experts prefer one (paper 000, appendix A.3, table 6).
+
+    A model that calls all of them equal has no value.
 
     Args:
         client: of the model.
@@ -142,6 +141,9 @@ def _by_confidence(
     levels = accuracy_by_confidence(
         preferences.expert, preferred, preferences.confidence, replicates=max(replicates, 1), seed=seed
     )
+    if all(one.ties in (None, 1) for one in levels.values()):
+        # Who never prefers any has no preference that could meet another.
+        return {level: replace(one, value=None, low=None, high=None) for level, one in levels.items()}
     # One replicate is no interval.
     return {level: one if replicates else replace(one, low=None, high=None) for level, one in levels.items()}
 

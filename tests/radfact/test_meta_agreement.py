@@ -42,7 +42,7 @@ def test_intervals_are_those_of_scipy_on_the_drawn_samples(pairs: list[tuple[flo
     generator = np.random.default_rng(SEED)
     draws = [generator.choice(len(x), len(x), replace=True) for _ in range(20)]
     for name, function in (("kendall", stats.kendalltau), ("spearman", stats.spearmanr), ("pearson", stats.pearsonr)):
-        assert found[name].value == pytest.approx(function(x, y).statistic)
+        assert found[name].value == pytest.approx(function(x, y).statistic, abs=1e-9)
         drawn = [d for d in draws if np.ptp(x[d]) and np.ptp(y[d])]
         values = [function(x[d], y[d]).statistic for d in drawn]
         if values:
@@ -192,7 +192,7 @@ def test_preferences_follow_the_figure_that_prefers_as_experts_do(tmp_path: Path
 @pytest.mark.parametrize(
     ("row", "said"),
     [
-        (["1", "r", "y", "x", 5, "first"], "line 3, field 'id': '1' stands twice"),
+        (["1", "r", "y", "x", 5, "first"], "line 3, field 'id': '1' stands twice, first at line 2"),
         (["2", "r", "y", "x", "nan", "first"], "line 3, field 'confidence': expected a number, found 'nan'"),
     ],
 )
@@ -439,6 +439,10 @@ def test_a_judge_may_be_asked_which_candidate_is_better(
     found = read_json(out / "agreement.json")["preferences"]["openai:m, asked"]
     assert {level: (one["value"], one["n"]) for level, one in found.items()} == {"3": (0.5, 2), "7": (1.0, 1)}
     assert len(server.requests) == 2  # not where the experts prefer none
+    server = serve(lambda *_: (200, {}, "Assistant 1 is equal to Assistant 2"))
+    assert run_meta(monkeypatch, *command, "--judge", "openai:undecided", "--base-url", server.base_url) == 0
+    found = read_json(out / "agreement.json")["preferences"]["openai:undecided, asked"]
+    assert [(one["value"], one["ties"]) for one in found.values()] == [(None, 1.0)] * 2
     table = ratings_table(tmp_path / "r.csv")
     assert run_meta(monkeypatch, "agreement", table, "--ask", "--better", "lower", "--out", out) == 2
     assert "--ask: only of preferences" in capsys.readouterr().err
