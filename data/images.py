@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import struct
 import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, TypeAlias
@@ -38,24 +40,17 @@ def image_size(path: Path, content: IO[bytes] | None = None) -> tuple[int, int]:
         content: its bytes, or its first ones, where they do not lie on the disk at `path`.
 
     Raises:
-        InputError: no such file, or no image.
+        InputError: the file cannot be read, is no image, or its header is damaged.
     """
     from PIL import Image
 
-    try:
-        with Image.open(path if content is None else content) as image:
-            width, height = image.size
-            is_tagged = image.format == "PNG" and not _PNG_TAGS.isdisjoint(image.info)
-            # Tags 5 to 8 turn the image by a quarter; of a TIFF Pillow gives the size after that.
-            if (is_tagged or image.format not in ("PNG", "TIFF")) and image.getexif().get(_ORIENTATION, 1) >= 5:
-                return height, width
-            return width, height
-    except FileNotFoundError:
-        raise InputError("no such file", file=path) from None
-    except Image.DecompressionBombError:
-        raise InputError("has far more pixels than a radiograph", file=path) from None
-    except (OSError, SyntaxError, ValueError):
-        raise InputError("is no image that can be read; a PNG or JPEG is needed", file=path) from None
+    with _naming_faults(path), Image.open(path if content is None else content) as image:
+        width, height = image.size
+        is_tagged = image.format == "PNG" and not _PNG_TAGS.isdisjoint(image.info)
+        # Tags 5 to 8 turn the image by a quarter; of a TIFF Pillow gives the size after that.
+        if (is_tagged or image.format not in ("PNG", "TIFF")) and image.getexif().get(_ORIENTATION, 1) >= 5:
+            return height, width
+        return width, height
 
 
 def load_gray(path: Path | str, content: IO[bytes] | None = None) -> Gray:
@@ -73,13 +68,26 @@ def load_gray(path: Path | str, content: IO[bytes] | None = None) -> Gray:
     Raises:
         InputError: the file cannot be read, is no image, is damaged, or has several frames.
     """
-    from PIL import Image, ImageOps, UnidentifiedImageError
+    from PIL import Image, ImageOps
+
+    with _naming_faults(path), Image.open(path if content is None else content) as image:
+        frames = getattr(image, "n_frames", 1)
+        if frames == 1:
+            gray = gray_levels(ImageOps.exif_transpose(image))
+    if frames != 1:
+        raise InputError(f"has {frames} frames; an image with one is needed", file=path)
+    if not np.isfinite(gray).all():
+        raise InputError("has pixels that are not finite numbers", file=path)
+    return gray
+
+
+@contextmanager
+def _naming_faults(path: Path | str) -> Iterator[None]:
+    """What Pillow raises of an image file, as a line that says which file it is."""
+    from PIL import Image, UnidentifiedImageError
 
     try:
-        with Image.open(path if content is None else content) as image:
-            frames = getattr(image, "n_frames", 1)
-            if frames == 1:
-                gray = gray_levels(ImageOps.exif_transpose(image))
+        yield
     except FileNotFoundError:
         raise InputError("no such file", file=path) from None
     except UnidentifiedImageError:
@@ -90,11 +98,6 @@ def load_gray(path: Path | str, content: IO[bytes] | None = None) -> Gray:
         # What Pillow's decoders raise for damaged files differs by format.
         reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
         raise InputError(f"cannot be read as an image: {reason.splitlines()[0]}", file=path) from None
-    if frames != 1:
-        raise InputError(f"has {frames} frames; an image with one is needed", file=path)
-    if not np.isfinite(gray).all():
-        raise InputError("has pixels that are not finite numbers", file=path)
-    return gray
 
 
 def gray_levels(image: Image.Image) -> Gray:

@@ -93,6 +93,8 @@ def test_the_size_of_what_is_no_image_is_refused(tmp_path: Path) -> None:
         image_size(tmp_path / "a.png")
     with pytest.raises(InputError, match=r"none\.png: no such file"):
         image_size(tmp_path / "none.png")
+    with pytest.raises(InputError, match="cannot be read as an image: Is a directory"):
+        image_size(tmp_path)
 
 
 @pytest.mark.parametrize(
