@@ -1,0 +1,82 @@
+"""How many sentences name no finding that the offline judge knows: of IU-Xray, and of reports in other languages.
+
+    python tests/benchmarks/unread_sentences.py FOLDER
+
+FOLDER holds `NLMCXR_reports.tgz` and `indiana_projections.csv`. All findings sections are split by the offline rules.
+The sentences in other languages are common ones, ten each, written for this.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+
+from data.sources.iu_xray import read_iu_xray
+from radfact.entailment import Question
+from radfact.entailment.offline import OfflineJudge, count_unread
+from radfact.sentences import split_narrative
+
+FOREIGN = {
+    "German": (
+        "Das Herz ist normal groß.",
+        "Kein Pleuraerguss.",
+        "Die Lunge ist beidseits frei belüftet.",
+        "Unauffälliges Mediastinum.",
+        "Kein Pneumothorax.",
+        "Verschattung im rechten Unterlappen.",
+        "Zentraler Venenkatheter in regelrechter Lage.",
+        "Degenerative Veränderungen der Wirbelsäule.",
+        "Zeichen der pulmonalvenösen Stauung.",
+        "Alte Rippenfrakturen links.",
+    ),
+    "Spanish": (
+        "Corazón de tamaño normal.",
+        "Sin derrame pleural.",
+        "Los pulmones están bien expandidos.",
+        "Mediastino sin alteraciones.",
+        "No hay neumotórax.",
+        "Infiltrado en el lóbulo inferior derecho.",
+        "Catéter venoso central en posición adecuada.",
+        "Cambios degenerativos de la columna.",
+        "Signos de congestión venosa pulmonar.",
+        "Fracturas costales antiguas izquierdas.",
+    ),
+    "French": (
+        "Le cœur est de taille normale.",
+        "Pas d'épanchement pleural.",
+        "Les poumons sont bien aérés.",
+        "Médiastin sans particularité.",
+        "Pas de pneumothorax.",
+        "Opacité du lobe inférieur droit.",
+        "Cathéter veineux central en bonne position.",
+        "Remaniements dégénératifs du rachis.",
+        "Signes de surcharge veineuse pulmonaire.",
+        "Fractures costales anciennes à gauche.",
+    ),
+}
+
+
+def main() -> None:
+    """Print the shares, and the greatest one of a section."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("root", type=Path, help="folder with the reports and the table of views")
+    root = parser.parse_args().root
+    judge = OfflineJudge()
+    sections = [split_narrative(study.findings) for study in read_iu_xray(root).studies if study.findings]
+    counts = [(unread(judge, sentences), len(sentences)) for sentences in sections if sentences]
+    found, total = (sum(column) for column in zip(*counts, strict=True))
+    half = sum(2 * part > whole for part, whole in counts)
+    print(f"IU-Xray: {found:,} of {total:,} sentences ({found / total:.1%}) in {len(counts):,} findings sections,")
+    print(f"  more than half of the sentences in {half} of the sections")
+    for language, sentences in FOREIGN.items():
+        print(f"{language}: {unread(judge, sentences)} of {len(sentences)} sentences")
+
+
+def unread(judge: OfflineJudge, sentences: Sequence[str]) -> int:
+    """How many of the sentences name no finding that the judge knows."""
+    return count_unread(judge.answer(Question((), sentence)).why for sentence in sentences)
+
+
+if __name__ == "__main__":
+    main()
