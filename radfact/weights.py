@@ -9,6 +9,8 @@ from typing import BinaryIO
 
 _EDGE = 4096
 """Bytes read on either side of a place."""
+_LONGEST_HEADER = 100_000_000
+"""Bytes that safetensors allow; the first bytes of another format, taken for a length, may say gigabytes."""
 _PLACES = 16
 """Where a file says nothing of its tensors, it is read at so many places."""
 
@@ -39,7 +41,7 @@ def weights_digest(path: Path) -> bytes:
 def _read_header(file: BinaryIO, size: int) -> tuple[bytes, list[int]]:
     """The header of safetensors, and where its tensors begin, have their middle and end; nothing if it is none."""
     length = int.from_bytes(file.read(8), "little")
-    if not 0 < length <= size - 8:
+    if not 0 < length <= min(size - 8, _LONGEST_HEADER):
         return b"", []
     header = file.read(length)
     try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tracemalloc
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -46,3 +47,15 @@ def test_what_is_no_safetensors_is_read_in_places(content: bytes, tmp_path: Path
     (tmp_path / "a").write_bytes(content)
     (tmp_path / "b").write_bytes(content + b"\x01")
     assert weights_digest(tmp_path / "a") != weights_digest(tmp_path / "b")
+
+
+def test_the_first_bytes_of_another_format_are_no_length_of_a_header(tmp_path: Path) -> None:
+    path = tmp_path / "model.gguf"
+    with path.open("wb") as file:
+        file.write((200_000_000).to_bytes(8, "little"))
+        file.truncate(300_000_000)
+    tracemalloc.start()
+    weights_digest(path)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 1_000_000
