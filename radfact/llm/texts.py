@@ -10,12 +10,14 @@ from typing import Any
 EMPTY_WORDS = frozenset({"", "null", "none", "~", "[]", "{}", "n/a", "''", '""'})
 """What models write, in lower case, where there is nothing to write."""
 
-_FENCE = re.compile(r"```[\w-]*[ \t]*\n(.*?)(?:```|\Z)", re.DOTALL)
+_FENCE = re.compile(r"```[\w-]*[ \t]*\r?\n(.*?)(?:```|\Z)", re.DOTALL)
 _BULLET = re.compile(r"^(?:[-*•]|\d+[.)])(?:\s+(.*))?$")
-_FENCE_MARK = re.compile(r"^[ \t]*```|```[ \t]*$", re.MULTILINE)
+_FENCE_MARK = re.compile(r"^[ \t]*```|```[ \t]*\r?$", re.MULTILINE)
 _THOUGHT = "<think>"
 # Within a line, what no <think> opens is a quotation: reports under test, too, may have such marks left in them.
-_END_OF_THOUGHT = re.compile(rf"\A\s*{_THOUGHT}.*?</think>|^[ \t]*</think>|</think>[ \t]*$", re.DOTALL | re.MULTILINE)
+_END_OF_THOUGHT = re.compile(
+    rf"\A\s*{_THOUGHT}.*?</think>|^[ \t]*</think>|</think>[ \t]*\r?$", re.DOTALL | re.MULTILINE
+)
 
 
 def dump_yaml(value: Any) -> str:

@@ -15,6 +15,7 @@ from radfact.errors import Failure
 from radfact.files import Pair
 from radfact.jsonl import read_json
 from radfact.llm import Ask, ChatClient, Prefix
+from radfact.llm.texts import after_thought
 from radfact.metrics.metric import Scored
 from radfact.report import Record, Report, narrative
 from radfact.stats import Direction
@@ -113,12 +114,12 @@ _EITHER = re.compile(_ALONE, re.IGNORECASE)
 
 
 def _yes_or_no(answer: str) -> bool:
-    """The word that an answer is or begins with; a "no" in prose says nothing of the report.
+    """The word that an answer is or begins with, after any thinking aloud; a "no" in prose says nothing of the report.
 
     Raises:
         ValueError: there is no such word, or the other one follows.
     """
-    plain = re.sub(r"[*_`]", "", answer)
+    plain = re.sub(r"[*_`]", "", after_thought(answer))
     said = _SAID.match(plain)
     if said is None or len({word.lower() for word in _EITHER.findall(plain)}) != 1:
         raise ValueError("expected the one word yes or no")

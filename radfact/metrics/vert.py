@@ -9,6 +9,7 @@ from textwrap import dedent
 from typing import Any, ClassVar, Literal, Self
 
 from radfact.llm import Ask, ChatClient
+from radfact.llm.texts import after_thought
 from radfact.metrics.asked import AskedMetric, fill, load_prompt
 from radfact.metrics.green import count_figures, read_counts
 from radfact.metrics.notation import Assessment, read_assessment, read_score
@@ -130,7 +131,7 @@ class VertTuned(AskedMetric[float]):
         """The prompt, as the only message."""
         objective = vert_prompt().partition("\n")[0]
         content = f"{objective}\n\nReference Report:\n{reference}\n\nCandidate Report:\n{candidate}"
-        return Ask((("user", content),), read_score)
+        return Ask((("user", content),), _read_score)
 
     def read(self, answer: float) -> Mapping[str, float]:
         """The score."""
@@ -143,3 +144,7 @@ class VertTuned(AskedMetric[float]):
 
 def _read(text: str) -> Assessment:
     return read_assessment(text, scored=True)
+
+
+def _read_score(text: str) -> float:
+    return read_score(after_thought(text))

@@ -282,6 +282,7 @@ def test_a_model_says_which_reports_speak_of_an_earlier_examination() -> None:
         ("No, it does not speak of an earlier one.", False),
         ("Yes: there is no interval change.", True),
         ("Yes\n\nIt says stable.", True),
+        ("<think>\nNo, or yes?\n</think>\n\nyes", True),
         ("I have no access to the earlier images, so I cannot say.", None),
         ("No earlier image is at hand, so I cannot say.", None),
         ("There is no mention.", None),

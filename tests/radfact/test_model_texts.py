@@ -58,6 +58,7 @@ def test_any_text_can_be_tried_as_data(body: str) -> None:
         ("<think>\n</think>\n- Clear </think> lungs.", "- Clear </think> lungs."),
         ("<think>Hm, no", ""),
         ("Hm, no\n</think>\n", ""),
+        ("Hm, no.</think>\r\nYes", "Yes"),
     ],
 )
 def test_what_is_said_after_thinking_aloud(text: str, said: str) -> None:
@@ -67,6 +68,7 @@ def test_what_is_said_after_thinking_aloud(text: str, said: str) -> None:
 def test_a_fence_within_a_line_is_part_of_it() -> None:
     assert list(bodies("- Clear ``` lungs.")) == ["- Clear ``` lungs."]
     assert list(bodies("Here:\n```yaml\n- Clear lungs.\n```")) == ["- Clear lungs.", "Here:\nyaml\n- Clear lungs."]
+    assert next(bodies("Here:\r\n```yaml\r\n- Clear lungs.\r\n```\r\n")) == "- Clear lungs."
 
 
 @pytest.mark.parametrize(

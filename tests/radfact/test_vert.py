@@ -18,7 +18,7 @@ from radfact.jsonl import write_json
 from radfact.llm import connect
 from radfact.metrics.asked import fill, load_prompt
 from radfact.metrics.metric import Metric
-from radfact.metrics.vert import Variant, Vert, VertFormula, VertRubric, vert_prompt
+from radfact.metrics.vert import Variant, Vert, VertFormula, VertRubric, VertTuned, vert_prompt
 from radfact.metrics.vert_shots import FewShot, Shot, Style, default_illustrations, draw_shots, load_shots
 
 PAPER = Path(__file__).resolve().parents[2].parent / "shared" / "seeds" / "003_abf792c1c1f4ab9d.txt"
@@ -67,6 +67,14 @@ def test_the_models_own_score_counts(metric: type[Vert], serve: Callable[..., Ch
     assert last(server.requests[0]) == fill(
         vert_prompt(metric.variant), reference="No effusion.", candidate=PAIR.candidate
     )
+
+
+@pytest.mark.parametrize("said", ["0.8", "<think>\n\n</think>\n\n0.8", "<think>0.3, or more?</think>0.8"])
+def test_a_tuned_model_says_the_score_alone(said: str, serve: Callable[..., ChatServer]) -> None:
+    server = serve(lambda *_: (200, {}, said))
+    scored = VertTuned(connect("openai:m", base_url=server.base_url)).score([PAIR])
+    assert scored.values["vert_tuned"] == [0.8]
+    assert len(server.requests) == 1
 
 
 def test_an_answer_without_a_score_is_asked_again_and_then_no_number(serve: Callable[..., ChatServer]) -> None:
