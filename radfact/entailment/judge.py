@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Literal, Protocol, get_args, runtime_checkable
 
-from radfact.errors import Failure, RunFailed
+from radfact.errors import Failure, RunFailed, brief
 
 if TYPE_CHECKING:
     from radfact.sentences.splitter import Splitter
@@ -75,9 +75,11 @@ def ask_judge(judge: Judge, questions: Sequence[Question]) -> list[Verdict | Fai
     return [_checked(answer, question) for question, answer in zip(questions, answers, strict=True)]
 
 
-def _checked(answer: Verdict | Failure, question: Question) -> Verdict | Failure:
+def _checked(answer: Any, question: Question) -> Verdict | Failure:
     if isinstance(answer, Failure):
         return answer
+    if not isinstance(answer, Verdict) or answer.status not in get_args(Status):
+        return Failure(f"expected a Verdict of {' or '.join(get_args(Status))}, found {brief(answer)}")
     if answer.status == "entailment" and not answer.evidence:
         return Failure("entailment without evidence")
     if any(not 0 <= index < len(question.premises) for index in answer.evidence):

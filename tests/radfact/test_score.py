@@ -4,7 +4,7 @@ import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from itertools import groupby
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from hypothesis import given
@@ -329,6 +329,8 @@ INVALID: Sequence[Callable[[Question], Answer]] = (
     failing,
     lambda question: Verdict("entailment") if question.hypothesis == "bad" else verbatim(question),
     lambda question: yes(5) if question.hypothesis == "bad" else verbatim(question),
+    lambda question: Verdict(cast("Any", "entailed"), (0,)) if question.hypothesis == "bad" else verbatim(question),
+    lambda question: cast("Any", None) if question.hypothesis == "bad" else verbatim(question),
 )
 
 
