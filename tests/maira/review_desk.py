@@ -1,4 +1,4 @@
-"""A review as a reviewer meets it: a set on disk, its server, and a browser's page on it."""
+"""A review as a reviewer meets it: its server, and a browser's page on it."""
 
 from __future__ import annotations
 
@@ -14,86 +14,14 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import uvicorn
-from PIL import Image
 
 from maira.review.app import make_app
 from maira.review.changes import ReviewedSentence, State
 from maira.review.store import Store
 from maira.review.studies import read_review_set
-from radfact.jsonl import write_jsonl
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
-
-HOSTILE = "<img src=x onerror=\"document.title='taken'\">No effusion.</textarea><script>document.title='taken'</script>"
-SENTENCES = ["The heart size is normal.", "The bony structures are intact.", "No pleural effusion."]
-REFERENCE = ["The heart is mildly enlarged.", "No effusion."]
-WIDTH, HEIGHT = 400, 300
-
-
-def box(*corners: float) -> dict[str, float]:
-    return dict(zip(("x_min", "y_min", "x_max", "y_max"), corners, strict=True))
-
-
-def write_films(folder: Path) -> None:
-    """A film that is black to the left and white to the right, a lateral and a prior one."""
-    film = Image.new("L", (WIDTH, HEIGHT), 0)
-    film.paste(200, (WIDTH // 2, 0, WIDTH, HEIGHT))
-    film.save(folder / "frontal.png")
-    Image.new("L", (200, 300), 90).save(folder / "lateral.png")
-    Image.new("L", (WIDTH, HEIGHT), 60).save(folder / "prior.png")
-
-
-def write_review_set(folder: Path, count: int = 3, *, texts: list[str] | None = None, bare: int | None = None) -> Path:
-    """Studies `s1`, `s2`, ... of three sentences, the first with a box; `s1` has every input that there can be.
-
-    Study `bare` has an empty draft and no reference.
-    """
-    write_films(folder)
-    draft = [{"text": text} for text in texts or SENTENCES]
-    draft[0] = {"text": draft[0]["text"], "boxes": [box(0.1, 0.2, 0.3, 0.6)]}
-    reference = [{"text": REFERENCE[0], "boxes": [box(0.6, 0.2, 0.8, 0.6)]}, {"text": REFERENCE[1]}]
-    inputs = {
-        "lateral": "lateral.png",
-        "prior_frontal": "prior.png",
-        "prior_report": "Clear.",
-        "technique": "PA and lateral.",
-        "comparison": "Last year.",
-    }
-    names = [f"s{number}" for number in range(1, count + 1)]
-    shared = {"frontal": "frontal.png", "indication": "Cough.", "grounded_findings": reference}
-    write_jsonl(
-        folder / "manifest.jsonl",
-        [
-            {"sample_id": name, **shared, **(inputs if name == "s1" else {})}
-            if name != f"s{bare}"
-            else {"sample_id": name, "frontal": "frontal.png"}
-            for name in names
-        ],
-    )
-    write_jsonl(
-        folder / "drafts.jsonl",
-        [{"sample_id": name, "report": [] if name == f"s{bare}" else draft} for name in names],
-    )
-    return folder
-
-
-def write_verdicts(folder: Path) -> Path:
-    """RadFact's results for the first study: all entailed but the first sentence."""
-    rows = [
-        {
-            "sample_id": "s1",
-            "side": "candidate",
-            "index": index,
-            "text": text,
-            "status": "entailment" if index else "not_entailment",
-            "evidence": [1] if index else [],
-            "why": "because",
-        }
-        for index, text in enumerate(SENTENCES)
-    ]
-    write_jsonl(folder / "results" / "sentences.jsonl", rows)
-    return folder / "results"
 
 
 @dataclass

@@ -1,4 +1,4 @@
-"""What the tests of the review server review: a few drafts with their studies, and a way to change them."""
+"""What the tests of the review server review: drafts with their studies and verdicts, and a way to change them."""
 
 from __future__ import annotations
 
@@ -14,10 +14,16 @@ from maira.review.store import Store
 from maira.review.studies import read_review_drafts
 from radfact.jsonl import write_jsonl
 
-BOX = {"x_min": 0.25, "y_min": 0.25, "x_max": 0.5, "y_max": 0.75}
+
+def box(*corners: float) -> dict[str, float]:
+    return dict(zip(("x_min", "y_min", "x_max", "y_max"), corners, strict=True))
+
+
 CORNERS = [0.25, 0.25, 0.5, 0.75]
-REPORT = [{"text": "The heart size is normal.", "boxes": [BOX]}, {"text": "No pleural effusion."}]
-REFERENCE = [{"text": "The heart is enlarged.", "boxes": [BOX]}]
+BOX = box(*CORNERS)
+REPORT: list[dict[str, Any]] = [{"text": "The heart size is normal.", "boxes": [BOX]}, {"text": "No pleural effusion."}]
+REFERENCE: list[dict[str, Any]] = [{"text": "The heart is enlarged.", "boxes": [BOX]}]
+SENTENCES = ["The heart size is normal.", "The bony structures are intact.", "No pleural effusion."]
 
 
 def write_set(
@@ -38,6 +44,55 @@ def write_set(
     write_jsonl(folder / "manifest.jsonl", rows)
     write_jsonl(folder / "drafts.jsonl", [{"sample_id": key, "report": report} for key, report in reports.items()])
     return folder / "drafts.jsonl", folder / "manifest.jsonl"
+
+
+def write_review_set(folder: Path, count: int = 3, *, texts: list[str] | None = None, bare: int | None = None) -> Path:
+    """Studies `s1`, `s2`, ... of three sentences, the first with a box; `s1` has every input that there can be.
+
+    Study `bare` has an empty draft and no reference.
+    """
+    film = Image.new("L", (400, 300), 0)
+    film.paste(200, (200, 0, 400, 300))
+    film.save(folder / "frontal.png")
+    Image.new("L", (200, 300), 90).save(folder / "lateral.png")
+    Image.new("L", (400, 300), 60).save(folder / "prior.png")
+    first, *others = texts or SENTENCES
+    draft = [{"text": first, "boxes": [box(0.1, 0.2, 0.3, 0.6)]}, *({"text": text} for text in others)]
+    reference = [
+        {"text": "The heart is mildly enlarged.", "boxes": [box(0.6, 0.2, 0.8, 0.6)]},
+        {"text": "No effusion."},
+    ]
+    shared = {"frontal": "frontal.png", "indication": "Cough.", "grounded_findings": reference}
+    studies: dict[str, dict[str, Any]] = {f"s{number}": {**shared} for number in range(1, count + 1)}
+    studies["s1"] |= {
+        "lateral": "lateral.png",
+        "prior_frontal": "prior.png",
+        "prior_report": "Clear.",
+        "technique": "PA and lateral.",
+        "comparison": "Last year.",
+    }
+    if bare is not None:
+        studies[f"s{bare}"] = {"frontal": "frontal.png", "grounded_findings": None}
+    write_set(folder, {name: [] if name == f"s{bare}" else draft for name in studies}, studies)
+    return folder
+
+
+def write_verdicts(folder: Path) -> Path:
+    """RadFact's results for the first study of `write_review_set`: all entailed but the first sentence."""
+    rows = [
+        {
+            "sample_id": "s1",
+            "side": "candidate",
+            "index": index,
+            "text": text,
+            "status": "entailment" if index else "not_entailment",
+            "evidence": [1] if index else [],
+            "why": "because",
+        }
+        for index, text in enumerate(SENTENCES)
+    ]
+    write_jsonl(folder / "results" / "sentences.jsonl", rows)
+    return folder / "results"
 
 
 def new_store(folder: Path, reports: Mapping[str, Any], reviewers: Sequence[str] = ("Ada",)) -> Store:

@@ -16,8 +16,6 @@ from typing import TYPE_CHECKING
 
 import pytest
 from review_desk import (
-    HOSTILE,
-    SENTENCES,
     Running,
     at_study,
     drag,
@@ -28,8 +26,8 @@ from review_desk import (
     saved,
     served,
     visiting,
-    write_review_set,
 )
+from review_files import SENTENCES, write_review_set
 
 from maira.review.store import Store
 from radfact.files import read_drafts
@@ -242,14 +240,17 @@ def test_every_change_can_be_undone_and_done_again(page: Page, running: Running)
 
 
 def test_saved_is_said_only_once_the_server_has_answered(page: Page, running: Running) -> None:
-    held: list[Route] = []
-    page.route("**/changes", lambda route: held.append(route))
+    seen: list[tuple[str, int, bool]] = []
+
+    def look_before_it_is_sent(route: Route) -> None:
+        shown = page.locator("#saved").inner_text(), row(page, 0).locator("del").count()
+        seen.append((*shown, running.sentence(0).deleted))
+        route.continue_()
+
+    page.route("**/changes", look_before_it_is_sent)
     press(page, "j", "d")
-    page.locator("#saved", has_text="Saving …").wait_for()
-    assert row(page, 0).locator("del").count() == 1
-    assert not running.sentence(0).deleted
-    held[0].continue_()
     saved(page)
+    assert seen == [("Saving …", 1, False)]
     assert running.sentence(0).deleted
 
 
@@ -377,6 +378,9 @@ def test_two_reviewers_each_have_their_own_corrections(browser: Browser, page: P
         assert [row(other, place).locator("del").count() for place in range(3)] == [0, 1, 0]
     assert [one.deleted for one in running.state("Ada").sentences] == [True, False, False]
     assert [one.deleted for one in running.state("Bo").sentences] == [False, True, False]
+
+
+HOSTILE = "<img src=x onerror=\"document.title='taken'\">No effusion.</textarea><script>document.title='taken'</script>"
 
 
 def test_markup_in_drafts_is_read_as_text(browser: Browser, tmp_path: Path) -> None:

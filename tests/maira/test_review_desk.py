@@ -18,9 +18,8 @@ from review_desk import (
     saved,
     served,
     visiting,
-    write_review_set,
-    write_verdicts,
 )
+from review_files import write_review_set, write_verdicts
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
@@ -48,7 +47,7 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
 
 @pytest.fixture
 def reviewer(request: pytest.FixtureRequest) -> str:
-    return request.node.name
+    return str(request.node.name)
 
 
 @pytest.fixture
