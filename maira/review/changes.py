@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import unicodedata
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -21,14 +22,19 @@ LONGEST_NAME = 100
 _MOST_BOXES = 100
 _LAYOUT = "\n\t"
 _CONTROL = ("Cc", "Cs")
+_UNTYPED = re.compile("[\u202a-\u202e\u2066-\u2069\ufeff]")
 _INVISIBLE = (*_CONTROL, "Cf")
 _NEEDED_STEPS = STEPS[1:REFERENCE_STEP]
 """Without them a review is none: the first is where it begins, and the last shows itself by its severities."""
 
 
 def readable(text: str) -> str:
-    """A text without control characters, which nobody types and no page shows."""
-    return "".join(letter for letter in text if letter in _LAYOUT or unicodedata.category(letter) not in _CONTROL)
+    """A text without what nobody types and nobody sees, as `typable` of typing.js.
+
+    That is control characters, controls of the direction of writing, byte order marks.
+    """
+    seen = _UNTYPED.sub("", re.sub("\r\n?", "\n", text))
+    return "".join(letter for letter in seen if letter in _LAYOUT or unicodedata.category(letter) not in _CONTROL)
 
 
 def plain_name(name: str) -> str:

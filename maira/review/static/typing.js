@@ -4,9 +4,12 @@ import { element } from "./dom.js";
 
 const MOST_LETTERS = 4000;
 
-/** Text without what nobody types and nobody sees: control characters, and controls of the direction of writing. */
+/**
+ * Text without what nobody types and nobody sees, as `readable` of changes.py: control characters, controls of the
+ * direction of writing, byte order marks.
+ */
 export function typable(text) {
-  return text.replace(/\r\n?/g, "\n").replace(/[\p{Cs}\u202a-\u202e\u2066-\u2069]|(?![\n\t])\p{Cc}/gu, "");
+  return text.replace(/\r\n?/g, "\n").replace(/[\p{Cs}\u202a-\u202e\u2066-\u2069\ufeff]|(?![\n\t])\p{Cc}/gu, "");
 }
 
 /** Grow a text area with its text. */
@@ -75,9 +78,8 @@ export function sentenceForm({ label, text, keep, save, cancel }) {
  *
  * @param {HTMLInputElement | HTMLTextAreaElement} field
  * @param {{keep: (text: string) => void, save: (text: string) => void}} options
- * @returns {{isTyping: boolean, show: (saved: string, typed: string | null) => void, clear: () => void,
- *   save: () => void, cancel: () => void}}
- *   `typed`: as an earlier page left it
+ * @returns {{isTyping: boolean, show: (saved: string) => void, bringBack: (typed: string | null) => void,
+ *   clear: () => void, save: () => void, cancel: () => void}}
  */
 export function keptField(field, { keep, save }) {
   let saved = "";
@@ -105,14 +107,15 @@ export function keptField(field, { keep, save }) {
     get isTyping() {
       return dirty;
     },
-    show(present, typed = null) {
-      if (typed !== null) {
-        field.value = typed;
-        dirty = typed !== present;
-      } else if (!dirty && present !== saved) {
-        field.value = present;
-      }
+    show(present) {
+      if (!dirty && present !== saved) field.value = present;
       saved = present;
+    },
+    /** Show what was typed and is not saved, for instance by an earlier page. */
+    bringBack(typed) {
+      if (typed === null) return;
+      field.value = typed;
+      dirty = typed !== saved;
     },
     /** Take away what another study left in the field. */
     clear() {
