@@ -20,7 +20,9 @@ NO_CORRECTION = "no correction"
 
 
 def summarise(store: Store, reviewers: Sequence[str]) -> dict[str, Any]:
-    """The figures of a review, JSON values only: of each reviewer over the studies they finished, and their agreement.
+    """The figures of a review, JSON values only: of each reviewer, and their agreement.
+
+    All are over the studies that a reviewer has finished; only comments on studies are given of unfinished ones too.
 
     Args:
         store: the review.

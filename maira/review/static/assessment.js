@@ -54,14 +54,9 @@ export class Assessment {
 
   /**
    * @param {{severity: number | null, error_type: string | null, comment: string}} assessment
-   * @param {{errorTypes: string[], locked: boolean, typed: {why?: string | null, own?: string | null}}} how
-   *   `typed`: as an earlier page left it
+   * @param {{errorTypes: string[], locked: boolean}} how
    */
-  update(assessment, { errorTypes, locked, typed }) {
-    if (typed.own) {
-      this.own.show("", typed.own);
-      this.ownInput.hidden = false;
-    }
+  update(assessment, { errorTypes, locked }) {
     for (const { radio } of this.radios) {
       radio.checked = Number(radio.value) === assessment.severity;
       radio.disabled = locked;
@@ -69,8 +64,21 @@ export class Assessment {
     if (this.radios.some(({ radio }) => radio === document.activeElement)) this.focusSeverity();
     this.#fillTypes(errorTypes, assessment.error_type);
     for (const field of this.root.querySelectorAll("select, input[type=text]")) field.disabled = locked;
-    this.why.show(assessment.comment, typed.why);
+    this.why.show(assessment.comment);
     this.root.classList.toggle("missing", assessment.severity === null);
+  }
+
+  /**
+   * Show what was typed and is not saved.
+   *
+   * @param {{why: string | null, own: string | null}} typed
+   */
+  bringBack({ why, own }) {
+    this.why.bringBack(why);
+    if (!own) return;
+    this.own.bringBack(own);
+    this.ownInput.hidden = false;
+    this.type.value = OWN;
   }
 
   #fillTypes(names, chosen) {

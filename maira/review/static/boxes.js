@@ -38,6 +38,8 @@ export class BoxEditor {
   #sentence = null;
   #boxes = [];
   #timer = null;
+  // Ends the following of a pointer that is held.
+  #release = null;
 
   /**
    * @param {import("./film.js").Film} film
@@ -65,10 +67,11 @@ export class BoxEditor {
    */
   edit(sentence, { number = 0, locked = false } = {}) {
     if (this.#sentence && this.#sentence.id !== sentence?.id) {
+      this.#release?.();
       this.commit();
       this.stopDrawing();
     }
-    const changing = this.#timer !== null || this.layer.classList.contains("held");
+    const changing = this.#timer !== null || this.#release !== null;
     this.#sentence = sentence;
     this.number = number;
     this.locked = locked;
@@ -160,15 +163,19 @@ export class BoxEditor {
   /** Call `move` with each movement of a pressed pointer and `end` when it is let go. */
   #follow(event, move, end) {
     const target = this.layer;
+    this.#release?.();
     target.setPointerCapture(event.pointerId);
-    target.classList.add("held");
     target.addEventListener("pointermove", move);
-    const stop = () => {
+    const release = () => {
       target.removeEventListener("pointermove", move);
       for (const name of ["pointerup", "pointercancel"]) target.removeEventListener(name, stop);
-      target.classList.remove("held");
+      this.#release = null;
+    };
+    const stop = () => {
+      release();
       end();
     };
+    this.#release = release;
     for (const name of ["pointerup", "pointercancel"]) target.addEventListener(name, stop);
   }
 

@@ -21,6 +21,10 @@ export class Desk extends EventTarget {
   #turns = 0;
   // Whether types of error that are not named were asked for.
   #askedTypes = false;
+  // Whether more words may be there to be given back when what is typed now is saved.
+  #givesBack = false;
+  // The latest version of each study that an answer was about.
+  #heard = new Map();
 
   /**
    * @param {object} set  as `/api/set` gave it
@@ -64,7 +68,7 @@ export class Desk extends EventTarget {
     byId("undo").addEventListener("click", () => this.undo());
     byId("redo").addEventListener("click", () => this.redo());
     byId("advance").addEventListener("click", () => this.advance());
-    byId("reopen").addEventListener("click", () => this.change("reopen", {}));
+    byId("reopen").addEventListener("click", () => this.reopen());
     byId("box-mode").addEventListener("change", () => this.render());
     byId("verdicts").addEventListener("change", () => this.render());
     byId("verdict-toggle").hidden = !set.verdicts;
@@ -108,10 +112,10 @@ export class Desk extends EventTarget {
     byId("study").hidden = false;
     byId("blank").hidden = true;
     this.inputs.open(study);
+    this.steps.open();
     this.reference.root.open = study.state.step === REFERENCE_STEP;
     byId("report-body").scrollTop = 0;
     this.render();
-    this.comment.show(this.shown.comment, this.kept.text(this.key, "comment"));
     this.#bringBack();
     announce(`Study ${study.number}, ${counted(study.state.sentences.length, "sentence")}, step ${study.state.step}`);
   }
@@ -126,8 +130,16 @@ export class Desk extends EventTarget {
   }
 
   /** What the server has of a study for this reviewer. */
-  fetch(number) {
-    return get(`/api/studies/${number}?reviewer=${encodeURIComponent(this.reviewer)}`);
+  async fetch(number) {
+    const path = `/api/studies/${number}?reviewer=${encodeURIComponent(this.reviewer)}`;
+    const study = await get(path);
+    // The answer to a change may have come while this one, which is from before the change, was on its way.
+    return study.state.version < (this.#heard.get(number) ?? 0) ? get(path) : study;
+  }
+
+  /** Take note that a study has come to a version, here or in another window. */
+  hear(number, version) {
+    this.#heard.set(number, Math.max(version, this.#heard.get(number) ?? 0));
   }
 
   /** Take the server's word again: for what a step opens, and for what another window did. */
@@ -152,16 +164,13 @@ export class Desk extends EventTarget {
     if (state.step >= REFERENCE_STEP && this.#study.reference === null) this.refresh().catch(() => {});
   }
 
-  /** A change was not taken: show the server's state, and give texts that were in it back to be typed on. */
+  /** A change was not taken: show the server's state, and give words that were in it back to be typed on. */
   refused(number, state, lost) {
-    for (const { study, kind, fields } of lost) {
-      const place = { edit: fields.sentence, add: "new", comment: "comment" }[kind];
-      if (place && fields.text) this.kept.keepText(study, place, fields.text);
-    }
+    this.kept.keepWords(lost, this.errorTypes);
     if (number !== this.number) return;
+    this.#turns = 0;
     if (state) this.#study.state = state;
     this.render();
-    this.comment.show(this.shown.comment, this.kept.text(this.key, "comment"));
     this.#bringBack();
     if (!state) this.refresh().catch(() => {});
   }
@@ -194,7 +203,6 @@ export class Desk extends EventTarget {
       selected: this.#selected, locked: state.done, showAssessment: state.step === 4, errorTypes: this.errorTypes,
       verdictOf: (at) => (verdicts.checked && !verdicts.disabled
         ? this.#study.verdicts?.find(({ index }) => index === at) ?? null : null),
-      typed: (place) => this.kept.text(this.key, place),
     });
     byId("empty-draft").hidden = state.sentences.length > 0;
     this.reference.update(this.#study.reference, state.step, this.#selected);
@@ -284,19 +292,23 @@ export class Desk extends EventTarget {
     announce(`Sentence ${this.#numberOf(sentence)} changed`);
   }
 
-  startAdd(typed = "") {
+  startAdd(typed = "", place = "new") {
     if (this.shown.done) return;
-    this.sentences.openForm("new", {
+    this.sentences.openForm(place, {
       label: "Text of the finding that is missing",
       text: typed,
-      keep: (text) => this.keep("new", text),
-      save: (text) => this.#save("new", () => this.#add(text)),
-      cancel: () => this.#save("new", null),
+      keep: (text) => this.keep(place, text),
+      save: (text) => this.#save(place, () => this.#add(place, text)),
+      cancel: () => {
+        for (const field of ["why", "own"]) this.kept.dropText(this.key, `${field}:${place}`);
+        this.#save(place, null);
+      },
     });
   }
 
-  #add(text) {
+  #add(place, text) {
     const id = `a${this.shown.version}`;
+    for (const field of ["why", "own"]) this.kept.moveText(this.key, `${field}:${place}`, `${field}:${id}`);
     this.change("add", { text });
     this.select(id, { focus: true });
     announce(`Sentence ${this.shown.sentences.length} added`);
@@ -307,7 +319,8 @@ export class Desk extends EventTarget {
     change?.();
     this.kept.dropText(this.key, place);
     if (this.sentences.place === place) this.sentences.closeForm();
-    this.dispatchEvent(new Event("shown"));
+    if (this.#givesBack) this.#bringBack();
+    else this.dispatchEvent(new Event("shown"));
   }
 
   #saveComment(text) {
@@ -316,28 +329,33 @@ export class Desk extends EventTarget {
     this.dispatchEvent(new Event("shown"));
   }
 
-  /** Text that was being typed when the page went away comes back where it was. */
+  /** Words that were typed and are not saved come back where they were: after a reload, or where a change was not taken. */
   #bringBack() {
-    if (this.shown.done || this.sentences.place !== null) return;
+    this.#givesBack = false;
+    if (this.shown.done) return;
+    this.comment.bringBack(this.kept.text(this.key, "comment"));
+    this.sentences.bringBack((place) => this.kept.text(this.key, place));
+    const isTyping = this.sentences.place !== null;
+    this.#givesBack = isTyping || this.#bringFormBack();
+    if (this.#givesBack && !isTyping) announce("Text that was not saved yet is brought back.");
+    this.render();
+  }
+
+  /** Bring back one text, if there is any; the next comes when it is saved. */
+  #bringFormBack() {
     for (const { id, text, deleted } of this.shown.sentences) {
       const typed = this.kept.text(this.key, id);
-      if (typed === null) continue;
-      if (typed === text || deleted) {
+      if (typed === null || deleted) continue;
+      if (typed === text) {
         this.kept.dropText(this.key, id);
         continue;
       }
       this.startEdit(id, typed);
-      this.#sayBroughtBack();
-      return;
+      return true;
     }
-    const added = this.kept.text(this.key, "new");
-    if (!added) return;
-    this.startAdd(added);
-    this.#sayBroughtBack();
-  }
-
-  #sayBroughtBack() {
-    announce("Text that was not saved yet is brought back.");
+    const [finding] = this.kept.findings(this.key);
+    if (finding) this.startAdd(this.kept.text(this.key, finding), finding);
+    return Boolean(finding);
   }
 
   toggleDeleted(id) {
@@ -347,6 +365,7 @@ export class Desk extends EventTarget {
 
   #strike(sentence, kind) {
     this.change(kind, { sentence: sentence.id });
+    if (kind === "restore") this.#bringBack();
     announce(`Sentence ${this.#numberOf(sentence)} ${kind === "delete" ? "deleted" : "restored"}`);
   }
 
@@ -449,6 +468,11 @@ export class Desk extends EventTarget {
       this.change("finish", {});
       announce("Study finished");
     }
+  }
+
+  reopen() {
+    this.change("reopen", {});
+    this.#bringBack();
   }
 
   /** Let go of what is chosen. */

@@ -163,7 +163,7 @@ export class Film extends EventTarget {
     try {
       await whole.decode();
     } catch {
-      this.detailed = false;
+      if (shown.isConnected) this.detailed = false;
       return;
     }
     if (shown.isConnected) shown.src = whole.src;
@@ -206,11 +206,12 @@ export class Film extends EventTarget {
     };
     const end = () => {
       this.root.removeEventListener("pointermove", move);
+      for (const name of ["pointerup", "pointercancel"]) window.removeEventListener(name, end);
       this.root.classList.remove("held");
     };
     this.root.classList.add("held");
     this.root.addEventListener("pointermove", move);
-    for (const name of ["pointerup", "pointercancel"]) window.addEventListener(name, end, { once: true });
+    for (const name of ["pointerup", "pointercancel"]) window.addEventListener(name, end);
   }
 
   #key(event) {

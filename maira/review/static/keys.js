@@ -9,18 +9,19 @@ const WRITTEN = { ArrowUp: "↑", ArrowDown: "↓", ArrowLeft: "←", ArrowRight
 /**
  * Bind keys.
  *
- * @param {{keys: string[], help: string, run?: (event: KeyboardEvent) => void}[]} bindings
+ * @param {{keys: string[], help: string, run?: (event: KeyboardEvent) => void, always?: boolean}[]} bindings
  *   keys as in `KeyboardEvent.key`, letters in lower case, with "Ctrl+" and "Shift+" before them; one without `run` is
- *   only listed, because the element that has the focus sees to it
+ *   only listed, because the element that has the focus sees to it; `always`: also where no study is open
+ * @param {() => boolean} isOpen  whether a study is
  */
-export function bindKeys(bindings) {
+export function bindKeys(bindings, isOpen) {
   const single = byId("single-keys");
   single.checked = setting("single-keys") ?? true;
   single.addEventListener("change", () => setSetting("single-keys", single.checked));
   byId("help-keys").replaceChildren(...bindings.map(({ keys, help }) => element("div", {},
     element("dt", {}, ...keys.flatMap((key, at) => [at ? " " : "", element("kbd", { text: written(key) })])),
     element("dd", { text: help }))));
-  const runs = new Map(bindings.filter(({ run }) => run).flatMap(({ keys, run }) => keys.map((key) => [key, run])));
+  const bound = new Map(bindings.filter(({ run }) => run).flatMap((binding) => binding.keys.map((key) => [key, binding])));
   document.addEventListener("keydown", (event) => {
     if (event.defaultPrevented || event.isComposing || event.altKey || document.querySelector("dialog[open]")) return;
     const control = event.ctrlKey || event.metaKey;
@@ -28,10 +29,10 @@ export function bindKeys(bindings) {
     // A capital is a word being begun where no field has the focus.
     if (!control && event.shiftKey && /^\p{L}$/u.test(event.key)) return;
     const letter = event.key.length === 1 ? event.key.toLowerCase() : event.key;
-    const run = runs.get(control ? `Ctrl+${event.shiftKey ? "Shift+" : ""}${letter}` : letter);
-    if (!run) return;
+    const binding = bound.get(control ? `Ctrl+${event.shiftKey ? "Shift+" : ""}${letter}` : letter);
+    if (!binding || !(binding.always || isOpen())) return;
     event.preventDefault();
-    run(event);
+    binding.run(event);
   });
 }
 

@@ -186,6 +186,7 @@ class Review {
   }
 
   #note(number, state) {
+    this.desk.hear(number, state.version);
     const begun = state.version > 0 ? "started" : "open";
     this.list.note(number, {
       status: state.done ? "done" : begun, step: state.step, corrections: state.sentences.filter(isCorrection).length,
@@ -258,10 +259,10 @@ class Review {
       { keys: ["]"], help: "next step", run: () => desk.stepBy(1) },
       { keys: ["["], help: "previous step", run: () => desk.stepBy(-1) },
       { keys: ["f"], help: "finish the study (step 4)", run: () => desk.finish() },
-      { keys: ["n"], help: "next study that is not finished", run: () => this.goUnfinished() },
+      { keys: ["n"], help: "next study that is not finished", always: true, run: () => this.goUnfinished() },
       { keys: ["p"], help: "previous study", run: () => this.go(desk.number - 1) },
-      { keys: ["l"], help: "list of studies", run: () => this.turnList() },
-      { keys: ["/"], help: "filter the list", run: () => {
+      { keys: ["l"], help: "list of studies", always: true, run: () => this.turnList() },
+      { keys: ["/"], help: "filter the list", always: true, run: () => {
         this.showList(true);
         byId("study-filter").focus();
       } },
@@ -278,8 +279,8 @@ class Review {
       { keys: ["i"], help: "invert", run: () => desk.inputs.invert() },
       { keys: ["r"], help: "image as at first", run: () => film.reset() },
       { keys: ["Escape"], help: "let go of the sentence; on a box: back to it", run: () => desk.letGo() },
-      { keys: ["?"], help: "this help", run: help },
-    ]);
+      { keys: ["?"], help: "this help", always: true, run: help },
+    ], () => desk.number !== null);
     list.refresh();
   }
 }

@@ -17,6 +17,8 @@ export function askReviewer(names, present) {
   return new Promise((resolve) => {
     let chosen = null;
     const choose = (name) => {
+      // Left before the server answered.
+      if (!dialog.open) return;
       chosen = name;
       setTabReviewer(name);
       setSetting("reviewer", name);

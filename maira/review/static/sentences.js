@@ -17,6 +17,11 @@ function stateOf(sentence) {
   ].filter(Boolean);
 }
 
+/** Whether a place, as `Kept` names it, is that of a finding which is not added yet. */
+function isFinding(place) {
+  return place.startsWith("new");
+}
+
 /** One sentence with its tools; a row lives as long as its sentence, so that focus stays where it is. */
 class Row {
   constructor(id, set, handlers) {
@@ -40,7 +45,7 @@ class Row {
     this.root.dataset.id = id;
   }
 
-  update(sentence, { number, selected, locked, showAssessment, verdict, errorTypes, typed }) {
+  update(sentence, { number, selected, locked, showAssessment, verdict, errorTypes }) {
     const corrected = isCorrection(sentence);
     const state = stateOf(sentence);
     this.number.textContent = String(number);
@@ -58,8 +63,8 @@ class Row {
     this.remove.setAttribute("aria-label", `${this.remove.textContent} this sentence`);
     this.edit.disabled = this.box.disabled = sentence.deleted;
     this.#judge(verdict, sentence);
-    this.assessment.root.hidden = !corrected || !(selected || showAssessment);
-    this.assessment.update(sentence.assessment, { errorTypes, locked, typed });
+    this.assessment.root.hidden = !corrected || !(selected || showAssessment || this.assessment.isTyping);
+    this.assessment.update(sentence.assessment, { errorTypes, locked });
   }
 
   /** Put a form in the place of the text. */
@@ -135,7 +140,7 @@ export class SentenceList {
     for (const { root } of this.#rows.values()) root.style.minHeight = "";
   }
 
-  /** Where text is being typed: a sentence's id, "new", or null. */
+  /** Where text is being typed, as `Kept` names it, or null. */
   get place() {
     return this.#form?.place ?? null;
   }
@@ -148,21 +153,19 @@ export class SentenceList {
   /**
    * @param {object} state  of the draft, sentences in order
    * @param {{selected: string | null, locked: boolean, showAssessment: boolean, errorTypes: string[],
-   *   verdictOf: (place: number) => object | null, typed: (place: string) => string | null}} how
-   *   `typed`: what an earlier page left in a field
+   *   verdictOf: (place: number) => object | null}} how
    */
-  update(state, { selected, locked, showAssessment, errorTypes, verdictOf, typed }) {
+  update(state, { selected, locked, showAssessment, errorTypes, verdictOf }) {
     const rows = state.sentences.map((sentence, at) => {
-      const known = this.#rows.get(sentence.id);
-      const row = known ?? new Row(sentence.id, this.set, this.handlers);
+      const row = this.#rows.get(sentence.id) ?? new Row(sentence.id, this.set, this.handlers);
       row.update(sentence, {
         number: at + 1, selected: sentence.id === selected, locked, showAssessment, errorTypes,
         verdict: sentence.origin === "draft" ? verdictOf(at) : null,
-        typed: known || locked ? {} : { why: typed(`why:${sentence.id}`), own: typed(`own:${sentence.id}`) },
       });
       return [sentence.id, row];
     });
     const gone = [...this.#rows.keys()].filter((id) => !rows.some(([other]) => other === id));
+    if (gone.includes(this.place)) this.closeForm();
     for (const { root } of gone.map((id) => this.#rows.get(id))) {
       if (root.contains(document.activeElement)) this.list.parentElement.focus();
       root.remove();
@@ -172,7 +175,11 @@ export class SentenceList {
     });
     this.#rows = new Map(rows);
     this.addButton.disabled = locked;
-    if (gone.includes(this.place)) this.#form = null;
+  }
+
+  /** @param {(place: string) => string | null} typed  what is not saved of a place, as `Kept` names it */
+  bringBack(typed) {
+    for (const [id, { assessment }] of this.#rows) assessment.bringBack({ why: typed(`why:${id}`), own: typed(`own:${id}`) });
   }
 
   /** Hand over what is typed of the corrections. */
@@ -187,12 +194,12 @@ export class SentenceList {
     this.#rows.clear();
   }
 
-  /** Type the text of a sentence in its place, or of a new one below ("new"). */
+  /** Type the text of a sentence in its place, or of a finding below. */
   openForm(place, options) {
     this.closeForm();
     const { form, begin, release } = sentenceForm(options);
     this.#form = { place, form, release };
-    if (place === "new") {
+    if (isFinding(place)) {
       this.addButton.hidden = true;
       this.adder.append(form);
     } else {
@@ -207,7 +214,7 @@ export class SentenceList {
     this.#form = null;
     open.release();
     const had = open.form.contains(document.activeElement);
-    if (open.place === "new") {
+    if (isFinding(open.place)) {
       open.form.remove();
       this.addButton.hidden = false;
       if (had) this.addButton.focus();

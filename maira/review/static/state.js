@@ -62,13 +62,15 @@ const MARKED = {
 /**
  * The state after some more changes.
  *
- * What undoing brings back only the server knows: until it answers, undo and redo show nothing.
+ * What undoing brings back only the server knows: until it answers, undo and redo show nothing. A change that was made on an
+ * earlier version is in the state already, and only its answer is still to come.
  *
  * @param {object} state  as the server gave it
- * @param {{kind: string, fields: object}[]} changes  in order
+ * @param {{version: number, kind: string, fields: object}[]} changes  in order
  */
 export function after(state, changes) {
-  return changes.reduce((shown, { kind, fields }) => {
+  return changes.reduce((shown, { version, kind, fields }) => {
+    if (version < shown.version) return shown;
     const corrected = CORRECTED[kind];
     const changed = corrected
       ? { sentences: shown.sentences.map((sentence) =>

@@ -25,6 +25,11 @@ export class Steps {
     ]));
   }
 
+  /** Begin another study. */
+  open() {
+    this.#told = { words: "", version: null };
+  }
+
   /** Tell what keeps the study from being finished, until the next change. */
   tell(words) {
     this.#told = { words, version: this.#version };

@@ -1,0 +1,312 @@
+"""What becomes of words whose change is not taken, and of answers that overtake one another, in a real browser."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from review_desk import Running, at_study, drag, launched, on_film, press, row, saved, served, visiting
+from review_files import SENTENCES, write_review_set
+
+from maira.review.changes import readable
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from playwright.sync_api import Browser, Page, Route
+
+COMMENT = "Comment on this correction"
+FINDING = "Text of the finding that is missing"
+REFUSED = {"error": "this cannot be taken"}
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with launched() as browser:
+        yield browser
+
+
+@pytest.fixture
+def running(tmp_path: Path) -> Iterator[Running]:
+    with served(write_review_set(tmp_path)) as running:
+        yield running
+
+
+@pytest.fixture
+def page(browser: Browser, running: Running) -> Iterator[Page]:
+    with visiting(browser, running) as page:
+        yield page
+
+
+def hold(page: Page, **answer: Any) -> None:
+    """Keep the next change on its way until `let_go`; then it gets an answer, or else the server's."""
+
+    def wait(route: Route) -> None:
+        page.wait_for_function("() => window.isLetGo")
+        if answer:
+            route.fulfill(**answer)
+        else:
+            route.continue_()
+
+    page.route("**/changes", wait, times=1)
+
+
+def let_go(page: Page) -> None:
+    page.evaluate("() => { window.isLetGo = true; }")
+
+
+def refuse(page: Page) -> None:
+    let_go(page)
+    page.locator("#alert", has_text="This cannot be taken. Not saved (study 1)").wait_for()
+
+
+def is_unsaved(page: Page) -> bool:
+    return page.locator("#saved").inner_text() == "Not saved yet"
+
+
+def test_a_comment_on_a_correction_stays_until_it_is_saved(page: Page, running: Running) -> None:
+    press(page, "j", "d", "2")
+    saved(page)
+    hold(page, status=400, json=REFUSED)
+    comment = row(page, 0).get_by_label(COMMENT)
+    comment.fill("Old film.")
+    press(page, "Enter")
+    row(page, 1).locator(".sentence-text").click()
+    refuse(page)
+    assert comment.is_visible()
+    assert comment.input_value() == "Old film."
+    assert is_unsaved(page)
+    page.reload()
+    at_study(page, 1)
+    assert comment.is_visible()
+    assert comment.input_value() == "Old film."
+    assert is_unsaved(page)
+    comment.press("Enter")
+    saved(page)
+    assert running.sentence(0).assessment.comment == "Old film."
+    assert running.sentence(0).assessment.severity == 2
+    page.reload()
+    at_study(page, 1)
+    assert not comment.is_visible()
+    assert page.locator("#saved").inner_text() == ""
+
+
+def test_what_is_typed_after_a_comment_that_is_refused_stays(page: Page, running: Running) -> None:
+    press(page, "j", "d")
+    saved(page)
+    hold(page, status=400, json=REFUSED)
+    comment = row(page, 0).get_by_label(COMMENT)
+    comment.fill("Old film.")
+    press(page, "Enter", "End")
+    page.keyboard.type(" Rotated.")
+    refuse(page)
+    assert comment.input_value() == "Old film. Rotated."
+    comment.press("Enter")
+    saved(page)
+    assert running.sentence(0).assessment.comment == "Old film. Rotated."
+
+
+def test_a_type_of_ones_own_stays_and_a_severity_that_was_not_taken_goes(page: Page, running: Running) -> None:
+    press(page, "j", "d")
+    saved(page)
+    hold(page, status=400, json=REFUSED)
+    press(page, "2")
+    row(page, 0).get_by_label("Type of error", exact=True).select_option(label="Another type …")
+    page.keyboard.type("WRONG FILM")
+    press(page, "Enter")
+    refuse(page)
+    assert not row(page, 0).get_by_role("radio", name="2 Significant").is_checked()
+    own = row(page, 0).get_by_label("Own type of error")
+    assert own.input_value() == "WRONG FILM"
+    assert is_unsaved(page)
+    own.press("Enter")
+    saved(page)
+    assert running.sentence(0).assessment.error_type == "WRONG FILM"
+    assert running.sentence(0).assessment.severity is None
+
+
+def test_all_words_of_changes_that_are_not_taken_come_back_one_after_another(page: Page, running: Running) -> None:
+    hold(page, status=400, json=REFUSED)
+    press(page, "j", "e", "ControlOrMeta+a")
+    page.keyboard.type("The heart is large.")
+    press(page, "Enter", "a")
+    page.keyboard.type("Bifid rib.")
+    press(page, "Enter")
+    row(page, 3).get_by_label(COMMENT).fill("Left.")
+    press(page, "Enter", "Escape", "a")
+    page.keyboard.type("Nipple shadow.")
+    press(page, "Enter", "c")
+    page.keyboard.type("Rotated.")
+    press(page, "Control+Enter", "Escape")
+    refuse(page)
+    assert page.get_by_label("Comment on the study").input_value() == "Rotated."
+    assert page.get_by_label("Text of sentence 1").input_value() == "The heart is large."
+    press(page, "Enter")
+    found = []
+    for _ in range(2):
+        found.append(page.get_by_label(FINDING).input_value())
+        press(page, "Enter")
+    assert sorted(found) == ["Bifid rib.", "Nipple shadow."]
+    comment = row(page, 3 + found.index("Bifid rib.")).get_by_label(COMMENT)
+    assert comment.input_value() == "Left."
+    assert is_unsaved(page) or page.locator("#saved").inner_text() == "Saving …"
+    comment.press("Enter")
+    page.get_by_label("Comment on the study").press("Control+Enter")
+    saved(page)
+    state = running.state()
+    assert state.comment == "Rotated."
+    assert [one.text for one in state.sentences] == ["The heart is large.", *SENTENCES[1:], *found]
+    assert {one.assessment.comment for one in state.sentences if one.text == "Bifid rib."} == {"Left."}
+    page.reload()
+    at_study(page, 1)
+    assert page.locator(".sentence-form").count() == 0
+
+
+def test_a_finding_being_edited_while_it_is_refused_is_given_back(page: Page, running: Running) -> None:
+    hold(page, status=400, json=REFUSED)
+    press(page, "a")
+    page.keyboard.type("Bifid rib.")
+    press(page, "Enter", "e", "End")
+    page.keyboard.type(" Left.")
+    refuse(page)
+    field = page.get_by_label(FINDING)
+    assert field.input_value() == "Bifid rib. Left."
+    field.press("Enter")
+    saved(page)
+    assert [one.text for one in running.state().sentences] == [*SENTENCES, "Bifid rib. Left."]
+
+
+def test_an_undo_that_is_refused_is_not_made_up_for_later(page: Page, running: Running) -> None:
+    press(page, "j", "d", "j", "d", "j", "d")
+    saved(page)
+    hold(page, status=400, json=REFUSED)
+    press(page, "Control+z", "Control+z")
+    refuse(page)
+    press(page, "Control+z")
+    page.locator("#redo:enabled").wait_for()
+    saved(page)
+    assert [one.deleted for one in running.state().sentences] == [True, True, False]
+
+
+def test_an_answer_that_was_overtaken_is_not_shown(page: Page, running: Running) -> None:
+    """A study as it was before a change arrives after the answer to the change."""
+    hold(page)
+    press(page, "j", "d")
+    page.locator("#following-study").click()
+    at_study(page, 2)
+
+    def come_late(route: Route) -> None:
+        before = route.fetch()
+        let_go(page)
+        saved(page)
+        route.fulfill(response=before)
+
+    page.route("**/api/studies/1?*", come_late)
+    page.locator("#previous-study").click()
+    at_study(page, 1)
+    assert row(page, 0).locator("del").count() == 1
+    press(page, "j", "j", "d")
+    saved(page)
+    assert not page.locator("#alert").is_visible()
+    assert [one.deleted for one in running.state().sentences] == [True, True, False]
+
+
+def test_a_change_that_only_lacks_its_answer_is_shown_once(page: Page, running: Running) -> None:
+    with page.expect_event("requestfinished", lambda request: "/api/studies/1?" in request.url):
+        page.route("**/changes", lambda route: page.reload() if route.fetch() else None, times=1)
+        press(page, "a")
+        page.keyboard.type("Bifid rib.")
+        press(page, "Enter")
+    hold(page)
+    at_study(page, 1)
+    assert page.locator("#sentences > li").count() == 4
+    press(page, "j", "d")
+    let_go(page)
+    saved(page)
+    assert not page.locator("#alert").is_visible()
+    assert running.sentence(0).deleted
+    assert len(running.state().sentences) == 4
+
+
+def test_what_kept_one_study_from_being_finished_is_not_told_of_the_next(page: Page) -> None:
+    press(page, "f")
+    assert page.locator("#remaining").inner_text() == "A study is finished in step 4."
+    page.locator("#following-study").click()
+    at_study(page, 2)
+    assert page.locator("#remaining").inner_text() == ""
+
+
+def test_a_box_that_is_held_stays_with_its_sentence(page: Page, running: Running) -> None:
+    press(page, "j")
+    page.mouse.move(*on_film(page, 0.2, 0.4))
+    page.mouse.down()
+    page.mouse.move(*on_film(page, 0.3, 0.4))
+    page.mouse.move(*on_film(page, 0.4, 0.4))
+    press(page, "j")
+    page.mouse.move(*on_film(page, 0.5, 0.4))
+    page.mouse.up()
+    saved(page)
+    assert running.sentence(0).boxes[0] == pytest.approx((0.3, 0.2, 0.5, 0.6), abs=0.01)
+    assert running.sentence(1).boxes == ()
+
+
+def test_a_press_on_the_film_leaves_no_listener_behind(page: Page) -> None:
+    session = page.context.new_cdp_session(page)
+
+    def listeners() -> int:
+        window = session.send("Runtime.evaluate", {"expression": "window"})["result"]["objectId"]
+        found = session.send("DOMDebugger.getEventListeners", {"objectId": window})["listeners"]
+        # Those that capture are the test's own tool's.
+        return sum(one["type"] in ("pointerup", "pointercancel") and not one["useCapture"] for one in found)
+
+    before = listeners()
+    for _ in range(3):
+        drag(page, on_film(page, 0.6, 0.9), on_film(page, 0.7, 0.9))
+    assert listeners() == before
+
+
+def test_keys_do_nothing_where_no_study_could_be_opened(browser: Browser, running: Running) -> None:
+    with visiting(browser, running) as page:
+        page.route(re.compile(r"/api/studies/\d"), lambda route: route.fulfill(status=503, json=REFUSED))
+        page.reload()
+        page.locator("#alert", has_text="Study 1 cannot be opened").wait_for()
+        keys = "jkeda012tc][fpbhvmx+-wir"
+        press(page, *keys, "Control+z", "Control+y", "Escape", "Delete", "n", "l")
+        page.locator("#study-list").wait_for()
+        press(page, "?")
+        page.locator("#help-dialog[open]").wait_for()
+
+
+def test_a_name_that_is_left_before_the_answer_is_not_taken(page: Page) -> None:
+    def leave_first(route: Route) -> None:
+        press(page, "Escape")
+        route.continue_()
+
+    page.route("**/api/reviewers", leave_first)
+    page.locator("#reviewer").click()
+    page.locator("#reviewer-name").fill("Bo")
+    with page.expect_response("**/api/reviewers"):
+        press(page, "Enter")
+    page.reload()
+    at_study(page, 1)
+    assert page.locator("#reviewer").inner_text() == "Ada"
+
+
+def test_the_page_and_the_server_read_texts_alike(page: Page) -> None:
+    # Half a pair of surrogates is no text that a browser's own tools could be handed.
+    letters = [chr(number) for number in range(0x10000) if not 0xD800 <= number < 0xE000]
+    texts = [
+        *(f"{letter}a{letter}b{letter}" for letter in letters),
+        "a\rb",
+        "a\r\nb",
+        "a\r\r\nb",
+        "\u202ea\u202c \ufeff",
+    ]
+    read = """async (texts) => {
+        const { typable } = await import("/static/typing.js");
+        return texts.map((text) => typable(text).trim());
+    }"""
+    assert page.evaluate(read, texts) == [readable(text).strip() for text in texts]
+    assert [readable(text).strip() for text in texts[-4:]] == ["a\nb", "a\nb", "a\n\nb", "a"]
