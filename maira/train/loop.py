@@ -20,6 +20,7 @@ from torch import Tensor
 from maira.train import attention
 from maira.train.batches import LeftOut, Part, stream
 from maira.train.blocks import prepare_blocks
+from maira.train.claims import LOCK
 from maira.train.faults import FaultWatch, Kind, describe, fault_file, place, stopped, unreadable, write_fault
 from maira.train.items import PackedBatch, Samples, Totals
 from maira.train.logs import Log
@@ -167,8 +168,8 @@ class Run:
         """Go back to the last whole state of an interrupted run, if there is one, and begin to log from there.
 
         Raises:
-            InputError: the folder holds a run of another recipe, of other data, of more steps or of another version,
-                its states are all damaged, or a tracker cannot be started.
+            InputError: another run is under way in the folder, or it holds one of another recipe, of other data, of
+                more steps or of another version, its states are all damaged, or a tracker cannot be started.
         """
         record: dict[str, Any] = {"step": 0}
         states = self.states.found()
@@ -379,6 +380,7 @@ def _nothing_left_of_a_refusal(out: Path, world: World) -> Iterator[None]:
         if world.is_main and not existed:
             for made in ("tables", "tensorboard"):
                 shutil.rmtree(out / made, ignore_errors=True)
+            (out / LOCK).unlink(missing_ok=True)
             with suppress(OSError):  # it has a list of images, say
                 out.rmdir()
         raise

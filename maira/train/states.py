@@ -19,7 +19,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 import torch
@@ -36,6 +36,7 @@ from torch.distributed.checkpoint.state_dict import (
 )
 from torch.distributed.tensor import DTensor
 
+from maira.train.claims import claim
 from maira.train.parallel import PATIENCE, World
 from maira.train.recipe import Course
 from radfact.doctor.packages import project_version
@@ -80,6 +81,7 @@ class States:
     _group: Any = None
     _thread: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(1, "states"))
     _writing: tuple[int, Future[None]] | None = None
+    _claim: IO[str] | None = None
 
     def __post_init__(self) -> None:
         if self.world.size > 1:
@@ -129,14 +131,18 @@ class States:
         return f"the state of step {self.last} is saved, from which the same command goes on"
 
     def close(self) -> None:
-        """Wait for the last state, and end the thread that writes."""
+        """Wait for the last state, end the thread that writes, and let other runs into the folder."""
         self._thread.shutdown()
+        if self._claim is not None:
+            self._claim.close()
 
     def found(self) -> list[Path]:
         """The whole states, the last one first, the same on all processes; what an interrupted save left is removed.
 
+        Other runs are kept out of the folder from here on.
+
         Raises:
-            InputError: there are states, and none of them is whole.
+            InputError: another run is under way in the folder, or there are states, and none of them is whole.
         """
         found: list[Path] = self.world.gather(self._found() if self.world.is_main else None)[0]
         return found
@@ -190,6 +196,7 @@ class States:
         }
 
     def _found(self) -> list[Path]:
+        self._claim = self._claim or claim(self.out)
         for left in self.folder.glob(f"*{_WRITING}"):
             shutil.rmtree(left, ignore_errors=True)
         folders = [f for f in sorted(self.folder.glob("step-*"), reverse=True) if _NAME.fullmatch(f.name)]

@@ -7,6 +7,7 @@ import random
 import shutil
 import signal
 from collections.abc import Callable
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
@@ -145,6 +146,24 @@ def test_told_to_stop_a_run_saves_where_it_stands(notice: signal.Signals, phanto
     step = read_record(state)["step"]
     assert f"told to stop at step {step} of 10000; the state of step {step} is saved, from which" in command.said
     assert not [word for word in ("Traceback", "Exception", "KeyboardInterrupt") if word in command.said]
+
+
+def test_a_second_start_is_refused_while_the_first_is_under_way(phantoms: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    first = Command(tmp_path / "first", **values(phantoms, out, passes=40_000))
+    second = list[Command]()
+
+    def start_another(process: BaseProcess) -> None:
+        second.append(Command(tmp_path / "second", **values(phantoms, out, passes=40_000)))
+        assert second[0].end() == [2], second[0].said
+        process.kill()
+
+    first.when(lambda: bool(list((out / "states").glob("step-*"))), start_another)
+    assert first.end() == [-signal.SIGKILL]
+    assert f"process {first.processes[0].pid} on " in second[0].said
+    assert f"trains in {out}; wait for its end" in second[0].said
+    last = max((out / "states").glob("step-" + 6 * "[0-9]"))
+    train(recipe(phantoms, out, passes=4 * (read_record(last)["step"] + 1)), quiet())
 
 
 def test_a_log_line_that_was_cut_off_is_dropped(phantoms: Path, tmp_path: Path) -> None:
