@@ -7,7 +7,6 @@ import random
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from difflib import get_close_matches
 from itertools import groupby
 from pathlib import Path
 from typing import Literal
@@ -15,7 +14,7 @@ from typing import Literal
 from data.archive import Archive, ArchiveStudy, Film
 from data.manifest import Failure
 from data.study import Study
-from radfact.errors import InputError
+from radfact.errors import InputError, did_you_mean
 
 SampleMaker = Callable[[frozenset[str]], "Samples"]
 """Makes samples as if an archive did not have the films with these keys."""
@@ -70,8 +69,7 @@ class Rules:
         known = sorted({split for split in there if split is not None})
         for split in self.splits or ():
             if split not in known:
-                close = get_close_matches(split, known, n=1)
-                hint = f"did you mean '{close[0]}'?" if close else f"there are {', '.join(known) or 'none'}"
+                hint = did_you_mean(split, known, f"there are {', '.join(known) or 'none'}")
                 raise InputError(f"no study is in the split '{split}'; {hint}")
 
 

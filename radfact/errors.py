@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
 from enum import IntEnum
 from pathlib import Path
 from typing import TypeVar
@@ -48,6 +49,18 @@ def brief(value: object) -> str:
 def some_of(ids: Sequence[str]) -> str:
     """The first of some ids, as a line that has counted them shows them."""
     return ", ".join(ids[:_SHOWN_IDS]) + (", ..." if len(ids) > _SHOWN_IDS else "")
+
+
+def did_you_mean(name: str, known: Iterable[str], otherwise: str) -> str:
+    """What helps whoever gave a name that there is not.
+
+    Args:
+        name: as it was given.
+        known: those that there are.
+        otherwise: what to say where none of them is like it.
+    """
+    close = get_close_matches(name, [*known], n=1)
+    return f"did you mean '{close[0]}'?" if close else otherwise
 
 
 class InputError(ValueError):

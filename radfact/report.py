@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import re
+from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, TypeVar, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, TypeAdapter, ValidationError, model_validator
 
-from radfact.errors import InputError, brief
+from radfact.errors import InputError, brief, did_you_mean
 
 Share = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
 Text = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]
@@ -96,7 +97,6 @@ def digest(candidate: Report, reference: Report) -> str:
 
 # What would be right, for faults of which pydantic says only what is wrong, or says it in terms of Python.
 _EXPECTED = {
-    "extra_forbidden": "unknown field; leave it out or mend its name",
     "list_type": "expected a list",
     "tuple_type": "expected a list",
     "dict_type": "expected an object",
@@ -136,7 +136,7 @@ def parse_sentences(
     try:
         return _sentences.validate_python(value)
     except ValidationError as error:
-        raise as_input_error(error, file=file, line=line, field=field) from None
+        raise as_input_error(error, kind=Sentence, file=file, line=line, field=field) from None
 
 
 _ModelT = TypeVar("_ModelT", bound=BaseModel)
@@ -153,20 +153,56 @@ def validated(
     try:
         return model.model_validate(value)
     except ValidationError as error:
-        raise as_input_error(error, file=file, line=line, field=field) from None
+        raise as_input_error(error, kind=model, file=file, line=line, field=field) from None
 
 
 def as_input_error(
-    error: ValidationError, *, file: Path | str | None = None, line: int | None = None, field: str = ""
+    error: ValidationError,
+    *,
+    kind: Any = None,
+    file: Path | str | None = None,
+    line: int | None = None,
+    field: str = "",
 ) -> InputError:
-    """The first fault of a pydantic validation as one line for a person, with the path of the field."""
-    first = error.errors(include_url=False, include_context=False)[0]
+    """The first fault of a pydantic validation as one line for a person, with the path of the field.
+
+    Args:
+        error: of the validation.
+        kind: what the value should have been, whose fields an unknown one is compared with.
+        file, line: that the value is read from.
+        field: that holds it there.
+    """
+    faults = error.errors(include_url=False, include_context=False)
+    # What is missing may be what stands there under a misspelt name.
+    unknown = (one for one in faults if one["type"] == "extra_forbidden" and one["loc"][:-1] == faults[0]["loc"][:-1])
+    first = next(unknown, faults[0]) if faults[0]["type"] == "missing" else faults[0]
     path = field
     for step in first["loc"]:
         if step == "[key]":  # pydantic's mark of a name that is wrong itself
             continue
         path += f"[{step}]" if isinstance(step, int) else f"{'.' if path else ''}{step}"
+    if first["type"] == "extra_forbidden":
+        *above, name = first["loc"]
+        hint = did_you_mean(str(name), _fields(kind, above), "leave it out or mend its name")
+        return InputError(f"unknown field; {hint}", file=file, line=line, field=path)
     message = _EXPECTED.get(first["type"], first["msg"].removeprefix("Value error, "))
     found = first.get("input")
     shown = "" if first["type"] == "missing" or isinstance(found, dict) else f", found {brief(found)}"
     return InputError(f"{message[0].lower()}{message[1:]}{shown}", file=file, line=line, field=path or None)
+
+
+def _fields(kind: Any, above: Sequence[int | str]) -> list[str]:
+    """Names of the fields that an object may have which lies at a path of fields, keys and places in a value."""
+    models = _models(kind)
+    for step in above:
+        held = [model.model_fields[step] for model in models if isinstance(step, str) and step in model.model_fields]
+        # What is no field is a key or a place in one, and leads to the same kind of object.
+        models = [model for one in held for model in _models(one.annotation)] or models
+    return [one.alias or name for model in models for name, one in model.model_fields.items()]
+
+
+def _models(kind: Any) -> list[type[BaseModel]]:
+    """The models in a type: that of `list[Box] | None` is Box."""
+    if isinstance(kind, type) and issubclass(kind, BaseModel):
+        return [kind]
+    return [model for part in get_args(kind) for model in _models(part)]

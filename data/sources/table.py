@@ -6,20 +6,17 @@ import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from difflib import get_close_matches
 from functools import partial
 from pathlib import Path
 from typing import Any
-
-from pydantic import ValidationError
 
 from data.archive import Archive, ArchiveStudy, Film, View, film_below
 from data.manifest import Failure
 from data.pairing import UNREADABLE, Rules, SampleMaker, Samples, check_splits, make_samples, png_path
 from data.study import IMAGE_COLUMNS, Study
-from radfact.errors import InputError
+from radfact.errors import InputError, did_you_mean
 from radfact.jsonl import read_jsonl
-from radfact.report import as_input_error
+from radfact.report import validated
 from radfact.tables import read_csv
 
 DATE = "study_date"
@@ -114,16 +111,13 @@ def _rows(path: Path, folder: Path, failures: list[Failure]) -> Iterator[_Row]:
         date = cells.pop(DATE, None)
         for column in cells:
             if column not in Study.model_fields:
-                close = get_close_matches(column, [*Study.model_fields, DATE], n=1)
-                known = f"did you mean '{close[0]}'?" if close else f"known are {', '.join(Study.model_fields)}, {DATE}"
-                raise InputError(f"unknown column; {known}", file=path, line=line, field=column)
+                known = (*Study.model_fields, DATE)
+                hint = did_you_mean(column, known, f"known are {', '.join(known)}")
+                raise InputError(f"unknown column; {hint}", file=path, line=line, field=column)
         if not cells.get("frontal") and isinstance(name := cells.get("sample_id"), str) and name:
             failures.append(Failure(sample_id=name, stage="read", reason=f"line {line} names no frontal image"))
             continue
-        try:
-            study = Study.model_validate({"source": "table", **cells})
-        except ValidationError as error:
-            raise as_input_error(error, file=path, line=line) from None
+        study = validated(Study, {"source": "table", **cells}, file=path, line=line)
         if (before := first.setdefault(study.sample_id, line)) != line:
             message = f"must be unique, but line {before} is '{study.sample_id}' too"
             raise InputError(message, file=path, line=line, field="sample_id")

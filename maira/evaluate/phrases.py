@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
 from data.study import Study
-from radfact.errors import InputError, brief
+from radfact.errors import InputError, brief, did_you_mean
 from radfact.jsonl import read_jsonl
 from radfact.report import Sentence, validated
 from radfact.tables import read_csv
@@ -96,8 +95,7 @@ def _sentence(row: Mapping[str, Any], path: Path, line: int) -> Sentence:
 def _unknown(sample_id: Any, known: Collection[str]) -> str:
     if sample_id is None:
         return "the study's sample_id is missing"
-    close = get_close_matches(str(sample_id), known, n=1)
-    return f"the manifest has no sample {sample_id!r}" + (f"; did you mean '{close[0]}'?" if close else "")
+    return f"the manifest has no sample {sample_id!r}; {did_you_mean(str(sample_id), known, 'none has a name like it')}"
 
 
 def _numbered(found: Iterable[tuple[str, Sentence]]) -> list[Phrase]:

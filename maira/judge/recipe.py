@@ -5,12 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from pydantic import ValidationError, field_validator
+from pydantic import field_validator
 
 from maira.train.items import JudgeTask
-from maira.train.recipe import Course, ValidatedLosses, Weight, read_values
+from maira.train.recipe import Course, ValidatedLosses, Weight
+from maira.train.recipe_file import read_said
 from radfact.errors import InputError
-from radfact.report import Record, as_input_error
+from radfact.report import Record
 
 
 class ChatSource(Record):
@@ -58,11 +59,8 @@ def read_judge_recipe(path: Path, overrides: list[str] | None = None) -> JudgeRe
     Raises:
         InputError: a file is no YAML mapping, bases form a circle, a key is unknown or a value is wrong.
     """
-    values = read_values(path, overrides)
-    try:
-        return JudgeRecipe.model_validate(values)
-    except ValidationError as error:
-        raise as_input_error(error, file=path) from None
+    said = read_said(path, overrides)
+    return said.checked(JudgeRecipe, said.values)
 
 
 def check_folder(folder: Path) -> None:

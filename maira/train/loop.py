@@ -351,6 +351,7 @@ def run_course(
     """
     if recipe.out.exists() and not recipe.out.is_dir():
         raise InputError("is a file; name a folder", file=recipe.out, field="out")
+    recipe.check_sources()
     world, console = join_world(), console or Console()
     _seed(recipe.seed)
     with _nothing_left_of_a_refusal(recipe.out, world):

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Hashable
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal
 
-import yaml
-from pydantic import Field, ValidationError, field_validator, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from maira.inputs import Input
 from maira.prompts import Preset, Task
+from maira.train.recipe_file import read_said
 from radfact.errors import InputError
-from radfact.jsonl import read_text
-from radfact.report import Record, as_input_error
+from radfact.report import Record
 
-RecordT = TypeVar("RecordT", bound=Record)
 Positive = Annotated[int, Field(gt=0)]
 Share = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
 Weight = Annotated[float, Field(ge=0, allow_inf_nan=False)]
@@ -271,6 +267,24 @@ class Course(Record):
             raise ValueError("weights: bfloat16 needs the optimizer adamw_8bit, which rounds stochastically")
         return self
 
+    def check_sources(self) -> None:
+        """See to it that the files to train and validate on are there, before a model is read.
+
+        Raises:
+            InputError: one is not, with the key that names it.
+        """
+        for name, sources in (("train", self.train), ("validation.sources", self.validation.sources)):
+            for place, source in enumerate(sources):
+                for field, path in source:
+                    if not isinstance(path, Path) or path.exists():
+                        continue
+                    # A path by itself, as it may stand in the recipe, has no keys that could be changed.
+                    alone = name == "train" and self.train == [type(source).model_validate({field: path})]
+                    key = name if alone else f"{name}.{place}.{field}"
+                    without = ', and "validation.sources=[]" validates on nothing' if name != "train" else ""
+                    message = f"no such file; it is the recipe's '{key}', and {key}=FILE names another{without}"
+                    raise InputError(message, file=path)
+
     def shares(self, source: Any) -> dict[Any, float]:
         """How often each answer of a source is seen in an epoch, by task; tasks without any left out."""
         own = self.tasks if source.tasks is None else {t: w * self.tasks.get(t, 0.0) for t, w in source.tasks.items()}
@@ -341,115 +355,12 @@ def read_recipe(path: Path, overrides: list[str] | None = None) -> Recipe:
     Raises:
         InputError: a file is no YAML mapping, bases form a circle, a key is unknown or given twice, a value wrong.
     """
-    values = read_values(path, overrides)
+    said = read_said(path, overrides)
     # By itself, since pydantic reports a fault of a union as faults of all of its members.
-    model = values.get("model")
-    if "model" in values and not isinstance(model, str | dict):
-        raise InputError(f"expected a folder or the parts of a model, found {model!r:.80}", file=path, field="model")
+    model = said.values.get("model")
+    if "model" in said.values and not isinstance(model, str | dict):
+        message = f"expected a folder or the parts of a model, found {model!r:.80}"
+        raise InputError(message, file=said.source_of("model"), field="model")
     if isinstance(model, dict):
-        values["model"] = _checked(FromScratch, model, path, "model")
-    return _checked(Recipe, values, path)
-
-
-def read_values(path: Path, overrides: list[str] | None = None) -> dict[str, Any]:
-    """Keys and values of a recipe over those of its base, with the overrides in their place.
-
-    Raises:
-        InputError: as `read_recipe`, but for unknown keys and wrong values.
-    """
-    values = _read_values(path, ())
-    for override in overrides or []:
-        _override(values, override)
-    return values
-
-
-def _read_values(path: Path, below: tuple[Path, ...]) -> dict[str, Any]:
-    """Keys and values of a recipe over those of its base."""
-    if path.resolve() in below:
-        raise InputError("a recipe cannot be its own base", file=path, field="base")
-    try:
-        values = _load(read_text(path))
-    except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        what = error.problem if isinstance(error, _Twice) else "not YAML"
-        raise InputError(str(what), file=path, line=mark.line + 1 if mark else None) from None
-    if not isinstance(values, dict):
-        raise InputError("expected keys and values, as in configs/phantom.yaml", file=path)
-    base = values.pop("base", None)
-    if base is None:
-        return values
-    if not isinstance(base, str):
-        raise InputError(f"expected the path of a recipe, found {base!r:.80}", file=path, field="base")
-    if not (file := path.parent / base).is_file():
-        raise InputError(f"{file}: no such file", file=path, field="base")
-    return _merged(_read_values(file, (*below, path.resolve())), values)
-
-
-class _Twice(yaml.constructor.ConstructorError):
-    """A key is given twice in one mapping, where YAML would take the last."""
-
-
-class _Loader(yaml.SafeLoader):
-    """YAML as people write it: a key stands once in a mapping, and 1e-3 is a number as in YAML 1.2."""
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
-        """A mapping, none of whose keys stands twice."""
-        seen = set()
-        for key, _ in node.value:
-            if key.value in seen and isinstance(key, yaml.ScalarNode):
-                raise _Twice(None, None, f"the key '{key.value}' is given twice", key.start_mark)
-            seen.add(key.value if isinstance(key, yaml.ScalarNode) else None)
-        return super().construct_mapping(node, deep)
-
-
-_Loader.add_implicit_resolver(
-    "tag:yaml.org,2002:float", re.compile(r"[-+]?[0-9]+(\.[0-9]*)?[eE][-+]?[0-9]+$"), list("-+0123456789")
-)
-
-
-def _load(text: str) -> Any:
-    return yaml.load(text, _Loader)
-
-
-def _merged(base: dict[str, Any], values: dict[str, Any]) -> dict[str, Any]:
-    both = {
-        key: _merged(base[key], value)
-        for key, value in values.items()
-        if isinstance(value, dict) and isinstance(base.get(key), dict)
-    }
-    return base | values | both
-
-
-def _checked(kind: type[RecordT], values: dict[str, Any], path: Path, field: str = "") -> RecordT:
-    try:
-        return kind.model_validate(values)
-    except ValidationError as error:
-        raise as_input_error(error, file=path, field=field) from None
-
-
-def _override(values: dict[str, Any], override: str) -> None:
-    key, equals, value = override.partition("=")
-    if not equals:
-        raise InputError(f"expected key=value, got '{override}'", field="overrides")
-    place: Any = values
-    *parents, last = key.split(".")
-    for parent in parents:
-        if isinstance(place, list):
-            place = place[_number(place, parent, key)]
-        else:
-            if place.get(parent) is None:
-                place[parent] = {}
-            place = place[parent]
-        if not isinstance(place, dict | list):
-            raise InputError(f"'{parent}' has no keys of its own: it is {place!r:.80}", field=key)
-    try:
-        place[_number(place, last, key) if isinstance(place, list) else last] = _load(value)
-    except yaml.YAMLError:
-        raise InputError(f"not a YAML value: {value!r:.80}", field=key) from None
-
-
-def _number(items: list[Any], name: str, key: str) -> int:
-    """The place in a list that a part of an override's key names."""
-    if not name.isdecimal() or int(name) >= len(items):
-        raise InputError(f"'{name}' is no item of a list of {len(items)}, which are numbered from 0", field=key)
-    return int(name)
+        said.values["model"] = said.checked(FromScratch, model, field="model")
+    return said.checked(Recipe, said.values)

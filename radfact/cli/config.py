@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
 from pathlib import Path
 from typing import Any
 
 import typer
 
-from radfact.errors import InputError
+from radfact.errors import InputError, did_you_mean
 from radfact.jsonl import read_text
 
 
@@ -32,7 +31,8 @@ def read_config(context: typer.Context, path: Path | None) -> Path | None:
     for key, value in values.items():
         name = str(key).replace("_", "-")
         if name not in anywhere or name == "config":
-            raise InputError(_unknown(name, sorted(known)), file=path, field=str(key))
+            hint = did_you_mean(name, sorted(known), "--help names those that there are")
+            raise InputError(f"no such option; {hint}", file=path, field=str(key))
         if name not in known:
             continue
         parameter, negated = known[name]
@@ -69,11 +69,6 @@ def _options(command: Any) -> dict[str, tuple[Any, bool]]:
         found |= {option.removeprefix("--"): (parameter, True) for option in parameter.secondary_opts}
     found.pop("help", None)
     return found
-
-
-def _unknown(name: str, known: list[str]) -> str:
-    close = difflib.get_close_matches(name, known, n=1)
-    return "no such option" + (f"; did you mean '{close[0]}'?" if close else "")
 
 
 def _as_given(parameter: Any, value: Any, context: typer.Context, path: Path, key: str) -> Any:

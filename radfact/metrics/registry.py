@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import importlib
 import importlib.util
 import inspect
@@ -15,7 +14,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from radfact.entailment.callable import search_here
-from radfact.errors import InputError
+from radfact.errors import InputError, did_you_mean
 from radfact.metrics.metric import Metric, check_metric, headline_of
 from radfact.stats import Direction
 
@@ -393,6 +392,5 @@ def _with_figure(name: str) -> Entry:
             known.update(dict.fromkeys(entry.figures, entry))
     if name in known:
         return known[name]
-    close = difflib.get_close_matches(name, [*entries(), *known], n=1)
-    hint = f"did you mean '{close[0]}'?" if close else "see 'radfact metrics'"
+    hint = did_you_mean(name, [*entries(), *known], "see 'radfact metrics'")
     raise InputError(f"no metric and no figure is called '{name}'; {hint}", field="metrics")

@@ -222,6 +222,7 @@ def test_samples_that_cannot_be_read_any_more_end_the_run_or_are_left_out(
     model: Path, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "samples.jsonl"
+    path.touch()
 
     def damage(*arguments: Any) -> Any:
         path.write_bytes(data.read_bytes())

@@ -193,13 +193,70 @@ def test_a_recipe_that_is_not_there_is_named(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("override", "message"),
     [
-        ("passes", "expected key=value, got 'passes'"),
-        ("passes.more=3", "'passes' has no keys of its own"),
-        ("tasks=[", "field 'tasks': not a YAML value"),
-        ("pases=3", "field 'pases'"),
-        ("betas.2=0.9", r"field 'betas\.2': '2' is no item of a list of 2"),
+        ("passes", "the command line: expected key=value, got 'passes'"),
+        ("passes.more=3", "the command line, field 'passes.more': 'passes' has no keys of its own: it is 1000"),
+        ("tasks=[", "the command line, field 'tasks': not a YAML value: '['"),
+        ("pases=3", "the command line, field 'pases': unknown field; did you mean 'passes'?"),
+        ("passes=0", "the command line, field 'passes': input should be greater than 0, found 0"),
+        ("faults.spiek=3", "the command line, field 'faults.spiek': unknown field; did you mean 'spike'?"),
+        ("faults={spiek: 3}", "the command line, field 'faults.spiek': unknown field; did you mean 'spike'?"),
+        ("train.0.splitt=a", "the command line, field 'train[0].splitt': unknown field; did you mean 'split'?"),
+        ("xyz=1", "the command line, field 'xyz': unknown field; leave it out or mend its name"),
+        ("betas.2=0.9", "the command line, field 'betas.2': '2' is no item of a list of 2, which are numbered from 0"),
     ],
 )
 def test_a_wrong_override_is_refused(tmp_path: Path, override: str, message: str) -> None:
-    with pytest.raises(InputError, match=message):
-        read_recipe(write(tmp_path, betas=[0.9, 0.95]), [override])
+    with pytest.raises(InputError) as caught:
+        read_recipe(write(tmp_path, betas=[0.9, 0.95], train=[{"shards": "a"}]), [override])
+    assert str(caught.value) == message
+
+
+def test_a_fault_is_looked_for_in_the_file_that_says_it(tmp_path: Path) -> None:
+    write(tmp_path, pases=3, faults={"spike": 1.0}, train=[{"manifest": "m", "splitt": "a"}])
+    top = tmp_path / "top.yaml"
+
+    def said(text: str, *overrides: str) -> str:
+        top.write_text(f"base: recipe.yaml\n{text}\n", encoding="utf-8")
+        with pytest.raises(InputError) as caught:
+            read_recipe(top, list(overrides))
+        return str(caught.value).replace(f"{tmp_path}/", "")
+
+    assert said("").startswith("recipe.yaml, field 'train[0].splitt': unknown field; did you mean 'split'?")
+    own = "train: [{manifest: m, spilt: a}]"
+    assert said(own).startswith("top.yaml, field 'train[0].spilt': unknown field")
+    assert said("train: m").startswith("recipe.yaml, field 'faults.spike': input should be greater than 1")
+    assert said("train: m\nfaults: {spike: 0.5}").startswith("top.yaml, field 'faults.spike'")
+    assert said("train: m", "faults.spike=3").startswith("recipe.yaml, field 'pases': unknown field")
+
+
+def test_a_misspelt_key_that_is_needed_is_named_and_not_the_missing_one(tmp_path: Path) -> None:
+    path = tmp_path / "recipe.yaml"
+    path.write_text("model: checkpoint\ntrian: m.jsonl\nout: run\npasses: 1000\n", encoding="utf-8")
+    with pytest.raises(InputError, match=r"field 'trian': unknown field; did you mean 'train'\?$"):
+        read_recipe(path)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({}, "none.jsonl: no such file; it is the recipe's 'train', and train=FILE names another"),
+        (
+            {"train": [{"manifest": "none.jsonl", "split": "train"}]},
+            "none.jsonl: no such file; it is the recipe's 'train.0.manifest', and train.0.manifest=FILE names another",
+        ),
+        (
+            {"train": "there.jsonl", "validation": {"sources": [{"manifest": "none.jsonl"}]}},
+            "none.jsonl: no such file; it is the recipe's 'validation.sources.0.manifest', and "
+            'validation.sources.0.manifest=FILE names another, and "validation.sources=[]" validates on nothing',
+        ),
+    ],
+)
+def test_a_manifest_that_is_not_there_is_named_with_the_key_to_change(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changes: dict[str, object], message: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("there.jsonl").touch()
+    with pytest.raises(InputError) as caught:
+        read_recipe(write(tmp_path, **({"train": "none.jsonl"} | changes))).check_sources()
+    assert str(caught.value) == message
+    read_recipe(write(tmp_path, train="there.jsonl")).check_sources()

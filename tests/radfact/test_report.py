@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -59,6 +60,25 @@ def test_a_fault_is_named_by_the_path_of_its_field(value: object, field: str) ->
     assert str(caught.value).startswith("drafts.jsonl, line 7, field 'report")
     assert field in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("sentence", "message"),
+    [
+        ({"text": "a", "boxs": []}, "field 'report[0].boxs': unknown field; did you mean 'boxes'?"),
+        ({"txt": "a"}, "field 'report[0].txt': unknown field; did you mean 'text'?"),
+        ({"text": "a", "certainty": 1}, "field 'report[0].certainty': unknown field; leave it out or mend its name"),
+        (
+            {"text": "a", "boxes": [{"xmin": 0, "y_min": 0, "x_max": 1, "y_max": 1}]},
+            "field 'report[0].boxes[0].xmin': unknown field; did you mean 'x_min'?",
+        ),
+        ({"text": "a", "masks": [{"size": [1, 1], "count": [1]}]}, ".count': unknown field; did you mean 'counts'?"),
+    ],
+)
+def test_of_an_unknown_field_the_one_that_is_meant_is_named(sentence: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError) as caught:
+        parse_sentences([sentence])
+    assert str(caught.value).endswith(message)
 
 
 @pytest.mark.parametrize(
