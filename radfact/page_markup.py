@@ -15,6 +15,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, NonNegativeInt
 
+from radfact.sample import F1_PARTS, FIGURES
 from radfact.stats import Direction
 
 STATIC = resources.files("radfact") / "static"
@@ -170,9 +171,10 @@ def _notes(notes: Sequence[str]) -> str:
 
 def _summary(scores: Scores, run: Mapping[str, Any], studies: Sequence[Mapping[str, Any]]) -> str:
     failures = [study for study in studies if study["failure"]]
+    meaning = _MEANING if any(name in FIGURES for name in scores.figures) else ""
     return (
         '<section aria-labelledby="figures-title"><h2 id="figures-title">Figures</h2><div class="summary">'
-        f'<div class="panel">{_figure_table(scores)}{_unavailable(scores)}{_MEANING}</div>'
+        f'<div class="panel">{_figure_table(scores)}{_unavailable(scores)}{meaning}</div>'
         f'<div class="panel"><h3>Counts</h3>{_pairs(_counts(scores) or {"studies": len(studies)})}'
         f"{_failures(failures)}</div>{_run(run)}</div></section>"
     )
@@ -203,15 +205,22 @@ def _figure_table(scores: Scores) -> str:
         last = f'<td class="chart spare">{bars[name]}</td><td>{"–" if figure.n is None else figure.n}</td>'
         failed = f"<td>{scores.metrics[metric_of[name]].failed}</td>" if name in metric_of else ""
         rows.append(f'<tr{css}><th scope="row">{escape(words(name))}{way}</th>{cells}{last}{failed}</tr>')
-    over = " or, as corpus BLEU and F1 of findings, computed from all of them" if metric_of else ""
     return (
-        '<table class="figure-table"><caption>↑ higher is better, ↓ lower is better. '
-        f"Mean over the studies that have a value{over}, with its bootstrapped "
-        f'95 % interval<span class="spare"> and median{_BAR if drawn else ""}</span>.</caption><thead><tr>'
+        f'<table class="figure-table"><caption>{_caption(scores, drawn)}</caption><thead><tr>'
         '<th scope="col">Figure</th><th scope="col">Point</th><th scope="col" class="spare">Median</th>'
         '<th scope="col">95 % interval</th>'
         '<th scope="col" class="chart spare"><span class="unseen">Interval bar</span></th>'
         f'<th scope="col">n</th>{_FAILED if metric_of else ""}</tr></thead><tbody>{"".join(rows)}</tbody></table>'
+    )
+
+
+def _caption(scores: Scores, drawn: bool) -> str:
+    over = " or, as corpus BLEU and F1 of findings, computed from all of them" if scores.metrics else ""
+    is_f1_there = any(name in F1_PARTS for name in scores.figures)
+    f1 = "; RadFact's F1: the harmonic mean of the set's precision and recall" if is_f1_there else ""
+    return (
+        f"↑ higher is better, ↓ lower is better. Mean over the studies that have a value{over}{f1}. Beside it: its "
+        f'bootstrapped 95 % interval<span class="spare"> and median{_BAR if drawn else ""}</span>.'
     )
 
 
@@ -249,11 +258,13 @@ def _bar(figure: Figure) -> str:
     )
 
 
-_MEANING = """<details><summary>What the figures mean</summary>
+_MEANING = """<details><summary>What RadFact's figures mean</summary>
 <p>Precision judges the sentences of the candidate against the reference, recall those of the reference against the
-candidate; F1 is the harmonic mean of the two. <b>Logical</b>: entailed sentences among all. <b>Grounding</b>: logically
-and spatially entailed ones among the entailed that have boxes. <b>Spatial</b>: logically and spatially entailed ones
-among all that have boxes. A study without such sentences has no value and is left out of n.</p></details>"""
+candidate; F1 is the harmonic mean of the two: of a study, of its own; of the set, of the set's, and not the mean of the
+studies' F1. <b>Logical</b>: entailed sentences among all. <b>Grounding</b>: logically and spatially entailed ones among
+the entailed that have boxes. <b>Spatial</b>: logically and spatially entailed ones among all that have boxes. A study
+without such sentences has no value and is left out of n; that of an F1 counts the studies that have both of its
+parts.</p></details>"""
 
 
 def _failures(failures: Sequence[Mapping[str, Any]]) -> str:

@@ -104,6 +104,23 @@ class TestFigures:
         assert "The bar runs" not in html
         assert '<th scope="row">Errors ↓</th>' in html
 
+    def test_an_f1_of_radfact_is_not_said_to_be_a_mean_over_studies(self, folder: Path) -> None:
+        text = " ".join(Page(write_page(folder)).text.split())
+        set_f1 = "RadFact's F1: the harmonic mean of the set's precision and recall."
+        assert f"Mean over the studies that have a value; {set_f1}" in text
+        assert "of the set, of the set's, and not the mean of the studies' F1." in text
+        parts = {"logical_f1": figure(0.6), "bleu_4": figure(0.1)}
+        metrics = {name: {"figures": [figure]} for name, figure in (("radfact", "logical_f1"), ("bleu", "bleu_4"))}
+        write_json(folder / "scores.json", {"figures": parts, "metrics": metrics})
+        assert f"computed from all of them; {set_f1}" in Page(write_page(folder)).text
+
+    def test_of_other_metrics_nothing_is_said_of_radfacts_figures(self, folder: Path) -> None:
+        metrics = {"radgraph": {"figures": ["radgraph_f1"]}}
+        write_json(folder / "scores.json", {"figures": {"radgraph_f1": figure(0.6)}, "metrics": metrics})
+        text = Page(write_page(folder)).text
+        assert "Mean over the studies that have a value or," in text
+        assert "RadFact's" not in text
+
     def test_the_judge_speaks_for_itself(self, folder: Path) -> None:
         assert "Judge: tester. Figures of this judge stand alone." in Page(write_page(folder)).text
 
