@@ -7,6 +7,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from html import escape
+from itertools import combinations
 from pathlib import Path
 
 from radfact.errors import InputError
@@ -71,13 +72,14 @@ def compare(
         seed: of both.
 
     Raises:
-        InputError: a folder is not finished, or they have no sample or no figure in common.
+        InputError: a folder is not finished or given twice, or they have no sample or no figure in common.
     """
     if len(folders) < 2:
         raise InputError("expected two or more results folders to compare")
     functions = pooled_functions(metrics)
     named = zip(folders, _names(folders), strict=True)
     systems = [read_system(Path(folder), name, functions) for folder, name in named]
+    _check_each_once(folders)
     first = systems[0]
     everywhere = set(first.sample_ids).intersection(*(one.sample_ids for one in systems[1:]))
     shared = [key for key in first.sample_ids if key in everywhere]
@@ -107,6 +109,13 @@ def compare(
         _notes(systems, len(shared), names),
         {**settings, "rounds": rounds},
     )
+
+
+def _check_each_once(folders: Sequence[Path]) -> None:
+    for one, other in combinations(map(Path, folders), 2):
+        if one.samefile(other):
+            said = "is given twice" if one == other else f"is the same folder as {one}"
+            raise InputError(f"{said}; a system differs in nothing from itself", file=other)
 
 
 def _names(folders: Sequence[Path]) -> list[str]:

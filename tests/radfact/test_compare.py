@@ -86,6 +86,17 @@ def test_results_without_a_common_sample_are_refused(folders: list[Path], tmp_pa
         compare(folders[:1])
 
 
+def test_one_folder_is_not_compared_with_itself(folders: list[Path], tmp_path: Path) -> None:
+    good, bad = folders
+    (tmp_path / "link").symlink_to(good)
+    with pytest.raises(InputError, match=r"good: is given twice; a system differs in nothing from itself$"):
+        compare([good, bad, good])
+    for same in (tmp_path / "link", bad / ".." / "good"):
+        with pytest.raises(InputError) as caught:
+            compare([good, same])
+        assert str(caught.value).startswith(f"{same}: is the same folder as {good};")
+
+
 def test_what_is_written(folders: list[Path], tmp_path: Path) -> None:
     page = write_comparison(compare(folders), tmp_path)
     assert "ROUGE-L" in page.read_text()
