@@ -19,7 +19,8 @@ $(VENV)/installed: pyproject.toml
 	touch $@
 
 demo: install
-	$(BIN)/maira prepare dicom "$$($(BIN)/python -c 'from data import example_radiograph as film; print(film())')" --out $(OUT)/film
+	film="$$($(BIN)/python -c 'from data import example_radiograph as film; print(film())')" \
+		&& $(BIN)/maira prepare dicom "$$film" --out $(OUT)/film
 	$(BIN)/maira prepare phantom --count 24 --seed 3 --out $(OUT)/phantoms
 	$(BIN)/maira generate --checkpoint $(CHECKPOINT) --manifest $(OUT)/film/manifest.jsonl --out $(OUT)/film/drafts.jsonl
 	$(BIN)/maira generate --checkpoint $(CHECKPOINT) --manifest $(OUT)/phantoms/manifest.jsonl --out $(OUT)/drafts.jsonl

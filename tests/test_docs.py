@@ -6,16 +6,18 @@ import json
 import re
 import shlex
 import shutil
+import subprocess
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pytest
 import yaml
-from command_tree import COMMANDS, command_lines, read
+from command_tree import COMMANDS, command_lines, examples, read
 from typer.testing import CliRunner
 
 from data.manifest import read_manifest
 from maira.cli import app as maira
+from maira.evaluate.ablations import read_configs
 from radfact.cli import app as radfact
 from radfact.files import read_drafts, read_pairs
 from radfact.metrics.registry import entries
@@ -135,6 +137,37 @@ def test_the_commands_of_the_guides_run_as_they_stand(clone: Path) -> None:
     _run(line for page in GUIDES for block in _blocks(page, "sh") for line in command_lines(block))
     for made in ("results/drafts/report.html", "grounded.figures.json", "runs/try/checkpoint", "phantoms/sheet.html"):
         assert (clone / made).exists()
+
+
+@pytest.mark.parametrize("words", ["maira", "maira train"])
+def test_the_examples_of_the_help_run_as_they_stand_one_after_the_other(words: str, clone: Path) -> None:
+    # The review is a server, which ends when it is told to.
+    lines = [line for line in examples(COMMANDS[words]) if read(line) != "maira review start"]
+    _run(line.replace("--count 24", "--count 12") for line in lines)
+    assert (clone / "runs/try/checkpoint").is_dir()
+
+
+@pytest.mark.usefixtures("clone")
+def test_the_recipes_of_the_example_of_ablate_find_their_data() -> None:
+    _run(["maira prepare phantom --count 12 --seed 3 --out phantoms"])
+    (line,) = examples(COMMANDS["maira ablate"])
+    words = shlex.split(line.partition(" --")[0])[2:]
+    overrides = [word for word in words if "=" in word]
+    for config in read_configs([Path(word) for word in words if word not in overrides], overrides):
+        config.recipe.check_sources()
+
+
+def test_make_stops_where_the_real_film_is_not_found(tmp_path: Path) -> None:
+    if shutil.which("make") is None:
+        pytest.skip("there is no make")
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "installed").touch()
+    for name, script in (("python", "exit 3"), ("maira", f'echo "$@" >> {tmp_path / "asked"}')):
+        (tmp_path / "bin" / name).write_text(f"#!/bin/sh\n{script}\n")
+        (tmp_path / "bin" / name).chmod(0o755)
+    made = subprocess.run(["make", "demo", f"VENV={tmp_path}", f"OUT={tmp_path}"], cwd=ROOT, capture_output=True)
+    assert made.returncode == 2
+    assert not (tmp_path / "asked").exists()
 
 
 def test_the_small_recipe_of_the_guide_trains(clone: Path) -> None:

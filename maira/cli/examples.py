@@ -16,12 +16,14 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
         "maira sentences manifest.jsonl --judge openai:MODEL --out sentences.jsonl",
     ),
     "train": (
-        "maira train configs/phantom.yaml",
-        "maira train configs/phantom.yaml passes=1000 out=runs/short",
+        "maira prepare phantom --count 24 --seed 3 --out phantoms",
+        "maira train configs/phantom.yaml train=phantoms/manifest.jsonl"
+        ' "validation.sources=[]" passes=32 global_batch=8 out=runs/try',
     ),
     "estimate": ("maira estimate configs/maira2_7b.yaml --gpus 16 --gpu a100-80g",),
     "ablate": (
         "maira ablate configs/phantom.yaml configs/ablations/phantom/no_prior.yaml"
+        ' train=phantoms/manifest.jsonl "validation.sources=[]" passes=32 global_batch=8 "out=runs/{name}"'
         " --test phantoms/manifest.jsonl --task grounded --judge offline --out ablations",
     ),
     "generate": (
