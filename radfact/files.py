@@ -247,10 +247,10 @@ def _read_narrative_csv(path: Path) -> Pairs:
     seen: dict[str, int] = {}
     pairs = []
     columns, rows = read_csv(path)
-    missing = [name for name in _CSV_COLUMNS if columns.count(name) != 1]
+    missing = [name for name in _CSV_COLUMNS if name not in columns]
     if missing:
         raise InputError(
-            f"expected the columns {', '.join(_CSV_COLUMNS)}, each once; found {', '.join(columns) or 'none'}",
+            f"expected the columns {', '.join(_CSV_COLUMNS)}; found {', '.join(columns) or 'none'}",
             file=path,
             line=1,
             field=missing[0],

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import gzip
 import io
+import re
 import zipfile
 import zlib
 from collections.abc import Iterator, Sequence
@@ -16,6 +17,7 @@ from typing import IO
 from radfact.errors import InputError
 
 _MISSING = frozenset({"", "nan", "NaN"})
+_QUOTED = re.compile(r'"[^"]*"')
 
 
 def read_csv(path: Path | str) -> tuple[list[str], Iterator[tuple[int, dict[str, str]]]]:
@@ -25,8 +27,8 @@ def read_csv(path: Path | str) -> tuple[list[str], Iterator[tuple[int, dict[str,
         path: `.csv`, `.csv.gz`, or `.zip` with one CSV in it.
 
     Raises:
-        InputError: the file cannot be read; while rows are taken: it is no CSV, or a row has more or fewer cells than
-            the header.
+        InputError: the file cannot be read, or two columns have one name; while rows are taken: it is no CSV, or a row
+            has more or fewer cells than the header.
     """
     rows = _rows(Path(path))
     _, columns = next(rows, (1, []))
@@ -81,7 +83,7 @@ def _rows(path: Path) -> Iterator[tuple[int, list[str]]]:
             reader = csv.reader(chain((header,), handle), strict=True)
             for row in reader:
                 if row and width is None:
-                    row, width = [name.strip() for name in row], len(row)
+                    row, width = _header(row, path, begins), len(row)
                 if row and len(row) != width:
                     message = (
                         f"expected {width} cells as in the header, found {len(row)} "
@@ -109,9 +111,22 @@ def _rows(path: Path) -> Iterator[tuple[int, list[str]]]:
         raise InputError(f"cannot be read: {reason}", file=path, line=begins) from None
 
 
+def _header(cells: Sequence[str], path: Path, line: int) -> list[str]:
+    """Names of columns; those without one may be many, as spreadsheets leave them behind the last."""
+    names = [name.strip() for name in cells]
+    for name in names:
+        if name and names.count(name) > 1:
+            raise InputError(
+                f"{names.count(name)} columns are called so; one is needed", file=path, line=line, field=name
+            )
+    return names
+
+
 def _check_separator(header: str, path: Path) -> None:
+    plain = _QUOTED.sub("", header)
     for mark, name in ((";", "semicolons"), ("\t", "tabs"), ("|", "vertical bars")):
-        if mark in header and "," not in header:
+        # A name may have a comma in it.
+        if plain.count(mark) > plain.count(","):
             raise InputError(f"separated by {name}; save the table as CSV separated by commas", file=path, line=1)
 
 

@@ -101,7 +101,7 @@ def test_a_fault_in_grounded_pairs_is_one_line_with_its_path(value: Any, message
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("", "line 1, field 'example_id': expected the columns example_id, prediction, target, each once; found none"),
+        ("", "line 1, field 'example_id': expected the columns example_id, prediction, target; found none"),
         ("id,prediction,target\n", "line 1, field 'example_id': "),
         ("example_id,prediction,target,target\n", "line 1, field 'target': "),
         ("example_id,prediction,target\n1,Clear\n", "line 2: expected 3 cells as in the header, found 2"),

@@ -26,6 +26,8 @@ def test_columns_are_streamed_in_the_order_asked_for(tmp_path: Path) -> None:
         ("a\n1\n".encode("utf-16"), r"line 1: not UTF-8 text"),
         (b"\xef\xbb\xbfa;b\n1;2\n", r"line 1: separated by semicolons; save the table as CSV separated by commas"),
         (b'"a"\t"b"\n', r"line 1: separated by tabs"),
+        (b"a;b, c;d\n1;2;3\n", r"line 1: separated by semicolons"),
+        (b"b,a,c,a\n1,2,3,4\n", r"line 1, field 'a': 2 columns are called so; one is needed"),
         (b"", "it has no header"),
     ],
 )
@@ -34,6 +36,12 @@ def test_a_file_that_is_no_table_is_one_line(tmp_path: Path, content: bytes, mes
     path.write_bytes(content)
     with pytest.raises(InputError, match=message):
         list(stream_columns(path, ("a",)))
+
+
+def test_columns_without_a_name_may_be_many(tmp_path: Path) -> None:
+    path = tmp_path / "t.csv"
+    path.write_text('"b; c; d",a,,\n1,2,,\n')
+    assert list(stream_columns(path, ("a", "b; c; d"))) == [(2, ("2", "1"))]
 
 
 def test_a_zip_of_two_tables_is_refused(tmp_path: Path) -> None:
