@@ -26,18 +26,34 @@ _LIKE = {
 }
 _LINE = re.compile(r"^[\s\-*•(]*(?:\(?[a-g1-7]\)?[.):]\s*)?(?P<name>[^:=]+?)\s*[:=]\s*(?P<count>\S+).*$", re.IGNORECASE)
 
+_EITHER = "either"
+_SIGNIFICANCE = re.compile(r"signific(?:ant|ance)")
+_NO_SIGNIFICANCE = re.compile(
+    r"(?:in|non ?|not ?(?:(?:of|any|clinical|clinically) )*"
+    r"|\b(?:no|without|lacking) (?:(?:of|any|clinical) )*(?=significance))signific(?:ant|ance)"
+)
+_DOUBT = re.compile(
+    r"\b(?:no|non|not|without|lacking|little|low|less|minor|unclear|unknown|uncertain|possibly|potentially|perhaps|maybe|"
+    r"questionabl[ey]|borderline)\b"
+)
+"""Words of a heading that leave it open which of the two it means."""
+
 
 def read_annotation(said: str) -> dict[str, dict[str, float]]:
     """Counts by significance and letter, GREEN's six and `g` for grammar.
 
     An object `{significant: {CATEGORY: n}, insignificant: {CATEGORY: n}}` in JSON, YAML or as Python writes it, or
-    lines `CATEGORY: n` under headings that say "significant" and "insignificant"; categories by their names.
+    lines `CATEGORY: n` under headings that say "significant" and "insignificant" (or "not significant", "without
+    clinical significance"); categories by their names.
 
     Raises:
-        ValueError: there are no counts of significant errors, or a count is no whole number.
+        ValueError: there are no counts of significant errors, a count is no whole number, or a heading above counts may
+            mean both.
     """
     counts: dict[str, dict[str, float]] = {}
     for kind, name, count in _entries(said):
+        if kind == _EITHER:
+            raise ValueError(f"the heading above '{name}' may mean significant or insignificant errors")
         letter = next((one for one, like in _LIKE.items() if re.search(like, name, re.IGNORECASE)), None)
         if letter is None:
             letter = name.strip("() ").lower()
@@ -82,8 +98,15 @@ def _data(said: str) -> Any:
 
 
 def _kind(heading: str) -> str | None:
-    plain = heading.lower()
-    return "insignificant" if "insignificant" in plain else "significant" if "significant" in plain else None
+    """What a heading says of significance; None where it says nothing of it."""
+    whole = re.sub(r"n['’]t\b", " not", heading.lower()).replace("-", "")
+    plain = " ".join(re.findall(r"[^\W_]+", whole))
+    said, denied = len(_SIGNIFICANCE.findall(plain)), len(_NO_SIGNIFICANCE.findall(plain))
+    if not said:
+        return None
+    if 0 < denied < said or _DOUBT.search(_NO_SIGNIFICANCE.sub("", plain)):
+        return _EITHER
+    return "insignificant" if denied else "significant"
 
 
 def _count(said: Any, name: str) -> float:

@@ -22,6 +22,18 @@ def need_columns(path: Path, columns: Sequence[str], wanted: Sequence[str]) -> N
             )
 
 
+def read_id(said: str, path: Path, line: int, field: str) -> str:
+    """A cell as an id, without the blanks around it.
+
+    Raises:
+        InputError: it is empty.
+    """
+    key = said.strip()
+    if not key:
+        raise InputError("empty; every row needs an id", file=path, line=line, field=field)
+    return key
+
+
 def read_number(said: str, path: Path, line: int, field: str) -> float:
     """A cell as a finite number, or NaN where it says so.
 
@@ -29,7 +41,8 @@ def read_number(said: str, path: Path, line: int, field: str) -> float:
         InputError: it is none.
     """
     try:
-        value = float(said)
+        # Python reads 1_0 as 10, which nobody writes into a table.
+        value = math.inf if "_" in said else float(said)
     except ValueError:
         value = math.inf
     if math.isinf(value):
@@ -49,3 +62,15 @@ def read_whole(said: str, path: Path, line: int, field: str, most: int, *, least
             f"expected a whole number from {least} to {most}, found '{said}'", file=path, line=line, field=field
         )
     return int(value)
+
+
+def read_count(said: str, path: Path, line: int, field: str) -> float:
+    """A cell as a number of errors: a whole number from 0, or NaN where it says so.
+
+    Raises:
+        InputError: it is none.
+    """
+    value = read_number(said, path, line, field)
+    if not (math.isnan(value) or (value >= 0 and value == value // 1)):
+        raise InputError(f"expected a whole number from 0, found '{said}'", file=path, line=line, field=field)
+    return value

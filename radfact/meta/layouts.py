@@ -10,7 +10,7 @@ from typing import Literal, get_args
 from radfact.errors import InputError, note_id
 from radfact.files import Pair
 from radfact.meta.annotation import read_annotation
-from radfact.meta.cells import need_columns, read_number, read_whole
+from radfact.meta.cells import need_columns, read_count, read_id, read_number, read_whole
 from radfact.meta.ratings import Better, Rated, Ratings, count_directions, count_quantities
 from radfact.meta.refisco import read_refisco_v0, read_refisco_v1
 from radfact.metrics.notation import CATEGORIES
@@ -84,23 +84,40 @@ def _read_plain(path: Path, experts: Sequence[str], better: Better | None) -> Ra
         )
     if better is None:
         raise InputError("say which way the ratings are better: higher or lower", field="better")
-    meaning = {name: _quantity(name) for name in chosen}
+    meaning = _meanings(chosen, path)
     groups = [name for name in _GROUPS if name in columns]
     samples, seen = [], dict[str, int]()
     for line, row in rows:
-        note_id(seen, row["id"], line, file=path, field="id")
+        key = read_id(row["id"], path, line, "id")
+        note_id(seen, key, line, file=path, field="id")
         ratings: dict[str, dict[str, float]] = {}
         for name, (quantity, rater) in meaning.items():
             if row[name].strip():
                 ratings.setdefault(quantity, {})[rater] = read_number(row[name], path, line, name)
-        pair = Pair(row["id"], row["candidate"].strip(), row["reference"].strip())
+        pair = Pair(key, row["candidate"].strip(), row["reference"].strip())
         samples.append(Rated(pair, ratings, {name: row[name] for name in groups if row[name]}))
     quantities = list(dict.fromkeys(quantity for quantity, _ in meaning.values()))
     return Ratings(samples, dict.fromkeys(quantities, better), quantities[0], groups[0] if groups else None)
 
 
+def _meanings(columns: Sequence[str], path: Path) -> dict[str, tuple[str, str]]:
+    """Quantity and rater of every column."""
+    meaning: dict[str, tuple[str, str]] = {}
+    columns_of: dict[tuple[str, str], str] = {}
+    for name in columns:
+        meaning[name] = quantity, rater = _quantity(name)
+        first = columns_of.setdefault(meaning[name], name)
+        if first != name:
+            raise InputError(
+                f"'{first}' and '{name}' are both what rater '{rater}' says of '{quantity}'; rename one of them",
+                file=path,
+                line=1,
+            )
+    return meaning
+
+
 def _quantity(column: str) -> tuple[str, str]:
-    quantity, colon, rater = column.partition(":")
+    quantity, colon, rater = (part.strip() for part in column.partition(":"))
     if colon and quantity and rater:
         return quantity, rater
     if column.startswith("expert"):
@@ -119,6 +136,7 @@ def _read_rexval(path: Path) -> Ratings:
     columns, rated = read_csv(ratings)
     need_columns(ratings, columns, (*_REXVAL_COLUMNS, "num_errors"))
     counts: dict[tuple[int, str], dict[str, dict[str, dict[str, float]]]] = {}
+    lines: dict[tuple[int, str, str, int, str], int] = {}
     letters = list(CATEGORIES)
     for line, row in rated:
         number = read_whole(row["study_number"], ratings, line, "study_number", len(texts) - 1)
@@ -129,9 +147,16 @@ def _read_rexval(path: Path) -> Ratings:
             )
         category = read_whole(row["error_category"], ratings, line, "error_category", len(letters), least=1)
         kind = "significant" if _truth(row, ratings, line) else "insignificant"
+        rater = row["rater_index"].strip()
+        first = lines.setdefault((number, method, kind, category, rater), line)
+        if first != line:
+            raise InputError(
+                f"counts the {kind} errors of a category that line {first} has counted for this candidate and rater",
+                file=ratings,
+                line=line,
+            )
         by_rater = counts.setdefault((number, method), {}).setdefault(kind, {}).setdefault(letters[category - 1], {})
-        rater = row["rater_index"]
-        by_rater[rater] = by_rater.get(rater, 0.0) + read_number(row["num_errors"], ratings, line, "num_errors")
+        by_rater[rater] = read_count(row["num_errors"], ratings, line, "num_errors")
     samples = [
         Rated(
             Pair(f"{number}_{method}", texts[number][method].strip(), texts[number]["gt_report"].strip()),

@@ -11,7 +11,7 @@ from radfact.errors import Failure, InputError, note_id
 from radfact.files import Pair
 from radfact.llm import ChatClient
 from radfact.meta.agreement import Figures
-from radfact.meta.cells import need_columns, read_number
+from radfact.meta.cells import need_columns, read_id, read_number
 from radfact.metrics.preferences import (
     Accuracy,
     Preference,
@@ -64,11 +64,12 @@ def read_preferences(path: Path) -> Preferences:
     first, second, expert, confidence = [], [], [], []
     seen = dict[str, int]()
     for line, row in rows:
-        note_id(seen, row["id"], line, file=path, field="id")
+        key = read_id(row["id"], path, line, "id")
+        note_id(seen, key, line, file=path, field="id")
         said = {_preference(row[name], path, line, name) for name in experts if row[name].strip()}
         agreed = said.pop() if len(said) == 1 else None
-        first.append(Pair(f"{row['id']}_1", row["candidate_1"].strip(), row["reference"].strip()))
-        second.append(Pair(f"{row['id']}_2", row["candidate_2"].strip(), row["reference"].strip()))
+        first.append(Pair(f"{key}_1", row["candidate_1"].strip(), row["reference"].strip()))
+        second.append(Pair(f"{key}_2", row["candidate_2"].strip(), row["reference"].strip()))
         expert.append(None if agreed == "equal" else agreed)
         sure = row["confidence"]
         confidence.append(read_number(sure, path, line, "confidence"))

@@ -9,12 +9,11 @@ from pathlib import Path
 
 from radfact.errors import InputError
 from radfact.files import Pair
-from radfact.meta.cells import need_columns, read_number
+from radfact.meta.cells import need_columns, read_id, read_number
 from radfact.meta.ratings import SEVERITY_MAX, Better, Rated, Ratings
-from radfact.metrics.corrections import SEVERITIES, Correction, Corrections
+from radfact.metrics.corrections import SEVERITIES, Correction, Corrections, is_deletion, is_kept
 from radfact.tables import read_csv
 
-DELETED, KEPT = "[delete]", "[no edit]"
 _MOST_SEVERE = max(SEVERITIES.values())
 
 
@@ -66,7 +65,9 @@ def _read(path: Path, at: _Columns) -> Ratings:
     need_columns(path, columns, (*at.candidate, at.original, at.edited, at.severity, at.annotator, at.source))
     reports: dict[tuple[str, ...], list[tuple[int, Mapping[str, str]]]] = {}
     for line, row in rows:
-        reports.setdefault(tuple(row[name] for name in (*at.candidate, at.annotator)), []).append((line, row))
+        own, *others = at.candidate
+        key = (read_id(row[own], path, line, own), *(row[name].strip() for name in (*others, at.annotator)))
+        reports.setdefault(key, []).append((line, row))
     samples = [_report(key, lines, at, path) for key, lines in reports.items()]
     better: dict[str, Better] = dict.fromkeys(("severity_sum", SEVERITY_MAX, "problem_lines"), "lower")
     return Ratings(samples, better, "severity_sum", "source")
@@ -79,8 +80,8 @@ def _report(key: Sequence[str], rows: Sequence[tuple[int, Mapping[str, str]]], a
     grades: list[int] = []
     for place, row in rows:
         original, edited = row[at.original].strip(), row[at.edited].strip()
-        kept = edited in ("", KEPT, original)
-        text = original if kept else None if DELETED in edited else edited
+        kept = edited in ("", original) or is_kept(edited)
+        text = original if kept else None if is_deletion(edited) else edited
         if original:
             lines.append(original)
         if text:
@@ -98,7 +99,7 @@ def _report(key: Sequence[str], rows: Sequence[tuple[int, Mapping[str, str]]], a
         SEVERITY_MAX: float(max(grades, default=0)),
         "problem_lines": float(sum(map(bool, grades))),
     }
-    rater, source = rows[0][1][at.annotator], rows[0][1][at.source]
+    rater, source = key[-1], rows[0][1][at.source].strip()
     pair = Pair("_".join(key), " ".join(lines), " ".join(corrected))
     ratings = {name: {rater: value} for name, value in values.items()}
     return Rated(pair, ratings, {"source": source}, corrections, "_".join(key[:-1]))

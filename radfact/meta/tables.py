@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from radfact.errors import InputError, note_id
+from radfact.errors import InputError, brief, note_id
 from radfact.files import Pair
 from radfact.jsonl import read_jsonl, read_text
-from radfact.meta.cells import need_columns, read_number
+from radfact.meta.cells import need_columns, read_id, read_number
 from radfact.meta.page import Table
 from radfact.report import narrative
 from radfact.tables import read_csv
@@ -43,25 +44,33 @@ def read_reports(path: Path | str, *, default_site: str | None = None) -> list[S
     """
     path = Path(path)
     if path.suffix.lower() == ".jsonl":
-        rows = [(line, {k: v for k, v in row.items() if isinstance(v, str)}) for line, row in read_jsonl(path)]
+        rows: Iterable[tuple[int, Mapping[str, Any]]] = read_jsonl(path)
     else:
-        columns, cells = read_csv(path)
+        columns, rows = read_csv(path)
         need_columns(path, columns, ("id", "report", *(() if default_site is not None else ("site",))))
-        rows = list(cells)
     reports, seen = [], dict[str, int]()
     for line, row in rows:
-        key = row.get("id") or row.get("sample_id") or ""
-        text = row.get("report") or row.get("findings") or ""
-        site = row.get("site") or default_site
-        wanted = {"id": key, "report": text.strip(), "site": True if default_site is not None else site}
-        for field, value in wanted.items():
-            if not value:
-                raise InputError("missing or empty; expected a text", file=path, line=line, field=field)
+        key = _text(row, ("id", "sample_id"), path, line)
+        text = _text(row, ("report", "findings"), path, line)
+        site = _text(row, ("site",), path, line, default_site)
         note_id(seen, key, line, file=path, field="id")
-        reports.append(SiteReport(key, str(site), text.strip()))
+        reports.append(SiteReport(key, site, text))
     if not reports:
         raise InputError("holds no reports", file=path)
     return reports
+
+
+def _text(row: Mapping[str, Any], names: Sequence[str], path: Path, line: int, default: str | None = None) -> str:
+    """The first of some fields that is not empty, without the blanks around it."""
+    for name in names:
+        value = row.get(name)
+        if not isinstance(value, str | None):
+            raise InputError(f"expected a text, found {brief(value)}", file=path, line=line, field=name)
+        if value and value.strip():
+            return value.strip()
+    if default is None:
+        raise InputError("missing or empty; expected a text", file=path, line=line, field=names[0])
+    return default
 
 
 def read_ids(path: Path | str) -> frozenset[str]:
@@ -89,7 +98,10 @@ def read_counts(path: Path | str) -> dict[str, float]:
     need_columns(path, columns, ("id", "errors"))
     counts: dict[str, list[float]] = {}
     for line, row in rows:
+        key = read_id(row["id"], path, line, "id")
         count = read_number(row["errors"], path, line, "errors") if row["errors"].strip() else math.nan
+        if count < 0:
+            raise InputError(f"expected a number from 0, found '{row['errors']}'", file=path, line=line, field="errors")
         if not math.isnan(count):
-            counts.setdefault(row["id"], []).append(count)
+            counts.setdefault(key, []).append(count)
     return {key: sum(values) / len(values) for key, values in counts.items()}

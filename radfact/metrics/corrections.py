@@ -31,7 +31,8 @@ CATEGORY_NAMES: Mapping[str, str] = {
 }
 """ReXVal's categories in FineRadScore's words, by the letters that GREEN has for them."""
 
-_DELETE = re.compile(r"\W*deleted?(?:\s+(?:this\s+|the\s+)?line)?\W*", re.IGNORECASE)
+_DELETE = re.compile(r"\W*deleted?(?:\s+(?:this\s+|the\s+)?line)?\W*|.*\[\s*deleted?\s*\].*", re.IGNORECASE | re.DOTALL)
+_KEEP = re.compile(r"\W*no[\W_]*edits?\W*", re.IGNORECASE)
 _LINE_ID = re.compile(r"\W*(?:line\s*)?\W*(\d+)\W*", re.IGNORECASE)
 _NO_LINE = re.compile(
     r"\W*(?:none|null|insert(?:ion|ed)?s?|new)(?:[\W_]*(?:line|sentence))?[\W_]*\d*\W*", re.IGNORECASE
@@ -127,6 +128,16 @@ class Corrections:
             for one in self.items
         ]
         return {"corrections": rows, "corrected": self.applied()}
+
+
+def is_deletion(said: str) -> bool:
+    """Whether a correction takes its line out: `[delete]`, in whatever case and with or without brackets."""
+    return _DELETE.fullmatch(said) is not None
+
+
+def is_kept(said: str) -> bool:
+    """Whether a correction says that its line stays: `[no edit]`, written as freely."""
+    return _KEEP.fullmatch(said) is not None
 
 
 class _Object(list[tuple[str, Any]]):
@@ -281,11 +292,11 @@ def _correction(key: str, value: Any, line: int | None, was: str | None) -> Corr
         raise ValueError(f"the clinical severity of '{key}' is neither 0 to 4 nor one of {', '.join(SEVERITIES)}")
     comment = _field(value, "comments", "comment")
     rest = (severity, comment.strip() if isinstance(comment, str) else "", _categories(value))
-    if line is not None and _DELETE.fullmatch(said):
+    if line is not None and is_deletion(said):
         return Correction(line, None, *rest)
-    if said.lower() in EMPTY_WORDS or _DELETE.fullmatch(said):
+    if said.lower() in EMPTY_WORDS or is_deletion(said):
         raise ValueError(f"the correction of '{key}' is empty; give the whole line, or [delete]")
-    if was is not None and normalised_text(said) in (normalised_text(was), "no change", "unchanged"):
+    if is_kept(said) or (was is not None and normalised_text(said) in (normalised_text(was), "no change", "unchanged")):
         raise ValueError(f"'{key}' is graded but not changed; leave it out if it is right")
     return Correction(line, said, *rest)
 

@@ -197,6 +197,12 @@ def test_a_severity_may_be_a_number(graded: Any) -> None:
     assert read_corrections(json.dumps({"0": entry("Nodules.", graded)}), LINES).severities == [2]
 
 
+@pytest.mark.parametrize("said", ["[Delete]", "deleted", "Delete this line.", "[delete] It is said twice."])
+def test_a_line_is_deleted_however_it_is_said(said: str) -> None:
+    (one,) = read_corrections(json.dumps({"2": entry(said, "Urgent error")}), LINES).items
+    assert one.text is None
+
+
 def test_a_severity_of_0_is_no_correction() -> None:
     assert read_corrections(json.dumps({"0": entry("Nodules.", 0)}), LINES).items == ()
 
@@ -227,6 +233,7 @@ UNREADABLE = {
     "half a severity": json.dumps({"0": entry("Two left lung nodules.", 2.5)}),
     "no correction": json.dumps({"0": entry("", "Urgent error")}),
     "graded, not changed": json.dumps({"1": entry("Multiple lung nodules", "Urgent error")}),
+    "graded, but to stay": json.dumps({"1": entry("[No Edit]", "Urgent error")}),
     "corrected twice": TEXT[:-2] + f',\n    "2": {json.dumps(REWRITE)}\n}}',
     "texts": json.dumps({"0": "Two left lung nodules."}),
 }

@@ -66,12 +66,20 @@ def test_rexval_counts_by_rater_and_significance(tmp_path: Path) -> None:
         ([0, "bleu", 7, 0, True, 1], "error_category"),
         ([0, "bleu", 1, 0, "maybe", 1], "clinically_significant"),
         ([0, "bleu", 1, 0, True, "two"], "num_errors"),
+        ([0, "bleu", 1, 0, True, -3], "num_errors"),
+        ([0, "bleu", 1, 0, True, 1.7], "num_errors"),
     ],
 )
 def test_rexval_names_the_line_and_the_field(row: list[object], field: str, tmp_path: Path) -> None:
     with pytest.raises(InputError) as error:
         read_ratings(rexval(tmp_path, [row]), "rexval")
     assert (error.value.line, error.value.field) == (2, field)
+
+
+def test_rexval_counts_each_category_once(tmp_path: Path) -> None:
+    rows: list[list[object]] = [[0, "bleu", 1, rater, kind, 1] for rater, kind in ((0, True), (0, False), ("0 ", True))]
+    with pytest.raises(InputError, match="line 4: counts the significant errors of a category that line 2 has counted"):
+        read_ratings(rexval(tmp_path, rows), "rexval")
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
@@ -167,6 +175,18 @@ def test_the_grade_of_a_line_counts_and_other_words_for_no_error_do_not(tmp_path
     assert one.pair.reference == "The heart is normal. Compared to prior. Right effusion."
 
 
+@pytest.mark.parametrize(
+    ("deleted", "kept"), [("[Delete]", "[No Edit]"), ("DELETE", "no edit"), ("deleted", "No edits.")]
+)
+def test_refisco_marks_are_read_however_they_are_typed(deleted: str, kept: str, tmp_path: Path) -> None:
+    columns = ["id", "indication", "impression_original", "impression_edited", "score", "annotator", "source"]
+    rows = [["7", "", "A.", kept, "0", "r", "s"], ["7 ", "", "B.", deleted, "2", "r ", "s"]]
+    (one,) = read_ratings(write_table(tmp_path / "v0.csv", columns, rows), "refisco-v0").samples
+    assert (one.pair.candidate, one.pair.reference) == ("A. B.", "A.")
+    assert one.corrections is not None
+    assert line_changes(one.corrections) == ["no_change", "delete"]
+
+
 def test_refisco_refuses_an_unknown_severity(tmp_path: Path) -> None:
     path = write_table(
         tmp_path / "v0.csv",
@@ -227,6 +247,28 @@ def test_an_annotation_that_cannot_be_counted_is_no_count(said: str) -> None:
         read_annotation(said)
 
 
+@pytest.mark.parametrize(
+    "heading",
+    ["Non-significant", "not clinically significant", "Errors that are not clinically significant", "insignificant",
+     "Errors without significance", "clinically_not_significant", "Of no clinical significance", "aren't significant"],
+)  # fmt: skip
+def test_a_heading_may_deny_significance(heading: str) -> None:
+    said = f"Clinically significant errors:\nomission of finding: 1\n{heading}:\nomission of finding: 3"
+    assert read_annotation(said) == {"significant": {"b": 1}, "insignificant": {"b": 3}}
+    data = {"Errors of clinical significance": {"location": 2}, heading: {"location": 0}}
+    assert read_annotation(str(data)) == {"significant": {"c": 2}, "insignificant": {"c": 0}}
+
+
+@pytest.mark.parametrize(
+    "heading", ["Significant and insignificant", "Possibly significant", "No significant errors", "not insignificant"]
+)
+def test_a_heading_that_may_mean_both_is_refused_where_counts_follow(heading: str) -> None:
+    said = f"Significant:\nomission of finding: 1\n{heading}:\n"
+    assert read_annotation(said) == {"significant": {"b": 1}}
+    with pytest.raises(ValueError, match="may mean significant or insignificant"):
+        read_annotation(f"{said}severity: 1")
+
+
 def test_a_plain_table_may_have_several_quantities(tmp_path: Path) -> None:
     path = write_table(
         tmp_path / "t.csv",
@@ -246,11 +288,31 @@ def test_a_plain_table_may_have_several_quantities(tmp_path: Path) -> None:
         (["id", "reference", "candidate"], ["1", "r", "c"], "no expert column"),
         (["id", "reference", "expert"], ["1", "r", "2"], "candidate"),
         (["id", "reference", "candidate", "expert"], ["1", "r", "c", "many"], "expected a number"),
+        (["id", "reference", "candidate", "expert"], ["1", "r", "c", "1_0"], "expected a number"),
+        (["id", "reference", "candidate", "expert"], [" ", "r", "c", "1"], "field 'id': empty; every row needs an id"),
+        (["id", "reference", "candidate", "expert", "expert"], ["1", "r", "c", "1", "2"], "2 columns are called so"),
+        (
+            ["id", "reference", "candidate", "expert", "expert_1"],
+            ["1", "r", "c", "1", "2"],
+            "'expert' and 'expert_1' are",
+        ),
+        (
+            ["id", "reference", "candidate", "expert: A", "expert_A"],
+            ["1", "r", "c", "1", "2"],
+            "of 'expert'; rename one",
+        ),
     ],
 )
 def test_a_plain_table_says_what_is_wrong(header: list[str], row: list[str], said: str, tmp_path: Path) -> None:
     path = write_table(tmp_path / "t.csv", header, [[*row]])
     with pytest.raises(InputError, match=said):
+        read_ratings(path, better="higher")
+
+
+def test_blanks_around_an_id_are_none_of_it(tmp_path: Path) -> None:
+    path = write_table(tmp_path / "t.csv", ["id", "reference", "candidate", "expert"], [["1", "r", "c", "1"]] * 2)
+    path.write_text(path.read_text().replace("\n1,", "\n1 ,", 1))
+    with pytest.raises(InputError, match="'1' stands twice, first at line 2"):
         read_ratings(path, better="higher")
 
 
