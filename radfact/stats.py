@@ -19,6 +19,9 @@ CountsFigure = Callable[[NDArray[np.float64]], float]
 Valued = Callable[[NDArray[np.float64]], NDArray[np.bool_]]
 """Which samples have a value of their own, (samples, k) -> (samples,)."""
 
+_DIGITS = 12
+"""Of the greatest value: what differs in later ones is rounding in sums."""
+
 _QUANTILES = (0.025, 0.25, 0.5, 0.75, 0.975)
 
 
@@ -38,6 +41,20 @@ class Summary:
     high: float | None = None
     n: int = 0
     direction: Direction = "higher"
+
+
+def rounded(values: Sequence[float] | NDArray[np.float64]) -> NDArray[np.float64]:
+    """Values to be set beside each other: those that differ by the rounding in sums alone are the same.
+
+    Args:
+        values: of one figure, NaN = not scored, which stays so.
+    """
+    found = np.asarray(values, dtype=np.float64)
+    greatest = float(np.nanmax(np.abs(found))) if not np.isnan(found).all() else 0.0
+    if not (math.isfinite(greatest) and greatest):
+        return found
+    even: NDArray[np.float64] = np.round(found / greatest, _DIGITS) * greatest
+    return even
 
 
 def harmonic_mean(precision: float, recall: float) -> float:

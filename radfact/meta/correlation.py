@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from radfact.meta.needs import load_stats
+from radfact.stats import rounded
 
 Values = NDArray[np.float64]
 Times = NDArray[np.float64]
@@ -21,8 +22,6 @@ SEED = 42
 FEWEST = 3
 """With fewer samples a correlation says nothing."""
 _BLOCK = 512
-_DIGITS = 12
-"""Of the greatest value: what differs in later ones is rounding in sums, and a tie in ranks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +51,7 @@ def correlate(
     """
     x, y = np.asarray(expert, dtype=np.float64), np.asarray(figure, dtype=np.float64)
     known = ~np.isnan(x) & ~np.isnan(y)
-    x, y = _rounded(x[known]), _rounded(y[known])
+    x, y = rounded(x[known]), rounded(y[known])
     n = len(x)
     if n < FEWEST or np.ptp(x) == 0 or np.ptp(y) == 0:
         return {name: Estimate(None, n=n) for name in _POINTS}
@@ -62,14 +61,6 @@ def correlate(
         spread = _SPREADS[name](x, y, times)
         found[name] = _estimate(point(load_stats(), x, y), spread, n)
     return found
-
-
-def _rounded(values: Values) -> Values:
-    greatest = float(np.abs(values).max(initial=0.0))
-    if not (math.isfinite(greatest) and greatest):
-        return values
-    rounded: Values = np.round(values / greatest, _DIGITS) * greatest
-    return rounded
 
 
 def _draws(n: int, replicates: int, seed: int) -> Times:

@@ -21,6 +21,7 @@ from radfact.meta.page import Section, Table, write_page
 from radfact.meta.style import RuleStyler
 from radfact.metrics.error_agreement import Mean, mean_detected
 from radfact.metrics.notation import CATEGORIES
+from radfact.stats import rounded
 
 MIXED = "mixed"
 REWORDED = "reworded"
@@ -111,9 +112,11 @@ def detect(rows: Sequence[Injected], figures: Figures) -> Detected:
     at = _Places.of(rows)
     noticed = []
     for name, values in figures.values.items():
-        worse = orient(values, figures.directions.get(name, "higher"))
-        if worse is None:
+        turned = orient(values, figures.directions.get(name, "higher"))
+        if turned is None:
             continue
+        # A mean of the same numbers in another order is the same mean.
+        worse = rounded(turned).tolist()
         for category in _categories(rows):
             places = [place for place, row in enumerate(rows) if row.changes and _kind(row) == category]
             sources = dict.fromkeys(rows[place].source_id for place in places)
@@ -140,8 +143,7 @@ def _steps(rows: Sequence[Injected], places: Sequence[int], at: _Places, worse: 
 
 def _share_above(gaps: Sequence[float]) -> tuple[float | None, int]:
     known = [gap for gap in gaps if not math.isnan(gap)]
-    # A mean of the same numbers in another order is the same mean.
-    return (sum(gap > 1e-9 for gap in known) / len(known) if known else None), len(known)
+    return (sum(gap > 0 for gap in known) / len(known) if known else None), len(known)
 
 
 def _kind(row: Injected) -> str:

@@ -14,6 +14,7 @@ from radfact.errors import Failure
 from radfact.llm import Ask, ChatClient
 from radfact.llm.texts import after_thought
 from radfact.metrics.asked import fill, load_prompt
+from radfact.stats import rounded
 
 Preference = Literal["first", "second", "equal"]
 
@@ -41,7 +42,7 @@ class Rivals:
 def preferences_by_score(
     first: Sequence[float], second: Sequence[float], *, direction: Literal["higher", "lower"]
 ) -> list[Preference | None]:
-    """The candidate with the better score, "equal" where they have the same; None where one was not scored.
+    """The candidate with the better score, "equal" where they have the same but for rounding; None where one has none.
 
     Args:
         first: scores of the first candidates, NaN = not scored.
@@ -50,7 +51,8 @@ def preferences_by_score(
     """
     sign = 1 if direction == "higher" else -1
     chosen: list[Preference | None] = []
-    for one, other in zip(first, second, strict=True):
+    values = rounded([*first, *second]).tolist()
+    for one, other in zip(values[: len(first)], values[len(first) :], strict=True):
         gap = sign * (one - other)
         chosen.append(None if math.isnan(gap) else "first" if gap > 0 else "second" if gap < 0 else "equal")
     return chosen

@@ -42,6 +42,11 @@ def test_the_better_score_is_preferred() -> None:
     assert preferences_by_score(first, second, direction="lower") == ["second", "first", "equal", None]
 
 
+def test_rounding_is_no_preference() -> None:
+    first, second = [0.1 + 0.2, 1 / 3, 300.0], [0.3, 0.3333333333333337, 1.0]
+    assert preferences_by_score(first, second, direction="higher") == ["equal", "equal", "first"]
+
+
 LABELS: dict[str, Preference] = {
     "Assistant 1 is better than Assistant 2": "first",
     "The first is closer.\n\nAssistant 1 is worse than Assistant 2.": "second",
