@@ -97,17 +97,21 @@ def inject(
     plan = _Plan(_letters(types), _numbers(errors), mixed, seed, modality, region)
     read = read_reports(reports, default_site="")
     failed: dict[str, str] = {}
+    unread = 0
     if by == RULES:
-        found = _by_rules(read, plan)
+        found, unread = _by_rules(read, plan)
     else:
         who = JudgeOptions(by, judge_arg, base_url, concurrency=concurrency)
         client = client_of(by, who, cache or out.parent / "cache", option="--by", parameters={"temperature": None})
         with client, LiveDisplay(new_console(stderr=True), {"injecting": client.ledger.as_dict}, None):
             found, failed = _by_model(client, read, plan)
     if not found:
-        raise RunFailed(next(iter(failed.values()), "no report has room for such errors"))
+        why = _unread(unread, len(read)) if unread == len(read) else "no report has room for such errors"
+        raise RunFailed(next(iter(failed.values()), why))
     write_injected(out, found)
     say(console, f"{len(found)} candidates of {len({one.source_id for one in found})} of {len(read)} reports")
+    if unread:
+        say(console, _unread(unread, len(read)), style="yellow")
     for key, why in list(failed.items())[:_LISTED]:
         say(console, f"left out: {key}: {why}", style="red")
     say_path(console, "Written to", out)
@@ -145,8 +149,17 @@ def _numbers(errors: str) -> list[int]:
     return sorted({int(one) for one in said})
 
 
-def _by_rules(reports: Sequence[SiteReport], plan: _Plan) -> list[Injected]:
-    from radfact.meta.rules import RuleInjector
+def _unread(unread: int, reports: int) -> str:
+    return (
+        f"{unread} of {reports} reports get no errors: half of their sentences or more name no known finding (the "
+        "rules read English reports of chest X-rays; --by takes a model)"
+    )
+
+
+def _by_rules(reports: Sequence[SiteReport], plan: _Plan) -> tuple[list[Injected], int]:
+    """The candidates, and how many reports the rules cannot read."""
+    from radfact.meta.rules import RuleInjector, is_read
+    from radfact.meta.sentences import Sentences
 
     injector = RuleInjector(seed=plan.seed)
     found: list[Injected] = []
@@ -158,7 +171,7 @@ def _by_rules(reports: Sequence[SiteReport], plan: _Plan) -> list[Injected]:
             tried = (injector.inject(one.sample_id, one.report, *kind) for kind in kinds)
             made = [row for row in tried if row is not None]
         found += [row.model_copy(update={"site": one.site or None}) for row in made if row.changes]
-    return found
+    return found, sum(not is_read(Sentences.of(one.report)) for one in reports)
 
 
 def _by_model(client: ChatClient, reports: Sequence[SiteReport], plan: _Plan) -> tuple[list[Injected], dict[str, str]]:

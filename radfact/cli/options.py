@@ -301,13 +301,15 @@ def key_values(given: Sequence[str] | None, option: str) -> dict[str, str]:
     """Repeated KEY=VALUE options by key.
 
     Raises:
-        InputError: one is not KEY=VALUE.
+        InputError: one is not KEY=VALUE, or a key stands twice.
     """
-    arguments = {}
+    arguments: dict[str, str] = {}
     for one in given or ():
         key, equals, value = one.partition("=")
         if not (key and equals):
             raise InputError(f"{option}: expected KEY=VALUE, found '{one}'")
+        if key in arguments:
+            raise InputError(f"{option}: '{key}' is given twice")
         arguments[key] = value
     return arguments
 

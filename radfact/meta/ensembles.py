@@ -71,7 +71,8 @@ def fit_on_ratings(
         seed: of the folds.
 
     Raises:
-        InputError: there is no such sample, features that are averaged have different directions, or as `fit_ensemble`.
+        InputError: there is no such sample, a regression would be fitted on ratings that are all the same, features
+            that are averaged have different directions, or as `fit_ensemble`.
     """
     wanted = dict(zip((one.pair.sample_id for one in ratings.samples), ratings.means(ratings.target), strict=True))
     places = [place for place, key in enumerate(judged.sample_ids) if key in wanted]
@@ -80,6 +81,9 @@ def fit_on_ratings(
     features = {name: [column[place] for place in places] for name, column in judged.features.items()}
     experts = [wanted[judged.sample_ids[place]] for place in places]
     direction: Direction = ratings.better[ratings.target]
+    known = {value for value in experts if not math.isnan(value)}
+    if method == "linear_regression" and len(known) == 1:
+        raise InputError(f"all '{ratings.target}' of the rated reports are {known.pop():g}; there is nothing to fit")
     if method == "average":
         direction = _common_direction(judged.directions)
     held_out = cross_validate(features, experts, method=method, folds=folds, seed=seed)

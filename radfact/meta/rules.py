@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from radfact.entailment.facts import Fact
+from radfact.entailment.offline import UNREAD_SHARE
 from radfact.entailment.ontology_file import default_ontology
 from radfact.meta.injected import Change, Injected
 from radfact.meta.sentences import Sentences, facts_of
@@ -40,6 +41,8 @@ FINDINGS: Mapping[str, tuple[str, ...]] = {
 }
 """Clinically significant findings that can be put into a report, by their names in the ontology."""
 
+_AS_WRITTEN = {one: one.upper() for one in ("ards", "copd", "ecmo", "ekg", "ivc", "picc")} | {"kerley": "Kerley"}
+"""Words of the ontology's names that reports have in capitals."""
 _SIDES = {"left": "right", "right": "left"}
 _ZONES = {
     "upper": "lower", "lower": "upper", "apical": "basal", "basal": "apical", "basilar": "apical", "apex": "base",
@@ -95,7 +98,8 @@ class RuleInjector:
     """Puts k errors of one category into reports, at most one a sentence.
 
     The errors of k are among those of k + 1, so that a report only gets worse. An edit is made where what the ontology
-    reads of the sentence changes just as the label says; what it cannot read is left alone.
+    reads of the sentence changes just as the label says; what it cannot read is left alone, and so is a report that
+    `is_read` is false of.
     """
 
     name = "rules"
@@ -134,6 +138,8 @@ class RuleInjector:
 
     def edits(self, source_id: str, document: Sentences, category: Letter) -> list[Edit]:
         """All errors of a category that the report has room for together, in the order in which they are made."""
+        if not is_read(document):
+            return []
         drawn = random.Random(f"{self.seed}/{source_id}/{category}/{document.text}")
         found = list(_MAKERS[category](document, drawn))
         drawn.shuffle(found)
@@ -142,6 +148,12 @@ class RuleInjector:
             if edit.adds or all(other.adds or other.place != edit.place for other in kept):
                 kept.append(edit)
         return kept
+
+
+def is_read(document: Sentences) -> bool:
+    """Whether the ontology reads enough of a report to put errors in, as it does not of other languages and images."""
+    unread = sum(not facts_of(sentence) for sentence in document.sentences)
+    return unread < UNREAD_SHARE * len(document.sentences)
 
 
 def _injected(
@@ -222,13 +234,17 @@ def _omissions(document: Sentences, drawn: random.Random) -> Iterator[Edit]:
         concepts = {fact.concept for fact in facts_of(chosen)}
         if any(_related(fact.concept, concept) for concept in concepts for fact in facts_of(rest) if fact.present):
             continue
-        denial = f"No {facts_of(chosen)[0].concept.replace('_', ' ')}."
+        denial = f"No {_written(facts_of(chosen)[0].concept)}."
         read = facts_of(denial)
         flips = len(concepts) == 1 and len(read) == 1 and not read[0].present and {read[0].concept} == concepts
         if flips and drawn.random() < 0.5:
             yield Edit("b", "negation flip", place, f"{rest} {denial}".strip())
         else:
             yield Edit("b", "finding removed", place, rest or None)
+
+
+def _written(concept: str) -> str:
+    return " ".join(_AS_WRITTEN.get(word, word) for word in concept.split("_"))
 
 
 def _swaps(

@@ -277,6 +277,10 @@ def test_grounded_refuses_a_narrative(run: Run, tmp_path: Path) -> None:
             ["pairs.json", "--judge", "verbatim", "--judge-arg", "seed"],
             "--judge-arg: expected KEY=VALUE, found 'seed'",
         ),
+        (
+            ["pairs.json", "--judge", "verbatim", "--judge-arg", "seed=1", "--judge-arg", "seed=2"],
+            "--judge-arg: 'seed' is given twice",
+        ),
         (["pairs.json", "--judge", "verbatim", "--manifest", "m.jsonl"], "m.jsonl: no such file"),
         (
             ["pairs.json", "--judge", "verbatim", "--out", "pairs.json"],

@@ -84,6 +84,14 @@ def test_a_count_that_is_no_number_is_no_count(tmp_path: Path) -> None:
     assert read_counts(tmp_path / "counts.csv") == {"b": 1, "c": 2}
 
 
+@pytest.mark.parametrize(("row", "field"), [("a,-1", "errors"), ("a,1_0", "errors"), (" ,1", "id")])
+def test_counts_that_cannot_be_are_refused(row: str, field: str, tmp_path: Path) -> None:
+    (tmp_path / "counts.csv").write_text(f"id,errors\nb,1\n{row}\n")
+    with pytest.raises(InputError) as error:
+        read_counts(tmp_path / "counts.csv")
+    assert (error.value.line, error.value.field) == (3, field)
+
+
 REPORTS = [
     SiteReport(f"{site}{i}", site, text)
     for site in ("x", "y")
@@ -333,6 +341,21 @@ def test_reports_without_a_site_are_refused_where_sites_matter(tmp_path: Path) -
     assert read_reports(path, default_site="") == [SiteReport("1", "", "Clear.")]
 
 
+@pytest.mark.parametrize(
+    ("row", "said"),
+    [
+        ({"sample_id": 5, "report": "Clear."}, "field 'sample_id': expected a text, found 5"),
+        ({"id": " ", "report": "Clear."}, "field 'id': missing or empty"),
+        ({"id": "1", "findings": ["Clear."]}, "field 'findings': expected a text"),
+        ({"id": "1", "report": None}, "field 'report': missing or empty"),
+    ],
+)
+def test_a_report_s_fields_are_texts(row: dict[str, object], said: str, tmp_path: Path) -> None:
+    write_jsonl(tmp_path / "r.jsonl", [row])
+    with pytest.raises(InputError, match=said):
+        read_reports(tmp_path / "r.jsonl", default_site="")
+
+
 def injected(source: str, category: str, count: int, *, mixed: bool = False) -> Injected:
     change = Change.model_validate({"category": category, "operation": "test"})
     return Injected.model_validate(
@@ -397,6 +420,20 @@ def test_injection_and_detection_by_commands(tmp_path: Path, monkeypatch: pytest
     assert "set apart from rewording" in (out / "detection.html").read_text()
 
 
+def test_reports_in_other_languages_are_counted_and_get_no_errors(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    german = "Kein Pneumothorax. Das Herz ist normal groß. Kein Erguss."
+    rows = [["g", german], ["e", "There is a small left effusion. No pneumothorax."]]
+    table, made = write_table(tmp_path / "r.csv", ["id", "report"], rows), tmp_path / "i.jsonl"
+    assert run_meta(monkeypatch, "inject", table, "--out", made) == 0
+    assert "1 of 2 reports get no errors: half of their sentences or more" in " ".join(capsys.readouterr().out.split())
+    assert {row.source_id for row in read_injected(made)} == {"e"}
+    write_table(table, ["id", "report"], rows[:1])
+    assert run_meta(monkeypatch, "inject", table, "--out", made) == 1
+    assert "the rules read English reports of chest X-rays" in " ".join(capsys.readouterr().err.split())
+
+
 @pytest.mark.parametrize("arguments", [("--types", "g"), ("--errors", "0"), ("--errors", "one")])
 def test_wrong_kinds_and_numbers_are_refused(
     arguments: tuple[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -414,6 +451,20 @@ def judge_folder(folder: Path, values: list[float | None], direction: str = "low
     write_jsonl(folder / "sentences.jsonl", texts)
     write_json(folder / "scores.json", {"figures": {"m": {"direction": direction}}})
     return folder
+
+
+def test_an_ensemble_is_not_fitted_on_ratings_that_are_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = [[str(i), "r", "c", 3] for i in range(20)]
+    table = write_table(tmp_path / "t.csv", ["id", "reference", "candidate", "expert"], rows)
+    judge = f"--judges=one={judge_folder(tmp_path / 'one', [i % 5 for i in range(20)])}"
+    fit = ("ensemble", "fit", table, "--better", "lower", "--bootstrap", 0, "--out", tmp_path / "e.json")
+    assert run_meta(monkeypatch, *fit, judge) == 2
+    assert "all 'expert' of the rated reports are 3; there is nothing to fit" in capsys.readouterr().err
+    assert run_meta(monkeypatch, *fit, judge, judge) == 2
+    assert "--judges: 'one' is given twice" in capsys.readouterr().err
+    assert not (tmp_path / "e.json").exists()
 
 
 def test_an_ensemble_is_fitted_applied_and_compared_with_experts(

@@ -133,10 +133,25 @@ def test_one_error_reads_like_this(letter: Letter, sentence: str, candidates: se
         ("e", "Stable cardiomegaly."),
         ("f", "Left effusion. Heart size is stable."),
         ("a", ""),
+        ("a", "Kein Pneumothorax. Das Herz ist normal groß. Kein Erguss."),
+        ("a", "No pneumothorax. Corazón de tamaño normal."),
     ],
 )
 def test_no_room_is_no_candidate(letter: Letter, report: str) -> None:
     assert RuleInjector().inject("x", report, letter, 1) is None
+
+
+def test_a_report_that_cannot_be_read_gets_no_mixed_errors_either() -> None:
+    report = "Kein Pneumothorax. Das Herz ist normal groß. Kein Erguss."
+    made = RuleInjector().mixed("x", report, 3)
+    assert (made.candidate, made.changes) == (report, ())
+
+
+def test_a_denial_has_its_abbreviation_in_capitals() -> None:
+    report = "There is a right PICC. Lungs are clear."
+    made = [RuleInjector(seed=seed).inject("x", report, "b", 1) for seed in range(20)]
+    said = {one.changes[0].modified for one in made if one}
+    assert said == {"No PICC.", None}
 
 
 def test_what_is_added_is_what_its_name_in_the_ontology_says() -> None:
