@@ -6,9 +6,9 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
-from radfact.errors import InputError
+from radfact.errors import InputError, RunFailed
 from radfact.files import Pair
-from radfact.metrics.metric import Metric, Scored
+from radfact.metrics.metric import Metric, Scored, check_scored, naming_metric
 from radfact.metrics.registry import Choice, choose
 from radfact.metrics.resources import Resources
 from radfact.report import narrative, parse_sentences
@@ -96,12 +96,27 @@ class _Reward:
         if not pairs:
             return []
         # Figures of one metric are of one answer.
-        scored = {id(metric): metric.score(pairs) for metric in {id(one): one for one, _ in self._parts}.values()}
+        scored = {id(metric): _score(metric, pairs) for metric in {id(one): one for one, _ in self._parts}.values()}
         totals = [0.0] * len(pairs)
         for (metric, figure), factor in zip(self._parts, self._factors, strict=True):
             values = _values(scored[id(metric)], figure, getattr(metric, "worst", {}).get(figure, math.nan), pairs)
             totals = [total + factor * value for total, value in zip(totals, values, strict=True)]
         return [total if math.isfinite(total) else None for total in totals]
+
+
+def _score(metric: Metric, pairs: Sequence[Pair]) -> Scored:
+    """What a metric says of pairs.
+
+    Raises:
+        RunFailed: it fails, or gives something else than it promises.
+    """
+    with naming_metric(metric.name, RunFailed):
+        scored = metric.score(pairs)
+        try:
+            check_scored(scored, metric, len(pairs))
+        except RunFailed as error:
+            raise RunFailed(f"{metric.name} {error}") from None
+        return scored
 
 
 def _values(scored: Scored, figure: str, worst: float, pairs: Sequence[Pair]) -> list[float]:

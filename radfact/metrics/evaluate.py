@@ -13,7 +13,7 @@ from radfact.errors import InputError, RunFailed
 from radfact.files import Pair, Pairs, check_ids
 from radfact.metrics.evaluation import Evaluation, MetricRun
 from radfact.metrics.folder import Store, write_evaluation
-from radfact.metrics.metric import Metric, Scored, naming_metric
+from radfact.metrics.metric import Metric, Scored, check_scored, naming_metric
 from radfact.metrics.registry import Choice, MissingNeed, choose, is_ours
 from radfact.metrics.resources import ResourceOptions, Resources
 from radfact.stats import Direction, Summary, summarise, summarise_counts
@@ -159,7 +159,8 @@ class Work:
             identity = self.resources.identity(choice, metric)
             kept = None if store is None else store.read(metric, identity)
             scored = kept or metric.score(pairs)
-            _check_scored(scored, metric, len(pairs))
+            check_scored(scored, metric, len(pairs))
+            _check_finite(scored, metric)
             if not ours:
                 scored = _with_reasons(scored)
             if len(scored.failures) == len(pairs):
@@ -209,23 +210,9 @@ def _check(metric: Metric, homes: dict[str, str]) -> None:
         homes[figure] = metric.name
 
 
-def _check_scored(scored: Scored, metric: Metric, count: int) -> None:
-    """A metric of one's own may give something else than it promises.
-
-    Raises:
-        RunFailed: it is no `Scored`, lacks a figure, or has not one value a pair.
-    """
-    if not isinstance(scored, Scored):
-        raise RunFailed(f"gave {type(scored).__name__}, not Scored")
-    if len(scored.details) not in (0, count) or not set(scored.failures) <= set(range(count)):
-        raise RunFailed("gave not one record of details a pair, or a failure of a pair that there is not")
+def _check_finite(scored: Scored, metric: Metric) -> None:
     for name in metric.figures:
-        column, pooled = scored.values.get(name), scored.pooled.get(name)
-        if column is None and pooled is None:
-            raise RunFailed(f"gave no figure '{name}', which it names")
-        if (column is not None and len(column) != count) or (pooled is not None and len(pooled.counts) != count):
-            raise RunFailed(f"gave not one value a pair for '{name}'")
-        if column is not None and any(math.isinf(value) for value in column):
+        if any(math.isinf(value) for value in scored.values.get(name, ())):
             raise RunFailed(f"gave an infinite value for '{name}'")
 
 

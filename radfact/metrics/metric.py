@@ -120,6 +120,8 @@ def check_metric(made: Any, what: str) -> None:
     Raises:
         InputError: a member is missing or not what it should be.
     """
+    if isinstance(made, type):
+        raise InputError(f"{made.__name__} is a class; give a metric made of it", field="metrics")
     if not isinstance(made, Metric):
         raise InputError(f"{what} is no metric: expected the members name, figures and score", field="metrics")
     if not isinstance(made.name, str) or not _NAME.fullmatch(made.name):
@@ -148,6 +150,29 @@ def check_metric(made: Any, what: str) -> None:
     named = isinstance(headline, Collection) and not isinstance(headline, str) and len(headline) > 0
     if not named or any(one not in list(figures) for one in headline):
         raise InputError(f"{what}: expected names of its figures, found {brief(headline)}", field="metrics.headline")
+
+
+def check_scored(scored: Any, metric: Metric, count: int) -> None:
+    """See to it that what a metric gave is what it promises, which one of a user's own may not keep to.
+
+    Args:
+        scored: what it gave.
+        metric: with the figures that it names.
+        count: of the pairs.
+
+    Raises:
+        RunFailed: it is no `Scored`, lacks a figure, or has not one value a pair.
+    """
+    if not isinstance(scored, Scored):
+        raise RunFailed(f"gave {type(scored).__name__}, not Scored")
+    if len(scored.details) not in (0, count) or not set(scored.failures) <= set(range(count)):
+        raise RunFailed("gave not one record of details a pair, or a failure of a pair that there is not")
+    for name in metric.figures:
+        column, pooled = scored.values.get(name), scored.pooled.get(name)
+        if column is None and pooled is None:
+            raise RunFailed(f"gave no figure '{name}', which it names")
+        if (column is not None and len(column) != count) or (pooled is not None and len(pooled.counts) != count):
+            raise RunFailed(f"gave not one value a pair for '{name}'")
 
 
 @contextmanager

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 import pytest
 
-from radfact.errors import InputError
+from radfact.errors import InputError, RunFailed
 from radfact.files import Pair
 from radfact.metrics.metric import Scored
 from radfact.rewards import make_reward
@@ -217,3 +217,27 @@ def test_three_steps_of_grpo(tmp_path: Path) -> None:
     assert len(seen) == 3
     assert len({value for values in seen for value in values}) > 1
     assert not torch.equal(before, model.model.layers[0].mlp.up_proj.weight)
+
+
+def test_a_metric_that_does_not_keep_to_its_word_is_named() -> None:
+    class Short(Lengths):
+        name = "short"
+
+        def score(self, pairs: Sequence[Pair]) -> Scored:
+            return Scored({"length": [1.0], "length_off": [1.0] * len(pairs)})
+
+    class Broken(Lengths):
+        name = "broken"
+
+        def score(self, pairs: Sequence[Pair]) -> Scored:
+            raise KeyError(pairs[0].sample_id)
+
+    with pytest.raises(RunFailed, match="short gave not one value a pair for 'length'"):
+        make_reward((Short(), "length"))(["a", "b"], ground_truth=["a", "b"])
+    with pytest.raises(RunFailed, match="broken fails with KeyError"):
+        make_reward((Broken(), "length"))(["a", "b"], ground_truth=["a", "b"])
+
+
+def test_a_class_is_no_metric() -> None:
+    with pytest.raises(InputError, match="LengthOff is a class; give a metric made of it"):
+        make_reward(LengthOff)  # type: ignore[arg-type]
