@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -26,6 +26,7 @@ from radfact.meta.drawing import Drawing
 from radfact.meta.page import Section, Table, write_page
 from radfact.meta.ratings import Ratings
 from radfact.metrics.preferences import Accuracy
+from radfact.page_markup import words
 
 MOST_PANELS = 16
 """Of a scatter plot: the figures that agree best."""
@@ -72,12 +73,37 @@ def write_agreement(
         *_preferences(findings.preferences or {}, drawing),
         *_raters(findings.raters, folder),
     ]
+    unvalued = [*_without_coefficient(findings.agreements), *_without_preference(findings.preferences or {})]
     matches = [asdict(one) for one in figures.matches]
     write_json(folder / "agreement.json", {**record, "scores": matches, **_as_json(findings)})
     matched = [note for one in figures.matches for note in one.notes()]
-    notes = list(dict.fromkeys((*ratings.notes, *matched, *drawing.notes)))
+    on_page = [one.said(words) for one in unvalued]
+    notes = list(dict.fromkeys((*ratings.notes, *matched, *on_page, *drawing.notes)))
     write_page(folder / "agreement.html", "Agreement of metrics with experts", notes, sections)
-    return list(dict.fromkeys(drawing.notes))
+    return list(dict.fromkeys((*(one.said(str) for one in unvalued), *drawing.notes)))
+
+
+@dataclass(frozen=True, slots=True)
+class _Unvalued:
+    """Figures that are in no plot because they lack something, and why."""
+
+    lacking: str
+    figures: Sequence[str]
+    why: str
+
+    def said(self, name_of: Callable[[str], str]) -> str:
+        """A sentence, with names as a page or as a console has them."""
+        return f"Without a {self.lacking}, and in no plot: {', '.join(map(name_of, self.figures))} ({self.why})."
+
+
+def _without_coefficient(found: Sequence[Agreement]) -> list[_Unvalued]:
+    names = [one.figure for one in found if one.group == "all" and _overall(one) is None]
+    return [_Unvalued("coefficient", names, "fewer than three values, or all the same")] if names else []
+
+
+def _without_preference(found: Mapping[str, Mapping[float, Accuracy]]) -> list[_Unvalued]:
+    names = [name for name, levels in found.items() if all(one.value is None for one in levels.values())]
+    return [_Unvalued("value", names, "there is no pair in which both it and the experts prefer one")] if names else []
 
 
 def _correlations(
@@ -100,11 +126,6 @@ def _correlations(
         ((-abs(value), one.figure) for one in found if (value := _overall(one)) is not None), key=lambda row: row[0]
     )
     best = {name: figures.values[name] for _, name in ranked[:MOST_PANELS]}
-    unknown = [one.figure for one in found if one.group == "all" and _overall(one) is None]
-    if unknown:
-        drawing.notes.append(
-            f"Without a coefficient, and in no plot: {', '.join(unknown)} (fewer than three values, or all the same)."
-        )
     if best:
         expert, groups = ratings.means(ratings.target), ratings.in_group(group)
         label = f"experts: {ratings.target}, {ratings.better[ratings.target]} is better"
@@ -197,11 +218,6 @@ def _preferences(found: Mapping[str, Mapping[float, Accuracy]], drawing: Drawing
     if known:
         labels = {"x": "experts' confidence, at least", "y": "share of preferences met"}
         drawing.add("preferences", "Preferences by confidence", lambda path: plots.bands(known, path, **labels))
-    if unknown := [name for name in found if name not in known]:
-        drawing.notes.append(
-            f"Without a value, and in no plot: {', '.join(unknown)} (there is no pair in which both it and the experts "
-            "prefer one)."
-        )
     said = (
         "How often the figure prefers the candidate that the experts prefer (paper 000, table 6 and figure 6). Ties, "
         "the share of pairs in which it prefers neither, count as not met."

@@ -357,7 +357,7 @@ def test_a_figure_without_a_coefficient_is_named(
     assert run_meta(monkeypatch, *arguments) == 0
     assert "Without a coefficient, and in no plot: same" in capsys.readouterr().out
     assert not (out / "forest.png").exists()
-    assert "same (fewer than three values, or all the same)" in (out / "agreement.html").read_text()
+    assert "Same (fewer than three values, or all the same)" in (out / "agreement.html").read_text()
 
 
 def test_a_set_may_be_cut_by_a_file_of_ids(
@@ -418,9 +418,8 @@ def test_ties_are_shown_and_a_figure_of_ties_alone_has_no_value(
     assert [found["logical_recall"]["5"][name] for name in ("value", "ties", "low", "n")] == [None, 1.0, None, 3]
     page = (out / "agreement.html").read_text()
     assert "count as not met" in page
-    note = "Without a value, and in no plot: logical_recall (there is no pair"
-    assert note in page
-    assert note in said
+    assert "Without a value, and in no plot: logical_recall (there is no pair" in said
+    assert "Without a value, and in no plot: Logical recall (there is no pair" in page
 
 
 def test_a_judge_may_be_asked_which_candidate_is_better(
