@@ -117,7 +117,7 @@ def judge_data(
                 aside=aside,
                 count=count,
             )
-    _show(written, out)
+    _show(written, out, wanted=held_out > 0)
 
 
 def _check_sources(
@@ -151,11 +151,19 @@ def _teachers(
     return [*(Teacher(name, cache=cache) for name in names[:-1]), last]
 
 
-def _show(written: Written, out: Path) -> None:
+def _show(written: Written, out: Path, *, wanted: bool) -> None:
+    """What was written; where something was to be held out and nothing is, the remedy."""
     console = Console()
     for split, number in written.samples.items():
         say(console, f"{number} samples to {'train on' if split == 'train' else 'check with'}")
-    say(console, f"{out / 'samples.jsonl'}; held out: {written.held_out}")
+    is_held = written.samples.get("heldout", 0) > 0
+    say(console, f"{out / 'samples.jsonl'}; held out: {written.held_out if is_held else 'nothing'}")
+    if wanted and not is_held:
+        say(
+            console,
+            "There is nothing to check or to validate with: too few references were drawn, or all that is asked of "
+            "them is asked in training too. Give a greater --held-out, or more reports.",
+        )
     end(console, list(written.failures.items()))
 
 

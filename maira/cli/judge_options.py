@@ -76,7 +76,7 @@ Balanced = Annotated[
     bool,
     typer.Option(
         "--balanced",
-        help="Draw as many entailed questions as others, few of them word for word.",
+        help="Draw as many entailed questions as others; of those to train on, few of them word for word.",
         rich_help_panel=_TAUGHT,
     ),
 ]

@@ -67,7 +67,10 @@ class Aside:
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """What was written: samples by split, why some questions have no answer, and the file of what is held out."""
+    """What was written: samples by split, why some questions have no answer, and the file of what is held out.
+
+    `held_out` has nothing in it where there are no samples of that split.
+    """
 
     samples: Mapping[Split, int]
     failures: Mapping[str, str]
@@ -100,12 +103,13 @@ def make_judge_data(
         pairings: kinds of pairs; None for all that there is something for.
         drafts: a model's candidates by the reference's name.
         few_shots: worked examples that an entailment judge will be shown; None for the default ones, `none` for none.
-        balanced: draw as many entailed questions as others, on both sides (`verdicts.balance`).
+        balanced: draw as many entailed questions as others, on both sides, few of those to train on copies of a
+            sentence (`verdicts.balance`).
         aside: what is held out; its seed is that of all that is drawn.
         count: most pairs.
 
     Raises:
-        InputError: a teacher does not fit the task, or there is nothing to pair.
+        InputError: a teacher does not fit the task, or there is nothing to pair, or to learn.
         RunFailed: a teacher cannot be reached.
     """
     _check_options(task, teachers, few_shots, balanced)
@@ -120,7 +124,7 @@ def make_judge_data(
         lesson = _teach_scores(pairs, task, teachers)
     sides = _part(lesson, aside)
     if balanced:
-        sides = {split: balance(taught, aside.seed) for split, taught in sides.items()}
+        sides = _balanced(sides, aside.seed)
     shown = {"few_shots": str(few_shots or "default"), "balanced": balanced} if task == "entailment" else {}
     return _write(sides, lesson.failures, task, out, aside, {"teachers": names, "reports": len(reports), **shown})
 
@@ -225,6 +229,20 @@ def _part(lesson: Lesson, aside: Aside) -> dict[Split, list[Taught]]:
     asked = {one.messages[-1].content for one in train}
     held = [one for one in lesson.taught if one in aside and one.messages[-1].content not in asked]
     return {"train": train, "heldout": held}
+
+
+def _balanced(sides: Mapping[Split, Sequence[Taught]], seed: int) -> dict[Split, list[Taught]]:
+    """Both sides half entailed; a judge that is checked learns nothing from copies, so that they may fill that side."""
+    drawn: dict[Split, list[Taught]] = {
+        split: balance(taught, seed, few_copies=split == "train") for split, taught in sides.items()
+    }
+    if not drawn["train"]:
+        raise InputError(
+            "leaves nothing to train on: it wants questions that are not entailed, and entailed ones that are no copy "
+            f"of a sentence: the pairing 'reworded' makes some, and a teacher behind {INJECTED} has to answer them",
+            field="balanced",
+        )
+    return drawn
 
 
 def _write(

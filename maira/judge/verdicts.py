@@ -118,12 +118,13 @@ def _word_for_word(question: Question) -> list[str]:
     return [premise for premise in question.premises if normalised_text(premise) == said]
 
 
-def balance(taught: Sequence[Taught], seed: int) -> list[Taught]:
+def balance(taught: Sequence[Taught], seed: int, *, few_copies: bool = True) -> list[Taught]:
     """As many questions that are entailed as that are not; of the former at most a third are a premise word for word.
 
     Args:
         taught: entailment questions.
         seed: of the draw.
+        few_copies: keep to the third at any price; False takes more of them where there are too few others.
     """
     same: list[Taught] = []
     others: list[Taught] = []
@@ -135,7 +136,7 @@ def balance(taught: Sequence[Taught], seed: int) -> list[Taught]:
             wrong.append(one)
         else:
             (same if _word_for_word(Question(one.labelled.reference, one.labelled.phrase)) else others).append(one)
-    most = min(len(same), len(others) // _OTHERS)
+    most = min(len(same), len(others) // _OTHERS) if few_copies else len(same)
     half = min(len(wrong), len(others) + most)
     verbatim = min(most, max(half // (1 + _OTHERS), half - len(others)))
     drawn = random.Random(f"{seed}/balance")

@@ -182,15 +182,48 @@ def test_a_balanced_draw_is_half_entailed_and_few_of_it_copies(tmp_path: Path) -
         answers = [yaml.safe_load(row["answer"]) for row in rows if row["split"] == split]
         entailed = [one for one in answers if one["status"] == "entailment"]
         assert len(entailed) == len(answers) / 2 > 0
-        assert sum(one["phrase"] in one["evidence"] for one in entailed) <= len(entailed) / 3
+        if split == "train":
+            assert sum(one["phrase"] in one["evidence"] for one in entailed) <= len(entailed) / 3
 
 
 def test_a_balanced_draw_takes_what_there_is() -> None:
     taught = teach_entailment(make_pairs(REPORTS, ["edited"]), NO_SHOTS, load_splitter("offline"), OFFLINE).taught
     copies = [one for one in taught if one.labelled and one.labelled.phrase in one.labelled.reference]
     wrong = [one for one in taught if one.labelled and one.labelled.status != "entailment"]
+    assert copies
+    assert wrong
     assert balance(copies + wrong, 1) == []
+    assert len(balance(copies + wrong, 1, few_copies=False)) == 2 * min(len(copies), len(wrong))
     assert balance([], 1) == []
+
+
+def test_copies_may_fill_what_is_held_out(tmp_path: Path) -> None:
+    teachers = [Teacher("injected"), Teacher("offline")]
+    reports = {f"r{n}": f"{SENTENCES[n % 5]} Rib fracture number {n} is old." for n in range(60)}
+    counts = {}
+    for balanced in (False, True):
+        written = make_judge_data(reports, "entailment", teachers, tmp_path / str(balanced), balanced=balanced)
+        counts[balanced] = written.samples["heldout"]
+    rows = [row for _, row in read_jsonl(tmp_path / "False" / "samples.jsonl") if row["split"] == "heldout"]
+    wrong = sum(yaml.safe_load(row["answer"])["status"] != "entailment" for row in rows)
+    assert 0 < counts[True] == 2 * min(wrong, counts[False] - wrong)
+
+
+def test_a_draw_that_leaves_nothing_to_train_on_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="a teacher behind injected has to answer them") as error:
+        make_judge_data(REPORTS, "entailment", [Teacher("injected")], tmp_path / "out", balanced=True)
+    assert error.value.field == "balanced"
+    assert not (tmp_path / "out").exists()
+
+
+def test_the_command_says_that_nothing_is_held_out(tmp_path: Path) -> None:
+    with (tmp_path / "reports.csv").open("w", encoding="utf-8") as handle:
+        csv.writer(handle).writerows([["id", "report"], *REPORTS.items()])
+    arguments = ["judge-data", str(tmp_path / "reports.csv"), "--task", "entailment", "--teacher", "offline"]
+    for share, is_said in (("0.0001", True), ("0", False), ("0.3", False)):
+        done = CliRunner().invoke(app, [*arguments, "--held-out", share, "--out", str(tmp_path / "out")])
+        assert done.exit_code == 0, done.output
+        assert ("Give a greater --held-out" in " ".join(done.output.split())) == is_said
 
 
 def test_the_errors_themselves_teach_green_in_its_notation() -> None:
