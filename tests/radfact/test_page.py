@@ -108,7 +108,7 @@ class TestFigures:
         text = " ".join(Page(write_page(folder)).text.split())
         set_f1 = "RadFact's F1: the harmonic mean of the set's precision and recall."
         assert f"Mean over the studies that have a value; {set_f1}" in text
-        assert "of the set, of the set's, and not the mean of the studies' F1." in text
+        assert "The F1 of the set is that of the set's precision and recall, not the mean of the studies' F1." in text
         parts = {"logical_f1": figure(0.6), "bleu_4": figure(0.1)}
         metrics = {name: {"figures": [figure]} for name, figure in (("radfact", "logical_f1"), ("bleu", "bleu_4"))}
         write_json(folder / "scores.json", {"figures": parts, "metrics": metrics})
