@@ -261,10 +261,10 @@ def _bar(figure: Figure) -> str:
 _MEANING = """<details><summary>What RadFact's figures mean</summary>
 <p>Precision judges the sentences of the candidate against the reference, recall those of the reference against the
 candidate; F1 is the harmonic mean of the two. The F1 of the set is that of the set's precision and recall, not the mean
-of the studies' F1. <b>Logical</b>: entailed sentences among all. <b>Grounding</b>: logically and spatially entailed ones
-among the entailed that have boxes. <b>Spatial</b>: logically and spatially entailed ones among all that have boxes. A
-study without such sentences has no value and is left out of n; n of an F1 counts the studies that have both its
-precision and its recall.</p></details>"""
+of the studies' F1. <b>Logical</b>: entailed sentences among all. <b>Grounding</b>: logically and spatially entailed
+ones among the entailed that have boxes. <b>Spatial</b>: logically and spatially entailed ones among all that have
+boxes. A study without such sentences has no value and is left out of n; n of an F1 counts the studies that have
+both its precision and its recall.</p></details>"""
 
 
 def _failures(failures: Sequence[Mapping[str, Any]]) -> str:
