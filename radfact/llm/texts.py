@@ -13,11 +13,10 @@ EMPTY_WORDS = frozenset({"", "null", "none", "~", "[]", "{}", "n/a", "''", '""'}
 _FENCE = re.compile(r"```[\w-]*[ \t]*\r?\n(.*?)(?:```|\Z)", re.DOTALL)
 _BULLET = re.compile(r"^(?:[-*•]|\d+[.)])(?:\s+(.*))?$")
 _FENCE_MARK = re.compile(r"^[ \t]*```|```[ \t]*\r?$", re.MULTILINE)
-_THOUGHT = "<think>"
-# Within a line, what no <think> opens is a quotation: reports under test, too, may have such marks left in them.
-_END_OF_THOUGHT = re.compile(
-    rf"\A\s*{_THOUGHT}.*?</think>|^[ \t]*</think>|</think>[ \t]*\r?$", re.DOTALL | re.MULTILINE
-)
+# As most models write them, then Magistral, then gpt-oss with its special tokens and without. Templates often begin the
+# thought themselves, so that an answer has the end alone, and not always on a line of its own.
+_THOUGHT = re.compile(r"\s*(?:<think>|\[THINK\]|<\|channel\|>analysis)")
+_END_OF_THOUGHT = re.compile(r"</think>|\[/THINK\]|<\|channel\|>final<\|message\|>|assistantfinal")
 
 
 def dump_yaml(value: Any) -> str:
@@ -47,12 +46,13 @@ def _is_plain(value: Any) -> bool:
 def after_thought(text: str) -> str:
     """What a model says after it has thought aloud: all of it where it has not, nothing where it never came to an end.
 
-    A thought ends with `</think>` where that begins or ends a line, or where `<think>` begins the answer.
+    The last mark of an end counts. An answer that quotes a report in which such a mark was left is cut there as well,
+    and is then found unreadable: better than a verdict out of a thought.
     """
     ends = [match.end() for match in _END_OF_THOUGHT.finditer(text)]
     if ends:
         return text[ends[-1] :]
-    return "" if text.lstrip().startswith(_THOUGHT) else text
+    return "" if _THOUGHT.match(text) else text
 
 
 def bodies(text: str) -> Iterator[str]:

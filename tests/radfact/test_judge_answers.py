@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from radfact.entailment import Status, Verdict
 from radfact.entailment.answer import parse_answer, parse_report_answer
 from radfact.entailment.prompt import AnswerFormat, Example, few_shot_messages
+from radfact.llm.texts import after_thought
 from radfact.report import normalised_text
 
 PREMISES = ("The heart is enlarged.", "Small left pleural effusion.", "No pneumothorax.")
@@ -119,7 +120,7 @@ def test_long_common_substrings_count_as_quotation(quoted: str, found: bool) -> 
 sentences = st.text(st.characters(codec="utf-8", exclude_categories=["C", "Z"]), min_size=1, max_size=30).map(
     # Words such as "none" mean that there is no evidence, so a sentence needs something of its own.
     lambda text: f"Finding {text} seen"
-)
+).filter(lambda text: after_thought(text) == text)
 
 
 @settings(deadline=None)
@@ -131,7 +132,7 @@ def test_what_the_protocol_writes_it_reads(premises: list[str], data: st.DataObj
     assert parse_answer(written, premises) == (Verdict("entailment", (index,)), 0)
 
 
-@pytest.mark.parametrize("mark", ["</think>", "<think>", "```"])
+@pytest.mark.parametrize("mark", ["<think>", "```"])
 def test_marks_that_a_candidate_was_written_with_are_quoted_as_they_are(mark: str) -> None:
     premises = (f"Clear {mark} lungs.", "No effusion.")
     example = Example(premises, "x", premises[:1], "entailment")
@@ -139,9 +140,16 @@ def test_marks_that_a_candidate_was_written_with_are_quoted_as_they_are(mark: st
     assert parse_answer(written, premises) == (Verdict("entailment", (0,)), 0)
 
 
-def test_a_verdict_within_a_thought_without_an_end_is_none() -> None:
-    with pytest.raises(ValueError, match="status"):
-        answer("<think>\nevidence:\n- The heart is enlarged.\nstatus: entailment")
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [("<think>", "</think>"), ("", "</think>"), ("[THINK]", "[/THINK]"), ("analysis", "assistantfinal")],
+)
+def test_a_verdict_within_a_thought_is_none(before: str, after: str) -> None:
+    thought = f"{before}Perhaps\nevidence: []\nstatus: not_entailment"
+    assert answer(f"{thought}{after}evidence:\n- The heart is enlarged.\nstatus: entailment").status == "entailment"
+    if before.startswith(("<", "[")):
+        with pytest.raises(ValueError, match="status"):
+            answer(thought)
 
 
 @settings(deadline=None)

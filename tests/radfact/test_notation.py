@@ -332,6 +332,12 @@ def test_what_may_mean_another_thing_is_not_read(kind: str) -> None:
         read_assessment(UNREADABLE[kind])
 
 
+@pytest.mark.parametrize("text", [f"<think>{EXAMPLE.text()}", f"{EXAMPLE.text()}\n</think>\n"])
+def test_an_answer_that_never_begins_is_said_to_be_a_thought(text: str) -> None:
+    with pytest.raises(ValueError, match="ends before the answer begins"):
+        read_assessment(text)
+
+
 def test_the_fault_says_what_would_be_right() -> None:
     with pytest.raises(
         ValueError, match=r"\(d\) of \[Clinically Significant Errors\] has no number; write it first, as"
