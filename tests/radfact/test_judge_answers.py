@@ -117,10 +117,14 @@ def test_long_common_substrings_count_as_quotation(quoted: str, found: bool) -> 
     assert bool(answer(text).evidence) is found
 
 
-sentences = st.text(st.characters(codec="utf-8", exclude_categories=["C", "Z"]), min_size=1, max_size=30).map(
-    # Words such as "none" mean that there is no evidence, so a sentence needs something of its own.
-    lambda text: f"Finding {text} seen"
-).filter(lambda text: after_thought(text) == text)
+sentences = (
+    st.text(st.characters(codec="utf-8", exclude_categories=["C", "Z"]), min_size=1, max_size=30)
+    .map(
+        # Words such as "none" mean that there is no evidence, so a sentence needs something of its own.
+        lambda text: f"Finding {text} seen"
+    )
+    .filter(lambda text: after_thought(text) == text)
+)
 
 
 @settings(deadline=None)
