@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import re
+import unicodedata
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from io import StringIO
@@ -117,10 +118,16 @@ def write_export(store: Store, folder: Path, reviewers: Sequence[str]) -> Writte
     for reviewer in reviewers:
         # A name may hold what no file name does, and two may differ in nothing else.
         place = store.reviewers().index(reviewer) + 1
-        path = folder / f"drafts-{place}-{re.sub(r'[^A-Za-z0-9]+', '-', reviewer).strip('-') or 'reviewer'}.jsonl"
+        path = folder / f"drafts-{place}-{_as_file_name(reviewer) or 'reviewer'}.jsonl"
         drafts[reviewer] = (path, write_jsonl(path, corrected_drafts(store, reviewer)))
     corrections = sum(len(review.state.corrections) for name in reviewers for review in store.reviews(name))
     return Written(corrections, drafts)
+
+
+def _as_file_name(name: str) -> str:
+    """A name in letters and digits that every system writes alike: accents go, anything else becomes a hyphen."""
+    letters = [letter for letter in unicodedata.normalize("NFKD", name) if not unicodedata.combining(letter)]
+    return re.sub(r"[^A-Za-z0-9]+", "-", "".join(letters)).strip("-")
 
 
 def guarded(cell: str) -> str:

@@ -163,6 +163,7 @@ def test_names_of_reviewers_lead_no_file_elsewhere(store: Store, tmp_path: Path)
     assert {path.parent for path in paths} == {tmp_path / "out"}
     assert len(set(paths)) == len(paths) == 6
     assert all(path.name.isascii() for path in paths)
+    assert written.drafts["Ådá"][0].name == "drafts-4-Ada.jsonl"
 
 
 def test_a_reviewer_is_exported_once_under_the_name_first_given(store: Store, tmp_path: Path) -> None:
