@@ -174,7 +174,7 @@ def test_three_studies_by_keyboard_alone(browser: Browser, running: Running) -> 
         assert edited.boxes == ((0.12, 0.2, 0.32, 0.61),)
         assert (deleted.deleted, deleted.assessment.severity, deleted.assessment.error_type) == (True, 1, "OMISSION")
         assert (added.text, added.assessment.severity, len(added.boxes)) == ("Bifid rib.", 0, 1)
-        press(page, "n")
+        press(page, "u")
     context.close()
 
 

@@ -316,7 +316,19 @@ def test_rows_stay_under_the_pointer_when_one_above_closes_its_tools(page: Page)
 
 def test_what_keys_do_is_announced(page: Page) -> None:
     said = []
-    for keys in (["j", "d"], ["Control+z"], ["Control+Shift+z"], ["d"], ["a", "x", "Enter"]):
+    for keys in (
+        ["j", "d"],
+        ["2"],
+        ["Control+z"],
+        ["Control+z"],
+        ["Control+Shift+z"],
+        ["d"],
+        ["Control+z"],
+        ["a", "x", "Enter"],
+        ["Control+z"],
+        ["j", "j", "b", "Enter"],
+        ["Control+z"],
+    ):
         before = page.locator("#announcer").inner_text()
         press(page, *keys)
         page.wait_for_function("before => document.getElementById('announcer').innerText !== before", arg=before)
@@ -324,11 +336,19 @@ def test_what_keys_do_is_announced(page: Page) -> None:
         said.append(page.locator("#announcer").inner_text().strip())
     assert said == [
         "Sentence 1 deleted",
-        "Undone: sentence 1",
-        "Done again: sentence 1, deleted",
+        "Severity 2",
+        "Undone: severity of sentence 1",
+        "Undone: deletion of sentence 1",
+        "Done again: deletion of sentence 1",
         "Sentence 1 restored",
+        "Undone: restoration of sentence 1",
         "Sentence 4 added",
+        "Undone: addition of sentence 4",
+        "Box added: left 40, top 40, right 60, bottom 60 per cent",
+        "Undone: a box of sentence 2",
     ]
+    press(page, "]", "Control+z")
+    page.locator("#announcer", has_text="Undone: going to step 2").wait_for()
 
 
 def test_the_exports_are_ones_own_and_their_menu_closes(page: Page, reviewer: str) -> None:
@@ -369,14 +389,36 @@ def test_a_narrow_window_wraps_the_bar_and_leaves_the_film_its_place(page: Page)
     for key, text in words.items():
         page.locator(f"#{key}").evaluate("(node, text) => { node.textContent = text; }", text)
     press(page, "l")
-    # 1280 x 800 at zooms of 200 % and 133 %, and three screens.
-    for width, height in ((640, 400), (960, 600), (1024, 768), (1280, 800), (1366, 768)):
+    press(page, "j", "d")
+    # 1280 x 1024 at a zoom of 400 %, a telephone, 1280 x 800 at zooms of 200 % and 133 %, and three screens.
+    for width, height in ((320, 256), (360, 740), (640, 400), (960, 600), (1024, 768), (1280, 800), (1366, 768)):
         page.set_viewport_size({"width": width, "height": height})
         assert page.evaluate(OVERLAPS) == []
         assert page.evaluate("document.documentElement.scrollWidth") == width
-        film = page.locator("#film").bounding_box()
+        film, tools, report = (page.locator(name).bounding_box() for name in ("#film", ".film-tools", "#report"))
         assert film is not None
+        assert tools is not None
+        assert report is not None
         assert min(film["width"], film["height"]) > 150
+        # Beside it or above it.
+        for one in (film, tools):
+            assert one["x"] + one["width"] <= report["x"] or one["y"] + one["height"] <= report["y"]
+        assert page.locator("#report").evaluate("report => report.scrollWidth <= report.clientWidth")
+        page.locator("#export-menu summary").click()
+        menu = page.locator(".menu-list").bounding_box()
+        assert menu is not None
+        assert menu["x"] >= 0
+        press(page, "Escape")
+
+
+def test_a_study_opens_at_its_top_where_the_page_scrolls_as_a_whole(page: Page) -> None:
+    page.set_viewport_size({"width": 360, "height": 740})
+    page.evaluate("window.scrollTo(0, document.body.scrollHeight)")
+    press(page, "n")
+    at_study(page, 2)
+    assert page.evaluate("window.scrollY") == 0
+    press(page, "p")
+    at_study(page, 1)
 
 
 @pytest.mark.parametrize("letters", [64, 300])

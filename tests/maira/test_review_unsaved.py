@@ -57,9 +57,9 @@ def let_go(page: Page) -> None:
     page.evaluate("() => { window.isLetGo = true; }")
 
 
-def refuse(page: Page) -> None:
+def refuse(page: Page, what: str = "") -> None:
     let_go(page)
-    page.locator("#alert", has_text="This cannot be taken. Not saved (study 1)").wait_for()
+    page.locator("#alert", has_text=f"This cannot be taken. Not saved (study 1): {what}").wait_for()
 
 
 def is_unsaved(page: Page) -> bool:
@@ -74,7 +74,7 @@ def test_a_comment_on_a_correction_stays_until_it_is_saved(page: Page, running: 
     comment.fill("Old film.")
     press(page, "Enter")
     row(page, 1).locator(".sentence-text").click()
-    refuse(page)
+    refuse(page, "the comment on a correction.")
     assert comment.is_visible()
     assert comment.input_value() == "Old film."
     assert is_unsaved(page)
@@ -116,7 +116,7 @@ def test_a_type_of_ones_own_stays_and_a_severity_that_was_not_taken_goes(page: P
     row(page, 0).get_by_label("Type of error", exact=True).select_option(label="Another type …")
     page.keyboard.type("WRONG FILM")
     press(page, "Enter")
-    refuse(page)
+    refuse(page, "a severity, a type of error.")
     assert not row(page, 0).get_by_role("radio", name="2 Significant").is_checked()
     own = row(page, 0).get_by_label("Own type of error")
     assert own.input_value() == "WRONG FILM"
@@ -172,6 +172,72 @@ def test_a_finding_being_edited_while_it_is_refused_is_given_back(page: Page, ru
     page.keyboard.type(" Left.")
     refuse(page)
     field = page.get_by_label(FINDING)
+    assert field.input_value() == "Bifid rib. Left."
+    field.press("Enter")
+    saved(page)
+    assert [one.text for one in running.state().sentences] == [*SENTENCES, "Bifid rib. Left."]
+
+
+def test_an_edit_waits_for_its_sentence_which_another_machine_has_deleted(
+    browser: Browser, page: Page, running: Running
+) -> None:
+    edited = "The heart is large."
+    press(page, "]", "j", "e", "ControlOrMeta+a")
+    page.keyboard.type(edited)
+    with visiting(browser, running) as other:
+        press(other, "j", "d")
+        saved(other)
+    press(page, "Enter")
+    page.locator(
+        "#alert", has_text="an edit. Sentence 1 is deleted; your text of it comes back when you restore it."
+    ).wait_for()
+    assert running.sentence(0).deleted
+    page.reload()
+    at_study(page, 1)
+    # Taken back like any other change, the deletion makes room for the text as well.
+    press(page, "Control+z")
+    field = page.get_by_label("Text of sentence 1")
+    field.wait_for()
+    assert field.input_value() == edited
+    field.press("Enter")
+    saved(page)
+    assert running.sentence(0).text == edited
+
+
+def test_a_comment_waits_for_its_study_which_another_machine_has_finished(
+    browser: Browser, page: Page, running: Running
+) -> None:
+    press(page, "c")
+    page.keyboard.type("Rotated.")
+    with visiting(browser, running) as other:
+        press(other, "]", "]", "]", "f")
+        saved(other)
+    press(page, "Control+Enter")
+    page.locator("#alert", has_text="The study is finished; your words come back when you reopen it.").wait_for()
+    comment = page.get_by_label("Comment on the study")
+    assert comment.input_value() == ""
+    page.get_by_role("button", name="Reopen").click()
+    assert comment.input_value() == "Rotated."
+    comment.press("Control+Enter")
+    saved(page)
+    assert running.state().comment == "Rotated."
+
+
+def test_an_edit_of_a_finding_that_another_machine_took_back_is_one_to_add(
+    browser: Browser, page: Page, running: Running
+) -> None:
+    press(page, "a")
+    page.keyboard.type("Bifid rib.")
+    press(page, "Enter")
+    saved(page)
+    press(page, "e", "End")
+    page.keyboard.type(" Left.")
+    with visiting(browser, running) as other:
+        press(other, "Control+z")
+        saved(other)
+    press(page, "Enter")
+    field = page.get_by_label(FINDING)
+    field.wait_for()
     assert field.input_value() == "Bifid rib. Left."
     field.press("Enter")
     saved(page)

@@ -115,6 +115,7 @@ export class Desk extends EventTarget {
     this.steps.open();
     this.reference.root.open = study.state.step === REFERENCE_STEP;
     byId("report-body").scrollTop = 0;
+    window.scrollTo(0, 0);
     this.render();
     this.#bringBack();
     announce(`Study ${study.number}, ${counted(study.state.sentences.length, "sentence")}, step ${study.state.step}`);
@@ -155,18 +156,20 @@ export class Desk extends EventTarget {
   /** Take an answer to a change. */
   answered({ number, kind }, state) {
     if (number !== this.number) return;
-    if (kind === "undo" || kind === "redo") {
-      announce(`${kind === "undo" ? "Undone" : "Done again"}: ${difference(this.#study.state, state)}`);
-    }
+    const before = this.#study.state;
     this.#study.state = state;
     this.render();
+    if (kind === "undo") announce(`Undone: ${difference(state, before)}`);
+    if (kind === "redo") announce(`Done again: ${difference(before, state)}`);
+    // A sentence that is there again may have words that are not saved.
+    if (kind === "undo" || kind === "redo") this.#bringBack();
     this.#turn();
     if (state.step >= REFERENCE_STEP && this.#study.reference === null) this.refresh().catch(() => {});
   }
 
   /** A change was not taken: show the server's state, and give words that were in it back to be typed on. */
   refused(number, state, lost) {
-    this.kept.keepWords(lost, this.errorTypes);
+    this.kept.keepWords(lost, this.errorTypes, state);
     if (number !== this.number) return;
     this.#turns = 0;
     if (state) this.#study.state = state;

@@ -113,13 +113,16 @@ export class Kept {
    *
    * @param {object[]} changes  of one study, oldest first
    * @param {string[]} errorTypes  those that can be chosen; another one was typed
+   * @param {object | null} state  of the study where the server told it; the text of a finding that it lacks is one to add
    */
-  keepWords(changes, errorTypes) {
-    const findings = new Map(changes.filter(({ kind }) => kind === "add").map(({ version, id }) => [`a${version}`, `new:${id}`]));
+  keepWords(changes, errorTypes, state) {
+    const gone = ({ sentence }) => state !== null && !state.sentences.some(({ id }) => id === sentence);
+    const findings = new Map(changes.filter(({ kind, fields }) => kind === "add" || (kind === "edit" && gone(fields)))
+      .map(({ kind, version, id, fields }) => [kind === "add" ? `a${version}` : fields.sentence, `new:${id}`]));
     for (const { study, kind, version, fields } of [...changes].reverse()) {
       const sentence = kind === "add" ? `a${version}` : fields.sentence;
       const place = findings.get(sentence) ?? sentence;
-      if (kind === "add") {
+      if (place !== sentence) {
         for (const field of ["", "why:", "own:"]) this.moveText(study, `${field}${sentence}`, `${field}${place}`);
       }
       const words = {

@@ -11,11 +11,27 @@ import { isCorrection } from "./state.js";
 import { StudyList } from "./studies.js";
 
 const WHAT = { edit: "an edit", delete: "a deletion", restore: "a restored sentence", add: "an added finding", boxes: "boxes",
-  assess: "a severity or error type", comment: "the comment", step: "a step", finish: "finishing", reopen: "reopening",
+  comment: "the comment on the study", step: "a step", finish: "finishing", reopen: "reopening",
   undo: "an undo", redo: "a redo" };
+const ASSESSED = { severity: "a severity", error_type: "a type of error", comment: "the comment on a correction" };
 
 // How long after one look another is taken whether a study can be opened.
 const LOOK_MS = 2000;
+
+/** What a change was to do, in words. */
+function whatOf({ kind, fields }) {
+  return kind === "assess" ? Object.keys(fields).map((name) => ASSESSED[name]).filter(Boolean) : [WHAT[kind]];
+}
+
+/** What must be done before words of changes that were not taken can be given back, in words. */
+function awaited(lost, state) {
+  if (state?.done && lost.some(({ fields }) => fields.text || fields.comment)) {
+    return " The study is finished; your words come back when you reopen it.";
+  }
+  const edited = lost.filter(({ kind }) => kind === "edit").map(({ fields }) => fields.sentence);
+  const places = (state?.sentences ?? []).flatMap(({ id, deleted }, at) => (deleted && edited.includes(id) ? [at + 1] : []));
+  return places.map((place) => ` Sentence ${place} is deleted; your text of it comes back when you restore it.`).join("");
+}
 
 function useTheme(theme) {
   document.documentElement.dataset.theme = theme;
@@ -195,9 +211,10 @@ class Review {
   }
 
   #lost({ change, lost, error }, words) {
-    const what = [...new Set(lost.map(({ kind }) => WHAT[kind]))].join(", ");
-    this.desk.refused(change.number, error.body?.state ?? null, lost);
-    alertBar(`${words} Not saved (study ${change.number}): ${what}.`);
+    const what = [...new Set(lost.flatMap(whatOf))].join(", ");
+    const state = error.body?.state ?? null;
+    this.desk.refused(change.number, state, lost);
+    alertBar(`${words} Not saved (study ${change.number}): ${what}.${awaited(lost, state)}`);
   }
 
   #sayProgress() {
@@ -259,8 +276,9 @@ class Review {
       { keys: ["]"], help: "next step", run: () => desk.stepBy(1) },
       { keys: ["["], help: "previous step", run: () => desk.stepBy(-1) },
       { keys: ["f"], help: "finish the study (step 4)", run: () => desk.finish() },
-      { keys: ["n"], help: "next study that is not finished", always: true, run: () => this.goUnfinished() },
+      { keys: ["n"], help: "next study", always: true, run: () => this.go((desk.number ?? 0) + 1) },
       { keys: ["p"], help: "previous study", run: () => this.go(desk.number - 1) },
+      { keys: ["u"], help: "next study that is not finished", always: true, run: () => this.goUnfinished() },
       { keys: ["l"], help: "list of studies", always: true, run: () => this.turnList() },
       { keys: ["/"], help: "filter the list", always: true, run: () => {
         this.showList(true);

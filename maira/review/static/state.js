@@ -27,15 +27,24 @@ export function unnamed(state) {
   return state.sentences.filter((sentence) => isCorrection(sentence) && sentence.assessment.error_type === null);
 }
 
-/** What became another between two states, in a few words. */
+/** What the change was that made one state of another, in a few words. */
 export function difference(before, now) {
-  if (before.step !== now.step) return `step ${now.step}`;
-  if (before.done !== now.done) return now.done ? "study finished" : "study not finished";
+  if (before.step !== now.step) return `going to step ${now.step}`;
+  if (before.done !== now.done) return now.done ? "finishing" : "reopening";
   if (before.comment !== now.comment) return "comment on the study";
+  if (before.sentences.length !== now.sentences.length) return `addition of sentence ${now.sentences.length}`;
   const written = before.sentences.map((sentence) => JSON.stringify(sentence));
   const at = now.sentences.findIndex((sentence, place) => JSON.stringify(sentence) !== written[place]);
-  if (at < 0) return `sentence ${before.sentences.length} taken away`;
-  return `sentence ${at + 1}${now.sentences[at].deleted ? ", deleted" : ""}`;
+  return at < 0 ? "a change" : `${correction(before.sentences[at], now.sentences[at])} of sentence ${at + 1}`;
+}
+
+/** What was done to a sentence. */
+function correction(before, now) {
+  if (before.deleted !== now.deleted) return now.deleted ? "deletion" : "restoration";
+  if (before.text !== now.text) return "text";
+  if (!sameBoxes(before.boxes, now.boxes)) return "a box";
+  const names = { severity: "severity", error_type: "type of error", comment: "comment" };
+  return names[Object.keys(names).find((field) => before.assessment[field] !== now.assessment[field])];
 }
 
 const UNASSESSED = { severity: null, error_type: null, comment: "" };

@@ -59,7 +59,7 @@ export class Steps {
     byId("remaining").textContent = done ? "This study is finished." : told || (last && open
       ? `${counted(open, "correction has", "corrections have")} no severity yet` : "");
     byId("advance").textContent = done ? "Next unfinished study" : last ? "Finish study" : `Go on: ${step + 1} ${this.steps[step].name}`;
-    byId("advance").title = done ? "" : last ? "Finish study (F)" : "Next step (])";
+    byId("advance").title = done ? "Next unfinished study (U)" : last ? "Finish study (F)" : "Next step (])";
   }
 
   #instruct(instruction, done) {
