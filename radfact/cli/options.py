@@ -274,11 +274,16 @@ class JudgeOptions:
             arguments: `--splitter-arg`.
             few_shots: `--splitter-few-shots`.
             cache: folder for the answers of a model.
-        """
-        from radfact.sentences import load_splitter, splitter_of
 
-        same = name in (None, self.name)
-        name = name or self.name
+        Raises:
+            InputError: there is no such splitter, or an option does not fit it.
+        """
+        from radfact.entailment.judge import SplittingJudge
+        from radfact.sentences import load_splitter
+
+        make_own = judge.make_splitter if isinstance(judge, SplittingJudge) else None
+        name = name or (self.name if make_own else "offline")
+        same = name == self.name
         is_model = name != "offline"
         # A model that also judges is reached where the judge is; another one stands elsewhere.
         options: dict[str, Any] = {
@@ -288,8 +293,11 @@ class JudgeOptions:
             "concurrency": self.concurrency if is_model else None,
         }
         with naming_options(judge_args="--splitter-arg", few_shots="--splitter-few-shots", judge="--splitter"):
-            if same and not arguments and few_shots is None:
-                return splitter_of(judge)
+            given = "splitter_args" if arguments else "few_shots" if few_shots is not None else None
+            if same and make_own and given is None:
+                return make_own()
+            if same and make_own and name.startswith("python:"):
+                raise InputError("the judge's own splitter takes no arguments; name another --splitter", field=given)
             if self.engine is Engine.RAY:
                 from radfact.sentences.ray import ray_splitter
 

@@ -8,12 +8,16 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from radfact.entailment import Failure, Judge, Question, Verdict
-    from radfact.sentences import Splitter
+    from radfact.entailment.judge import SplittingJudge
 
 
 def in_steps(judge: Judge) -> Judge:
     """A judge whose account says how far it is: the judge itself, or one that puts it the questions in portions."""
-    return judge if "planned" in judge.account() else _InSteps(judge)
+    from radfact.entailment.judge import SplittingJudge
+
+    if "planned" in judge.account():
+        return judge
+    return _SplittingInSteps(judge) if isinstance(judge, SplittingJudge) else _InSteps(judge)
 
 
 class _InSteps:
@@ -40,13 +44,16 @@ class _InSteps:
                 size *= 2
         return answers
 
-    def make_splitter(self) -> Splitter:
-        from radfact.sentences import splitter_of
-
-        return splitter_of(self._judge)
-
     def describe(self) -> dict[str, Any]:
         return self._judge.describe()
 
     def account(self) -> dict[str, int]:
         return {**self._judge.account(), "planned": self._planned, "done": self._done}
+
+
+class _SplittingInSteps(_InSteps):
+    """One that splits as well."""
+
+    def __init__(self, judge: SplittingJudge) -> None:
+        super().__init__(judge)
+        self.make_splitter = judge.make_splitter

@@ -8,7 +8,7 @@ from typing import Any
 
 from radfact.cluster import Spread, gpus_of, in_process
 from radfact.entailment import load_judge
-from radfact.entailment.judge import Question, Verdict
+from radfact.entailment.judge import Question, SplittingJudge, Verdict
 from radfact.errors import Failure
 from radfact.sentences import Splitter, splitter_of
 from radfact.sentences.ray import RaySplitter
@@ -31,6 +31,18 @@ class RayJudge:
         """
         return self._spread.run(questions, together=lambda question: question.premises)
 
+    def describe(self) -> dict[str, Any]:
+        """As the judge describes itself in one process: where it runs changes no answer."""
+        return dict(self._description)
+
+    def account(self) -> dict[str, int]:
+        """The workers' accounts added up."""
+        return self._spread.account()
+
+
+class SplittingRayJudge(RayJudge):
+    """One that splits as well."""
+
     def make_splitter(self) -> RaySplitter:
         """Who splits beside the judge, spread as the judge is.
 
@@ -41,14 +53,6 @@ class RayJudge:
         description = splitter_beside(judge.name, **judge.options).describe()
         name, options, cache, workers, gpus = judge.name, judge.options, judge.cache, judge.workers, judge.gpus
         return RaySplitter(Spread(splitter_beside, "split", name, options, cache, workers, gpus), description)
-
-    def describe(self) -> dict[str, Any]:
-        """As the judge describes itself in one process: where it runs changes no answer."""
-        return dict(self._description)
-
-    def account(self) -> dict[str, int]:
-        """The workers' accounts added up."""
-        return self._spread.account()
 
 
 def splitter_beside(name: str, **options: Any) -> Splitter:
@@ -69,7 +73,8 @@ def ray_judge(name: str, *, workers: int | None = None, cache: Path | None = Non
         InputError: a judge that is not in process, or an option that does not fit it.
     """
     in_process(name, "judge")
-    # Only to find out at once whether the options fit, and what describes the judge; nothing is asked of it.
-    description = load_judge(name, **options).describe()
+    # Only to find out at once whether the options fit, what describes the judge and whether it splits; it is not asked.
+    alone = load_judge(name, **options)
+    kind = SplittingRayJudge if isinstance(alone, SplittingJudge) else RayJudge
     gpus = gpus_of(name, options.get("judge_args"))
-    return RayJudge(Spread(load_judge, "judge", name, options, cache, workers, gpus), description)
+    return kind(Spread(load_judge, "judge", name, options, cache, workers, gpus), alone.describe())

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
 from radfact.entailment import Judge, load_judge
 from radfact.entailment.callable import as_judge
+from radfact.entailment.judge import SplittingJudge
 from radfact.errors import InputError
 from radfact.files import Pair
 from radfact.metrics.metric import Metric, Scored, check_metric, naming_metric
@@ -205,7 +206,8 @@ class Resources:
             options: dict[str, Any] = self._options if _is_model(judge) else {}
             judge = load_judge(judge, judge_args=self._judge_args, **options)
         judge = as_judge(judge)
-        if splitter is None or (isinstance(splitter, str) and splitter == self.judge):
+        same = isinstance(splitter, str) and splitter == self.judge
+        if splitter is None or (same and isinstance(judge, SplittingJudge)):
             return judge, splitter_of(judge)
         if isinstance(splitter, str):
             # Another model than the judge stands elsewhere, and has other arguments.

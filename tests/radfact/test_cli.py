@@ -22,7 +22,7 @@ from radfact.jsonl import read_json
 from radfact.sentences import Splitter
 
 Run = Callable[..., tuple[int, str, str]]
-LOAD_JUDGE = radfact.entailment.load_judge
+LOAD_JUDGE, LOAD_SPLITTER = radfact.entailment.load_judge, radfact.sentences.load_splitter
 
 
 class Verbatim:
@@ -420,6 +420,19 @@ def narrative_pairs(tmp_path: Path) -> str:
     return "pairs.csv"
 
 
+@pytest.fixture
+def splitting(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Judges by name that split, and two of one's own in a module: one that splits and a function."""
+    del run
+    monkeypatch.setattr(
+        radfact.entailment, "load_judge", lambda name, **_: LOAD_JUDGE(name) if ":" in name else Splitting(name)
+    )
+    monkeypatch.setitem(sys.modules, "judges_that_split", ModuleType("judges_that_split"))
+    monkeypatch.setattr(sys.modules["judges_that_split"], "judge", Splitting("own", "own rules"), raising=False)
+    monkeypatch.setattr(sys.modules["judges_that_split"], "function", operator.contains, raising=False)
+
+
+@pytest.mark.usefixtures("splitting")
 @pytest.mark.parametrize(
     ("options", "splitter"),
     [
@@ -432,19 +445,44 @@ def narrative_pairs(tmp_path: Path) -> str:
     ],
 )
 def test_whoever_judges_splits_unless_it_is_a_function_or_another_is_named(
-    run: Run, tmp_path: Path, options: list[str], splitter: str, monkeypatch: pytest.MonkeyPatch
+    run: Run, tmp_path: Path, options: list[str], splitter: str
 ) -> None:
-    monkeypatch.setattr(
-        radfact.entailment, "load_judge", lambda name, **_: LOAD_JUDGE(name) if ":" in name else Splitting(name)
-    )
-    monkeypatch.setitem(sys.modules, "judges_that_split", ModuleType("judges_that_split"))
-    monkeypatch.setattr(sys.modules["judges_that_split"], "judge", Splitting("own", "own rules"), raising=False)
-    monkeypatch.setattr(sys.modules["judges_that_split"], "function", operator.contains, raising=False)
     _, out, _ = run("score", narrative_pairs(tmp_path), *options)
     assert read_json(tmp_path / "results" / "run.json")["splitter"]["name"] == splitter
     assert f"Narratives split by: {splitter}" in out
 
 
+@pytest.mark.usefixtures("splitting")
+def test_the_offline_rules_beside_a_function_take_the_splitter_s_arguments(run: Run, tmp_path: Path) -> None:
+    options = ["--judge", "python:judges_that_split:function", "--splitter-arg", "ontology=mine.yaml"]
+    run("score", narrative_pairs(tmp_path), *options)
+    splitter = read_json(tmp_path / "results" / "run.json")["splitter"]
+    assert (splitter["name"], splitter["options"]["splitter_args"]) == ("offline", "{'ontology': 'mine.yaml'}")
+
+
+OWN_TAKES_NONE = "the judge's own splitter takes no arguments; name another --splitter"
+
+
+@pytest.mark.usefixtures("splitting")
+@pytest.mark.parametrize(
+    ("judge", "options", "message"),
+    [
+        ("judge", ["--splitter-arg", "ontology=x"], f"--splitter-arg: {OWN_TAKES_NONE}"),
+        ("judge", ["--splitter-few-shots", "none"], f"--splitter-few-shots: {OWN_TAKES_NONE}"),
+        ("function", ["--splitter-few-shots", "none"], "--splitter-few-shots: the offline splitter asks no server"),
+        ("function", ["--splitter", "python:judges_that_split:function"], "--splitter: unknown splitter 'python:"),
+    ],
+)
+def test_what_does_not_fit_whoever_splits_is_refused(
+    run: Run, tmp_path: Path, judge: str, options: list[str], message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(radfact.sentences, "load_splitter", LOAD_SPLITTER)
+    code, _, err = run("score", narrative_pairs(tmp_path), "--judge", f"python:judges_that_split:{judge}", *options)
+    assert (code, err.count("\n")) == (2, 1)
+    assert err.startswith(f"radfact: {message}")
+
+
+@pytest.mark.usefixtures("splitting")
 def test_a_judge_that_splits_is_reached_in_the_same_way(run: Run, tmp_path: Path) -> None:
     options = ["--base-url", "U", "--judge-arg", "seed=1", "--few-shots", "F", "--splitter-few-shots", "G"]
     run("score", narrative_pairs(tmp_path), "--judge", "humble", *options)

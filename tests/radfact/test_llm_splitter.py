@@ -313,9 +313,13 @@ def test_a_splitter_that_is_given_splits_in_the_place_of_the_judge(judging: Any,
 
 
 @pytest.mark.parametrize(
-    ("splitter", "message"),
-    [("nobody", "unknown splitter 'nobody'"), (3, r"expected a splitter \(load_splitter .*found int")],
+    ("judge", "splitter", "message"),
+    [
+        ("offline", "nobody", "unknown splitter 'nobody'"),
+        ("offline", 3, r"expected a splitter \(load_splitter .*found int"),
+        ("python:operator:contains", "python:operator:contains", "unknown splitter 'python:operator:contains'"),
+    ],
 )
-def test_what_is_no_splitter_is_named(splitter: Any, message: str) -> None:
+def test_what_is_no_splitter_is_named(judge: str, splitter: Any, message: str) -> None:
     with pytest.raises(InputError, match=message):
-        make_reward("logical_f1", judge="offline", splitter=splitter)
+        make_reward("logical_f1", judge=judge, splitter=splitter)

@@ -12,14 +12,16 @@ from typing import Any
 import pytest
 from real_servers import FEW_SHOTS, MODEL_FOLDER, PAIRS, VLLM_ENGINE, VLLM_ENVIRONMENT, Server, radfact
 
+from radfact.cli.options import Engine, JudgeOptions
 from radfact.cluster import Spread, gpus_of, parallel_size
 from radfact.entailment import Question, Verdict, load_judge
 from radfact.entailment.check import load_labelled
 from radfact.entailment.ray import ray_judge
 from radfact.errors import ExitCode, Failure, InputError, RunFailed
 from radfact.llm import AnswerCache, StoredAnswer
-from radfact.sentences import Splitter, splitter_of
+from radfact.sentences import Splitter, load_splitter, splitter_of
 from radfact.sentences.callable import CallableSplitter
+from radfact.sentences.ray import RaySplitter
 
 pytest.importorskip("ray", reason='Ray is not installed: pip install "ray[data]"')
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning:ray.data.context")
@@ -71,6 +73,31 @@ def test_two_workers_split_as_whoever_splits_beside_the_judge(name: str) -> None
     spread, alone = splitter_of(ray_judge(name, workers=2)), splitter_of(load_judge(name))
     assert spread.split(narratives) == alone.split(narratives)
     assert spread.describe() == alone.describe()
+
+
+@pytest.mark.usefixtures("cluster")
+def test_the_offline_rules_are_spread_beside_a_judge_that_does_not_split() -> None:
+    who = JudgeOptions("python:operator:contains", engine=Engine.RAY, workers=2)
+    narratives = ["Heart size normal. Lungs clear.", "No pneumothorax."]
+    spread, alone = who.load_splitter(who.load(None), None), load_splitter("offline")
+    assert isinstance(spread, RaySplitter)
+    assert spread.split(narratives) == alone.split(narratives)
+    assert spread.describe() == alone.describe()
+
+
+@pytest.mark.parametrize(
+    ("judge", "name", "message"),
+    [
+        ("python:test_ray:WordsJudge", None, "--splitter-arg: the judge's own splitter takes no arguments"),
+        ("python:operator:contains", "python:operator:contains", "--splitter: unknown splitter"),
+    ],
+)
+def test_what_does_not_fit_whoever_splits_is_refused_on_a_cluster_too(
+    judge: str, name: str | None, message: str
+) -> None:
+    who = JudgeOptions(judge, engine=Engine.RAY, workers=2)
+    with pytest.raises(InputError, match=message):
+        who.load_splitter(who.load(None), name, ["ontology=x"])
 
 
 class WordsJudge:
