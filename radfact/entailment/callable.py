@@ -8,9 +8,9 @@ import inspect
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
-from radfact.entailment.judge import Judge, Question, Status, Verdict
+from radfact.entailment.judge import Judge, Question, Status, Verdict, plain_verdict
 from radfact.errors import Failure, InputError, brief
 
 Opinion = Verdict | bool | tuple[bool | Status, Sequence[int]]
@@ -187,27 +187,24 @@ def _of_no_use(name: str, found: Any) -> InputError:
 
 
 def _as_verdict(opinion: Any, question: Question) -> Verdict:
-    if isinstance(opinion, Verdict):
-        return opinion
+    verdict = plain_verdict(_opined(opinion, question))
+    if verdict is None:
+        raise TypeError(f"{_EXPECTED}, found {brief(opinion)}")
+    return verdict
+
+
+def _opined(opinion: Any, question: Question) -> Any:
+    """An opinion in the form of a verdict, unless it has none of the forms that there are."""
     if isinstance(opinion, bool):
-        evidence = tuple(range(len(question.premises))) if opinion else ()
-        return Verdict("entailment" if opinion else "not_entailment", evidence)
+        opinion = (opinion, range(len(question.premises) if opinion else 0))
     if inspect.iscoroutine(opinion):
         opinion.close()
         raise TypeError(f"{_EXPECTED}, found a coroutine; give a function that is not async")
     if not (isinstance(opinion, tuple) and len(opinion) == 2):
-        raise TypeError(f"{_EXPECTED}, found {brief(opinion)}")
+        return opinion
     said, evidence = opinion
     status: Any = ("entailment" if said else "not_entailment") if isinstance(said, bool) else said
-    if status not in get_args(Status) or not _are_indices(evidence):
-        raise TypeError(f"{_EXPECTED}, found {brief(opinion)}")
-    return Verdict(status, tuple(map(int, evidence)))
-
-
-def _are_indices(evidence: Any) -> bool:
-    return isinstance(evidence, Sequence) and all(
-        isinstance(index, int) and not isinstance(index, bool) for index in evidence
-    )
+    return Verdict(status, evidence)
 
 
 def _line(error: Exception) -> str:

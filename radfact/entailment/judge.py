@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from numbers import Integral
 from typing import TYPE_CHECKING, Any, Literal, Protocol, get_args, runtime_checkable
 
 from radfact.errors import Failure, RunFailed, brief
@@ -75,13 +76,30 @@ def ask_judge(judge: Judge, questions: Sequence[Question]) -> list[Verdict | Fai
     return [_checked(answer, question) for question, answer in zip(questions, answers, strict=True)]
 
 
+def plain_verdict(answer: Any) -> Verdict | None:
+    """A verdict with its evidence as a tuple of int; None where the answer is no verdict, its status is none of the two
+    or its evidence is anything but a sequence of whole numbers, which a bool is not."""
+    if not isinstance(answer, Verdict) or answer.status not in get_args(Status):
+        return None
+    evidence: Any = answer.evidence
+    if not isinstance(evidence, Sequence) or isinstance(evidence, str | bytes):
+        return None
+    if any(isinstance(index, bool) or not isinstance(index, Integral) for index in evidence):
+        return None
+    return replace(answer, evidence=tuple(map(int, evidence)))
+
+
 def _checked(answer: Any, question: Question) -> Verdict | Failure:
     if isinstance(answer, Failure):
         return answer
-    if not isinstance(answer, Verdict) or answer.status not in get_args(Status):
-        return Failure(f"expected a Verdict of {' or '.join(get_args(Status))}, found {brief(answer)}")
-    if answer.status == "entailment" and not answer.evidence:
+    verdict = plain_verdict(answer)
+    if verdict is None:
+        return Failure(
+            f"expected a Verdict of {' or '.join(get_args(Status))} with indices into the premises as its evidence, "
+            f"found {brief(answer)}"
+        )
+    if verdict.status == "entailment" and not verdict.evidence:
         return Failure("entailment without evidence")
-    if any(not 0 <= index < len(question.premises) for index in answer.evidence):
-        return Failure(f"evidence {list(answer.evidence)} outside of the {len(question.premises)} premises")
-    return answer
+    if any(not 0 <= index < len(question.premises) for index in verdict.evidence):
+        return Failure(f"evidence {list(verdict.evidence)} outside of the {len(question.premises)} premises")
+    return verdict

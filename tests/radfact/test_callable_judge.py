@@ -6,8 +6,9 @@ import json
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -32,13 +33,27 @@ def judge_with(opinion: Any) -> Verdict | Failure:
         (("entailment", (0,)), Verdict("entailment", (0,))),
         (("not_entailment", [0]), Verdict("not_entailment", (0,))),
         (Verdict("entailment", (0,), "because"), Verdict("entailment", (0,), "because")),
+        ((True, [np.int64(1)]), Verdict("entailment", (1,))),
+        (Verdict("entailment", cast("Any", (np.int64(1),))), Verdict("entailment", (1,))),
     ],
 )
 def test_an_opinion_becomes_a_verdict(opinion: Any, verdict: Verdict) -> None:
     assert judge_with(opinion) == verdict
 
 
-@pytest.mark.parametrize("opinion", [None, 1, "yes", ("maybe", []), (True, ["No pneumothorax."]), (True, 0), (True,)])
+ODD_PARTS: Sequence[Any] = (
+    ("maybe", []),
+    ("entailment", ["No pneumothorax."]),
+    ("entailment", "01"),
+    ("entailment", [True]),
+    ("entailment", 0),
+    ("not_entailment", None),
+)
+
+
+@pytest.mark.parametrize(
+    "opinion", [None, 1, "yes", (True,), (True, 0), *ODD_PARTS, *(Verdict(*parts) for parts in ODD_PARTS)]
+)
 def test_an_answer_of_another_kind_stops_at_once_and_says_what_is_expected(opinion: Any) -> None:
     with pytest.raises(InputError, match="expected a Verdict, True or False, or"):
         judge_with(opinion)

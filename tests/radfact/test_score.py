@@ -325,12 +325,26 @@ def failing(question: Question) -> Answer:
     return Failure("no YAML") if question.hypothesis == "bad" else verbatim(question)
 
 
+ODD_VERDICTS: Sequence[Any] = (
+    ("entailment", ["a"]),
+    ("entailment", "a"),
+    ("entailment", 0),
+    ("entailment", (0.0,)),
+    ("entailment", (False,)),
+    ("entailment", None),
+    ("not_entailment", None),
+    ("not_entailment", ""),
+)
 INVALID: Sequence[Callable[[Question], Answer]] = (
     failing,
     lambda question: Verdict("entailment") if question.hypothesis == "bad" else verbatim(question),
     lambda question: yes(5) if question.hypothesis == "bad" else verbatim(question),
     lambda question: Verdict(cast("Any", "entailed"), (0,)) if question.hypothesis == "bad" else verbatim(question),
     lambda question: cast("Any", None) if question.hypothesis == "bad" else verbatim(question),
+    *(
+        lambda question, odd=odd: Verdict(*odd) if question.hypothesis == "bad" else verbatim(question)
+        for odd in ODD_VERDICTS
+    ),
 )
 
 
