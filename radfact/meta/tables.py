@@ -50,27 +50,29 @@ def read_reports(path: Path | str, *, default_site: str | None = None) -> list[S
         need_columns(path, columns, ("id", "report", *(() if default_site is not None else ("site",))))
     reports, seen = [], dict[str, int]()
     for line, row in rows:
-        key = _text(row, ("id", "sample_id"), path, line)
-        text = _text(row, ("report", "findings"), path, line)
-        site = _text(row, ("site",), path, line, default_site)
-        note_id(seen, key, line, file=path, field="id")
+        key_field, key = _text(row, ("id", "sample_id"), path, line)
+        _, text = _text(row, ("report", "findings"), path, line)
+        _, site = _text(row, ("site",), path, line, default_site)
+        note_id(seen, key, line, file=path, field=key_field)
         reports.append(SiteReport(key, site, text))
     if not reports:
         raise InputError("holds no reports", file=path)
     return reports
 
 
-def _text(row: Mapping[str, Any], names: Sequence[str], path: Path, line: int, default: str | None = None) -> str:
-    """The first of some fields that is not empty, without the blanks around it."""
+def _text(
+    row: Mapping[str, Any], names: Sequence[str], path: Path, line: int, default: str | None = None
+) -> tuple[str, str]:
+    """The first of some fields that is not empty: its name, and its text without the blanks around it."""
     for name in names:
         value = row.get(name)
         if not isinstance(value, str | None):
             raise InputError(f"expected a text, found {brief(value)}", file=path, line=line, field=name)
         if value and value.strip():
-            return value.strip()
+            return name, value.strip()
     if default is None:
         raise InputError("missing or empty; expected a text", file=path, line=line, field=names[0])
-    return default
+    return names[0], default
 
 
 def read_ids(path: Path | str) -> frozenset[str]:

@@ -113,6 +113,10 @@ def test_drafts_go_with_a_dataset(tmp_path: Path) -> None:
         (dataset(images=[{"id": 1, "width": 0, "height": 5}]), "field 'images[0].width': "),
         (dataset(images=[IMAGES[0]] * 2), "field 'images[1].id': '1' stands twice, first at images[0]"),
         (
+            dataset(images=[{"id": 1, "sample_id": name, "width": 2, "height": 2} for name in "ab"]),
+            "field 'images[1].id': '1' stands twice, first at images[0]",
+        ),
+        (
             dataset(images=[{"id": 7, "width": 2, "height": 2}, {"id": 8, "sample_id": "7", "width": 2, "height": 2}]),
             "field 'images[1].sample_id': '7' stands twice, first at images[0]",
         ),

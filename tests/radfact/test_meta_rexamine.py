@@ -356,6 +356,13 @@ def test_a_report_s_fields_are_texts(row: dict[str, object], said: str, tmp_path
         read_reports(tmp_path / "r.jsonl", default_site="")
 
 
+@pytest.mark.parametrize("field", ["id", "sample_id"])
+def test_a_report_that_stands_twice_is_named_by_the_field_that_it_has(field: str, tmp_path: Path) -> None:
+    write_jsonl(tmp_path / "r.jsonl", [{field: "1", "report": "Clear."}] * 2)
+    with pytest.raises(InputError, match=f"line 2, field '{field}': '1' stands twice, first at line 1"):
+        read_reports(tmp_path / "r.jsonl", default_site="")
+
+
 def injected(source: str, category: str, count: int, *, mixed: bool = False) -> Injected:
     change = Change.model_validate({"category": category, "operation": "test"})
     return Injected.model_validate(
