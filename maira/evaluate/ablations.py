@@ -118,14 +118,11 @@ def is_trained(recipe: Recipe, say: Callable[[str], None]) -> bool:
     """Whether the folder of a recipe holds the finished checkpoint of this very recipe, model and data.
 
     One without states to tell is taken as it is: they are large, and a run that is done needs them no more. So is one
-    whose start or data cannot be read any more, which is said: nothing of them is needed.
+    whose last state, start or data cannot be read any more, which is said: nothing of them is needed.
 
     Args:
         recipe: of the run.
         say: tells the person who waits.
-
-    Raises:
-        InputError: its last state cannot be read.
     """
     from maira.train.corpus import origin_of
     from maira.train.states import decisive, read_record
@@ -135,11 +132,11 @@ def is_trained(recipe: Recipe, say: Callable[[str], None]) -> bool:
     states = sorted((recipe.out / "states").glob("step-*/state.json"))
     if not states:
         return True
-    last = read_record(states[-1].parent)
-    is_over = last["step"] == last["steps"] and last["length"] == [recipe.epochs, recipe.passes]
-    if not is_over or last["recipe"] != decisive(recipe):
-        return False
     try:
+        last = read_record(states[-1].parent)
+        is_over = last["step"] == last["steps"] and last["length"] == [recipe.epochs, recipe.passes]
+        if not is_over or last["recipe"] != decisive(recipe):
+            return False
         return bool(last["origin"] == origin_of(recipe))
     except InputError as error:
         say(f"{recipe.out / 'checkpoint'} is taken as it is; what it was trained from cannot be compared: {error}")
@@ -184,6 +181,7 @@ class Ablation:
     say: Callable[[str], None]
     broken: dict[str, str] = field(default_factory=dict)
     left_out: list[tuple[str, str]] = field(default_factory=list)
+    _trained: set[Path] = field(default_factory=set)
     _untrained: dict[Path, str] = field(default_factory=dict)
 
     @property
@@ -218,14 +216,16 @@ class Ablation:
         """Train a recipe unless that is done, or go on where it was interrupted."""
         if config.path in self._untrained:
             raise RunFailed(self._untrained[config.path])
-        if is_trained(config.recipe, self.say):
+        if config.path in self._trained:
             return
-        self.say(f"training {config.name}: {config.recipe.out}")
-        try:
-            self.launcher.run(["train", str(config.path), *config.overrides])
-        except RunFailed as error:
-            self._untrained[config.path] = str(error)
-            raise
+        if not is_trained(config.recipe, self.say):
+            self.say(f"training {config.name}: {config.recipe.out}")
+            try:
+                self.launcher.run(["train", str(config.path), *config.overrides])
+            except RunFailed as error:
+                self._untrained[config.path] = str(error)
+                raise
+        self._trained.add(config.path)
 
     def _draft(self, trial: Trial) -> None:
         experiment, how = trial.experiment, self.drafting

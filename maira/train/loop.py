@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import random
-import shutil
 import time
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
@@ -20,7 +19,7 @@ from torch import Tensor
 from maira.train import attention
 from maira.train.batches import LeftOut, Part, stream
 from maira.train.blocks import prepare_blocks
-from maira.train.claims import LOCK
+from maira.train.claims import Claim
 from maira.train.faults import FaultWatch, Kind, describe, fault_file, place, stopped, unreadable, write_fault
 from maira.train.items import PackedBatch, Samples, Totals
 from maira.train.logs import Log
@@ -168,8 +167,8 @@ class Run:
         """Go back to the last whole state of an interrupted run, if there is one, and begin to log from there.
 
         Raises:
-            InputError: another run is under way in the folder, or it holds one of another recipe, of other data, of
-                more steps or of another version, its states are all damaged, or a tracker cannot be started.
+            InputError: the folder holds a run of another recipe, of other data, of more steps or of another version,
+                its states are all damaged, or a tracker cannot be started.
         """
         record: dict[str, Any] = {"step": 0}
         states = self.states.found()
@@ -345,7 +344,8 @@ def run_course(
         console: where lines go.
 
     Raises:
-        InputError: the recipe or what it names cannot be used, or the folder holds a run of another recipe.
+        InputError: the recipe or what it names cannot be used, another run is under way in the folder, or it holds one
+            of another recipe.
         RunFailed: a fault of a step ended the run, it was told to stop (SIGTERM, Ctrl-C), or its end could not be
             saved.
     """
@@ -354,37 +354,41 @@ def run_course(
     recipe.check_sources()
     world, console = join_world(), console or Console()
     _seed(recipe.seed)
-    with _nothing_left_of_a_refusal(recipe.out, world):
-        run = _prepare(recipe, start(recipe, world, console), world, console)
+    with _claimed(recipe.out, world) as claim:
         try:
-            run.resume()
+            world.wait()  # until nobody else trains there: what stands in the folder is read from here on
+            run = _begin(recipe, start, world, console)
         except InputError:
-            run.close()
+            if claim is not None:
+                claim.undo()
             raise
-    try:
-        with notices() as is_told_to_stop:
-            run.go(is_told_to_stop)
-            return run.end()
-    finally:
-        run.close()
+        try:
+            with notices() as is_told_to_stop:
+                run.go(is_told_to_stop)
+                return run.end()
+        finally:
+            run.close()
 
 
 @contextmanager
-def _nothing_left_of_a_refusal(out: Path, world: World) -> Iterator[None]:
-    """Of a run that is refused before its first step leave no folder, unless there was one."""
-    existed = out.exists()
-    # Whether it did must be seen before the main process makes it.
-    world.wait()
+def _claimed(out: Path, world: World) -> Iterator[Claim | None]:
+    """The folder of a run, claimed by the main process for all of them; None in the others."""
+    if not world.is_main:
+        yield None
+        return
+    with closing(Claim(out)) as claim:
+        yield claim
+
+
+def _begin(recipe: CourseT, start: Callable[[CourseT, World, Console], Start], world: World, console: Console) -> Run:
+    """A run where it stands: at its beginning, or at its last state."""
+    run = _prepare(recipe, start(recipe, world, console), world, console)
     try:
-        yield
+        run.resume()
     except InputError:
-        if world.is_main and not existed:
-            for made in ("tables", "tensorboard"):
-                shutil.rmtree(out / made, ignore_errors=True)
-            (out / LOCK).unlink(missing_ok=True)
-            with suppress(OSError):  # it has a list of images, say
-                out.rmdir()
+        run.close()
         raise
+    return run
 
 
 def kernel_for(recipe: Course, world: World) -> str:

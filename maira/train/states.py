@@ -19,7 +19,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -36,7 +36,6 @@ from torch.distributed.checkpoint.state_dict import (
 )
 from torch.distributed.tensor import DTensor
 
-from maira.train.claims import claim
 from maira.train.parallel import PATIENCE, World
 from maira.train.recipe import Course
 from radfact.doctor.packages import project_version
@@ -81,7 +80,6 @@ class States:
     _group: Any = None
     _thread: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(1, "states"))
     _writing: tuple[int, Future[None]] | None = None
-    _claim: IO[str] | None = None
 
     def __post_init__(self) -> None:
         if self.world.size > 1:
@@ -131,18 +129,14 @@ class States:
         return f"the state of step {self.last} is saved, from which the same command goes on"
 
     def close(self) -> None:
-        """Wait for the last state, end the thread that writes, and let other runs into the folder."""
+        """Wait for the last state, and end the thread that writes."""
         self._thread.shutdown()
-        if self._claim is not None:
-            self._claim.close()
 
     def found(self) -> list[Path]:
         """The whole states, the last one first, the same on all processes; what an interrupted save left is removed.
 
-        Other runs are kept out of the folder from here on.
-
         Raises:
-            InputError: another run is under way in the folder, or there are states, and none of them is whole.
+            InputError: there are states, and none of them is whole.
         """
         found: list[Path] = self.world.gather(self._found() if self.world.is_main else None)[0]
         return found
@@ -196,7 +190,6 @@ class States:
         }
 
     def _found(self) -> list[Path]:
-        self._claim = self._claim or claim(self.out)
         for left in self.folder.glob(f"*{_WRITING}"):
             shutil.rmtree(left, ignore_errors=True)
         folders = [f for f in sorted(self.folder.glob("step-*"), reverse=True) if _NAME.fullmatch(f.name)]
@@ -260,14 +253,19 @@ def read_record(state: Path) -> dict[str, Any]:
         InputError: it cannot be read, or a version that makes states otherwise saved it.
     """
     record: dict[str, Any] = read_json(state / RECORD)
-    if (held := record.get("format")) == FORMAT:
+    if (held := _format(record)) == FORMAT:
         return record
-    by = "a version from before states had a format" if held is None else f"{record['version']} in the format {held}"
     raise InputError(
-        f"was saved by {by}; this version, {project_version()}, reads the format {FORMAT}. Go on with the version that "
-        "saved it, or train in another folder; a checkpoint that is finished needs no states",
+        f"was saved by {record.get('version', 'another version')} in the format {held}; this version, "
+        f"{project_version()}, reads the format {FORMAT}. Go on with the version that saved it, or train in another "
+        "folder; a checkpoint that is finished needs no states",
         file=state,
     )
+
+
+def _format(record: dict[str, Any]) -> Any:
+    """The format of a state; one that does not name it is of the first."""
+    return record.get("format", 1)
 
 
 def decisive(recipe: Course) -> dict[str, Any]:
@@ -298,7 +296,7 @@ def check_same_run(state: Path, record: dict[str, Any], recipe: Course) -> None:
 def _is_whole(folder: Path) -> bool:
     try:
         record = read_json(folder / RECORD)
-        if record.get("format") != FORMAT:
+        if _format(record) != FORMAT:
             return True  # it is another version that could tell, which whoever reads the record is told
         return all((folder / name).stat().st_size == size for name, size in record["sizes"].items())
     except (InputError, OSError, KeyError, TypeError, AttributeError):

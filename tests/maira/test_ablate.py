@@ -160,6 +160,16 @@ def test_a_recipe_stays_trained_when_what_it_was_trained_from_is_gone(
     assert not is_trained(read_recipe(recipes[0], ["seed=1"]), pytest.fail)
 
 
+@pytest.mark.parametrize("held", ['{"format": 99, "version": "9.0"}', '{"format":'])
+def test_a_recipe_stays_trained_when_its_last_state_cannot_be_read(held: str, recipes: list[Path]) -> None:
+    recipe, said = read_recipe(recipes[0]), list[str]()
+    finished(recipe)
+    (recipe.out / "states" / "step-000007" / "state.json").write_text(held, encoding="utf-8")
+    assert is_trained(recipe, said.append)
+    (line,) = said
+    assert line.startswith(f"{recipe.out}/checkpoint is taken as it is; what it was trained from cannot be compared: ")
+
+
 def test_a_checkpoint_without_states_is_taken_as_it_is(recipes: list[Path]) -> None:
     recipe = read_recipe(recipes[0])
     assert not is_trained(recipe, pytest.fail)
@@ -282,6 +292,18 @@ def test_what_is_done_is_not_done_again(
     assert ablate().exit_code == 0
     assert commands.trained == ["base", "blind", "mute"]
     assert (tmp_path / "out" / "ablation.json").read_text() == first
+
+
+def test_what_is_said_of_a_checkpoint_is_said_once(
+    ablate: Callable[..., Result], commands: Commands, recipes: list[Path]
+) -> None:
+    recipe = read_recipe(recipes[0])
+    shutil.copytree(commands.checkpoint, recipe.out / "checkpoint")
+    write_json(recipe.out / "states" / "step-000007" / "state.json", {"format": 99, "version": "9.0"})
+    done = ablate("--infer")
+    assert done.exit_code == 0, done.output
+    assert done.output.count("is taken as it is") == 1
+    assert commands.trained == ["blind", "mute"]
 
 
 def test_a_recipe_that_fails_is_listed_and_the_others_go_on(

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import multiprocessing
 import os
-import subprocess
-import sys
+from contextlib import closing, suppress
+from multiprocessing.synchronize import Barrier
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
+from tiny_runs import held_by_another
 
-from maira.train.claims import LOCK, claim
+from maira.train.claims import LOCK, Claim
 from radfact.errors import InputError
+
+NOBODY = 65534
 
 
 def test_where_the_file_system_has_no_locks_a_run_goes_without(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -20,20 +25,97 @@ def test_where_the_file_system_has_no_locks_a_run_goes_without(tmp_path: Path, m
         raise OSError(errno.ENOLCK, "No locks available")
 
     monkeypatch.setattr(fcntl, "lockf", no_locks)
-    assert claim(tmp_path / "run") is None
+    with closing(Claim(tmp_path / "run")), closing(Claim(tmp_path / "run")) as claim:
+        # Another run may be at work in it.
+        (tmp_path / "run" / "tables").mkdir()
+        claim.undo()
+    assert (tmp_path / "run" / "tables").exists()
 
 
 def test_who_holds_a_folder_is_named_until_it_ends(tmp_path: Path) -> None:
-    program = "import sys; from pathlib import Path; from maira.train.claims import claim; "
-    program += "held = claim(Path(sys.argv[1])); print(held is not None, flush=True); sys.stdin.read()"
-    words = [sys.executable, "-c", program, str(tmp_path)]
-    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as other:
-        assert other.stdout is not None
-        assert other.stdout.readline() == "True\n"
-        with pytest.raises(InputError, match=rf"process {other.pid} on .* trains in .*, remove \S+{LOCK}$"):
-            claim(tmp_path)
-        other.kill()
-    held = claim(tmp_path)
-    assert held is not None
-    held.close()
-    assert (tmp_path / LOCK).read_text(encoding="utf-8").startswith(f"process {os.getpid()} on ")
+    with (
+        held_by_another(tmp_path) as pid,
+        pytest.raises(InputError, match=rf"process {pid} on .* trains in .*, remove \S+{LOCK}$"),
+    ):
+        Claim(tmp_path)
+    with closing(Claim(tmp_path)):
+        assert (tmp_path / LOCK).read_text(encoding="utf-8").startswith(f"process {os.getpid()} on ")
+
+
+def test_a_run_that_is_refused_takes_with_it_what_it_has_made_alone(tmp_path: Path) -> None:
+    fresh = tmp_path / "runs" / "fresh"
+    with closing(Claim(fresh)) as claim:
+        (fresh / "tables").mkdir()
+        claim.undo()
+    assert not (tmp_path / "runs").exists()
+    (tmp_path / "empty").mkdir()
+    with closing(Claim(tmp_path / "empty")) as claim:
+        claim.undo()
+    assert (tmp_path / "empty").exists()
+
+
+def test_what_another_run_has_made_since_the_start_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    out, lockf = tmp_path / "out", fcntl.lockf
+
+    def after_another(file: int, how: int) -> None:
+        (out / "tables").mkdir()
+        lockf(file, how)
+
+    monkeypatch.setattr(fcntl, "lockf", after_another)
+    with closing(Claim(out)) as claim:
+        claim.undo()
+    assert (out / "tables").exists()
+
+
+def _take_turns(out: Path, start: Barrier) -> None:
+    start.wait()
+    for _ in range(300):
+        try:
+            claim = Claim(out)
+        except InputError:
+            continue
+        # Fails where another process has it too.
+        (out.parent / "held").mkdir()
+        (out.parent / "held").rmdir()
+        # As one that is refused, and that has made the folder, leaves it.
+        (out / LOCK).unlink()
+        with suppress(OSError):
+            out.rmdir()
+        claim.close()
+
+
+def test_of_several_at_once_one_holds_a_folder_though_each_removes_it(tmp_path: Path) -> None:
+    fork = multiprocessing.get_context("fork")
+    start = fork.Barrier(4)
+    several = [fork.Process(target=_take_turns, args=(tmp_path / "out", start)) for _ in range(4)]
+    for process in several:
+        process.start()
+    for process in several:
+        process.join()
+    assert [process.exitcode for process in several] == [0, 0, 0, 0]
+
+
+@pytest.mark.parametrize(("folder", "lock"), [(0o775, 0o664), (0o700, 0o600)])
+def test_whoever_may_write_in_a_folder_may_claim_it(folder: int, lock: int, tmp_path: Path) -> None:
+    tmp_path.chmod(folder)
+    before = os.umask(0o022)
+    try:
+        Claim(tmp_path).close()
+    finally:
+        os.umask(before)
+    assert (tmp_path / LOCK).stat().st_mode & 0o777 == lock
+
+
+def test_a_lock_that_may_not_be_written_is_refused_by_name() -> None:
+    # Not below the temporary folder of the tests, which nobody else may enter.
+    with TemporaryDirectory() as shared:
+        out, me = Path(shared), os.geteuid()
+        (out / LOCK).touch(0o444)
+        out.chmod(0o777)
+        if me == 0:
+            os.seteuid(NOBODY)
+        try:
+            with pytest.raises(InputError, match=rf"{LOCK}, field 'out': is another user's and may not be written"):
+                Claim(out)
+        finally:
+            os.seteuid(me)

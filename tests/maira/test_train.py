@@ -7,6 +7,7 @@ import random
 import shutil
 import signal
 from collections.abc import Callable
+from multiprocessing.connection import wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from typing import Any
 import pytest
 import torch
 from safetensors import SafetensorError
-from tiny_runs import TEXT, VISION, Command, metrics, quiet, recipe, said, values
+from tiny_runs import TEXT, VISION, Command, held_by_another, metrics, quiet, recipe, said, values
 
 from data.manifest import read_manifest, write_manifest
 from maira.generate.answers import fingerprint
@@ -164,6 +165,32 @@ def test_a_second_start_is_refused_while_the_first_is_under_way(phantoms: Path, 
     assert f"trains in {out}; wait for its end" in second[0].said
     last = max((out / "states").glob("step-" + 6 * "[0-9]"))
     train(recipe(phantoms, out, passes=4 * (read_record(last)["step"] + 1)), quiet())
+
+
+def test_of_two_starts_at_once_in_a_folder_that_is_not_there_one_trains(phantoms: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    two = [Command(tmp_path / name, **values(phantoms, out, passes=40_000)) for name in ("first", "second")]
+    ended = wait([command.processes[0].sentinel for command in two], 240)
+    refused, other = two if two[0].processes[0].sentinel in ended else two[::-1]
+    assert refused.end() == [2], refused.said
+    assert f"process {other.processes[0].pid} on " in refused.said
+    assert "samples an epoch" not in refused.said
+
+    def start_another(process: BaseProcess) -> None:
+        third = Command(tmp_path / "third", **values(phantoms, out, passes=40_000))
+        assert third.end() == [2], third.said
+        assert (out / "tables").exists()
+        process.kill()
+
+    other.when(lambda: bool(list((out / "states").glob("step-*"))), start_another)
+    assert other.end() == [-signal.SIGKILL], other.said
+
+
+def test_a_start_that_is_refused_for_another_run_reads_nothing_of_the_folder(phantoms: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    with held_by_another(out), pytest.raises(InputError, match="trains in"):
+        train(recipe(phantoms, out, model=tmp_path / "gone"), quiet())
+    assert [path.name for path in out.iterdir()] == [".lock"]
 
 
 def test_a_log_line_that_was_cut_off_is_dropped(phantoms: Path, tmp_path: Path) -> None:

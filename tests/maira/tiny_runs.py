@@ -5,11 +5,14 @@ from __future__ import annotations
 import json
 import multiprocessing
 import os
+import signal
 import socket
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from io import StringIO
+from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
@@ -17,6 +20,7 @@ from typing import Any
 import yaml
 from rich.console import Console
 
+from maira.train.claims import Claim
 from maira.train.recipe import Recipe
 
 VISION: dict[str, Any] = {
@@ -160,3 +164,24 @@ def _run(arguments: list[str], environment: dict[str, str], log: Path) -> None:
         os.dup2(handle.fileno(), 2)
     sys.argv = ["maira", *arguments]
     main()
+
+
+@contextmanager
+def held_by_another(out: Path) -> Iterator[int]:
+    """A folder that a process, which is killed at the end, has claimed; gives the process's id."""
+    ours, theirs = multiprocessing.Pipe()
+    other = _servers.Process(target=_hold, args=(out, theirs), daemon=True)
+    other.start()
+    try:
+        assert ours.poll(_PATIENCE)
+        yield ours.recv()
+    finally:
+        other.kill()
+        other.join()
+
+
+def _hold(out: Path, line: Connection) -> None:
+    claim = Claim(out)
+    line.send(os.getpid())
+    signal.pause()
+    claim.close()
