@@ -108,6 +108,86 @@ def test_what_is_typed_after_a_comment_that_is_refused_stays(page: Page, running
     assert running.sentence(0).assessment.comment == "Old film. Rotated."
 
 
+def test_a_comment_waits_for_its_correction_and_keeps_the_study_from_being_finished(
+    browser: Browser, page: Page, running: Running
+) -> None:
+    hold(page, status=400, json=REFUSED)
+    press(page, "j", "d", "2")
+    comment = row(page, 0).get_by_label(COMMENT)
+    comment.fill("Old film.")
+    press(page, "Enter")
+    row(page, 1).locator(".sentence-text").click()
+    refuse(page)
+    waiting = page.locator("#waiting")
+    waiting.get_by_text("Sentence 1, comment (correct the sentence to go on): Old film.").wait_for()
+    assert not comment.is_visible()
+    assert is_unsaved(page)
+    # What another machine does is shown nevertheless.
+    with visiting(browser, running) as other:
+        press(other, "]", "]", "]")
+        saved(other)
+    page.evaluate("() => window.dispatchEvent(new Event('focus'))")
+    page.get_by_role("button", name="Finish study").click()
+    page.locator("#remaining", has_text="Words are not saved: go on with them, or discard them.").wait_for()
+    press(page, "k", "d", "2")
+    assert not waiting.is_visible()
+    assert comment.input_value() == "Old film."
+    page.wait_for_function("() => document.getElementById('saved').textContent === 'Not saved yet'")
+    press(page, "f", "f")
+    page.get_by_text("This study is finished.").wait_for()
+    saved(page)
+    assert running.state().done
+    assert running.sentence(0).assessment.comment == "Old film."
+
+
+def test_words_that_wait_can_be_discarded(page: Page) -> None:
+    hold(page, status=400, json=REFUSED)
+    press(page, "j", "d")
+    row(page, 0).get_by_label(COMMENT).fill("Old film.")
+    press(page, "Enter", "Escape")
+    refuse(page)
+    page.get_by_role("button", name="Discard: Sentence 1, comment").click()
+    assert not page.locator("#waiting").is_visible()
+    assert not is_unsaved(page)
+    press(page, "j", "d")
+    saved(page)
+    assert row(page, 0).get_by_label(COMMENT).input_value() == ""
+
+
+def test_an_edit_that_is_refused_while_its_form_is_open_again_is_given_back(page: Page, running: Running) -> None:
+    hold(page, status=400, json=REFUSED)
+    press(page, "j", "e", "ControlOrMeta+a")
+    page.keyboard.type("The heart is large.")
+    press(page, "Enter", "e")
+    refuse(page)
+    assert page.get_by_label("Text of sentence 1").input_value() == "The heart is large."
+    press(page, "Enter")
+    saved(page)
+    assert running.sentence(0).text == "The heart is large."
+
+
+def test_a_finding_being_edited_leaves_another_machine_s_finding_of_its_id_alone(
+    browser: Browser, page: Page, running: Running
+) -> None:
+    hold(page)
+    press(page, "a")
+    page.keyboard.type("Bifid rib.")
+    press(page, "Enter", "e", "End")
+    page.keyboard.type(" Left.")
+    with visiting(browser, running) as other:
+        press(other, "a")
+        other.keyboard.type("Nodule.")
+        press(other, "Enter")
+        saved(other)
+    let_go(page)
+    field = page.get_by_label(FINDING)
+    field.wait_for()
+    assert field.input_value() == "Bifid rib. Left."
+    field.press("Enter")
+    saved(page)
+    assert [one.text for one in running.state().sentences] == [*SENTENCES, "Nodule.", "Bifid rib. Left."]
+
+
 def test_a_type_of_ones_own_stays_and_a_severity_that_was_not_taken_goes(page: Page, running: Running) -> None:
     press(page, "j", "d")
     saved(page)
@@ -194,6 +274,8 @@ def test_an_edit_waits_for_its_sentence_which_another_machine_has_deleted(
     assert running.sentence(0).deleted
     page.reload()
     at_study(page, 1)
+    page.locator("#waiting", has_text=f"Sentence 1, text (restore the sentence to go on): {edited}").wait_for()
+    assert is_unsaved(page)
     # Taken back like any other change, the deletion makes room for the text as well.
     press(page, "Control+z")
     field = page.get_by_label("Text of sentence 1")
@@ -216,6 +298,7 @@ def test_a_comment_waits_for_its_study_which_another_machine_has_finished(
     page.locator("#alert", has_text="The study is finished; your words come back when you reopen it.").wait_for()
     comment = page.get_by_label("Comment on the study")
     assert comment.input_value() == ""
+    assert is_unsaved(page)
     page.get_by_role("button", name="Reopen").click()
     assert comment.input_value() == "Rotated."
     comment.press("Control+Enter")

@@ -10,7 +10,7 @@ export class Assessment {
   /**
    * @param {string} id  of the sentence
    * @param {{severities: {id: number, name: string, definition: string}[]}} set
-   * @param {object} handlers  `assess(id, fields)`, `keepWhy(id, text)`, `keepOwn(id, text)`, `focus(id)`
+   * @param {object} handlers  `assess(id, fields)`, `focus(id)`, `typed(place)`, `keep(place, text)`, `discard(place)`
    */
   constructor(id, set, handlers) {
     this.id = id;
@@ -24,7 +24,11 @@ export class Assessment {
     this.type = element("select", { class: "type", "aria-label": "Type of error", on: { change: () => this.#chooseType() } });
     this.ownInput = element("input", { type: "text", class: "own-type", "aria-label": "Own type of error", maxlength: "100",
       placeholder: "own type, then Enter", hidden: true, on: { keydown: (event) => this.#ownKey(event) } });
-    this.own = keptField(this.ownInput, { keep: (text) => handlers.keepOwn(id, text), save: (name) => this.#saveOwn(name) });
+    this.own = keptField(this.ownInput, {
+      typed: () => handlers.typed(`own:${id}`),
+      keep: (text) => handlers.keep(`own:${id}`, text),
+      save: (name) => this.#saveOwn(name),
+    });
     // Left without a word, it says no type; what was typed is saved before this.
     this.ownInput.addEventListener("blur", () => {
       if (!this.own.isTyping) this.#closeOwn();
@@ -32,7 +36,8 @@ export class Assessment {
     const why = element("input", { type: "text", class: "why", "aria-label": "Comment on this correction",
       placeholder: "Comment on this correction" });
     this.why = keptField(why, {
-      keep: (text) => handlers.keepWhy(id, text),
+      typed: () => handlers.typed(`why:${id}`),
+      keep: (text) => handlers.keep(`why:${id}`, text),
       save: (comment) => handlers.assess(id, { comment }),
     });
     this.root = element("div", { class: "assessment" },
@@ -62,23 +67,18 @@ export class Assessment {
       radio.disabled = locked;
     }
     if (this.radios.some(({ radio }) => radio === document.activeElement)) this.focusSeverity();
+    this.#showOwn();
     this.#fillTypes(errorTypes, assessment.error_type);
     for (const field of this.root.querySelectorAll("select, input[type=text]")) field.disabled = locked;
     this.why.show(assessment.comment);
     this.root.classList.toggle("missing", assessment.severity === null);
   }
 
-  /**
-   * Show what was typed and is not saved.
-   *
-   * @param {{why: string | null, own: string | null}} typed
-   */
-  bringBack({ why, own }) {
-    this.why.bringBack(why);
-    if (!own) return;
-    this.own.bringBack(own);
-    this.ownInput.hidden = false;
-    this.type.value = OWN;
+  /** The field of a type of one's own is there while it has words, or is about to get some. */
+  #showOwn() {
+    this.own.show("");
+    if (this.ownInput.value) this.ownInput.hidden = false;
+    else if (this.ownInput !== document.activeElement) this.ownInput.hidden = true;
   }
 
   #fillTypes(names, chosen) {
@@ -119,14 +119,13 @@ export class Assessment {
     if (event.key !== "Escape") return;
     event.preventDefault();
     event.stopPropagation();
-    this.own.cancel();
-    this.handlers.keepOwn(this.id, null);
+    this.handlers.discard(`own:${this.id}`);
     this.#closeOwn();
   }
 
   #saveOwn(name) {
     if (name) this.handlers.assess(this.id, { error_type: name.split(/\s+/).join(" ") });
-    else this.handlers.keepOwn(this.id, null);
+    else this.handlers.discard(`own:${this.id}`);
     this.#closeOwn();
   }
 

@@ -9,6 +9,8 @@ import { SentenceList } from "./sentences.js";
 import { after, difference, isCorrection, REFERENCE_STEP, unassessed, unnamed } from "./state.js";
 import { Steps } from "./steps.js";
 import { keptField, typable } from "./typing.js";
+import { showWaiting } from "./waiting.js";
+import { isFinding, isOpen, Words } from "./words.js";
 
 const NEEDED_STEPS = [2, REFERENCE_STEP];
 const BOX_MODES = ["all", "selected", "none"];
@@ -34,7 +36,7 @@ export class Desk extends EventTarget {
    */
   constructor(set, reviewer, kept, queue) {
     super();
-    Object.assign(this, { reviewer, kept, queue });
+    Object.assign(this, { reviewer, queue, words: new Words(kept) });
     this.errorTypes = set.error_types;
     this.inputs = new Inputs({
       select: (id) => this.select(id, { reveal: true }),
@@ -55,10 +57,12 @@ export class Desk extends EventTarget {
       addBox: (id) => this.addBox(id),
       assess: (id, fields) => this.assess(id, fields),
       focus: (id) => this.sentences.focus(id),
-      keepWhy: (id, text) => this.keep(`why:${id}`, text),
-      keepOwn: (id, text) => this.keep(`own:${id}`, text),
+      typed: (place) => this.typed(place),
+      keep: (place, text) => this.keep(place, text),
+      discard: (place) => this.discard(place),
     });
     this.comment = keptField(byId("comment"), {
+      typed: () => (this.#study ? this.typed("comment") : null),
       keep: (text) => this.keep("comment", text),
       save: (text) => this.#saveComment(text),
     });
@@ -92,6 +96,11 @@ export class Desk extends EventTarget {
     return this.sentences.isTyping || this.comment.isTyping || this.inputs.editor.isChanging;
   }
 
+  /** Words of the study that are not saved and stand in no field. */
+  get waiting() {
+    return this.#study ? this.words.waiting(this.key, this.shown, this.sentences.place) : [];
+  }
+
   /** What marks the study together with its draft. */
   get key() {
     return keyOf(this.#study);
@@ -109,6 +118,7 @@ export class Desk extends EventTarget {
     this.#selected = null;
     this.#turns = 0;
     this.#askedTypes = false;
+    this.words.open(this.key);
     byId("study").hidden = false;
     byId("blank").hidden = true;
     this.inputs.open(study);
@@ -127,7 +137,7 @@ export class Desk extends EventTarget {
     this.inputs.editor.commit();
     this.inputs.editor.stopDrawing();
     this.sentences.closeForm();
-    this.comment.clear();
+    this.comment.save();
   }
 
   /** What the server has of a study for this reviewer. */
@@ -169,9 +179,12 @@ export class Desk extends EventTarget {
 
   /** A change was not taken: show the server's state, and give words that were in it back to be typed on. */
   refused(number, state, lost) {
-    this.kept.keepWords(lost, this.errorTypes, state);
+    const moved = this.words.takeBack(lost, this.errorTypes, state);
     if (number !== this.number) return;
     this.#turns = 0;
+    // The server may have given the id of a finding that could not be added to another one.
+    this.sentences.forget(moved);
+    if (moved.includes(this.#selected)) this.#selected = null;
     if (state) this.#study.state = state;
     this.render();
     this.#bringBack();
@@ -188,9 +201,19 @@ export class Desk extends EventTarget {
     this.render();
   }
 
+  /** The words of a place that are not saved; null where there are none, or nothing can be typed there. */
+  typed(place) {
+    return isOpen(this.shown, place) ? this.words.text(this.key, place) : null;
+  }
+
   keep(place, text) {
-    this.kept.keepText(this.key, place, text);
+    this.words.keep(this.key, place, text);
     this.dispatchEvent(new Event("shown"));
+  }
+
+  discard(place) {
+    this.words.drop(this.key, place);
+    this.render();
   }
 
   render() {
@@ -213,6 +236,7 @@ export class Desk extends EventTarget {
       selected: this.#selected, locked: state.done, mode,
     });
     this.comment.show(state.comment);
+    showWaiting(state, this.waiting, { goOn: (place) => this.#goOn(place), discard: (place) => this.discard(place) });
     byId("comment").disabled = state.done;
     byId("undo").disabled = !state.can_undo || this.queue.trouble !== null;
     byId("redo").disabled = !state.can_redo || this.queue.trouble !== null;
@@ -260,7 +284,7 @@ export class Desk extends EventTarget {
     return sentence ?? null;
   }
 
-  startEdit(id, typed = null) {
+  startEdit(id) {
     const sentence = this.#changeable(id);
     if (!sentence) return;
     if (sentence.deleted) {
@@ -270,11 +294,12 @@ export class Desk extends EventTarget {
     if (this.#selected !== sentence.id) this.select(sentence.id);
     this.sentences.openForm(sentence.id, {
       label: `Text of sentence ${this.#numberOf(sentence)}`,
-      text: typed ?? sentence.text,
+      text: this.typed(sentence.id) ?? sentence.text,
       keep: (text) => this.keep(sentence.id, text),
-      save: (text) => this.#save(sentence.id, text === typable(sentence.text).trim() ? null : () => this.#edit(sentence, text)),
+      save: (text) => this.#save(sentence.id, () => this.#edit(sentence.id, text)),
       cancel: () => this.#save(sentence.id, null),
     });
+    this.render();
   }
 
   #sayDeleted(sentence) {
@@ -290,28 +315,32 @@ export class Desk extends EventTarget {
     return this.shown.sentences.findIndex(({ id }) => id === sentence.id) + 1;
   }
 
-  #edit(sentence, text) {
-    this.change("edit", { sentence: sentence.id, text });
+  /** The sentence may have become another one since the form was opened, where a change was not taken. */
+  #edit(id, text) {
+    const sentence = this.shown.sentences.find((each) => each.id === id);
+    if (text === typable(sentence.text).trim()) return;
+    this.change("edit", { sentence: id, text });
     announce(`Sentence ${this.#numberOf(sentence)} changed`);
   }
 
-  startAdd(typed = "", place = "new") {
+  startAdd(place = "new") {
     if (this.shown.done) return;
     this.sentences.openForm(place, {
       label: "Text of the finding that is missing",
-      text: typed,
+      text: this.typed(place) ?? "",
       keep: (text) => this.keep(place, text),
       save: (text) => this.#save(place, () => this.#add(place, text)),
       cancel: () => {
-        for (const field of ["why", "own"]) this.kept.dropText(this.key, `${field}:${place}`);
+        this.words.dropAll(this.key, place);
         this.#save(place, null);
       },
     });
+    this.render();
   }
 
   #add(place, text) {
     const id = `a${this.shown.version}`;
-    for (const field of ["why", "own"]) this.kept.moveText(this.key, `${field}:${place}`, `${field}:${id}`);
+    this.words.move(this.key, place, id, ["why:", "own:"]);
     this.change("add", { text });
     this.select(id, { focus: true });
     announce(`Sentence ${this.shown.sentences.length} added`);
@@ -320,45 +349,33 @@ export class Desk extends EventTarget {
   /** End typing: first the change is kept, then what was typed for it is dropped. */
   #save(place, change) {
     change?.();
-    this.kept.dropText(this.key, place);
+    this.words.drop(this.key, place);
     if (this.sentences.place === place) this.sentences.closeForm();
     if (this.#givesBack) this.#bringBack();
-    else this.dispatchEvent(new Event("shown"));
+    else this.render();
   }
 
   #saveComment(text) {
     if (text !== this.shown.comment) this.change("comment", { text });
-    this.kept.dropText(this.key, "comment");
-    this.dispatchEvent(new Event("shown"));
+    this.discard("comment");
   }
 
   /** Words that were typed and are not saved come back where they were: after a reload, or where a change was not taken. */
   #bringBack() {
-    this.#givesBack = false;
-    if (this.shown.done) return;
-    this.comment.bringBack(this.kept.text(this.key, "comment"));
-    this.sentences.bringBack((place) => this.kept.text(this.key, place));
+    this.words.settle(this.key, this.shown);
     const isTyping = this.sentences.place !== null;
-    this.#givesBack = isTyping || this.#bringFormBack();
+    const [next] = this.waiting.filter(({ place }) => isOpen(this.shown, place));
+    this.#givesBack = isTyping || next !== undefined;
+    if (next && !isTyping) this.#goOn(next.place);
     if (this.#givesBack && !isTyping) announce("Text that was not saved yet is brought back.");
     this.render();
   }
 
-  /** Bring back one text, if there is any; the next comes when it is saved. */
-  #bringFormBack() {
-    for (const { id, text, deleted } of this.shown.sentences) {
-      const typed = this.kept.text(this.key, id);
-      if (typed === null || deleted) continue;
-      if (typed === text) {
-        this.kept.dropText(this.key, id);
-        continue;
-      }
-      this.startEdit(id, typed);
-      return true;
-    }
-    const [finding] = this.kept.findings(this.key);
-    if (finding) this.startAdd(this.kept.text(this.key, finding), finding);
-    return Boolean(finding);
+  /** Go on typing a text; the next one that waits comes when it is saved. */
+  #goOn(place) {
+    if (isFinding(place)) this.startAdd(place);
+    else this.startEdit(place);
+    this.#givesBack = true;
   }
 
   toggleDeleted(id) {
@@ -391,10 +408,10 @@ export class Desk extends EventTarget {
     }
     const differs = Object.entries(fields).some(([name, value]) => sentence.assessment[name] !== value);
     if (differs) this.change("assess", { sentence: sentence.id, ...fields });
-    if ("comment" in fields) this.kept.dropText(this.key, `why:${sentence.id}`);
-    if ("error_type" in fields) this.kept.dropText(this.key, `own:${sentence.id}`);
+    if ("comment" in fields) this.words.drop(this.key, `why:${sentence.id}`);
+    if ("error_type" in fields) this.words.drop(this.key, `own:${sentence.id}`);
     if ("severity" in fields) announce(`Severity ${fields.severity}`);
-    this.dispatchEvent(new Event("shown"));
+    this.render();
   }
 
   focusErrorType() {
@@ -467,6 +484,9 @@ export class Desk extends EventTarget {
       this.#askedTypes = true;
       this.select(nameless[0].id, { focus: true });
       this.steps.tell(`${counted(nameless.length, "correction has", "corrections have")} no type of error (T). Finish again to leave it so.`);
+    } else if (this.waiting.length) {
+      byId("waiting").scrollIntoView({ block: "nearest" });
+      this.steps.tell("Words are not saved: go on with them, or discard them.");
     } else {
       this.change("finish", {});
       announce("Study finished");

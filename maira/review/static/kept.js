@@ -78,65 +78,16 @@ export class Kept {
     write("localStorage", `${this.prefix}:change:${change.id}`, null);
   }
 
-  /**
-   * Text being typed into one place of a study: a sentence's id, "new", "comment", or "why:" or "own:" and a sentence's id;
-   * of a finding that could not be added, "new:" and the id of its change stand for the sentence.
-   */
-  text(study, place) {
-    return read("localStorage", this.#textKey(study, place));
-  }
-
-  keepText(study, place, text) {
-    write("localStorage", this.#textKey(study, place), text);
-  }
-
-  dropText(study, place) {
-    write("localStorage", this.#textKey(study, place), null);
-  }
-
-  moveText(study, from, to) {
-    const text = this.text(study, from);
-    if (text === null) return;
-    this.keepText(study, to, text);
-    this.dropText(study, from);
-  }
-
-  /** Places of findings that are not added yet. */
-  findings(study) {
+  /** Words that are not saved of a study, by their place, as `Words` names it. */
+  texts(study) {
     const [before, after] = [`${this.prefix}:text:`, `:${study}`];
-    return keysOf("localStorage").filter((key) => key.startsWith(`${before}new`) && key.endsWith(after))
-      .map((key) => key.slice(before.length, -after.length)).filter((place) => this.text(study, place)).sort();
+    const keys = keysOf("localStorage").filter((key) => key.startsWith(before) && key.endsWith(after));
+    return new Map(keys.map((key) => [key.slice(before.length, -after.length), read("localStorage", key)])
+      .filter(([, text]) => typeof text === "string"));
   }
 
-  /**
-   * Keep the words in changes that were not taken; what has been typed in their places since stays.
-   *
-   * @param {object[]} changes  of one study, oldest first
-   * @param {string[]} errorTypes  those that can be chosen; another one was typed
-   * @param {object | null} state  of the study where the server told it; the text of a finding that it lacks is one to add
-   */
-  keepWords(changes, errorTypes, state) {
-    const gone = ({ sentence }) => state !== null && !state.sentences.some(({ id }) => id === sentence);
-    const findings = new Map(changes.filter(({ kind, fields }) => kind === "add" || (kind === "edit" && gone(fields)))
-      .map(({ kind, version, id, fields }) => [kind === "add" ? `a${version}` : fields.sentence, `new:${id}`]));
-    for (const { study, kind, version, fields } of [...changes].reverse()) {
-      const sentence = kind === "add" ? `a${version}` : fields.sentence;
-      const place = findings.get(sentence) ?? sentence;
-      if (place !== sentence) {
-        for (const field of ["", "why:", "own:"]) this.moveText(study, `${field}${sentence}`, `${field}${place}`);
-      }
-      const words = {
-        [kind === "comment" ? "comment" : place]: fields.text,
-        [`why:${place}`]: fields.comment,
-        [`own:${place}`]: errorTypes.includes(fields.error_type) ? null : fields.error_type,
-      };
-      for (const [where, text] of Object.entries(words)) {
-        if (text && this.text(study, where) === null) this.keepText(study, where, text);
-      }
-    }
-  }
-
-  #textKey(study, place) {
-    return `${this.prefix}:text:${place}:${study}`;
+  /** Keep words of a study, null to forget them. */
+  keepText(study, place, text) {
+    write("localStorage", `${this.prefix}:text:${place}:${study}`, text);
   }
 }

@@ -229,7 +229,7 @@ class Review {
     this.#sayTrouble(trouble, counted(waiting, "change"));
     const [kind, words] = trouble ? ["lost", "Not saved"]
       : waiting ? ["saving", "Saving …"]
-        : this.desk.isChanging ? ["saving", "Not saved yet"]
+        : this.desk.isChanging || this.desk.waiting.length ? ["saving", "Not saved yet"]
           : this.saidSaved ? ["saved", "✓ Saved"] : ["", ""];
     const output = byId("saved");
     if (output.textContent === words) return;

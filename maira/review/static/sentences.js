@@ -5,6 +5,7 @@ import { wordChanges } from "./diff.js";
 import { counted, element } from "./dom.js";
 import { boxesMoved, isCorrection } from "./state.js";
 import { sentenceForm } from "./typing.js";
+import { isFinding, isOpen } from "./words.js";
 
 const VERDICTS = { entailment: ["yes", "✓ entailed by the reference"], not_entailment: ["no", "✗ not entailed by the reference"] };
 
@@ -15,11 +16,6 @@ function stateOf(sentence) {
     boxesMoved(sentence) && "boxes changed",
     sentence.boxes.length && counted(sentence.boxes.length, "box", "boxes"),
   ].filter(Boolean);
-}
-
-/** Whether a place, as `Kept` names it, is that of a finding which is not added yet. */
-function isFinding(place) {
-  return place.startsWith("new");
 }
 
 /** One sentence with its tools; a row lives as long as its sentence, so that focus stays where it is. */
@@ -112,8 +108,8 @@ export class SentenceList {
    * @param {HTMLElement} list
    * @param {HTMLElement} adder  holds the button, or the form, that adds a finding
    * @param {object} set  as `/api/set` gave it
-   * @param {object} handlers  `select`, `startEdit`, `toggleDeleted`, `addBox`, `assess`, `keepWhy`, `keepOwn`,
-   *   `focus`, each with a sentence's id first
+   * @param {object} handlers  `select`, `startEdit`, `toggleDeleted`, `addBox`, `assess`, `focus`, each with
+   *   a sentence's id first; `typed`, `keep`, `discard`, each with a place of words first
    */
   constructor(list, adder, set, handlers) {
     this.list = list;
@@ -140,7 +136,7 @@ export class SentenceList {
     for (const { root } of this.#rows.values()) root.style.minHeight = "";
   }
 
-  /** Where text is being typed, as `Kept` names it, or null. */
+  /** Where text is being typed, as `Words` names it, or null. */
   get place() {
     return this.#form?.place ?? null;
   }
@@ -165,11 +161,9 @@ export class SentenceList {
       return [sentence.id, row];
     });
     const gone = [...this.#rows.keys()].filter((id) => !rows.some(([other]) => other === id));
-    if (gone.includes(this.place)) this.closeForm();
-    for (const { root } of gone.map((id) => this.#rows.get(id))) {
-      if (root.contains(document.activeElement)) this.list.parentElement.focus();
-      root.remove();
-    }
+    // What was typed in a form that has lost its place waits for it.
+    if (this.place !== null && !isOpen(state, this.place)) this.closeForm();
+    this.forget(gone);
     rows.forEach(([, row], at) => {
       if (this.list.children[at] !== row.root) this.list.insertBefore(row.root, this.list.children[at] ?? null);
     });
@@ -177,9 +171,15 @@ export class SentenceList {
     this.addButton.disabled = locked;
   }
 
-  /** @param {(place: string) => string | null} typed  what is not saved of a place, as `Kept` names it */
-  bringBack(typed) {
-    for (const [id, { assessment }] of this.#rows) assessment.bringBack({ why: typed(`why:${id}`), own: typed(`own:${id}`) });
+  /** Take rows away, with what is being typed in them. */
+  forget(ids) {
+    if (ids.includes(this.place)) this.closeForm();
+    for (const id of ids) {
+      const root = this.#rows.get(id)?.root;
+      if (root?.contains(document.activeElement)) this.list.parentElement.focus();
+      root?.remove();
+      this.#rows.delete(id);
+    }
   }
 
   /** Hand over what is typed of the corrections. */

@@ -74,25 +74,20 @@ export function sentenceForm({ label, text, keep, save, cancel }) {
 }
 
 /**
- * Let a field save when it is left or at Ctrl+Enter (in one line Enter), and keep its text until then.
+ * Let a field save when it is left or at Ctrl+Enter (in one line Enter). What is typed is not the field's to hold: it shows
+ * the words that are not saved, and else what is saved.
  *
  * @param {HTMLInputElement | HTMLTextAreaElement} field
- * @param {{keep: (text: string) => void, save: (text: string) => void}} options
- * @returns {{isTyping: boolean, show: (saved: string) => void, bringBack: (typed: string | null) => void,
- *   clear: () => void, save: () => void, cancel: () => void}}
+ * @param {{typed: () => string | null, keep: (text: string) => void, save: (text: string) => void}} options  `typed`: the
+ *   words of this field that are not saved, as `keep` was given them
+ * @returns {{isTyping: boolean, show: (saved: string) => void, save: () => void}}
  */
-export function keptField(field, { keep, save }) {
-  let saved = "";
-  let dirty = false;
+export function keptField(field, { typed, keep, save }) {
   const finish = () => {
-    if (!dirty) return;
-    dirty = false;
-    save(typable(field.value).trim());
+    const text = typed();
+    if (text !== null) save(typable(text).trim());
   };
-  field.addEventListener("input", () => {
-    dirty = true;
-    keep(field.value);
-  });
+  field.addEventListener("input", () => keep(field.value));
   // What is typed and taken back again is no change to the browser; another window has not taken the field's place.
   field.addEventListener("blur", () => {
     if (document.hasFocus()) finish();
@@ -105,29 +100,12 @@ export function keptField(field, { keep, save }) {
   });
   return {
     get isTyping() {
-      return dirty;
+      return typed() !== null;
     },
-    show(present) {
-      if (!dirty && present !== saved) field.value = present;
-      saved = present;
-    },
-    /** Show what was typed and is not saved, for instance by an earlier page. */
-    bringBack(typed) {
-      if (typed === null) return;
-      field.value = typed;
-      dirty = typed !== saved;
-    },
-    /** Take away what another study left in the field. */
-    clear() {
-      finish();
-      saved = "";
-      field.value = "";
+    show(saved) {
+      const shown = typed() ?? saved;
+      if (field.value !== shown) field.value = shown;
     },
     save: finish,
-    /** Take back what was typed. */
-    cancel() {
-      dirty = false;
-      field.value = saved;
-    },
   };
 }
