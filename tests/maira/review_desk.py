@@ -110,6 +110,11 @@ def saved(page: Page) -> None:
     page.locator("#saved.saved", has_text="✓ Saved").wait_for()
 
 
+def unsaved(page: Page) -> None:
+    """Wait until the page says that words are not saved; changes that are on their way are said before that."""
+    page.locator("#saved", has_text="Not saved yet").wait_for()
+
+
 def press(page: Page, *keys: str) -> None:
     for key in keys:
         page.keyboard.press(key)

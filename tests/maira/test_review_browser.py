@@ -25,6 +25,7 @@ from review_desk import (
     row,
     saved,
     served,
+    unsaved,
     visiting,
 )
 from review_files import SENTENCES, write_review_set
@@ -181,7 +182,7 @@ def test_three_studies_by_keyboard_alone(browser: Browser, running: Running) -> 
 def test_text_being_typed_survives_a_reload(page: Page, running: Running) -> None:
     press(page, "j", "e")
     page.keyboard.type(" But large.")
-    assert page.locator("#saved").inner_text() == "Not saved yet"
+    unsaved(page)
     page.reload()
     at_study(page, 1)
     field = page.get_by_label("Text of sentence 1")
@@ -202,7 +203,7 @@ def test_text_being_typed_survives_a_reload(page: Page, running: Running) -> Non
 def test_a_finding_or_comment_being_typed_survives_a_reload(page: Page, key: str, label: str) -> None:
     press(page, key)
     page.keyboard.type("Rotated film")
-    assert page.locator("#saved").inner_text() == "Not saved yet"
+    unsaved(page)
     page.reload()
     at_study(page, 1)
     assert page.get_by_label(label).input_value() == "Rotated film"

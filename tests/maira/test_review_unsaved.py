@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from review_desk import Running, at_study, drag, launched, on_film, press, row, saved, served, visiting
+from review_desk import Running, at_study, drag, launched, on_film, press, row, saved, served, unsaved, visiting
 from review_files import SENTENCES, write_review_set
 
 from maira.review.changes import readable
@@ -62,10 +62,6 @@ def refuse(page: Page, what: str = "") -> None:
     page.locator("#alert", has_text=f"This cannot be taken. Not saved (study 1): {what}").wait_for()
 
 
-def is_unsaved(page: Page) -> bool:
-    return page.locator("#saved").inner_text() == "Not saved yet"
-
-
 def test_a_comment_on_a_correction_stays_until_it_is_saved(page: Page, running: Running) -> None:
     press(page, "j", "d", "2")
     saved(page)
@@ -77,12 +73,12 @@ def test_a_comment_on_a_correction_stays_until_it_is_saved(page: Page, running: 
     refuse(page, "the comment on a correction.")
     assert comment.is_visible()
     assert comment.input_value() == "Old film."
-    assert is_unsaved(page)
+    unsaved(page)
     page.reload()
     at_study(page, 1)
     assert comment.is_visible()
     assert comment.input_value() == "Old film."
-    assert is_unsaved(page)
+    unsaved(page)
     comment.press("Enter")
     saved(page)
     assert running.sentence(0).assessment.comment == "Old film."
@@ -121,7 +117,7 @@ def test_a_comment_waits_for_its_correction_and_keeps_the_study_from_being_finis
     waiting = page.locator("#waiting")
     waiting.get_by_text("Sentence 1, comment (correct the sentence to go on): Old film.").wait_for()
     assert not comment.is_visible()
-    assert is_unsaved(page)
+    unsaved(page)
     # What another machine does is shown nevertheless.
     with visiting(browser, running) as other:
         press(other, "]", "]", "]")
@@ -132,7 +128,7 @@ def test_a_comment_waits_for_its_correction_and_keeps_the_study_from_being_finis
     press(page, "k", "d", "2")
     assert not waiting.is_visible()
     assert comment.input_value() == "Old film."
-    page.wait_for_function("() => document.getElementById('saved').textContent === 'Not saved yet'")
+    unsaved(page)
     press(page, "f", "f")
     page.get_by_text("This study is finished.").wait_for()
     saved(page)
@@ -148,7 +144,7 @@ def test_words_that_wait_can_be_discarded(page: Page) -> None:
     refuse(page)
     page.get_by_role("button", name="Discard: Sentence 1, comment").click()
     assert not page.locator("#waiting").is_visible()
-    assert not is_unsaved(page)
+    assert page.locator("#saved").inner_text() != "Not saved yet"
     press(page, "j", "d")
     saved(page)
     assert row(page, 0).get_by_label(COMMENT).input_value() == ""
@@ -200,7 +196,7 @@ def test_a_type_of_ones_own_stays_and_a_severity_that_was_not_taken_goes(page: P
     assert not row(page, 0).get_by_role("radio", name="2 Significant").is_checked()
     own = row(page, 0).get_by_label("Own type of error")
     assert own.input_value() == "WRONG FILM"
-    assert is_unsaved(page)
+    unsaved(page)
     own.press("Enter")
     saved(page)
     assert running.sentence(0).assessment.error_type == "WRONG FILM"
@@ -231,7 +227,7 @@ def test_all_words_of_changes_that_are_not_taken_come_back_one_after_another(pag
     assert sorted(found) == ["Bifid rib.", "Nipple shadow."]
     comment = row(page, 3 + found.index("Bifid rib.")).get_by_label(COMMENT)
     assert comment.input_value() == "Left."
-    assert is_unsaved(page) or page.locator("#saved").inner_text() == "Saving …"
+    unsaved(page)
     comment.press("Enter")
     page.get_by_label("Comment on the study").press("Control+Enter")
     saved(page)
@@ -275,7 +271,7 @@ def test_an_edit_waits_for_its_sentence_which_another_machine_has_deleted(
     page.reload()
     at_study(page, 1)
     page.locator("#waiting", has_text=f"Sentence 1, text (restore the sentence to go on): {edited}").wait_for()
-    assert is_unsaved(page)
+    unsaved(page)
     # Taken back like any other change, the deletion makes room for the text as well.
     press(page, "Control+z")
     field = page.get_by_label("Text of sentence 1")
@@ -298,7 +294,7 @@ def test_a_comment_waits_for_its_study_which_another_machine_has_finished(
     page.locator("#alert", has_text="The study is finished; your words come back when you reopen it.").wait_for()
     comment = page.get_by_label("Comment on the study")
     assert comment.input_value() == ""
-    assert is_unsaved(page)
+    unsaved(page)
     page.get_by_role("button", name="Reopen").click()
     assert comment.input_value() == "Rotated."
     comment.press("Control+Enter")
