@@ -28,6 +28,8 @@ from maira.train.reports import train
 from maira.train.states import read_record
 from radfact.errors import InputError, RunFailed
 
+STATE = "step-" + 6 * "[0-9]"  # a state that is whole; one that is being written has more to its name
+
 
 @pytest.fixture(scope="module")
 def finished(phantoms: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -159,11 +161,11 @@ def test_a_second_start_is_refused_while_the_first_is_under_way(phantoms: Path, 
         assert second[0].end() == [2], second[0].said
         process.kill()
 
-    first.when(lambda: bool(list((out / "states").glob("step-*"))), start_another)
+    first.when(lambda: bool(list((out / "states").glob(STATE))), start_another)
     assert first.end() == [-signal.SIGKILL]
     assert f"process {first.processes[0].pid} on " in second[0].said
     assert f"trains in {out}; wait for its end" in second[0].said
-    last = max((out / "states").glob("step-" + 6 * "[0-9]"))
+    last = max((out / "states").glob(STATE))
     train(recipe(phantoms, out, passes=4 * (read_record(last)["step"] + 1)), quiet())
 
 
@@ -182,7 +184,7 @@ def test_of_two_starts_at_once_in_a_folder_that_is_not_there_one_trains(phantoms
         assert (out / "tables").exists()
         process.kill()
 
-    other.when(lambda: bool(list((out / "states").glob("step-*"))), start_another)
+    other.when(lambda: bool(list((out / "states").glob(STATE))), start_another)
     assert other.end() == [-signal.SIGKILL], other.said
 
 
