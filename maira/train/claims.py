@@ -7,6 +7,7 @@ import fcntl
 import os
 import shutil
 import socket
+import time
 from contextlib import suppress
 from pathlib import Path
 from typing import IO
@@ -53,6 +54,8 @@ class Claim:
     def close(self) -> None:
         """Let others into the folder."""
         if self._lock is not None:
+            with suppress(OSError):
+                self._lock.truncate(0)  # its name would be taken for that of the next holder
             self._lock.close()
 
 
@@ -79,9 +82,10 @@ def _locked(out: Path) -> IO[str] | None:
             handle.close()
             return None
         if _is_at(path, handle):
-            handle.truncate(0)
-            handle.write(f"process {os.getpid()} on {socket.gethostname()}")
-            handle.flush()
+            with suppress(OSError):  # a full disk, say: the lock holds without a name
+                handle.truncate(0)
+                handle.write(f"process {os.getpid()} on {socket.gethostname()}")
+                handle.flush()
             return handle
         handle.close()
     return None
@@ -110,8 +114,7 @@ def _lock(handle: IO[str], path: Path) -> bool:
     except OSError as error:
         if error.errno not in (errno.EACCES, errno.EAGAIN):
             return False
-        handle.seek(0)
-        holder = handle.read()
+        holder = _holder(handle)
         handle.close()
         raise InputError(
             f"{holder or 'another process'} trains in {path.parent}; wait for its end, or name another folder. If that "
@@ -119,6 +122,16 @@ def _lock(handle: IO[str], path: Path) -> bool:
             field="out",
         ) from None
     return True
+
+
+def _holder(handle: IO[str]) -> str:
+    """Who has a lock, as it says itself a moment after it has got it."""
+    for _ in range(_TRIES):
+        handle.seek(0)
+        if holder := handle.read():
+            return holder
+        time.sleep(0.01)
+    return ""
 
 
 def _is_at(path: Path, handle: IO[str]) -> bool:

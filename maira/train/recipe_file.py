@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import re
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
@@ -55,7 +56,12 @@ class Said:
         keys = [_steps(override.partition("=")[0]) for override in self.overrides]
         if any(steps[: len(key)] == key for key in keys):
             return COMMAND_LINE
-        return next((path for path, own in self.files if steps and _says(own, steps)), self.files[0][0])
+        for path, own in self.files:
+            if steps and _says(own, steps):
+                return path
+        # A mapping that an override has begun by naming something below it.
+        is_begun = steps and any(key[: len(steps)] == steps for key in keys)
+        return COMMAND_LINE if is_begun else self.files[0][0]
 
 
 def _steps(field: str) -> list[str]:
@@ -83,6 +89,8 @@ def read_said(path: Path, overrides: Sequence[str] | None = None) -> Said:
     values: dict[str, Any] = {}
     for _, own in reversed(files):
         values = _merged(values, own)
+    # What a file says is looked up in it when a fault is.
+    values = copy.deepcopy(values)
     for override in overrides or ():
         _override(values, override)
     return Said(values, files, overrides or ())
@@ -147,7 +155,7 @@ def _merged(base: dict[str, Any], values: dict[str, Any]) -> dict[str, Any]:
 
 def _override(values: dict[str, Any], override: str) -> None:
     key, equals, value = override.partition("=")
-    if not equals:
+    if not (equals and key):
         raise InputError(f"expected key=value, got '{override}'", file=COMMAND_LINE)
     place: Any = values
     *parents, last = key.split(".")

@@ -194,6 +194,9 @@ def test_a_recipe_that_is_not_there_is_named(tmp_path: Path) -> None:
     ("override", "message"),
     [
         ("passes", "the command line: expected key=value, got 'passes'"),
+        ("=3", "the command line: expected key=value, got '=3'"),
+        ("validaton.every=3", "the command line, field 'validaton': unknown field; did you mean 'validation'?"),
+        ("faults.spik.x=5", "the command line, field 'faults.spik': unknown field; did you mean 'spike'?"),
         ("passes.more=3", "the command line, field 'passes.more': 'passes' has no keys of its own: it is 1000"),
         ("tasks=[", "the command line, field 'tasks': not a YAML value: '['"),
         ("pases=3", "the command line, field 'pases': unknown field; did you mean 'passes'?"),

@@ -173,6 +173,7 @@ def test_of_two_starts_at_once_in_a_folder_that_is_not_there_one_trains(phantoms
     out = tmp_path / "out"
     two = [Command(tmp_path / name, **values(phantoms, out, passes=40_000)) for name in ("first", "second")]
     ended = wait([command.processes[0].sentinel for command in two], 240)
+    assert ended, two[0].said + two[1].said
     refused, other = two if two[0].processes[0].sentinel in ended else two[::-1]
     assert refused.end() == [2], refused.said
     assert f"process {other.processes[0].pid} on " in refused.said
