@@ -137,10 +137,10 @@ def set_side_by_side(
 
     write_comparison(table, folder, stem, title, settings, about)
     for one in table.experiments:
-        title = one.name
+        heading = one.name
         if table.base is not None and one.name != table.base.name:
-            title += f", and its differences to {table.base.name}"
-        show_lines(console, title, *lines_of(table, one))
+            heading += f", and its differences to {table.base.name}"
+        show_lines(console, heading, *lines_of(table, one))
     for note in footnotes(table):
         say(console, note)
     say(console, f"tables: {folder / f'{stem}.md'}")

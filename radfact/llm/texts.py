@@ -15,8 +15,8 @@ _BULLET = re.compile(r"^(?:[-*•]|\d+[.)])(?:\s+(.*))?$")
 _FENCE_MARK = re.compile(r"^[ \t]*```|```[ \t]*\r?$", re.MULTILINE)
 # As most models write them, then Magistral, then gpt-oss with its special tokens and without. Templates often begin the
 # thought themselves, so that an answer has the end alone, and not always on a line of its own.
-_THOUGHT = re.compile(r"\s*(?:<think>|\[THINK\]|<\|channel\|>analysis)")
-_END_OF_THOUGHT = re.compile(r"</think>|\[/THINK\]|<\|channel\|>final<\|message\|>|assistantfinal")
+_THOUGHT = re.compile(r"\s*(?:<think>|\[THINK\]|<\|channel\|>analysis|analysis(?=[A-Z]))")
+_END_OF_THOUGHT = re.compile(r"</think>|\[/THINK\]|<\|channel\|>final[^\n]*?<\|message\|>|assistantfinal")
 
 
 def dump_yaml(value: Any) -> str:

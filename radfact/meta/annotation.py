@@ -29,7 +29,7 @@ _LINE = re.compile(r"^[\s\-*•(]*(?:\(?[a-g1-7]\)?[.):]\s*)?(?P<name>[^:=]+?)\s
 _EITHER = "either"
 _SIGNIFICANCE = re.compile(r"signific(?:ant|ance)")
 _NO_SIGNIFICANCE = re.compile(
-    r"(?:in|non ?|not ?(?:(?:of|any|clinical|clinically) )*"
+    r"(?:in|no[nt] ?(?:(?:of|any|clinical|clinically) )*"
     r"|\b(?:no|without|lacking) (?:(?:of|any|clinical) )*(?=significance))signific(?:ant|ance)"
 )
 _DOUBT = re.compile(
@@ -99,7 +99,7 @@ def _data(said: str) -> Any:
 
 def _kind(heading: str) -> str | None:
     """What a heading says of significance; None where it says nothing of it."""
-    whole = re.sub(r"n['’]t\b", " not", heading.lower()).replace("-", "")
+    whole = re.sub(r"n['’]t\b", " not", heading.lower())
     plain = " ".join(re.findall(r"[^\W_]+", whole))
     said, denied = len(_SIGNIFICANCE.findall(plain)), len(_NO_SIGNIFICANCE.findall(plain))
     if not said:

@@ -98,7 +98,7 @@ NOT_ATTACHED = _set(
 
 _IRREGULAR_PLURALS = _set(
     "hila bronchi vertebrae apices bullae metastases pneumothoraces hemithoraces sulci foci loci data media"
-    " fistulae granulomata diverticula"
+    " fistulae granulomata diverticula emboli alveoli hili pleurae"
 )
 _QUANTITIES = _set("multiple several numerous many few both two three four")
 _ADJECTIVE = re.compile(

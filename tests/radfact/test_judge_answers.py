@@ -151,7 +151,7 @@ def test_marks_that_a_candidate_was_written_with_are_quoted_as_they_are(mark: st
 def test_a_verdict_within_a_thought_is_none(before: str, after: str) -> None:
     thought = f"{before}Perhaps\nevidence: []\nstatus: not_entailment"
     assert answer(f"{thought}{after}evidence:\n- The heart is enlarged.\nstatus: entailment").status == "entailment"
-    if before.startswith(("<", "[")):
+    if before:
         with pytest.raises(ValueError, match="status"):
             answer(thought)
 

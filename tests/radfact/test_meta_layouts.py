@@ -249,7 +249,8 @@ def test_an_annotation_that_cannot_be_counted_is_no_count(said: str) -> None:
 
 @pytest.mark.parametrize(
     "heading",
-    ["Non-significant", "not clinically significant", "Errors that are not clinically significant", "insignificant",
+    ["Non-significant", "not clinically significant", "Non-clinically significant errors",
+     "not clinically-significant", "Errors that are not clinically significant", "insignificant",
      "Errors without significance", "clinically_not_significant", "Of no clinical significance", "aren't significant"],
 )  # fmt: skip
 def test_a_heading_may_deny_significance(heading: str) -> None:

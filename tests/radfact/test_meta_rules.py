@@ -15,6 +15,7 @@ from radfact.meta.rules import FINDINGS, RuleInjector
 from radfact.meta.sentences import Sentences, facts_of
 from radfact.meta.style import RuleStyler
 from radfact.metrics.notation import Letter
+from radfact.sentences.words import is_plural
 
 LETTERS: tuple[Letter, ...] = get_args(Letter)
 SENTENCES = (
@@ -245,3 +246,8 @@ def test_style_by_rules_keeps_what_is_said(report: str) -> None:
 )
 def test_style_by_rules_reads_like_this(report: str, styled: str) -> None:
     assert RuleStyler().standardise([report]) == [styled]
+
+
+@pytest.mark.parametrize(("phrase", "plural"), [("central emboli", True), ("prominent hili", True), ("free gas", False)])
+def test_nouns_of_latin_have_plurals_of_their_own(phrase: str, plural: bool) -> None:
+    assert is_plural(phrase.split()) is plural

@@ -294,7 +294,7 @@ export class Desk extends EventTarget {
     if (this.#selected !== sentence.id) this.select(sentence.id);
     this.sentences.openForm(sentence.id, {
       label: `Text of sentence ${this.#numberOf(sentence)}`,
-      text: this.typed(sentence.id) ?? sentence.text,
+      text: this.typed(sentence.id) || sentence.text,
       keep: (text) => this.keep(sentence.id, text),
       save: (text) => this.#save(sentence.id, () => this.#edit(sentence.id, text)),
       cancel: () => this.#save(sentence.id, null),

@@ -10,8 +10,8 @@ function read(store, key) {
   }
 }
 
-// A full or forbidden store, of which even the name throws, must not stop a review: then only a reload in mid-edit loses
-// what was typed.
+// A full or forbidden store, of which even the name throws, must not stop a review: then a reload in mid-edit loses what was
+// typed, and opening a study anew the words of it that were not taken.
 function write(store, key, value) {
   try {
     if (value === null) window[store].removeItem(key);
