@@ -248,6 +248,8 @@ def test_style_by_rules_reads_like_this(report: str, styled: str) -> None:
     assert RuleStyler().standardise([report]) == [styled]
 
 
-@pytest.mark.parametrize(("phrase", "plural"), [("central emboli", True), ("prominent hili", True), ("free gas", False)])
+@pytest.mark.parametrize(
+    ("phrase", "plural"), [("central emboli", True), ("prominent hili", True), ("free gas", False)]
+)
 def test_nouns_of_latin_have_plurals_of_their_own(phrase: str, plural: bool) -> None:
     assert is_plural(phrase.split()) is plural
