@@ -1,0 +1,108 @@
+"""Count the distinct functions of `radfact` that scoring one pair of reports calls, and how deep their calls go.
+
+A guide to how much code a reader has to follow, and no measure of time:
+
+    python tests/benchmarks/trace_calls.py              # `radfact score` on one grounded pair, offline judge
+    python tests/benchmarks/trace_calls.py --list       # the same, with the functions by file
+
+Functions and methods of the package count once each. Class bodies, module bodies, lambdas, comprehensions and generator
+expressions do not. The depth is the number of such calls that are open at the same time.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import inspect
+import io
+import json
+import sys
+import tempfile
+from collections import Counter
+from pathlib import Path
+from types import CodeType, FrameType
+from typing import Any
+
+BOX = {"x_min": 0.1, "y_min": 0.6, "x_max": 0.4, "y_max": 0.9}
+PAIR = {
+    "example_id": "1",
+    "prediction": [
+        {"text": "Small left pleural effusion.", "boxes": [BOX]},
+        {"text": "The heart is enlarged.", "boxes": None},
+    ],
+    "target": [
+        {"text": "There is a left pleural effusion.", "boxes": [BOX]},
+        {"text": "No pneumothorax.", "boxes": None},
+    ],
+}
+"""One grounded pair in the published layout."""
+
+
+class Trace:
+    """Records which functions of one package are called.
+
+    Args:
+        package: folder of the package; calls into other code are not counted.
+    """
+
+    def __init__(self, package: Path) -> None:
+        self._root = f"{package.resolve()}/"
+        self._counted: dict[CodeType, bool] = {}
+        self.functions: set[CodeType] = set()
+        self.depth = self._open = 0
+
+    def _is_counted(self, code: CodeType) -> bool:
+        if code not in self._counted:
+            is_function = bool(code.co_flags & inspect.CO_NEWLOCALS) and not code.co_name.startswith("<")
+            # A class body has no CO_NEWLOCALS flag, but neither does it have CO_OPTIMIZED.
+            is_function = is_function and bool(code.co_flags & inspect.CO_OPTIMIZED)
+            self._counted[code] = is_function and code.co_filename.startswith(self._root)
+        return self._counted[code]
+
+    def __call__(self, frame: FrameType, event: str, _: Any) -> None:
+        if event not in ("call", "return") or not self._is_counted(frame.f_code):
+            return
+        self._open += 1 if event == "call" else -1
+        if event == "call":
+            self.functions.add(frame.f_code)
+            self.depth = max(self.depth, self._open)
+
+
+def trace_score() -> Trace:
+    """Run `radfact score` on one pair, in this process, and trace it."""
+    import radfact
+    from radfact.cli import main
+
+    assert radfact.__file__ is not None
+    trace = Trace(Path(radfact.__file__).parent)
+    with tempfile.TemporaryDirectory() as folder:
+        pairs = Path(folder, "pairs.json")
+        pairs.write_text(json.dumps([PAIR]), encoding="utf-8")
+        sys.argv = ["radfact", "score", str(pairs), "--judge", "offline", "--out", f"{folder}/results"]
+        sys.setprofile(trace)
+        try:
+            with contextlib.redirect_stdout(io.StringIO()), contextlib.suppress(SystemExit):
+                main()
+        finally:
+            sys.setprofile(None)
+        if not Path(folder, "results", "scores.json").exists():
+            raise SystemExit("the traced command wrote no scores.json")
+    return trace
+
+
+def main() -> None:
+    """Print the counts."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--list", action="store_true", help="also list the functions by file")
+    arguments = parser.parse_args()
+    trace = trace_score()
+    files = Counter(code.co_filename for code in trace.functions)
+    print(f"{len(trace.functions)} distinct functions in {len(files)} files, depth {trace.depth}")
+    if arguments.list:
+        for file, count in files.most_common():
+            names = sorted(code.co_qualname for code in trace.functions if code.co_filename == file)
+            print(f"{count:4d} {file}: {', '.join(names)}")
+
+
+if __name__ == "__main__":
+    main()
