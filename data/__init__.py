@@ -1,8 +1,8 @@
 """Studies: DICOM to PNG, manifests, images as the model sees them."""
 
-from data.films.convert import film_to_png
-from data.films.dicom import dicom_to_png, example_radiograph
-from data.films.frames import ImageInfo
+from data.dicom.convert import film_to_png
+from data.dicom.radiograph import ImageInfo
+from data.dicom.reader import dicom_to_png, example_radiograph
 from data.images import CropMap, Gray, load_gray, prepare
 from data.manifest import Failure, read_manifest, write_failures, write_manifest
 from data.study import IMAGE_COLUMNS, Label, Side, Study

@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from data.manifest import Failure
 from data.study import Label
-from radfact.report import Sentence
+from radfact.records import Sentence
 
 View = Literal["frontal", "lateral"]
 

@@ -13,10 +13,10 @@ from typing import Any
 from data.manifest import parse_study
 from data.study import IMAGE_COLUMNS, Label, Study
 from radfact.errors import InputError
-from radfact.jsonl import open_atomic, read_jsonl
-from radfact.page_images import MOST_EMBEDDED, load_images
-from radfact.page_markup import STATIC, assemble
-from radfact.report import Sentence
+from radfact.html.images import MOST_EMBEDDED, load_images
+from radfact.html.markup import STATIC, assemble
+from radfact.io.jsonl import open_atomic, read_jsonl
+from radfact.records import Sentence
 
 _OWN = resources.files("data") / "static"
 _FACTS = ("source", "split", "patient_id", "study_id")

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from radfact.errors import InputError
-from radfact.report import Box
+from radfact.records import Box
 
 if TYPE_CHECKING:
     from PIL import Image

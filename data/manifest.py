@@ -11,8 +11,8 @@ from pydantic import model_validator
 
 from data.study import IMAGE_COLUMNS, OptionalText, Study
 from radfact.errors import InputError, did_you_mean, note_id
-from radfact.jsonl import read_jsonl, write_jsonl
-from radfact.report import Record, Text, validated
+from radfact.io.jsonl import read_jsonl, write_jsonl
+from radfact.records import Record, Text, validated
 
 _COLUMNS = frozenset(Study.model_fields)
 

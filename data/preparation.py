@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Literal
 
 from data.archive import Film
-from data.films.convert import film_to_png
+from data.dicom.convert import film_to_png
 from data.manifest import Failure, write_failures, write_manifest
 from data.pairing import SampleMaker, png_path
 from data.run_folder import PREPARED, claim
@@ -237,7 +237,7 @@ def _in_pool(
 
 
 def _by_ray(targets: Sequence[Target], conversion: Conversion) -> Iterator[tuple[Film, str | None]]:
-    from radfact.cluster import Spread
+    from radfact.llm.ray_cluster import Spread
 
     options = {"size": conversion.size, "apply_windows": conversion.apply_windows}
     spread = Spread(_RayWorker, "convert", "films", options, workers=conversion.workers, largest=256)

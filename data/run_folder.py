@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from radfact.errors import InputError
-from radfact.jsonl import read_json, write_json
+from radfact.io.jsonl import read_json, write_json
 
 PREPARED = "prepare.run.json"
 """The note of a folder that films were prepared in, whatever their source."""

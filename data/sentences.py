@@ -9,8 +9,8 @@ from typing import Any, Literal
 from data.manifest import Failure
 from data.study import Study
 from radfact.errors import Failure as Unanswered
-from radfact.report import Sentence
-from radfact.sentences.splitter import ExplainingSplitter, SplitSentence, sentences_of_split
+from radfact.judges.splitter import ExplainingSplitter, SplitSentence, sentences_of_split
+from radfact.records import Sentence
 
 Target = Literal["grounded_findings", "phrases"]
 """Where the sentences go: a grounded report without boxes, or the phrases that annotators locate."""
@@ -88,7 +88,7 @@ def split_findings(
 
     Args:
         studies: as read from a manifest.
-        splitter: a model or the offline rules (`radfact.sentences.load_splitter`).
+        splitter: a model or the offline rules (`radfact.judges.load_splitter`).
         target: the field to fill.
 
     Raises:

@@ -1,7 +1,7 @@
 """Read training shards: any sample at random by one read of a file or an object store.
 
 Shards are plain tar files in WebDataset's layout (https://github.com/webdataset/webdataset: the files of one sample
-share the name up to the first dot and follow one another), so that other tools stream them; `data.packing` writes them.
+share the name up to the first dot and follow one another), so that other tools stream them; `data.pack_shards` writes them.
 An image that several samples show is stored with each: a sample is one range of bytes, and on an object store one
 request. Parquet would hold its images in row groups, which are only read whole.
 """
@@ -27,8 +27,8 @@ from pydantic import NonNegativeInt
 from data.manifest import parse_study
 from data.study import IMAGE_COLUMNS, Study
 from radfact.errors import InputError
-from radfact.jsonl import parse_rows
-from radfact.report import Record, validated
+from radfact.io.jsonl import parse_rows
+from radfact.records import Record, validated
 
 INDEX, ROWS = "index.json", "index.npy"
 FORMAT: Final = 1

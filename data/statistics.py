@@ -16,9 +16,9 @@ from data.manifest import parse_study
 from data.pairing import SPLITS
 from data.study import Study
 from radfact.errors import note_id
-from radfact.jsonl import parse_rows, read_lines
-from radfact.report import Sentence
-from radfact.sentences.segments import sentences_of
+from radfact.io.jsonl import parse_rows, read_lines
+from radfact.judges.offline.segments import sentences_of
+from radfact.records import Sentence
 
 Task = Literal["FindGen", "GroundRep", "PhraseGround"]
 Column = Literal["source", "split", "task"]

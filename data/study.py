@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, model_validator
 
-from radfact.report import Box, Record, Sentence, Text
+from radfact.records import Box, Record, Sentence, Text
 
 
 def _blank_is_none(value: Any) -> Any:

@@ -26,8 +26,8 @@ def setup(app: Sphinx) -> dict[str, bool]:
 
 def reference(program: str) -> str:
     """Markdown that describes a program and all its commands, a section each."""
-    from maira.cli import app as maira
-    from radfact.cli import app as radfact
+    from maira.cli.main import app as maira
+    from radfact.cli.main import app as radfact
 
     root = get_command({"maira": maira, "radfact": radfact}[program])
     return "\n".join(_command(root, (program,)))

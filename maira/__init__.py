@@ -11,13 +11,13 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from maira.library_messages import leave_out_messages
+from maira.runtime.library_messages import leave_out_messages
 
 _PUBLIC = {
-    "MairaConfig": "maira.config",
-    "MairaForConditionalGeneration": "maira.model",
-    "MairaImageProcessor": "maira.processor",
-    "MairaProcessor": "maira.processor",
+    "MairaConfig": "maira.model.config",
+    "MairaForConditionalGeneration": "maira.model.modeling",
+    "MairaImageProcessor": "maira.model.processor",
+    "MairaProcessor": "maira.model.processor",
 }
 __all__ = list(_PUBLIC)
 

@@ -9,18 +9,17 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from radfact.entailment import Failure, Judge, Question, Verdict, load_judge
     from radfact.errors import ExitCode, InputError, RunFailed
-    from radfact.files import Pair, Pairs, read_candidates_and_references, read_pairs
-    from radfact.metrics.evaluate import evaluate
-    from radfact.metrics.evaluation import Evaluation
-    from radfact.metrics.metric import Metric, Pooled, Scored
-    from radfact.page import write_page
-    from radfact.report import Box, Mask, Report, Sentence
-    from radfact.results import write_results
-    from radfact.score import RadFact, Result
-    from radfact.sentences import Splitter, load_splitter, split_narrative
-    from radfact.stats import Summary
+    from radfact.html.page import write_page
+    from radfact.io.pairs import Pair, Pairs, read_candidates_and_references, read_pairs
+    from radfact.judges import Failure, Judge, Question, Splitter, Verdict, load_judge, load_splitter, split_narrative
+    from radfact.metrics.protocol import Metric, Pooled, Scored
+    from radfact.pipeline import evaluate
+    from radfact.records import Box, Mask, Report, Sentence
+    from radfact.results.evaluation import Evaluation
+    from radfact.results.radfact_writer import write_results
+    from radfact.scoring.radfact import RadFact, Result
+    from radfact.statistics.bootstrap import Summary
 
 __all__ = [
     "Box",

@@ -7,12 +7,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 from radfact.errors import InputError, RunFailed
-from radfact.files import Pair
-from radfact.metrics.metric import Metric, Scored, check_scored, naming_metric
+from radfact.io.pairs import Pair
+from radfact.metrics.protocol import Metric, Scored, check_scored, naming_metric
 from radfact.metrics.registry import Choice, choose
 from radfact.metrics.resources import Resources
-from radfact.report import narrative, parse_sentences
-from radfact.stats import Direction
+from radfact.records import narrative, parse_sentences
+from radfact.statistics.bootstrap import Direction
 
 Completion = str | Sequence[Mapping[str, Any]]
 """Plain text, or the messages of a conversation, of which the last one's content is the report."""

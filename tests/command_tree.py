@@ -9,8 +9,8 @@ from typing import Any
 
 from typer.main import get_command
 
-from maira.cli import app as maira
-from radfact.cli import app as radfact
+from maira.cli.main import app as maira
+from radfact.cli.main import app as radfact
 
 ROOTS: dict[str, Any] = {"radfact": get_command(radfact), "maira": get_command(maira)}
 

@@ -14,10 +14,10 @@ import pytest
 from command_tree import COMMANDS, ROOTS, command_lines, examples, read
 from typer.testing import CliRunner
 
-from maira.cli import app as maira
 from maira.cli.examples import EXAMPLES as OF_MAIRA
-from radfact.cli import app as radfact
+from maira.cli.main import app as maira
 from radfact.cli.examples import EXAMPLES as OF_RADFACT
+from radfact.cli.main import app as radfact
 
 APPS = {"radfact": radfact, "maira": maira}
 COLOUR = re.compile(r"\x1b\[(?:[0-9;]*;)?[34][0-7]m|\x1b\[38;|\x1b\[48;")
@@ -101,7 +101,7 @@ def test_every_help_is_shown_and_loads_no_torch() -> None:
         "import sys; sys.argv[0] = 'maira'\n"
         "from command_tree import COMMANDS\n"
         "from typer.testing import CliRunner\n"
-        "from maira.cli import app as maira; from radfact.cli import app as radfact\n"
+        "from maira.cli.main import app as maira; from radfact.cli.main import app as radfact\n"
         "apps = {'maira': maira, 'radfact': radfact}\n"
         "for words in COMMANDS:\n"
         "    name, *rest = words.split()\n"
@@ -140,7 +140,15 @@ def test_colour_is_for_terminals_that_want_it(tmp_path: Path) -> None:
     said = [{"example_id": "a", "prediction": [{"text": "Effusion."}], "target": [{"text": "Effusion."}]}]
     pairs = tmp_path / "pairs.json"
     pairs.write_text(str(said).replace("'", '"'))
-    score = [sys.executable, "-c", "from radfact.cli import main; main()", "score", str(pairs), "--judge", "offline"]
+    score = [
+        sys.executable,
+        "-c",
+        "from radfact.cli.main import main; main()",
+        "score",
+        str(pairs),
+        "--judge",
+        "offline",
+    ]
     score += ["--out", str(tmp_path / "results")]
     inherited = {
         name: value

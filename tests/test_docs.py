@@ -16,10 +16,10 @@ from command_tree import COMMANDS, command_lines, examples, read
 from typer.testing import CliRunner
 
 from data.manifest import read_manifest
-from maira.cli import app as maira
+from maira.cli.main import app as maira
 from maira.evaluate.ablations import read_configs
-from radfact.cli import app as radfact
-from radfact.files import read_drafts, read_pairs
+from radfact.cli.main import app as radfact
+from radfact.io.pairs import read_drafts, read_pairs
 from radfact.metrics.registry import entries
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -8,10 +8,10 @@ import pytest
 
 from data.manifest import read_manifest
 from data.phantoms import write_phantoms
-from maira.evaluate.labels import evaluate_labels
 from maira.generate.drafts import generate_drafts
+from maira.grounding.labels import evaluate_labels
 from radfact import RadFact, load_judge
-from radfact.files import read_candidates_and_references, read_drafts
+from radfact.io.pairs import read_candidates_and_references, read_drafts
 
 CHECKPOINT = Path(__file__).resolve().parents[1] / "checkpoints" / "phantom"
 

@@ -11,7 +11,7 @@ from data.images import image_size
 from data.manifest import Failure
 from data.study import Study
 from radfact.errors import InputError
-from radfact.report import Box
+from radfact.records import Box
 
 
 def coco_dataset(studies: Sequence[Study], folder: Path, left_out: list[Failure]) -> dict[str, Any]:

@@ -9,8 +9,8 @@ from itertools import combinations
 from typing import Literal, TypeVar
 
 from data.annotation.protocol import Annotation, PhraseAnnotation, Quality, Rejected, takes_regions
-from radfact.regions import covered_share
-from radfact.report import Box, Mask, Sentence
+from radfact.records import Box, Mask, Sentence
+from radfact.scoring.regions import covered_share
 
 Combine = Literal["refuse", "first", "union"]
 """A sample with several annotations is kept out, or has the first one, or what all of them drew."""

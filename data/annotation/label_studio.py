@@ -17,7 +17,7 @@ from xml.etree import ElementTree
 from data.annotation.protocol import PhraseLabel, Progression, Quality
 from data.study import Study
 from radfact.errors import InputError
-from radfact.report import Sentence
+from radfact.records import Sentence
 
 CURRENT, PRIOR = "image", "prior_0"
 """Names of the two images in results; the prior one is the only item of a Repeater, which may be empty."""

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from radfact.report import Box, Mask, Sentence
+from radfact.records import Box, Mask, Sentence
 
 
 class Quality(StrEnum):

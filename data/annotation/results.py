@@ -20,8 +20,8 @@ from data.annotation.protocol import Annotation, PhraseAnnotation, PhraseLabel, 
 from data.annotation.shapes import Unusable, box_of, line_mask, polygon_mask
 from data.study import Study
 from radfact.errors import InputError
-from radfact.jsonl import read_json
-from radfact.report import Box, Mask, validated
+from radfact.io.jsonl import read_json
+from radfact.records import Box, Mask, validated
 
 _Number = Annotated[float, Field(allow_inf_nan=False)]
 _LABELS = ("rectanglelabels", "polygonlabels", "vectorlabels", "labels")

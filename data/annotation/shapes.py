@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from radfact.report import Box, Mask
+from radfact.records import Box, Mask
 
 Point = tuple[float, float]
 """x and y in per cent of the image's width and height."""

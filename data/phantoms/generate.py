@@ -33,7 +33,7 @@ from data.phantoms.render import render_frontal, render_lateral
 from data.run_folder import PREPARED, claim
 from data.study import IMAGE_COLUMNS, Label, Study
 from radfact.errors import InputError
-from radfact.report import Box, Sentence
+from radfact.records import Box, Sentence
 
 LATERAL_SHARE = 0.2
 PRIOR_SHARE = 0.25

@@ -8,16 +8,16 @@ from typing import Any
 
 from data.archive import Archive, ArchiveStudy, Film, film_below
 from data.manifest import Failure
-from radfact.coco import read_coco
 from radfact.errors import InputError
-from radfact.jsonl import read_json
-from radfact.report import Sentence
+from radfact.io.coco import read_coco
+from radfact.io.jsonl import read_json
+from radfact.records import Sentence
 
 
 def read_coco_studies(path: Path, images: Path | None = None) -> Archive:
     """Read a COCO dataset (`images` with `file_name`, `annotations`, `categories`); each image is a study's frontal.
 
-    The sentences are the annotations' captions, or else the names of their categories (`radfact.coco.read_coco`). Where
+    The sentences are the annotations' captions, or else the names of their categories (`radfact.io.coco.read_coco`). Where
     the file has any region, they are grounded findings, and those with a region phrases to ground as well; in a file
     of captions alone they are the narrative. An image without annotations has no findings, and so gives no sample.
 

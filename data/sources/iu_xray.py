@@ -14,7 +14,7 @@ from xml.etree import ElementTree
 from data.archive import Archive, ArchiveStudy, Film, View
 from data.manifest import Failure
 from radfact.errors import InputError
-from radfact.tables import find_csv, stream_columns
+from radfact.io.csv_tables import find_csv, stream_columns
 
 VIEWS = "indiana_projections.csv"
 _REPORTS = "NLMCXR_reports.tgz"

@@ -32,7 +32,7 @@ from data.archive import Archive, ArchiveStudy, Film, View
 from data.manifest import Failure
 from data.sources.sections import split_sections
 from radfact.errors import InputError
-from radfact.tables import find_csv, stream_columns
+from radfact.io.csv_tables import find_csv, stream_columns
 
 Layout = Literal["dicom", "jpg"]
 

@@ -20,9 +20,9 @@ from data.archive import Archive, ArchiveStudy, Film
 from data.manifest import Failure
 from data.study import Label
 from radfact.errors import InputError, brief
-from radfact.jsonl import read_json
-from radfact.report import Box, Sentence
-from radfact.tables import stream_columns
+from radfact.io.csv_tables import stream_columns
+from radfact.io.jsonl import read_json
+from radfact.records import Box, Sentence
 
 SOURCE = "ms-cxr"
 

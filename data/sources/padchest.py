@@ -27,8 +27,8 @@ from typing import Literal
 from data.archive import Archive, ArchiveStudy, Film, View
 from data.manifest import Failure
 from radfact.errors import InputError
-from radfact.jsonl import read_jsonl
-from radfact.tables import find_csv, stream_columns
+from radfact.io.csv_tables import find_csv, stream_columns
+from radfact.io.jsonl import read_jsonl
 
 Language = Literal["en", "es"]
 

@@ -32,9 +32,9 @@ from data.manifest import Failure
 from data.sources.padchest import Language, day, png_members, prose, read_padchest, split_name, whole_report
 from data.study import Label, Side
 from radfact.errors import InputError, brief
-from radfact.jsonl import read_json
-from radfact.report import Box, Sentence, validated
-from radfact.tables import find_csv, stream_columns
+from radfact.io.csv_tables import find_csv, stream_columns
+from radfact.io.jsonl import read_json
+from radfact.records import Box, Sentence, validated
 
 _REPORTS = "grounded_reports_20240819.json"
 _TABLE = "master_table.csv"

@@ -15,9 +15,9 @@ from data.manifest import Failure
 from data.pairing import UNREADABLE, Rules, SampleMaker, Samples, check_splits, make_samples, png_path
 from data.study import IMAGE_COLUMNS, Study
 from radfact.errors import InputError, did_you_mean
-from radfact.jsonl import read_jsonl
-from radfact.report import validated
-from radfact.tables import read_csv
+from radfact.io.csv_tables import read_csv
+from radfact.io.jsonl import read_jsonl
+from radfact.records import validated
 
 DATE = "study_date"
 """A column beside those of Study: with it, and without the prior's columns, priors are found by the paper's rules."""

@@ -35,7 +35,7 @@ from maira.cli.options import (
     read_studies,
 )
 from maira.cli.show import end, say, say_unused, set_side_by_side
-from maira.generate.processes import process_count
+from maira.runtime.processes import process_count
 from radfact.errors import InputError, RunFailed
 
 
@@ -89,8 +89,8 @@ def ablate(
     """
     from data.manifest import write_manifest
     from maira.evaluate.ablations import Ablation, Drafting, plan_trials, read_configs, table_of
-    from maira.evaluate.commands import Launcher
     from maira.evaluate.experiments import Scorer, Scoring, select_studies
+    from maira.runtime.commands import Launcher
     from radfact.cli.inputs import check_folder
 
     if process_count() > 1:

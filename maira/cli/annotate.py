@@ -12,14 +12,14 @@ from rich.console import Console
 
 from maira.cli.show import end, say, show_lines
 from radfact.errors import InputError
-from radfact.live import LiveDisplay
+from radfact.progress import LiveDisplay
 
 if TYPE_CHECKING:
     from data.annotation import Agreement, AnnotatedSample
     from data.manifest import Failure
     from data.sentences import SplitStudies
-    from radfact.entailment import Judge
-    from radfact.score import Result
+    from radfact.judges import Judge
+    from radfact.scoring.radfact import Result
 
 annotate = typer.Typer(
     help="Have findings located by annotators (paper 004, appendix G): tasks out, annotations back.",
@@ -83,10 +83,9 @@ def sentences(
     from data.manifest import read_manifest, replace_failures, write_manifest
     from data.sentences import split_findings
     from radfact.cli.options import key_values, naming_options
-    from radfact.cli.steps import in_steps
-    from radfact.entailment import load_judge
-    from radfact.jsonl import write_json, write_jsonl
-    from radfact.sentences import load_splitter
+    from radfact.io.jsonl import write_json, write_jsonl
+    from radfact.judges import load_judge, load_splitter
+    from radfact.judges.batched_judge import in_steps
 
     _refuse_same(manifest, out)
     left_out: list[Failure] = []
@@ -167,7 +166,7 @@ def export_tasks(
     """
     from data.annotation import ImageAddress, coco_dataset, labelling_config, phrases_of, task_of
     from data.manifest import Failure, read_manifest, replace_failures
-    from radfact.jsonl import open_atomic, write_json
+    from radfact.io.jsonl import open_atomic, write_json
 
     failures: list[Failure] = []
     read = read_manifest(manifest, failures)
@@ -219,7 +218,7 @@ def import_annotations(
 
     from data.annotation import agreement, ground_studies, read_label_studio
     from data.manifest import read_manifest, replace_failures, write_manifest
-    from radfact.jsonl import write_json, write_jsonl
+    from radfact.io.jsonl import write_json, write_jsonl
 
     _refuse_same(manifest, out)
     studies = read_manifest(manifest, [])
@@ -252,7 +251,7 @@ def _refuse_same(manifest: Path, out: Path) -> None:
 def _categories(name: str) -> Sequence[str]:
     """The categories that a user has named."""
     from data.annotation import CATEGORIES
-    from radfact.jsonl import read_text
+    from radfact.io.jsonl import read_text
 
     if name in ("chexpert", "none"):
         return CATEGORIES if name == "chexpert" else ()
@@ -265,9 +264,9 @@ def _categories(name: str) -> Sequence[str]:
 
 def _compare(done: SplitStudies, judge: Judge) -> Result:
     """RadFact's logical figures of the sentences as candidates against the narratives' own sentences."""
-    from radfact.files import Pair
-    from radfact.report import Sentence
-    from radfact.score import RadFact
+    from radfact.io.pairs import Pair
+    from radfact.records import Sentence
+    from radfact.scoring.radfact import RadFact
 
     pairs = [
         Pair(

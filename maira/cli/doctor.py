@@ -33,7 +33,7 @@ def doctor(
     from typer.main import get_command
 
     from maira.doctor import examine
-    from radfact.cli import app as radfact
+    from radfact.cli.main import app as radfact
 
     commands = {
         "maira": command_words(context.find_root().command),

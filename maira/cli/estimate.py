@@ -13,7 +13,7 @@ from rich.table import Table
 from maira.cli.show import say
 
 if TYPE_CHECKING:
-    from maira.train.estimate import Estimate
+    from maira.train.cost.estimate import Estimate
 
 _GIB = 1 << 30
 _MEANINGS = {
@@ -42,9 +42,9 @@ def estimate(
     json: Annotated[bool, typer.Option("--json", help="Bytes, seconds and operations as one JSON object.")] = False,
 ) -> None:
     """Tell what a run takes: parameters, memory of a GPU by part, operations, time. Needs no GPU, reads no weights."""
-    from maira.train.estimate import estimate as run
-    from maira.train.recipe import read_recipe
-    from radfact.jsonl import dumps
+    from maira.train.config.run_config import read_recipe
+    from maira.train.cost.estimate import estimate as run
+    from radfact.io.jsonl import dumps
 
     read = read_recipe(recipe, overrides)
     say(Console(stderr=True), f"estimating {recipe}: its passes are run on tensors without bytes")
@@ -97,7 +97,7 @@ def _memory_table(found: Estimate) -> Table:
 
 
 def _verdict(found: Estimate) -> list[str]:
-    from maira.train.estimate import RESERVED
+    from maira.train.cost.estimate import RESERVED
 
     has = f"the GPU's {found.accelerator.memory:g} GiB, of which {RESERVED / _GIB:g} are set aside for the uncounted"
     if found.fits:

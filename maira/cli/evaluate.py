@@ -38,7 +38,7 @@ from maira.cli.options import (
     read_studies,
 )
 from maira.cli.show import answering, changed, end, say, say_unused, set_side_by_side, show_figures
-from maira.generate.processes import is_main
+from maira.runtime.processes import is_main
 
 app = typer.Typer(
     help="Evaluate what the inputs are worth, or drafts of phantoms by their own labels.", no_args_is_help=True
@@ -53,15 +53,15 @@ def evaluate_by_labels(
 ) -> None:
     """F1 over findings (kind and side) and IoU of matched boxes, without any judge."""
     from data.manifest import read_manifest
-    from maira.evaluate.labels import evaluate_labels
-    from radfact.files import read_drafts
+    from maira.grounding.labels import evaluate_labels
+    from radfact.io.pairs import read_drafts
 
     figures = evaluate_labels(read_drafts(drafts), read_manifest(manifest))
     show_figures(Console(), "Findings by the generator's labels", figures)
     if out is not None:
         from dataclasses import asdict
 
-        from radfact.jsonl import write_json
+        from radfact.io.jsonl import write_json
 
         write_json(out, {"figures": {name: asdict(figure) for name, figure in figures.items()}})
 
@@ -73,8 +73,8 @@ def write_baseline(
 ) -> None:
     """Drafts that ignore the images: for every study the report whose findings are the most frequent."""
     from data.manifest import read_manifest
-    from maira.evaluate.labels import most_frequent_report
-    from radfact.jsonl import write_jsonl
+    from maira.grounding.labels import most_frequent_report
+    from radfact.io.jsonl import write_jsonl
 
     studies = read_manifest(manifest)
     report = most_frequent_report(studies)

@@ -59,7 +59,7 @@ def generate(
     On several GPUs: accelerate launch -m maira generate ..., or torchrun; all machines must see the files.
     """
     from maira.generate.drafts import generate_drafts
-    from maira.inputs import drop_inputs
+    from maira.model.study_inputs import drop_inputs
 
     dropped = dropped_inputs(drop)
     options = engine_options(engine, free, batch, device, cache, workers, worker_engine, language_model, engine_arg)
@@ -109,8 +109,8 @@ def ground(
     free: Free = False,
 ) -> None:
     """Locate phrases on frontal images (phrase grounding), and compare with their boxes where these are known."""
-    from maira.evaluate.grounding import BoxSettings, ground_phrases
-    from maira.evaluate.phrases import manifest_phrases, read_phrases
+    from maira.grounding.evaluation import BoxSettings, ground_phrases
+    from maira.grounding.phrases import manifest_phrases, read_phrases
 
     options = engine_options(engine, free, batch, device, cache, workers, worker_engine, language_model, engine_arg)
     studies, left_out = read_studies(manifest)
@@ -152,8 +152,8 @@ def boxes(
     free: Free = False,
 ) -> None:
     """Complete the boxes of the reference reports' sentences (box completion), and compare with the references."""
-    from maira.evaluate.grounding import BoxSettings, complete_boxes, has_reference_boxes
-    from maira.inputs import drop_inputs
+    from maira.grounding.evaluation import BoxSettings, complete_boxes, has_reference_boxes
+    from maira.model.study_inputs import drop_inputs
 
     dropped = dropped_inputs(drop)
     options = engine_options(engine, free, batch, device, cache, workers, worker_engine, language_model, engine_arg)

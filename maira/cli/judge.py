@@ -168,14 +168,14 @@ def _show(written: Written, out: Path, *, wanted: bool) -> None:
 
 
 def _references(reports: Path | None) -> dict[str, str]:
-    from radfact.meta.tables import read_reports
+    from radfact.meta.datasets.report_table import read_reports
 
     return {} if reports is None else {one.sample_id: one.report for one in read_reports(reports, default_site="-")}
 
 
 def _drafts(file: Path | None) -> dict[str, str] | None:
-    from radfact.files import read_drafts
-    from radfact.report import narrative
+    from radfact.io.pairs import read_drafts
+    from radfact.records import narrative
 
     return {key: narrative(report) for key, report in read_drafts(file).items()} if file else None
 
@@ -190,7 +190,7 @@ def judge_train(
     """
     from transformers.utils.logging import disable_progress_bar
 
-    from maira.judge.recipe import read_judge_recipe
+    from maira.judge.run_config import read_judge_recipe
     from maira.judge.training import train_judge
 
     disable_progress_bar()

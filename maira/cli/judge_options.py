@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from radfact.cli.meta_agreement import BetterName
+from radfact.cli.meta.agreement import BetterName
 
 _RATED = "Experts' ratings (VERT)"
 _TAUGHT = "Reports and teachers"

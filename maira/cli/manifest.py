@@ -36,7 +36,7 @@ def stats(
 ) -> None:
     """Count what is in a manifest: patients, samples, laterals, priors, words, sentences, boxes (paper, table 1)."""
     from data.statistics import COLUMNS, manifest_statistics
-    from radfact.jsonl import write_json
+    from radfact.io.jsonl import write_json
 
     columns = [column for column in COLUMNS if not by or column in by]
     counted = manifest_statistics(manifest)
@@ -72,8 +72,8 @@ def pack(
     ] = None,
 ) -> None:
     """Pack samples and their images into shards for training (tar files as WebDataset has them, with an index)."""
-    from data.packing import pack as pack_shards
-    from data.packing import parse_size
+    from data.pack_shards import pack as pack_shards
+    from data.pack_shards import parse_size
 
     size = parse_size(shard_size)
     with progress("packing") as on_progress:

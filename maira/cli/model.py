@@ -41,8 +41,8 @@ def train(
     """
     from transformers.utils.logging import disable_progress_bar
 
-    from maira.train.recipe import read_recipe
-    from maira.train.reports import train as run
+    from maira.train.config.run_config import read_recipe
+    from maira.train.report_training import train as run
 
     disable_progress_bar()
     console = Console()
@@ -56,7 +56,7 @@ def convert(
     shard_size: Annotated[str, typer.Option(help="Largest size of a file.")] = "5GB",
 ) -> None:
     """Write a checkpoint in another layout, every byte of its tensors kept."""
-    from maira.convert import convert as run
+    from maira.model.convert import convert as run
 
     with naming_options(), progress("writing files") as on_progress:
         written = run(checkpoint, out, to.value, shard_size=shard_size, on_progress=on_progress)
@@ -75,7 +75,7 @@ def assemble(
     import torch
     from transformers.utils.logging import disable_progress_bar
 
-    from maira.assemble import assemble as run
+    from maira.model.assemble import assemble as run
 
     disable_progress_bar()
     config = run(encoder, language_model, out, seed=seed, dtype=getattr(torch, dtype.value), rope_factor=rope_factor)

@@ -17,7 +17,7 @@ from radfact.llm.connect import split_model_args
 if TYPE_CHECKING:
     from data.manifest import Failure
     from data.study import Study
-    from maira.inputs import Input
+    from maira.model.study_inputs import Input
 
 
 class Task(StrEnum):
@@ -169,7 +169,7 @@ def dropped_inputs(drop: Sequence[str] | None) -> tuple[Input, ...]:
     Raises:
         InputError: the option was given twice, or an input is not known.
     """
-    from maira.inputs import parse_inputs
+    from maira.model.study_inputs import parse_inputs
 
     if drop and len(drop) > 1:
         raise InputError(f"a run has one --drop; join them: --drop {'+'.join(drop)}")

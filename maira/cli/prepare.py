@@ -23,8 +23,8 @@ def prepare_dicom(
     size: Annotated[int, typer.Option(help="Pixels of the shorter side.", min=14)] = 518,
 ) -> None:
     """Convert radiographs to 8 bit PNG (paper B.4), with a manifest of one study a film."""
-    from data.films.dicom import opened, read_dicom
-    from data.films.frames import to_levels, write_png
+    from data.dicom.radiograph import to_levels, write_png
+    from data.dicom.reader import opened, read_dicom
     from data.manifest import Failure, write_failures, write_manifest
     from data.run_folder import PREPARED, claim
     from data.sources.dicom import find_films

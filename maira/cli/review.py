@@ -133,9 +133,9 @@ def export(
 def summary(db: _Database, out: Annotated[Path, typer.Option(help="Folder to write.")]) -> None:
     """Sum up finished reviews as the paper's figure 4 does: figure4.png, figure4.svg and summary.json."""
     _need("matplotlib")
-    from maira.review.figure import draw_figure
+    from maira.review.plot import draw_figure
     from maira.review.summary import summarise
-    from radfact.jsonl import write_json
+    from radfact.io.jsonl import write_json
 
     with _opened(db) as store:
         figures = summarise(store, store.reviewers())

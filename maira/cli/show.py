@@ -12,16 +12,16 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from maira.generate.processes import is_main, process_count
+from maira.runtime.processes import is_main, process_count
 from radfact.errors import ExitCode, for_terminal
-from radfact.live import LiveDisplay
+from radfact.progress import LiveDisplay
 
 if TYPE_CHECKING:
     from data.study import Study
     from maira.evaluate.comparison import Comparison
-    from maira.evaluate.grounding import BoxRun
-    from maira.evaluate.labels import Figure
-    from radfact.stats import Summary
+    from maira.grounding.evaluation import BoxRun
+    from maira.grounding.labels import Figure
+    from radfact.statistics.bootstrap import Summary
 
 _WINDOW = 300.0
 """Seconds over which the rate of a run is taken: answers come in batches, which may take minutes."""
@@ -32,7 +32,7 @@ def answering(title: str) -> Iterator[Callable[[int, int], None]]:
     """Progress of a model's answers; of several processes, of the main one's share."""
     from transformers.utils.logging import disable_progress_bar
 
-    from maira.examples import Unused
+    from maira.model.task_examples import Unused
     from radfact.cli.options import naming_options
 
     disable_progress_bar()
@@ -74,7 +74,7 @@ def say_unused(console: Console, studies: Sequence[Study], count: int) -> None:
         studies: with a prior report but no prior image, and others.
         count: studies in all.
     """
-    from maira.examples import PRIOR_REPORT_UNUSED, has_unused_prior_report
+    from maira.model.task_examples import PRIOR_REPORT_UNUSED, has_unused_prior_report
 
     unused = [study.sample_id for study in studies if has_unused_prior_report(study)]
     if unused:

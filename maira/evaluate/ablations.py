@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from data.manifest import read_failures, read_manifest
-from maira.evaluate.commands import Launcher
 from maira.evaluate.comparison import Comparison, compare
 from maira.evaluate.experiments import Experiment, ReportTask, Scorer, Selection
-from maira.evaluate.grounding import has_reference_boxes
-from maira.inputs import INPUTS, Input
-from maira.train.recipe import Recipe, read_recipe
+from maira.grounding.evaluation import has_reference_boxes
+from maira.model.study_inputs import INPUTS, Input
+from maira.runtime.commands import Launcher
+from maira.train.config.run_config import Recipe, read_recipe
 from radfact.errors import InputError, RunFailed
 
 NAME = "{name}"
@@ -124,8 +124,8 @@ def is_trained(recipe: Recipe, say: Callable[[str], None]) -> bool:
         recipe: of the run.
         say: tells the person who waits.
     """
-    from maira.train.corpus import origin_of
-    from maira.train.states import decisive, read_record
+    from maira.train.checkpointing import decisive, read_record
+    from maira.train.data.corpus import origin_of
 
     if not (recipe.out / "checkpoint" / "config.json").is_file():
         return False

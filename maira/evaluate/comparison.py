@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any, TypedDict
 
 from maira.evaluate.experiments import COMPARISON_MENTIONS, LATERAL_MENTIONS, Experiment
-from radfact.jsonl import open_atomic, read_json, write_json
-from radfact.metrics.systems import Column, pooled_functions, read_system
-from radfact.significance import as_counts, difference_of_counts, mean_of
-from radfact.stats import CountsFigure, Summary, summarise
+from radfact.io.jsonl import open_atomic, read_json, write_json
+from radfact.results.systems import Column, pooled_functions, read_system
+from radfact.statistics.bootstrap import CountsFigure, Summary, summarise
+from radfact.statistics.significance import as_counts, difference_of_counts, mean_of
 
 _OF_REFERENCES = "_reference"
 """What the names of figures end with that the reference reports have themselves."""

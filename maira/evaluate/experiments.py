@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 from data.study import Study
-from maira.inputs import INPUTS, Input, has_inputs, parse_inputs
+from maira.model.study_inputs import INPUTS, Input, has_inputs, parse_inputs
 from radfact.errors import ExitCode, InputError
-from radfact.jsonl import read_json, read_jsonl
+from radfact.io.jsonl import read_json, read_jsonl
 
 LATERAL_MENTIONS, COMPARISON_MENTIONS = "lateral_mentions", "comparison_mentions"
 PAPER = (
@@ -221,7 +221,7 @@ class Scorer:
     def __init__(self, experiment: Experiment, how: Scoring) -> None:
         from typer.main import get_command
 
-        from radfact.cli import app
+        from radfact.cli.main import app
         from radfact.cli.options import JudgeOptions
 
         # The commands themselves and not their parts, so that every option of them counts here too.

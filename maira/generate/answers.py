@@ -1,6 +1,6 @@
 """Answers on disk: written as they come while a run goes on, finished in the order of what was asked.
 
-Where a launcher started several processes (`maira.generate.processes`), each asks its share and writes a file of its
+Where a launcher started several processes (`maira.runtime.processes`), each asks its share and writes a file of its
 own; the main process puts them together.
 """
 
@@ -15,12 +15,12 @@ from pathlib import Path
 from typing import Any
 
 from data.manifest import Failure, read_failures, replace_failures
-from maira.generate.processes import join
 from maira.generate.request import Answer, Engine, Request, Unanswered, rough_length
+from maira.runtime.processes import join
 from radfact.errors import InputError, RunFailed
-from radfact.jsonl import append_jsonl, parse_rows, read_json, read_text, write_json, write_jsonl
-from radfact.report import Box
-from radfact.weights import weights_digest
+from radfact.fingerprint import weights_digest
+from radfact.io.jsonl import append_jsonl, parse_rows, read_json, read_text, write_json, write_jsonl
+from radfact.records import Box
 
 Row = dict[str, Any]
 Key = tuple[Any, ...]

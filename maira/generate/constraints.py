@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 from transformers import LogitsProcessor
 
-from maira.grammar import Allow, Grammar, ReportState, Vocabulary
-from maira.repetition import is_loop
+from maira.model.grammar import Allow, Grammar, ReportState, Vocabulary
+from maira.model.repetition import is_loop
 
 _CLOSING = 7
 """Tokens before the limit from which on it decides what may follow (a box, and the end of its object)."""

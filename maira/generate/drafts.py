@@ -10,16 +10,16 @@ from typing import Any, Literal
 from data.images import CropMap, image_size
 from data.manifest import Failure
 from data.study import Study
-from maira.examples import Example, make_example
 from maira.generate.answers import AnswerFile, Item, answer_all, settings_of
 from maira.generate.engines import start_engine
 from maira.generate.request import Answer, EngineKind, EngineOptions, report_request
-from maira.inputs import Input, drop_inputs
-from maira.parse import ParsedReport, parse_report
-from maira.prompts import NEW_TOKENS, Preset
-from maira.repetition import cut_repetitions
+from maira.model.parser import ParsedReport, parse_report
+from maira.model.prompts import NEW_TOKENS, Preset
+from maira.model.repetition import cut_repetitions
+from maira.model.study_inputs import Input, drop_inputs
+from maira.model.task_examples import Example, make_example
 from radfact.errors import InputError
-from radfact.report import Sentence
+from radfact.records import Sentence
 
 
 def read_answer(answer: Answer, *, cut_loops: bool) -> ParsedReport:
@@ -27,7 +27,7 @@ def read_answer(answer: Answer, *, cut_loops: bool) -> ParsedReport:
 
     Args:
         answer: the model's.
-        cut_loops: whether a sentence's third and further copies are cut (`maira.repetition`).
+        cut_loops: whether a sentence's third and further copies are cut (`maira.model.repetition`).
     """
     parsed = parse_report(answer.text, cut_off=answer.cut_off)
     return cut_repetitions(parsed) if cut_loops else parsed
@@ -50,7 +50,7 @@ def make_draft(example: Example, answer: Answer, model: str, *, cut_loops: bool 
         example: what the model was asked.
         answer: what it wrote.
         model: its name.
-        cut_loops: whether a sentence's third and further copies are cut (`maira.repetition`).
+        cut_loops: whether a sentence's third and further copies are cut (`maira.model.repetition`).
     """
     parsed = read_answer(answer, cut_loops=cut_loops)
     is_narrative = example.task == "findings"
@@ -87,7 +87,7 @@ def generate_drafts(
         out: drafts file (JSON Lines) to write, in the order of `studies`.
         task: what to write.
         preset: wording of the prompt.
-        drop: inputs that the model is not shown (`maira.inputs`).
+        drop: inputs that the model is not shown (`maira.model.study_inputs`).
         max_new_tokens: most tokens of an answer; None takes the task's (specification, "Grounded output").
         engine: what runs the model.
         options: of the engine.

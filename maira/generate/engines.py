@@ -5,8 +5,8 @@ from __future__ import annotations
 from importlib import import_module
 from pathlib import Path
 
-from maira.generate.processes import process_count
 from maira.generate.request import Engine, EngineKind, EngineOptions
+from maira.runtime.processes import process_count
 from radfact.errors import InputError
 
 _ENGINES: dict[EngineKind, str] = {

@@ -12,16 +12,16 @@ from safetensors.torch import save_file
 from transformers import GenerationConfig
 from transformers.utils import GENERATION_CONFIG_NAME
 
-from maira.checkpoint import INDEX, PREFIXES, check_json, read_headers
-from maira.config import read_config
-from maira.convert import made_whole
 from maira.generate.answers import fingerprint
-from maira.grammar import Vocabulary
-from maira.processor import MairaProcessor
-from maira.weights import Weights
+from maira.model.checkpoint import INDEX, PREFIXES, check_json, read_headers
+from maira.model.config import read_config
+from maira.model.convert import made_whole
+from maira.model.grammar import Vocabulary
+from maira.model.processor import MairaProcessor
+from maira.model.weights import Weights
 from radfact.doctor.machine import user_cache
 from radfact.errors import InputError
-from radfact.jsonl import read_json, write_json
+from radfact.io.jsonl import read_json, write_json
 
 _ORIGIN = "maira.json"
 """What an export says of itself: the checkpoint that it was made of, and its type."""

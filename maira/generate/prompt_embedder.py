@@ -10,15 +10,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from maira.checkpoint import PREFIXES
-from maira.config import read_config
-from maira.examples import Example
 from maira.generate.features import ImageFeatures
 from maira.generate.request import Unanswered
-from maira.generate.room import too_long
-from maira.model import MairaForConditionalGeneration
-from maira.processor import MairaProcessor
-from maira.weights import Weights
+from maira.model.checkpoint import PREFIXES
+from maira.model.config import read_config
+from maira.model.context_window import too_long
+from maira.model.modeling import MairaForConditionalGeneration
+from maira.model.processor import MairaProcessor
+from maira.model.task_examples import Example
+from maira.model.weights import Weights
 from radfact.errors import InputError
 
 _TOGETHER = 8

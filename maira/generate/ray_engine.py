@@ -10,8 +10,8 @@ from typing import Literal
 from maira.generate.answers import fingerprint
 from maira.generate.engines import start_engine
 from maira.generate.request import Answer, EngineOptions, Request, Unanswered, rough_length
-from radfact.cluster import Spread, parallel_size
 from radfact.errors import InputError
+from radfact.llm.ray_cluster import Spread, parallel_size
 
 _FILL = 32
 """Requests in a portion where no batch size is asked for: what memory allows of a 7B model is seldom more."""

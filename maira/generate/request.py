@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
-from maira.examples import Example
-from maira.prompts import NEW_TOKENS
+from maira.model.prompts import NEW_TOKENS
+from maira.model.task_examples import Example
 from radfact.errors import InputError
 
 Form = Literal["narrative", "report", "boxes"]

@@ -16,13 +16,13 @@ from transformers import DynamicCache, LogitsProcessorList, StaticCache
 from maira.generate.answers import fingerprint
 from maira.generate.constraints import GrammarProcessor, NarrativeGuard
 from maira.generate.features import ENCODED_AT_ONCE, ImageFeatures
-from maira.generate.memory import PREFILL_TOKENS, rows_that_fit
 from maira.generate.request import Answer, EngineOptions, Request, Unanswered
-from maira.generate.room import in_room, room_of, too_long, without_reminder
-from maira.grammar import Grammar, Vocabulary
-from maira.model import MairaForConditionalGeneration
-from maira.processor import MairaProcessor, pad
-from maira.tokens import OBJECT_END
+from maira.model.context_window import in_room, room_of, too_long, without_reminder
+from maira.model.grammar import Grammar, Vocabulary
+from maira.model.modeling import MairaForConditionalGeneration
+from maira.model.processor import MairaProcessor, pad
+from maira.model.tokens import OBJECT_END
+from maira.runtime.memory import PREFILL_TOKENS, rows_that_fit
 from radfact.errors import InputError
 
 _BATCH = 8

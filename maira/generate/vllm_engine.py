@@ -22,8 +22,8 @@ from maira.generate.answers import fingerprint
 from maira.generate.plain_llama import plain_llama
 from maira.generate.prompt_embedder import PromptEmbedder
 from maira.generate.request import Answer, EngineOptions, Request, Unanswered
-from maira.generate.room import in_room
-from maira.tokens import OBJECT_END
+from maira.model.context_window import in_room
+from maira.model.tokens import OBJECT_END
 from radfact.errors import InputError, RunFailed
 from radfact.llm.vllm import LINES_ABOVE, engine_arguments, require_vllm, start_engine
 

@@ -19,8 +19,8 @@ from vllm.v1.sample.logits_processor.builtin import process_dict_updates
 
 from maira.generate.constraints import GrammarMask, NarrativeGuard
 from maira.generate.request import Form
-from maira.grammar import Grammar, ReportState, Vocabulary
-from maira.tokens import IMAGE
+from maira.model.grammar import Grammar, ReportState, Vocabulary
+from maira.model.tokens import IMAGE
 
 FORM = "maira_form"
 """Name of a request's form among the extra arguments of its sampling parameters; None for a free answer."""

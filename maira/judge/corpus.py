@@ -10,13 +10,13 @@ import numpy as np
 import numpy.typing as npt
 from jinja2 import TemplateError
 
-from maira.judge.recipe import ChatSource, JudgeRecipe
+from maira.judge.run_config import ChatSource, JudgeRecipe
 from maira.judge.samples import ChatSample, parse_sample
-from maira.train.corpus import all_of
-from maira.train.items import ALL_TASKS, LENGTHS, Encoded
-from maira.train.sources import Unreadable, line_offsets
+from maira.train.data.corpus import all_of
+from maira.train.data.items import ALL_TASKS, LENGTHS, Encoded
+from maira.train.data.sources import Unreadable, line_offsets
 from radfact.errors import InputError
-from radfact.jsonl import parse_rows
+from radfact.io.jsonl import parse_rows
 
 BAD_SAMPLES = "samples-not-read.txt"
 """In the folder of a run: samples that cannot be trained on, a line each, if they are many."""

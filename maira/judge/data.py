@@ -11,22 +11,21 @@ from pathlib import Path
 from typing import Any
 
 from maira.judge.experts import find_scale, teach_ratings, training_file
-from maira.judge.lessons import Lesson, Taught
 from maira.judge.pairing import PAIRINGS, Paired, Pairing, is_held_out, make_pairs
 from maira.judge.samples import ChatSample, Split, write_samples
 from maira.judge.scores import ScoreTask, teach_scores
+from maira.judge.training_examples import Lesson, Taught
 from maira.judge.verdicts import balance, held_out_judgements, teach_entailment
-from maira.train.items import JudgeTask
-from radfact.entailment import load_judge
-from radfact.entailment.judge import Judge
-from radfact.entailment.llm import judge_prompt
+from maira.train.data.items import JudgeTask
 from radfact.errors import InputError
-from radfact.jsonl import open_atomic, write_json
+from radfact.io.jsonl import open_atomic, write_json
+from radfact.judges import load_judge, load_splitter
+from radfact.judges.llm_judge import judge_prompt
+from radfact.judges.protocol import Judge
 from radfact.llm import ChatClient, connect, split_model_args
-from radfact.meta.layouts import Layout, read_ratings
-from radfact.meta.ratings import Better
-from radfact.report import narrative
-from radfact.sentences import load_splitter
+from radfact.meta.datasets.layouts import Layout, read_ratings
+from radfact.meta.datasets.ratings import Better
+from radfact.records import narrative
 
 INJECTED = "injected"
 """The teacher that is the errors themselves, put in by rules."""
@@ -38,7 +37,7 @@ class Teacher:
     """Who says what is right.
 
     Attributes:
-        name: a judge's as in `radfact.entailment.load_judge`, or `injected`.
+        name: a judge's as in `radfact.judges.load_judge`, or `injected`.
         base_url, arguments, concurrency: of a model.
         cache: folder of a model's answers.
     """
@@ -142,7 +141,7 @@ def make_rated_data(
     """The data of a VERT scorer from experts' ratings, written as by `make_judge_data` (paper 003, section 4.1.4).
 
     Args:
-        path, layout, better, target: as in `radfact.meta.layouts.read_ratings`; of a folder with RaTE-Eval its training
+        path, layout, better, target: as in `radfact.meta.datasets.layouts.read_ratings`; of a folder with RaTE-Eval its training
             set.
         out: folder.
         scale: the least and the greatest rating; None takes that of RaTE-Eval, 0 to 5.

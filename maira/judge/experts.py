@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 from pathlib import Path
 
-from maira.judge.lessons import Lesson
 from maira.judge.pairing import Paired
 from maira.judge.scores import teach_vert
+from maira.judge.training_examples import Lesson
 from radfact.errors import InputError
-from radfact.meta.layouts import Layout
-from radfact.meta.ratings import Ratings
-from radfact.report import narrative
+from radfact.meta.datasets.layouts import Layout
+from radfact.meta.datasets.ratings import Ratings
+from radfact.records import narrative
 
 EXPERTS = "experts"
 """Whose answers ratings are."""

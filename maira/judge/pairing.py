@@ -11,12 +11,12 @@ from typing import Literal, get_args
 
 from maira.judge.rewording import reworded
 from radfact.errors import InputError
-from radfact.files import Pair
-from radfact.meta.injected import Injected
-from radfact.meta.rules import RuleInjector
-from radfact.meta.sentences import Sentences
-from radfact.metrics.notation import Letter
-from radfact.report import Report
+from radfact.io.pairs import Pair
+from radfact.meta.injection.records import Injected
+from radfact.meta.injection.rules import RuleInjector
+from radfact.meta.injection.sentences import Sentences
+from radfact.metrics.error_response import Letter
+from radfact.records import Report
 
 Pairing = Literal["random", "edited", "drafted", "nearest", "permuted", "reworded"]
 """i) any other report; ii) the report with sentences removed and shuffled; iii) a model's draft; iv) the most similar

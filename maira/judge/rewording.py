@@ -6,9 +6,9 @@ import random
 import re
 from collections.abc import Sequence
 
-from radfact.entailment.facts import Fact
-from radfact.meta.sentences import Sentences, facts_of
-from radfact.sentences.offline import split_narrative
+from radfact.judges.offline.facts import Fact
+from radfact.judges.offline.splitter import split_narrative
+from radfact.meta.injection.sentences import Sentences, facts_of
 
 _DENIAL = re.compile(
     r"^(?:there (?:is|are) )?(?:no |negative for )(?:(?:evidence of|signs? of|definite|visualized) )?(?P<what>.+?)"

@@ -6,9 +6,9 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-from maira.train.items import JudgeTask
-from radfact.jsonl import write_jsonl
-from radfact.report import Record, Text, validated
+from maira.train.data.items import JudgeTask
+from radfact.io.jsonl import write_jsonl
+from radfact.records import Record, Text, validated
 
 Split = Literal["train", "heldout"]
 

@@ -5,19 +5,19 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
-from maira.judge.lessons import Lesson, Taught, chat_messages
 from maira.judge.pairing import Paired
 from maira.judge.samples import ChatMessage
+from maira.judge.training_examples import Lesson, Taught, chat_messages
 from radfact.errors import Failure
+from radfact.judges.offline.splitter import split_narrative
 from radfact.llm import ChatClient
-from radfact.meta.injected import Change, Injected
-from radfact.meta.sentences import Sentences
-from radfact.metrics.asked import AskedMetric
+from radfact.meta.injection.records import Change, Injected
+from radfact.meta.injection.sentences import Sentences
+from radfact.metrics.error_response import CATEGORIES, TITLES, Assessment, Errors, read_assessment
 from radfact.metrics.green import Green, green_score
-from radfact.metrics.notation import CATEGORIES, TITLES, Assessment, Errors, read_assessment
+from radfact.metrics.llm_metric import AskedMetric
 from radfact.metrics.vert import Vert, VertTuned
-from radfact.report import narrative, normalised_text
-from radfact.sentences.offline import split_narrative
+from radfact.records import narrative, normalised_text
 
 ScoreTask = Literal["green", "vert"]
 _LOSS = 0.15

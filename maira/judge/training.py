@@ -13,13 +13,13 @@ from torch import Tensor
 
 from maira.generate.answers import fingerprint
 from maira.judge.corpus import ChatCorpus, open_chats
-from maira.judge.recipe import JudgeRecipe, check_folder
+from maira.judge.run_config import JudgeRecipe, check_folder
 from maira.train import attention, lora
+from maira.train.data.items import PackedBatch, Totals
 from maira.train.export import gather_weights, replacing
-from maira.train.items import PackedBatch, Totals
-from maira.train.logs import Log
+from maira.train.logging import Log
 from maira.train.loop import Start, kernel_for, open_in_turn, run_course
-from maira.train.objective import Losses, Objective, answer_losses
+from maira.train.loss import Losses, Objective, answer_losses
 from maira.train.parallel import World, sharding
 from maira.train.parts import held_type
 from maira.train.validation import Validator

@@ -6,16 +6,16 @@ import random
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from maira.judge.lessons import Lesson, Taught, chat_messages
 from maira.judge.pairing import Paired
-from radfact.entailment.judge import Judge, Question, Verdict, ask_judge
-from radfact.entailment.llm import JudgePrompt
-from radfact.entailment.prompt import Example, Label, few_shot_messages, query, worked
+from maira.judge.training_examples import Lesson, Taught, chat_messages
 from radfact.errors import Failure
-from radfact.llm.texts import dump_yaml
-from radfact.meta.injected import Injected
-from radfact.report import narrative, normalised_text
-from radfact.sentences import Splitter
+from radfact.judges import Splitter
+from radfact.judges.llm_judge import JudgePrompt
+from radfact.judges.prompt import Example, Label, few_shot_messages, query, worked
+from radfact.judges.protocol import Judge, Question, Verdict, ask_judge
+from radfact.llm.response_text import dump_yaml
+from radfact.meta.injection.records import Injected
+from radfact.records import narrative, normalised_text
 
 _CANDIDATE_WRONG, _REFERENCE_MISSED = frozenset("abcde"), frozenset("abcdf")
 """Kinds of errors whose sentence of the candidate the reference does not entail, and the other way round: a comparison

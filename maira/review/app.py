@@ -29,9 +29,9 @@ from maira.review.store import ConflictError, Store
 from maira.review.studies import ReviewSet
 from maira.review.summary import summarise
 from radfact.errors import InputError, RunFailed
-from radfact.jsonl import dumps
-from radfact.page_markup import STATIC
-from radfact.report import Record, Sentence, as_input_error, validated
+from radfact.html.markup import STATIC
+from radfact.io.jsonl import dumps
+from radfact.records import Record, Sentence, as_input_error, validated
 
 _OWN = resources.files("maira.review") / "static"
 _TYPES = {".html": "text/html", ".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}

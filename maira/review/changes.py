@@ -12,7 +12,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, StringConstraints, 
 
 from maira.review.protocol import REFERENCE_STEP, STEPS, SeverityId
 from radfact.errors import InputError
-from radfact.report import Box, Record, Share
+from radfact.records import Box, Record, Share
 
 LONGEST_SENTENCE = 4000
 """Characters of a sentence, unless the draft's own is longer."""

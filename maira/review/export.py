@@ -13,8 +13,8 @@ from typing import Any, Literal
 
 from maira.review.changes import ReviewedSentence, as_box
 from maira.review.store import Draft, Store
-from radfact.jsonl import open_atomic, write_jsonl
-from radfact.report import Sentence
+from radfact.io.jsonl import open_atomic, write_jsonl
+from radfact.records import Sentence
 
 CorrectionKind = Literal["edit", "deletion", "addition"]
 

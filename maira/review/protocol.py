@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from radfact.report import Record
+from radfact.records import Record
 
 SeverityId = Literal[0, 1, 2]
 

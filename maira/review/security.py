@@ -19,7 +19,7 @@ from starlette.requests import cookie_parser
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from radfact.errors import InputError
-from radfact.jsonl import read_text
+from radfact.io.jsonl import read_text
 
 MOST_BYTES = 1 << 18
 """Bytes of the largest request."""

@@ -31,8 +31,8 @@ from maira.review.changes import (
 )
 from maira.review.protocol import ERROR_TYPES
 from radfact.errors import InputError, RunFailed, some_of
-from radfact.jsonl import dumps, naming_file
-from radfact.report import Sentence, as_input_error, parse_sentences
+from radfact.io.jsonl import dumps, naming_file
+from radfact.records import Sentence, as_input_error, parse_sentences
 
 # "maRv", so that another program's database is not taken for a review.
 _APPLICATION = 0x6D615276

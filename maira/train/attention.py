@@ -18,8 +18,8 @@ from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
-from maira.model import MairaForConditionalGeneration
-from maira.train.items import PackedBatch
+from maira.model.modeling import MairaForConditionalGeneration
+from maira.train.data.items import PackedBatch
 from radfact.errors import InputError
 
 _PLACE = "torch.nn.attention.varlen"

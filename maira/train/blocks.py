@@ -17,7 +17,7 @@ from torch import nn
 from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
 from transformers.modeling_layers import GradientCheckpointingLayer
 
-from maira.train.recipe import Course
+from maira.train.config.run_config import Course
 
 _KEPT = frozenset(
     {

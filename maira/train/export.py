@@ -14,12 +14,12 @@ from safetensors import SafetensorError
 from torch import Tensor, nn
 from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
 
-from maira.model import MairaForConditionalGeneration
-from maira.processor import MairaProcessor
+from maira.model.modeling import MairaForConditionalGeneration
+from maira.model.processor import MairaProcessor
+from maira.train.config.run_config import FromScratch, Recipe
 from maira.train.lora import added_rows, save_adapter
 from maira.train.parallel import World
 from maira.train.parts import finished_weights
-from maira.train.recipe import FromScratch, Recipe
 
 
 def write_checkpoint(

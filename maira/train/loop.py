@@ -16,24 +16,24 @@ import torch
 from rich.console import Console
 from torch import Tensor
 
+from maira.runtime.locks import Claim
+from maira.runtime.signals import notices
 from maira.train import attention
-from maira.train.batches import LeftOut, Part, stream
+from maira.train.anomalies import FaultWatch, Kind, describe, fault_file, place, stopped, unreadable, write_fault
 from maira.train.blocks import prepare_blocks
-from maira.train.claims import Claim
-from maira.train.faults import FaultWatch, Kind, describe, fault_file, place, stopped, unreadable, write_fault
-from maira.train.items import PackedBatch, Samples, Totals
-from maira.train.logs import Log
-from maira.train.notices import notices
-from maira.train.objective import Objective
+from maira.train.checkpointing import States, check_same_run, decisive, read_record
+from maira.train.config.run_config import Course
+from maira.train.data.batches import LeftOut, Part, stream
+from maira.train.data.items import PackedBatch, Samples, Totals
+from maira.train.data.schedule import Plan
+from maira.train.logging import Log
+from maira.train.loss import Objective
 from maira.train.optimizers import make_optimizer, schedule
 from maira.train.parallel import Distributed, World, distribute, join_world, sharding
 from maira.train.parts import check_context
-from maira.train.plan import Plan
-from maira.train.recipe import Course
-from maira.train.states import States, check_same_run, decisive, read_record
 from maira.train.validation import Validator
 from radfact.errors import InputError, RunFailed
-from radfact.live import LiveDisplay
+from radfact.progress import LiveDisplay
 
 CourseT = TypeVar("CourseT", bound=Course)
 OpenedT = TypeVar("OpenedT")

@@ -14,9 +14,9 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from maira.config import MairaConfig
-from maira.tokens import ADDED_TOKENS, IMAGE, added_ids
-from maira.train.recipe import Lora, LowRank
+from maira.model.config import MairaConfig
+from maira.model.tokens import ADDED_TOKENS, IMAGE, added_ids
+from maira.train.config.run_config import Lora, LowRank
 from radfact.errors import InputError
 
 _LOW_RANK = re.compile(r"(?P<layer>.+)\.lora_(?P<half>[AB])\.default\.weight")
@@ -118,7 +118,7 @@ def low_rank(trained: Mapping[str, Tensor]) -> dict[str, dict[str, Tensor]]:
 
 
 def token_rows(trained: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The trained rows (`maira.tokens.ADDED_TOKENS`, width) of embeddings and head, by the layer's name."""
+    """The trained rows (`maira.model.tokens.ADDED_TOKENS`, width) of embeddings and head, by the layer's name."""
     return {found["layer"]: tensor for name, tensor in trained.items() if (found := _ROWS.fullmatch(name))}
 
 

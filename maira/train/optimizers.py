@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from maira.train.recipe import Course
+from maira.train.config.run_config import Course
 from radfact.errors import InputError
 
 

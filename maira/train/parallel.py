@@ -18,10 +18,10 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
-from maira.generate import processes
-from maira.train.items import PackedBatch
-from maira.train.objective import Losses, Objective
-from maira.train.recipe import Course
+from maira.runtime import processes
+from maira.train.config.run_config import Course
+from maira.train.data.items import PackedBatch
+from maira.train.loss import Losses, Objective
 from radfact.errors import InputError, RunFailed
 
 PATIENCE = timedelta(hours=1)
@@ -242,7 +242,7 @@ def _groups(model: nn.Module) -> Iterator[nn.Module | list[nn.Module]]:
     from transformers.modeling_layers import GradientCheckpointingLayer
 
     from encoders import Encoder
-    from maira.model import Adapter
+    from maira.model.modeling import Adapter
 
     for module in model.modules():
         if isinstance(module, GradientCheckpointingLayer | Adapter):

@@ -14,16 +14,16 @@ from huggingface_hub.errors import StrictDataclassError
 from torch import Tensor, nn
 from transformers import LlamaConfig, PretrainedConfig
 
-from maira.config import MairaConfig, read_config
-from maira.generate.room import room_of
-from maira.model import MairaForConditionalGeneration, expected_shapes
-from maira.processor import MairaImageProcessor, MairaProcessor
-from maira.tokens import IMAGE
+from maira.model.config import MairaConfig, read_config
+from maira.model.context_window import room_of
+from maira.model.modeling import MairaForConditionalGeneration, expected_shapes
+from maira.model.processor import MairaImageProcessor, MairaProcessor
+from maira.model.tokens import IMAGE
+from maira.model.weights import Weights
 from maira.train import lora
-from maira.train.items import ALL_TASKS
-from maira.train.recipe import Course, FromScratch, Part, Recipe
-from maira.train.tokenizer import train_tokenizer, words_of
-from maira.weights import Weights
+from maira.train.config.run_config import Course, FromScratch, Part, Recipe
+from maira.train.data.items import ALL_TASKS
+from maira.train.data.tokenizer import train_tokenizer, words_of
 from radfact.errors import InputError
 
 TOKENIZER_STUDIES = 4000
@@ -141,7 +141,7 @@ def check_context(table: npt.NDArray[Any], config: PretrainedConfig, sample_id: 
     """See before the first step that the language model has a position for every token of every sample.
 
     Args:
-        table: (answers,) of `maira.train.items.LENGTHS`.
+        table: (answers,) of `maira.train.data.items.LENGTHS`.
         config: of the model, or of its language model.
         sample_id: names the study of a place in the table.
 

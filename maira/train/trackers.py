@@ -13,9 +13,9 @@ from netrc import NetrcParseError, netrc
 from typing import Any, Protocol
 from urllib.parse import urlsplit
 
-from maira.train.recipe import Course
+from maira.train.config.run_config import Course
 from radfact.errors import InputError
-from radfact.jsonl import read_text
+from radfact.io.jsonl import read_text
 
 WANDB_PROJECT = "maira"
 """Unless WANDB_PROJECT in the environment says otherwise."""

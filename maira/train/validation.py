@@ -16,18 +16,18 @@ import numpy.typing as npt
 import torch
 from torch import nn
 
-from maira.processor import MairaProcessor
-from maira.train.batches import LeftOut, collate_row, encode_row
-from maira.train.corpus import Corpus, open_corpus
-from maira.train.drafting import Drafter
-from maira.train.items import ALL_TASKS, PackedBatch, Samples, Totals
-from maira.train.logs import Figures, Log
-from maira.train.packing import pack
+from maira.model.processor import MairaProcessor
+from maira.train.config.run_config import Course, Recipe
+from maira.train.data.batches import LeftOut, collate_row, encode_row
+from maira.train.data.corpus import Corpus, open_corpus
+from maira.train.data.items import ALL_TASKS, PackedBatch, Samples, Totals
+from maira.train.data.packing import pack
+from maira.train.data.workers import in_workers
+from maira.train.draft_validation import Drafter
+from maira.train.logging import Figures, Log
 from maira.train.parallel import Distributed, World
-from maira.train.recipe import Course, Recipe
-from maira.train.workers import in_workers
 from radfact.errors import InputError
-from radfact.jsonl import read_json, write_json
+from radfact.io.jsonl import read_json, write_json
 
 _DRAW = (0, 0)
 """Sets the draw apart from the others of a run's seed."""

@@ -57,8 +57,8 @@ def compare(
     from rich.markup import escape
     from rich.table import Table
 
-    from radfact.metrics.compare import compare as compare_folders
-    from radfact.metrics.compare import in_brackets, write_comparison
+    from radfact.results.compare import compare as compare_folders
+    from radfact.results.compare import in_brackets, write_comparison
 
     console = new_console()
     if out is not None:

@@ -8,7 +8,7 @@ from typing import Any
 import typer
 
 from radfact.errors import InputError, did_you_mean
-from radfact.jsonl import read_text
+from radfact.io.jsonl import read_text
 
 
 def read_config(context: typer.Context, path: Path | None) -> Path | None:

@@ -33,7 +33,7 @@ def doctor(context: typer.Context, weights: WeightsOption = None, json: Json = F
 
 def show(found: Examination, as_json: bool) -> None:
     """Print an examination, and leave with exit code 1 if the installation is not sound."""
-    from radfact.jsonl import dumps
+    from radfact.io.jsonl import dumps
 
     console = new_console()
     if as_json:

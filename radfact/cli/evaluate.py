@@ -13,20 +13,19 @@ import typer
 from radfact.cli import options as shared
 from radfact.cli.green_summary import EmbeddingsOption, check_embeddings, summarise_where_possible
 from radfact.cli.inputs import check_files, check_folder, check_images, drafts_apart, read_reports, with_images
+from radfact.cli.library_output import quiet_libraries
 from radfact.cli.metrics import MetricArgs, WeightsOption, read_metric_args, read_weights
 from radfact.cli.options import FIGURES, JudgeOptions, naming_options
 from radfact.cli.price import Price, read_price
-from radfact.cli.quiet import quiet_libraries
-from radfact.cli.record import read_in_words, versions
+from radfact.cli.run_record import read_in_words, versions
 from radfact.cli.tables import new_console, say, say_path, show_evaluation
 from radfact.errors import ExitCode
-from radfact.live import LiveDisplay
+from radfact.progress import LiveDisplay
 
 if TYPE_CHECKING:
-    from radfact.entailment import Judge
-    from radfact.files import Pairs
-    from radfact.metrics.evaluation import Evaluation
-    from radfact.sentences import Splitter
+    from radfact.io.pairs import Pairs
+    from radfact.judges import Judge, Splitter
+    from radfact.results.evaluation import Evaluation
 
 # Rich keeps line ends as they are, so a paragraph is one line here.
 MANUAL = "\n".join(
@@ -90,8 +89,8 @@ def evaluate(
     images: shared.Images = None,
 ) -> None:
     """Score candidates against references by many metrics and write one results folder with one page."""
-    from radfact.metrics.folder import write_evaluation
-    from radfact.page import page_record, write_page
+    from radfact.html.page import page_record, write_page
+    from radfact.results.folder import write_evaluation
 
     console, started = new_console(), time.monotonic()
     who = JudgeOptions(judge, judge_arg, base_url, few_shots, system, answer_format, batch, concurrency)
@@ -146,9 +145,9 @@ class _Request:
 
     def run(self, read: Pairs, rate: Price | None, *, cache: Path, out: Path, draws: Mapping[str, int]) -> Evaluation:
         """Make the metrics, show how far they are, and give back what they hold at the end."""
-        from radfact.metrics.evaluate import Work
         from radfact.metrics.registry import choose
         from radfact.metrics.resources import Resources
+        from radfact.pipeline import Work
 
         who = self.who
         with naming_options(metric_args="--metric-arg"):

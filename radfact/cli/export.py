@@ -23,7 +23,7 @@ def export(
     ] = None,
 ) -> None:
     """Write the scores as the published command writes them: flat keys such as logical_precision/p2.5th."""
-    from radfact.export import export as write
+    from radfact.results.export import export as write
 
     written = write(folder, out)
     say_path(new_console(), "Scores in the published layout:", written)

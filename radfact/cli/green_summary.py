@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from radfact.cli.library_output import quiet_libraries
 from radfact.cli.options import OUTPUT
-from radfact.cli.quiet import quiet_libraries
 from radfact.cli.tables import new_console, say, say_path
 from radfact.errors import InputError
 
@@ -45,8 +45,8 @@ def green_summary(
     embeddings: EmbeddingsOption = None,
 ) -> None:
     """Summarise what GREEN said in a results folder."""
+    from radfact.html.page import write_page
     from radfact.metrics.green_summary import SentenceEmbedder, write_summary
-    from radfact.page import write_page
 
     console = new_console()
     with quiet_libraries():

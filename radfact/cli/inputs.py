@@ -11,7 +11,7 @@ from radfact.cli.options import Missing
 from radfact.errors import InputError
 
 if TYPE_CHECKING:
-    from radfact.files import Pairs
+    from radfact.io.pairs import Pairs
 
 
 def read_reports(
@@ -27,7 +27,7 @@ def read_reports(
     Raises:
         InputError: files that do not go together or cannot be read, no pairs, or a narrative where none should be.
     """
-    from radfact.files import read_candidates_and_references, read_pairs
+    from radfact.io.pairs import read_candidates_and_references, read_pairs
 
     if pairs is not None and candidates is None and references is None:
         read = read_pairs(pairs)
@@ -81,8 +81,8 @@ def check_images(manifest: Path | None, unscored: Path | None, read: Pairs) -> N
     Raises:
         InputError: it has none of the studies, or one of the files cannot be read.
     """
-    from radfact.files import read_drafts
-    from radfact.page import check_manifest
+    from radfact.html.page import check_manifest
+    from radfact.io.pairs import read_drafts
 
     if manifest is not None:
         drafts = read.unreferenced if unscored is None else list(read_drafts(unscored))
@@ -109,7 +109,7 @@ def _json_lines(path: Path | None) -> Path | None:
 def _as_asked(pairs: Pairs, narrative: bool | None) -> Pairs:
     from dataclasses import replace
 
-    from radfact.report import narrative as as_text
+    from radfact.records import narrative as as_text
 
     if narrative is None:
         return pairs

@@ -14,7 +14,7 @@ from radfact.cli.options import JUDGE, OUTPUT, JudgeOptions, naming_options
 from radfact.cli.price import Price, read_price
 from radfact.cli.tables import new_console, say, say_line, say_path, show_check
 from radfact.errors import InputError
-from radfact.live import LiveDisplay
+from radfact.progress import LiveDisplay
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -73,8 +73,8 @@ def judge_check(
     ] = None,
 ) -> None:
     """Put labelled judgements to a judge and print how often it was right."""
-    from radfact.entailment.check import check, load_labelled
-    from radfact.jsonl import write_json
+    from radfact.io.jsonl import write_json
+    from radfact.judges.check import check, load_labelled
 
     console = new_console()
     who = JudgeOptions(judge, judge_arg, base_url, few_shots, system, answer_format, batch, concurrency)
@@ -98,7 +98,7 @@ def judge_check(
 
 def _check_comparisons(console: Console, who: JudgeOptions, rate: Price | None, out: Path | None) -> None:
     """Ask the model about our own labelled sentences, and print how often it was right."""
-    from radfact.jsonl import write_json
+    from radfact.io.jsonl import write_json
     from radfact.metrics.mentions import ComparisonMentions, check_comparisons
     from radfact.metrics.resources import Resources
 

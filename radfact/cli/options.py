@@ -13,12 +13,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from radfact.cli.config import read_config
-from radfact.cli.steps import in_steps
 from radfact.errors import InputError
+from radfact.judges.batched_judge import in_steps
 
 if TYPE_CHECKING:
-    from radfact.entailment import Judge
-    from radfact.sentences import Splitter
+    from radfact.judges import Judge, Splitter
 
 INPUT, JUDGE, FIGURES, OUTPUT = "Input", "Judge", "Figures", "Output"
 
@@ -238,7 +237,7 @@ class JudgeOptions:
 
     def load(self, cache: Path | None) -> Judge:
         """The judge, its answers kept under `cache`."""
-        from radfact.entailment import load_judge
+        from radfact.judges import load_judge
 
         if self.workers is not None and self.engine is not Engine.RAY:
             raise InputError("--workers goes with --engine ray")
@@ -253,7 +252,7 @@ class JudgeOptions:
         }
         with naming_options():
             if self.engine is Engine.RAY:
-                from radfact.entailment.ray import ray_judge
+                from radfact.judges.ray_judge import ray_judge
 
                 return ray_judge(self.name, workers=self.workers, cache=cache, **options)
             return in_steps(load_judge(self.name, cache=cache, **options))
@@ -278,8 +277,8 @@ class JudgeOptions:
         Raises:
             InputError: there is no such splitter, or an option does not fit it.
         """
-        from radfact.entailment.judge import SplittingJudge
-        from radfact.sentences import load_splitter
+        from radfact.judges import load_splitter
+        from radfact.judges.protocol import SplittingJudge
 
         make_own = judge.make_splitter if isinstance(judge, SplittingJudge) else None
         name = name or (self.name if make_own else "offline")
@@ -299,7 +298,7 @@ class JudgeOptions:
             if same and make_own and name.startswith("python:"):
                 raise InputError("the judge's own splitter takes no arguments; name another --splitter", field=given)
             if self.engine is Engine.RAY:
-                from radfact.sentences.ray import ray_splitter
+                from radfact.judges.ray_splitter import ray_splitter
 
                 return ray_splitter(name, workers=self.workers, cache=cache, **options)
             return load_splitter(name, cache=cache, **options)

@@ -22,7 +22,7 @@ def page(
 
     Manifest, notes, unscored drafts and the place of the images are those of the run unless given anew.
     """
-    from radfact.page import write_page
+    from radfact.html.page import write_page
 
     written = write_page(
         folder, manifest=manifest, notes=note, unscored=unscored, images=images.value if images else None

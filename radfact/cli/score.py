@@ -13,13 +13,13 @@ from radfact.cli import options as shared
 from radfact.cli.inputs import check_files, check_folder, check_images, drafts_apart, read_reports, with_images
 from radfact.cli.options import FIGURES, INPUT, JUDGE, JudgeOptions
 from radfact.cli.price import read_price
-from radfact.cli.record import differences, read_in_words, run_record
+from radfact.cli.run_record import differences, read_in_words, run_record
 from radfact.cli.tables import new_console, say, say_path, show_result
 from radfact.errors import ExitCode, RunFailed
-from radfact.live import LiveDisplay
+from radfact.progress import LiveDisplay
 
 if TYPE_CHECKING:
-    from radfact.score import Result
+    from radfact.scoring.radfact import Result
 
 # Rich keeps line ends as they are, so a paragraph is one line here.
 MANUAL = "\n".join(
@@ -139,10 +139,10 @@ def score(
     images: shared.Images = None,
 ) -> None:
     """Score candidates against references and write a results folder with a page to read."""
-    from radfact.files import narratives
-    from radfact.page import page_record, write_page
-    from radfact.results import write_results
-    from radfact.score import RadFact
+    from radfact.html.page import page_record, write_page
+    from radfact.io.pairs import narratives
+    from radfact.results.radfact_writer import write_results
+    from radfact.scoring.radfact import RadFact
 
     console, started = new_console(), time.monotonic()
     who = JudgeOptions(

@@ -11,12 +11,12 @@ from rich.table import Table
 
 from radfact.cli.price import Price
 from radfact.errors import for_terminal
-from radfact.live import short
+from radfact.progress import short
 
 if TYPE_CHECKING:
-    from radfact.entailment.check import Check, Confusion
-    from radfact.metrics.evaluation import Evaluation
-    from radfact.score import Result
+    from radfact.judges.check import Check, Confusion
+    from radfact.results.evaluation import Evaluation
+    from radfact.scoring.radfact import Result
 
 _LISTED = 10
 MARKS = {"higher": "↑", "lower": "↓", "neutral": ""}
@@ -30,7 +30,7 @@ def new_console(*, stderr: bool = False) -> Console:
 
 def show_result(console: Console, result: Result, title: str, price: Price | None) -> None:
     """The figures of a run, who gave them, what they cost, and what was left out."""
-    from radfact.entailment.offline import unread_note
+    from radfact.judges.offline.judge import unread_note
 
     table = Table(title=escape(title), title_justify="left")
     for heading in ("figure", "point", "median", "95 % interval", "n"):
@@ -100,7 +100,7 @@ def show_evaluation(console: Console, evaluation: Evaluation, price: Price | Non
 
 def _notes_of_judges(evaluation: Evaluation) -> list[str]:
     """What RadFact's judge and splitter say of their own figures."""
-    from radfact.entailment.offline import unread_note
+    from radfact.judges.offline.judge import unread_note
 
     run = evaluation.runs.get("radfact")
     if run is None:
@@ -164,7 +164,7 @@ def show_check(console: Console, check: Check, price: Price | None) -> None:
 
 def _confusion_table(heading: str, rows: Mapping[str, Confusion]) -> Table:
     """One line a label or topic: how many, how they were judged, and the share that was judged rightly."""
-    from radfact.entailment.check import FAILED, accuracy_of
+    from radfact.judges.check import FAILED, accuracy_of
 
     table = Table()
     table.add_column(heading)

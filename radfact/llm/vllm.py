@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from radfact.errors import InputError, RunFailed
+from radfact.fingerprint import weights_digest
 from radfact.llm.cache import canonical_json
 from radfact.llm.conversation import Prefix, StoredAnswer
 from radfact.llm.faults import CallFault
-from radfact.weights import weights_digest
 
 if TYPE_CHECKING:
     from vllm import SamplingParams

@@ -9,10 +9,10 @@ from importlib import resources
 from pathlib import Path
 
 from radfact.errors import InputError
-from radfact.files import Pair
-from radfact.metrics.metric import Scored
-from radfact.report import narrative
-from radfact.stats import Direction
+from radfact.io.pairs import Pair
+from radfact.metrics.protocol import Scored
+from radfact.records import narrative
+from radfact.statistics.bootstrap import Direction
 
 LAYER = 5
 """Of distilroberta-base, as the library has it for this model; its baseline is that of this layer."""

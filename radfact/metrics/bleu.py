@@ -7,10 +7,10 @@ from functools import partial
 
 import numpy as np
 
-from radfact.files import Pair
-from radfact.metrics.metric import Counts, Pooled, Scored
-from radfact.report import narrative
-from radfact.stats import Direction
+from radfact.io.pairs import Pair
+from radfact.metrics.protocol import Counts, Pooled, Scored
+from radfact.records import narrative
+from radfact.statistics.bootstrap import Direction
 
 ORDERS = 4
 

@@ -11,10 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from radfact.errors import InputError
-from radfact.files import Pair
-from radfact.metrics.metric import Counts, Pooled, Scored
-from radfact.report import narrative
-from radfact.stats import Direction
+from radfact.io.pairs import Pair
+from radfact.metrics.protocol import Counts, Pooled, Scored
+from radfact.records import narrative
+from radfact.statistics.bootstrap import Direction
 
 CLASSES = (
     *("Enlarged Cardiomediastinum", "Cardiomegaly", "Lung Opacity", "Lung Lesion", "Edema", "Consolidation"),

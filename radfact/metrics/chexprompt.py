@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from radfact.llm import Ask, Prefix
-from radfact.metrics.asked import AskedMetric, load_prompt
-from radfact.metrics.notation import CATEGORIES, Errors, read_sections, section_errors
-from radfact.stats import Direction
+from radfact.metrics.error_response import CATEGORIES, Errors, read_sections, section_errors
+from radfact.metrics.llm_metric import AskedMetric, load_prompt
+from radfact.statistics.bootstrap import Direction
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,9 +8,9 @@ from typing import Any, ClassVar
 
 from radfact.errors import InputError
 from radfact.llm import Ask, ChatClient, Prefix
-from radfact.metrics.asked import AskedMetric, load_prompt
-from radfact.metrics.corrections import Corrections, read_corrections
-from radfact.stats import Direction
+from radfact.metrics.fineradscore_response import Corrections, read_corrections
+from radfact.metrics.llm_metric import AskedMetric, load_prompt
+from radfact.statistics.bootstrap import Direction
 
 REPROMPTS = 5
 """Paper 001, section 5."""

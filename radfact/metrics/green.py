@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from radfact.llm import Ask
-from radfact.metrics.asked import AskedMetric, fill, load_prompt
-from radfact.metrics.notation import CATEGORIES, Assessment, read_assessment
-from radfact.stats import Direction
+from radfact.metrics.error_response import CATEGORIES, Assessment, read_assessment
+from radfact.metrics.llm_metric import AskedMetric, fill, load_prompt
+from radfact.statistics.bootstrap import Direction
 
 
 def green_score(matched: int, significant: float, insignificant: float = 0.0, *, weight: float = 1.0) -> float:

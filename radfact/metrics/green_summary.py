@@ -15,12 +15,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from radfact.errors import InputError
-from radfact.jsonl import read_jsonl, write_json
+from radfact.html.green_summary import SUMMARY_FILE
+from radfact.io.jsonl import read_jsonl, write_json
+from radfact.metrics.error_response import CATEGORIES, Assessment, Errors
 from radfact.metrics.green import green_score
-from radfact.metrics.notation import CATEGORIES, Assessment, Errors
-from radfact.page_green import SUMMARY_FILE
-from radfact.report import normalised_text
-from radfact.results import read_scores
+from radfact.records import normalised_text
+from radfact.results.radfact_writer import read_scores
 
 Embeddings = NDArray[np.float64]
 Embed = Callable[[Sequence[str]], Embeddings]

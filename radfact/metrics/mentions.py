@@ -12,13 +12,13 @@ from typing import Any
 from pydantic import TypeAdapter
 
 from radfact.errors import Failure
-from radfact.files import Pair
-from radfact.jsonl import read_json
+from radfact.io.jsonl import read_json
+from radfact.io.pairs import Pair
 from radfact.llm import Ask, ChatClient, Prefix
-from radfact.llm.texts import after_thought
-from radfact.metrics.metric import Scored
-from radfact.report import Record, Report, narrative
-from radfact.stats import Direction
+from radfact.llm.response_text import after_thought
+from radfact.metrics.protocol import Scored
+from radfact.records import Record, Report, narrative
+from radfact.statistics.bootstrap import Direction
 
 _LATERAL = re.compile(
     r"(pa|ap|frontal) and lateral|\blateral and (pa|ap|frontal)|\blateral (projection|view)|(two|2) views",

@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from radfact.errors import InputError
-from radfact.files import Pair
-from radfact.metrics.metric import Scored
-from radfact.report import narrative
-from radfact.stats import Direction
+from radfact.io.pairs import Pair
+from radfact.metrics.protocol import Scored
+from radfact.records import narrative
+from radfact.statistics.bootstrap import Direction
 
 
 class Meteor:

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from radfact.files import Pair
-from radfact.metrics.metric import Metric, Scored
-from radfact.report import narrative
-from radfact.stats import Direction
+from radfact.io.pairs import Pair
+from radfact.metrics.protocol import Metric, Scored
+from radfact.records import narrative
+from radfact.statistics.bootstrap import Direction
 
 if TYPE_CHECKING:
     from radfact.metrics.resources import Resources

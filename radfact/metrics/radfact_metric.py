@@ -7,15 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from radfact.entailment import Judge
-from radfact.files import Pair
-from radfact.metrics.metric import Counts, Pooled, Scored
-from radfact.results import sentence_row
-from radfact.sample import F1_PARTS, FIGURES, SampleScore
-from radfact.score import RadFact
-from radfact.sentences import Splitter
-from radfact.significance import f1_counts, set_f1
-from radfact.stats import Direction, Summary, summarise
+from radfact.io.pairs import Pair
+from radfact.judges import Judge, Splitter
+from radfact.metrics.protocol import Counts, Pooled, Scored
+from radfact.results.radfact_writer import sentence_row
+from radfact.scoring.radfact import RadFact
+from radfact.scoring.sample import F1_PARTS, FIGURES, SampleScore
+from radfact.statistics.bootstrap import Direction, Summary, summarise
+from radfact.statistics.significance import f1_counts, set_f1
 
 if TYPE_CHECKING:
     from radfact.metrics.resources import Resources
@@ -32,13 +31,13 @@ class RadFactMetric:
     worst: Mapping[str, float] = {"logical_precision": 0.0, "logical_f1": 0.0}
 
     def __init__(self, judge: Judge, splitter: Splitter, options: Mapping[str, Any]) -> None:
-        """Take who answers, and the options of `radfact.score.RadFact`."""
+        """Take who answers, and the options of `radfact.scoring.radfact.RadFact`."""
         self.judge, self.splitter = judge, splitter
         self.radfact = RadFact(judge, splitter=splitter, **options)
 
     @classmethod
     def make(cls, resources: Resources, **options: Any) -> RadFactMetric:
-        """With the judge and the splitter of a run, and further options of `radfact.score.RadFact`."""
+        """With the judge and the splitter of a run, and further options of `radfact.scoring.radfact.RadFact`."""
         return cls(*resources.entailment(), {**resources.radfact, **options})
 
     def describe(self) -> dict[str, Any]:

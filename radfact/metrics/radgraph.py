@@ -12,11 +12,11 @@ from pickle import UnpicklingError
 from typing import Any
 
 from radfact.errors import InputError
-from radfact.files import Pair
-from radfact.jsonl import read_json
-from radfact.metrics.metric import Scored
-from radfact.report import narrative
-from radfact.stats import Direction
+from radfact.io.jsonl import read_json
+from radfact.io.pairs import Pair
+from radfact.metrics.protocol import Scored
+from radfact.records import narrative
+from radfact.statistics.bootstrap import Direction
 
 Graph = Mapping[str, Any]
 """Annotations of one report: `entities` by id, each with `tokens`, `label` and `relations`, a list of (kind, id)."""

@@ -13,10 +13,10 @@ from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any, Literal
 
-from radfact.entailment.callable import search_here
 from radfact.errors import InputError, did_you_mean
-from radfact.metrics.metric import Metric, check_metric, headline_of
-from radfact.stats import Direction
+from radfact.judges.callable_judge import search_here
+from radfact.metrics.protocol import Metric, check_metric, headline_of
+from radfact.statistics.bootstrap import Direction
 
 GROUP = "radfact.metrics"
 """Entry points of this group are metrics too: NAME = "module:object"."""

@@ -10,18 +10,18 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
-from radfact.entailment import Judge, load_judge
-from radfact.entailment.callable import as_judge
-from radfact.entailment.judge import SplittingJudge
 from radfact.errors import InputError
-from radfact.files import Pair
-from radfact.metrics.metric import Metric, Scored, check_metric, naming_metric
+from radfact.io.pairs import Pair
+from radfact.judges import Judge, load_judge
+from radfact.judges.callable_judge import as_judge
+from radfact.judges.protocol import SplittingJudge
+from radfact.metrics.protocol import Metric, Scored, check_metric, naming_metric
 from radfact.metrics.registry import Choice, Entry, MissingNeed, Weights, entries, is_ours
 
 if TYPE_CHECKING:
-    from radfact.entailment.callable import JudgeFunction
+    from radfact.judges import Splitter
+    from radfact.judges.callable_judge import JudgeFunction
     from radfact.llm import ChatClient
-    from radfact.sentences import Splitter
 
 WITHOUT_MODEL = ("offline", "python")
 
@@ -30,7 +30,7 @@ class ResourceOptions(TypedDict, total=False):
     """What there is to make metrics of; all may be left out.
 
     Attributes:
-        judge: of RadFact: a name as in `radfact.entailment.load_judge`, a judge or a function.
+        judge: of RadFact: a name as in `radfact.judges.load_judge`, a judge or a function.
         entailment: makes the judge and the splitter of RadFact instead, when they are needed.
         model: of the other metrics that ask a language model: a name as in `radfact.llm.connect`, or a client; by
             default the judge, if that is the name of a model. A client is asked with the parameters that it was
@@ -39,11 +39,11 @@ class ResourceOptions(TypedDict, total=False):
         base_url: address of an OpenAI-compatible server; likewise.
         concurrency: calls in flight; likewise.
         cache: folder for the answers of a model; a client has its own.
-        splitter: of RadFact: a name as in `radfact.sentences.load_splitter`, a splitter or a function; by default the
+        splitter: of RadFact: a name as in `radfact.judges.load_splitter`, a splitter or a function; by default the
             judge's model, or the offline rules where it has none.
         weights: folders of weights by name (`wordnet`, `bertscore`, `chexbert`, `radgraph`), or folders that hold
             folders of these names.
-        radfact: further options of `radfact.score.RadFact`.
+        radfact: further options of `radfact.scoring.radfact.RadFact`.
         metric_args: by the name of a metric, arguments that it is made with, such as `zero_shot` of fineradscore.
     """
 
@@ -196,8 +196,8 @@ class Resources:
         return judge, splitter
 
     def _named(self) -> tuple[Judge, Splitter]:
-        from radfact.sentences import load_splitter, splitter_of
-        from radfact.sentences.callable import as_splitter
+        from radfact.judges import load_splitter, splitter_of
+        from radfact.judges.callable_splitter import as_splitter
 
         judge, splitter = self.judge, self.splitter
         if judge is None:

@@ -9,12 +9,12 @@ from textwrap import dedent
 from typing import Any, ClassVar, Literal, Self
 
 from radfact.llm import Ask, ChatClient
-from radfact.llm.texts import after_thought
-from radfact.metrics.asked import AskedMetric, fill, load_prompt
+from radfact.llm.response_text import after_thought
+from radfact.metrics.error_response import Assessment, read_assessment, read_score
 from radfact.metrics.green import count_figures, read_counts
-from radfact.metrics.notation import Assessment, read_assessment, read_score
+from radfact.metrics.llm_metric import AskedMetric, fill, load_prompt
 from radfact.metrics.vert_shots import FewShot, Style, draw_shots, load_shots
-from radfact.stats import Direction
+from radfact.statistics.bootstrap import Direction
 
 Variant = Literal["vert", "vert_formula", "vert_rubric"]
 

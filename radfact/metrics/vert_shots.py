@@ -12,9 +12,9 @@ from typing import Annotated, Any, Literal, get_args
 from pydantic import Field
 
 from radfact.errors import InputError
-from radfact.jsonl import read_json
-from radfact.metrics.notation import CATEGORIES, TITLES, Letter
-from radfact.report import Record, Share, Text, validated
+from radfact.io.jsonl import read_json
+from radfact.metrics.error_response import CATEGORIES, TITLES, Letter
+from radfact.records import Record, Share, Text, validated
 
 Style = Literal["random", "rad-err", "rate-err", "rad-err-10", "rate-err-10"]
 """D.5 reports and scores; D.6 one example an error type, with counts; D.7 the same, with what is wrong; D.8

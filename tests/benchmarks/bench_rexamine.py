@@ -20,21 +20,21 @@ from typing import get_args
 import numpy as np
 
 from data.sources.iu_xray import read_iu_xray
-from radfact.jsonl import read_jsonl
-from radfact.meta.detection import detect, detection_pairs, write_detected
-from radfact.meta.page import Table
-from radfact.meta.perturb import RulePerturber
-from radfact.meta.rexamine import rexamine
-from radfact.meta.rexamine_stats import table_2, table_c
-from radfact.meta.rules import RuleInjector
-from radfact.meta.scoring import compute_figures
-from radfact.meta.style import RuleStyler
-from radfact.meta.tables import SiteReport
-from radfact.metrics.evaluate import Work
-from radfact.metrics.notation import Letter
+from radfact.html.meta_page import Table
+from radfact.io.jsonl import read_jsonl
+from radfact.judges.offline.segments import sentences_of
+from radfact.meta.agreement.scoring import compute_figures
+from radfact.meta.datasets.report_table import SiteReport
+from radfact.meta.injection.detection import detect, detection_pairs, write_detected
+from radfact.meta.injection.perturb import RulePerturber
+from radfact.meta.injection.rules import RuleInjector
+from radfact.meta.injection.style import RuleStyler
+from radfact.meta.robustness.rexamine import rexamine
+from radfact.meta.robustness.statistics import table_2, table_c
+from radfact.metrics.error_response import Letter
 from radfact.metrics.registry import choose
 from radfact.metrics.resources import Resources
-from radfact.sentences.segments import sentences_of
+from radfact.pipeline import Work
 
 METRICS = ("rouge_l", "bleu_1", "bleu_2", "bleu_4", "logical_f1", "logical_recall")
 NOTES = (

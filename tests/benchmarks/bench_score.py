@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from radfact import RadFact, load_judge, read_candidates_and_references, write_results
-from radfact.jsonl import write_jsonl
+from radfact.io.jsonl import write_jsonl
 
 FINDINGS = ["pleural effusion", "opacity", "consolidation", "nodule", "atelectasis", "pneumothorax", "scarring", "mass"]
 DEGREES = ["Small", "Moderate", "Large", "Mild", "New", "Unchanged", "Increased", "Decreased", "Possible", "Persistent"]

@@ -37,15 +37,15 @@ from PIL import Image
 from rich.console import Console
 from rich.table import Table
 
-from maira.config import RAD_DINO, VICUNA_7B, MairaConfig
-from maira.examples import Example
 from maira.generate.request import Answer, EngineOptions, Request
 from maira.generate.transformers_engine import TransformersEngine
-from maira.model import MairaForConditionalGeneration
-from maira.processor import MairaImageProcessor, MairaProcessor
-from maira.prompts import Context, build_prompt
-from maira.tokens import IMAGE
-from maira.train.tokenizer import train_tokenizer
+from maira.model.config import RAD_DINO, VICUNA_7B, MairaConfig
+from maira.model.modeling import MairaForConditionalGeneration
+from maira.model.processor import MairaImageProcessor, MairaProcessor
+from maira.model.prompts import Context, build_prompt
+from maira.model.task_examples import Example
+from maira.model.tokens import IMAGE
+from maira.train.data.tokenizer import train_tokenizer
 
 IMAGES = 3
 SENTENCES = [

@@ -13,7 +13,7 @@ import csv
 from pathlib import Path
 
 from data.sources.iu_xray import read_iu_xray
-from radfact.jsonl import open_atomic
+from radfact.io.jsonl import open_atomic
 
 BLACKED_OUT = "___"
 

@@ -71,7 +71,7 @@ class Trace:
 def trace_score() -> Trace:
     """Run `radfact score` on one pair, in this process, and trace it."""
     import radfact
-    from radfact.cli import main
+    from radfact.cli.main import main
 
     assert radfact.__file__ is not None
     trace = Trace(Path(radfact.__file__).parent)

@@ -9,7 +9,7 @@ Both sides train the same model with random weights on the same synthetic sample
 images each with as many placeholders as a real one has. Ours packs them into rows and computes logits for answers only.
 The baseline pads batches to their longest sample and computes all logits, under transformers' Trainer with gradient
 checkpointing. Tokens of padding count for neither. MFU counts the operations that are executed by the model
-(`maira.train.flops`), recomputation left out. Without an accelerator a small shape runs instead, which tells whether
+(`maira.train.cost.flops`), recomputation left out. Without an accelerator a small shape runs instead, which tells whether
 the script works and what packing is worth on that machine, in the processor's time, and nothing about a GPU.
 """
 
@@ -32,20 +32,20 @@ import torch
 import transformers
 from torch import nn
 
-from maira.config import RAD_DINO, VICUNA_7B, MairaConfig
-from maira.model import MairaForConditionalGeneration
+from maira.model.config import RAD_DINO, VICUNA_7B, MairaConfig
+from maira.model.modeling import MairaForConditionalGeneration
 from maira.train import attention
-from maira.train.accelerators import find_accelerator
 from maira.train.blocks import prepare_blocks
-from maira.train.flops import make_rates
-from maira.train.items import Encoded, PackedBatch, Totals
-from maira.train.memory import Row, Setting, build_shapes, estimate_memory
-from maira.train.objective import TrainingModel
+from maira.train.config.run_config import Recipe
+from maira.train.cost.accelerators import find_accelerator
+from maira.train.cost.flops import make_rates
+from maira.train.cost.memory import Row, Setting, build_shapes, estimate_memory
+from maira.train.cost.workload import paper_workload
+from maira.train.data.items import Encoded, PackedBatch, Totals
+from maira.train.data.packing import collate, pack
+from maira.train.loss import TrainingModel
 from maira.train.optimizers import make_optimizer
-from maira.train.packing import collate, pack
 from maira.train.parts import MODULES, choose_trained, held_type
-from maira.train.recipe import Recipe
-from maira.train.workload import paper_workload
 
 SMALL_ENCODER = {"image_size": 112, "hidden_size": 96, "num_hidden_layers": 2, "num_attention_heads": 3}
 SMALL_MODEL = {

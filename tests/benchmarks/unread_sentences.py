@@ -13,9 +13,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from data.sources.iu_xray import read_iu_xray
-from radfact.entailment import Question
-from radfact.entailment.offline import OfflineJudge, count_unread
-from radfact.sentences import split_narrative
+from radfact.judges import Question, split_narrative
+from radfact.judges.offline.judge import OfflineJudge, count_unread
 
 FOREIGN = {
     "German": (

@@ -32,10 +32,10 @@ from data.annotation import (
 from data.annotation.label_studio import OTHER_VIEW
 from data.manifest import Failure
 from data.study import Label, Study
-from radfact.coco import read_coco
 from radfact.errors import InputError
-from radfact.regions import decode_mask
-from radfact.report import Box, Mask, Sentence
+from radfact.io.coco import read_coco
+from radfact.records import Box, Mask, Sentence
+from radfact.scoring.regions import decode_mask
 
 WIDTH, HEIGHT = 600, 518
 Result = dict[str, Any]

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from data.films.convert import film_to_png
+from data.dicom.convert import film_to_png
 from data.sources.coco import read_coco_studies
 from radfact.errors import InputError
 

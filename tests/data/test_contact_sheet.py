@@ -16,7 +16,7 @@ from data.contact_sheet import write_contact_sheet
 from data.manifest import write_manifest
 from data.study import Label, Study
 from radfact.errors import InputError
-from radfact.report import Box, Mask, Sentence
+from radfact.records import Box, Mask, Sentence
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Locator, Page

@@ -13,7 +13,7 @@ from PIL import Image
 from PIL.PngImagePlugin import PngInfo
 
 from data.archive import Film
-from data.films.convert import film_to_png
+from data.dicom.convert import film_to_png
 from radfact.errors import InputError
 
 pytest.importorskip("pydicom")

@@ -8,7 +8,7 @@ import pytest
 from dicom_files import RAMP, convert, real_film, write_dicom
 from PIL import Image
 
-from data.films.dicom import dicom_to_png, example_radiograph
+from data.dicom.reader import dicom_to_png, example_radiograph
 from radfact.errors import InputError
 
 pydicom = pytest.importorskip("pydicom")

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from data.films.dicom import dicom_to_png
+from data.dicom.reader import dicom_to_png
 from radfact.errors import InputError
 
 pydicom = pytest.importorskip("pydicom")
@@ -134,7 +134,7 @@ def test_extended_jpeg_of_twelve_bits_is_nearly_the_lossless_one(tmp_path: Path)
     ("name", "ceiling"), [("JPEGLSNearLossless_08.dcm", 255), ("JPEGLSNearLossless_16.dcm", 65535)]
 )
 def test_near_lossless_jpeg_ls_has_the_steps_of_its_film(tmp_path: Path, name: str, ceiling: int) -> None:
-    from data.films.dicom import read_dicom
+    from data.dicom.reader import read_dicom
 
     path = small_file(name)
     with path.open("rb") as content:

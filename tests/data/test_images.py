@@ -10,7 +10,7 @@ from PIL import Image
 
 from data.images import CropMap, image_size, load_gray, prepare
 from radfact.errors import InputError
-from radfact.report import Box
+from radfact.records import Box
 
 NIH = Path(__file__).resolve().parents[2].parent / "shared" / "data" / "nih"
 

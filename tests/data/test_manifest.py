@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from data.manifest import Failure, read_manifest, write_failures, write_manifest
 from data.study import Label, Study
 from radfact.errors import InputError
-from radfact.report import Box, Sentence
+from radfact.records import Box, Sentence
 
 shares = st.floats(0, 1)
 boxes = st.builds(

@@ -15,7 +15,7 @@ from data.pairing import Rules, make_samples
 from data.sources.padchest_gr import read_padchest_gr
 from data.study import Label
 from radfact.errors import InputError
-from radfact.report import Box, Sentence
+from radfact.records import Box, Sentence
 
 REPORTS = "grounded_reports_20240819.json"
 COLUMNS = (

@@ -15,7 +15,7 @@ from data.archive import Archive, ArchiveStudy, Film, View
 from data.pairing import Rules, Samples, check_splits, make_samples
 from data.study import Study
 from radfact.errors import InputError
-from radfact.report import Sentence
+from radfact.records import Sentence
 
 
 def _film(key: str, view: View = "frontal") -> Film:

@@ -32,10 +32,10 @@ from data.phantoms.findings import (
 )
 from data.phantoms.generate import LATERAL_SHARE, PRIOR_SHARE, draw_findings, draw_prior
 from data.phantoms.render import render_frontal
-from radfact.entailment.offline import OfflineJudge
 from radfact.errors import InputError
-from radfact.report import Sentence
-from radfact.score import RadFact
+from radfact.judges.offline.judge import OfflineJudge
+from radfact.records import Sentence
+from radfact.scoring.radfact import RadFact
 
 SIZE = 64
 seeds = st.integers(0, 2**31)

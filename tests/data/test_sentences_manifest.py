@@ -14,11 +14,11 @@ from data.manifest import Failure as LeftOut
 from data.manifest import read_failures, read_manifest, write_failures, write_manifest
 from data.sentences import Changes, split_findings
 from data.study import Study
-from maira.cli import app
+from maira.cli.main import app
 from radfact.errors import Failure, InputError
-from radfact.report import Box, Sentence
-from radfact.sentences import SplitSentence
-from radfact.sentences.offline import OfflineSplitter
+from radfact.judges import SplitSentence
+from radfact.judges.offline.splitter import OfflineSplitter
+from radfact.records import Box, Sentence
 
 LISTING_2 = (
     "Chest x-rays were taken in the upright and lateral positions. Diffuse peribronchovascular opacities are observed "

@@ -18,12 +18,12 @@ from PIL import Image
 from typer.testing import CliRunner
 
 from data.manifest import Failure, read_failures, read_manifest, write_manifest
-from data.packing import pack, parse_size
+from data.pack_shards import pack, parse_size
 from data.shards import INDEX, Shards
 from data.study import IMAGE_COLUMNS, Study
 from maira.cli.manifest import pack as pack_command
 from radfact.errors import ExitCode, InputError, RunFailed
-from radfact.report import Box, Sentence
+from radfact.records import Box, Sentence
 
 
 def _png(path: Path, seed: int) -> None:

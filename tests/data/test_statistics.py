@@ -17,8 +17,8 @@ from data.statistics import Group, Statistics, manifest_statistics
 from data.study import Study
 from maira.cli.manifest import stats
 from radfact.errors import InputError
-from radfact.jsonl import read_json
-from radfact.report import Box, Mask, Sentence
+from radfact.io.jsonl import read_json
+from radfact.records import Box, Mask, Sentence
 
 BOX = Box(x_min=0.1, y_min=0.1, x_max=0.2, y_max=0.2)
 FRONTAL = Path("f.png")

@@ -14,12 +14,12 @@ from data.images import Gray
 from data.manifest import read_manifest
 from data.phantoms import write_phantoms
 from data.study import Study
-from maira.config import MairaConfig
-from maira.model import MairaForConditionalGeneration
-from maira.processor import MairaImageProcessor, MairaProcessor
-from maira.tokens import IMAGE
-from maira.train.recipe import Recipe
-from maira.train.tokenizer import train_tokenizer
+from maira.model.config import MairaConfig
+from maira.model.modeling import MairaForConditionalGeneration
+from maira.model.processor import MairaImageProcessor, MairaProcessor
+from maira.model.tokens import IMAGE
+from maira.train.config.run_config import Recipe
+from maira.train.data.tokenizer import train_tokenizer
 
 TEXTS = ["The lungs are clear.", "There is a small left pleural effusion.", "No pneumothorax. Heart size is normal."]
 VISION: dict[str, Any] = {

@@ -11,10 +11,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from maira.config import MairaConfig
-from maira.model import MairaForConditionalGeneration
-from maira.train.items import PackedBatch, Totals
-from maira.train.objective import TrainingModel
+from maira.model.config import MairaConfig
+from maira.model.modeling import MairaForConditionalGeneration
+from maira.train.data.items import PackedBatch, Totals
+from maira.train.loss import TrainingModel
 
 KINDS = 3
 

@@ -8,7 +8,7 @@ import sys
 import time
 from collections import Counter
 
-from maira.parse import FORMAT_TOKEN, parse_report
+from maira.model.parser import FORMAT_TOKEN, parse_report
 
 FORMAT = ["<obj>", "</obj>", "<box>", "</box>", "<s>", "</s>", "<unk>", "<pad>", "<image>", "<x0>", "<y99>", "<x100>"]
 OTHER = [

@@ -12,7 +12,7 @@ from PIL import Image
 from maira.review.changes import Snapshot, change_adapter
 from maira.review.store import Store
 from maira.review.studies import read_review_drafts
-from radfact.jsonl import write_jsonl
+from radfact.io.jsonl import write_jsonl
 
 
 def box(*corners: float) -> dict[str, float]:

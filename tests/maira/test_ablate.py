@@ -13,14 +13,14 @@ import yaml
 from typer.testing import CliRunner, Result
 
 from data.manifest import read_manifest, write_manifest
-from maira.cli import app
+from maira.cli.main import app
 from maira.evaluate.ablations import differences_of, is_trained, plan_trials, read_configs
-from maira.evaluate.commands import Launcher
-from maira.train.corpus import origin_of
-from maira.train.recipe import Recipe, read_recipe
-from maira.train.states import FORMAT, decisive
+from maira.runtime.commands import Launcher
+from maira.train.checkpointing import FORMAT, decisive
+from maira.train.config.run_config import Recipe, read_recipe
+from maira.train.data.corpus import origin_of
 from radfact.errors import InputError, RunFailed
-from radfact.jsonl import write_json
+from radfact.io.jsonl import write_json
 
 CONFIGS = Path(__file__).resolve().parents[2] / "configs"
 ROWS = {

@@ -23,10 +23,10 @@ from transformers import (
 )
 
 from data.images import Gray
-from maira.assemble import assemble, build_tokenizer
-from maira.model import MairaForConditionalGeneration
-from maira.processor import MairaProcessor
-from maira.tokens import IMAGE
+from maira.model.assemble import assemble, build_tokenizer
+from maira.model.modeling import MairaForConditionalGeneration
+from maira.model.processor import MairaProcessor
+from maira.model.tokens import IMAGE
 from radfact.errors import InputError
 
 SENTENCES = (

@@ -13,9 +13,9 @@ from torch import Tensor
 from torch.nn import functional as F
 from transformers.masking_utils import create_causal_mask
 
-from maira.config import MairaConfig
+from maira.model.config import MairaConfig
 from maira.train import attention
-from maira.train.objective import TrainingModel
+from maira.train.loss import TrainingModel
 from radfact.errors import InputError
 
 WITHOUT_SHARED_HEADS = frozenset({"scale", "window_size"})

@@ -15,10 +15,10 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from maira.config import MairaConfig
+from maira.model.config import MairaConfig
 from maira.train.blocks import prepare_blocks
-from maira.train.objective import TrainingModel
-from maira.train.recipe import Recipe
+from maira.train.config.run_config import Recipe
+from maira.train.loss import TrainingModel
 
 
 def make_recipe(checkpointing: str, compiled: bool = False) -> Recipe:

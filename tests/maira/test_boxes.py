@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from data.study import Study
-from maira.evaluate.boxes import (
+from maira.grounding.boxes import (
     BoxCompletion,
     Overlap,
     box_completions,
@@ -21,8 +21,8 @@ from maira.evaluate.boxes import (
     overlap,
     summarise_overlaps,
 )
-from maira.examples import BOX_CLIPPED, BOX_OUTSIDE, Example, make_example
-from radfact.report import Box, Sentence
+from maira.model.task_examples import BOX_CLIPPED, BOX_OUTSIDE, Example, make_example
+from radfact.records import Box, Sentence
 
 shares = st.floats(0, 1)
 boxes = st.tuples(shares, shares, shares, shares).map(

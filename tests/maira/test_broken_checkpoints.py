@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 import torch
 
-from maira.convert import convert
 from maira.generate.plain_llama import plain_llama
 from maira.generate.prompt_embedder import PromptEmbedder
 from maira.generate.request import EngineOptions
 from maira.generate.transformers_engine import TransformersEngine
-from maira.processor import MairaProcessor
-from maira.train.tokenizer import train_tokenizer
+from maira.model.convert import convert
+from maira.model.processor import MairaProcessor
+from maira.train.data.tokenizer import train_tokenizer
 from radfact.errors import InputError
 
 Break = Callable[[Path], object]

@@ -17,12 +17,12 @@ from tokenizers import Tokenizer, models
 from torch import Tensor
 from transformers import PreTrainedTokenizerFast
 
-from maira.checkpoint import LAYOUTS, Layout, fold, layout_of, names_in, own_name, read_headers
-from maira.config import MairaConfig
-from maira.convert import convert
-from maira.model import MairaForConditionalGeneration, expected_shapes
-from maira.processor import pad
-from maira.tokens import add_tokens
+from maira.model.checkpoint import LAYOUTS, Layout, fold, layout_of, names_in, own_name, read_headers
+from maira.model.config import MairaConfig
+from maira.model.convert import convert
+from maira.model.modeling import MairaForConditionalGeneration, expected_shapes
+from maira.model.processor import pad
+from maira.model.tokens import add_tokens
 from radfact.errors import InputError
 
 TEXTS = (
@@ -220,7 +220,7 @@ def test_faults_that_only_transformers_sees_are_errors_too(
     folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A transformers that no longer renamed as it was asked to would otherwise leave random weights."""
-    import maira.model as module
+    import maira.model.modeling as module
 
     monkeypatch.setattr(module, "fit", lambda *_, **__: {})
     config = MairaConfig.from_pretrained(folders["released"])

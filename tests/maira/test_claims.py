@@ -14,7 +14,7 @@ from tempfile import TemporaryDirectory
 import pytest
 from tiny_runs import held_by_another
 
-from maira.train.claims import LOCK, Claim
+from maira.runtime.locks import LOCK, Claim
 from radfact.errors import InputError
 
 NOBODY = 65534

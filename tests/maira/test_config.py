@@ -6,8 +6,8 @@ import pytest
 import torch
 from transformers import AutoConfig
 
-from maira.config import RAD_DINO, MairaConfig
-from maira.model import MairaForConditionalGeneration
+from maira.model.config import RAD_DINO, MairaConfig
+from maira.model.modeling import MairaForConditionalGeneration
 
 
 def test_the_default_has_the_parameters_of_the_release() -> None:

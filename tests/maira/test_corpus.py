@@ -13,21 +13,21 @@ import pytest
 import torch
 from PIL import Image
 
-import maira.train.corpus as module
+import maira.train.data.corpus as module
 from data.images import CropMap, load_gray
 from data.manifest import read_manifest, write_manifest
-from data.packing import pack as pack_shards
+from data.pack_shards import pack as pack_shards
 from data.study import Label, Study
-from maira.examples import BOX_CLIPPED, PRIOR_REPORT_UNUSED, make_example
-from maira.inputs import drop_inputs
-from maira.processor import MairaProcessor
-from maira.train.batches import LENGTH_MULTIPLE, stream
-from maira.train.corpus import Corpus, encode_example, open_corpus, patch_coverage, texts
-from maira.train.items import TASKS
-from maira.train.plan import Plan
-from maira.train.recipe import Recipe
+from maira.model.processor import MairaProcessor
+from maira.model.study_inputs import drop_inputs
+from maira.model.task_examples import BOX_CLIPPED, PRIOR_REPORT_UNUSED, make_example
+from maira.train.config.run_config import Recipe
+from maira.train.data.batches import LENGTH_MULTIPLE, stream
+from maira.train.data.corpus import Corpus, encode_example, open_corpus, patch_coverage, texts
+from maira.train.data.items import TASKS
+from maira.train.data.schedule import Plan
 from radfact.errors import InputError
-from radfact.report import Box, Sentence
+from radfact.records import Box, Sentence
 
 
 def recipe(train: Any, **changes: Any) -> Recipe:

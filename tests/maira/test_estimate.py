@@ -11,14 +11,14 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-import maira.train.estimate as room
-from maira.cli import app
-from maira.config import MairaConfig
-from maira.train.accelerators import Accelerator, find_accelerator
-from maira.train.estimate import GIB, RESERVED, estimate
-from maira.train.memory import Row, Setting, build_shapes, estimate_memory
-from maira.train.recipe import Recipe, read_recipe
-from maira.train.workload import measure_workload
+import maira.train.cost.estimate as room
+from maira.cli.main import app
+from maira.model.config import MairaConfig
+from maira.train.config.run_config import Recipe, read_recipe
+from maira.train.cost.accelerators import Accelerator, find_accelerator
+from maira.train.cost.estimate import GIB, RESERVED, estimate
+from maira.train.cost.memory import Row, Setting, build_shapes, estimate_memory
+from maira.train.cost.workload import measure_workload
 from radfact.errors import InputError
 
 SMALL = {

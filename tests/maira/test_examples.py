@@ -11,11 +11,18 @@ from PIL import Image
 
 from data.images import CropMap
 from data.study import Study
-from maira.examples import BOX_CLIPPED, BOX_OUTSIDE, MASK_UNUSED, PRIOR_REPORT_UNUSED, into_crop, make_example
-from maira.parse import parse_report, render_report
-from maira.prompts import Task
+from maira.model.parser import parse_report, render_report
+from maira.model.prompts import Task
+from maira.model.task_examples import (
+    BOX_CLIPPED,
+    BOX_OUTSIDE,
+    MASK_UNUSED,
+    PRIOR_REPORT_UNUSED,
+    into_crop,
+    make_example,
+)
 from radfact.errors import InputError
-from radfact.report import Box, Mask, Sentence
+from radfact.records import Box, Mask, Sentence
 
 
 @pytest.fixture

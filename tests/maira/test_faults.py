@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from maira.train.batches import LeftOut
-from maira.train.faults import FEWEST, REMEMBERED, FaultWatch
-from maira.train.recipe import Faults
+from maira.train.anomalies import FEWEST, REMEMBERED, FaultWatch
+from maira.train.config.run_config import Faults
+from maira.train.data.batches import LeftOut
 
 norms = st.floats(0.1, 10, allow_nan=False)
 

@@ -11,11 +11,11 @@ import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
-from maira.config import VICUNA_7B, MairaConfig
-from maira.model import MairaForConditionalGeneration
-from maira.train.flops import Flops, make_rates, step_flops
-from maira.train.items import LENGTHS
-from maira.train.recipe import Recipe
+from maira.model.config import VICUNA_7B, MairaConfig
+from maira.model.modeling import MairaForConditionalGeneration
+from maira.train.config.run_config import Recipe
+from maira.train.cost.flops import Flops, make_rates, step_flops
+from maira.train.data.items import LENGTHS
 
 VISION = {"image_size": 28, "patch_size": 7, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2}
 TEXT = VICUNA_7B | {

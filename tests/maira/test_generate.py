@@ -15,15 +15,15 @@ from safetensors.torch import load_file, save_file
 from data.images import CropMap
 from data.manifest import read_failures
 from data.study import Study
-from maira.examples import Unused, make_example
 from maira.generate import drafts
 from maira.generate.answers import AnswerFile, fingerprint
 from maira.generate.drafts import generate_drafts, make_draft
 from maira.generate.request import Answer, EngineOptions, Request
 from maira.generate.transformers_engine import TransformersEngine
-from maira.parse import parse_report
+from maira.model.parser import parse_report
+from maira.model.task_examples import Unused, make_example
 from radfact.errors import InputError, RunFailed
-from radfact.report import Box, Sentence
+from radfact.records import Box, Sentence
 
 
 def _run(studies: list[Study], checkpoint: Path, out: Path, **options: Any) -> tuple[int, list[Any]]:

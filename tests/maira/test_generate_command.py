@@ -14,10 +14,10 @@ from typer.testing import CliRunner, Result
 
 from data.manifest import Failure, read_failures, read_manifest, write_failures, write_manifest
 from data.study import Study
-from maira.cli import app
+from maira.cli.main import app
 from maira.generate.transformers_engine import TransformersEngine
 from radfact.errors import InputError
-from radfact.report import Box, Sentence
+from radfact.records import Box, Sentence
 
 
 def _arguments(checkpoint: Path, manifest: Path, out: Path, *more: str) -> list[str]:
@@ -170,7 +170,7 @@ def test_a_static_cache_drafts_the_same(checkpoint: Path, mixed: Path, tmp_path:
 def test_progress_goes_to_standard_error_alone(
     checkpoint: Path, studies: list[Study], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from radfact import live
+    from radfact import progress as live
 
     monkeypatch.setattr(live, "EVERY_ELSEWHERE", 0.001)
     write_manifest(tmp_path / "manifest.jsonl", studies)

@@ -17,16 +17,16 @@ from tokenizers import Tokenizer, decoders, models, normalizers
 from torch import Tensor
 from transformers import PreTrainedTokenizerFast
 
-from maira.evaluate.boxes import BoxCompletion
-from maira.examples import Example
 from maira.generate.constraints import GrammarProcessor
-from maira.grammar import Grammar, ReportState, Vocabulary
-from maira.parse import parse_report, render_report
-from maira.repetition import cut_repetitions
-from maira.tokens import ADDED_TOKENS, BOX, BOX_END, OBJECT, OBJECT_END, add_tokens
-from maira.train.tokenizer import train_tokenizer
+from maira.grounding.boxes import BoxCompletion
+from maira.model.grammar import Grammar, ReportState, Vocabulary
+from maira.model.parser import parse_report, render_report
+from maira.model.repetition import cut_repetitions
+from maira.model.task_examples import Example
+from maira.model.tokens import ADDED_TOKENS, BOX, BOX_END, OBJECT, OBJECT_END, add_tokens
+from maira.train.data.tokenizer import train_tokenizer
 from radfact.errors import InputError
-from radfact.report import Box, Sentence
+from radfact.records import Box, Sentence
 
 UNBOUND = 10_000
 BOX_A, BOX_B = "<box><x10><y20><x30><y40></box>", "<box><x11><y20><x30><y40></box>"

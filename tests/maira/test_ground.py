@@ -19,12 +19,12 @@ from PIL import Image
 
 from data.manifest import Failure, read_manifest, write_manifest
 from data.study import Study
-from maira.evaluate import grounding
-from maira.evaluate.grounding import BoxRun, BoxSettings, complete_boxes, ground_phrases
-from maira.evaluate.phrases import Phrase, manifest_phrases
 from maira.generate.request import Answer, EngineOptions, Request, Unanswered
+from maira.grounding import evaluation as grounding
+from maira.grounding.evaluation import BoxRun, BoxSettings, complete_boxes, ground_phrases
+from maira.grounding.phrases import Phrase, manifest_phrases
 from radfact.errors import InputError, RunFailed
-from radfact.report import Box, Mask, Sentence
+from radfact.records import Box, Mask, Sentence
 
 Script = Callable[[Request], str | Unanswered]
 

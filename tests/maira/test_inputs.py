@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 
 from data.manifest import read_manifest, write_manifest
 from data.study import Study
-from maira.cli import app
+from maira.cli.main import app
 from maira.evaluate.comparison import Comparison, cell, compare, footnotes, write_comparison
 from maira.evaluate.experiments import (
     COMPARISON_MENTIONS,
@@ -27,16 +27,16 @@ from maira.evaluate.experiments import (
     select_studies,
     without_inputs,
 )
-from maira.examples import make_example, study_context
-from maira.inputs import INPUTS, Input, drop_inputs, has_inputs, parse_inputs
-from maira.prompts import build_prompt
+from maira.model.prompts import build_prompt
+from maira.model.study_inputs import INPUTS, Input, drop_inputs, has_inputs, parse_inputs
+from maira.model.task_examples import make_example, study_context
 from radfact.errors import InputError
-from radfact.files import Pair
-from radfact.jsonl import write_json, write_jsonl
+from radfact.io.jsonl import write_json, write_jsonl
+from radfact.io.pairs import Pair
 from radfact.llm import ChatClient, Message, Prefix, StoredAnswer
-from radfact.metrics.evaluate import evaluate
-from radfact.report import Sentence
-from radfact.stats import Summary
+from radfact.pipeline import evaluate
+from radfact.records import Sentence
+from radfact.statistics.bootstrap import Summary
 
 FULL = Study(
     sample_id="a",

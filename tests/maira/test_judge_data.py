@@ -13,23 +13,23 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
-from maira.cli import app
+from maira.cli.main import app
 from maira.judge.data import Aside, Teacher, make_judge_data
 from maira.judge.pairing import PAIRINGS, is_held_out, make_pairs
 from maira.judge.rewording import reworded
 from maira.judge.scores import assess_errors, teach_scores, write_assessment
 from maira.judge.verdicts import balance, teach_entailment
-from radfact.entailment.check import check, load_labelled
-from radfact.entailment.judge import Judge, Question
-from radfact.entailment.llm import LLMJudge, judge_prompt
-from radfact.entailment.offline import OfflineJudge
 from radfact.errors import InputError
-from radfact.jsonl import read_jsonl
+from radfact.io.jsonl import read_jsonl
+from radfact.judges import load_splitter
+from radfact.judges.check import check, load_labelled
+from radfact.judges.llm_judge import LLMJudge, judge_prompt
+from radfact.judges.offline.judge import OfflineJudge
+from radfact.judges.protocol import Judge, Question
 from radfact.llm import ChatClient, Message, Prefix, StoredAnswer
-from radfact.meta.injected import Change, Injected
-from radfact.meta.sentences import facts_of
-from radfact.metrics.notation import read_assessment
-from radfact.sentences import load_splitter
+from radfact.meta.injection.records import Change, Injected
+from radfact.meta.injection.sentences import facts_of
+from radfact.metrics.error_response import read_assessment
 
 SENTENCES = (
     "There is a small left pleural effusion. The heart is mildly enlarged. No pneumothorax.",

@@ -9,12 +9,12 @@ import pytest
 from click.testing import Result
 from typer.testing import CliRunner
 
-from maira.cli import app
+from maira.cli.main import app
 from maira.judge.data import Aside, make_rated_data
 from maira.judge.experts import find_scale
 from radfact.errors import ExitCode, InputError
-from radfact.jsonl import read_json, read_jsonl
-from radfact.meta.layouts import read_ratings
+from radfact.io.jsonl import read_json, read_jsonl
+from radfact.meta.datasets.layouts import read_ratings
 from radfact.metrics.vert import VertTuned
 
 RATE_EVAL = ["gt_report", "similar_report", "Score"]

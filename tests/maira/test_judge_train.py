@@ -13,18 +13,18 @@ from tiny_runs import Command, metrics, quiet
 from transformers import AutoModelForCausalLM, AutoTokenizer, GPT2Config, GPT2LMHeadModel
 
 from maira.judge.corpus import encode_chat, open_chats
-from maira.judge.lessons import Taught
-from maira.judge.recipe import read_judge_recipe
+from maira.judge.run_config import read_judge_recipe
 from maira.judge.samples import ChatMessage, ChatSample, write_samples
 from maira.judge.training import JudgeModel, check_packing, stops, train_judge
+from maira.judge.training_examples import Taught
+from maira.train.data.items import Totals
+from maira.train.data.packing import collate
 from maira.train.export import gather_weights
-from maira.train.items import Totals
 from maira.train.loop import Run
-from maira.train.packing import collate
-from radfact.entailment.check import check, load_labelled
-from radfact.entailment.llm import LLMJudge, judge_prompt
 from radfact.errors import InputError, RunFailed
-from radfact.jsonl import read_jsonl
+from radfact.io.jsonl import read_jsonl
+from radfact.judges.check import check, load_labelled
+from radfact.judges.llm_judge import LLMJudge, judge_prompt
 
 CONFIGS = Path(__file__).resolve().parents[2] / "configs" / "judges"
 
@@ -160,7 +160,7 @@ def test_a_template_that_does_not_line_up_is_an_error_that_names_the_sample(
 
 def test_losses_do_not_depend_on_how_samples_are_packed(model: Path, taught: list[Taught]) -> None:
     from maira.judge.corpus import _NO_IMAGES
-    from maira.train.items import Encoded
+    from maira.train.data.items import Encoded
 
     tokenizer: Any = AutoTokenizer.from_pretrained(model)
     judge = JudgeModel(AutoModelForCausalLM.from_pretrained(model)).eval()

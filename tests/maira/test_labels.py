@@ -8,9 +8,9 @@ import pytest
 
 from data.phantoms import make_study
 from data.study import Label, Study
-from maira.evaluate.labels import evaluate_labels, most_frequent_report
+from maira.grounding.labels import evaluate_labels, most_frequent_report
 from radfact.errors import InputError
-from radfact.report import Box, Sentence
+from radfact.records import Box, Sentence
 
 HALF = Box(x_min=0.0, y_min=0.0, x_max=0.5, y_max=1.0)
 QUARTER = Box(x_min=0.0, y_min=0.0, x_max=0.5, y_max=0.5)

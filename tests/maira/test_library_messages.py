@@ -6,7 +6,7 @@ import logging
 
 import pytest
 
-from maira.library_messages import leave_out_messages
+from maira.runtime.library_messages import leave_out_messages
 
 
 @pytest.mark.parametrize(("name", "text"), [("torch.utils.cpp_extension", "No CUDA runtime is found, using X")])

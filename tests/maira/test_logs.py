@@ -16,17 +16,17 @@ from hypothesis import strategies as st
 from rich.console import Console
 from torch import Tensor
 
-import maira.train.logs as logs
+import maira.train.logging as logs
 import maira.train.trackers as trackers
-from maira.config import MairaConfig
-from maira.prompts import Task
+from maira.model.config import MairaConfig
+from maira.model.prompts import Task
 from maira.train import attention
-from maira.train.flops import make_rates
-from maira.train.items import LENGTHS, PackedBatch, Totals
-from maira.train.logs import Log
+from maira.train.config.run_config import Recipe
+from maira.train.cost.flops import make_rates
+from maira.train.data.items import LENGTHS, PackedBatch, Totals
+from maira.train.data.schedule import Plan
+from maira.train.logging import Log
 from maira.train.parallel import World
-from maira.train.plan import Plan
-from maira.train.recipe import Recipe
 from radfact.errors import InputError
 
 ALONE = World(0, 1, torch.device("cpu"))

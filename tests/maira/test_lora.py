@@ -16,16 +16,16 @@ from packed_rows import make_sample, pack
 from peft import PeftModel
 from safetensors.torch import load_file
 
-from maira.config import MairaConfig
-from maira.model import MairaForConditionalGeneration
-from maira.processor import MairaProcessor
-from maira.tokens import ADDED_TOKENS
+from maira.model.config import MairaConfig
+from maira.model.modeling import MairaForConditionalGeneration
+from maira.model.processor import MairaProcessor
+from maira.model.tokens import ADDED_TOKENS
+from maira.train.config.run_config import Recipe
 from maira.train.export import write_checkpoint
-from maira.train.objective import TrainingModel
+from maira.train.loss import TrainingModel
 from maira.train.optimizers import make_optimizer
 from maira.train.parallel import World
 from maira.train.parts import choose_trained, load_parts
-from maira.train.recipe import Recipe
 from radfact.errors import InputError
 
 MakeRecipe = Callable[..., Recipe]

@@ -12,7 +12,7 @@ import pytest
 from typer.testing import CliRunner
 
 from data.manifest import read_manifest
-from maira.cli import app
+from maira.cli.main import app
 from radfact.errors import InputError
 
 MAIRA = [sys.executable, "-m", "maira"]
@@ -31,7 +31,7 @@ def test_phantoms_become_a_manifest_with_files(tmp_path: Path) -> None:
 
 
 def test_a_film_becomes_a_manifest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from data.films.dicom import example_radiograph
+    from data.dicom.reader import example_radiograph
 
     monkeypatch.chdir(tmp_path)
     done = _maira("prepare", "dicom", example_radiograph(), "--out", "film")
@@ -41,7 +41,7 @@ def test_a_film_becomes_a_manifest(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 
 def test_films_that_cannot_be_read_are_listed_beside_the_others(tmp_path: Path) -> None:
-    from data.films.dicom import example_radiograph
+    from data.dicom.reader import example_radiograph
 
     (tmp_path / "text.dcm").write_text("no film")
     done = _maira("prepare", "dicom", tmp_path / "text.dcm", example_radiograph(), "--out", tmp_path / "out")
@@ -63,7 +63,7 @@ def test_other_phantoms_do_not_replace_those_that_are_there(tmp_path: Path) -> N
 
 
 def test_other_films_do_not_replace_those_that_are_there(tmp_path: Path) -> None:
-    from data.films.dicom import example_radiograph
+    from data.dicom.reader import example_radiograph
 
     (tmp_path / "films").mkdir()
     shutil.copy(example_radiograph(), tmp_path / "films/other")

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from maira.cli import app
+from maira.cli.main import app
 from maira.doctor import NEEDS, examine, read_folder
 from radfact.doctor import packages
 

@@ -10,16 +10,16 @@ import pytest
 import torch
 from torch.distributed._tools.mem_tracker import MemTracker
 
-from maira.config import VICUNA_7B, MairaConfig
-from maira.model import MairaForConditionalGeneration
+from maira.model.config import VICUNA_7B, MairaConfig
+from maira.model.modeling import MairaForConditionalGeneration
 from maira.train.blocks import prepare_blocks
-from maira.train.items import Encoded, PackedBatch, Totals
-from maira.train.memory import Memory, Row, Setting, build_shapes, estimate_memory
-from maira.train.objective import TrainingModel
+from maira.train.config.run_config import Recipe
+from maira.train.cost.memory import Memory, Row, Setting, build_shapes, estimate_memory
+from maira.train.data.items import Encoded, PackedBatch, Totals
+from maira.train.data.packing import collate
+from maira.train.loss import TrainingModel
 from maira.train.optimizers import make_optimizer
-from maira.train.packing import collate
 from maira.train.parts import MODULES, choose_trained, held_type
-from maira.train.recipe import Recipe
 
 ROW = Row((220, 150, 130), 4, 40)
 IMAGE = 300

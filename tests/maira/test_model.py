@@ -11,9 +11,9 @@ from torch.nn import functional as F
 from transformers import AutoModelForImageTextToText
 
 from data.images import Gray
-from maira.config import MairaConfig
-from maira.model import Adapter, MairaForConditionalGeneration
-from maira.processor import MairaProcessor, pad
+from maira.model.config import MairaConfig
+from maira.model.modeling import Adapter, MairaForConditionalGeneration
+from maira.model.processor import MairaProcessor, pad
 
 PROMPTS = ("one <image> The lungs", "two <image> and <image> are", "three <image><image> No <image> Heart size")
 

@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from packed_rows import KINDS, Sample, alone, gradients, make_sample, pack, trainable
 
-from maira.config import MairaConfig
-from maira.train.items import Totals
-from maira.train.objective import TrainingModel
+from maira.model.config import MairaConfig
+from maira.train.data.items import Totals
+from maira.train.loss import TrainingModel
 
 MIXES = {"one image": (1, 1), "two": (2, 2), "three": (3, 3), "mixed": (1, 3, 2, 1)}
 

@@ -14,10 +14,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
+from maira.train.checkpointing import States
+from maira.train.config.run_config import Recipe
 from maira.train.optimizers import make_optimizer, schedule
 from maira.train.parallel import World
-from maira.train.recipe import Recipe
-from maira.train.states import States
 from radfact.errors import InputError
 
 

@@ -6,9 +6,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from maira.prompts import Task
-from maira.train.items import Encoded, Totals
-from maira.train.packing import collate, pack
+from maira.model.prompts import Task
+from maira.train.data.items import Encoded, Totals
+from maira.train.data.packing import collate, pack
 from radfact.errors import InputError
 
 BUDGET = 60

@@ -10,9 +10,9 @@ import torch
 from tiny_runs import Command, held_by_another, metrics, quiet, recipe, values
 
 from data.manifest import read_manifest, write_manifest
-from maira.model import MairaForConditionalGeneration
-from maira.tokens import added_ids
-from maira.train.reports import train
+from maira.model.modeling import MairaForConditionalGeneration
+from maira.model.tokens import added_ids
+from maira.train.report_training import train
 
 STEPS = 20
 

@@ -8,9 +8,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from parse_fuzz import check, mutate, well_formed
 
-from maira.parse import ParsedReport, parse_report, render_report
+from maira.model.parser import ParsedReport, parse_report, render_report
 from radfact.errors import InputError
-from radfact.report import Box, Sentence
+from radfact.records import Box, Sentence
 
 TOKENS = ["<obj>", "</obj>", "<box>", "</box>", "<s>", "</s>", "<unk>", "<pad>", "<image>", "<x0>", "<y99>", "<x100>"]
 BOX = "<box><x10><y20><x30><y40></box>"

@@ -12,14 +12,14 @@ import torch
 from packed_rows import gradients, make_sample, pack
 from safetensors.torch import load_file
 
-from maira.config import MairaConfig, read_config
-from maira.model import MairaForConditionalGeneration
+from maira.model.config import MairaConfig, read_config
+from maira.model.modeling import MairaForConditionalGeneration
+from maira.train.config.run_config import Recipe
+from maira.train.data.items import LENGTHS
 from maira.train.export import write_checkpoint
-from maira.train.items import LENGTHS
-from maira.train.objective import TrainingModel
+from maira.train.loss import TrainingModel
 from maira.train.parallel import World
 from maira.train.parts import check_context, choose_trained, load_parts
-from maira.train.recipe import Recipe
 from radfact.errors import InputError
 
 MakeRecipe = Callable[..., Recipe]

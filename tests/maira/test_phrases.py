@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from data.manifest import read_manifest
-from maira.evaluate.phrases import Phrase, manifest_phrases, read_phrases
+from maira.grounding.phrases import Phrase, manifest_phrases, read_phrases
 from radfact.errors import InputError
-from radfact.report import Box, Sentence
+from radfact.records import Box, Sentence
 
 
 def test_a_table_and_json_lines_say_the_same(tmp_path: Path) -> None:

@@ -14,15 +14,15 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from data.manifest import read_manifest
 from data.study import Study
-from maira.checkpoint import LAYOUTS, Layout
-from maira.convert import convert
-from maira.examples import make_example
 from maira.generate import plain_llama as module
 from maira.generate.answers import fingerprint
 from maira.generate.plain_llama import plain_llama
 from maira.generate.prompt_embedder import PromptEmbedder
 from maira.generate.request import Unanswered
-from maira.tokens import OBJECT
+from maira.model.checkpoint import LAYOUTS, Layout
+from maira.model.convert import convert
+from maira.model.task_examples import make_example
+from maira.model.tokens import OBJECT
 from radfact.errors import InputError
 
 

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from maira.train.items import LENGTHS, TASKS
-from maira.train.plan import Plan
-from maira.train.recipe import Recipe
+from maira.train.config.run_config import Recipe
+from maira.train.data.items import LENGTHS, TASKS
+from maira.train.data.schedule import Plan
 from radfact.errors import InputError
 
 

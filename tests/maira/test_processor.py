@@ -15,15 +15,15 @@ from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 from transformers import AutoProcessor, LlamaTokenizer, LlavaProcessor
 
 from data.images import Gray
-from maira.convert import convert, standard_processor
-from maira.model import MairaForConditionalGeneration
-from maira.parse import render_report
-from maira.processor import DEVIATION, MEAN, MairaImageProcessor, MairaProcessor, pad
-from maira.prompts import Context, Preset, Task, build_prompt, build_target
-from maira.tokens import IMAGE, add_tokens
-from maira.train.tokenizer import train_tokenizer
+from maira.model.convert import convert, standard_processor
+from maira.model.modeling import MairaForConditionalGeneration
+from maira.model.parser import render_report
+from maira.model.processor import DEVIATION, MEAN, MairaImageProcessor, MairaProcessor, pad
+from maira.model.prompts import Context, Preset, Task, build_prompt, build_target
+from maira.model.tokens import IMAGE, add_tokens
+from maira.train.data.tokenizer import train_tokenizer
 from radfact.errors import InputError
-from radfact.report import Box, Sentence
+from radfact.records import Box, Sentence
 
 texts = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="<>"), min_size=1, max_size=30)
 REPORT = render_report(

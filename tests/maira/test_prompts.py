@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from maira.prompts import NEW_TOKENS, Context, Preset, Task, build_prompt, build_target
+from maira.model.prompts import NEW_TOKENS, Context, Preset, Task, build_prompt, build_target
 
 HEAD = "You are an expert radiology assistant tasked with interpreting a chest X-ray study. USER: "
 TAIL = " ASSISTANT:"

@@ -14,8 +14,8 @@ from data.study import Study
 from maira.generate.drafts import generate_drafts
 from maira.generate.ray_engine import RayEngine
 from maira.generate.request import EngineOptions, Request
-from radfact.cluster import cluster
 from radfact.errors import InputError
+from radfact.llm.ray_cluster import cluster
 
 pytest.importorskip("ray", reason='Ray is not installed: pip install "ray[data]"')
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning:ray.data.context")

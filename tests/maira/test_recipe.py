@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from maira.judge.recipe import read_judge_recipe
-from maira.train.recipe import Faults, FromScratch, Source, read_recipe
+from maira.judge.run_config import read_judge_recipe
+from maira.train.config.run_config import Faults, FromScratch, Source, read_recipe
 from radfact.errors import InputError
 
 CONFIGS = Path(__file__).resolve().parents[2] / "configs"

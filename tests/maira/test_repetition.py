@@ -8,10 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from maira.generate.constraints import NarrativeGuard
-from maira.grammar import Vocabulary
-from maira.parse import parse_report
-from maira.repetition import cut_repetitions, is_loop
-from maira.train.tokenizer import train_tokenizer
+from maira.model.grammar import Vocabulary
+from maira.model.parser import parse_report
+from maira.model.repetition import cut_repetitions, is_loop
+from maira.train.data.tokenizer import train_tokenizer
 
 BOX, OTHER_BOX = "<box><x10><y20><x30><y40></box>", "<box><x11><y20><x30><y40></box>"
 CLEAR, MASS = "<obj>Clear.</obj>", "<obj>Mass.</obj>"

@@ -441,7 +441,7 @@ def test_an_address_that_cannot_be_had_is_said_before_a_database_is_made(
 ) -> None:
     from typer.testing import CliRunner
 
-    from maira.cli import app
+    from maira.cli.main import app
 
     write_set(tmp_path, {"one": REPORT})
     monkeypatch.chdir(tmp_path)
@@ -455,7 +455,7 @@ def test_an_address_that_cannot_be_had_is_said_before_a_database_is_made(
 def test_a_command_that_is_misspelt_is_not_taken_for_drafts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from typer.testing import CliRunner
 
-    from maira.cli import app
+    from maira.cli.main import app
 
     monkeypatch.chdir(tmp_path)
     sumary = ["review", "sumary", "review.sqlite", "--out", "out"]
@@ -506,7 +506,7 @@ def test_bad_input_is_said_before_anything_is_written(
 ) -> None:
     from typer.testing import CliRunner
 
-    from maira.cli import app
+    from maira.cli.main import app
 
     write_set(tmp_path, {"one": REPORT})
     monkeypatch.chdir(tmp_path)

@@ -31,7 +31,7 @@ from review_desk import (
 from review_files import SENTENCES, write_review_set
 
 from maira.review.store import Store
-from radfact.files import read_drafts
+from radfact.io.pairs import read_drafts
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page, Route

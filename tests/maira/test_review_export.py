@@ -14,14 +14,14 @@ from hypothesis import strategies as st
 from review_files import BOX, CORNERS, REPORT, change, finish, new_store, write_set
 from typer.testing import CliRunner
 
-from maira.cli import app
+from maira.cli.main import app
 from maira.review.export import COLUMNS, corrected_drafts, corrections_csv, guarded, unguarded, write_export
 from maira.review.store import Store
 from maira.review.studies import read_review_drafts
 from radfact.errors import InputError
-from radfact.files import read_drafts
-from radfact.jsonl import read_jsonl, write_jsonl
-from radfact.report import parse_sentences
+from radfact.io.jsonl import read_jsonl, write_jsonl
+from radfact.io.pairs import read_drafts
+from radfact.records import parse_sentences
 
 NARRATIVE = "Heart size is normal. No effusion."
 

@@ -15,7 +15,7 @@ from review_files import REFERENCE, REPORT, write_set
 from maira.review.images import LONGEST_SIDE, as_png, describe_images
 from maira.review.studies import ReviewSet, read_review_drafts, read_review_set
 from radfact.errors import InputError
-from radfact.jsonl import write_jsonl
+from radfact.io.jsonl import write_jsonl
 
 
 def read_one(folder: Path, **study: Any) -> ReviewSet:

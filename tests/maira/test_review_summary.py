@@ -12,7 +12,7 @@ import pytest
 from review_files import CORNERS, REPORT, change, finish, new_store
 from typer.testing import CliRunner
 
-from maira.cli import app
+from maira.cli.main import app
 from maira.review.agreement import weighted_kappa
 from maira.review.store import Store
 from maira.review.summary import summarise
@@ -202,7 +202,7 @@ def test_the_command_draws_the_figure_and_writes_the_numbers(paper: Store, tmp_p
 
 def drawn(figures: dict[str, Any], monkeypatch: pytest.MonkeyPatch, path: Path) -> Any:
     """The figure as it is before it is written."""
-    from maira.review import figure
+    from maira.review import plot as figure
 
     kept: dict[Path, Any] = {}
     monkeypatch.setattr(figure, "save", lambda made, at: kept.setdefault(at, made))
@@ -239,7 +239,7 @@ def test_corrections_without_a_type_stand_below_all_others(tmp_path: Path, monke
 
 def test_a_review_without_corrections_is_drawn_too(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
-    from maira.review.figure import draw_figure
+    from maira.review.plot import draw_figure
 
     with closing(new_store(tmp_path, {"one": REPORT, "two": REPORT})) as store:
         finish(store)

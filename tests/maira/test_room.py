@@ -10,14 +10,14 @@ import pytest
 from transformers import LlamaConfig
 
 from data.study import Study
-from maira.config import MairaConfig
-from maira.examples import make_example
 from maira.generate.prompt_embedder import PromptEmbedder
 from maira.generate.request import Answer, EngineOptions, Request, Unanswered, report_request
-from maira.generate.room import in_room, room_of
 from maira.generate.transformers_engine import TransformersEngine
-from maira.model import MairaForConditionalGeneration
-from maira.processor import MairaProcessor
+from maira.model.config import MairaConfig
+from maira.model.context_window import in_room, room_of
+from maira.model.modeling import MairaForConditionalGeneration
+from maira.model.processor import MairaProcessor
+from maira.model.task_examples import make_example
 
 
 @pytest.fixture

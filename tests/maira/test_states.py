@@ -13,11 +13,11 @@ import torch
 from tiny_runs import recipe
 from torch import nn
 
-import maira.train.states as module
+import maira.train.checkpointing as module
+from maira.train.checkpointing import States, check_same_run, decisive, read_record
 from maira.train.parallel import World
-from maira.train.states import States, check_same_run, decisive, read_record
 from radfact.errors import InputError, RunFailed
-from radfact.jsonl import read_json, write_json
+from radfact.io.jsonl import read_json, write_json
 
 ALONE = World(0, 1, torch.device("cpu"))
 

@@ -6,9 +6,9 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
-from maira.parse import parse_report
-from maira.tokens import ADDED_TOKENS, IMAGE, SPARE_IMAGE_TOKENS, add_tokens
-from maira.train.tokenizer import train_tokenizer
+from maira.model.parser import parse_report
+from maira.model.tokens import ADDED_TOKENS, IMAGE, SPARE_IMAGE_TOKENS, add_tokens
+from maira.train.data.tokenizer import train_tokenizer
 
 # The ids of the release for the 32,000 tokens of Llama (specification, "Architecture").
 RELEASE = {

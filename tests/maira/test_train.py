@@ -19,13 +19,13 @@ from tiny_runs import TEXT, VISION, Command, held_by_another, metrics, quiet, re
 
 from data.manifest import read_manifest, write_manifest
 from maira.generate.answers import fingerprint
-from maira.model import MairaForConditionalGeneration
-from maira.processor import MairaProcessor
-from maira.train import states
+from maira.model.modeling import MairaForConditionalGeneration
+from maira.model.processor import MairaProcessor
+from maira.train import checkpointing as states
+from maira.train.checkpointing import read_record
 from maira.train.loop import Run
-from maira.train.objective import Losses, TrainingModel
-from maira.train.reports import train
-from maira.train.states import read_record
+from maira.train.loss import Losses, TrainingModel
+from maira.train.report_training import train
 from radfact.errors import InputError, RunFailed
 
 STATE = "step-" + 6 * "[0-9]"  # a state that is whole; one that is being written has more to its name

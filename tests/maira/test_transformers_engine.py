@@ -15,16 +15,16 @@ from torch import nn
 
 from data.images import load_gray
 from data.study import Study
-from maira.config import MairaConfig
-from maira.evaluate.boxes import box_completions
-from maira.examples import make_example
 from maira.generate import features, transformers_engine
 from maira.generate.features import ImageFeatures
-from maira.generate.memory import rows_that_fit
 from maira.generate.request import Answer, EngineOptions, Request, Unanswered, report_request
 from maira.generate.transformers_engine import TransformersEngine
-from maira.processor import MairaProcessor
-from maira.prompts import Task
+from maira.grounding.boxes import box_completions
+from maira.model.config import MairaConfig
+from maira.model.processor import MairaProcessor
+from maira.model.prompts import Task
+from maira.model.task_examples import make_example
+from maira.runtime.memory import rows_that_fit
 from radfact.errors import InputError
 
 Answers = dict[int, Answer | Unanswered]

@@ -13,26 +13,26 @@ import tiny_runs
 import torch
 from rich.console import Console
 
-import data.packing
+import data.pack_shards
 from data.manifest import read_manifest, write_manifest
 from data.phantoms import write_phantoms
-from maira.evaluate.grounding import complete_boxes
 from maira.generate.drafts import generate_drafts
-from maira.model import MairaForConditionalGeneration
-from maira.processor import MairaProcessor
-from maira.train.corpus import Corpus, open_corpus
-from maira.train.drafting import Drafter
-from maira.train.items import TASKS
-from maira.train.logs import Log
-from maira.train.objective import TrainingModel
+from maira.grounding.evaluation import complete_boxes
+from maira.model.modeling import MairaForConditionalGeneration
+from maira.model.processor import MairaProcessor
+from maira.train.config.run_config import Recipe
+from maira.train.data.corpus import Corpus, open_corpus
+from maira.train.data.items import TASKS
+from maira.train.draft_validation import Drafter
+from maira.train.logging import Log
+from maira.train.loss import TrainingModel
 from maira.train.parallel import Distributed, World
-from maira.train.recipe import Recipe
-from maira.train.reports import train
+from maira.train.report_training import train
 from maira.train.validation import Best, Validator, _deal, draw_answers, undisturbed, validate_drafts
-from radfact.entailment.offline import OfflineJudge
 from radfact.errors import InputError
-from radfact.files import read_candidates_and_references
-from radfact.score import RadFact
+from radfact.io.pairs import read_candidates_and_references
+from radfact.judges.offline.judge import OfflineJudge
+from radfact.scoring.radfact import RadFact
 
 CHECKPOINT = Path(__file__).resolve().parents[2] / "checkpoints" / "phantom"
 ALONE = World(0, 1, torch.device("cpu"))
@@ -153,7 +153,7 @@ def test_figures_of_boxes_are_those_of_box_completion(round_of_drafts: Any, film
 def test_shards_are_drafted_as_the_manifest_that_they_were_packed_from(
     round_of_drafts: Any, films: Path, shipped: Any, tmp_path: Path
 ) -> None:
-    data.packing.pack(films, tmp_path / "shards")
+    data.pack_shards.pack(films, tmp_path / "shards")
     sources = [{"shards": str(tmp_path / "shards")}]
     recipe = make_recipe(films, tmp_path, {"sources": sources, "drafts_every": 1, "drafts": 3})
     figures = make_validator(recipe, *shipped).drafts(in_training(shipped[0]), 7)

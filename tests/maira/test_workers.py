@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from maira.train.workers import in_workers
+from maira.train.data.workers import in_workers
 from radfact.errors import InputError, RunFailed
 
 LONG = 10**6

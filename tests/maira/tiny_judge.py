@@ -14,19 +14,19 @@ from rich.console import Console
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
-from maira.judge.lessons import Taught
 from maira.judge.pairing import Paired
-from maira.judge.recipe import JudgeRecipe
+from maira.judge.run_config import JudgeRecipe
 from maira.judge.samples import ChatSample, write_samples
 from maira.judge.training import train_judge
+from maira.judge.training_examples import Taught
 from maira.judge.verdicts import held_out_judgements, teach_entailment
-from radfact.entailment.llm import judge_prompt
-from radfact.entailment.offline import OfflineJudge
-from radfact.entailment.prompt import SYSTEM_MESSAGE
-from radfact.files import Pair
-from radfact.jsonl import write_json
+from radfact.io.jsonl import write_json
+from radfact.io.pairs import Pair
+from radfact.judges import load_splitter
+from radfact.judges.llm_judge import judge_prompt
+from radfact.judges.offline.judge import OfflineJudge
+from radfact.judges.prompt import SYSTEM_MESSAGE
 from radfact.llm import ChatClient, Message, Prefix, StoredAnswer
-from radfact.sentences import load_splitter
 
 TEMPLATE = (
     "{% for m in messages %}<|{{ m['role'] }}|>{{ m['content'] }}<|end|>\n{% endfor %}"

@@ -20,8 +20,8 @@ from typing import Any
 import yaml
 from rich.console import Console
 
-from maira.train.claims import Claim
-from maira.train.recipe import Recipe
+from maira.runtime.locks import Claim
+from maira.train.config.run_config import Recipe
 
 VISION: dict[str, Any] = {
     "image_size": 64,
@@ -43,7 +43,7 @@ TIMES = {"seconds", "samples_per_second", "tokens_per_second", "tflops_per_devic
 _PATIENCE = 240.0
 _servers = multiprocessing.get_context("forkserver")
 # Imported once for all of them.
-_servers.set_forkserver_preload(["maira.train.reports", "maira.cli"])
+_servers.set_forkserver_preload(["maira.train.report_training", "maira.cli"])
 
 
 def values(manifest: Path, out: Path, **changes: Any) -> dict[str, Any]:
@@ -152,7 +152,7 @@ class Command:
 def _run(arguments: list[str], environment: dict[str, str], log: Path) -> None:
     import torch
 
-    from maira.cli import main
+    from maira.cli.main import main
 
     os.environ.update(environment)
     # As in a command that nobody served.

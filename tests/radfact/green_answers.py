@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from hypothesis import strategies as st
 
-from radfact.metrics.notation import CATEGORIES, TITLES
+from radfact.metrics.error_response import CATEGORIES, TITLES
 
 Counts = tuple[tuple[int, ...], tuple[int, ...], int]
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from radfact.cli import main
+from radfact.cli.main import main
 
 
 def run_meta(monkeypatch: pytest.MonkeyPatch, *arguments: object) -> int:

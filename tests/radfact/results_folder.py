@@ -1,4 +1,4 @@
-"""A small results folder for the tests of the page, written as `radfact.results` writes it."""
+"""A small results folder for the tests of the page, written as `radfact.results.radfact_writer` writes it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from radfact.jsonl import write_json, write_jsonl
+from radfact.io.jsonl import write_json, write_jsonl
 
 HOSTILE = "</script><script>document.title = 'taken'</script><img src=x onerror=\"document.title='taken'\">"
 

@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from radfact.entailment import CallableJudge, Failure, Judge, Question, Verdict, load_judge
 from radfact.errors import InputError
+from radfact.judges import CallableJudge, Failure, Judge, Question, Verdict, load_judge
 
 PREMISES = ("The heart is enlarged.", "No pneumothorax.")
 QUESTION = Question(PREMISES, "Enlarged heart.")
@@ -122,7 +122,7 @@ def test_the_source_of_the_function_stands_in_the_results() -> None:
 
 
 MODULE = """
-from radfact.entailment import CallableJudge
+from radfact.judges import CallableJudge
 
 def function(premises, hypothesis):
     return hypothesis in premises, [i for i, one in enumerate(premises) if one == hypothesis]

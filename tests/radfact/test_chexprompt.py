@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from chat_server import ChatServer, Reply, last
 
-from radfact.files import Pair
+from radfact.io.pairs import Pair
 from radfact.llm import connect
 from radfact.metrics.chexprompt import CheXprompt, read_error_counts
-from radfact.metrics.metric import Metric
+from radfact.metrics.protocol import Metric
 
 NONE = dict.fromkeys("abcdef", 0)
 ANSWERS: dict[str, Any] = {

@@ -13,18 +13,18 @@ from metric_files import write_wordnet
 from scripted_model import scripted_client
 
 from radfact.errors import Failure, InputError
-from radfact.files import Pair
+from radfact.io.pairs import Pair
 from radfact.metrics.bleu import Bleu
 from radfact.metrics.chexbert import CLASSES, FIVE, class_f1, class_recall, class_specificity, macro_f1, micro_f1
 from radfact.metrics.chexbert import outcomes as chexbert_outcomes
 from radfact.metrics.mentions import ComparisonMentions, LateralMentions, check_comparisons, mentions_lateral
 from radfact.metrics.meteor import Meteor
-from radfact.metrics.metric import Metric, Scored
+from radfact.metrics.protocol import Metric, Scored
 from radfact.metrics.radcliq import V0, V1, RadCliQ, bleu_2
 from radfact.metrics.radgraph import RadGraph, combined_f1, complete_reward, entity_reward, partial_reward
 from radfact.metrics.rouge import RougeL
-from radfact.report import Sentence
-from radfact.stats import Direction
+from radfact.records import Sentence
+from radfact.statistics.bootstrap import Direction
 
 # Of the documentation of NLTK, whose METEOR of this pair is 0.6944 (nltk.translate.meteor_score).
 HYPOTHESIS = "It is a guide to action which ensures that the military always obeys the commands of the party"

@@ -12,17 +12,15 @@ import pytest
 from chat_server import ChatServer, Reply
 from results_folder import write_image, write_manifest
 
-import radfact.entailment
-import radfact.page
-import radfact.sentences
-from radfact.cli import main
-from radfact.entailment import Failure, Question, Verdict
+import radfact.html.page
+import radfact.judges
+from radfact.cli.main import main
 from radfact.errors import InputError
-from radfact.jsonl import read_json
-from radfact.sentences import Splitter
+from radfact.io.jsonl import read_json
+from radfact.judges import Failure, Question, Splitter, Verdict
 
 Run = Callable[..., tuple[int, str, str]]
-LOAD_JUDGE, LOAD_SPLITTER = radfact.entailment.load_judge, radfact.sentences.load_splitter
+LOAD_JUDGE, LOAD_SPLITTER = radfact.judges.load_judge, radfact.judges.load_splitter
 
 
 class Verbatim:
@@ -94,8 +92,8 @@ def load_spaces(name: str, **options: Any) -> Spaces:
 @pytest.fixture
 def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Run:
     """Runs `radfact` with arguments in an empty folder and gives exit code, standard output and standard error."""
-    monkeypatch.setattr(radfact.entailment, "load_judge", load_verbatim)
-    monkeypatch.setattr(radfact.sentences, "load_splitter", load_spaces)
+    monkeypatch.setattr(radfact.judges, "load_judge", load_verbatim)
+    monkeypatch.setattr(radfact.judges, "load_splitter", load_spaces)
     monkeypatch.delenv("RADFACT_JUDGE", raising=False)
     monkeypatch.setenv("COLUMNS", "200")
     monkeypatch.chdir(tmp_path)
@@ -188,7 +186,7 @@ def test_the_judge_may_be_named_by_the_environment(run: Run, pairs: str, monkeyp
 
 
 def test_a_name_holds_no_emoji(run: Run, pairs: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(radfact.entailment, "load_judge", lambda name, **_: Verbatim(name))
+    monkeypatch.setattr(radfact.judges, "load_judge", lambda name, **_: Verbatim(name))
     assert "judge openai:m: here, paper mode" in run("score", pairs, "--judge", "openai:m: here")[1]
 
 
@@ -212,7 +210,7 @@ def test_what_a_judge_says_of_its_figures_stands_beside_them(run: Run, pairs: st
 def test_the_offline_judge_says_that_its_figures_are_not_comparable(
     run: Run, pairs: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(radfact.entailment, "load_judge", LOAD_JUDGE)
+    monkeypatch.setattr(radfact.judges, "load_judge", LOAD_JUDGE)
     code, out, _ = run("score", pairs, "--judge", "offline")
     assert code == 0
     assert "not comparable with RadFact-Llama3" in out
@@ -425,7 +423,7 @@ def splitting(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     """Judges by name that split, and two of one's own in a module: one that splits and a function."""
     del run
     monkeypatch.setattr(
-        radfact.entailment, "load_judge", lambda name, **_: LOAD_JUDGE(name) if ":" in name else Splitting(name)
+        radfact.judges, "load_judge", lambda name, **_: LOAD_JUDGE(name) if ":" in name else Splitting(name)
     )
     monkeypatch.setitem(sys.modules, "judges_that_split", ModuleType("judges_that_split"))
     monkeypatch.setattr(sys.modules["judges_that_split"], "judge", Splitting("own", "own rules"), raising=False)
@@ -476,7 +474,7 @@ OWN_TAKES_NONE = "the judge's own splitter takes no arguments; name another --sp
 def test_what_does_not_fit_whoever_splits_is_refused(
     run: Run, tmp_path: Path, judge: str, options: list[str], message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(radfact.sentences, "load_splitter", LOAD_SPLITTER)
+    monkeypatch.setattr(radfact.judges, "load_splitter", LOAD_SPLITTER)
     code, _, err = run("score", narrative_pairs(tmp_path), "--judge", f"python:judges_that_split:{judge}", *options)
     assert (code, err.count("\n")) == (2, 1)
     assert err.startswith(f"radfact: {message}")
@@ -586,7 +584,7 @@ def test_where_a_check_cannot_be_written_is_said_before_anything_is_asked(run: R
 def test_the_offline_judge_is_checked_with_what_comes_with_the_package(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(radfact.entailment, "load_judge", LOAD_JUDGE)
+    monkeypatch.setattr(radfact.judges, "load_judge", LOAD_JUDGE)
     code, out, _ = run("judge-check", "--judge", "offline")
     assert code == 0
     assert "laterality" in out
@@ -630,7 +628,7 @@ def test_ctrl_c_ends_a_run_with_one_line_and_the_same_command_finishes_it(
     (tmp_path / "pairs.json").write_text(json.dumps([example]))
     # A shell that runs the tests in the background has its processes ignore Ctrl-C.
     listening = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); "
-    command = [sys.executable, "-c", listening + "from radfact.cli import main; main()", "score", "pairs.json"]
+    command = [sys.executable, "-c", listening + "from radfact.cli.main import main; main()", "score", "pairs.json"]
     command += ["--out", "done", "--judge", "openai:m", "--base-url", server.base_url, "--concurrency", "1"]
     first = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     running.append(first)

@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from radfact import live
+from radfact import progress as live
 from radfact.cli.price import Price
-from radfact.cli.steps import in_steps
-from radfact.entailment import Failure, Question, Verdict
 from radfact.errors import RunFailed
-from radfact.live import LiveDisplay, Meter
+from radfact.judges import Failure, Question, Verdict
+from radfact.judges.batched_judge import in_steps
+from radfact.progress import LiveDisplay, Meter
 
 
 def metered(*readings: tuple[float, dict[str, int]], price: Price | None = None) -> Meter:

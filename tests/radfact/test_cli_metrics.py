@@ -14,9 +14,9 @@ import pytest
 from chat_server import ChatServer
 from green_answers import Written
 
-from radfact.cli import main
-from radfact.entailment import load_judge
+from radfact.cli.main import main
 from radfact.errors import InputError
+from radfact.judges import load_judge
 from radfact.metrics import green_summary
 from radfact.metrics.green_summary import Embeddings
 from radfact.metrics.registry import Entry, entries

@@ -7,8 +7,8 @@ from rich.console import Console
 from typer import Exit
 
 from maira.cli.show import end, say
+from radfact.cli.program import run_command
 from radfact.cli.tables import say_line
-from radfact.command import run_command
 from radfact.errors import InputError, RunFailed
 
 

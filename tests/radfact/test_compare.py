@@ -15,13 +15,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from radfact.errors import InputError
-from radfact.files import Pair, Pairs
-from radfact.metrics.compare import Contrast, compare, in_brackets, write_comparison
-from radfact.metrics.evaluate import evaluate
-from radfact.metrics.metric import Counts, Pooled, Scored
-from radfact.report import Box, Sentence
-from radfact.significance import f1_counts, set_f1
-from radfact.stats import CountsFigure, Direction, Summary, scored_rows, summarise
+from radfact.io.pairs import Pair, Pairs
+from radfact.metrics.protocol import Counts, Pooled, Scored
+from radfact.pipeline import evaluate
+from radfact.records import Box, Sentence
+from radfact.results.compare import Contrast, compare, in_brackets, write_comparison
+from radfact.statistics.bootstrap import CountsFigure, Direction, Summary, scored_rows, summarise
+from radfact.statistics.significance import f1_counts, set_f1
 
 TEXTS = [
     "The lungs are clear.",

@@ -10,10 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from radfact.errors import Failure
-from radfact.files import Pair
+from radfact.io.pairs import Pair
 from radfact.llm import connect
-from radfact.metrics.corrections import Correction, Corrections
-from radfact.metrics.corrections_agreement import (
+from radfact.meta.agreement.line_corrections import (
     category_agreement,
     change_agreement,
     corrected_pairs,
@@ -25,8 +24,9 @@ from radfact.metrics.corrections_agreement import (
     written_pairs,
     written_text,
 )
-from radfact.metrics.error_agreement import Share
 from radfact.metrics.fineradscore import split_lines
+from radfact.metrics.fineradscore_response import Correction, Corrections
+from radfact.statistics.error_counts import Share
 
 LINES = ("Nodule.", "Edema.", "Effusion.", "Clear.")
 EXPERT = Corrections(

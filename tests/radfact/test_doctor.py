@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner, Result
 
-from radfact.cli import app
+from radfact.cli.main import app
 from radfact.doctor import Item, accelerators, examine, looked_at, machine, packages
 from radfact.doctor.evaluation import KEYS, NEEDS, judge_items, metric_items
 from radfact.llm.langchain import PARTNERS

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from radfact.errors import InputError
-from radfact.jsonl import write_json, write_jsonl
-from radfact.metrics.ensemble import Ensemble, cross_validate, fit_ensemble, read_features
+from radfact.io.jsonl import write_json, write_jsonl
+from radfact.meta.ensembles.model import Ensemble, cross_validate, fit_ensemble, read_features
 
 GENERATOR = np.random.default_rng(7)
 FEATURES = {f"judge{number}/vert": GENERATOR.random(60).tolist() for number in range(3)}

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from radfact.metrics.error_agreement import (
+from radfact.statistics.error_counts import (
     Mean,
     Share,
     category_accuracy,

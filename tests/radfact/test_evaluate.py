@@ -15,22 +15,22 @@ import pytest
 from scripted_model import scripted_client
 
 from radfact.errors import InputError, RunFailed
-from radfact.export import export
-from radfact.files import Pair, Pairs
-from radfact.jsonl import read_jsonl
+from radfact.io.jsonl import read_jsonl
+from radfact.io.pairs import Pair, Pairs
 from radfact.metrics.bleu import Bleu
-from radfact.metrics.evaluate import evaluate
-from radfact.metrics.evaluation import Evaluation
-from radfact.metrics.folder import Store
-from radfact.metrics.metric import Counts, Metric, Pooled, Scored, headline_of
+from radfact.metrics.protocol import Counts, Metric, Pooled, Scored, headline_of
 from radfact.metrics.registry import Entry, choose, entries
 from radfact.metrics.resources import Resources
 from radfact.metrics.rouge import RougeL
-from radfact.report import Box, Sentence
-from radfact.results import write_results
-from radfact.sample import FIGURES
-from radfact.score import RadFact
-from radfact.stats import Direction
+from radfact.pipeline import evaluate
+from radfact.records import Box, Sentence
+from radfact.results.evaluation import Evaluation
+from radfact.results.export import export
+from radfact.results.folder import Store
+from radfact.results.radfact_writer import write_results
+from radfact.scoring.radfact import RadFact
+from radfact.scoring.sample import FIGURES
+from radfact.statistics.bootstrap import Direction
 
 BOX = Box(x_min=0.1, y_min=0.1, x_max=0.5, y_max=0.5)
 PAIRS = [
@@ -143,7 +143,7 @@ def rows(path: Path) -> list[dict[str, Any]]:
 
 
 def test_radfact_is_what_radfact_score_gives(tmp_path: Path) -> None:
-    from radfact.entailment import load_judge
+    from radfact.judges import load_judge
 
     found = evaluate(PAIRS, ["radfact", "rouge_l"], judge="offline", out=tmp_path / "many")
     alone = RadFact(load_judge("offline")).score(PAIRS)

@@ -7,14 +7,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from radfact.entailment import Failure, Question, Verdict
 from radfact.errors import InputError
-from radfact.export import export
-from radfact.files import Pair, Pairs
-from radfact.jsonl import read_json, read_jsonl, write_json, write_jsonl
-from radfact.report import Box, Sentence
-from radfact.results import write_results
-from radfact.score import RadFact, Result
+from radfact.io.jsonl import read_json, read_jsonl, write_json, write_jsonl
+from radfact.io.pairs import Pair, Pairs
+from radfact.judges import Failure, Question, Verdict
+from radfact.records import Box, Sentence
+from radfact.results.export import export
+from radfact.results.radfact_writer import write_results
+from radfact.scoring.radfact import RadFact, Result
 
 # Origin: the keys that the published command writes, less the counters of its own client.
 PUBLISHED_NAMES = [

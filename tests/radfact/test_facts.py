@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from radfact.entailment.facts import Fact, parse
-from radfact.entailment.units import CERTAIN, CONCLUDED, POSSIBLE, PROBABLE
+from radfact.judges.offline.clause_parser import CERTAIN, CONCLUDED, POSSIBLE, PROBABLE
+from radfact.judges.offline.facts import Fact, parse
 
 
 def facts(sentence: str) -> dict[str, Fact]:

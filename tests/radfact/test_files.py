@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from radfact.errors import InputError
-from radfact.files import Pair, read_candidates_and_references, read_pairs
-from radfact.report import Box, Mask, Sentence
+from radfact.io.pairs import Pair, read_candidates_and_references, read_pairs
+from radfact.records import Box, Mask, Sentence
 
 PUBLISHED = Path(__file__).resolve().parents[2].parent / "shared" / "data" / "radfact"
 needs_published = pytest.mark.skipif(not PUBLISHED.is_dir(), reason="the published examples are not on this machine")

@@ -14,12 +14,12 @@ from chat_server import ChatServer, last
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from radfact.files import Pair
+from radfact.io.pairs import Pair
 from radfact.llm import connect
-from radfact.metrics.asked import load_prompt
-from radfact.metrics.corrections import Correction, read_corrections
 from radfact.metrics.fineradscore import FineRadScore, split_lines
-from radfact.metrics.metric import Metric
+from radfact.metrics.fineradscore_response import Correction, read_corrections
+from radfact.metrics.llm_metric import load_prompt
+from radfact.metrics.protocol import Metric
 
 PAPER = Path(__file__).resolve().parents[2].parent / "shared" / "seeds" / "001_eb2a3074c3378f2b.txt"
 LINES = ("Three left lung nodules.", "Multiple lung nodules.", "Pulmonary edema.")

@@ -14,13 +14,13 @@ from green_answers import Written, answers
 from hypothesis import given
 from hypothesis import strategies as st
 
-from radfact.files import Pair
+from radfact.io.pairs import Pair
 from radfact.llm import connect
-from radfact.metrics.asked import fill, load_prompt
+from radfact.metrics.error_response import read_assessment
 from radfact.metrics.green import Green, green_score
-from radfact.metrics.metric import Metric
-from radfact.metrics.notation import read_assessment
-from radfact.report import Sentence
+from radfact.metrics.llm_metric import fill, load_prompt
+from radfact.metrics.protocol import Metric
+from radfact.records import Sentence
 
 ANSWER = Written(
     (("An effusion",), ("Cardiomegaly", "A nodule"), (), (), (), ()),

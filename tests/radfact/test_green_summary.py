@@ -14,7 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from radfact.errors import InputError
-from radfact.jsonl import write_json, write_jsonl
+from radfact.io.jsonl import write_json, write_jsonl
+from radfact.metrics.error_response import Assessment, Errors
 from radfact.metrics.green_summary import (
     Embeddings,
     SentenceEmbedder,
@@ -23,7 +24,6 @@ from radfact.metrics.green_summary import (
     read_assessments,
     summarise_green,
 )
-from radfact.metrics.notation import Assessment, Errors
 
 needs_sklearn = pytest.mark.skipif(not importlib.util.find_spec("sklearn"), reason="scikit-learn is not installed")
 

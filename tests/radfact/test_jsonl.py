@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from radfact.errors import InputError
-from radfact.jsonl import append_jsonl, dumps, read_json, read_jsonl, write_json, write_jsonl
+from radfact.io.jsonl import append_jsonl, dumps, read_json, read_jsonl, write_json, write_jsonl
 
 json_values = st.recursive(
     st.none()

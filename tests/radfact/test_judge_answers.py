@@ -11,11 +11,11 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from radfact.entailment import Status, Verdict
-from radfact.entailment.answer import parse_answer, parse_report_answer
-from radfact.entailment.prompt import AnswerFormat, Example, few_shot_messages
-from radfact.llm.texts import after_thought
-from radfact.report import normalised_text
+from radfact.judges import Status, Verdict
+from radfact.judges.prompt import AnswerFormat, Example, few_shot_messages
+from radfact.judges.response import parse_answer, parse_report_answer
+from radfact.llm.response_text import after_thought
+from radfact.records import normalised_text
 
 PREMISES = ("The heart is enlarged.", "Small left pleural effusion.", "No pneumothorax.")
 HYPOTHESES = ("Enlarged heart.", "Left effusion.", "Rib fracture.")

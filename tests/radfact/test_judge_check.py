@@ -14,9 +14,9 @@ from chat_server import Reply, last
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from radfact.entailment import CallableJudge, Question, Verdict, load_judge
-from radfact.entailment.check import Agreement, Label, Labelled, accuracy_of, check, load_labelled
 from radfact.errors import InputError
+from radfact.judges import CallableJudge, Question, Verdict, load_judge
+from radfact.judges.check import Agreement, Label, Labelled, accuracy_of, check, load_labelled
 
 SHARED = Path(__file__).resolve().parents[2].parent / "shared"
 PUBLISHED = SHARED / "data" / "radfact" / "nli_few_shot_examples.json"

@@ -16,9 +16,10 @@ from chat_server import ChatServer, Reply, last
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from radfact.entailment import Failure, Judge, Question, Verdict, load_judge
-from radfact.entailment.llm import REPORT_MOST
-from radfact.entailment.prompt import (
+from radfact.errors import InputError
+from radfact.judges import Failure, Judge, Question, Verdict, load_judge
+from radfact.judges.llm_judge import REPORT_MOST
+from radfact.judges.prompt import (
     MOST_CHOICES,
     SYSTEM_MESSAGE,
     answer_schema,
@@ -28,7 +29,6 @@ from radfact.entailment.prompt import (
     report_query,
     report_schema,
 )
-from radfact.errors import InputError
 
 SHARED = Path(__file__).resolve().parents[2].parent / "shared"
 PUBLISHED = SHARED / "data" / "radfact" / "nli_few_shot_examples.json"

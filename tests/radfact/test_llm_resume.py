@@ -18,7 +18,7 @@ from chat_server import ChatServer, Reply, last
 
 CONCURRENCY = 4
 SAMPLES = 10
-COMMAND = "from radfact.cli import main; main()"
+COMMAND = "from radfact.cli.main import main; main()"
 
 
 def judgement(body: dict[str, Any]) -> Reply:

@@ -13,22 +13,21 @@ from chat_server import Reply, last
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from radfact.entailment import load_judge
 from radfact.errors import Failure, InputError
-from radfact.files import Pair
-from radfact.llm.texts import dump_yaml
-from radfact.metrics.evaluate import evaluate
-from radfact.rewards import make_reward
-from radfact.score import RadFact
-from radfact.sentences import Splitter, load_splitter
-from radfact.sentences.llm import (
+from radfact.io.pairs import Pair
+from radfact.judges import Splitter, load_judge, load_splitter
+from radfact.judges.llm_splitter import (
     SYSTEM_MESSAGE,
     SplitExample,
     few_shot_messages,
     load_split_examples,
     parse_split,
 )
-from radfact.sentences.splitter import SplitSentence, sentences_of_split
+from radfact.judges.splitter import SplitSentence, sentences_of_split
+from radfact.llm.response_text import dump_yaml
+from radfact.pipeline import evaluate
+from radfact.rewards import make_reward
+from radfact.scoring.radfact import RadFact
 
 SHARED = Path(__file__).resolve().parents[2].parent / "shared"
 PUBLISHED = SHARED / "data" / "radfact" / "report_to_phrases_few_shot_examples.json"

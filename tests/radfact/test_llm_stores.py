@@ -15,7 +15,7 @@ import pytest
 
 from radfact.errors import RunFailed
 from radfact.llm import AnswerCache, StoredAnswer
-from radfact.llm.stores import worker_stores
+from radfact.llm.shared_cache import worker_stores
 
 ANSWER = StoredAnswer("text", 1, 2)
 
@@ -34,7 +34,7 @@ PROGRAM = """
 import sys
 from pathlib import Path
 from radfact.llm import AnswerCache, StoredAnswer
-from radfact.llm.stores import worker_stores
+from radfact.llm.shared_cache import worker_stores
 with worker_stores(Path(sys.argv[1])) as stores:
     store = AnswerCache(stores / "worker")
     for key in ("early", "late"):

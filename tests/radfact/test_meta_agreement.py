@@ -17,16 +17,25 @@ from meta_run import run_meta, write_table
 from scipy import stats
 
 from radfact.errors import InputError
-from radfact.files import Pair
-from radfact.jsonl import read_json, write_json, write_jsonl
-from radfact.meta import plots
-from radfact.meta.agreement import MEAN, Agreement, Figures, agreement, count_errors, counted, counted_as, inter_rater
-from radfact.meta.correlation import SEED, Estimate, correlate
-from radfact.meta.page import Table
-from radfact.meta.preference_table import accuracies, read_preferences
-from radfact.meta.ratings import Rated, Ratings, count_directions, count_quantities
-from radfact.metrics.notation import CATEGORIES
-from radfact.stats import Direction
+from radfact.html import plots
+from radfact.html.meta_page import Table
+from radfact.io.jsonl import read_json, write_json, write_jsonl
+from radfact.io.pairs import Pair
+from radfact.meta.agreement.analysis import (
+    MEAN,
+    Agreement,
+    Figures,
+    agreement,
+    count_errors,
+    counted,
+    counted_as,
+    inter_rater,
+)
+from radfact.meta.datasets.preference_table import accuracies, read_preferences
+from radfact.meta.datasets.ratings import Rated, Ratings, count_directions, count_quantities
+from radfact.metrics.error_response import CATEGORIES
+from radfact.statistics.bootstrap import Direction
+from radfact.statistics.correlation import SEED, Estimate, correlate
 
 NUMBERS = st.integers(0, 4).map(float)
 

@@ -10,7 +10,8 @@ import pytest
 from scripted_model import scripted_client
 
 from radfact.errors import Failure
-from radfact.meta.asking import (
+from radfact.meta.datasets.report_table import SiteReport
+from radfact.meta.injection.llm_editor import (
     Source,
     draw_categories,
     inject_by_model,
@@ -19,11 +20,10 @@ from radfact.meta.asking import (
     read_modified,
     read_verdict,
 )
-from radfact.meta.injected import Injected
-from radfact.meta.perturb import ModelPerturber
-from radfact.meta.style import ModelStyler
-from radfact.meta.tables import SiteReport
-from radfact.metrics.asked import load_prompt
+from radfact.meta.injection.perturb import ModelPerturber
+from radfact.meta.injection.records import Injected
+from radfact.meta.injection.style import ModelStyler
+from radfact.metrics.llm_metric import load_prompt
 
 SEEDS = Path(__file__).resolve().parents[2].parent / "shared" / "seeds"
 PAPERS = {
@@ -50,7 +50,7 @@ def test_every_line_is_the_papers(prompt: str, paper: str) -> None:
     # Numbers of code lines and marks of the scan stand between the lines of a listing.
     text = re.sub(r"(?m)^\d+\t|<tt>|</?pre>|\$\{\\tt X\}\$|\{\\tt X\}", lambda m: "X" if "X" in m[0] else "", text)
     printed = letters(text)
-    lines = [re.sub(r"\{\w+\}", "", line) for line in load_prompt(prompt, "radfact.meta").splitlines()]
+    lines = [re.sub(r"\{\w+\}", "", line) for line in load_prompt(prompt, "radfact.meta.injection").splitlines()]
     missing = [line for line in lines if letters(line) not in printed]
     allowed = {"Introduce errors related to . The errors should"}
     assert [line for line in missing if not any(line.startswith(start) for start in allowed)] == []

@@ -12,8 +12,8 @@ import pytest
 from chat_server import ChatServer, Reply, last
 from meta_run import run_meta, write_table
 
-from radfact.jsonl import read_json, read_jsonl
-from radfact.meta.layouts import REXVAL_RATINGS, REXVAL_REPORTS
+from radfact.io.jsonl import read_json, read_jsonl
+from radfact.meta.datasets.layouts import REXVAL_RATINGS, REXVAL_REPORTS
 
 V0 = ["id", "indication", "impression_original", "impression_edited", "score", "annotator", "source"]
 ROWS = [

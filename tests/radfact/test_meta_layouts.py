@@ -8,11 +8,11 @@ import pytest
 from meta_run import run_meta, write_table
 
 from radfact.errors import InputError
-from radfact.meta.agreement import inter_rater
-from radfact.meta.annotation import read_annotation
-from radfact.meta.layouts import REXVAL_RATINGS, REXVAL_REPORTS, read_ratings
-from radfact.meta.tables import read_ids
-from radfact.metrics.corrections_agreement import line_changes
+from radfact.meta.agreement.analysis import inter_rater
+from radfact.meta.agreement.line_corrections import line_changes
+from radfact.meta.datasets.error_labels import read_annotation
+from radfact.meta.datasets.layouts import REXVAL_RATINGS, REXVAL_REPORTS, read_ratings
+from radfact.meta.datasets.report_table import read_ids
 
 REXVAL_COLUMNS = [
     "study_number",

@@ -7,15 +7,15 @@ from pathlib import Path
 import pytest
 from meta_run import run_meta, write_table
 
-from radfact.entailment.offline import OfflineJudge
-from radfact.files import Pair
-from radfact.jsonl import read_json, read_jsonl, write_jsonl
-from radfact.meta.matching import digests_of, match
-from radfact.metrics.compare import compare
-from radfact.metrics.ensemble import fit_ensemble
-from radfact.metrics.evaluate import evaluate
-from radfact.results import write_results
-from radfact.score import RadFact
+from radfact.io.jsonl import read_json, read_jsonl, write_jsonl
+from radfact.io.pairs import Pair
+from radfact.judges.offline.judge import OfflineJudge
+from radfact.meta.datasets.matching import digests_of, match
+from radfact.meta.ensembles.model import fit_ensemble
+from radfact.pipeline import evaluate
+from radfact.results.compare import compare
+from radfact.results.radfact_writer import write_results
+from radfact.scoring.radfact import RadFact
 
 PAIRS = [Pair(str(i), f"Clear lungs {i}.", "Clear lungs. No effusion.") for i in range(6)]
 

@@ -15,17 +15,17 @@ from meta_run import run_meta, write_table
 from scipy import stats
 
 from radfact.errors import Failure, InputError, RunFailed
-from radfact.files import Pair
-from radfact.jsonl import read_json, read_jsonl, write_json, write_jsonl
-from radfact.meta.agreement import Figures
-from radfact.meta.detection import detect, detection_pairs, write_detected
-from radfact.meta.injected import Change, Injected, read_injected
-from radfact.meta.perturb import RulePerturber
-from radfact.meta.rexamine import rexamine
-from radfact.meta.rexamine_stats import Ranking, StyleTest, rankings, style_tests, table_2, table_c, threshold
-from radfact.meta.style import RuleStyler
-from radfact.meta.tables import SiteReport, read_counts, read_reports
-from radfact.results import read_sample_figures
+from radfact.io.jsonl import read_json, read_jsonl, write_json, write_jsonl
+from radfact.io.pairs import Pair
+from radfact.meta.agreement.analysis import Figures
+from radfact.meta.datasets.report_table import SiteReport, read_counts, read_reports
+from radfact.meta.injection.detection import detect, detection_pairs, write_detected
+from radfact.meta.injection.perturb import RulePerturber
+from radfact.meta.injection.records import Change, Injected, read_injected
+from radfact.meta.injection.style import RuleStyler
+from radfact.meta.robustness.rexamine import rexamine
+from radfact.meta.robustness.statistics import Ranking, StyleTest, rankings, style_tests, table_2, table_c, threshold
+from radfact.results.radfact_writer import read_sample_figures
 
 SITES = ["x"] * 4 + ["y"] * 3
 

@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from radfact.entailment.ontology_file import default_ontology
-from radfact.meta.injected import Injected
-from radfact.meta.rules import FINDINGS, RuleInjector
-from radfact.meta.sentences import Sentences, facts_of
-from radfact.meta.style import RuleStyler
-from radfact.metrics.notation import Letter
-from radfact.sentences.words import is_plural
+from radfact.judges.offline.ontology_file import default_ontology
+from radfact.judges.offline.vocabulary import is_plural
+from radfact.meta.injection.records import Injected
+from radfact.meta.injection.rules import FINDINGS, RuleInjector
+from radfact.meta.injection.sentences import Sentences, facts_of
+from radfact.meta.injection.style import RuleStyler
+from radfact.metrics.error_response import Letter
 
 LETTERS: tuple[Letter, ...] = get_args(Letter)
 SENTENCES = (

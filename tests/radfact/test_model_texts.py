@@ -9,7 +9,7 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from radfact.llm.texts import after_thought, bodies, dump_yaml, read_data, read_list
+from radfact.llm.response_text import after_thought, bodies, dump_yaml, read_data, read_list
 
 words = st.lists(
     st.sampled_from(["effusion", "-", ":", "#", "'left'", '"x"', "no", "  ", "1.5", "null", "é", "\u2028"]), max_size=60

@@ -12,7 +12,7 @@ from green_answers import Counts, Written, answers, published
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from radfact.metrics.notation import CATEGORIES, Assessment, read_assessment, read_score
+from radfact.metrics.error_response import CATEGORIES, Assessment, read_assessment, read_score
 
 NOTHING: tuple[tuple[str, ...], ...] = ((),) * 6
 EXAMPLE = Written(

@@ -14,15 +14,14 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from radfact.cli import main
-from radfact.entailment import Judge, Question, Verdict, load_judge
-from radfact.entailment.check import check, load_labelled
-from radfact.entailment.facts import parse
-from radfact.entailment.offline import MEASURED, OfflineJudge
-from radfact.entailment.ontology_file import DEFAULT_PATH, default_ontology
+from radfact.cli.main import main
 from radfact.errors import InputError
-from radfact.jsonl import read_json
-from radfact.sentences import splitter_of
+from radfact.io.jsonl import read_json
+from radfact.judges import Judge, Question, Verdict, load_judge, splitter_of
+from radfact.judges.check import check, load_labelled
+from radfact.judges.offline.facts import parse
+from radfact.judges.offline.judge import MEASURED, OfflineJudge
+from radfact.judges.offline.ontology_file import DEFAULT_PATH, default_ontology
 
 PUBLISHED = Path(__file__).resolve().parents[2].parent / "shared" / "data" / "radfact" / "nli_few_shot_examples.json"
 JUDGEMENTS: dict[str, list[Any]] = yaml.safe_load(Path(__file__).with_name("judgements.yaml").read_text("utf-8"))
@@ -173,7 +172,7 @@ def test_it_takes_no_server() -> None:
 
 def test_it_imports_no_language_model_package() -> None:
     code = (
-        "import sys; from radfact.entailment import load_judge, Question;"
+        "import sys; from radfact.judges import load_judge, Question;"
         "load_judge('offline').judge([Question(('No nodule.',), 'No nodule.')]);"
         "print(sorted({'langchain_core', 'langchain_openai', 'openai', 'torch', 'transformers'} & set(sys.modules)))"
     )

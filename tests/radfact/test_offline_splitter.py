@@ -14,11 +14,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from radfact.entailment.facts import parse
-from radfact.entailment.ontology_file import default_ontology
 from radfact.errors import InputError
-from radfact.sentences import Splitter, split_narrative
-from radfact.sentences.offline import OfflineSplitter, explain_split
+from radfact.judges import Splitter, split_narrative
+from radfact.judges.offline.facts import parse
+from radfact.judges.offline.ontology_file import default_ontology
+from radfact.judges.offline.splitter import OfflineSplitter, explain_split
 
 DATA = Path(__file__).resolve().parents[2].parent / "shared" / "data"
 REPORTS = DATA / "openi" / "NLMCXR_reports.tgz"

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 import yaml
 
-from radfact.entailment.facts import parse
-from radfact.entailment.ontology import lemma
-from radfact.entailment.ontology_file import DEFAULT_PATH, default_ontology, load_ontology
 from radfact.errors import InputError
+from radfact.judges.offline.facts import parse
+from radfact.judges.offline.ontology import lemma
+from radfact.judges.offline.ontology_file import DEFAULT_PATH, default_ontology, load_ontology
 
 DATA: dict[str, Any] = yaml.safe_load(DEFAULT_PATH.read_text("utf-8"))
 NAMES = [(finding, name) for finding, node in DATA["findings"].items() for name in node.get("names", [])]

@@ -18,13 +18,13 @@ from PIL import Image
 from results_folder import HOSTILE, figure, sentence, write_folder, write_image, write_manifest
 from typer.testing import CliRunner
 
-from radfact import page as page_module
-from radfact.cli import app
-from radfact.entailment.judge import Question, Verdict
+from radfact.cli.main import app
 from radfact.errors import Failure, InputError
-from radfact.jsonl import write_json, write_jsonl
-from radfact.page import page_record, write_page
-from radfact.page_markup import words
+from radfact.html import page as page_module
+from radfact.html.markup import words
+from radfact.html.page import page_record, write_page
+from radfact.io.jsonl import write_json, write_jsonl
+from radfact.judges.protocol import Question, Verdict
 
 
 class Page(HTMLParser):
@@ -167,10 +167,10 @@ class TestStudies:
         assert study["candidate"][0]["boxes"] == [{"x_min": 0.5, "y_min": 0.25, "x_max": 0.75, "y_max": 0.75}]
 
     def test_the_folder_as_the_scorer_writes_it_is_read(self, tmp_path: Path) -> None:
-        from radfact.files import Pair
-        from radfact.report import Box, Sentence
-        from radfact.results import write_results
-        from radfact.score import RadFact
+        from radfact.io.pairs import Pair
+        from radfact.records import Box, Sentence
+        from radfact.results.radfact_writer import write_results
+        from radfact.scoring.radfact import RadFact
 
         class SameText:
             name = "same-text"

@@ -12,10 +12,10 @@ import pytest
 from PIL import Image
 from results_folder import HOSTILE, ring, sentence, write_folder, write_image, write_manifest
 
-from radfact.jsonl import write_json, write_jsonl
-from radfact.meta.page import Section, Table
-from radfact.meta.page import write_page as write_meta_page
-from radfact.page import write_page
+from radfact.html.meta_page import Section, Table
+from radfact.html.meta_page import write_page as write_meta_page
+from radfact.html.page import write_page
+from radfact.io.jsonl import write_json, write_jsonl
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Locator, Page
@@ -463,8 +463,8 @@ def test_every_study_is_printed(long_page: Page) -> None:
 @pytest.fixture
 def metrics_page(browser: Browser, tmp_path: Path) -> Iterator[Page]:
     """A page of two metrics of which neither is RadFact."""
-    from radfact.files import Pair
-    from radfact.metrics.evaluate import evaluate
+    from radfact.io.pairs import Pair
+    from radfact.pipeline import evaluate
 
     texts = {"a": "Clear lungs.", "b": "Clear lungs and heart.", "c": HOSTILE, "d": "Clear as day today."}
     evaluate([Pair(key, text, "Clear lungs.") for key, text in texts.items()], ["rouge_l", "bleu_1"], out=tmp_path)
@@ -479,8 +479,8 @@ def metrics_page(browser: Browser, tmp_path: Path) -> Iterator[Page]:
 
 
 def test_saying_nothing_is_worst_and_a_neutral_figure_has_no_worst(browser: Browser, tmp_path: Path) -> None:
-    from radfact.files import Pair
-    from radfact.metrics.evaluate import evaluate
+    from radfact.io.pairs import Pair
+    from radfact.pipeline import evaluate
 
     candidates = {"good": "The heart is large.", "empty": "", "bad": "Right effusion.", "none": ""}
     pairs = [Pair(key, text, "The heart is large.") for key, text in candidates.items()]

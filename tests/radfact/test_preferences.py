@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 
 from radfact.errors import Failure
 from radfact.llm import connect
-from radfact.metrics.asked import load_prompt
-from radfact.metrics.preferences import (
+from radfact.meta.agreement.preferences import (
     Preference,
     Rivals,
     accuracy_by_confidence,
@@ -25,6 +24,7 @@ from radfact.metrics.preferences import (
     preferences_by_score,
     read_preference,
 )
+from radfact.metrics.llm_metric import load_prompt
 
 PAPER = Path(__file__).resolve().parents[2].parent / "shared" / "seeds" / "000_e6b0ddc06faf3acd.txt"
 

@@ -13,11 +13,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pycocotools import mask as coco
 
-from radfact.entailment import Failure, Question, Verdict
-from radfact.files import Pair, read_pairs
-from radfact.report import Box, Mask, Sentence
-from radfact.sample import FIGURES
-from radfact.score import RadFact, Result
+from radfact.io.pairs import Pair, read_pairs
+from radfact.judges import Failure, Question, Verdict
+from radfact.records import Box, Mask, Sentence
+from radfact.scoring.radfact import RadFact, Result
+from radfact.scoring.sample import FIGURES
 
 PUBLISHED = Path(__file__).resolve().parents[2].parent / "shared" / "data" / "radfact"
 needs_published = pytest.mark.skipif(not PUBLISHED.is_dir(), reason="the published examples are not on this machine")

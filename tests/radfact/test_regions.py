@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from pycocotools import mask as coco
 
 from radfact.errors import InputError
-from radfact.regions import Compat, covered_share, decode_mask, spatially_entailed
-from radfact.report import Box, Mask, Sentence
+from radfact.records import Box, Mask, Sentence
+from radfact.scoring.regions import Compat, covered_share, decode_mask, spatially_entailed
 
 Corners = tuple[float, float, float, float]
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from radfact.errors import InputError
-from radfact.report import Box, Sentence, normalised_text, parse_sentences
+from radfact.records import Box, Sentence, normalised_text, parse_sentences
 
 shares = st.floats(0, 1)
 

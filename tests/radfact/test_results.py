@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
-from radfact.entailment import Failure, Question, Verdict
 from radfact.errors import InputError
-from radfact.jsonl import read_json, read_jsonl, write_json, write_jsonl
-from radfact.report import Box, Mask, Sentence, digest
-from radfact.results import read_sample_figures, write_results
-from radfact.sample import FIGURES
-from radfact.score import RadFact, Result
+from radfact.io.jsonl import read_json, read_jsonl, write_json, write_jsonl
+from radfact.judges import Failure, Question, Verdict
+from radfact.records import Box, Mask, Sentence, digest
+from radfact.results.radfact_writer import read_sample_figures, write_results
+from radfact.scoring.radfact import RadFact, Result
+from radfact.scoring.sample import FIGURES
 
 
 class FirstPremise:

@@ -10,10 +10,10 @@ from typing import Any, ClassVar
 import pytest
 
 from radfact.errors import InputError, RunFailed
-from radfact.files import Pair
-from radfact.metrics.metric import Scored
+from radfact.io.pairs import Pair
+from radfact.metrics.protocol import Scored
 from radfact.rewards import make_reward
-from radfact.stats import Direction
+from radfact.statistics.bootstrap import Direction
 
 
 class Lengths:

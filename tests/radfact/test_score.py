@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from radfact.entailment import Failure, Question, Verdict
 from radfact.errors import InputError, RunFailed
-from radfact.files import Pair, Pairs
-from radfact.report import Box, Report, Sentence
-from radfact.sample import FIGURES, SampleScore, SentenceScore
-from radfact.score import RadFact
+from radfact.io.pairs import Pair, Pairs
+from radfact.judges import Failure, Question, Verdict
+from radfact.records import Box, Report, Sentence
+from radfact.scoring.radfact import RadFact
+from radfact.scoring.sample import FIGURES, SampleScore, SentenceScore
 
 Answer = Verdict | Failure
 NO = Verdict("not_entailment")

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from radfact.significance import (
+from radfact.statistics.bootstrap import bootstrap, bootstrap_counts, harmonic_mean, summarise, summarise_counts
+from radfact.statistics.significance import (
     as_counts,
     difference_of_counts,
     f1_counts,
@@ -18,7 +19,6 @@ from radfact.significance import (
     set_f1,
     with_f1,
 )
-from radfact.stats import bootstrap, bootstrap_counts, harmonic_mean, summarise, summarise_counts
 
 NAN = math.nan
 

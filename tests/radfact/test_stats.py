@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from radfact.stats import Summary, harmonic_mean, summarise
+from radfact.statistics.bootstrap import Summary, harmonic_mean, summarise
 
 shares = st.floats(0, 1) | st.just(math.nan)
 

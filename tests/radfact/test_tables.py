@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from radfact.errors import InputError
-from radfact.tables import stream_columns
+from radfact.io.csv_tables import stream_columns
 
 
 def test_columns_are_streamed_in_the_order_asked_for(tmp_path: Path) -> None:

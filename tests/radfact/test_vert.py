@@ -13,11 +13,11 @@ from chat_server import ChatServer, last
 from green_answers import Written
 
 from radfact.errors import InputError
-from radfact.files import Pair
-from radfact.jsonl import write_json
+from radfact.io.jsonl import write_json
+from radfact.io.pairs import Pair
 from radfact.llm import connect
-from radfact.metrics.asked import fill, load_prompt
-from radfact.metrics.metric import Metric
+from radfact.metrics.llm_metric import fill, load_prompt
+from radfact.metrics.protocol import Metric
 from radfact.metrics.vert import Variant, Vert, VertFormula, VertRubric, VertTuned, vert_prompt
 from radfact.metrics.vert_shots import FewShot, Shot, Style, default_illustrations, draw_shots, load_shots
 

@@ -11,13 +11,13 @@ import pytest
 from metric_files import write_chexbert, write_distilroberta, write_radgraph
 
 from radfact.errors import InputError
-from radfact.files import Pair
-from radfact.jsonl import read_jsonl
+from radfact.io.jsonl import read_jsonl
+from radfact.io.pairs import Pair
 from radfact.metrics.bertscore import LAYER, BertScore
 from radfact.metrics.chexbert import CLASSES, LABELS, CheXbert, Labeller
-from radfact.metrics.evaluate import evaluate
-from radfact.metrics.metric import Scored
+from radfact.metrics.protocol import Scored
 from radfact.metrics.radgraph import RadGraph
+from radfact.pipeline import evaluate
 
 torch = pytest.importorskip("torch")
 

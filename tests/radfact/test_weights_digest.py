@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from radfact.weights import weights_digest
+from radfact.fingerprint import weights_digest
 
 SIZE = 100_000
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from radfact.metrics.written import read_written
+from radfact.metrics.json_response import read_written
 
 SOURCE = "The heart is normal. Lungs are clear. There is no pleural effusion or pneumothorax."
 REPORT = "Findings: The heart is normal in size. The lungs are clear.\n\nImpression: No acute process."

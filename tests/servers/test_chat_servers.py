@@ -17,13 +17,12 @@ from typing import Any
 import pytest
 from real_servers import FEW_SHOTS, PAIRS, RADFACT, SPLIT_SHOTS, Server, radfact
 
-from radfact.entailment import Question, load_judge
-from radfact.entailment.prompt import answer_schema, query
 from radfact.errors import ExitCode, Failure, RunFailed
+from radfact.judges import Question, load_judge, load_splitter
+from radfact.judges.prompt import answer_schema, query
 from radfact.llm import Ask, Backend, Prefix, StoredAnswer, connect
 from radfact.llm.http import HttpBackend
 from radfact.llm.langchain import LangChainBackend, load_chat_model
-from radfact.sentences import load_splitter
 
 SHORT = {"max_tokens": "48"}  # The model seldom finds an end by itself.
 QUESTIONS = [

@@ -13,15 +13,14 @@ import pytest
 from real_servers import FEW_SHOTS, MODEL_FOLDER, PAIRS, VLLM_ENGINE, VLLM_ENVIRONMENT, Server, radfact
 
 from radfact.cli.options import Engine, JudgeOptions
-from radfact.cluster import Spread, gpus_of, parallel_size
-from radfact.entailment import Question, Verdict, load_judge
-from radfact.entailment.check import load_labelled
-from radfact.entailment.ray import ray_judge
 from radfact.errors import ExitCode, Failure, InputError, RunFailed
+from radfact.judges import Question, Splitter, Verdict, load_judge, load_splitter, splitter_of
+from radfact.judges.callable_splitter import CallableSplitter
+from radfact.judges.check import load_labelled
+from radfact.judges.ray_judge import ray_judge
+from radfact.judges.ray_splitter import RaySplitter
 from radfact.llm import AnswerCache, StoredAnswer
-from radfact.sentences import Splitter, load_splitter, splitter_of
-from radfact.sentences.callable import CallableSplitter
-from radfact.sentences.ray import RaySplitter
+from radfact.llm.ray_cluster import Spread, gpus_of, parallel_size
 
 pytest.importorskip("ray", reason='Ray is not installed: pip install "ray[data]"')
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning:ray.data.context")

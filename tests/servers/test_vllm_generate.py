@@ -15,13 +15,13 @@ import tiny_maira
 from real_servers import HERE, VLLM_ENVIRONMENT, VLLM_PYTHON, missing
 
 from data.manifest import read_manifest, write_manifest
-from maira.cli import app
-from maira.config import read_config
+from maira.cli.main import app
 from maira.generate.drafts import generate_drafts
 from maira.generate.engines import start_engine
 from maira.generate.request import Engine, EngineOptions
-from maira.generate.room import room_of
 from maira.generate.transformers_engine import TransformersEngine
+from maira.model.config import read_config
+from maira.model.context_window import room_of
 from radfact.errors import ExitCode, InputError
 
 VISION = VLLM_PYTHON.parents[1] / "vision"

@@ -7,10 +7,10 @@ from pathlib import Path
 from real_servers import VLLM_ENGINE, VLLM_ENVIRONMENT, radfact
 from tiny_judge import ask_folder, train_tiny_judge
 
-from radfact.entailment.check import check, load_labelled
-from radfact.entailment.llm import LLMJudge, judge_prompt
 from radfact.errors import ExitCode
-from radfact.jsonl import read_json
+from radfact.io.jsonl import read_json
+from radfact.judges.check import check, load_labelled
+from radfact.judges.llm_judge import LLMJudge, judge_prompt
 
 # vLLM's attention on the CPU takes heads of 32 and more.
 HEADS = {"num_attention_heads": 2, "num_key_value_heads": 2}

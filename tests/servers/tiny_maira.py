@@ -11,14 +11,14 @@ import torch
 
 from data.phantoms import write_phantoms
 from data.study import Study
-from maira.config import MairaConfig
-from maira.evaluate.boxes import box_completions
-from maira.examples import make_example
 from maira.generate.request import Request, report_request
-from maira.model import MairaForConditionalGeneration
-from maira.processor import MairaImageProcessor, MairaProcessor
-from maira.tokens import BOX, BOX_END, IMAGE, OBJECT, OBJECT_END
-from maira.train.tokenizer import train_tokenizer
+from maira.grounding.boxes import box_completions
+from maira.model.config import MairaConfig
+from maira.model.modeling import MairaForConditionalGeneration
+from maira.model.processor import MairaImageProcessor, MairaProcessor
+from maira.model.task_examples import make_example
+from maira.model.tokens import BOX, BOX_END, IMAGE, OBJECT, OBJECT_END
+from maira.train.data.tokenizer import train_tokenizer
 
 TEXTS = ["The lungs are clear.", "There is a small left pleural effusion.", "No pneumothorax. Heart size is normal."]
 NEW_TOKENS = 40

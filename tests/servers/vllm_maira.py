@@ -7,7 +7,7 @@ import sys
 import torchvision_operators  # noqa: F401
 
 if __name__ == "__main__":
-    from maira.cli import main
+    from maira.cli.main import main
 
     sys.argv[0] = "maira"
     main()

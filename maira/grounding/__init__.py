@@ -1,0 +1,1 @@
+"""Boxes without reports: box completion, phrase grounding, and their scores."""

@@ -1,0 +1,216 @@
+"""Names of MAIRA-2's parameters in the layouts that are in use, as data, and what a folder of weights holds.
+
+Own is this package's. The release's and transformers 5's differ from it in the prefixes of the four parts, and in that
+their encoder has the names of Hugging Face's `Dinov2Model` (`encoders.weights`).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+from safetensors import SafetensorError, safe_open
+from transformers.core_model_loading import Concatenate, WeightConverter, WeightRenaming
+
+from encoders.weights import ALIASES, FUSED_QKV, LEAVES, QKV, STEMS, hugging_face_names, timm_name
+from radfact.errors import InputError
+from radfact.io.jsonl import read_json
+
+Layout = Literal["released", "transformers5", "own"]
+LAYOUTS: tuple[Layout, ...] = get_args(Layout)
+
+PREFIXES: dict[Layout, dict[str, str]] = {
+    "own": {
+        "encoder": "vision_tower.vit.",
+        "adapter": "multi_modal_projector.",
+        "language": "language_model.model.",
+        "head": "language_model.lm_head.",
+    },
+    "released": {
+        "encoder": "vision_tower.",
+        "adapter": "multi_modal_projector.",
+        "language": "language_model.model.",
+        "head": "language_model.lm_head.",
+    },
+    "transformers5": {
+        "encoder": "model.vision_tower.",
+        "adapter": "model.multi_modal_projector.",
+        "language": "model.language_model.",
+        "head": "lm_head.",
+    },
+}
+"""What the names of a part begin with."""
+
+INDEX = "model.safetensors.index.json"
+WEIGHTS = "model.safetensors"
+_LISTED = 6
+"""Names in an error that does not end otherwise."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """A tensor on disk: its file, shape, and safetensors' name of its type."""
+
+    file: Path
+    shape: tuple[int, ...]
+    dtype: str
+
+
+def own_name(name: str, layout: Layout) -> tuple[str, int | None]:
+    """Our name for a parameter of a layout, and which third of ours it is (None: the whole); unknown names stay."""
+    for part, prefix in PREFIXES[layout].items():
+        if name.startswith(prefix):
+            rest, third = name.removeprefix(prefix), None
+            if part == "encoder" and layout != "own":
+                rest, third = timm_name(rest)
+            return PREFIXES["own"][part] + rest, third
+    return name, None
+
+
+def names_in(name: str, layout: Layout) -> tuple[str, ...]:
+    """The names of one of our parameters in a layout: one, or three where we keep three as one."""
+    for part, prefix in PREFIXES["own"].items():
+        if name.startswith(prefix):
+            rest = name.removeprefix(prefix)
+            split = part == "encoder" and layout != "own"
+            return tuple(PREFIXES[layout][part] + end for end in (hugging_face_names(rest) if split else (rest,)))
+    return (name,)
+
+
+def layout_of(names: Iterable[str]) -> Layout:
+    """The layout that a checkpoint's names are of."""
+    names = list(names)
+    if any(name.startswith(PREFIXES["own"]["encoder"]) for name in names):
+        return "own"
+    foreign = PREFIXES["transformers5"]
+    prefixes = (foreign["encoder"], foreign["adapter"], foreign["language"], foreign["head"])
+    return "transformers5" if any(name.startswith(prefixes) for name in names) else "released"
+
+
+def weight_transforms() -> list[WeightRenaming | WeightConverter]:
+    """The same tables for transformers, which applies them in this order while it reads a checkpoint of any layout."""
+    released, encoder = PREFIXES["released"], PREFIXES["own"]["encoder"]
+    pairs = [(prefix, released[part]) for part, prefix in PREFIXES["transformers5"].items()]
+    pairs += [(released["encoder"] + theirs, encoder + ours) for theirs, ours in STEMS]
+    renamings = [WeightRenaming(f"^{re.escape(theirs)}", ours) for theirs, ours in pairs]
+    renamings += [WeightRenaming(re.escape(theirs), ours) for theirs, ours in (*ALIASES, *LEAVES)]
+    fuse = WeightConverter([re.escape(part) for part in QKV], FUSED_QKV, [Concatenate(dim=0)])
+    return [*renamings, fuse]
+
+
+def check_json(folder: Path, *names: str) -> None:
+    """Raise an InputError with the place of the fault unless those of the files that a folder has are JSON objects."""
+    for path in (folder / name for name in names):
+        if path.is_file() and not isinstance(read_json(path), dict):
+            raise InputError("expected one JSON object", file=path)
+
+
+def read_headers(folder: Path) -> dict[str, Stored]:
+    """What the safetensors files of a folder hold, by name; nothing but their headers is read.
+
+    Raises:
+        InputError: there are none, one of several is missing, or one cannot be read.
+    """
+    index = folder / INDEX
+    if (folder / WEIGHTS).is_file():
+        files = [folder / WEIGHTS]
+    elif index.is_file():
+        listed = read_json(index)
+        names = listed.get("weight_map") if isinstance(listed, dict) else None
+        if not isinstance(names, dict):
+            raise InputError("no index of weights: 'weight_map' is missing", file=index)
+        files = [folder / name for name in sorted(set(names.values()))]
+    else:
+        raise InputError(f"no weights here: expected {WEIGHTS}, or shards with {INDEX}", file=folder)
+    found: dict[str, Stored] = {}
+    for file in files:
+        try:
+            with safe_open(file, framework="pt") as handle:
+                for name in handle.keys():  # noqa: SIM118 - safe_open is no mapping
+                    part = handle.get_slice(name)
+                    found[name] = Stored(file, tuple(part.get_shape()), str(part.get_dtype()))
+        except FileNotFoundError:
+            raise InputError(f"no such file, though {INDEX} names it", file=file) from None
+        except SafetensorError as error:
+            raise InputError(f"cannot be read as safetensors: {error}", file=file) from None
+    return found
+
+
+def fit(
+    stored: Mapping[str, Stored], expected: Mapping[str, tuple[int, ...]], *, file: Path
+) -> dict[str, tuple[str, ...]]:
+    """For each of our parameters the names on disk that it is made of, in order.
+
+    Args:
+        stored: what a checkpoint holds, in any layout.
+        expected: shapes of the model's parameters under our names.
+        file: the checkpoint, for the error.
+
+    Raises:
+        InputError: names are missing or unexpected, or shapes differ; they are listed under the checkpoint's names.
+    """
+    layout = layout_of(stored)
+    thirds: dict[str, dict[int, str]] = {}
+    for name in stored:
+        ours, third = own_name(name, layout)
+        thirds.setdefault(ours, {})[third or 0] = name
+    plan = {ours: tuple(parts[i] for i in sorted(parts)) for ours, parts in thirds.items()}
+    known = {name: names_in(name, layout) for name in expected}
+    missing = [
+        name for ours, names in known.items() for third, name in enumerate(names) if third not in thirds.get(ours, {})
+    ]
+    unexpected = [name for ours, names in plan.items() if ours not in expected for name in names]
+    reshaped = []
+    for ours in expected.keys() & plan.keys():
+        shapes = [stored[name].shape for name in plan[ours]]
+        whole = (sum(shape[0] for shape in shapes), *shapes[0][1:]) if len(shapes) > 1 else shapes[0]
+        if len(shapes) == len(known[ours]) and whole != expected[ours]:
+            reshaped.append(f"{' + '.join(plan[ours])} {list(whole)} instead of {list(expected[ours])}")
+    refuse(missing, unexpected, reshaped, file=file)
+    return plan
+
+
+def refuse(missing: Iterable[str], unexpected: Iterable[str], reshaped: Iterable[str], *, file: Path | str) -> None:
+    """Raise an InputError that lists what does not fit, the first of each kind, unless all of it does."""
+    found = (("missing", missing), ("unexpected", unexpected), ("of another shape", reshaped))
+    lists = [f"{what}: {_first(folded)}" for what, names in found if (folded := fold(names))]
+    if lists:
+        raise InputError(f"the weights do not fit the configuration; {'; '.join(lists)}", file=file)
+
+
+def _first(folded: Sequence[str]) -> str:
+    more = f" and {len(folded) - _LISTED} more" if len(folded) > _LISTED else ""
+    return ", ".join(folded[:_LISTED]) + more
+
+
+def fold(names: Iterable[str]) -> list[str]:
+    """Names sorted, those that differ in a layer's number alone written as one: `layers.{0-11}.mlp`."""
+    groups: dict[str, list[int]] = {}
+    for name in names:
+        number = re.search(r"(?<=\.)\d+(?=\.)", name)
+        numbers = groups.setdefault(name if number is None else re.sub(r"\.\d+\.", ".{}.", name, count=1), [])
+        if number is not None:
+            numbers.append(int(number.group()))
+    return [group.replace("{}", _ranges(numbers), 1) if numbers else group for group, numbers in sorted(groups.items())]
+
+
+def _ranges(numbers: list[int]) -> str:
+    runs: list[list[int]] = []
+    for number in sorted(set(numbers)):
+        if runs and number == runs[-1][1] + 1:
+            runs[-1][1] = number
+        else:
+            runs.append([number, number])
+    text = ",".join(str(a) if a == b else f"{a}-{b}" for a, b in runs)
+    return text if len(set(numbers)) == 1 else f"{{{text}}}"
+
+
+def loading_faults(info: Mapping[str, Any]) -> tuple[list[str], list[str], list[str]]:
+    """Missing, unexpected and reshaped names of what transformers reports of a load."""
+    reshaped = [
+        " ".join(map(str, fault)) if isinstance(fault, tuple) else str(fault) for fault in info["mismatched_keys"]
+    ]
+    return list(info["missing_keys"]), list(info["unexpected_keys"]), reshaped

@@ -1,0 +1,148 @@
+"""The configuration of a MAIRA-2 model, as a Hugging Face config."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from transformers import AutoConfig, LlamaConfig
+from transformers.configuration_utils import PreTrainedConfig
+
+from encoders.weights import options_of_config
+from radfact.errors import InputError
+from radfact.io.jsonl import read_json
+
+RAD_DINO: dict[str, Any] = {
+    "image_size": 518,
+    "patch_size": 14,
+    "hidden_size": 768,
+    "num_hidden_layers": 12,
+    "num_attention_heads": 12,
+    "stem": "patch",
+    "frozen": True,
+}
+VICUNA_7B: dict[str, Any] = {
+    "vocab_size": 32207,
+    "hidden_size": 4096,
+    "intermediate_size": 11008,
+    "num_hidden_layers": 32,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 32,
+    "max_position_embeddings": 4096,
+    "rms_norm_eps": 1e-5,
+    "rope_parameters": {"rope_type": "linear", "rope_theta": 10000.0, "factor": 1.5},
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+    "pad_token_id": 0,
+    "tie_word_embeddings": False,
+}
+
+
+class VisionConfig(PreTrainedConfig):
+    """The arguments of `encoders.Encoder`; the defaults are RAD-DINO's."""
+
+    model_type = "maira2_vision"
+
+    image_size: int = 518
+    patch_size: int = 14
+    hidden_size: int = 768
+    num_hidden_layers: int = 12
+    num_attention_heads: int = 12
+    stem: str = "patch"
+    frozen: bool = True
+
+    def encoder_options(self) -> dict[str, Any]:
+        """Keyword arguments for `encoders.Encoder`."""
+        return {name: getattr(self, name) for name in RAD_DINO}
+
+
+FIXED: dict[str, Any] = {
+    "vision_feature_layer": -1,
+    "vision_feature_select_strategy": "default",
+    "projector_hidden_act": "gelu",
+}
+"""What the release's configuration states and this model cannot do otherwise."""
+
+
+class MairaConfig(PreTrainedConfig):
+    """Encoder, adapter and language model of MAIRA-2; the defaults are the 7B model of the paper.
+
+    The release's `config.json`, and transformers 5's, are read as well: their encoder is a Hugging Face `Dinov2Config`.
+
+    Attributes:
+        vision_config: the encoder.
+        text_config: the language model, a Llama.
+        image_token_index: id of `<image>`, the placeholder that the adapter's outputs replace.
+        projector_n_layers: linear layers of the adapter, GELU between them.
+        image_merge: side of the square of neighbouring patches that become one token of the language model; 1 as in
+            the paper, more for small models on small machines.
+    """
+
+    model_type = "maira2"
+    sub_configs = {"vision_config": VisionConfig, "text_config": LlamaConfig}  # noqa: RUF012
+    attribute_map = {"image_token_id": "image_token_index"}  # noqa: RUF012
+
+    vision_config: Any = None
+    text_config: Any = None
+    image_token_index: int = 32204
+    projector_n_layers: int = 4
+    image_merge: int = 1
+    tie_word_embeddings: bool = False
+
+    def __post_init__(self, **kwargs: Any) -> None:
+        # The code that a checkpoint names for its configuration is the release's, which this package stands in for.
+        kwargs.pop("auto_map", None)
+        for name, value in FIXED.items():
+            if (given := kwargs.pop(name, None)) not in (None, value):
+                raise ValueError(f"{name} is {given!r}; the model has {value!r}")
+        if not isinstance(self.vision_config, VisionConfig):
+            self.vision_config = _vision_config(self.vision_config)
+        if not isinstance(self.text_config, LlamaConfig):
+            self.text_config = LlamaConfig(**_without_type(self.text_config or VICUNA_7B))
+        side = self.vision_config.image_size // self.vision_config.patch_size
+        if side % self.image_merge:
+            raise ValueError(f"image_merge {self.image_merge} does not divide the {side} patches of a side")
+        if (length := kwargs.pop("image_seq_length", None)) not in (None, self.image_seq_length):
+            raise ValueError(f"image_seq_length is {length}; the encoder gives {self.image_seq_length} tokens an image")
+        super().__post_init__(**kwargs)
+
+    @property
+    def image_seq_length(self) -> int:
+        """Tokens of the language model that one image takes (1,369 for the 7B model)."""
+        side = self.vision_config.image_size // self.vision_config.patch_size
+        return int((side // self.image_merge) ** 2)
+
+
+def _vision_config(values: Any) -> VisionConfig:
+    if isinstance(values, PreTrainedConfig):
+        values = values.to_dict()
+    if values and values.get("model_type") == "dinov2":
+        values = options_of_config(values)
+    return VisionConfig(**_without_type(values or RAD_DINO))
+
+
+def _without_type(values: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in values.items() if key != "model_type"}
+
+
+def read_config(folder: Path) -> MairaConfig:
+    """The configuration of a checkpoint, of any layout.
+
+    Raises:
+        InputError: there is none, or it is not that of a model of this kind.
+    """
+    path = folder / "config.json"
+    if not path.is_file():
+        raise InputError("no checkpoint here (config.json is missing)", file=folder)
+    values = read_json(path)
+    kind = values.get("model_type") if isinstance(values, dict) else None
+    if kind != MairaConfig.model_type:
+        raise InputError(f"is {kind!r}, not '{MairaConfig.model_type}': no MAIRA-2", file=path, field="model_type")
+    try:
+        config: MairaConfig = MairaConfig.from_pretrained(folder)
+    except (ValueError, TypeError, AttributeError, KeyError, OSError) as error:
+        raise InputError(f"no configuration of MAIRA-2: {str(error).splitlines()[-1].strip()}", file=path) from None
+    return config
+
+
+AutoConfig.register("maira2", MairaConfig)

@@ -1,0 +1,288 @@
+"""The grammar of a grounded report over token ids: what may follow what, one state a sequence.
+
+`<obj>words<box><x10><y20><x30><y40></box>...</obj>...</s>`: x before y, the second corner nowhere before the first, no
+box twice in a sentence, no words after a box, none outside of objects, everything closed when the tokens run out. White
+space may stand between objects and between boxes. What `maira.model.parser` reads without an irregularity of form is exactly
+what this allows, up to the cap on boxes. Plain Python and numpy, so that every engine can use it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from maira.model.parser import BINS, FORMAT_TOKEN, WORD
+from maira.model.tokens import ADDED_TOKENS, BOX, BOX_END, OBJECT, OBJECT_END
+from radfact.errors import InputError
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+MAX_BOXES = 16
+"""Most boxes of one sentence."""
+MAX_COPIES = 2
+"""Most times that a report may say the same sentence; with one more, the model is looping."""
+# The end of a text that may yet become one of the format's tokens, spelled out in letters.
+_SPELLED = re.compile(r"<[/a-z0-9]*\Z")
+_BYTE = re.compile(r"<0x[0-9A-F]{2}>")
+
+
+@dataclass(frozen=True)
+class Vocabulary:
+    """What each token id stands for.
+
+    Attributes:
+        texts: of every id; "" where the id writes nothing, or nothing that belongs into a report.
+        words: ids whose text has a word, whatever stands beside it.
+        parts: ids that may write a part of a character, so that only several of them together are a word.
+        ids: of the format's tokens.
+        ends: ids that end the answer.
+        decode: the text of several ids.
+    """
+
+    texts: tuple[str, ...]
+    words: frozenset[int]
+    parts: frozenset[int]
+    ids: dict[str, int]
+    ends: frozenset[int]
+    decode: Callable[[list[int]], str]
+
+    @classmethod
+    def of(cls, tokenizer: PreTrainedTokenizerBase, ends: Iterable[int] = ()) -> Vocabulary:
+        """The vocabulary of a tokenizer.
+
+        Args:
+            tokenizer: with MAIRA-2's tokens.
+            ends: ids that end an answer beside the tokenizer's own end token.
+
+        Raises:
+            InputError: the tokenizer lacks a token of the format, or an end token.
+        """
+        known = tokenizer.get_vocab()
+        if lacking := [token for token in ADDED_TOKENS if token not in known]:
+            raise InputError(f"the tokenizer has no token {lacking[0]} ({len(lacking)} of the format's are missing)")
+        stops = frozenset({*ends, *([] if tokenizer.eos_token_id is None else [tokenizer.eos_token_id])})
+        if not stops:
+            raise InputError("the tokenizer has no end token")
+        ids = {token: known[token] for token in ADDED_TOKENS}
+        silent = stops.union(ids.values(), tokenizer.all_special_ids)
+        silent |= {index for index, token in tokenizer.added_tokens_decoder.items() if token.special}
+        # After another token, since a tokenizer may drop the space in front of a text's first.
+        pairs = [[ids[OBJECT], index] for index in range(len(tokenizer))]
+        decoded = tokenizer.batch_decode(pairs, clean_up_tokenization_spaces=False)
+        texts = tuple("" if i in silent else text.removeprefix(OBJECT) for i, text in enumerate(decoded))
+        # With byte fallback, one byte that fits no character takes the others beside it with it.
+        bytes_ = frozenset(index for token, index in known.items() if _BYTE.fullmatch(token))
+        words = frozenset(i for i, text in enumerate(texts) if WORD.search(text)) - bytes_
+        parts = bytes_.union(i for i, text in enumerate(texts) if "\N{REPLACEMENT CHARACTER}" in text)
+        return cls(texts, words, parts, ids, stops, tokenizer.decode)
+
+
+class Allow(IntEnum):
+    """Rows of `Grammar.allowed`; the least values of a coordinate follow, x then y."""
+
+    ANYTHING = 0  # the sequence has ended
+    END = 1
+    BETWEEN = 2  # an object, white space or the end
+    NO_OBJECT = 3  # white space or the end
+    FIRST_WORDS = 4  # text
+    WORD = 5  # a token with a word
+    TEXT = 6  # text, a box or the object's end
+    NO_BOX = 7  # text or the object's end
+    CLOSE = 8  # the object's end
+    AFTER_BOX = 9  # a box, white space or the object's end
+    LAST_BOX = 10  # white space or the object's end
+    BOX_CLOSE = 11  # the box's end
+    X = 12
+    Y = 12 + BINS
+
+
+class Grammar:
+    """The tables of the grammar for one vocabulary; they hold no state and serve any number of sequences.
+
+    Args:
+        vocabulary: of the model.
+        max_boxes: most boxes of one sentence.
+        max_copies: most times a report may say the same sentence verbatim; the next copy ends it. None for no bound.
+
+    Attributes:
+        allowed: (rows of `Allow`, ids); whether an id may come next.
+    """
+
+    def __init__(
+        self, vocabulary: Vocabulary, *, max_boxes: int = MAX_BOXES, max_copies: int | None = MAX_COPIES
+    ) -> None:
+        self.vocabulary, self.max_boxes, self.max_copies = vocabulary, max_boxes, max_copies
+        texts, ids = vocabulary.texts, vocabulary.ids
+        self.angled = {i: text for i, text in enumerate(texts) if "<" in text}
+        self.closing = {i: text for i, text in enumerate(texts) if ">" in text}
+        self.x = [ids[f"<x{value}>"] for value in range(BINS)]
+        self.y = [ids[f"<y{value}>"] for value in range(BINS)]
+        self.value = {index: value for axis in (self.x, self.y) for value, index in enumerate(axis)}
+        self.allowed = self._tables()
+
+    def _tables(self) -> NDArray[np.bool_]:
+        texts, ids, ends = self.vocabulary.texts, self.vocabulary.ids, list(self.vocabulary.ends)
+        said = [i for i, text in enumerate(texts) if text and not FORMAT_TOKEN.search(text)]
+        space = [i for i in said if texts[i].isspace()]
+        word = [i for i in said if i in self.vocabulary.words and i not in self.angled and i not in self.closing]
+        box, close = ids[BOX], ids[OBJECT_END]
+        rows = {
+            Allow.END: ends,
+            Allow.BETWEEN: [ids[OBJECT], *space, *ends],
+            Allow.NO_OBJECT: [*space, *ends],
+            Allow.FIRST_WORDS: said,
+            Allow.WORD: word,
+            Allow.TEXT: [*said, box, close],
+            Allow.NO_BOX: [*said, close],
+            Allow.CLOSE: [close],
+            Allow.AFTER_BOX: [*space, box, close],
+            Allow.LAST_BOX: [*space, close],
+            Allow.BOX_CLOSE: [ids[BOX_END]],
+        }
+        table = np.zeros((Allow.Y + BINS, len(texts)), bool)
+        table[Allow.ANYTHING] = True
+        for row, members in rows.items():
+            table[row, members] = True
+        for least in range(BINS):
+            table[Allow.X + least, self.x[least:]] = True
+            table[Allow.Y + least, self.y[least:]] = True
+        return table
+
+    def start(self, *, in_box: bool = False) -> ReportState:
+        """The state of a sequence of which nothing is written yet.
+
+        Args:
+            in_box: the prompt ends with a sentence's first `<box>`; the sequence then ends with that sentence's
+                `</obj>`, for which six tokens are the least.
+        """
+        return ReportState(self, in_box=in_box)
+
+
+class ReportState:
+    """Where one sequence stands in the grammar.
+
+    Attributes:
+        ended: the end token is written, or what ends a sequence that began in a box; whatever follows is padding.
+        looped: a sentence was said once too often; nothing but the end may follow.
+    """
+
+    __slots__ = (
+        "_boxes", "_corners", "_grammar", "_has_parts", "_has_word", "_in_object", "_one_object", "_said", "_tail",
+        "_text", "ended", "looped",
+    )  # fmt: skip
+
+    def __init__(self, grammar: Grammar, *, in_box: bool = False) -> None:
+        self._grammar = grammar
+        self.ended = False
+        self.looped = False
+        self._said: Counter[tuple[int, ...]] = Counter()
+        self._one_object = in_box
+        self._corners: list[int] | None = [] if in_box else None  # of the box being written
+        self._open(in_box)
+        self._has_word = in_box
+
+    def _open(self, in_object: bool) -> None:
+        self._in_object, self._has_word, self._has_parts, self._tail = in_object, False, False, ""
+        self._text: list[int] = []
+        self._boxes: set[tuple[int, ...]] = set()
+
+    def advance(self, token: int) -> None:
+        """Take in the token that was written, one that `choices` allowed."""
+        grammar = self._grammar
+        ids = grammar.vocabulary.ids
+        if self.ended or token in grammar.vocabulary.ends:
+            self.ended = True
+        elif self._corners is not None:
+            if token == ids[BOX_END]:
+                self._boxes.add(tuple(self._corners))
+                self._corners = None
+            else:
+                self._corners.append(grammar.value[token])
+        elif token == ids[BOX]:
+            self._corners = []
+        elif token == ids[OBJECT]:
+            self._open(True)
+        elif token == ids[OBJECT_END] and self._one_object:
+            self.ended = True
+        elif token == ids[OBJECT_END]:
+            said = tuple(self._text)
+            self._said[said] += 1
+            self.looped = grammar.max_copies is not None and self._said[said] > grammar.max_copies
+            self._open(False)
+        elif self._in_object and not self._boxes:
+            self._text.append(token)
+            self._has_word = self._has_word or token in grammar.vocabulary.words
+            self._has_parts = self._has_parts or token in grammar.vocabulary.parts
+            if self._tail or token in grammar.angled:
+                end = _SPELLED.search(self._tail + grammar.vocabulary.texts[token])
+                self._tail = end[0] if end else ""
+
+    def choices(self, left: int | None = None) -> tuple[int, list[int]]:
+        """What may be written next.
+
+        Args:
+            left: tokens that may still be written, this one among them; None for no limit.
+
+        Returns:
+            A row of `Grammar.allowed`, and ids that are not allowed although the row has them.
+        """
+        room = left if left is not None else 1 << 30
+        if self.ended:
+            return Allow.ANYTHING, []
+        if self.looped:
+            return Allow.END, []
+        if self._corners is not None:
+            return self._box_choices(self._corners)
+        if not self._in_object:
+            # An object takes three tokens at least.
+            return (Allow.BETWEEN if room >= 3 else Allow.NO_OBJECT), []
+        if not self._has_word and not self._parts_are_words():
+            return (Allow.FIRST_WORDS if room >= 3 else Allow.WORD), self._spelled()
+        # A further part of a character can undo a word of parts, and there is no room for another.
+        if room == 1 or (room == 2 and not self._has_word):
+            return Allow.CLOSE, []
+        # A box takes six tokens, and the object has to be closed after it.
+        box = len(self._boxes) < self._grammar.max_boxes and room >= 7
+        if self._boxes:
+            return (Allow.AFTER_BOX if box else Allow.LAST_BOX), []
+        return (Allow.TEXT if box else Allow.NO_BOX), self._spelled()
+
+    def _parts_are_words(self) -> bool:
+        return self._has_parts and WORD.search(self._grammar.vocabulary.decode(self._text)) is not None
+
+    def _spelled(self) -> list[int]:
+        """Ids that would complete one of the format's tokens, spelled out in letters."""
+        if not self._tail:
+            return []
+        return [i for i, text in self._grammar.closing.items() if FORMAT_TOKEN.search(self._tail + text)]
+
+    def _box_choices(self, corners: list[int]) -> tuple[int, list[int]]:
+        """The next coordinate, or the end of the box; a value that leads to boxes already there only is taken out."""
+        known = len(corners)
+        if known == 4:
+            return Allow.BOX_CLOSE, []
+        base, axis = (Allow.Y, self._grammar.y) if known % 2 else (Allow.X, self._grammar.x)
+        least = corners[known - 2] if known >= 2 else 0
+        used = Counter(box[known] for box in self._boxes if box[:known] == tuple(corners))
+        return base + least, [axis[v] for v, count in used.items() if count >= _boxes_from([*corners, v])]
+
+
+def _boxes_from(corners: list[int]) -> int:
+    """How many boxes begin with these values."""
+    every = BINS * (BINS + 1) // 2  # pairs of a first and a second value that is not less
+    match corners:
+        case [x]:
+            return (BINS - x) * every
+        case [x, y]:
+            return (BINS - x) * (BINS - y)
+        case [_, y, _]:
+            return BINS - y
+    return 1

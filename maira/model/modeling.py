@@ -1,0 +1,237 @@
+"""MAIRA-2: a radiology ViT, an MLP adapter and a language model that reads images as tokens (paper 004, methods)."""
+
+from __future__ import annotations
+
+import copy
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from transformers import AutoModelForImageTextToText, GenerationMixin, LlamaForCausalLM
+from transformers.conversion_mapping import register_checkpoint_conversion_mapping
+from transformers.modeling_outputs import CausalLMOutputWithPast
+from transformers.modeling_utils import PreTrainedModel
+from transformers.utils import GENERATION_CONFIG_NAME
+
+from encoders import Encoder
+from maira.model.checkpoint import check_json, fit, loading_faults, read_headers, refuse, weight_transforms
+from maira.model.config import MairaConfig, read_config
+
+
+class Adapter(nn.Module):
+    """The MLP between encoder and language model: `projector_n_layers` linear layers with GELU between."""
+
+    def __init__(self, config: MairaConfig) -> None:
+        super().__init__()
+        self.merge = config.image_merge
+        widths = [config.vision_config.hidden_size * self.merge**2]
+        widths += [config.text_config.hidden_size] * config.projector_n_layers
+        layers: list[nn.Module] = []
+        for before, after in pairwise(widths):
+            layers += [nn.Linear(before, after), nn.GELU()]
+        self.layers = nn.Sequential(*layers[:-1])
+
+    def forward(self, patches: Tensor) -> Tensor:
+        """(images, patches, encoder width) -> (images, patches / merge ** 2, language model width)."""
+        if self.merge > 1:
+            images, count, width = patches.shape
+            side, m = round(count**0.5), self.merge
+            patches = patches.view(images, side // m, m, side // m, m, width)
+            patches = patches.transpose(2, 3).reshape(images, (side // m) ** 2, m * m * width)
+        projected: Tensor = self.layers(patches)
+        return projected
+
+
+class MairaForConditionalGeneration(PreTrainedModel, GenerationMixin):
+    """MAIRA-2 as a Hugging Face model: `from_pretrained`, `save_pretrained`, `generate`."""
+
+    config: MairaConfig
+    config_class = MairaConfig
+    base_model_prefix = ""
+    main_input_name = "input_ids"
+    input_modalities = ("image", "text")
+    supports_gradient_checkpointing = True
+    _supports_sdpa = True
+    _supports_flash_attn = True
+    _supports_flex_attn = True
+    # The encoder's position embedding belongs to no block, and its parts are small.
+    _no_split_modules = ("Encoder", "LlamaDecoderLayer")
+
+    def __init__(self, config: MairaConfig) -> None:
+        super().__init__(config)
+        self.vision_tower = Encoder(**config.vision_config.encoder_options())
+        self.multi_modal_projector = Adapter(config)
+        self.language_model = LlamaForCausalLM._from_config(config.text_config)
+        self.post_init()
+
+    @classmethod
+    def from_pretrained(cls, pretrained_model_name_or_path: Any, *args: Any, **kwargs: Any) -> Any:
+        """As every model of transformers, from a checkpoint of any layout (`maira.model.checkpoint`), or not at all.
+
+        transformers itself would give parameters without weights random ones, and only warn.
+
+        Raises:
+            InputError: the folder's configuration is not that of a MAIRA-2, it has no weights, or names are missing or
+                unexpected, or shapes differ; they are listed.
+        """
+        wants_info = kwargs.pop("output_loading_info", False)
+        folder = Path(str(pretrained_model_name_or_path))
+        if folder.is_dir() and not kwargs.get("subfolder") and not kwargs.get("variant"):
+            config = kwargs.get("config") or read_config(folder)
+            check_json(folder, GENERATION_CONFIG_NAME)
+            fit(read_headers(folder), expected_shapes(config), file=folder)
+        loaded, info = super().from_pretrained(pretrained_model_name_or_path, *args, output_loading_info=True, **kwargs)
+        refuse(*loading_faults(info), file=str(pretrained_model_name_or_path))
+        return (loaded, info) if wants_info else loaded
+
+    def save_pretrained(self, save_directory: Any, *args: Any, **kwargs: Any) -> Any:
+        """As every model of transformers, in our own layout whatever the layout that the model was read from."""
+        kwargs.setdefault("save_original_format", False)
+        return super().save_pretrained(save_directory, *args, **kwargs)
+
+    @torch.no_grad()
+    def _init_weights(self, module: nn.Module) -> None:
+        if isinstance(module, nn.Linear | nn.Conv2d | nn.Embedding):
+            nn.init.trunc_normal_(module.weight, std=self.config.text_config.initializer_range)
+            if isinstance(bias := getattr(module, "bias", None), Tensor):
+                nn.init.zeros_(bias)
+        elif isinstance(module, nn.LayerNorm | nn.GroupNorm):
+            nn.init.ones_(module.weight)
+            nn.init.zeros_(module.bias)
+
+    def get_input_embeddings(self) -> nn.Module:
+        """The language model's token embeddings."""
+        embeddings: nn.Module = self.language_model.get_input_embeddings()
+        return embeddings
+
+    def set_input_embeddings(self, value: nn.Module) -> None:
+        """Replace the language model's token embeddings."""
+        self.language_model.set_input_embeddings(value)
+
+    def get_output_embeddings(self) -> nn.Module:
+        """The language model's head."""
+        head: nn.Module = self.language_model.lm_head
+        return head
+
+    def encode_images(self, pixel_values: Tensor) -> Tensor:
+        """Images as tokens of the language model: (images, 3, height, width) -> (images, image_seq_length, width)."""
+        weight = next(self.multi_modal_projector.parameters())
+        tokens: Tensor = self.multi_modal_projector(self.vision_tower(pixel_values.to(weight.dtype)))
+        return tokens
+
+    def embed(self, input_ids: Tensor, image_tokens: Tensor | None) -> Tensor:
+        """Token embeddings (batch, length, width) with the image placeholders replaced, in reading order.
+
+        Args:
+            input_ids: (batch, length).
+            image_tokens: (images, image_seq_length, width), images in the order of their placeholders; None without.
+
+        Raises:
+            ValueError: the number of placeholders is not that of the image tokens.
+        """
+        embeddings: Tensor = self.get_input_embeddings()(input_ids)
+        placeholders = input_ids == self.config.image_token_index
+        given = 0 if image_tokens is None else image_tokens.shape[0] * image_tokens.shape[1]
+        wanted = int(placeholders.sum())
+        if given != wanted:
+            raise ValueError(
+                f"the text has {wanted} image placeholders and the images give {given} tokens "
+                f"({self.config.image_seq_length} an image)"
+            )
+        if image_tokens is None:
+            return embeddings
+        # Where a device map puts encoder and language model apart, also to the language model's device.
+        return embeddings.masked_scatter(placeholders.unsqueeze(-1), image_tokens.to(embeddings))
+
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        pixel_values: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        position_ids: Tensor | None = None,
+        past_key_values: Any = None,
+        inputs_embeds: Tensor | None = None,
+        labels: Tensor | None = None,
+        image_tokens: Tensor | None = None,
+        use_cache: bool | None = None,
+        logits_to_keep: int | Tensor = 0,
+        **kwargs: Any,
+    ) -> CausalLMOutputWithPast:
+        """One pass of the language model over text and images.
+
+        Args:
+            input_ids: (batch, length) with `image_seq_length` placeholders an image.
+            pixel_values: (images, 3, height, width), in the order of their placeholders in the flattened batch.
+            attention_mask: (batch, length), 1 for tokens that count.
+            position_ids: (batch, length).
+            past_key_values: cache of the tokens before these.
+            inputs_embeds: (batch, length, width) instead of `input_ids`.
+            labels: (batch, length), -100 where no loss is wanted; logits are then computed at those positions only
+                and not returned.
+            image_tokens: the outcome of `encode_images`, instead of `pixel_values`.
+            use_cache: whether to return the cache.
+            logits_to_keep: number of last positions (or the positions) to compute logits for; 0 for all.
+            **kwargs: passed on to the language model.
+
+        Raises:
+            ValueError: placeholders and images do not match, or there is no text.
+        """
+        if inputs_embeds is None:
+            if input_ids is None:
+                raise ValueError("the model needs input_ids or inputs_embeds")
+            if image_tokens is None and pixel_values is not None:
+                image_tokens = self.encode_images(pixel_values)
+            inputs_embeds = self.embed(input_ids, image_tokens)
+        outputs = self.language_model.model(
+            inputs_embeds=inputs_embeds,
+            attention_mask=attention_mask,
+            position_ids=position_ids,
+            past_key_values=past_key_values,
+            use_cache=use_cache,
+            **kwargs,
+        )
+        hidden: Tensor = outputs.last_hidden_state
+        if labels is not None:
+            targets = F.pad(labels[:, 1:], (0, 1), value=-100)
+            counted = targets != -100
+            scores = self.language_model.lm_head(hidden[counted]).float()
+            loss = F.cross_entropy(scores, targets[counted])
+            return CausalLMOutputWithPast(loss=loss, past_key_values=outputs.past_key_values)
+        kept = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
+        logits = self.language_model.lm_head(hidden[:, kept])
+        return CausalLMOutputWithPast(logits=logits, past_key_values=outputs.past_key_values)
+
+    def generate(self, *args: Any, **kwargs: Any) -> Any:
+        """As every model of transformers; the image placeholder, which stands for no text, is never written."""
+        kwargs.setdefault("suppress_tokens", [self.config.image_token_index])
+        return super().generate(*args, **kwargs)
+
+    def prepare_inputs_for_generation(
+        self,
+        input_ids: Tensor,
+        pixel_values: Tensor | None = None,
+        image_tokens: Tensor | None = None,
+        is_first_iteration: bool = False,
+        **kwargs: Any,
+    ) -> dict[str, Any]:
+        """The inputs of one step of `generate`: images count in the first step only, later they are in the cache."""
+        inputs: dict[str, Any] = super().prepare_inputs_for_generation(
+            input_ids, is_first_iteration=is_first_iteration, **kwargs
+        )
+        if is_first_iteration or not kwargs.get("use_cache", True):
+            inputs["pixel_values"], inputs["image_tokens"] = pixel_values, image_tokens
+        return inputs
+
+
+def expected_shapes(config: MairaConfig) -> dict[str, tuple[int, ...]]:
+    """Names and shapes of the parameters of a model, which is not made for it."""
+    with torch.device("meta"):
+        state = MairaForConditionalGeneration(copy.deepcopy(config)).state_dict()
+    return {name: tuple(tensor.shape) for name, tensor in state.items()}
+
+
+register_checkpoint_conversion_mapping("maira2", weight_transforms(), overwrite=True)
+AutoModelForImageTextToText.register(MairaConfig, MairaForConditionalGeneration)

@@ -1,0 +1,1 @@
+"""What long-running jobs share: process groups, locks, signals, memory limits."""

@@ -1,0 +1,1 @@
+"""Run configurations of training and their YAML files."""

@@ -1,0 +1,205 @@
+"""Floating point operations of a training step that are the model's: what its mathematics needs, however it is run.
+
+A multiplication and an addition count as two. A weight costs two for each token in the forward pass, two in the
+backward pass where a gradient flows on to what stands before it, and two more where it is trained: 6 in all for a
+trained layer, 4 for a frozen one between the loss and something trained, 2 for one with nothing trained before it.
+Attention counts the pairs of a causal mask, sample by sample. What is computed twice (activation checkpointing, the
+scores in the backward pass of flash attention), padding, and everything that is no matrix product are left out, as is
+usual for the share of the hardware's peak that goes into the model (MFU; Chowdhery et al. 2022, "PaLM", appendix B).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from maira.model.config import MairaConfig, VisionConfig
+from maira.model.tokens import ADDED_TOKENS
+from maira.train.config.run_config import Course, Lora, LowRank
+
+
+@dataclass(frozen=True)
+class Flops:
+    """Operations by part: `language_model` are its linear layers, `attention` its scores and their use, `logits` its
+    head at the positions of answers."""
+
+    encoder: float = 0.0
+    adapter: float = 0.0
+    language_model: float = 0.0
+    attention: float = 0.0
+    logits: float = 0.0
+
+    @property
+    def total(self) -> float:
+        """Of all parts."""
+        return sum(self.by_part().values())
+
+    def scaled(self, factor: float) -> Flops:
+        """So many times as many."""
+        return Flops(**{part: factor * count for part, count in self.by_part().items()})
+
+    def by_part(self) -> dict[str, float]:
+        """Operations by the name of the part."""
+        return {field.name: getattr(self, field.name) for field in fields(self)}
+
+
+@dataclass(frozen=True)
+class Rates:
+    """What one of each costs, forward and backward: an image, a token, a pair of tokens of which one sees the other, a
+    position that predicts an answer's token."""
+
+    encoder_image: float
+    adapter_image: float
+    token: float
+    pair: float
+    answer: float
+
+    def of(self, tokens: Sequence[int] | npt.NDArray[Any], images: int, answers: int) -> Flops:
+        """The operations of some samples.
+
+        Args:
+            tokens: (samples,), of prompt and answer, image tokens counted, padding not.
+            images: of all samples.
+            answers: answer tokens of all samples.
+        """
+        lengths = np.asarray(tokens, dtype=np.float64)
+        return Flops(
+            encoder=images * self.encoder_image,
+            adapter=images * self.adapter_image,
+            language_model=float(lengths.sum()) * self.token,
+            attention=float((lengths * (lengths + 1)).sum()) / 2 * self.pair,
+            logits=answers * self.answer,
+        )
+
+
+def step_flops(config: MairaConfig, recipe: Course, lengths: npt.NDArray[Any]) -> Flops:
+    """The model's operations for some rows of a table of answers.
+
+    Args:
+        config: of the model.
+        recipe: says what is trained.
+        lengths: (answers,) of dtype `maira.train.data.items.LENGTHS`.
+    """
+    answers = lengths["answer"].astype(np.int64)
+    tokens = lengths["prompt"].astype(np.int64) + answers
+    return make_rates(config, recipe).of(tokens, int(lengths["images"].sum()), int(answers.sum()))
+
+
+def make_rates(config: Any, recipe: Course) -> Rates:
+    """Costs of a model, for what a recipe trains of it; the small head of the patch loss is left out.
+
+    Args:
+        config: a MAIRA-2's, or that of a language model laid out as Llama; of experts those that a token goes through.
+        recipe: of a run.
+    """
+    sees = isinstance(config, MairaConfig)
+    text, lora = config.text_config if sees else config, recipe.lora
+    trains_encoder, trains_adapter = "encoder" in recipe.trains, "adapter" in recipe.trains
+    trains_all = "language_model" in recipe.trains and lora is None
+    rows = len(ADDED_TOKENS) if isinstance(lora, Lora) and lora.added_tokens else 0
+    # The token embeddings, where they are trained, stand before the first block as the adapter does.
+    flows = trains_encoder or trains_adapter or trains_all or rows > 0
+    layers = linear_layers(text)
+    first = _block(text, layers, trains_all, lora, flows)
+    rest = _block(text, layers, trains_all, lora, first.flows)
+    others = text.num_hidden_layers - 1
+    return Rates(
+        encoder_image=_encoder_image(config.vision_config, trains_encoder) if sees else 0.0,
+        adapter_image=_adapter_image(config, trains_adapter, trains_encoder) if sees else 0.0,
+        token=first.token + others * rest.token,
+        pair=first.pair + others * rest.pair,
+        answer=_linear(text.hidden_size * text.vocab_size, trains_all, rest.flows) + 2 * text.hidden_size * rows,
+    )
+
+
+def linear_layers(text: Any) -> dict[str, tuple[int, int]]:
+    """Inputs and outputs of the linear layers of one block of a Llama, by name."""
+    width, inner = text.hidden_size, text.intermediate_size
+    if experts := getattr(text, "num_experts_per_tok", None):
+        inner = experts * getattr(text, "moe_intermediate_size", inner)
+    queries, keys = text.num_attention_heads * _head_width(text), text.num_key_value_heads * _head_width(text)
+    return {
+        "q_proj": (width, queries),
+        "k_proj": (width, keys),
+        "v_proj": (width, keys),
+        "o_proj": (queries, width),
+        "gate_proj": (width, inner),
+        "up_proj": (width, inner),
+        "down_proj": (inner, width),
+    }
+
+
+def _head_width(text: Any) -> int:
+    width: int = getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads
+    return width
+
+
+def _linear(weights: float, is_trained: bool, flows: bool) -> float:
+    """Operations of a layer for one token: forward, and backward for its input (where one `flows`) and its weights."""
+    return 2 * weights * (1 + flows + is_trained)
+
+
+@dataclass(frozen=True)
+class _Block:
+    """Costs of a block of the language model; and whether anything in it or before it is trained."""
+
+    token: float
+    pair: float
+    flows: bool
+
+
+def _block(
+    text: Any, layers: dict[str, tuple[int, int]], trains_all: bool, lora: LowRank | None, flows: bool
+) -> _Block:
+    targets = () if lora is None else lora.targets
+    rank = 0 if lora is None else lora.rank
+    token, pair = 0.0, 0.0
+    # Layers of a group read the same; what the group is given depends on whether anything stands trained before it.
+    for group in (("q_proj", "k_proj", "v_proj"), ("o_proj",), ("gate_proj", "up_proj"), ("down_proj",)):
+        for name in group:
+            inputs, outputs = layers[name]
+            token += _linear(inputs * outputs, trains_all, flows)
+            if name in targets:
+                token += _linear(inputs * rank, True, flows) + _linear(rank * outputs, True, True)
+        flows = flows or trains_all or any(name in targets for name in group)
+        if "q_proj" in group:
+            # Scores and their use, two products of a head's width each; backward, two for each of them.
+            pair = 4 * text.num_attention_heads * _head_width(text) * (3 if flows else 1)
+    return _Block(token, pair, flows)
+
+
+def _encoder_image(vision: VisionConfig, is_trained: bool) -> float:
+    """Operations of the vision transformer for one image."""
+    width, grid = vision.hidden_size, vision.image_size // vision.patch_size
+    tokens = grid**2 + 1
+    passes = 3 if is_trained else 1
+    blocks = vision.num_hidden_layers * (2 * 12 * width**2 * tokens + 4 * width * tokens**2) * passes
+    return blocks + _stem_image(vision, is_trained)
+
+
+def _stem_image(vision: VisionConfig, is_trained: bool) -> float:
+    """Operations of the patch embedding for one image; no gradient flows to the pixels."""
+    width, side = vision.hidden_size, vision.image_size
+    if vision.stem == "patch":
+        return (side // vision.patch_size) ** 2 * _linear(3 * vision.patch_size**2 * width, is_trained, False)
+    total = 0.0
+    for before, after in pairwise([3, width // 8, width // 4, width // 2, width]):
+        side //= 2
+        total += side**2 * _linear(9 * before * after, is_trained, is_trained and before != 3)
+    return total + side**2 * _linear(width**2, is_trained, is_trained)
+
+
+def _adapter_image(config: MairaConfig, is_trained: bool, flows: bool) -> float:
+    """Operations of the adapter for one image; `flows` says whether the encoder before it is trained."""
+    widths = [config.vision_config.hidden_size * config.image_merge**2]
+    widths += [config.text_config.hidden_size] * config.projector_n_layers
+    token = 0.0
+    for before, after in pairwise(widths):
+        token += _linear(before * after, is_trained, flows)
+        flows = flows or is_trained
+    return token * config.image_seq_length

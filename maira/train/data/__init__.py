@@ -1,0 +1,1 @@
+"""Training data: examples, packing, schedules, sample workers."""

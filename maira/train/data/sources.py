@@ -1,0 +1,284 @@
+"""Studies one by one and in any order, from manifests and from shards, without holding them in memory."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from data.images import Gray, image_size, load_gray
+from data.manifest import folder_of, parse_study
+from data.shards import PackedSample, Shards
+from data.study import IMAGE_COLUMNS, Study
+from maira.train.config.run_config import Source
+from radfact.errors import InputError
+from radfact.io.jsonl import parse_rows
+
+Offsets = npt.NDArray[np.uint64]
+
+_READ = 2**24
+_LINES = 256
+
+
+class Seen(NamedTuple):
+    """A study as far as its texts go: its number in the source, and the (width, height) of its frontal in pixels."""
+
+    number: int
+    study: Study
+    frontal_size: tuple[int, int]
+
+
+class Unreadable(InputError):
+    """Something of a sample cannot be read, although it was there when the run began: an image's pixels, a line."""
+
+
+class Studies(Protocol):
+    """Studies by number.
+
+    Attributes:
+        where: path or URL, for messages.
+        count: numbers are below it; some may stand for no study.
+    """
+
+    where: str
+    count: int
+
+    def key(self) -> Any:
+        """A JSON value that changes when the studies do."""
+
+    def line(self, number: int) -> int | None:
+        """Where a study stands in a text file; None if it does not."""
+
+    def look(self, begin: int, end: int, split: str | None, faults: list[InputError] | None = None) -> Iterator[Seen]:
+        """The studies from one number up to another, of a split or all, without the pixels of their images.
+
+        Args:
+            begin, end: numbers.
+            split: None for all.
+            faults: takes images that are missing, or none; their studies are passed over. None: the first one is
+                raised.
+
+        Raises:
+            InputError: a study cannot be read, or an image.
+        """
+
+    def read(self, number: int) -> PackedSample:
+        """One study; its images' bytes if they lie beside it.
+
+        Raises:
+            Unreadable: they do, and are damaged.
+            InputError: the study cannot be read.
+        """
+
+    def film(self, sample: PackedSample, column: str) -> Gray:
+        """Grey levels of one image of a study, (height, width).
+
+        Raises:
+            Unreadable: it cannot be read.
+        """
+
+
+class ManifestStudies:
+    """The lines of a manifest, numbered from 0.
+
+    Args:
+        path: `manifest.jsonl`.
+        offsets: (lines + 1,), where each line begins and the file ends; None looks for them.
+
+    Raises:
+        InputError: the file cannot be read.
+    """
+
+    def __init__(self, path: Path, offsets: Offsets | None = None) -> None:
+        self.path, self.where = path, str(path)
+        self.offsets = line_offsets(path) if offsets is None else offsets
+        self.count = len(self.offsets) - 1
+        self._folder = folder_of(path)
+
+    def key(self) -> Any:
+        """Name, size and time of the file."""
+        return manifest_key(self.path)
+
+    def line(self, number: int) -> int:
+        """As `Studies` says."""
+        return number + 1
+
+    def look(self, begin: int, end: int, split: str | None, faults: list[InputError] | None = None) -> Iterator[Seen]:
+        """As `Studies` says."""
+        for first in range(begin, end, _LINES):
+            for line, row in self._rows(first, min(first + _LINES, end)):
+                study = parse_study(row, self._folder, file=self.path, line=line)
+                if split is not None and study.split != split:
+                    continue
+                size, wrong = look_at_images(study)
+                if size is not None and not wrong:
+                    yield Seen(line - 1, study, size)
+                elif faults is None:
+                    raise wrong[0]
+                else:
+                    faults += wrong
+
+    def read(self, number: int) -> PackedSample:
+        """As `Studies` says."""
+        for line, row in self._rows(number, number + 1):
+            return PackedSample(parse_study(row, self._folder, file=self.path, line=line), {})
+        raise InputError("has changed since it was read first: the line is blank", file=self.path, line=number + 1)
+
+    def film(self, sample: PackedSample, column: str) -> Gray:
+        """As `Studies` says."""
+        return _load(getattr(sample.study, column))
+
+    def _rows(self, begin: int, end: int) -> Iterator[tuple[int, dict[str, Any]]]:
+        """Line numbers from 1 and objects of the lines from one number up to another."""
+        at = int(self.offsets[begin])
+        try:
+            with self.path.open("rb") as handle:
+                handle.seek(at)
+                content = handle.read(int(self.offsets[end]) - at)
+            text = content.decode("utf-8" if at else "utf-8-sig")
+        except OSError as error:
+            raise InputError(f"cannot be read: {error.strerror}", file=self.path) from None
+        except UnicodeDecodeError as error:
+            raise InputError(f"not UTF-8 text (byte {at + error.start})", file=self.path) from None
+        # Not splitlines(): JSON strings may hold U+2028 and its like.
+        return parse_rows(text.removesuffix("\n").split("\n"), self.path, begin + 1)
+
+
+class ShardStudies:
+    """The samples of shards.
+
+    Args:
+        where: folder or URL.
+
+    Raises:
+        InputError: there is no index, or it does not fit the shards.
+    """
+
+    def __init__(self, where: str) -> None:
+        self.shards, self.where = Shards(where), where
+        self.count = len(self.shards)
+
+    def key(self) -> Any:
+        """The checksum of the index, which has those of all samples."""
+        return [self.where, hashlib.sha256(self.shards.rows.tobytes()).hexdigest()]
+
+    def line(self, number: int) -> None:
+        """As `Studies` says."""
+
+    def look(self, begin: int, end: int, split: str | None, faults: list[InputError] | None = None) -> Iterator[Seen]:
+        """As `Studies` says."""
+        splits = self.shards.index.splits
+        for number in range(begin, end):
+            if split is not None and splits[int(self.shards.rows[number]["split"])] != split:
+                continue
+            study, head = self.shards.head(number)
+            try:
+                size = self._frontal_size(number, study, head)
+            except InputError as error:
+                if faults is None:
+                    raise
+                faults.append(error)
+            else:
+                yield Seen(number, study, size)
+
+    def read(self, number: int) -> PackedSample:
+        """As `Studies` says."""
+        try:
+            return self.shards[number]
+        except InputError as error:
+            raise Unreadable(error.message, file=error.file) from None
+
+    def film(self, sample: PackedSample, column: str) -> Gray:
+        """As `Studies` says."""
+        return _load(self._name(getattr(sample.study, column)), io.BytesIO(sample.images[column]))
+
+    def _frontal_size(self, number: int, study: Study, head: bytes) -> tuple[int, int]:
+        try:
+            return image_size(study.frontal, io.BytesIO(head))
+        except InputError:
+            # Its header is longer than what was read.
+            content = self.shards[number].images["frontal"]
+            return image_size(self._name(study.frontal), io.BytesIO(content))
+
+    def _name(self, image: Path) -> Path:
+        return Path(self.shards.where_is(image.name))
+
+
+def open_source(source: Source, offsets: Offsets | None = None) -> Studies:
+    """The studies of a source.
+
+    Args:
+        source: a manifest or shards.
+        offsets: of a manifest's lines, where they are known.
+
+    Raises:
+        InputError: it cannot be read.
+    """
+    if source.manifest is not None:
+        return ManifestStudies(source.manifest, offsets)
+    return ShardStudies(str(source.shards))
+
+
+def manifest_key(path: Path) -> Any:
+    """Name, size and time of change of a manifest.
+
+    Raises:
+        InputError: there is no such file.
+    """
+    try:
+        status = path.stat()
+    except OSError as error:
+        missing = isinstance(error, FileNotFoundError)
+        raise InputError("no such file" if missing else f"cannot be read: {error.strerror}", file=path) from None
+    return [str(path), status.st_size, status.st_mtime_ns]
+
+
+def look_at_images(study: Study) -> tuple[tuple[int, int] | None, list[Unreadable]]:
+    """(width, height) of the frontal in pixels, if it can be told, and what is wrong with any image; no pixel is read.
+
+    Args:
+        study: with its images as files.
+    """
+    size, wrong = None, []
+    try:
+        size = image_size(study.frontal)
+    except InputError as error:
+        wrong.append(Unreadable(error.message, file=error.file))
+    others: list[Path | None] = [getattr(study, column) for column in IMAGE_COLUMNS[1:]]
+    wrong += [Unreadable("no such file", file=image) for image in others if image is not None and not image.is_file()]
+    return size, wrong
+
+
+def _load(path: Path, content: io.BytesIO | None = None) -> Gray:
+    try:
+        return load_gray(path, content)
+    except InputError as error:
+        raise Unreadable(error.message, file=error.file) from None
+
+
+def line_offsets(path: Path) -> Offsets:
+    """Where the lines of a file begin, and where it ends: (lines + 1,).
+
+    Raises:
+        InputError: it cannot be read.
+    """
+    parts = [np.zeros(1, np.uint64)]
+    size = 0
+    try:
+        with path.open("rb") as handle:
+            while content := handle.read(_READ):
+                ends = np.flatnonzero(np.frombuffer(content, np.uint8) == ord("\n"))
+                parts.append((ends + size + 1).astype(np.uint64))
+                size += len(content)
+    except FileNotFoundError:
+        raise InputError("no such file", file=path) from None
+    except OSError as error:
+        raise InputError(f"cannot be read: {error.strerror}", file=path) from None
+    offsets = np.concatenate(parts)
+    # A last line may lack its end.
+    return offsets if offsets[-1] == size else np.append(offsets, np.uint64(size))

@@ -1,0 +1,105 @@
+"""The command `radfact`: a thin layer over the library."""
+
+from __future__ import annotations
+
+import typer
+
+from radfact.cli.compare import MANUAL as COMPARE_MANUAL
+from radfact.cli.compare import compare
+from radfact.cli.doctor import doctor
+from radfact.cli.evaluate import MANUAL as EVALUATE_MANUAL
+from radfact.cli.evaluate import evaluate
+from radfact.cli.examples import EXAMPLES
+from radfact.cli.export import export
+from radfact.cli.green_summary import MANUAL as SUMMARY_MANUAL
+from radfact.cli.green_summary import green_summary
+from radfact.cli.judge_check import MANUAL as CHECK_MANUAL
+from radfact.cli.judge_check import judge_check
+from radfact.cli.meta.app import app as meta
+from radfact.cli.metrics import metrics
+from radfact.cli.page import page
+from radfact.cli.program import Version, add_examples, run_command
+from radfact.cli.score import MANUAL as SCORE_MANUAL
+from radfact.cli.score import score
+
+# Rich keeps line ends as they are, so a paragraph is one line here.
+MANUAL = "\n".join(
+    (
+        "Score radiology reports, sentence by sentence, against reference reports (RadFact).",
+        "",
+        "Every sentence of a report is put to a judge: does it follow from the other report? Logical precision is the "
+        "share of candidate sentences that do, logical recall the share of reference sentences. Where sentences have "
+        "boxes or masks, grounding figures say how many of the entailed sentences also lie in the right place, spatial "
+        "figures how many of all.",
+        "",
+        "[bold]Examples[/bold]",
+        "  radfact score pairs.json --judge offline --out results",
+        "  radfact score --candidates drafts.jsonl --references manifest.jsonl \\",
+        "      --judge openai:MODEL --out results",
+        "  radfact evaluate pairs.json --metrics all --judge offline --out results",
+        "  radfact metrics",
+        "  radfact compare results/base results/tuned",
+        "  radfact meta agreement ratings.csv --better lower --metrics rouge_l",
+        "  radfact page results --manifest manifest.jsonl",
+        "  radfact judge-check --judge offline",
+        "  radfact export results --out radfact_scores.json",
+        "  radfact doctor",
+        "",
+        "[bold]Files[/bold]",
+        "  pairs.json      grounded: a list of {example_id, prediction, target},",
+        "                  both reports lists of {text, boxes}",
+        "  pairs.csv       narrative: columns example_id, prediction, target",
+        "  drafts.jsonl    {sample_id, report} a line; the report is a list of",
+        "                  {text, boxes, masks} or one narrative",
+        "  manifest.jsonl  {sample_id, grounded_findings or findings} a line,",
+        "                  and image paths for the page",
+        "Boxes are {x_min, y_min, x_max, y_max} in shares of the original image, masks COCO run-length encodings.",
+        "",
+        "[bold]Judges[/bold]",
+        "  offline              rules and an ontology: free, deterministic,",
+        "                       explains itself; its figures stand alone",
+        "  PROVIDER:MODEL       openai, azure_openai, anthropic, google_genai,",
+        "                       ollama, ... with the key in the environment",
+        "  openai:MODEL         with --base-url: any OpenAI-compatible server",
+        "                       (vLLM, llama.cpp, TGI)",
+        "  vllm:PATH            a model in this process",
+        "  python:MODULE:OBJECT a judge of your own",
+        "Named by --judge, by --config or by RADFACT_JUDGE, in this order, and never guessed: another judge is another "
+        "metric.",
+        "",
+        "[bold]Exit codes[/bold]",
+        "  0 done; 1 the run failed; 2 wrong input or options;",
+        "  3 done, with samples left out and listed",
+    )
+)
+
+app = typer.Typer(
+    help=MANUAL,
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="rich",
+)
+
+
+@app.callback()
+def _common(version: Version = False) -> None:
+    del version
+
+
+app.command(help=SCORE_MANUAL)(score)
+app.command(help=EVALUATE_MANUAL)(evaluate)
+app.command()(metrics)
+app.command(help=COMPARE_MANUAL)(compare)
+app.command("green-summary", help=SUMMARY_MANUAL)(green_summary)
+app.command()(page)
+app.command("judge-check", help=CHECK_MANUAL)(judge_check)
+app.command()(export)
+app.add_typer(meta, name="meta")
+app.command()(doctor)
+add_examples(app, EXAMPLES)
+
+
+def main() -> None:
+    """Entry point: what went wrong is one line on standard error and the exit code, never a traceback."""
+    run_command(app, "radfact")

@@ -1,0 +1,62 @@
+"""GREEN's summary on the results page: which errors are typical."""
+
+from __future__ import annotations
+
+from html import escape
+from pathlib import Path
+
+from pydantic import FiniteFloat, NonNegativeInt
+
+from radfact.html.markup import Row
+from radfact.io.jsonl import read_json
+from radfact.records import validated
+
+SUMMARY_FILE = "green_summary.json"
+"""In the results folder."""
+
+
+class _Category(Row):
+    name: str
+    without: FiniteFloat
+    errors: NonNegativeInt
+    clusters: NonNegativeInt
+    largest: NonNegativeInt
+    typical: tuple[str, ...]
+
+
+class _Summary(Row):
+    mean: FiniteFloat
+    std: FiniteFloat
+    n: NonNegativeInt
+    categories: dict[str, _Category]
+
+
+def green_section(folder: Path) -> str:
+    """The section of the page, empty where the folder has no summary.
+
+    Raises:
+        InputError: the file holds something else.
+    """
+    path = folder / SUMMARY_FILE
+    if not path.is_file():
+        return ""
+    summary = validated(_Summary, read_json(path), file=path)
+    rows = "".join(_row(letter, one) for letter, one in summary.categories.items())
+    heads = "".join(
+        f'<th scope="col">{name}</th>' for name in ("Significant errors", "Reports without", "Errors", "Typical")
+    )
+    return (
+        '<section aria-labelledby="green-title"><h2 id="green-title">Typical errors (GREEN)</h2>'
+        f'<div class="panel"><table class="green-table"><caption>GREEN {summary.mean:.3f}, standard deviation '
+        f"{summary.std:.3f}, of {summary.n} reports. Typical are the explanations nearest the centre of the largest "
+        f"cluster.</caption><thead><tr>{heads}</tr></thead><tbody>{rows}</tbody></table></div></section>"
+    )
+
+
+def _row(letter: str, one: _Category) -> str:
+    typical = "".join(f"<li>{escape(text)}</li>" for text in one.typical)
+    of = f"<p>the largest of {one.clusters} clusters: {one.largest} errors</p>" if one.clusters > 1 else ""
+    return (
+        f'<tr><th scope="row">({escape(letter)}) {escape(one.name)}</th><td>{one.without:.1%}</td>'
+        f"<td>{one.errors}</td><td>{of}<ul>{typical}</ul></td></tr>"
+    )

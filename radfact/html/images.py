@@ -1,0 +1,104 @@
+"""Images for a page: small, in the page or beside it, and a word where one cannot be shown."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import os
+import re
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from radfact.io.jsonl import open_atomic
+
+LONGEST_SIDE = 640
+"""Pixels of the longest side of an image as shown; the boxes are shares and do not depend on it."""
+
+MOST_EMBEDDED = 200
+"""Studies up to which images are embedded; above, they lie beside the page and are loaded when they come into view."""
+
+_DIGITS = 24
+_NAME = re.compile(rf"[0-9a-f]{{{_DIGITS}}}\.jpg")
+
+
+def load_images(studies: Sequence[dict[str, Any]], folder: Path | None) -> None:
+    """Replace the paths in `images` of each study by what the viewer takes: `src`, `width`, `height` or a `message`.
+
+    Args:
+        studies: with `images`, paths or None by kind, or without.
+        folder: beside the page, takes the images; None embeds them in the page.
+    """
+    paths = {path for study in studies for path in study.get("images", {}).values() if path is not None}
+    with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
+        loaded = dict(zip(paths, pool.map(lambda path: _load_image(path, folder), paths), strict=True))
+    for study in studies:
+        if "images" in study:
+            study["images"] = {kind: path and loaded[path] for kind, path in study["images"].items()}
+
+
+def keep_images(studies: Sequence[dict[str, Any]], folder: Path) -> None:
+    """Remove from a folder beside a page the images that the page does not show, and the folder with the last one.
+
+    Args:
+        studies: as `load_images` leaves them.
+        folder: beside the page; it need not be there, and what was not written here stays in it.
+    """
+    if not folder.is_dir():
+        return
+    shown = {
+        Path(image["src"]).name
+        for study in studies
+        for image in study.get("images", {}).values()
+        if image and not image.get("src", "data:").startswith("data:")
+    }
+    for path in folder.iterdir():
+        if path.name not in shown and _NAME.fullmatch(path.name):
+            path.unlink()
+    if not any(folder.iterdir()):
+        folder.rmdir()
+
+
+def _load_image(path: Path, folder: Path | None) -> dict[str, Any]:
+    from PIL import Image
+
+    if not path.is_file():
+        return {"message": f"{path.name}: no such image"}
+    try:
+        jpeg, width, height = _as_jpeg(path)
+    # Pillow reports damaged files in all of these ways, by format.
+    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError):
+        return {"message": f"{path.name}: this image cannot be read"}
+    if folder is None:
+        src = f"data:image/jpeg;base64,{base64.b64encode(jpeg).decode('ascii')}"
+    else:
+        # Named by content: a page drawn earlier never shows another study's film while this one is being made.
+        name = f"{hashlib.sha256(jpeg).hexdigest()[:_DIGITS]}.jpg"
+        src = f"{quote(folder.name)}/{name}"
+        if not (folder / name).exists():
+            with open_atomic(folder / name, "wb") as handle:
+                handle.write(jpeg)
+    return {"src": src, "width": width, "height": height}
+
+
+def _as_jpeg(path: Path) -> tuple[bytes, int, int]:
+    """The image for the screen as JPEG bytes without metadata, and the original's width and height in pixels."""
+    import numpy as np
+    from PIL import Image
+
+    with Image.open(path) as image:
+        width, height = image.size
+        image.draft(None, (LONGEST_SIDE, LONGEST_SIDE))
+        if image.mode.startswith(("I", "F")):
+            pixels = np.asarray(image, dtype=np.float64)
+            low, high = pixels.min(), pixels.max()
+            shown = Image.fromarray(np.uint8((pixels - low) * (255 / max(high - low, 1e-9))))
+        else:
+            shown = image.convert("L" if image.mode in ("1", "L", "LA") else "RGB")
+    shown.thumbnail((LONGEST_SIDE, LONGEST_SIDE), Image.Resampling.LANCZOS, reducing_gap=3)
+    buffer = BytesIO()
+    shown.save(buffer, "JPEG", quality=85, optimize=True)
+    return buffer.getvalue(), width, height

@@ -1,0 +1,1 @@
+"""Readers and writers of report pairs, COCO, CSV and JSON Lines."""

@@ -1,0 +1,203 @@
+"""Reports from COCO files: categories or captions are the sentences, boxes and segmentations their regions."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import BaseModel, BeforeValidator, Field, RootModel, StringConstraints
+
+from radfact.errors import InputError, note_id
+from radfact.io.jsonl import read_json
+from radfact.records import Box, Mask, Sentence, Text, validated
+
+# Detectors round: a box may lie this many pixels outside of its image and is cut there.
+_OVERHANG = 1.0
+
+
+def _id_text(value: object) -> object:
+    return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
+
+
+Id = Annotated[str, BeforeValidator(_id_text), StringConstraints(strip_whitespace=True, min_length=1)]
+"""A key as text; files have it as a number too."""
+
+_Pixels = Annotated[int, Field(gt=0)]
+_Number = Annotated[float, Field(allow_inf_nan=False)]
+
+
+class _Image(BaseModel):
+    id: Id
+    width: _Pixels
+    height: _Pixels
+    sample_id: Id | None = None
+
+
+class _Category(BaseModel):
+    id: Id
+    name: Text
+
+
+class _Annotation(BaseModel):
+    """An annotation of a dataset, or one row of a list of results."""
+
+    image_id: Id
+    category_id: Id | None = None
+    caption: Text | None = None
+    bbox: Annotated[list[_Number], Field(min_length=4, max_length=4)] | None = None
+    segmentation: Any = None
+
+
+class _Dataset(BaseModel):
+    images: list[_Image]
+    annotations: list[Any] = []
+    categories: list[_Category] = []
+
+
+class _Results(RootModel[list[Any]]):
+    pass
+
+
+def read_coco(
+    path: Path | str, dataset: Path | str | None = None, *, faults: dict[str, str] | None = None
+) -> dict[str, list[Sentence]]:
+    """Read one report an image, by the image's `sample_id`, or else its `id`.
+
+    The text of an annotation is its caption, or else the name of its category; annotations of an image with the same
+    text are one sentence. Its region is the segmentation (run-length encoding or polygons), or else the bbox in pixels.
+    An image without annotations has an empty report. Scores of detections are not looked at.
+
+    Args:
+        path: a dataset (`images`, `annotations`, `categories`), or a list of results
+            (`image_id`, `category_id` or `caption`, `bbox` or `segmentation`).
+        dataset: where a list of results finds the sizes of its images and the names of its categories.
+        faults: takes the first fault of each image with an annotation that cannot be used, by the key of its report,
+            which is left out; that of an annotation of no known image is under its place in the file. None makes any
+            fault an error.
+
+    Raises:
+        InputError: naming file and field.
+    """
+    value = read_json(path)
+    if isinstance(value, dict):
+        found = validated(_Dataset, value, file=path)
+        return _Reader(found, path, path).reports(found.annotations, "annotations", faults)
+    if dataset is None:
+        raise InputError(
+            "expected a COCO dataset {images, annotations, categories}; a list of results goes with one on the other "
+            "side, for the sizes of its images",
+            file=path,
+            field="(top)",
+        )
+    results = validated(_Results, value, file=path).root
+    return _Reader(validated(_Dataset, read_json(dataset), file=dataset), dataset, path).reports(results, "", faults)
+
+
+class _Reader:
+    """Turns annotations in the file `path` into reports on the images of a dataset."""
+
+    def __init__(self, dataset: _Dataset, dataset_path: Path | str, path: Path | str) -> None:
+        self.path = path
+        self.keys: dict[str, str] = {}
+        self.images: dict[str, _Image] = {}
+        ids: dict[str, str] = {}
+        names: dict[str, str] = {}
+        for index, image in enumerate(dataset.images):
+            key, where = image.sample_id or image.id, f"images[{index}]"
+            note_id(ids, image.id, where, file=dataset_path, field="id")
+            note_id(names, key, where, file=dataset_path, field="sample_id" if image.sample_id else "id")
+            self.images[image.id], self.keys[image.id] = image, key
+        self.categories = {category.id: category.name for category in dataset.categories}
+
+    def reports(
+        self, annotations: Sequence[Any], field: str, faults: dict[str, str] | None
+    ) -> dict[str, list[Sentence]]:
+        """Reports of all images, in the dataset's order, but for those with `faults`."""
+        drawn: dict[str, dict[str, list[Box | Mask]]] = {image: {} for image in self.images}
+        for index, value in enumerate(annotations):
+            where = f"{field}[{index}]"
+            try:
+                self._add(value, where, drawn)
+            except InputError as error:
+                if faults is None:
+                    raise
+                faults.setdefault(self._key(value) or where, str(error))
+        wanted = {image: found for image, found in drawn.items() if not faults or self.keys[image] not in faults}
+        return {self.keys[image]: [_sentence(*one) for one in found.items()] for image, found in wanted.items()}
+
+    def _add(self, value: Any, where: str, drawn: dict[str, dict[str, list[Box | Mask]]]) -> None:
+        annotation = validated(_Annotation, value, file=self.path, field=where)
+        image = self.images.get(annotation.image_id)
+        if image is None:
+            raise self._fault(f"no image has the id '{annotation.image_id}'", f"{where}.image_id")
+        regions = drawn[image.id].setdefault(self._text(annotation, where), [])
+        regions += self._regions(annotation, image, where)
+
+    def _key(self, value: Any) -> str | None:
+        """The report that an annotation belongs to, whatever is wrong with the rest of it."""
+        return self.keys.get(str(value.get("image_id")).strip()) if isinstance(value, dict) else None
+
+    def _fault(self, message: str, field: str) -> InputError:
+        return InputError(message, file=self.path, field=field)
+
+    def _text(self, annotation: _Annotation, where: str) -> str:
+        if annotation.caption is not None:
+            return annotation.caption
+        if annotation.category_id is None:
+            raise self._fault("expected a caption or a category_id", where)
+        if annotation.category_id not in self.categories:
+            raise self._fault(f"no category has the id '{annotation.category_id}'", f"{where}.category_id")
+        return self.categories[annotation.category_id]
+
+    def _regions(self, annotation: _Annotation, image: _Image, where: str) -> list[Box | Mask]:
+        if annotation.segmentation:
+            return [self._mask(annotation.segmentation, image, f"{where}.segmentation")]
+        if annotation.bbox is not None:
+            return [self._box(annotation.bbox, image, f"{where}.bbox")]
+        return []
+
+    def _box(self, bbox: Sequence[float], image: _Image, field: str) -> Box:
+        x, y, width, height = bbox
+        outside = min(x, y) < -_OVERHANG or x + width > image.width + _OVERHANG or y + height > image.height + _OVERHANG
+        if min(width, height) < 0 or outside:
+            raise self._fault(
+                f"expected [x, y, width, height] in pixels within {image.width} x {image.height}, found {list(bbox)}",
+                field,
+            )
+        shares = (x / image.width, y / image.height, (x + width) / image.width, (y + height) / image.height)
+        x_min, y_min, x_max, y_max = (min(max(share, 0.0), 1.0) for share in shares)
+        return Box(x_min=x_min, y_min=y_min, x_max=x_max, y_max=y_max)
+
+    def _mask(self, segmentation: Any, image: _Image, field: str) -> Mask:
+        from radfact.scoring.regions import decode_mask
+
+        if isinstance(segmentation, list):
+            return self._filled(segmentation, image, field)
+        mask = validated(Mask, segmentation, file=self.path, field=field)
+        try:
+            decode_mask(mask)
+        except InputError as error:
+            raise self._fault(error.message, f"{field}.{error.field}") from None
+        if mask.size != (image.height, image.width):
+            expected = f"[{image.height}, {image.width}] (height, width)"
+            raise self._fault(f"expected the size of the image {expected}, found {list(mask.size)}", f"{field}.size")
+        return mask
+
+    def _filled(self, polygons: Sequence[Any], image: _Image, field: str) -> Mask:
+        from pycocotools import mask as coco
+
+        for index, polygon in enumerate(polygons):
+            numbers = polygon if isinstance(polygon, list) else []
+            finite = all(isinstance(one, int | float) and math.isfinite(one) for one in numbers)
+            if not finite or len(numbers) < 6 or len(numbers) % 2:
+                raise self._fault("expected [x1, y1, x2, y2, x3, y3, ...] in pixels", f"{field}[{index}]")
+        encoded = coco.merge(coco.frPyObjects(polygons, image.height, image.width))
+        return Mask(size=(image.height, image.width), counts=encoded["counts"].decode())
+
+
+def _sentence(text: str, regions: Sequence[Box | Mask]) -> Sentence:
+    boxes = tuple(region for region in regions if isinstance(region, Box))
+    masks = tuple(region for region in regions if isinstance(region, Mask))
+    return Sentence(text=text, boxes=boxes or None, masks=masks or None)

@@ -1,0 +1,330 @@
+"""Candidate and reference reports from every file format that RadFact accepts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal, TypeVar, get_args
+
+from pydantic import BaseModel, TypeAdapter, ValidationError
+
+from radfact.errors import InputError, note_id, some_of
+from radfact.io.coco import Id, read_coco
+from radfact.io.csv_tables import read_csv
+from radfact.io.jsonl import read_json, read_jsonl
+from radfact.records import Report, Sentence, as_input_error, parse_sentences, validated
+
+Missing = Literal["refuse", "leave-out", "empty"]
+"""What becomes of a reference without a candidate: an error, a sample left out, or an empty candidate report."""
+
+_CSV_COLUMNS = ("example_id", "prediction", "target")
+_REFERENCE_FIELDS = ("grounded_findings", "findings", "report")
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """A candidate and the reference that it is compared with."""
+
+    sample_id: str
+    candidate: Report
+    reference: Report
+
+
+@dataclass(frozen=True, slots=True)
+class Pairs(Sequence[Pair]):
+    """The pairs of an evaluation in input order, and how many records were `read` and `skipped` to get them.
+
+    Of the references without a candidate, `left_out` names those that make no pair, and `emptied` those that stand
+    among the pairs with an empty candidate. `unreferenced` names candidates whose record has no report, one of the
+    skipped.
+    """
+
+    pairs: tuple[Pair, ...]
+    read: int
+    skipped: int = 0
+    left_out: tuple[str, ...] = ()
+    emptied: tuple[str, ...] = ()
+    unreferenced: tuple[str, ...] = ()
+
+    def __len__(self) -> int:
+        return len(self.pairs)
+
+    def __iter__(self) -> Iterator[Pair]:
+        return iter(self.pairs)
+
+    def __getitem__(self, index: Any) -> Any:
+        return self.pairs[index]
+
+
+class _GroundedRow(BaseModel):
+    """One example of the published grounded layout."""
+
+    example_id: Id
+    prediction: list[Sentence]
+    target: list[Sentence]
+
+
+class _NarrativeRow(BaseModel):
+    """One row of the published narrative table."""
+
+    example_id: Id
+    prediction: str
+    target: str
+
+
+class _Keyed(BaseModel):
+    """What a draft and a record of a manifest have in common."""
+
+    sample_id: Id
+
+
+@dataclass(frozen=True, slots=True)
+class _Reference:
+    report: Report | None
+    split: object
+
+
+_text = TypeAdapter(str)
+
+
+def read_pairs(path: Path | str) -> Pairs:
+    """Read candidates and references from one file, in one of the two published layouts.
+
+    `.json`: a list of `{example_id, prediction, target}` whose reports are lists of `{text, boxes}`.
+    `.csv`: a table with the columns `example_id, prediction, target` whose reports are narratives; an empty cell is
+    an empty report.
+
+    Raises:
+        InputError: naming file, line or path of the field, what is wrong there, and what would be right.
+    """
+    path = Path(path)
+    readers: dict[str, Callable[[Path], Pairs]] = {".json": _read_grounded_json, ".csv": _read_narrative_csv}
+    reader = readers.get(path.suffix.lower())
+    if reader is None:
+        raise InputError(
+            "expected .json (grounded pairs) or .csv (example_id,prediction,target); "
+            "drafts and a manifest are given as --candidates and --references",
+            file=path,
+        )
+    return reader(path)
+
+
+def read_candidates_and_references(
+    candidates: Path | str, references: Path | str, *, missing: Missing = "refuse"
+) -> Pairs:
+    """Read drafts and the records that hold their references: JSON Lines keyed by `sample_id`, or COCO files (.json).
+
+    A draft has a `report`: a list of sentences or one narrative. The reference of a record is `grounded_findings`, or
+    else `findings`, or else `report`. Records of which all of these are null, and records of splits from which there is
+    no draft at all, are skipped and counted; drafts of the former are named in the result. Every draft must have its
+    record. For COCO files see `radfact.io.coco.read_coco`; a list of results as candidates takes sizes and categories from
+    the references.
+
+    Args:
+        candidates: drafts, or a COCO dataset or list of results.
+        references: a manifest, or a COCO dataset.
+        missing: `refuse` raises where a reference has no candidate, `leave-out` makes no pair of it and `empty` takes
+            an empty report for its candidate; both name it in the result.
+
+    Raises:
+        InputError: naming file, line and field, or the first ids that have no counterpart.
+    """
+    if missing not in get_args(Missing):
+        raise InputError(f"expected one of {', '.join(get_args(Missing))}, found {missing!r}", field="missing")
+    recorded = _read_references(references)
+    drafted = _read_candidates(candidates, references)
+    wanted = {key: found.report for key, found in recorded.items() if found.report is not None}
+
+    alone = [key for key in drafted if key not in recorded]
+    if alone:
+        raise InputError(
+            f"{_counted(alone, 'candidate')} not in {references}; drafts of other studies can be shown on the page "
+            "from a file of their own, --unscored FILE",
+            file=candidates,
+        )
+    unreferenced = tuple(key for key in drafted if key not in wanted)
+    splits = {recorded[key].split for key in drafted}
+    missed = tuple(key for key in wanted if key not in drafted and recorded[key].split in splits)
+    if missed and missing == "refuse":
+        raise InputError(
+            f"{_counted(missed, 'reference')} without a candidate in {candidates}; give --missing leave-out to score "
+            "the others alone, or --missing empty to count each as an empty report",
+            file=references,
+        )
+
+    pairs = [Pair(key, report, wanted[key]) for key, report in drafted.items() if key in wanted]
+    found = Pairs(tuple(pairs), len(recorded), len(recorded) - len(pairs) - len(missed), unreferenced=unreferenced)
+    if missing == "leave-out":
+        return replace(found, left_out=missed)
+    pairs += [Pair(key, "" if isinstance(wanted[key], str) else [], wanted[key]) for key in missed]
+    return replace(found, pairs=tuple(pairs), emptied=missed)
+
+
+def read_drafts(path: Path | str) -> dict[str, Report]:
+    """Read the reports of a drafts file (JSON Lines) by `sample_id`.
+
+    Raises:
+        InputError: naming file, line and field.
+    """
+    return _read_keyed(path, _draft)
+
+
+def check_ids(pairs: Iterable[Pair]) -> None:
+    """See to it that no two pairs have one id.
+
+    Raises:
+        InputError: naming the first that stands twice.
+    """
+    seen: set[str] = set()
+    for pair in pairs:
+        if pair.sample_id in seen:
+            raise InputError(f"'{pair.sample_id}' stands twice; ids must be unique", field="sample_id")
+        seen.add(pair.sample_id)
+
+
+def narratives(pairs: Iterable[Pair]) -> list[str]:
+    """The distinct narratives that say anything, which are still to be split into sentences."""
+    reports = (report for pair in pairs for report in (pair.candidate, pair.reference))
+    return list(dict.fromkeys(report for report in reports if isinstance(report, str) and report.strip()))
+
+
+def _is_coco(path: Path | str) -> bool:
+    return Path(path).suffix.lower() == ".json"
+
+
+def _read_references(path: Path | str) -> dict[str, _Reference]:
+    if _is_coco(path):
+        return {key: _Reference(report, None) for key, report in read_coco(path).items()}
+    return _read_keyed(path, _reference)
+
+
+def _read_candidates(path: Path | str, references: Path | str) -> Mapping[str, Report]:
+    if _is_coco(path):
+        return read_coco(path, dataset=references if _is_coco(references) else None)
+    return read_drafts(path)
+
+
+def _counted(ids: Sequence[str], noun: str) -> str:
+    return f"{len(ids)} {noun}{'' if len(ids) == 1 else 's'} ({some_of(ids)})"
+
+
+def _read_grounded_json(path: Path) -> Pairs:
+    rows = read_json(path)
+    if not isinstance(rows, list):
+        raise InputError(
+            f"expected a list of {{example_id, prediction, target}}, found {_kind(rows)}; "
+            "COCO files are given as --candidates and --references",
+            file=path,
+            field="(top)",
+        )
+    seen: dict[str, str] = {}
+    pairs = []
+    for index, value in enumerate(rows):
+        where = f"[{index}]"
+        _check_grounded(value, file=path, where=where)
+        row = validated(_GroundedRow, value, file=path, field=where)
+        note_id(seen, row.example_id, where, file=path, field="example_id")
+        for name in ("prediction", "target"):
+            _check_masks(getattr(row, name), file=path, field=f"{where}.{name}")
+        pairs.append(Pair(row.example_id, row.prediction, row.target))
+    return Pairs(tuple(pairs), read=len(rows))
+
+
+def _check_grounded(row: Any, *, file: Path, where: str) -> None:
+    """Say where narratives go, which are easily put into the layout of grounded reports."""
+    for name in ("prediction", "target"):
+        if isinstance(row, dict) and isinstance(row.get(name), str):
+            raise InputError(
+                "expected a list of {text, boxes}, found a narrative; narratives go into a table (.csv) "
+                f"with the columns {', '.join(_CSV_COLUMNS)}",
+                file=file,
+                field=f"{where}.{name}",
+            )
+
+
+def _read_narrative_csv(path: Path) -> Pairs:
+    seen: dict[str, int] = {}
+    pairs = []
+    columns, rows = read_csv(path)
+    missing = [name for name in _CSV_COLUMNS if name not in columns]
+    if missing:
+        raise InputError(
+            f"expected the columns {', '.join(_CSV_COLUMNS)}; found {', '.join(columns) or 'none'}",
+            file=path,
+            line=1,
+            field=missing[0],
+        )
+    for line, cells in rows:
+        row = validated(_NarrativeRow, cells, file=path, line=line)
+        note_id(seen, row.example_id, line, file=path, field="example_id")
+        pairs.append(Pair(row.example_id, row.prediction.strip(), row.target.strip()))
+    return Pairs(tuple(pairs), read=len(pairs))
+
+
+_ValueT = TypeVar("_ValueT")
+
+
+def _read_keyed(path: Path | str, value_of: Callable[[dict[str, Any], Path | str, int], _ValueT]) -> dict[str, _ValueT]:
+    """Read JSON Lines by `sample_id`; `value_of` takes what is wanted out of a row."""
+    seen: dict[str, int] = {}
+    values: dict[str, _ValueT] = {}
+    for line, row in read_jsonl(path):
+        key = validated(_Keyed, row, file=path, line=line).sample_id
+        note_id(seen, key, line, file=path)
+        values[key] = value_of(row, path, line)
+    return values
+
+
+def _draft(row: dict[str, Any], path: Path | str, line: int) -> Report:
+    if row.get("report") is None:
+        raise InputError(
+            "missing; expected a list of {text, boxes} or one narrative", file=path, line=line, field="report"
+        )
+    return _report(row["report"], path, line, "report")
+
+
+def _reference(row: dict[str, Any], path: Path | str, line: int) -> _Reference:
+    if not any(field in row for field in _REFERENCE_FIELDS):
+        raise InputError(f"missing; expected one of {', '.join(_REFERENCE_FIELDS)}", file=path, line=line)
+    field = next((field for field in _REFERENCE_FIELDS if row.get(field) is not None), None)
+    split = row.get("split")
+    if not isinstance(split, str | None):
+        raise InputError(f"expected a text or null, found {_kind(split)}", file=path, line=line, field="split")
+    return _Reference(None if field is None else _report(row[field], path, line, field), split)
+
+
+def _report(value: Any, path: Path | str, line: int, field: str) -> Report:
+    if isinstance(value, list):
+        sentences = parse_sentences(value, file=path, line=line, field=field)
+        _check_masks(sentences, file=path, line=line, field=field)
+        return sentences
+    if not isinstance(value, str):
+        raise InputError(
+            f"expected a list of {{text, boxes}} or one narrative, found {_kind(value)}",
+            file=path,
+            line=line,
+            field=field,
+        )
+    try:
+        # Half a surrogate pair, which JSON can carry, is a str that is no text.
+        return _text.validate_python(value).strip()
+    except ValidationError as error:
+        raise as_input_error(error, file=path, line=line, field=field) from None
+
+
+def _check_masks(sentences: Sequence[Sentence], *, file: Path | str, line: int | None = None, field: str) -> None:
+    from radfact.scoring.regions import decode_mask
+
+    for index, sentence in enumerate(sentences):
+        for place, mask in enumerate(sentence.masks or ()):
+            try:
+                decode_mask(mask)
+            except InputError as error:
+                where = f"{field}[{index}].masks[{place}].{error.field}"
+                raise InputError(error.message, file=file, line=line, field=where) from None
+
+
+def _kind(value: object) -> str:
+    names = {dict: "an object", list: "a list", str: "a text", bool: "a truth value", type(None): "null"}
+    return names.get(type(value), "a number")

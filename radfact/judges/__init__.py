@@ -1,0 +1,26 @@
+"""Judges decide whether a sentence follows from a report; splitters turn a narrative into sentences."""
+
+from __future__ import annotations
+
+from radfact.errors import Failure
+from radfact.judges.callable_judge import CallableJudge
+from radfact.judges.loading import load_judge, load_splitter, splitter_of
+from radfact.judges.offline.splitter import split_narrative
+from radfact.judges.protocol import Judge, Question, Status, Verdict
+from radfact.judges.splitter import ExplainingSplitter, SplitSentence, Splitter
+
+__all__ = [
+    "CallableJudge",
+    "ExplainingSplitter",
+    "Failure",
+    "Judge",
+    "Question",
+    "SplitSentence",
+    "Splitter",
+    "Status",
+    "Verdict",
+    "load_judge",
+    "load_splitter",
+    "split_narrative",
+    "splitter_of",
+]

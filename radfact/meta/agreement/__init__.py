@@ -1,0 +1,1 @@
+"""Agreement of metrics with expert ratings, corrections and preferences."""

@@ -1,0 +1,1 @@
+"""Ensembles of metrics fitted to expert ratings."""

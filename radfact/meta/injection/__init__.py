@@ -1,0 +1,1 @@
+"""Reports with errors injected by rules or by a language model."""

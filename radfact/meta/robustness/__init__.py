@@ -1,0 +1,1 @@
+"""ReXamine-Global: how metrics respond to reporting style."""

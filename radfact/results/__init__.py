@@ -1,0 +1,1 @@
+"""The results folder: schema, writer, reader, comparison, export."""

@@ -1,0 +1,182 @@
+"""The published command's output file, written from a results folder."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import BaseModel, ConfigDict, NonNegativeInt
+
+from radfact.errors import InputError
+from radfact.io.jsonl import read_json, read_jsonl, write_json
+from radfact.records import validated
+from radfact.scoring.sample import F1_PARTS, FIGURES
+from radfact.statistics.bootstrap import bootstrap, summarise
+
+# The published names, in the published order, and the columns of samples.jsonl that hold their values.
+_MEANS = {
+    "logical_precision": "logical_precision",
+    "logical_recall": "logical_recall",
+    "spatial_precision": "spatial_precision",
+    "spatial_recall": "spatial_recall",
+    "grounding_precision": "grounding_precision",
+    "grounding_recall": "grounding_recall",
+    "num_candidate_phrases": "candidate_sentences",
+    "num_reference_phrases": "reference_sentences",
+    "num_candidate_phrases_with_boxes": "candidate_sentences_with_boxes",
+    "num_reference_phrases_with_boxes": "reference_sentences_with_boxes",
+}
+_F1 = {name: F1_PARTS[name] for name in ("logical_f1", "spatial_f1", "grounding_f1")}
+_QUANTILES = {"p2.5th": 0.025, "p25th": 0.25, "median": 0.5, "p75th": 0.75, "p97.5th": 0.975}
+_SAME = 1e-9
+
+
+class _Sample(BaseModel):
+    model_config = ConfigDict(extra="ignore")
+
+    logical_precision: float | None
+    logical_recall: float | None
+    spatial_precision: float | None
+    spatial_recall: float | None
+    grounding_precision: float | None
+    grounding_recall: float | None
+    candidate_sentences: NonNegativeInt
+    reference_sentences: NonNegativeInt
+    candidate_sentences_with_boxes: NonNegativeInt
+    reference_sentences_with_boxes: NonNegativeInt
+    failed_sentences: NonNegativeInt
+    failure: str | None
+
+    @property
+    def judged(self) -> bool:
+        return self.failure is None or self.failed_sentences > 0
+
+
+class _Options(BaseModel):
+    bootstrap: NonNegativeInt
+    seed: NonNegativeInt
+
+
+class _Input(BaseModel):
+    files: list[str] = []
+
+
+class _Run(BaseModel):
+    options: _Options
+    input: _Input = _Input()
+
+
+class _Figure(BaseModel):
+    point: float | None
+    median: float | None
+
+
+class _Scores(BaseModel):
+    figures: dict[str, _Figure]
+    splitter: dict[str, Any] | None = None
+
+
+def export(folder: Path | str, path: Path | str | None = None) -> Path:
+    """Write the scores of a results folder as the published command writes them: one object with flat keys.
+
+    A figure has the keys `FIGURE/mean`, `/stderr`, `/p2.5th`, `/p25th`, `/median`, `/p75th` and `/p97.5th`, over the
+    bootstrap replicates that the run drew; those without a figure's name are the logical F1's. A run without replicates
+    has one key a figure. Samples left out for a failed judgement are the published `num_invalid_processed_samples`,
+    those without two reports to judge are nowhere. Values are not rounded; where the published command writes NaN, this
+    one writes null. Counters that only the published client keeps (phrases that a model wrote anew, calls of its
+    splitter) are absent.
+
+    Args:
+        folder: a results folder with `scores.json`, `samples.jsonl` and `run.json`.
+        path: the file to write; by default the published name, `radfact_scores_INPUT.json`, in the folder.
+
+    Returns:
+        The path of the file.
+
+    Raises:
+        InputError: the folder is not finished, or its files do not belong together.
+    """
+    folder = Path(folder)
+    if not (folder / "scores.json").is_file():
+        raise InputError("expected a finished results folder, but it has no scores.json", file=folder)
+    scores = validated(_Scores, read_json(folder / "scores.json"), file=folder / "scores.json")
+    run = validated(_Run, read_json(folder / "run.json"), file=folder / "run.json")
+    path_of_samples = folder / "samples.jsonl"
+    rows = [validated(_Sample, row, file=path_of_samples, line=line) for line, row in read_jsonl(path_of_samples)]
+    samples = [row for row in rows if row.judged]
+    _check(scores, samples, run.options, folder)
+    if path is None:
+        stem = Path(run.input.files[0]).stem if run.input.files else folder.resolve().name
+        path = folder / f"radfact_scores_{stem}.json"
+    # The published command has no boxes to look at in narratives and writes zeros for what depends on them.
+    boxes = any(one.candidate_sentences_with_boxes or one.reference_sentences_with_boxes for one in samples)
+    write_json(path, _flat(samples, run.options, zero_boxes=scores.splitter is not None and not boxes))
+    return Path(path)
+
+
+def _check(scores: _Scores, samples: Sequence[_Sample], options: _Options, folder: Path) -> None:
+    """The scores must be those of these samples and options, or the export would give other numbers in silence."""
+    figures = {name: _column(samples, name) for name in _MEANS if name in FIGURES}
+    again = summarise(figures, f1=_F1, replicates=options.bootstrap, seed=options.seed)
+    for name, summary in again.items():
+        for kind in ("point", "median"):
+            found, wanted = getattr(scores.figures.get(name), kind, None), getattr(summary, kind)
+            if (found is None) != (wanted is None) or (wanted is not None and abs(found - wanted) > _SAME):
+                raise InputError(
+                    f"samples.jsonl and the seed in run.json give {wanted}, found {found}; score the pairs again",
+                    file=folder / "scores.json",
+                    field=f"figures.{name}.{kind}",
+                )
+
+
+def _flat(samples: Sequence[_Sample], options: _Options, *, zero_boxes: bool) -> dict[str, float | None]:
+    scored = [float(one.failure is None) for one in samples]
+    values = {name: _column(samples, column) for name, column in _MEANS.items()}
+    settings = {"replicates": options.bootstrap, "seed": options.seed}
+    if options.bootstrap:
+        drawn = bootstrap({**values, "num_samples": scored}, f1=_F1, **settings)
+    else:
+        points = summarise({**values, "num_samples": scored}, f1=_F1, **settings)
+        drawn = {name: np.array([np.nan if one.point is None else one.point]) for name, one in points.items()}
+    # Taken out and put back, because an F1 stands before it in the published order.
+    drawn["num_samples"] = drawn.pop("num_samples") * len(samples)
+    width = len(drawn["num_samples"])
+    failed = sum(one.failed_sentences for one in samples)
+    asked = sum(one.candidate_sentences + one.reference_sentences for one in samples)
+    drawn["num_llm_failures"] = np.full(width, float(failed))
+    drawn["num_llm_success"] = np.full(width, float(asked - failed))
+    drawn["num_invalid_processed_samples"] = len(samples) - drawn["num_samples"]
+    if zero_boxes:
+        drawn |= {name: np.zeros(width) for name in drawn if name.startswith(("spatial", "grounding"))}
+    if not options.bootstrap:
+        return {name: _finite(one[0]) for name, one in drawn.items()}
+    flat = _statistics(drawn["logical_f1"])
+    for name, replicates in drawn.items():
+        flat |= {f"{name}/{kind}": value for kind, value in _statistics(replicates).items()}
+    return flat
+
+
+def _column(samples: Sequence[_Sample], name: str) -> list[float]:
+    values = [getattr(one, name) if one.failure is None else None for one in samples]
+    return [math.nan if value is None else float(value) for value in values]
+
+
+def _statistics(replicates: NDArray[np.float64]) -> dict[str, float | None]:
+    known = replicates[~np.isnan(replicates)]
+    if not known.size:
+        return dict.fromkeys(["mean", "stderr", *_QUANTILES])
+    quantiles = np.quantile(known, list(_QUANTILES.values())).tolist()
+    # The population's deviation, as published.
+    return {
+        "mean": float(known.mean()),
+        "stderr": float(known.std()),
+        **dict(zip(_QUANTILES, quantiles, strict=True)),
+    }
+
+
+def _finite(value: float) -> float | None:
+    return None if math.isnan(value) else float(value)

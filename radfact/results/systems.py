@@ -1,0 +1,164 @@
+"""A system as its results folder has it: figures that can be computed anew on any of its samples."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from radfact.html.markup import Scores
+from radfact.io.jsonl import read_jsonl
+from radfact.metrics.protocol import Counts
+from radfact.metrics.registry import choose, entries, is_ours
+from radfact.records import normalised_text
+from radfact.results.folder import RADFACT, read_kept
+from radfact.results.radfact_writer import read_sample_figures, read_scores
+from radfact.scoring.sample import F1_PARTS
+from radfact.statistics.bootstrap import CountsFigure, Direction, Valued, scored_rows
+from radfact.statistics.significance import (
+    Paired,
+    as_counts,
+    f1_counts,
+    mean_of,
+    paired_parts,
+    paired_rows,
+    set_f1,
+    with_f1,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """One figure of one system: counts by `sample_id`, and the function of their sum."""
+
+    counts: Mapping[str, Counts]
+    value: Callable[[Counts], float]
+
+    @property
+    def valued(self) -> Valued:
+        """Which samples have a value of their own: all that were scored, or of an F1 those with both of its parts."""
+        return with_f1 if self.value is set_f1 else scored_rows
+
+    @property
+    def paired(self) -> Paired:
+        """What of two systems can be compared: samples that both have scored, or of an F1 each part by itself."""
+        return paired_parts if self.value is set_f1 else paired_rows
+
+    def of(self, sample_ids: Sequence[str]) -> Counts:
+        """(samples, k); NaN for a sample that was left out."""
+        width = len(next(iter(self.counts.values()), ()))
+        left_out = np.full(width, math.nan)
+        return np.array([self.counts.get(key, left_out) for key in sample_ids], dtype=np.float64).reshape(-1, width)
+
+
+@dataclass(frozen=True, slots=True)
+class System:
+    """What a results folder holds.
+
+    Attributes:
+        name: of the folder.
+        sample_ids: in its order.
+        directions: of its figures.
+        columns: by figure; a pooled one whose metric is not known here has none.
+        references: the text of each reference, normalised.
+        asked: by metric, who was asked and how: judge, model, settings, arguments.
+        metric_of: the metric of each figure.
+    """
+
+    name: str
+    sample_ids: Sequence[str]
+    directions: Mapping[str, Direction]
+    columns: Mapping[str, Column]
+    references: Mapping[str, str]
+    asked: Mapping[str, Any]
+    metric_of: Mapping[str, str]
+
+
+def pooled_functions(metrics: Sequence[str] = ()) -> dict[str, Mapping[str, CountsFigure]]:
+    """The functions of pooled figures, by metric and figure.
+
+    Args:
+        metrics: of a user's own, beside those of the table.
+
+    Raises:
+        InputError: one cannot be loaded.
+    """
+    found = {name: getattr(entry.load(), "pooled", {}) for name, entry in entries().items() if is_ours(entry)}
+    for choice in choose(metrics) if metrics else ():
+        home = choice.entry.load()
+        found[getattr(home, "name", choice.entry.name)] = getattr(home, "pooled", {})
+    return found
+
+
+def read_system(folder: Path, name: str, functions: Mapping[str, Mapping[str, CountsFigure]]) -> System:
+    """The figures of a results folder, ready to be resampled.
+
+    Args:
+        folder: results folder.
+        name: of the system.
+        functions: as `pooled_functions` gives them.
+
+    Raises:
+        InputError: it is not finished, or a file holds something else.
+    """
+    scores, samples = read_scores(folder), read_sample_figures(folder)
+    rows, directions = samples.rows, samples.directions
+    columns, pooled = _pooled(folder, scores, functions)
+    for figure in directions:
+        if figure in F1_PARTS and all(part in directions for part in F1_PARTS[figure]):
+            parts = np.array([[row.get(part, math.nan) for part in F1_PARTS[figure]] for row in rows.values()])
+            columns[figure] = Column(dict(zip(rows, f1_counts(parts), strict=True)), set_f1)
+        elif figure not in pooled and all(figure in row for row in rows.values()):
+            counts = as_counts([row[figure] for row in rows.values()])
+            columns[figure] = Column(dict(zip(rows, counts, strict=True)), mean_of)
+    ordered = {figure: columns[figure] for figure in directions if figure in columns}
+    return System(name, list(rows), directions, ordered, _references(folder), asked(scores), metric_of(scores))
+
+
+def _pooled(
+    folder: Path, scores: Scores, functions: Mapping[str, Mapping[str, CountsFigure]]
+) -> tuple[dict[str, Column], set[str]]:
+    """Columns of the pooled figures whose functions are known, and the names of all that are pooled."""
+    columns: dict[str, Column] = {}
+    pooled: set[str] = set()
+    for metric in scores.metrics:
+        kept = read_kept(folder, metric)
+        known = functions.get(metric, {})
+        for place, names in enumerate(kept.record["pooled"] if kept else ()):
+            pooled.update(names)
+            if kept is not None and any(name in known for name in names):
+                counts = dict(zip(kept.sample_ids, kept.counts(place), strict=True))
+                columns |= {name: Column(counts, known[name]) for name in names if name in known}
+    return columns, pooled
+
+
+def metric_of(scores: Scores) -> dict[str, str]:
+    """The metric of each figure in `scores.json`."""
+    if not scores.metrics:
+        return dict.fromkeys(scores.figures, RADFACT)
+    return {figure: name for name, one in scores.metrics.items() for figure in one.figures}
+
+
+def asked(scores: Scores) -> dict[str, Any]:
+    """By metric of `scores.json`, who was asked and how; the address of a server is nothing to a figure."""
+    judge = {"judge": scores.judge, "splitter": scores.splitter}
+    found: dict[str, Any] = {} if scores.metrics and RADFACT not in scores.metrics else {RADFACT: judge}
+    for name, one in scores.metrics.items():
+        model = {key: value for key, value in (one.model or {}).items() if key != "base_url"}
+        said = {"model": model, "settings": one.settings, "arguments": one.arguments}
+        found[name] = {**found.get(name, {}), **said} if any(said.values()) else found.get(name, {})
+    return found
+
+
+def _references(folder: Path) -> dict[str, str]:
+    path = folder / "sentences.jsonl"
+    texts: dict[str, str] = {}
+    for _, row in read_jsonl(path) if path.is_file() else ():
+        if row.get("side") == "reference":
+            key = str(row.get("sample_id"))
+            texts[key] = f"{texts.get(key, '')} {row.get('text')}"
+    return {key: normalised_text(text) for key, text in texts.items()}

@@ -1,0 +1,1 @@
+"""RadFact: from verdicts and regions to scores."""

@@ -1,0 +1,191 @@
+"""How much of a sentence's region its evidence covers: pure geometry on boxes and pixel masks."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from radfact.errors import InputError
+from radfact.records import Box, Mask, Sentence
+
+Compat = Literal["paper", "exact"]
+"""`paper`: what the published implementation computes; `exact`: the same shares without its resolution."""
+
+MOST_PIXELS = 100_000_000
+"""Of a mask; no film has as many, and a damaged size must not take all the memory there is."""
+
+PAPER_GRID = 224
+"""Pixels a side of the mask on which the published implementation compares boxes."""
+
+# Coordinates are written in decimals: the rounding of binary fractions must not decide a share of exactly one half.
+_ROUNDING = 1e-9
+
+_Rectangle = tuple[float, float, float, float]
+
+
+def spatially_entailed(
+    sentence: Sentence, evidence: Sequence[Sentence], *, compat: Compat = "paper", threshold: float = 0.5
+) -> bool:
+    """Whether enough of a sentence's region lies in the union of the regions of its evidence (paper 004, RadFact).
+
+    `paper` mode tests `share > threshold`, as published; `exact` mode tests `share >= threshold`, as the paper's text
+    says. An undefined share and evidence without any region are not entailed.
+
+    Args:
+        sentence: a sentence that has a region.
+        evidence: ALL its evidence sentences, with or without regions.
+        compat: the geometry, see `covered_share`.
+        threshold: the share in [0, 1].
+    """
+    if not any(other.has_region for other in evidence):
+        return False
+    share = covered_share(sentence, evidence, compat=compat)
+    if math.isnan(share):
+        return False
+    return share > threshold if compat == "paper" else share >= threshold - _ROUNDING
+
+
+def covered_share(sentence: Sentence, evidence: Sequence[Sentence], *, compat: Compat = "paper") -> float:
+    """Share in [0, 1] of a sentence's region that lies in the union of the regions of its evidence.
+
+    Boxes are compared as pixels of a 224 x 224 grid in `paper` mode (corner = int(coordinate * 224), half-open ranges)
+    and as rectangles in `exact` mode. With a mask on either side, `paper` brings masks to 224 x 224 by nearest
+    neighbour; `exact` compares on the masks' own grid (the finest, where they differ), boxes drawn onto it.
+
+    Returns:
+        NaN where the sentence's own region covers nothing.
+
+    Raises:
+        InputError: a mask is no valid run-length encoding of its size.
+    """
+    masks = [mask for one in (sentence, *evidence) for mask in one.masks or ()]
+    if not masks:
+        return _rectangle_share(_rectangles(sentence.boxes, compat), _rectangles(_all_boxes(evidence), compat))
+    if compat == "paper":
+        size = (PAPER_GRID, PAPER_GRID)
+    else:
+        size = (max(mask.size[0] for mask in masks), max(mask.size[1] for mask in masks))
+    own = _draw([sentence], size, compat)
+    area = int(own.sum())
+    return int((own & _draw(evidence, size, compat)).sum()) / area if area else math.nan
+
+
+def decode_mask(mask: Mask) -> NDArray[np.bool_]:
+    """The pixels of a COCO run-length mask, bool, (height, width).
+
+    Raises:
+        InputError: the runs do not make a mask of the size that it names, or no film has that size.
+    """
+    height, width = mask.size
+    if height * width > MOST_PIXELS:
+        raise InputError(f"expected at most {MOST_PIXELS} pixels, found {height} x {width}", field="size")
+    runs = mask.counts if isinstance(mask.counts, list) else _unpacked(mask.counts)
+    if any(run < 0 for run in runs) or sum(runs) != height * width:
+        raise InputError(
+            f"the runs must be non-negative and sum to {height} x {width} = {height * width} pixels, found {sum(runs)}",
+            field="counts",
+        )
+    # Runs go down the columns, off and on by turns.
+    return np.repeat(np.arange(len(runs)) % 2 == 1, runs).reshape(width, height).T
+
+
+def _unpacked(counts: str) -> list[int]:
+    """The runs of a compressed COCO string: five bits a character, from the fourth run on as steps from two before.
+
+    Not read by pycocotools, which leaves pixels undefined where the runs of a damaged string end early.
+    """
+    runs: list[int] = []
+    value = shift = 0
+    for character in counts:
+        code = ord(character) - 48
+        if not 0 <= code < 64:
+            raise InputError(f"no run-length encoding: character {character!r}", field="counts")
+        value |= (code & 0x1F) << shift
+        shift += 5
+        if code & 0x20:
+            continue
+        if code & 0x10:
+            value -= 1 << shift
+        runs.append(value + runs[-2] if len(runs) > 2 else value)
+        value = shift = 0
+    if shift:
+        raise InputError("no run-length encoding: it breaks off in the middle of a run", field="counts")
+    return runs
+
+
+def _all_boxes(sentences: Iterable[Sentence]) -> list[Box]:
+    return [box for sentence in sentences for box in sentence.boxes or ()]
+
+
+def _rectangles(boxes: Iterable[Box] | None, compat: Compat) -> list[_Rectangle]:
+    """Boxes that cover something: in pixels of the paper's grid, or as they are."""
+    corners: Iterable[_Rectangle] = (box.as_tuple() for box in boxes or ())
+    if compat == "paper":
+        corners = (
+            (int(x0 * PAPER_GRID), int(y0 * PAPER_GRID), int(x1 * PAPER_GRID), int(y1 * PAPER_GRID))
+            for x0, y0, x1, y1 in corners
+        )
+    return [corner for corner in corners if corner[0] < corner[2] and corner[1] < corner[3]]
+
+
+def _rectangle_share(own: list[_Rectangle], evidence: list[_Rectangle]) -> float:
+    """Share of the union of `own` inside the union of `evidence`.
+
+    Counting pixels of half-open integer rectangles is measuring their area, so both modes come through here.
+    """
+    if not own:
+        return math.nan
+    if len(own) == len(evidence) == 1:
+        a, b = own[0], evidence[0]
+        width, height = min(a[2], b[2]) - max(a[0], b[0]), min(a[3], b[3]) - max(a[1], b[1])
+        area = (a[2] - a[0]) * (a[3] - a[1])
+        overlap = max(width, 0) * max(height, 0)
+    else:
+        area, overlap = _union_areas(own, evidence)
+    return overlap / area if area > 0 else math.nan
+
+
+def _union_areas(own: list[_Rectangle], evidence: list[_Rectangle]) -> tuple[float, float]:
+    """Area of the union of `own`, and of its part inside the union of `evidence`, by compressed coordinates."""
+    corners = np.array(own + evidence, dtype=np.float64)  # (own + evidence, 4)
+    xs, ys = np.unique(corners[:, 0::2]), np.unique(corners[:, 1::2])
+    columns = np.searchsorted(xs, corners[:, 0::2])
+    rows = np.searchsorted(ys, corners[:, 1::2])
+    covered = np.zeros((2, len(ys) - 1, len(xs) - 1), dtype=np.bool_)  # (own | evidence, rows, columns)
+    for index, ((x0, x1), (y0, y1)) in enumerate(zip(columns.tolist(), rows.tolist(), strict=True)):
+        covered[int(index >= len(own)), y0:y1, x0:x1] = True
+    areas = np.outer(np.diff(ys), np.diff(xs))
+    return float(areas[covered[0]].sum()), float(areas[covered[0] & covered[1]].sum())
+
+
+def _draw(sentences: Iterable[Sentence], size: tuple[int, int], compat: Compat) -> NDArray[np.bool_]:
+    """The union of the regions of `sentences` on a grid of `size` (height, width)."""
+    height, width = size
+    canvas = np.zeros(size, dtype=np.bool_)
+    for sentence in sentences:
+        for box in sentence.boxes or ():
+            if compat == "paper":
+                x0, y0, x1, y1 = (int(corner * PAPER_GRID) for corner in box.as_tuple())
+            else:
+                # A pixel belongs to a box that holds its centre, so corners given in whole pixels come back unharmed.
+                x0, x1 = math.ceil(box.x_min * width - 0.5), math.ceil(box.x_max * width - 0.5)
+                y0, y1 = math.ceil(box.y_min * height - 0.5), math.ceil(box.y_max * height - 0.5)
+            canvas[y0:y1, x0:x1] = True
+        for mask in sentence.masks or ():
+            canvas |= _nearest(decode_mask(mask), size)
+    return canvas
+
+
+def _nearest(pixels: NDArray[np.bool_], size: tuple[int, int]) -> NDArray[np.bool_]:
+    """Nearest neighbour by pixel centres: `pixels` (h, w) on a grid of `size` (height, width)."""
+    if pixels.shape == size:
+        return pixels
+    rows, columns = (
+        ((np.arange(wanted) + 0.5) * found / wanted).astype(np.intp)
+        for wanted, found in zip(size, pixels.shape, strict=True)
+    )
+    return pixels[np.ix_(rows, columns)]

@@ -1,0 +1,1 @@
+"""Bootstrap, significance tests, correlation."""
