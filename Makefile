@@ -1,4 +1,4 @@
-# make demo: the main job, from a real film and a test set to drafts and scores. make test: the tests. make docs: the
+# make demo: the main job, from a real radiograph and a test set to drafts and scores. make test: the tests. make docs: the
 # documentation, into build/docs; a broken link or anchor is an error. make notebooks: executes them in place.
 PYTHON ?= python3
 VENV := .venv
@@ -19,14 +19,14 @@ $(VENV)/installed: pyproject.toml
 	touch $@
 
 demo: install
-	film="$$($(BIN)/python -c 'from data import example_radiograph as film; print(film())')" \
-		&& $(BIN)/maira prepare dicom "$$film" --out $(OUT)/film
+	radiograph="$$($(BIN)/python -c 'from data import example_radiograph as radiograph; print(radiograph())')" \
+		&& $(BIN)/maira prepare dicom "$$radiograph" --out $(OUT)/radiograph
 	$(BIN)/maira prepare phantom --count 24 --seed 3 --out $(OUT)/phantoms
-	$(BIN)/maira generate --checkpoint $(CHECKPOINT) --manifest $(OUT)/film/manifest.jsonl --out $(OUT)/film/drafts.jsonl
+	$(BIN)/maira generate --checkpoint $(CHECKPOINT) --manifest $(OUT)/radiograph/manifest.jsonl --out $(OUT)/radiograph/drafts.jsonl
 	$(BIN)/maira generate --checkpoint $(CHECKPOINT) --manifest $(OUT)/phantoms/manifest.jsonl --out $(OUT)/drafts.jsonl
 	$(BIN)/radfact score --candidates $(OUT)/drafts.jsonl --references $(OUT)/phantoms/manifest.jsonl --judge offline \
-		--unscored $(OUT)/film/drafts.jsonl --out $(OUT)/results \
-		--note "The model of this demonstration was trained on phantoms: synthetic drawings of chest films. It has never seen a patient, and its draft for the real film at the end of this page is no reading of it."
+		--unscored $(OUT)/radiograph/drafts.jsonl --out $(OUT)/results \
+		--note "The model of this demonstration was trained on phantoms: synthetic drawings of chest radiographs. It has never seen a patient, and its draft for the real radiograph at the end of this page is no reading of it."
 
 test: install $(VENV)/lowest/installed $(VENV)/vllm/installed $(VENV)/smollm2/installed
 	$(BIN)/python -m ruff format --check .

@@ -1,6 +1,6 @@
 """Studies: DICOM to PNG, manifests, images as the model sees them."""
 
-from data.dicom.convert import film_to_png
+from data.dicom.convert import radiograph_to_png
 from data.dicom.radiograph import ImageInfo
 from data.dicom.reader import dicom_to_png, example_radiograph
 from data.images import CropMap, Gray, load_gray, prepare
@@ -18,9 +18,9 @@ __all__ = [
     "Study",
     "dicom_to_png",
     "example_radiograph",
-    "film_to_png",
     "load_gray",
     "prepare",
+    "radiograph_to_png",
     "read_manifest",
     "write_failures",
     "write_manifest",

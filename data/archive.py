@@ -1,4 +1,4 @@
-"""What every archive comes down to before samples are made of it: studies with their films, sections and split."""
+"""What every archive comes down to before samples are made of it: studies with their radiographs, sections and split."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ View = Literal["frontal", "lateral"]
 
 
 @dataclass(frozen=True, slots=True)
-class Film:
+class Radiograph:
     """One image of a study.
 
     Attributes:
         key: its name, unique in the archive and safe as a file name; the PNG made of it is called so.
         path: the file (DICOM, PNG, JPEG), or the zip archive that holds it.
-        view: from the front or from the side; films of other views are no part of a study here.
+        view: from the front or from the side; radiographs of other views are no part of a study here.
         member: name within the zip archive, None where `path` is the file itself.
         size: (width, height) in pixels by which the archive places boxes on it, where it says so; a file of another
-            size is not the film that was meant.
+            size is not the radiograph that was meant.
         is_inverted: the file's low values are bright, which a DICOM file says itself and a picture cannot.
     """
 
@@ -51,21 +51,21 @@ class ArchiveStudy:
         patient_id: None where the archive does not tell patients apart.
         when: the study's place in its patient's time; any values that sort, of one type in an archive. None where the
             archive does not say, and then the study neither has a prior nor is one.
-        films: frontal and lateral ones, in the archive's order.
+        radiographs: frontal and lateral ones, in the archive's order.
         findings, indication, technique, comparison: sections of the report.
         report: what a later study shows as its prior report; None where there is none.
         grounded_findings: the grounded report, boxes as shares of the original frontal image.
         phrases: sentences to ground on the frontal image.
         labels: what is known of the study without reading its report.
         split: "train", "validate" or "test"; None where the archive has none.
-        sample_ids: names of the samples by the keys of their frontal films; None where they are named after the study.
+        sample_ids: names of the samples by the keys of their frontal radiographs; None where they are named after the study.
         only_prior: known from a later study alone, whose prior it is; it gives no sample, which is no lack.
     """
 
     study_id: str
     patient_id: str | None = None
     when: Any = None
-    films: tuple[Film, ...] = ()
+    radiographs: tuple[Radiograph, ...] = ()
     findings: str | None = None
     indication: str | None = None
     technique: str | None = None
@@ -86,7 +86,7 @@ class Archive:
     Attributes:
         source: name of the archive, as `Study.source` has it.
         studies: in the archive's order; those that will give no sample (no findings, no frontal) among them.
-        failures: what is not among them, and why: films, rows of tables, reports that could not be read (`stage`
+        failures: what is not among them, and why: radiographs, rows of tables, reports that could not be read (`stage`
             "read"), and what rules leave out, which is no fault of the archive ("select").
     """
 
@@ -95,8 +95,8 @@ class Archive:
     failures: list[Failure] = field(default_factory=list)
 
 
-def film_below(folder: Path, image: Path, view: View, size: tuple[int, int] | None = None) -> Film:
-    """A film that a file names by its path, relative to a folder."""
+def radiograph_below(folder: Path, image: Path, view: View, size: tuple[int, int] | None = None) -> Radiograph:
+    """A radiograph that a file names by its path, relative to a folder."""
     # Two images can have one name in different folders.
     where = hashlib.sha256(image.as_posix().encode()).hexdigest()[:10]
-    return Film(f"{image.stem}-{where}", folder / image, view, size=size)
+    return Radiograph(f"{image.stem}-{where}", folder / image, view, size=size)

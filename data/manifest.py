@@ -10,7 +10,7 @@ from typing import Any
 from pydantic import model_validator
 
 from data.study import IMAGE_COLUMNS, OptionalText, Study
-from radfact.errors import InputError, did_you_mean, note_id
+from radfact.errors import InputError, check_unique_id, suggest_name
 from radfact.io.jsonl import read_jsonl, write_jsonl
 from radfact.records import Record, Text, validated
 
@@ -59,7 +59,7 @@ def iter_manifest(path: Path | str, left_out: list[Failure] | None = None) -> It
             left_out.append(Failure(sample_id=row["sample_id"], stage="read", reason=str(reason)))
             continue
         study = parse_study(row, folder, file=path, line=line)
-        note_id(line_of, study.sample_id, line, file=path)
+        check_unique_id(line_of, study.sample_id, line, file=path)
         yield study
 
 
@@ -155,5 +155,5 @@ def _images(study: Study) -> Iterator[tuple[str, Path]]:
 def _check_columns(row: dict[str, Any], file: Path | str, line: int | None) -> None:
     unknown = row.keys() - _COLUMNS
     for column in (c for c in row if c in unknown):
-        hint = did_you_mean(column, Study.model_fields, f"known are {', '.join(Study.model_fields)}")
+        hint = suggest_name(column, Study.model_fields, f"known are {', '.join(Study.model_fields)}")
         raise InputError(f"unknown column; {hint}", file=file, line=line, field=column)

@@ -25,7 +25,7 @@ from data.manifest import Failure, parse_study, read_failures, write_failures
 from data.run_folder import claim
 from data.shards import FORMAT, INDEX, ROW, ROWS, Index, Shard
 from data.study import IMAGE_COLUMNS, Study
-from radfact.errors import InputError, RunFailed, note_id
+from radfact.errors import InputError, RunError, check_unique_id
 from radfact.io.jsonl import dumps, open_atomic, parse_rows, read_json, read_lines, write_json
 from radfact.records import Record, validated
 
@@ -112,7 +112,7 @@ def pack(
 
     Raises:
         InputError: the manifest cannot be used, or `out` holds shards of another manifest or of other options.
-        RunFailed: not one sample could be packed.
+        RunError: not one sample could be packed.
     """
     manifest = Path(manifest)
     offsets = _offsets(manifest, splits)
@@ -148,7 +148,7 @@ def _offsets(manifest: Path, splits: Collection[str] | None) -> array[int]:
     for number, text in enumerate(read_lines(manifest), start=1):
         for line, row in parse_rows([text], manifest, number):
             study = parse_study(row, manifest.parent, file=manifest, line=line)
-            note_id(seen, study.sample_id, line, file=manifest)
+            check_unique_id(seen, study.sample_id, line, file=manifest)
             if splits is None or study.split in splits:
                 offsets.append(at)
         at += len(text.encode()) + 1
@@ -349,7 +349,7 @@ def _finish(out: Path, parts: list[_Part], trailing: list[Failure], kept: int) -
     failures = [*(failure for part in parts for failure in part.failures), *trailing]
     write_failures(out / FAILURES, failures)
     if not parts:
-        raise RunFailed(f"not one sample could be packed; the first of {len(failures)}: {failures[0].reason}")
+        raise RunError(f"not one sample could be packed; the first of {len(failures)}: {failures[0].reason}")
     with open_atomic(out / ROWS, "wb") as handle:
         rows = [np.load(_part_file(out, number, "npy"), allow_pickle=False) for number in range(len(parts))]
         np.save(handle, np.concatenate(rows), allow_pickle=False)

@@ -11,20 +11,20 @@ from itertools import groupby
 from pathlib import Path
 from typing import Literal
 
-from data.archive import Archive, ArchiveStudy, Film
+from data.archive import Archive, ArchiveStudy, Radiograph
 from data.manifest import Failure
 from data.study import Study
-from radfact.errors import InputError, did_you_mean
+from radfact.errors import InputError, suggest_name
 
 SampleMaker = Callable[[frozenset[str]], "Samples"]
-"""Makes samples as if an archive did not have the films with these keys."""
+"""Makes samples as if an archive did not have the radiographs with these keys."""
 Priors = Literal["every", "one", "none"]
-"""Of the prior study's frontal films: every one, each a sample of its own; one at random; or no prior at all."""
-_Shown = tuple[Film, Film | None, Film | None]
-"""The frontal, lateral and prior film of a sample."""
+"""Of the prior study's frontal radiographs: every one, each a sample of its own; one at random; or no prior at all."""
+_Shown = tuple[Radiograph, Radiograph | None, Radiograph | None]
+"""The frontal, lateral and prior radiograph of a sample."""
 SPLITS = ("train", "validate", "test")
-UNREADABLE = "no frontal film that can be read"
-"""Why a sample is left out whose frontal film could not be converted."""
+UNREADABLE = "no frontal radiograph that can be read"
+"""Why a sample is left out whose frontal radiograph could not be converted."""
 
 
 @dataclass(frozen=True)
@@ -69,43 +69,43 @@ class Rules:
         known = sorted({split for split in there if split is not None})
         for split in self.splits or ():
             if split not in known:
-                hint = did_you_mean(split, known, f"there are {', '.join(known) or 'none'}")
+                hint = suggest_name(split, known, f"there are {', '.join(known) or 'none'}")
                 raise InputError(f"no study is in the split '{split}'; {hint}")
 
 
 @dataclass(frozen=True)
 class Samples:
-    """Samples with the films they show.
+    """Samples with the radiographs they show.
 
     Attributes:
-        studies: images are where the PNGs of their films belong, relative to the manifest's folder.
-        films: by that path.
+        studies: images are where the PNGs of their radiographs belong, relative to the manifest's folder.
+        radiographs: by that path.
         left_out: studies that give no sample, and why.
     """
 
     studies: list[Study]
-    films: dict[Path, Film]
+    radiographs: dict[Path, Radiograph]
     left_out: list[Failure] = field(default_factory=list)
 
 
-def png_path(film: Film) -> Path:
-    """Where the PNG of a film lies below the manifest's folder; 256 folders, since archives have 400,000 films."""
-    return Path("images") / hashlib.sha256(film.key.encode()).hexdigest()[:2] / f"{film.key}.png"
+def png_path(radiograph: Radiograph) -> Path:
+    """Where the PNG of a radiograph lies below the manifest's folder; 256 folders, since archives have 400,000 radiographs."""
+    return Path("images") / hashlib.sha256(radiograph.key.encode()).hexdigest()[:2] / f"{radiograph.key}.png"
 
 
 def make_samples(archive: Archive, rules: Rules, without: frozenset[str] = frozenset()) -> Samples:
     """The samples of an archive: each frontal its own, one lateral, and the prior study's frontal and report.
 
-    The prior study is the patient's last one before this that has a report and a frontal film. A study at the same
+    The prior study is the patient's last one before this that has a report and a frontal radiograph. A study at the same
     moment is none before it.
 
     Args:
         archive: as read.
         rules: of the draw.
-        without: keys of films that cannot be used; samples are made as if the archive did not have them.
+        without: keys of radiographs that cannot be used; samples are made as if the archive did not have them.
 
     Raises:
-        InputError: two studies or two films have the same name, a study with boxes has several frontal films, or a
+        InputError: two studies or two radiographs have the same name, a study with boxes has several frontal radiographs, or a
             patient is in two splits; or no study is in a split that is wanted.
     """
     studies = [_without(study, without) for study in archive.studies]
@@ -114,36 +114,42 @@ def make_samples(archive: Archive, rules: Rules, without: frozenset[str] = froze
     check_splits(studies)
     rules.check_wanted(study.split for study in studies)
     priors = _prior_studies(studies)
-    cut = {study.study_id for study, whole in zip(studies, archive.studies, strict=True) if study.films != whole.films}
+    cut = {
+        study.study_id
+        for study, whole in zip(studies, archive.studies, strict=True)
+        if study.radiographs != whole.radiographs
+    }
     made = Samples([], {})
     seen: set[str] = set()
-    names: dict[str, Film] = {}
+    names: dict[str, Radiograph] = {}
     for study in studies:
         if study.study_id in seen:
             raise InputError(f"the archive has two studies '{study.study_id}'")
         seen.add(study.study_id)
-        for film in study.films:
-            if names.setdefault(film.key, film) != film:
-                raise InputError(f"the archive has two films '{film.key}'")
+        for radiograph in study.radiographs:
+            if names.setdefault(radiograph.key, radiograph) != radiograph:
+                raise InputError(f"the archive has two radiographs '{radiograph.key}'")
         if study.only_prior or not rules.wants(study.split):
             continue
-        if (study.grounded_findings or study.phrases) and len(_films(study, "frontal")) > 1:
+        if (study.grounded_findings or study.phrases) and len(_radiographs(study, "frontal")) > 1:
             raise InputError(
-                f"study '{study.study_id}' has boxes and several frontal films; they belong to one of them"
+                f"study '{study.study_id}' has boxes and several frontal radiographs; they belong to one of them"
             )
         if reason := _lack(study, rules, is_cut=study.study_id in cut):
             made.left_out.append(Failure(source=study.study_id, stage="select", reason=reason))
             continue
         pairs = list(_pairs(study, priors.get(study.study_id), rules))
         for sample_id, shown in zip(_sample_ids(study, pairs), pairs, strict=True):
-            made.films.update({png_path(film): film for film in shown if film is not None})
+            made.radiographs.update(
+                {png_path(radiograph): radiograph for radiograph in shown if radiograph is not None}
+            )
             before = priors.get(study.study_id) if shown[2] else None
             made.studies.append(_sample(archive.source, study, sample_id, shown, before))
     return made
 
 
 def _sample_ids(study: ArchiveStudy, pairs: Sequence[_Shown]) -> list[str]:
-    """The study's name, or those it gives to its frontal films; numbered from 1 where several samples share one."""
+    """The study's name, or those it gives to its frontal radiographs; numbered from 1 where several samples share one."""
     names = [study.study_id if study.sample_ids is None else study.sample_ids[pair[0].key] for pair in pairs]
     times, counts = Counter(names), Counter[str]()
     numbered = []
@@ -178,23 +184,25 @@ def _draw(seed: int, *names: str) -> random.Random:
 
 
 def _without(study: ArchiveStudy, keys: frozenset[str]) -> ArchiveStudy:
-    if keys.isdisjoint(film.key for film in study.films):
+    if keys.isdisjoint(radiograph.key for radiograph in study.radiographs):
         return study
-    return replace(study, films=tuple(film for film in study.films if film.key not in keys))
+    return replace(
+        study, radiographs=tuple(radiograph for radiograph in study.radiographs if radiograph.key not in keys)
+    )
 
 
 def _lack(study: ArchiveStudy, rules: Rules, *, is_cut: bool) -> str | None:
-    """Why a study gives no sample; it `is_cut` if films of it could not be used."""
+    """Why a study gives no sample; it `is_cut` if radiographs of it could not be used."""
     is_reported = study.findings is not None or study.grounded_findings is not None or study.phrases is not None
     if not is_reported and not rules.takes_unreported:
         return "no findings section"
-    if _films(study, "frontal"):
+    if _radiographs(study, "frontal"):
         return None
-    return UNREADABLE if is_cut else "no frontal film"
+    return UNREADABLE if is_cut else "no frontal radiograph"
 
 
-def _films(study: ArchiveStudy, view: str) -> list[Film]:
-    return [film for film in study.films if film.view == view]
+def _radiographs(study: ArchiveStudy, view: str) -> list[Radiograph]:
+    return [radiograph for radiograph in study.radiographs if radiograph.view == view]
 
 
 def _prior_studies(studies: Sequence[ArchiveStudy]) -> dict[str, ArchiveStudy]:
@@ -211,21 +219,21 @@ def _prior_studies(studies: Sequence[ArchiveStudy]) -> dict[str, ArchiveStudy]:
             together = list(moment)
             if last is not None:
                 priors |= {study.study_id: last for study in together}
-            last = next((s for s in reversed(together) if s.report is not None and _films(s, "frontal")), last)
+            last = next((s for s in reversed(together) if s.report is not None and _radiographs(s, "frontal")), last)
     return priors
 
 
 def _pairs(study: ArchiveStudy, prior: ArchiveStudy | None, rules: Rules) -> Iterator[_Shown]:
     """(frontal, lateral, prior frontal) of each sample of a study."""
-    laterals = _films(study, "lateral")
+    laterals = _radiographs(study, "lateral")
     choice = rules.train_priors if study.split == "train" else rules.priors
-    before = _films(prior, "frontal") if prior is not None and choice != "none" else []
-    for frontal in _films(study, "frontal"):
+    before = _radiographs(prior, "frontal") if prior is not None and choice != "none" else []
+    for frontal in _radiographs(study, "frontal"):
         draw = _draw(rules.seed, study.study_id, frontal.key)
         lateral = draw.choice(laterals) if laterals else None
-        shown: list[Film | None] = [*before] if choice == "every" else [draw.choice(before)] if before else []
-        for prior_film in shown or [None]:
-            yield frontal, lateral, prior_film
+        shown: list[Radiograph | None] = [*before] if choice == "every" else [draw.choice(before)] if before else []
+        for prior_radiograph in shown or [None]:
+            yield frontal, lateral, prior_radiograph
 
 
 def _sample(
@@ -235,14 +243,14 @@ def _sample(
     shown: _Shown,
     prior: ArchiveStudy | None,
 ) -> Study:
-    frontal, lateral, prior_film = shown
+    frontal, lateral, prior_radiograph = shown
     return Study(
         sample_id=sample_id,
         study_id=study.study_id,
         patient_id=study.patient_id,
         frontal=png_path(frontal),
         lateral=png_path(lateral) if lateral else None,
-        prior_frontal=png_path(prior_film) if prior_film else None,
+        prior_frontal=png_path(prior_radiograph) if prior_radiograph else None,
         prior_report=prior.report if prior else None,
         indication=study.indication,
         technique=study.technique,

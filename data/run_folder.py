@@ -9,7 +9,7 @@ from radfact.errors import InputError
 from radfact.io.jsonl import read_json, write_json
 
 PREPARED = "prepare.run.json"
-"""The note of a folder that films were prepared in, whatever their source."""
+"""The note of a folder that radiographs were prepared in, whatever their source."""
 
 
 def claim(out: Path, file: str, settings: Mapping[str, object], *, holds: str) -> None:
@@ -19,7 +19,7 @@ def claim(out: Path, file: str, settings: Mapping[str, object], *, holds: str) -
         out: the folder.
         file: name of the note.
         settings: by the names that an error says them with; values as JSON has them.
-        holds: what the folder is for, such as "films prepared".
+        holds: what the folder is for, such as "radiographs prepared".
 
     Raises:
         InputError: the folder was made with other settings, or by something else.

@@ -92,7 +92,7 @@ def split_findings(
         target: the field to fill.
 
     Raises:
-        RunFailed: a model's server cannot be asked.
+        RunError: a model's server cannot be asked.
     """
     asked = [study for study in studies if getattr(study, target) is None and study.findings is not None]
     narratives = list(dict.fromkeys(study.findings for study in asked if study.findings is not None))

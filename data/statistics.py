@@ -15,7 +15,7 @@ from typing import Any, Literal
 from data.manifest import parse_study
 from data.pairing import SPLITS
 from data.study import Study
-from radfact.errors import note_id
+from radfact.errors import check_unique_id
 from radfact.io.jsonl import parse_rows, read_lines
 from radfact.judges.offline.segments import sentences_of
 from radfact.records import Sentence
@@ -158,7 +158,7 @@ def manifest_statistics(path: Path | str, workers: int | None = None) -> Statist
     line_of: dict[str, int] = {}
     for ids, counted in _in_order(_chunks(path), path, workers):
         for line, sample_id in ids:
-            note_id(line_of, sample_id, line, file=path)
+            check_unique_id(line_of, sample_id, line, file=path)
         for group in counted:
             groups.setdefault(group.key, Group(group.key)).add(group)
     return Statistics(len(line_of), list(groups.values()))

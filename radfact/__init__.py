@@ -9,10 +9,19 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from radfact.errors import ExitCode, InputError, RunFailed
+    from radfact.errors import ExitCode, InputError, RunError
     from radfact.html.page import write_page
     from radfact.io.pairs import Pair, Pairs, read_candidates_and_references, read_pairs
-    from radfact.judges import Failure, Judge, Question, Splitter, Verdict, load_judge, load_splitter, split_narrative
+    from radfact.judges import (
+        EntailmentQuery,
+        Failure,
+        Judge,
+        Splitter,
+        Verdict,
+        load_judge,
+        load_splitter,
+        split_narrative,
+    )
     from radfact.metrics.protocol import Metric, Pooled, Scored
     from radfact.pipeline import evaluate
     from radfact.records import Box, Mask, Report, Sentence
@@ -23,6 +32,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Box",
+    "EntailmentQuery",
     "Evaluation",
     "ExitCode",
     "Failure",
@@ -33,11 +43,10 @@ __all__ = [
     "Pair",
     "Pairs",
     "Pooled",
-    "Question",
     "RadFact",
     "Report",
     "Result",
-    "RunFailed",
+    "RunError",
     "Scored",
     "Sentence",
     "Splitter",
@@ -54,18 +63,25 @@ __all__ = [
 ]
 
 _HOMES = {
-    "entailment": ("Failure", "Judge", "Question", "Verdict", "load_judge"),
-    "errors": ("ExitCode", "InputError", "RunFailed"),
-    "files": ("Pair", "Pairs", "read_candidates_and_references", "read_pairs"),
-    "metrics.evaluate": ("evaluate",),
-    "metrics.evaluation": ("Evaluation",),
-    "metrics.metric": ("Metric", "Pooled", "Scored"),
-    "page": ("write_page",),
-    "report": ("Box", "Mask", "Report", "Sentence"),
-    "results": ("write_results",),
-    "score": ("RadFact", "Result"),
-    "sentences": ("Splitter", "load_splitter", "split_narrative"),
-    "stats": ("Summary",),
+    "errors": ("ExitCode", "Failure", "InputError", "RunError"),
+    "html.page": ("write_page",),
+    "io.pairs": ("Pair", "Pairs", "read_candidates_and_references", "read_pairs"),
+    "judges": (
+        "EntailmentQuery",
+        "Judge",
+        "Splitter",
+        "Verdict",
+        "load_judge",
+        "load_splitter",
+        "split_narrative",
+    ),
+    "metrics.protocol": ("Metric", "Pooled", "Scored"),
+    "pipeline": ("evaluate",),
+    "records": ("Box", "Mask", "Report", "Sentence"),
+    "results.evaluation": ("Evaluation",),
+    "results.radfact_writer": ("write_results",),
+    "scoring.radfact": ("RadFact", "Result"),
+    "statistics.bootstrap": ("Summary",),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 

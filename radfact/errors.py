@@ -1,4 +1,4 @@
-"""Errors that are meant for the person at the keyboard, and the exit codes that go with them."""
+"""Errors for the person at the keyboard, their codes, and the exit codes of the commands."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import unicodedata
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
-from enum import IntEnum
+from enum import IntEnum, StrEnum
 from pathlib import Path
 from typing import TypeVar
 
@@ -14,50 +14,83 @@ from typing import TypeVar
 class ExitCode(IntEnum):
     """Exit codes of the commands `radfact` and `maira`."""
 
-    DONE = 0
-    FAILED = 1
-    WRONG_INPUT = 2
-    SAMPLES_LEFT_OUT = 3
+    SUCCESS = 0
+    FAILURE = 1
+    INVALID_INPUT = 2
+    INCOMPLETE = 3
+
+
+class ErrorCode(StrEnum):
+    """Stable codes of errors. Messages may change between releases; a code keeps its meaning."""
+
+    # Input files
+    FILE_NOT_FOUND = "file-not-found"
+    FILE_UNREADABLE = "file-unreadable"
+    INVALID_FORMAT = "invalid-format"
+    UNSUPPORTED_VERSION = "unsupported-version"
+    MISSING_FIELD = "missing-field"
+    UNKNOWN_FIELD = "unknown-field"
+    INVALID_VALUE = "invalid-value"
+    DUPLICATE = "duplicate"
+    MISMATCH = "mismatch"
+    EMPTY_INPUT = "empty-input"
+    # Options and names
+    INVALID_OPTION = "invalid-option"
+    MISSING_OPTION = "missing-option"
+    CONFLICTING_OPTIONS = "conflicting-options"
+    UNKNOWN_NAME = "unknown-name"
+    MISSING_REQUIREMENT = "missing-requirement"
+    INVALID_PLUGIN = "invalid-plugin"
+    OUTPUT_CONFLICT = "output-conflict"
+    # Runs
+    RUN_FAILED = "run-failed"
+    NOTHING_SCORED = "nothing-scored"
+    JUDGE_FAILED = "judge-failed"
+    SERVER_UNAVAILABLE = "server-unavailable"
+    LOCKED = "locked"
+    INTERRUPTED = "interrupted"
+    OUT_OF_MEMORY = "out-of-memory"
+    WRITE_FAILED = "write-failed"
 
 
 _BRIEF = 80
 _SHOWN_IDS = 5
-_TURNING = ("LRE", "RLE", "PDF", "LRO", "RLO", "LRI", "RLI", "FSI", "PDI")
-"""Bidirectional classes of the characters that turn the text around them."""
+_BIDIRECTIONAL = ("LRE", "RLE", "PDF", "LRO", "RLO", "LRI", "RLI", "FSI", "PDI")
+"""Unicode classes of characters that change the direction of the text around them."""
 
 
-def for_terminal(text: str) -> str:
-    """A text from anywhere as a terminal may have it: what would steer it or turn its letters is spelt out."""
-    return "".join(_spelt(letter) if _steers(letter) else letter for letter in text)
+def escape_for_terminal(text: str) -> str:
+    """Return text that is safe to print: control and bidirectional characters are escaped."""
+    return "".join(_escape(character) if _is_control(character) else character for character in text)
 
 
-def _steers(letter: str) -> bool:
-    is_control = unicodedata.category(letter) in ("Cc", "Cs") and letter not in "\n\t"
-    return is_control or unicodedata.bidirectional(letter) in _TURNING
+def _is_control(character: str) -> bool:
+    control = unicodedata.category(character) in ("Cc", "Cs") and character not in "\n\t"
+    return control or unicodedata.bidirectional(character) in _BIDIRECTIONAL
 
 
-def _spelt(letter: str) -> str:
-    return letter.encode("unicode_escape").decode()
+def _escape(character: str) -> str:
+    return character.encode("unicode_escape").decode()
 
 
 def brief(value: object) -> str:
-    """A value as Python writes it, its middle left out where it is too long for a line of an error."""
+    """Return the `repr` of a value, shortened in the middle to fit into one line of an error."""
     text = repr(value)
     return text if len(text) <= _BRIEF else f"{text[: _BRIEF - 4]}...{text[-1]}"
 
 
-def some_of(ids: Sequence[str]) -> str:
-    """The first of some ids, as a line that has counted them shows them."""
+def list_some(ids: Sequence[str]) -> str:
+    """Return the first few ids, joined by commas."""
     return ", ".join(ids[:_SHOWN_IDS]) + (", ..." if len(ids) > _SHOWN_IDS else "")
 
 
-def did_you_mean(name: str, known: Iterable[str], otherwise: str) -> str:
-    """What helps whoever gave a name that there is not.
+def suggest_name(name: str, known: Iterable[str], otherwise: str) -> str:
+    """Return a hint for an unknown name.
 
     Args:
-        name: as it was given.
-        known: those that there are.
-        otherwise: what to say where none of them is like it.
+        name: the unknown name.
+        known: valid names.
+        otherwise: hint if no valid name is similar.
     """
     close = get_close_matches(name, [*known], n=1)
     return f"did you mean '{close[0]}'?" if close else otherwise
@@ -66,52 +99,74 @@ def did_you_mean(name: str, known: Iterable[str], otherwise: str) -> str:
 class InputError(ValueError):
     """Input or options that cannot be used as they are.
 
-    `str(error)` is one line: where it is wrong (file, line, field), what is wrong and what would be right.
+    `str(error)` is one line in the form `FILE:LINE: FIELD: message`, with the parts that are known.
+
+    Attributes:
+        message: what was expected and what was found, without the location.
+        code: stable code of the error.
+        file: file that holds the error.
+        line: line in that file, from 1.
+        field: path of the field, column or option, as in `boxes[0].x_min`.
     """
 
     def __init__(
-        self, message: str, *, file: Path | str | None = None, line: int | None = None, field: str | None = None
+        self,
+        message: str,
+        *,
+        code: ErrorCode = ErrorCode.INVALID_VALUE,
+        file: Path | str | None = None,
+        line: int | None = None,
+        field: str | None = None,
     ) -> None:
-        self.message, self.file, self.line, self.field = message, file, line, field
-        where = "" if file is None else str(file)
-        where += "" if line is None else f", line {line}"
-        where += "" if field is None else f"{', ' if where else ''}field '{field}'"
-        super().__init__(f"{where}: {message}" if where else message)
+        self.message, self.code, self.file, self.line, self.field = message, code, file, line, field
+        place = "" if file is None else str(file)
+        if line is not None:
+            place = f"{place}:{line}" if place else f"line {line}"
+        super().__init__(": ".join(part for part in (place, field, message) if part))
 
 
 _PlaceT = TypeVar("_PlaceT", int, str)
 
 
-def note_id(seen: dict[str, _PlaceT], key: str, place: _PlaceT, *, file: Path | str, field: str = "sample_id") -> None:
-    """Note where an id stands.
+def check_unique_id(
+    seen: dict[str, _PlaceT], key: str, place: _PlaceT, *, file: Path | str, field: str = "sample_id"
+) -> None:
+    """Record where an id occurs and refuse a duplicate.
 
     Args:
-        seen: where those before it do.
+        seen: places of the ids so far; the new one is added.
         key: the id.
-        place: its line, or the path of the object that has it, as in `images[3]`.
-        file: that it is read from.
-        field: that holds it there.
+        place: its line, or the path of its object, as in `images[3]`.
+        file: the file that is read.
+        field: name of the field that holds the id.
 
     Raises:
-        InputError: it stands elsewhere already.
+        InputError: the id occurred at another place.
     """
     first = seen.setdefault(key, place)
     if first == place:
         return
     if isinstance(place, str):
-        raise InputError(
-            f"'{key}' stands twice, first at {first}; ids must be unique", file=file, field=f"{place}.{field}"
-        )
-    message = f"'{key}' stands twice, first at line {first}; ids must be unique"
-    raise InputError(message, file=file, line=place, field=field)
+        message, line, field = f"duplicate id '{key}', first at {first}", None, f"{place}.{field}"
+    else:
+        message, line = f"duplicate id '{key}', first at line {first}", place
+    raise InputError(message, code=ErrorCode.DUPLICATE, file=file, line=line, field=field)
 
 
-class RunFailed(RuntimeError):
-    """A run that could not be finished for a reason outside its input; what was done so far is on disk."""
+class RunError(RuntimeError):
+    """A run that cannot finish for a reason outside its input. Completed work is on disk.
+
+    Attributes:
+        code: stable code of the error.
+    """
+
+    def __init__(self, message: str, *, code: ErrorCode = ErrorCode.RUN_FAILED) -> None:
+        self.message, self.code = message, code
+        super().__init__(message)
 
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """A question to a judge or a language model that stayed without a valid answer, and why."""
+    """A query to a judge or a language model without a valid answer, and the reason."""
 
     reason: str

@@ -9,10 +9,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Unpack
 
-from radfact.errors import InputError, RunFailed
+from radfact.errors import InputError, RunError
 from radfact.io.pairs import Pair, Pairs, check_ids
 from radfact.metrics.protocol import Metric, Scored, check_scored, naming_metric
-from radfact.metrics.registry import Choice, MissingNeed, choose, is_ours
+from radfact.metrics.registry import Choice, MissingRequirementError, choose, is_ours
 from radfact.metrics.resources import ResourceOptions, Resources
 from radfact.results.evaluation import Evaluation, MetricRun
 from radfact.results.folder import Store, write_evaluation
@@ -43,7 +43,7 @@ def evaluate(
 
     Raises:
         InputError: a name is no metric, an option has a value that it cannot have, or no metric can be made.
-        RunFailed: no metric could score anything.
+        RunError: no metric could score anything.
     """
     folder = None if out is None else Path(out)
     given = [metrics] if isinstance(metrics, str) else metrics
@@ -86,7 +86,7 @@ class Work:
             try:
                 metric = choice.metric or resources.metric(choice.entry)
             except InputError as error:
-                if choice.entry.name in resources.metric_args and not isinstance(error, MissingNeed):
+                if choice.entry.name in resources.metric_args and not isinstance(error, MissingRequirementError):
                     raise
                 self.unavailable[choice.entry.name] = str(error)
                 continue
@@ -124,7 +124,7 @@ class Work:
 
         Raises:
             InputError: an id stands twice, or there are no pairs.
-            RunFailed: no metric could score anything.
+            RunError: no metric could score anything.
         """
         given = list(pairs)
         check_ids(given)
@@ -138,10 +138,10 @@ class Work:
                 before(name)
             try:
                 runs[name] = self._run_one(choice, metric, given, store, {"replicates": bootstrap, "seed": seed})
-            except RunFailed as error:
+            except RunError as error:
                 unavailable[choice.entry.name] = str(error)
         if not runs:
-            raise RunFailed("; ".join(f"{name}: {why}" for name, why in unavailable.items()))
+            raise RunError("; ".join(f"{name}: {why}" for name, why in unavailable.items()))
         left_out = pairs.left_out if isinstance(pairs, Pairs) else ()
         return Evaluation(given, runs, self.choices, unavailable, left_out, {"bootstrap": bootstrap, "seed": seed})
 
@@ -151,11 +151,11 @@ class Work:
         """Score pairs by one metric, or take what it said of them before.
 
         Raises:
-            RunFailed: it could not, or fails.
+            RunError: it could not, or fails.
         """
         started = time.monotonic()
         ours = choice.metric is None and is_ours(choice.entry)
-        with naming_metric(metric.name, RunFailed):
+        with naming_metric(metric.name, RunError):
             identity = self.resources.identity(choice, metric)
             kept = None if store is None else store.read(metric, identity)
             scored = kept or metric.score(pairs)
@@ -164,7 +164,7 @@ class Work:
             if not ours:
                 scored = _with_reasons(scored)
             if len(scored.failures) == len(pairs):
-                raise RunFailed(f"no sample could be scored ({scored.failures[0]})")
+                raise RunError(f"no sample could be scored ({scored.failures[0]})")
             wanted = choice.wanted(metric.figures)
             found = summaries(metric, scored, wanted, **draws)
             if store is not None and kept is None:
@@ -213,7 +213,7 @@ def _check(metric: Metric, homes: dict[str, str]) -> None:
 def _check_finite(scored: Scored, metric: Metric) -> None:
     for name in metric.figures:
         if any(math.isinf(value) for value in scored.values.get(name, ())):
-            raise RunFailed(f"gave an infinite value for '{name}'")
+            raise RunError(f"gave an infinite value for '{name}'")
 
 
 def _with_reasons(scored: Scored) -> Scored:

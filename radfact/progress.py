@@ -26,15 +26,15 @@ EVERY_ON_TERMINAL, EVERY_ELSEWHERE = 0.25, 30.0
 
 
 class Price(Protocol):
-    """What the counts of an account cost."""
+    """What the counts of an usage cost."""
 
-    def of(self, account: Account) -> float:
+    def of(self, usage: Account) -> float:
         """The cost, in whatever currency."""
 
 
 @dataclass
 class Meter:
-    """Readings of one account over time, as words and numbers for a person; its rate is that of the last `window`
+    """Readings of one usage over time, as words and numbers for a person; its rate is that of the last `window`
     seconds."""
 
     name: str
@@ -47,18 +47,18 @@ class Meter:
     _marks: deque[tuple[float, int]] = field(default_factory=deque)
     _moved: tuple[float, int, int] | None = None
 
-    def read(self, account: Account, now: float) -> None:
-        """Take an account at `now`, in seconds of any clock that runs evenly; one without counts has not begun."""
-        if not account:
+    def read(self, usage: Account, now: float) -> None:
+        """Take an usage at `now`, in seconds of any clock that runs evenly; one without counts has not begun."""
+        if not usage:
             return
-        self.planned = account.get("planned", 0)
-        self.done = account.get("done", account.get("calls", 0))
+        self.planned = usage.get("planned", 0)
+        self.done = usage.get("done", usage.get("calls", 0))
         self._marks.append((now, self.done))
         while len(self._marks) > 2 and self._marks[1][0] <= now - self.window:
             self._marks.popleft()
         since, done = self._marks[0]
         self.rate = (self.done - done) / (now - since) if now > since else None
-        self.words = ", ".join(self._parts(account, self._is_stuck(now, account.get("retries", 0))))
+        self.words = ", ".join(self._parts(usage, self._is_stuck(now, usage.get("retries", 0))))
 
     def _is_stuck(self, now: float, retries: int) -> bool:
         """Whether nothing but retries has come about for a while."""
@@ -72,16 +72,16 @@ class Meter:
         """Seconds until all planned is done, at the present rate; None where that cannot be told."""
         return (self.planned - self.done) / self.rate if self.planned and self.rate else None
 
-    def _parts(self, account: Account, stuck: bool) -> list[str]:
+    def _parts(self, usage: Account, stuck: bool) -> list[str]:
         parts = ["server does not answer, retrying"] if stuck else []
-        if account.get("tokens_in", 0):
-            parts.append(f"tokens {short(account['tokens_in'])} in {short(account.get('tokens_out', 0))} out")
+        if usage.get("tokens_in", 0):
+            parts.append(f"tokens {short(usage['tokens_in'])} in {short(usage.get('tokens_out', 0))} out")
         if self.price is not None:
-            parts.append(f"cost {self.price.of(account):.2f}")
-        if account.get("failures", 0):
-            parts.append(f"{account['failures']} failed")
-        if account.get("retries", 0) and not stuck:
-            parts.append(f"{account['retries']} retries")
+            parts.append(f"cost {self.price.of(usage):.2f}")
+        if usage.get("failures", 0):
+            parts.append(f"{usage['failures']} failed")
+        if usage.get("retries", 0) and not stuck:
+            parts.append(f"{usage['retries']} retries")
         return parts
 
     @property
@@ -111,15 +111,15 @@ def clock(seconds: float) -> str:
     return f"{minutes // 60}:{minutes % 60:02d}:{rest:02d}"
 
 
-class LiveDisplay:
-    """Looks at accounts from a thread of its own while the block runs, so that Ctrl-C reaches the block itself.
+class ProgressDisplay:
+    """Looks at usage_by_role from a thread of its own while the block runs, so that Ctrl-C reaches the block itself.
 
     On a terminal it draws bars that go away at the end; elsewhere, and under NO_COLOR or TERM=dumb, it writes a line
     every half minute.
 
     Args:
         console: of standard error.
-        accounts: what to look at, by what it is about.
+        usage_by_role: what to look at, by what it is about.
         price: of what is counted.
         window: seconds over which the rate is taken.
     """
@@ -127,15 +127,15 @@ class LiveDisplay:
     def __init__(
         self,
         console: Console,
-        accounts: Mapping[str, Callable[[], Account]],
+        usage_by_role: Mapping[str, Callable[[], Account]],
         price: Price | None = None,
         window: float = WINDOW,
     ) -> None:
-        self.console, self.accounts, self.price, self.window = console, accounts, price, window
+        self.console, self.usage_by_role, self.price, self.window = console, usage_by_role, price, window
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="radfact-live", daemon=True)
 
-    def __enter__(self) -> LiveDisplay:
+    def __enter__(self) -> ProgressDisplay:
         self._thread.start()
         return self
 
@@ -144,7 +144,7 @@ class LiveDisplay:
         self._thread.join(2)
 
     def _watch(self) -> None:
-        meters = {name: Meter(name, self.price, self.window) for name in self.accounts}
+        meters = {name: Meter(name, self.price, self.window) for name in self.usage_by_role}
         if self.console.is_interactive and not self.console.no_color:
             self._draw(meters)
             return
@@ -156,7 +156,7 @@ class LiveDisplay:
         """The meters of what is under way."""
         now = time.monotonic()
         for name, meter in meters.items():
-            meter.read(self.accounts[name](), now)
+            meter.read(self.usage_by_role[name](), now)
         started = [meter for meter in meters.values() if meter.done or meter.planned]
         return [meter for meter in started if meter is started[-1] or meter.done < meter.planned]
 

@@ -11,7 +11,7 @@ from typing import Annotated, Any, TypeVar, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, TypeAdapter, ValidationError, model_validator
 
-from radfact.errors import InputError, brief, did_you_mean
+from radfact.errors import InputError, brief, suggest_name
 
 Share = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
 Text = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]
@@ -183,7 +183,7 @@ def as_input_error(
         path += f"[{step}]" if isinstance(step, int) else f"{'.' if path else ''}{step}"
     if first["type"] == "extra_forbidden":
         *above, name = first["loc"]
-        hint = did_you_mean(str(name), _fields(kind, above), "leave it out or mend its name")
+        hint = suggest_name(str(name), _fields(kind, above), "leave it out or mend its name")
         return InputError(f"unknown field; {hint}", file=file, line=line, field=path)
     message = _EXPECTED.get(first["type"], first["msg"].removeprefix("Value error, "))
     found = first.get("input")

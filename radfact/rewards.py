@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
-from radfact.errors import InputError, RunFailed
+from radfact.errors import InputError, RunError
 from radfact.io.pairs import Pair
 from radfact.metrics.protocol import Metric, Scored, check_scored, naming_metric
 from radfact.metrics.registry import Choice, choose
@@ -108,14 +108,14 @@ def _score(metric: Metric, pairs: Sequence[Pair]) -> Scored:
     """What a metric says of pairs.
 
     Raises:
-        RunFailed: it fails, or gives something else than it promises.
+        RunError: it fails, or gives something else than it promises.
     """
-    with naming_metric(metric.name, RunFailed):
+    with naming_metric(metric.name, RunError):
         scored = metric.score(pairs)
         try:
             check_scored(scored, metric, len(pairs))
-        except RunFailed as error:
-            raise RunFailed(f"{metric.name} {error}") from None
+        except RunError as error:
+            raise RunError(f"{metric.name} {error}") from None
         return scored
 
 

@@ -127,7 +127,7 @@ def test_the_commands_of_the_readme_run_as_they_stand_after_make_demo(clone: Pat
     variables = dict(re.findall(r"^(\w+) := (.*)$", makefile, re.M))
     demo = makefile.partition("\ndemo: install\n")[2].partition("\n\n")[0].replace("$(BIN)/", "")
     made = command_lines(re.sub(r"\$\((\w+)\)", lambda found: variables[found[1]], demo))
-    _run(line.replace("--count 24", "--count 12") for line in made if "film" not in line)
+    _run(line.replace("--count 24", "--count 12") for line in made if "radiograph" not in line)
     _run(line for block in _blocks("README.md", "sh") for line in command_lines(block))
     for name in ("scores/report.html", "six/drafts.jsonl", "training/checkpoint", "detection"):
         assert (clone / "demo" / name).exists()
@@ -157,7 +157,7 @@ def test_the_recipes_of_the_example_of_ablate_find_their_data() -> None:
         config.recipe.check_sources()
 
 
-def test_make_stops_where_the_real_film_is_not_found(tmp_path: Path) -> None:
+def test_make_stops_where_the_real_radiograph_is_not_found(tmp_path: Path) -> None:
     if shutil.which("make") is None:
         pytest.skip("there is no make")
     (tmp_path / "bin").mkdir()

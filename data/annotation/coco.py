@@ -1,4 +1,4 @@
-"""Annotation tasks as a COCO dataset, for tools that take no other: an image a film, a category a phrase."""
+"""Annotation tasks as a COCO dataset, for tools that take no other: an image a radiograph, a category a phrase."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ def coco_dataset(studies: Sequence[Study], folder: Path, left_out: list[Failure]
     images: list[dict[str, Any]] = []
     annotations: list[dict[str, Any]] = []
     for study in studies:
-        films = {"current": study.frontal} | ({"prior": study.prior_frontal} if study.prior_frontal else {})
+        radiographs = {"current": study.frontal} | ({"prior": study.prior_frontal} if study.prior_frontal else {})
         try:
-            sizes = {role: image_size(path) for role, path in films.items()}
+            sizes = {role: image_size(path) for role, path in radiographs.items()}
         except InputError as error:
             left_out.append(Failure(sample_id=study.sample_id, stage="export", reason=str(error)))
             continue
         phrases = phrases_of(study) or []
         ids = [categories.setdefault(phrase.text, len(categories) + 1) for phrase in phrases]
-        for role, path in films.items():
+        for role, path in radiographs.items():
             width, height = sizes[role]
             image_id = len(images) + 1
             name = path.relative_to(folder) if path.is_relative_to(folder) else path

@@ -10,7 +10,7 @@ Point = tuple[float, float]
 """x and y in per cent of the image's width and height."""
 
 LINE_WIDTH = 0.01
-"""Width of the mask of a line, as share of the image's shorter side: about a central line on a film of an adult."""
+"""Width of the mask of a line, as share of the image's shorter side: about a central line on a radiograph of an adult."""
 
 _OVERHANG = 0.5
 """Per cent that a shape may reach beyond the image, where hands and rounding bring it; it is cut there."""

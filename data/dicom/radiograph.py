@@ -1,4 +1,4 @@
-"""From the grey values of a film, whatever it was stored as, to the 8 bit PNG of the archive (paper 004, B.4)."""
+"""From the grey values of a radiograph, whatever it was stored as, to the 8 bit PNG of the archive (paper 004, B.4)."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class ImageInfo:
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """One decoded film.
+    """One decoded radiograph.
 
     Attributes:
         pixels: (H, W) finite values of any real type, on any scale.
@@ -56,15 +56,15 @@ class Frame:
 
 
 def to_levels(frame: Frame, size: int, source: Path) -> Levels:
-    """Resize a film isotropically with B-splines and scale it from its darkest to its brightest value (paper 004, B.4).
+    """Resize a radiograph isotropically with B-splines and scale it from its darkest to its brightest value (paper 004, B.4).
 
-    Dark is air and bright is bone whatever the film's photometric interpretation. Pixels that are not square become so.
-    Padding takes no part in the scaling: it becomes black, as dark as the film's darkest value. B-splines swing beyond
+    Dark is air and bright is bone whatever the radiograph's photometric interpretation. Pixels that are not square become so.
+    Padding takes no part in the scaling: it becomes black, as dark as the radiograph's darkest value. B-splines swing beyond
     sharp edges, so that edges towards padding, or those that a window has cut, would set the contrast; there values are
-    kept within the film's own range. Nothing else is treated apart: borders and letters burned into the film are film.
+    kept within the radiograph's own range. Nothing else is treated apart: borders and letters burned into the radiograph are radiograph.
 
     Args:
-        frame: the film.
+        frame: the radiograph.
         size: shorter side of the result, pixels.
         source: what errors name as the file.
 
@@ -72,12 +72,12 @@ def to_levels(frame: Frame, size: int, source: Path) -> Levels:
         (H, W), with 0 and 255 among its values.
 
     Raises:
-        InputError: the film is constant, nothing but padding, or no radiograph by its shape.
+        InputError: the radiograph is constant, nothing but padding, or no radiograph by its shape.
     """
     height, width = _target_size(frame, size, source)
     pixels = _without_padding(frame, source)
     low, high = float(pixels.min()), float(pixels.max())
-    # Tested before resizing, which leaves rounding errors of a constant film that scaling would blow up.
+    # Tested before resizing, which leaves rounding errors of a constant radiograph that scaling would blow up.
     if low == high:
         raise InputError(_NOT_AN_IMAGE, file=source)
     resized = bspline_resize(pixels, height, width)
@@ -98,12 +98,12 @@ def write_png(levels: Levels, target: Path) -> None:
     from PIL import Image
 
     with open_atomic(target, "wb") as handle:
-        # Of zlib's strategies the one that is fastest on noisy films and makes the smallest files of them as well.
+        # Of zlib's strategies the one that is fastest on noisy radiographs and makes the smallest files of them as well.
         Image.fromarray(levels).save(handle, format="PNG", compress_type=zlib.Z_RLE)
 
 
 def frame_to_png(frame: Frame, target: Path, size: int, source: Path) -> ImageInfo:
-    """Write a film as the archive's PNG and tell what became of it; see `to_levels` for arguments and errors."""
+    """Write a radiograph as the archive's PNG and tell what became of it; see `to_levels` for arguments and errors."""
     levels = to_levels(frame, size, source)
     write_png(levels, target)
     return ImageInfo(
@@ -129,7 +129,7 @@ def _without_padding(frame: Frame, source: Path) -> npt.NDArray[Any]:
     """The pixels with the padding as dark as the darkest of the rest."""
     if frame.padded is None:
         return frame.pixels
-    film = frame.pixels[~frame.padded]
-    if not film.size:
+    radiograph = frame.pixels[~frame.padded]
+    if not radiograph.size:
         raise InputError("there is no image in it: all its pixels are padding", file=source)
-    return np.where(frame.padded, film.max() if frame.is_inverted else film.min(), frame.pixels)
+    return np.where(frame.padded, radiograph.max() if frame.is_inverted else radiograph.min(), frame.pixels)

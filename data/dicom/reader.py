@@ -1,4 +1,4 @@
-"""DICOM films as grey values, whatever the way they are stored, and as the archive's PNG (paper 004, B.4)."""
+"""DICOM radiographs as grey values, whatever the way they are stored, and as the archive's PNG (paper 004, B.4)."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def read_dicom(content: IO[bytes], path: Path, *, apply_windows: bool = False) -
 
 
 def example_radiograph() -> Path:
-    """A real chest film as DICOM (computed radiography, MONOCHROME1): RG1_UNCR.dcm of the package pydicom-data.
+    """A real chest radiograph as DICOM (computed radiography, MONOCHROME1): RG1_UNCR.dcm of the package pydicom-data.
 
     Raises:
         InputError: pydicom-data is not installed, with the command that installs it.
@@ -91,9 +91,9 @@ def example_radiograph() -> Path:
     # Not pydicom.data.get_testdata_file, which downloads what it does not find.
     package = find_spec("data_store")
     for folder in package.submodule_search_locations or [] if package else []:
-        if (film := Path(folder) / "data" / "RG1_UNCR.dcm").is_file():
-            return film
-    raise InputError("the example film is in the package pydicom-data: pip install pydicom-data")
+        if (radiograph := Path(folder) / "data" / "RG1_UNCR.dcm").is_file():
+            return radiograph
+    raise InputError("the example radiograph is in the package pydicom-data: pip install pydicom-data")
 
 
 @contextmanager

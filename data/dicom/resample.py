@@ -22,7 +22,7 @@ _REACH = 14
 # Rows of the result made at once.
 _BLOCK = 8
 # Multiplications in one product: their data fit the processor's cache, and OpenBLAS, which starts threads from 262,144
-# on, keeps to one core. Films are converted in several processes, where threads only stand in each other's way.
+# on, keeps to one core. Radiographs are converted in several processes, where threads only stand in each other's way.
 _PRODUCT = 200_000
 
 

@@ -1,4 +1,4 @@
-"""The windows of a DICOM (VOI): which of a film's values a viewer shows between black and white (PS3.3, C.11)."""
+"""The windows of a DICOM (VOI): which of a radiograph's values a viewer shows between black and white (PS3.3, C.11)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def windowed(pixels: npt.NDArray[np.integer], header: Any, path: Path) -> npt.ND
     """Stored values as a viewer shows them: rescaled, then through the first VOI table or else the first window.
 
     pydicom's functions for this are not used: its tables wrap around where entries of 8 bits are more than 256, and its
-    windows turn the film to its negative where the rescale slope is below zero.
+    windows turn the radiograph to its negative where the rescale slope is below zero.
 
     Args:
         pixels: (H, W) stored values.
@@ -28,7 +28,7 @@ def windowed(pixels: npt.NDArray[np.integer], header: Any, path: Path) -> npt.ND
         path: what errors name as the file.
 
     Returns:
-        (H, W): shares of the window's range, or the values of the table, or the rescaled values of a film without.
+        (H, W): shares of the window's range, or the values of the table, or the rescaled values of a radiograph without.
 
     Raises:
         InputError: a window or table that the standard does not allow.

@@ -1,6 +1,6 @@
 """The normal chest of a phantom: a few measures from which every outline follows.
 
-Coordinates are (u, v) in the centred square of the film: u to the right, v down, both in [0, 1]. The patient faces the
+Coordinates are (u, v) in the centred square of the radiograph: u to the right, v down, both in [0, 1]. The patient faces the
 reader, so the patient's right lung lies at small u. `Side` is always the patient's.
 """
 
@@ -21,7 +21,7 @@ LUNG_CENTRE = 0.60
 
 @dataclass(frozen=True)
 class Anatomy:
-    """Measures of one patient, all in shares of the film's centred square.
+    """Measures of one patient, all in shares of the radiograph's centred square.
 
     Attributes:
         midline: u of the spine.
@@ -32,7 +32,7 @@ class Anatomy:
         heart_v: v of the centre of the heart.
         rib_spacing: distance between ribs.
         rib_phase: where the first rib lies within that distance.
-        exposure: gamma of the film, 1 is neutral.
+        exposure: gamma of the radiograph, 1 is neutral.
     """
 
     midline: float

@@ -135,8 +135,8 @@ def dictate(
     """The report as single-finding sentences in a radiologist's order: devices, lungs, pleura, heart, bones.
 
     Args:
-        findings: what is on the film.
-        prior: what was on the film before, or None where there is none.
+        findings: what is on the radiograph.
+        prior: what was on the radiograph before, or None where there is none.
         rng: source of the wording.
     """
     said: list[Dictated] = []
@@ -157,7 +157,7 @@ def dictate(
 
 
 def change_since(finding: Finding, prior: tuple[Finding, ...]) -> Change:
-    """How a finding compares with the same one on the prior film."""
+    """How a finding compares with the same one on the prior radiograph."""
     for before in prior:
         if before.kind == finding.kind and before.sides == finding.sides and before.zone == finding.zone:
             if finding.kind not in GRADED or finding.grade == before.grade:
@@ -175,7 +175,7 @@ def _dictate_gone(finding: Finding) -> str:
 
 
 def dictate_indication(findings: tuple[Finding, ...], rng: np.random.Generator) -> str:
-    """Why the film was taken; it fits a finding two times out of three."""
+    """Why the radiograph was taken; it fits a finding two times out of three."""
     hints = [f.kind for f in findings if f.kind in INDICATIONS]
     kind = hints[rng.integers(len(hints))] if hints and rng.random() < 0.67 else None
     return _pick(rng, INDICATIONS[kind])

@@ -142,7 +142,7 @@ def pneumothorax_rim(finding: Finding) -> tuple[float, float]:
 
 
 def rectangles(finding: Finding, anatomy: Anatomy) -> list[Rectangle]:
-    """The true boxes (u_min, v_min, u_max, v_max), one a side, in the film's centred square."""
+    """The true boxes (u_min, v_min, u_max, v_max), one a side, in the radiograph's centred square."""
     found: list[Rectangle]
     if finding.kind == "cardiomegaly":
         found = [anatomy.heart_box]

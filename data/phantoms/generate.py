@@ -38,15 +38,15 @@ from radfact.records import Box, Sentence
 LATERAL_SHARE = 0.2
 PRIOR_SHARE = 0.25
 ASPECTS = (1.0, 1.0, 0.9, 1.08)
-"""Width over height of the films; real ones are seldom square."""
+"""Width over height of the radiographs; real ones are seldom square."""
 
 
 @dataclass(frozen=True)
 class PhantomStudy:
-    """A study with its films as grey levels (height, width)."""
+    """A study with its radiographs as grey levels (height, width)."""
 
     study: Study
-    films: dict[str, NDArray[np.uint8]]
+    radiographs: dict[str, NDArray[np.uint8]]
 
 
 def draw_findings(anatomy: Anatomy, rng: np.random.Generator) -> tuple[Finding, ...]:
@@ -64,7 +64,7 @@ def draw_findings(anatomy: Anatomy, rng: np.random.Generator) -> tuple[Finding, 
 
 
 def draw_prior(findings: tuple[Finding, ...], anatomy: Anatomy, rng: np.random.Generator) -> tuple[Finding, ...]:
-    """What the film before may have shown: some findings not yet there, some of another size, some since gone."""
+    """What the radiograph before may have shown: some findings not yet there, some of another size, some since gone."""
     prior: list[Finding] = []
     for finding in findings:
         if rng.random() < 0.3:
@@ -86,7 +86,7 @@ def make_study(seed: int, index: int, size: int, split: str) -> PhantomStudy:
     Args:
         seed: the series; different seeds share no study.
         index: number within the series.
-        size: pixels of the films' shorter side.
+        size: pixels of the radiographs' shorter side.
         split: name of the split to write into the record.
     """
     rng = np.random.default_rng(np.random.SeedSequence((seed, index)))
@@ -98,12 +98,12 @@ def make_study(seed: int, index: int, size: int, split: str) -> PhantomStudy:
     aspect = float(rng.choice(ASPECTS))
     identity = f"phantom-{seed}-{index:06d}"
 
-    films = {"frontal": render_frontal(anatomy, findings, rng, size, aspect)}
+    radiographs = {"frontal": render_frontal(anatomy, findings, rng, size, aspect)}
     if has_lateral:
-        films["lateral"] = render_lateral(anatomy, findings, rng, size)
+        radiographs["lateral"] = render_lateral(anatomy, findings, rng, size)
     if prior is not None:
-        films["prior_frontal"] = render_frontal(anatomy, prior, rng, size)
-    height, width = films["frontal"].shape
+        radiographs["prior_frontal"] = render_frontal(anatomy, prior, rng, size)
+    height, width = radiographs["frontal"].shape
     crop = CropMap(width=width, height=height)
     shaped = apply_to(anatomy, findings)
 
@@ -128,9 +128,9 @@ def make_study(seed: int, index: int, size: int, split: str) -> PhantomStudy:
         split=split,
         source="phantom",
         labels=[Label(kind=f.kind, side=f.side, boxes=boxes(f)) for f in findings],
-        **{role: Path(f"{role}/{identity}.png") for role in films},
+        **{role: Path(f"{role}/{identity}.png") for role in radiographs},
     )
-    return PhantomStudy(study, films)
+    return PhantomStudy(study, radiographs)
 
 
 def _narrative(said: list[Dictated], rng: np.random.Generator) -> str:
@@ -148,9 +148,9 @@ def _narrative(said: list[Dictated], rng: np.random.Generator) -> str:
 
 def _write_one(index: int, *, folder: Path, seed: int, size: int, split: str) -> Study:
     made = make_study(seed, index, size, split)
-    for role, film in made.films.items():
+    for role, radiograph in made.radiographs.items():
         # Level 1: the grain hardly compresses further, and higher levels take several times longer.
-        Image.fromarray(film).save(folder / role / f"{made.study.sample_id}.png", compress_level=1)
+        Image.fromarray(radiograph).save(folder / role / f"{made.study.sample_id}.png", compress_level=1)
     return made.study
 
 
@@ -167,9 +167,9 @@ def write_phantoms(
     if count < 1:
         raise InputError(f"needs at least 1 study, got {count}", field="count")
     if size < 64:
-        raise InputError(f"films need at least 64 pixels, got {size}", field="size")
+        raise InputError(f"radiographs need at least 64 pixels, got {size}", field="size")
     settings = {"source": "phantom", "count": count, "seed": seed, "size": size, "split": split}
-    claim(folder, PREPARED, settings, holds="films prepared")
+    claim(folder, PREPARED, settings, holds="radiographs prepared")
     for role in IMAGE_COLUMNS:
         (folder / role).mkdir(parents=True, exist_ok=True)
     make = partial(_write_one, folder=folder, seed=seed, size=size, split=split)

@@ -1,6 +1,6 @@
-"""Paint a phantom's frontal and lateral film.
+"""Paint a phantom's frontal and lateral radiograph.
 
-Everything is drawn from measures in shares of the film, and noise on grids of a fixed number of cells, so the same
+Everything is drawn from measures in shares of the radiograph, and noise on grids of a fixed number of cells, so the same
 study looks the same at every size.
 """
 
@@ -17,11 +17,11 @@ from data.phantoms.findings import Finding, apply_to, course, effusion_level, ge
 
 SIDES: tuple[Side, ...] = ("right", "left")
 GRAIN = 224
-"""Cells of film grain across the square."""
+"""Cells of radiograph grain across the square."""
 
 
 @dataclass
-class Film:
+class Radiograph:
     """A picture being painted: density `pixels` (height, width) over u (1, width) and v (height, 1)."""
 
     pixels: Array
@@ -76,20 +76,20 @@ def _smooth(line: list[tuple[float, float]]) -> NDArray[np.float64]:
     return np.concatenate(parts)
 
 
-def blank(size: int, aspect: float) -> Film:
-    """An empty film whose shorter side has `size` pixels; `aspect` is width over height."""
+def blank(size: int, aspect: float) -> Radiograph:
+    """An empty radiograph whose shorter side has `size` pixels; `aspect` is width over height."""
     width, height = (round(size * aspect), size) if aspect >= 1 else (size, round(size / aspect))
     u, v = (
         np.asarray((np.arange(side, dtype=np.float32) + 0.5 - (side - size) / 2) / size, np.float32)
         for side in (width, height)
     )
-    return Film(np.zeros((height, width), np.float32), u[None, :], v[:, None], size)
+    return Radiograph(np.zeros((height, width), np.float32), u[None, :], v[:, None], size)
 
 
 def render_frontal(
     anatomy: Anatomy, findings: tuple[Finding, ...], rng: np.random.Generator, size: int, aspect: float = 1.0
 ) -> NDArray[np.uint8]:
-    """The frontal film as grey levels (height, width), bones bright.
+    """The frontal radiograph as grey levels (height, width), bones bright.
 
     Args:
         anatomy: the patient without findings.
@@ -99,157 +99,174 @@ def render_frontal(
         aspect: width over height.
     """
     anatomy = apply_to(anatomy, findings)
-    film = blank(size, aspect)
-    lungs = {side: _lung(film, anatomy, side) for side in SIDES}
-    _paint_chest(film, anatomy, lungs, rng)
+    radiograph = blank(size, aspect)
+    lungs = {side: _lung(radiograph, anatomy, side) for side in SIDES}
+    _paint_chest(radiograph, anatomy, lungs, rng)
     for finding in findings:
-        _paint_finding(film, anatomy, finding, lungs, rng)
-    return _develop(film, anatomy, rng)
+        _paint_finding(radiograph, anatomy, finding, lungs, rng)
+    return _develop(radiograph, anatomy, rng)
 
 
-def _lung(film: Film, anatomy: Anatomy, side: Side) -> Array:
-    lateral = (film.u - anatomy.midline) * anatomy.sign(side)
-    inside = film.band(anatomy.outer(film.v) - lateral) * film.band(lateral - 0.055, 0.012)
-    return inside * film.band(anatomy.diaphragm(side, lateral) - film.v)
+def _lung(radiograph: Radiograph, anatomy: Anatomy, side: Side) -> Array:
+    lateral = (radiograph.u - anatomy.midline) * anatomy.sign(side)
+    inside = radiograph.band(anatomy.outer(radiograph.v) - lateral) * radiograph.band(lateral - 0.055, 0.012)
+    return inside * radiograph.band(anatomy.diaphragm(side, lateral) - radiograph.v)
 
 
-def _paint_chest(film: Film, anatomy: Anatomy, lungs: dict[Side, Array], rng: np.random.Generator) -> None:
-    away = np.abs(film.u - anatomy.midline)
-    shoulder = np.clip(0.16 + 1.1 * (film.v + 0.02), 0, anatomy.half_width + 0.07)
-    film.pixels += 0.08 + 0.47 * film.band(shoulder - away, 0.03)
-    film.pixels += 0.12 * film.blob(anatomy.midline, 0.95, 0.5, 0.22)
+def _paint_chest(radiograph: Radiograph, anatomy: Anatomy, lungs: dict[Side, Array], rng: np.random.Generator) -> None:
+    away = np.abs(radiograph.u - anatomy.midline)
+    shoulder = np.clip(0.16 + 1.1 * (radiograph.v + 0.02), 0, anatomy.half_width + 0.07)
+    radiograph.pixels += 0.08 + 0.47 * radiograph.band(shoulder - away, 0.03)
+    radiograph.pixels += 0.12 * radiograph.blob(anatomy.midline, 0.95, 0.5, 0.22)
     lung = lungs["right"] + lungs["left"]
-    film.pixels -= lung * (0.34 + 0.02 * film.noise(rng, 9))
+    radiograph.pixels -= lung * (0.34 + 0.02 * radiograph.noise(rng, 9))
 
     # Ribs fall off to the side; one periodic profile draws all of them.
-    phase = (film.v + 0.35 * away**1.5 - 0.1) / anatomy.rib_spacing + anatomy.rib_phase
+    phase = (radiograph.v + 0.35 * away**1.5 - 0.1) / anatomy.rib_spacing + anatomy.rib_phase
     profile = np.clip(np.cos(2 * np.pi * phase) * 1.6 - 0.5, 0, 1)
-    film.pixels += 0.07 * profile * film.band(anatomy.outer(film.v) + 0.012 - away) * film.band(away - 0.05, 0.02)
+    radiograph.pixels += (
+        0.07
+        * profile
+        * radiograph.band(anatomy.outer(radiograph.v) + 0.012 - away)
+        * radiograph.band(away - 0.05, 0.02)
+    )
     for sign in (-1, 1):
         m = anatomy.midline
-        film.pixels += 0.09 * film.stroke(
+        radiograph.pixels += 0.09 * radiograph.stroke(
             [(m + sign * 0.03, 0.19), (m + sign * 0.16, 0.14), (m + sign * 0.36, 0.12)], 0.022
         )
 
-    spine = np.exp(-(((film.u - anatomy.midline) / 0.045) ** 2))
-    film.pixels += spine * (0.13 + 0.03 * np.cos(2 * np.pi * film.v / 0.065))
+    spine = np.exp(-(((radiograph.u - anatomy.midline) / 0.045) ** 2))
+    radiograph.pixels += spine * (0.13 + 0.03 * np.cos(2 * np.pi * radiograph.v / 0.065))
     left, top, right, bottom = anatomy.heart_box
-    heart = film.disc((left + right) / 2, (top + bottom) / 2, (right - left) / 2, (bottom - top) / 2, 0.08)
-    film.pixels += (0.27 * lung + 0.05) * heart
-    arch = film.disc(anatomy.midline + 0.045, 0.30, 0.05, 0.055, 0.2)
-    film.pixels += 0.15 * arch * lung + 0.02 * arch
+    heart = radiograph.disc((left + right) / 2, (top + bottom) / 2, (right - left) / 2, (bottom - top) / 2, 0.08)
+    radiograph.pixels += (0.27 * lung + 0.05) * heart
+    arch = radiograph.disc(anatomy.midline + 0.045, 0.30, 0.05, 0.055, 0.2)
+    radiograph.pixels += 0.15 * arch * lung + 0.02 * arch
     for side in SIDES:
-        hilum = film.blob(anatomy.u(side, 0.095), 0.43, 0.045, 0.07)
-        film.pixels += lungs[side] * (
-            0.13 * hilum + 0.035 * film.noise(rng, 34) * film.blob(anatomy.u(side, 0.1), 0.45, 0.2, 0.26)
+        hilum = radiograph.blob(anatomy.u(side, 0.095), 0.43, 0.045, 0.07)
+        radiograph.pixels += lungs[side] * (
+            0.13 * hilum + 0.035 * radiograph.noise(rng, 34) * radiograph.blob(anatomy.u(side, 0.1), 0.45, 0.2, 0.26)
         )
 
 
 def _paint_finding(
-    film: Film, anatomy: Anatomy, finding: Finding, lungs: dict[Side, Array], rng: np.random.Generator
+    radiograph: Radiograph, anatomy: Anatomy, finding: Finding, lungs: dict[Side, Array], rng: np.random.Generator
 ) -> None:
     lung = lungs["right"] + lungs["left"]
     kind = finding.kind
     if kind in ("consolidation", "mass", "nodule"):
         u, r = anatomy.u(finding.sides[0], finding.lateral), finding.radius
         if kind == "consolidation":
-            fluffy = np.clip(1 + 0.4 * film.noise(rng, 22), 0, 1.6)
-            film.pixels += (
+            fluffy = np.clip(1 + 0.4 * radiograph.noise(rng, 22), 0, 1.6)
+            radiograph.pixels += (
                 0.25
                 * lung
-                * np.sqrt(film.blob(u, finding.v, r * 0.62))
-                * film.disc(u, finding.v, r * 1.1, edge=0.5)
+                * np.sqrt(radiograph.blob(u, finding.v, r * 0.62))
+                * radiograph.disc(u, finding.v, r * 1.1, edge=0.5)
                 * fluffy
             )
         else:
-            film.pixels += (0.22 if kind == "nodule" else 0.24) * film.disc(u, finding.v, r)
+            radiograph.pixels += (0.22 if kind == "nodule" else 0.24) * radiograph.disc(u, finding.v, r)
     elif kind == "atelectasis":
         for side in finding.sides:
             dome = anatomy.dome(side)
             for shift in (-0.075, -0.04):
                 line = [(anatomy.u(side, 0.145), dome + shift), (anatomy.u(side, 0.22), dome + shift - 0.01),
                         (anatomy.u(side, 0.295), dome + shift + 0.02)]  # fmt: skip
-                film.pixels += 0.2 * film.stroke(line, 0.013)
+                radiograph.pixels += 0.2 * radiograph.stroke(line, 0.013)
     elif kind == "edema":
         strength = 0.14 + 0.20 * finding.extent
         for side in SIDES:
-            wings = film.blob(anatomy.u(side, 0.17), 0.47, 0.14, 0.18)
-            film.pixels += lungs[side] * wings * strength * (1 + 0.3 * film.noise(rng, 40))
+            wings = radiograph.blob(anatomy.u(side, 0.17), 0.47, 0.14, 0.18)
+            radiograph.pixels += lungs[side] * wings * strength * (1 + 0.3 * radiograph.noise(rng, 40))
     elif kind == "effusion":
         for side in finding.sides:
-            _fill_with_fluid(film, anatomy, finding, side)
+            _fill_with_fluid(radiograph, anatomy, finding, side)
     elif kind == "pneumothorax":
         for side in finding.sides:
-            _paint_pneumothorax(film, anatomy, finding, side, lungs[side])
+            _paint_pneumothorax(radiograph, anatomy, finding, side, lungs[side])
     elif kind == "rib_fracture":
         u = anatomy.u(finding.sides[0], finding.lateral)
-        film.pixels += 0.2 * film.disc(u, finding.v, 0.034, 0.022, 0.3)
-        film.pixels -= 0.3 * film.stroke([(u - 0.014, finding.v - 0.03), (u + 0.014, finding.v + 0.03)], 0.009)
+        radiograph.pixels += 0.2 * radiograph.disc(u, finding.v, 0.034, 0.022, 0.3)
+        radiograph.pixels -= 0.3 * radiograph.stroke(
+            [(u - 0.014, finding.v - 0.03), (u + 0.014, finding.v + 0.03)], 0.009
+        )
     elif kind == "pacemaker":
         left, top, right, bottom = generator(finding, anatomy)
         case = (
-            film.band(film.u - left) * film.band(right - film.u) * film.band(film.v - top) * film.band(bottom - film.v)
+            radiograph.band(radiograph.u - left)
+            * radiograph.band(right - radiograph.u)
+            * radiograph.band(radiograph.v - top)
+            * radiograph.band(bottom - radiograph.v)
         )
-        film.pixels += 0.5 * case + 0.3 * film.stroke(course(finding, anatomy, finding.sides[0]), 0.006)
+        radiograph.pixels += 0.5 * case + 0.3 * radiograph.stroke(course(finding, anatomy, finding.sides[0]), 0.006)
     elif kind != "cardiomegaly":
-        tube = film.stroke(course(finding, anatomy, finding.sides[0] if finding.sides else None), 0.011)
-        film.pixels += (0.34 if kind == "endotracheal_tube" else 0.27) * tube
+        tube = radiograph.stroke(course(finding, anatomy, finding.sides[0] if finding.sides else None), 0.011)
+        radiograph.pixels += (0.34 if kind == "endotracheal_tube" else 0.27) * tube
 
 
-def _fill_with_fluid(film: Film, anatomy: Anatomy, finding: Finding, side: Side) -> None:
-    lateral = (film.u - anatomy.midline) * anatomy.sign(side)
+def _fill_with_fluid(radiograph: Radiograph, anatomy: Anatomy, finding: Finding, side: Side) -> None:
+    lateral = (radiograph.u - anatomy.midline) * anatomy.sign(side)
     meniscus = effusion_level(finding, anatomy, side) - 0.06 * np.clip(lateral / anatomy.half_width, 0, 1) ** 3
-    column = film.band(anatomy.outer(film.v) - lateral) * film.band(lateral - 0.055, 0.012)
-    fluid = column * film.band(film.v - meniscus, 0.015) * film.band(anatomy.dome(side) + 0.13 - film.v, 0.02)
-    film.pixels += fluid * (np.maximum(film.pixels, 0.63) - film.pixels) * 0.9
+    column = radiograph.band(anatomy.outer(radiograph.v) - lateral) * radiograph.band(lateral - 0.055, 0.012)
+    fluid = (
+        column
+        * radiograph.band(radiograph.v - meniscus, 0.015)
+        * radiograph.band(anatomy.dome(side) + 0.13 - radiograph.v, 0.02)
+    )
+    radiograph.pixels += fluid * (np.maximum(radiograph.pixels, 0.63) - radiograph.pixels) * 0.9
 
 
-def _paint_pneumothorax(film: Film, anatomy: Anatomy, finding: Finding, side: Side, lung: Array) -> None:
+def _paint_pneumothorax(radiograph: Radiograph, anatomy: Anatomy, finding: Finding, side: Side, lung: Array) -> None:
     width, end = pneumothorax_rim(finding)
-    lateral = (film.u - anatomy.midline) * anatomy.sign(side)
-    border = anatomy.outer(film.v - 0.04) - width
-    above = film.band(end - film.v, 0.03)
-    film.pixels -= 0.13 * film.band(lateral - border) * lung * above
+    lateral = (radiograph.u - anatomy.midline) * anatomy.sign(side)
+    border = anatomy.outer(radiograph.v - 0.04) - width
+    above = radiograph.band(end - radiograph.v, 0.03)
+    radiograph.pixels -= 0.13 * radiograph.band(lateral - border) * lung * above
     pleura = np.clip(1 - np.abs(lateral - border) / 0.006, 0, 1)
-    film.pixels += 0.2 * pleura * lung * above
+    radiograph.pixels += 0.2 * pleura * lung * above
 
 
 def render_lateral(
     anatomy: Anatomy, findings: tuple[Finding, ...], rng: np.random.Generator, size: int
 ) -> NDArray[np.uint8]:
-    """The lateral film as grey levels (size, size): the patient looks to the left of the picture."""
+    """The lateral radiograph as grey levels (size, size): the patient looks to the left of the picture."""
     anatomy = apply_to(anatomy, findings)
-    film = blank(size, 1.0)
-    film.pixels += 0.1 + 0.45 * film.disc(0.5, 0.55, 0.44, 0.68, 0.08)
+    radiograph = blank(size, 1.0)
+    radiograph.pixels += 0.1 + 0.45 * radiograph.disc(0.5, 0.55, 0.44, 0.68, 0.08)
     dome = anatomy.dome_right + 0.02
-    slope = dome + 0.12 * np.clip((film.u - 0.45) / 0.35, -1, 1.2) ** 2
-    lung = film.disc(0.53, 0.52, 0.33, 0.42, 0.06) * film.band(slope - film.v)
-    film.pixels -= lung * (0.3 + 0.025 * film.noise(rng, 9))
-    film.pixels += (
+    slope = dome + 0.12 * np.clip((radiograph.u - 0.45) / 0.35, -1, 1.2) ** 2
+    lung = radiograph.disc(0.53, 0.52, 0.33, 0.42, 0.06) * radiograph.band(slope - radiograph.v)
+    radiograph.pixels -= lung * (0.3 + 0.025 * radiograph.noise(rng, 9))
+    radiograph.pixels += (
         0.12
-        * film.band(film.u - 0.74, 0.03)
-        * film.band(0.86 - film.u, 0.02)
-        * (1 + 0.2 * np.cos(2 * np.pi * film.v / 0.07))
+        * radiograph.band(radiograph.u - 0.74, 0.03)
+        * radiograph.band(0.86 - radiograph.u, 0.02)
+        * (1 + 0.2 * np.cos(2 * np.pi * radiograph.v / 0.07))
     )
     reach = anatomy.heart_share
-    film.pixels += 0.24 * lung * film.disc(0.36, 0.62, 0.30 * reach / 0.45, 0.17 * reach / 0.45, 0.1)
+    radiograph.pixels += 0.24 * lung * radiograph.disc(0.36, 0.62, 0.30 * reach / 0.45, 0.17 * reach / 0.45, 0.1)
     for finding in findings:
         if finding.kind == "effusion":
             level = effusion_level(finding, anatomy, finding.sides[0]) + 0.03
-            film.pixels += (
-                0.28 * lung * film.band(film.v - level + 0.1 * (film.u - 0.5), 0.02) * film.band(film.u - 0.45, 0.05)
+            radiograph.pixels += (
+                0.28
+                * lung
+                * radiograph.band(radiograph.v - level + 0.1 * (radiograph.u - 0.5), 0.02)
+                * radiograph.band(radiograph.u - 0.45, 0.05)
             )
         elif finding.kind in ("consolidation", "mass", "nodule"):
             depth = 0.45 + 0.25 * float(np.clip(finding.lateral / anatomy.half_width, 0, 1))
-            film.pixels += 0.18 * film.disc(depth, finding.v, finding.radius, edge=0.3)
+            radiograph.pixels += 0.18 * radiograph.disc(depth, finding.v, finding.radius, edge=0.3)
         elif finding.kind == "edema":
-            film.pixels += lung * film.blob(0.5, 0.47, 0.16) * (0.08 + 0.1 * finding.extent)
-    return _develop(film, anatomy, rng)
+            radiograph.pixels += lung * radiograph.blob(0.5, 0.47, 0.16) * (0.08 + 0.1 * finding.extent)
+    return _develop(radiograph, anatomy, rng)
 
 
-def _develop(film: Film, anatomy: Anatomy, rng: np.random.Generator) -> NDArray[np.uint8]:
+def _develop(radiograph: Radiograph, anatomy: Anatomy, rng: np.random.Generator) -> NDArray[np.uint8]:
     """Grain, exposure and 8 bits."""
-    film.pixels += 0.012 * film.noise(rng, GRAIN) + 0.01 * film.noise(rng, 60)
+    radiograph.pixels += 0.012 * radiograph.noise(rng, GRAIN) + 0.01 * radiograph.noise(rng, 60)
     low, high = 0.02, 0.98
-    shown = np.clip((film.pixels - low) / (high - low), 0, 1) ** anatomy.exposure
+    shown = np.clip((radiograph.pixels - low) / (high - low), 0, 1) ** anatomy.exposure
     return np.asarray(shown * 255 + 0.5, np.uint8)

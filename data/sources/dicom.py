@@ -1,4 +1,4 @@
-"""Single DICOM files and folders of them, each a study of one frontal film."""
+"""Single DICOM files and folders of them, each a study of one frontal radiograph."""
 
 from __future__ import annotations
 
@@ -12,33 +12,37 @@ _PREFIX = 128
 """Bytes before the letters DICM."""
 
 
-def find_films(paths: Iterable[Path]) -> dict[str, Path]:
+def find_radiographs(paths: Iterable[Path]) -> dict[str, Path]:
     """The DICOM files that are named or lie below the folders that are named, by a name of their own.
 
     That name is a file's without its ending; where several share it, the folders in which they differ stand before it.
     In a folder a file is DICOM by its content, since exports often leave out the ending; a DICOMDIR is an index of
-    films and none itself. A file that is named is taken as it is.
+    radiographs and none itself. A file that is named is taken as it is.
 
     Raises:
         InputError: a folder has no DICOM file.
     """
-    films = list(dict.fromkeys(file.absolute() for path in paths for file in _films(path)))
+    radiographs = list(dict.fromkeys(file.absolute() for path in paths for file in _radiographs(path)))
     of_name: dict[str, list[Path]] = {}
-    for film in films:
-        of_name.setdefault(film.stem, []).append(film)
+    for radiograph in radiographs:
+        of_name.setdefault(radiograph.stem, []).append(radiograph)
     named: dict[str, Path] = {}
-    for film in films:
-        name = film.stem if len(of_name[film.stem]) == 1 else _with_folders(film, of_name[film.stem])
+    for radiograph in radiographs:
+        name = (
+            radiograph.stem
+            if len(of_name[radiograph.stem]) == 1
+            else _with_folders(radiograph, of_name[radiograph.stem])
+        )
         key, number = name, 1
         # a/b-c and a-b/c would have one name.
         while key in named:
             number += 1
             key = f"{name}-{number}"
-        named[key] = film
+        named[key] = radiograph
     return named
 
 
-def _films(path: Path) -> Iterator[Path]:
+def _radiographs(path: Path) -> Iterator[Path]:
     if not path.is_dir():
         yield path
         return
@@ -59,6 +63,6 @@ def _is_dicom(path: Path) -> bool:
         return True
 
 
-def _with_folders(film: Path, alike: Sequence[Path]) -> str:
+def _with_folders(radiograph: Path, alike: Sequence[Path]) -> str:
     common = os.path.commonpath([other.parent for other in alike])
-    return "-".join(film.relative_to(common).with_suffix("").parts)
+    return "-".join(radiograph.relative_to(common).with_suffix("").parts)

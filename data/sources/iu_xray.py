@@ -1,4 +1,4 @@
-"""IU-Xray (Indiana University, Open-i; Demner-Fushman et al. 2016): XML reports with films, and no patients."""
+"""IU-Xray (Indiana University, Open-i; Demner-Fushman et al. 2016): XML reports with radiographs, and no patients."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import get_args
 from xml.etree import ElementTree
 
-from data.archive import Archive, ArchiveStudy, Film, View
+from data.archive import Archive, ArchiveStudy, Radiograph, View
 from data.manifest import Failure
 from radfact.errors import InputError
 from radfact.io.csv_tables import find_csv, stream_columns
@@ -19,13 +19,15 @@ from radfact.io.csv_tables import find_csv, stream_columns
 VIEWS = "indiana_projections.csv"
 _REPORTS = "NLMCXR_reports.tgz"
 _FOLDERS = ("ecgen-radiology", "NLMCXR_reports/ecgen-radiology", ".")
-# Where the release's PNGs belong; a film that is nowhere below the root is expected there.
+# Where the release's PNGs belong; a radiograph that is nowhere below the root is expected there.
 _IMAGES = "NLMCXR_png"
 
-# One film has four names: CXR1_1_IM-0001-3001 in the reports, with .png in the release of PNGs, 1_IM-0001-3001.dcm in
+# One radiograph has four names: CXR1_1_IM-0001-3001 in the reports, with .png in the release of PNGs, 1_IM-0001-3001.dcm in
 # that of DICOMs, 1_IM-0001-3001.dcm.png in the table of views and the copies that go with it. Of study 1 alone do the
-# reports repeat the number; whoever only cuts "CXR" off loses its films, one frontal and one lateral.
-_FILM = re.compile(r"(?:CXR)?(?P<study>\d+)_(?:\d+_)?(?P<film>IM-[\d-]+)(?P<suffix>(?:\.dcm)?(?:\.png)?)", re.ASCII)
+# reports repeat the number; whoever only cuts "CXR" off loses its radiographs, one frontal and one lateral.
+_RADIOGRAPH = re.compile(
+    r"(?:CXR)?(?P<study>\d+)_(?:\d+_)?(?P<radiograph>IM-[\d-]+)(?P<suffix>(?:\.dcm)?(?:\.png)?)", re.ASCII
+)
 _DEIDENTIFIED = re.compile("X{4,}")
 
 
@@ -33,13 +35,13 @@ def read_iu_xray(root: Path) -> Archive:
     """Read IU-Xray: every study is in the split "test", as the paper uses it (004, B.1), and none has a patient.
 
     Words that were taken out for privacy ("XXXX") become "___", as in MIMIC-CXR. The technique is the caption of the
-    images, which all images of a study share. What the films show is in `indiana_projections.csv`; four of the 7,470
+    images, which all images of a study share. What the radiographs show is in `indiana_projections.csv`; four of the 7,470
     are not, and are listed as failures.
 
     Args:
         root: folder with the reports (`NLMCXR_reports.tgz`, or its `ecgen-radiology/*.xml`), the table
             `indiana_projections.csv`, and anywhere below it the images: `NLMCXR_png`, `NLMCXR_dcm`, or copies named as
-            in the table. Of several files of one film a DICOM is read before a PNG, and then that of the folder which
+            in the table. Of several files of one radiograph a DICOM is read before a PNG, and then that of the folder which
             comes first by name. Images may be missing; that is found when they are converted.
 
     Raises:
@@ -84,17 +86,17 @@ def _reports(root: Path) -> Iterator[tuple[str, bytes]]:
 
 
 def _read_views(root: Path) -> tuple[dict[str, View], list[Failure]]:
-    """View by film, and the rows that give none."""
+    """View by radiograph, and the rows that give none."""
     table = find_csv(root, VIEWS)
     if table is None:
-        raise InputError("no such file; it says which films are frontal and which lateral", file=root / VIEWS)
+        raise InputError("no such file; it says which radiographs are frontal and which lateral", file=root / VIEWS)
     views: dict[str, View] = {}
     failures: list[Failure] = []
     for line, (name, projection) in stream_columns(table, ("filename", "projection")):
-        match = _FILM.fullmatch(name or "")
+        match = _RADIOGRAPH.fullmatch(name or "")
         view = next((view for view in get_args(View) if view == (projection or "").lower()), None)
         if match is None or view is None:
-            reason = f"{table.name}, line {line}: no view of a film, but '{name}', '{projection}'"
+            reason = f"{table.name}, line {line}: no view of a radiograph, but '{name}', '{projection}'"
             failures.append(Failure(source=name or table.name, stage="read", reason=reason))
         else:
             views[_key(match)] = view
@@ -102,12 +104,12 @@ def _read_views(root: Path) -> tuple[dict[str, View], list[Failure]]:
 
 
 def _files(root: Path) -> dict[str, Path]:
-    """File by film, of several a DICOM before the PNGs made of it, and then the first."""
+    """File by radiograph, of several a DICOM before the PNGs made of it, and then the first."""
     files: dict[str, Path] = {}
     for folder, below, names in os.walk(root, followlinks=True):
         below.sort()
         for name in sorted(names):
-            match = _FILM.fullmatch(name)
+            match = _RADIOGRAPH.fullmatch(name)
             if match is None or not match["suffix"]:
                 continue
             known = files.get(_key(match))
@@ -117,7 +119,7 @@ def _files(root: Path) -> dict[str, Path]:
 
 
 def _key(match: re.Match[str]) -> str:
-    return f"{match['study']}_{match['film']}"
+    return f"{match['study']}_{match['radiograph']}"
 
 
 def _study(
@@ -131,19 +133,21 @@ def _study(
         raise InputError(f"the report has no name such as CXR1 (uId), but '{study_id}'")
     sections = {part.get("Label"): _prose("".join(part.itertext())) for part in report.iter("AbstractText")}
     captions = dict.fromkeys(_prose(image.findtext("caption") or "") for image in report.iter("parentImage"))
-    films = []
+    radiographs = []
     for image in report.iter("parentImage"):
         name = image.get("id") or ""
-        match = _FILM.fullmatch(name)
+        match = _RADIOGRAPH.fullmatch(name)
         view = None if match is None else views.get(_key(match))
         if match is None or view is None:
-            failures.append(Failure(source=name or study_id, stage="read", reason=f"{VIEWS} has no view of this film"))
+            failures.append(
+                Failure(source=name or study_id, stage="read", reason=f"{VIEWS} has no view of this radiograph")
+            )
             continue
         path = files.get(_key(match), root / _IMAGES / f"{name}.png")
-        films.append(Film(key=name, path=path, view=view))
+        radiographs.append(Radiograph(key=name, path=path, view=view))
     return int(number[1]), ArchiveStudy(
         study_id=study_id,
-        films=tuple(films),
+        radiographs=tuple(radiographs),
         findings=sections.get("FINDINGS"),
         indication=sections.get("INDICATION"),
         technique=" ".join(caption for caption in captions if caption) or None,

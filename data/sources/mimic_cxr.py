@@ -28,7 +28,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Literal
 
-from data.archive import Archive, ArchiveStudy, Film, View
+from data.archive import Archive, ArchiveStudy, Radiograph, View
 from data.manifest import Failure
 from data.sources.sections import split_sections
 from radfact.errors import InputError
@@ -59,7 +59,7 @@ class _Listed:
 
     patient_id: str
     when: datetime | None = None
-    films: list[Film] = field(default_factory=list)
+    radiographs: list[Radiograph] = field(default_factory=list)
 
 
 def read_mimic_cxr(root: Path, layout: Layout, *, metadata: Path | None = None) -> Archive:
@@ -122,7 +122,7 @@ def _study(study_id: str, listed: _Listed, text: str | None, split: str | None) 
         study_id=study_id,
         patient_id=listed.patient_id,
         when=listed.when,
-        films=tuple(listed.films),
+        radiographs=tuple(listed.radiographs),
         findings=sections.findings,
         indication=sections.indication,
         technique=sections.technique,
@@ -192,7 +192,7 @@ def _read_metadata(path: Path, files: Path, suffix: str, failures: list[Failure]
             failures.append(Failure(source=dicom_id, stage=stage, reason=reason))
             continue
         image = files / f"p{patient_id[:2]}/p{patient_id}/s{study_id}/{dicom_id}{suffix}"
-        study.films.append(Film(dicom_id, image, view))
+        study.radiographs.append(Radiograph(dicom_id, image, view))
     return listed
 
 

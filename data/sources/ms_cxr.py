@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from data.archive import Archive, ArchiveStudy, Film
+from data.archive import Archive, ArchiveStudy, Radiograph
 from data.manifest import Failure
 from data.study import Label
 from radfact.errors import InputError, brief
@@ -79,8 +79,8 @@ def read_ms_cxr(root: Path, images: Path) -> Archive:
     for dicom_id, image in _read_images(path, failures).items():
         if not image.phrases:
             continue
-        film = _film(dicom_id, image.path, images)
-        if film is None:
+        radiograph = _radiograph(dicom_id, image.path, images)
+        if radiograph is None:
             failures.append(_failure(dicom_id, f"no image {image.path} (nor .dcm) below {images.name}"))
             continue
         boxes_of: dict[str, dict[Box, None]] = {}
@@ -89,7 +89,7 @@ def read_ms_cxr(root: Path, images: Path) -> Archive:
         study = ArchiveStudy(
             study_id=dicom_id,
             patient_id=image.patient_id,
-            films=(film,),
+            radiographs=(radiograph,),
             phrases=tuple(Sentence(text=phrase, boxes=tuple(boxes)) for (_, phrase), boxes in image.phrases.items()),
             labels=tuple(Label(kind=category, boxes=tuple(boxes)) for category, boxes in boxes_of.items()),
             split=image.split,
@@ -259,12 +259,12 @@ def _number(value: Any, path: Path, row: _Row, name: str) -> float:
     return number
 
 
-def _film(dicom_id: str, path: str, images: Path) -> Film | None:
+def _radiograph(dicom_id: str, path: str, images: Path) -> Radiograph | None:
     """The image of a release that has it as JPEG or as DICOM; the paths in MS-CXR are those of mimic-cxr-jpg."""
     listed = images / path
     for candidate in (listed, listed.with_suffix(".dcm")):
         if candidate.is_file():
-            return Film(dicom_id, candidate, "frontal")
+            return Radiograph(dicom_id, candidate, "frontal")
     return None
 
 

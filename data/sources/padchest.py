@@ -1,4 +1,4 @@
-"""PadChest (Bustos et al. 2020): 160,868 films of 67,000 patients in one table, with reports in Spanish.
+"""PadChest (Bustos et al. 2020): 160,868 radiographs of 67,000 patients in one table, with reports in Spanish.
 
 Layout of the release:
 
@@ -6,8 +6,8 @@ Layout of the release:
     0/ ... 54/          16-bit PNGs, <ImageID> in the folder <ImageDir>; or as it is downloaded,
     0.zip ... 54.zip    the same, read without being unpacked
 
-Columns, and the films that are known to be missing, empty or cut off, are as in public code that reads the release. How
-a zip's members are named was not seen; they are known by the last part of their names. A film that is not there is
+Columns, and the radiographs that are known to be missing, empty or cut off, are as in public code that reads the release. How
+a zip's members are named was not seen; they are known by the last part of their names. A radiograph that is not there is
 listed here; one that cannot be decoded is listed when it is converted.
 
 The table's Labels are left alone: all were taken from the reports, 27 % by physicians and the others by a network, and
@@ -24,7 +24,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
-from data.archive import Archive, ArchiveStudy, Film, View
+from data.archive import Archive, ArchiveStudy, Radiograph, View
 from data.manifest import Failure
 from radfact.errors import InputError
 from radfact.io.csv_tables import find_csv, stream_columns
@@ -37,8 +37,8 @@ _COLUMNS = ("ImageID", "ImageDir", "StudyDate_DICOM", "StudyID", "PatientID", "P
 
 _POLARITY = "PhotometricInterpretation_DICOM"
 
-# AP_horizontal is a film of a lying patient. A rib view (COSTAL) is exposed for bone, so it is no frontal chest film;
-# EXCLUDE was found to be no chest film at all.
+# AP_horizontal is a radiograph of a lying patient. A rib view (COSTAL) is exposed for bone, so it is no frontal chest radiograph;
+# EXCLUDE was found to be no chest radiograph at all.
 _VIEWS: dict[str, View | None] = {
     "PA": "frontal",
     "AP": "frontal",
@@ -67,7 +67,7 @@ def read_padchest(
     The Spanish reports have no sections and are the findings as a whole.
 
     Pictures whose table says MONOCHROME1 are turned, dark for bright: they are taken to hold the values of the DICOM
-    files as they were stored. That is how public code reads them; it was not seen on the films themselves.
+    files as they were stored. That is how public code reads them; it was not seen on the radiographs themselves.
 
     Args:
         root: folder of the release.
@@ -106,7 +106,7 @@ def read_padchest(
                 study_id=name,
                 patient_id=row.patient_id,
                 when=row.when,
-                films=tuple(row.films),
+                radiographs=tuple(row.radiographs),
                 findings=findings,
                 report=spanish or whole_report(findings, impression),
                 split=split_of.get(name),
@@ -146,7 +146,7 @@ class _Study:
     when: int | None
     pediatric: bool
     report: str | None
-    films: list[Film] = field(default_factory=list)
+    radiographs: list[Radiograph] = field(default_factory=list)
 
 
 def _read_studies(table: Path, root: Path, failures: list[Failure]) -> tuple[dict[str, _Study], dict[str, str]]:
@@ -180,8 +180,8 @@ def _read_studies(table: Path, root: Path, failures: list[Failure]) -> tuple[dic
         elif (view := _VIEWS[projection]) is None:
             reason = f"its Projection {projection} is neither frontal nor lateral"
             failures.append(Failure(source=image, stage="select", reason=reason))
-        elif film := images.film(image, folder or "", view):
-            study.films.append(replace(film, is_inverted=polarity == "MONOCHROME1"))
+        elif radiograph := images.radiograph(image, folder or "", view):
+            study.radiographs.append(replace(radiograph, is_inverted=polarity == "MONOCHROME1"))
     failures.extend(images.missing())
     return studies, study_of
 
@@ -195,16 +195,16 @@ class _Images:
         self._missing: defaultdict[str, list[str]] = defaultdict(list)
         self._found = False
 
-    def film(self, image: str, folder: str, view: View) -> Film | None:
-        """The film of an image; None where there is no file."""
+    def radiograph(self, image: str, folder: str, view: View) -> Radiograph | None:
+        """The radiograph of an image; None where there is no file."""
         for name in (folder, ""):
             unpacked, packed = self._files(name)
             if image in unpacked or image in packed:
                 self._found = True
                 key = image.removesuffix(".png")
                 if image in unpacked:
-                    return Film(key, unpacked[image], view)
-                return Film(key, self._root / f"{name}.zip", view, packed[image])
+                    return Radiograph(key, unpacked[image], view)
+                return Radiograph(key, self._root / f"{name}.zip", view, packed[image])
         self._missing[folder].append(image)
         return None
 

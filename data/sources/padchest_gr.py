@@ -1,4 +1,4 @@
-"""PadChest-GR (Castro et al. 2024, arXiv:2411.05085): 4,555 frontal films of PadChest with grounded reports.
+"""PadChest-GR (Castro et al. 2024, arXiv:2411.05085): 4,555 frontal radiographs of PadChest with grounded reports.
 
 Layout of the release, as public code that reads it has it:
 
@@ -11,7 +11,7 @@ Layout of the release, as public code that reads it has it:
     Padchest_GR_files/PadChest_GR/*.png
         16 bit; downloaded as PadChest_GR.zip.001 to .037, the parts of one zip
     PadChest_GR_progression_prior_studies/
-        1,446 frontal films of previous studies
+        1,446 frontal radiographs of previous studies
 
 Images are found by name wherever they lie below the root, unpacked or in a zip; of several of one name an unpacked one
 is read before one in a zip, and then that of the folder which comes first by name. Inferred and not seen: the words of
@@ -27,7 +27,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from data.archive import Archive, ArchiveStudy, Film
+from data.archive import Archive, ArchiveStudy, Radiograph
 from data.manifest import Failure
 from data.sources.padchest import Language, day, png_members, prose, read_padchest, split_name, whole_report
 from data.study import Label, Side
@@ -45,9 +45,9 @@ _OVER_THE_EDGE = 0.01
 def read_padchest_gr(
     root: Path, *, padchest: Path | None = None, reports: Path | None = None, language: Language = "en"
 ) -> Archive:
-    """Read PadChest-GR: each study is one frontal film with its grounded report.
+    """Read PadChest-GR: each study is one frontal radiograph with its grounded report.
 
-    The release has neither lateral films nor the reports of the previous studies that it names; both are in PadChest.
+    The release has neither lateral radiographs nor the reports of the previous studies that it names; both are in PadChest.
     A study with a previous one is placed in time just after it, so that no other of the patient's becomes its prior.
     Faults of PadChest's own tables and files are listed where PadChest is read, not here.
 
@@ -88,18 +88,20 @@ def read_padchest_gr(
             name = entry.get("StudyID") if isinstance(entry, dict) else None
             failures.append(_failure(str(name or f"{_REPORTS}[{place}]"), str(error)))
             continue
-        frontal = images.films(image_id, failures)
+        frontal = images.radiographs(image_id, failures)
         laterals = (
-            tuple(film for film in others[study_id].films if film.view == "lateral") if study_id in others else ()
+            tuple(radiograph for radiograph in others[study_id].radiographs if radiograph.view == "lateral")
+            if study_id in others
+            else ()
         )
-        studies[study_id] = replace(study, films=frontal + laterals)
+        studies[study_id] = replace(study, radiographs=frontal + laterals)
         if isinstance(before := entry.get("PreviousStudyID"), str):
             previous.setdefault(before, (str(entry.get("PreviousImageID")), facts[study_id]))
     if studies and not images.found:
         raise InputError("no image of any study is below this folder", file=root)
     for name, (image, after) in previous.items():
         if name not in studies and name in others and others[name].report is not None:
-            studies[name] = _previous_study(others[name], images.films(image, []), after)
+            studies[name] = _previous_study(others[name], images.radiographs(image, []), after)
     return Archive("padchest-gr", list(studies.values()), failures)
 
 
@@ -159,12 +161,12 @@ def _study(entry: dict[str, Any], study_id: str, facts: _Facts, language: Langua
     )
 
 
-def _previous_study(study: ArchiveStudy, frontal: tuple[Film, ...], after: _Facts) -> ArchiveStudy:
+def _previous_study(study: ArchiveStudy, frontal: tuple[Radiograph, ...], after: _Facts) -> ArchiveStudy:
     """A study that is shown as a prior and is no sample itself."""
-    films = frontal or tuple(film for film in study.films if film.view == "frontal")
+    radiographs = frontal or tuple(radiograph for radiograph in study.radiographs if radiograph.view == "frontal")
     when = None if after.when is None else (after.when, 0)
     return ArchiveStudy(
-        study.study_id, after.patient_id, when, films, report=study.report, split=after.split, only_prior=True
+        study.study_id, after.patient_id, when, radiographs, report=study.report, split=after.split, only_prior=True
     )
 
 
@@ -219,14 +221,14 @@ class _Images:
             message = f"is the first part of one zip; join them: cat {name}.* > {name}"
             raise InputError(message, file=parts[0])
 
-    def films(self, image: str, failures: list[Failure]) -> tuple[Film, ...]:
-        """The frontal film of an image; none where there is no file, which is listed."""
+    def radiographs(self, image: str, failures: list[Failure]) -> tuple[Radiograph, ...]:
+        """The frontal radiograph of an image; none where there is no file, which is listed."""
         if image not in self._places:
             failures.append(_failure(image, "there is no such image below the folder"))
             return ()
         self.found = True
         path, member = self._places[image]
-        return (Film(image.removesuffix(".png"), path, "frontal", member),)
+        return (Radiograph(image.removesuffix(".png"), path, "frontal", member),)
 
 
 def _name(entry: Any, field: str) -> str:

@@ -10,11 +10,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from data.archive import Archive, ArchiveStudy, Film, View, film_below
+from data.archive import Archive, ArchiveStudy, Radiograph, View, radiograph_below
 from data.manifest import Failure
 from data.pairing import UNREADABLE, Rules, SampleMaker, Samples, check_splits, make_samples, png_path
 from data.study import IMAGE_COLUMNS, Study
-from radfact.errors import InputError, did_you_mean
+from radfact.errors import InputError, suggest_name
 from radfact.io.csv_tables import read_csv
 from radfact.io.jsonl import read_jsonl
 from radfact.records import validated
@@ -45,10 +45,10 @@ class Table:
 
 @dataclass(frozen=True)
 class _Row:
-    """A row with its images as films, and its date where the table has one."""
+    """A row with its images as radiographs, and its date where the table has one."""
 
     study: Study
-    films: Mapping[str, Film]
+    radiographs: Mapping[str, Radiograph]
     date: datetime | None
 
 
@@ -58,8 +58,8 @@ def read_table(path: Path, images: Path | None = None, rules: Rules | None = Non
     The columns are those of `data.study.Study`; `sample_id` and `frontal` must be there. In a CSV file the nested ones
     (`grounded_findings`, `phrases`, `labels`) are JSON. Each row is a sample with the prior that it names. A table with
     a column `study_date` instead (2024-03-01, 20240301, or with a time 2024-03-01T10:30) is one of studies without
-    priors: rows of one `study_id` are its frontal films, each a sample with the row's `sample_id` (and a number, where
-    it is shown beside several prior films), and samples are made by the rules of the paper (B.1), where the prior
+    priors: rows of one `study_id` are its frontal radiographs, each a sample with the row's `sample_id` (and a number, where
+    it is shown beside several prior radiographs), and samples are made by the rules of the paper (B.1), where the prior
     report is the earlier study's findings.
 
     A row without `findings`, `grounded_findings` and `phrases` is a sample all the same, to draft a report for. A cell
@@ -112,7 +112,7 @@ def _rows(path: Path, folder: Path, failures: list[Failure]) -> Iterator[_Row]:
         for column in cells:
             if column not in Study.model_fields:
                 known = (*Study.model_fields, DATE)
-                hint = did_you_mean(column, known, f"known are {', '.join(known)}")
+                hint = suggest_name(column, known, f"known are {', '.join(known)}")
                 raise InputError(f"unknown column; {hint}", file=path, line=line, field=column)
         if not cells.get("frontal") and isinstance(name := cells.get("sample_id"), str) and name:
             failures.append(Failure(sample_id=name, stage="read", reason=f"line {line} names no frontal image"))
@@ -122,8 +122,8 @@ def _rows(path: Path, folder: Path, failures: list[Failure]) -> Iterator[_Row]:
             message = f"must be unique, but line {before} is '{study.sample_id}' too"
             raise InputError(message, file=path, line=line, field="sample_id")
         shown = {column: image for column in IMAGE_COLUMNS if (image := getattr(study, column)) is not None}
-        films = {column: film_below(folder, image, _VIEWS[column]) for column, image in shown.items()}
-        yield _Row(study, films, _date(date, path, line))
+        radiographs = {column: radiograph_below(folder, image, _VIEWS[column]) for column, image in shown.items()}
+        yield _Row(study, radiographs, _date(date, path, line))
 
 
 def _cells(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
@@ -170,7 +170,7 @@ def _date(value: Any, path: Path, line: int) -> datetime | None:
 
 
 def _studies(rows: Iterable[_Row], path: Path, failures: list[Failure]) -> Iterator[ArchiveStudy]:
-    """Rows of one study together, their frontal and lateral films in the table's order."""
+    """Rows of one study together, their frontal and lateral radiographs in the table's order."""
     together: dict[str, list[_Row]] = {}
     for row in rows:
         together.setdefault(row.study.study_id or row.study.sample_id, []).append(row)
@@ -182,18 +182,18 @@ def _studies(rows: Iterable[_Row], path: Path, failures: list[Failure]) -> Itera
             if differing := next((column for column, is_alike in alike.items() if not is_alike), None):
                 message = f"rows of study '{name}' differ; samples '{first.sample_id}' and '{row.study.sample_id}'"
                 raise InputError(message, file=path, field=differing)
-        films = {film.key: film for row in group for film in row.films.values()}
+        radiographs = {radiograph.key: radiograph for row in group for radiograph in row.radiographs.values()}
         sample_ids: dict[str, str] = {}
         for row in group:
             sample_id = row.study.sample_id
-            if (other := sample_ids.setdefault(row.films["frontal"].key, sample_id)) != sample_id:
-                reason = f"shows the same frontal film as sample '{other}' of its study"
+            if (other := sample_ids.setdefault(row.radiographs["frontal"].key, sample_id)) != sample_id:
+                reason = f"shows the same frontal radiograph as sample '{other}' of its study"
                 failures.append(Failure(sample_id=sample_id, stage="read", reason=reason))
         yield ArchiveStudy(
             study_id=name,
             patient_id=first.patient_id,
             when=group[0].date,
-            films=tuple(films.values()),
+            radiographs=tuple(radiographs.values()),
             findings=first.findings,
             indication=first.indication,
             technique=first.technique,
@@ -208,18 +208,18 @@ def _studies(rows: Iterable[_Row], path: Path, failures: list[Failure]) -> Itera
 
 
 def _as_they_are(rows: Iterable[_Row], without: frozenset[str]) -> Samples:
-    """Each row a sample; without its frontal film it is left out, without another it goes on without that."""
+    """Each row a sample; without its frontal radiograph it is left out, without another it goes on without that."""
     made = Samples([], {})
     for row in rows:
-        usable = {column: film for column, film in row.films.items() if film.key not in without}
+        usable = {column: radiograph for column, radiograph in row.radiographs.items() if radiograph.key not in without}
         if "frontal" not in usable:
             made.left_out.append(Failure(sample_id=row.study.sample_id, stage="select", reason=UNREADABLE))
             continue
         shown: dict[str, Any] = dict.fromkeys(IMAGE_COLUMNS)
-        shown |= {column: png_path(film) for column, film in usable.items()}
+        shown |= {column: png_path(radiograph) for column, radiograph in usable.items()}
         if row.study.prior_frontal is not None and shown["prior_frontal"] is None:
             # Without its image the prompt has no place for it.
             shown["prior_report"] = None
-        made.films.update({png_path(film): film for film in usable.values()})
+        made.radiographs.update({png_path(radiograph): radiograph for radiograph in usable.values()})
         made.studies.append(row.study.model_copy(update=shown))
     return made

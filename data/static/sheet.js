@@ -37,7 +37,7 @@
   }
 
   /** An image with its boxes: those of the groups that are switched on, or those of a sentence that is pointed at. */
-  function film(study, kind) {
+  function radiograph(study, kind) {
     if (!study.images[kind]) return null;
     const image = describedImage(study, kind);
     const root = element("div");
@@ -52,7 +52,7 @@
     enlarge.hidden = !image.src;
     enlarge.addEventListener("click", () => openLarge(`${study.sample_id} · ${IMAGES[kind]}`, image, switchedOn()));
     const caption = element("figcaption", {}, element("span", { text: IMAGES[kind] }), enlarge);
-    return { figure: element("figure", { class: "film", "data-kind": kind }, caption, root), focus };
+    return { figure: element("figure", { class: "radiograph", "data-kind": kind }, caption, root), focus };
   }
 
   function sentenceItem(group, sentence, index) {
@@ -79,12 +79,12 @@
     return column;
   }
 
-  const filmsOf = new WeakMap();
+  const radiographsOf = new WeakMap();
 
   function sampleCard(study) {
-    const films = Object.keys(IMAGES).map((kind) => film(study, kind)).filter(Boolean);
-    const [frontal, ...beside] = films.map(({ figure }) => figure);
-    const pictures = element("div", { class: beside.length ? "films" : "films alone" }, frontal,
+    const radiographs = Object.keys(IMAGES).map((kind) => radiograph(study, kind)).filter(Boolean);
+    const [frontal, ...beside] = radiographs.map(({ figure }) => figure);
+    const pictures = element("div", { class: beside.length ? "radiographs" : "radiographs alone" }, frontal,
       beside.length ? element("div", { class: "beside" }, ...beside) : null);
     const facts = element("dl", { class: "figures" });
     for (const [name, value] of Object.entries(study.facts)) {
@@ -92,9 +92,9 @@
     }
     const card = element("article", { class: "card sample", "data-sample": study.sample_id, "aria-label": `Sample ${study.sample_id}` },
       element("div", { class: "card-head" }, element("h3", { text: study.sample_id }), facts),
-      element("div", { class: beside.length ? "card-body" : "card-body one-film" }, pictures, texts(study)));
-    connect(card, films);
-    filmsOf.set(card, films);
+      element("div", { class: beside.length ? "card-body" : "card-body one-radiograph" }, pictures, texts(study)));
+    connect(card, radiographs);
+    radiographsOf.set(card, radiographs);
     return card;
   }
 
@@ -120,7 +120,7 @@
       box.addEventListener("change", () => {
         if (box.checked) shownGroups.add(group);
         else shownGroups.delete(group);
-        for (const card of list.querySelectorAll("article")) for (const { focus } of filmsOf.get(card)) focus(null);
+        for (const card of list.querySelectorAll("article")) for (const { focus } of radiographsOf.get(card)) focus(null);
       });
     }
     document.getElementById("hint").hidden = !located.length;

@@ -36,7 +36,7 @@ from maira.cli.options import (
 )
 from maira.cli.show import end, say, say_unused, set_side_by_side
 from maira.runtime.processes import process_count
-from radfact.errors import InputError, RunFailed
+from radfact.errors import InputError, RunError
 
 
 def ablate(
@@ -127,7 +127,7 @@ def ablate(
     done = ablation.run(scorers)
     failed = [(str(failure.sample_id), failure.reason) for failure in left_out] + ablation.failures
     if not done:
-        raise RunFailed(f"no recipe came to its end; {': '.join(ablation.failures[0])}")
+        raise RunError(f"no recipe came to its end; {': '.join(ablation.failures[0])}")
     settings = {"task": task.value, "subset": subset, "split": split, "test": str(test), "failures": failed}
     table, about = table_of(ablation, done, selection)
     set_side_by_side(console, table, out, "ablation", "Ablations", settings, about)

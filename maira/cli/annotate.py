@@ -12,7 +12,7 @@ from rich.console import Console
 
 from maira.cli.show import end, say, show_lines
 from radfact.errors import InputError
-from radfact.progress import LiveDisplay
+from radfact.progress import ProgressDisplay
 
 if TYPE_CHECKING:
     from data.annotation import Agreement, AnnotatedSample
@@ -115,16 +115,16 @@ def sentences(
             )
         judging = in_steps(loaded)
     watch = Console(stderr=True)
-    with LiveDisplay(watch, {"splitting": splitter.account}):
+    with ProgressDisplay(watch, {"splitting": splitter.usage}):
         done = split_findings(studies, splitter, target.value)
     compared = None
     if judging is not None:
-        with LiveDisplay(watch, {"comparing": judging.account}):
+        with ProgressDisplay(watch, {"comparing": judging.usage}):
             compared = _compare(done, judging)
     failures = [*left_out, *done.failures]
     write_manifest(out, done.studies)
     write_jsonl(out.with_name(f"{out.stem}.map.jsonl"), done.map_rows())
-    record = {"changes": asdict(done.changes), "splitter": splitter.describe(), "splitting": splitter.account()}
+    record = {"changes": asdict(done.changes), "splitter": splitter.describe(), "splitting": splitter.usage()}
     if compared is not None:
         figures = {name: asdict(compared.figures[name]) for name in _COMPARED}
         record |= {"figures": figures, "judge": dict(compared.judge)}

@@ -46,11 +46,11 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
         "maira doctor maira-2 rad-dino vicuna-7b-v1.5 --weights WEIGHTS",
     ),
     "prepare": (
-        "maira prepare dicom film.dcm --out film",
+        "maira prepare dicom radiograph.dcm --out radiograph",
         "maira prepare phantom --count 24 --seed 3 --out phantoms",
         "maira prepare mimic-cxr-jpg --root MIMIC-CXR-JPG --metadata MIMIC-CXR --out mimic",
     ),
-    "prepare dicom": ("maira prepare dicom film.dcm more/films --out film",),
+    "prepare dicom": ("maira prepare dicom radiograph.dcm more/radiographs --out radiograph",),
     "prepare phantom": ("maira prepare phantom --count 24 --seed 3 --out phantoms",),
     "prepare mimic-cxr": (
         "maira prepare mimic-cxr --root MIMIC-CXR --metadata MIMIC-CXR-JPG --ms-cxr MS-CXR --out mimic --workers 8",

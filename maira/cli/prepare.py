@@ -11,52 +11,54 @@ from rich.console import Console
 from maira.cli.options import OutFolder
 from maira.cli.show import end, progress, say
 from maira.cli.sources import SOURCES
-from radfact.errors import InputError, RunFailed
+from radfact.errors import InputError, RunError
 
 app = typer.Typer(help="Turn a source of studies into a manifest and PNG files.", no_args_is_help=True)
 
 
 @app.command("dicom")
 def prepare_dicom(
-    files: Annotated[list[Path], typer.Argument(help="DICOM files, or folders of them; each file is a frontal film.")],
+    files: Annotated[
+        list[Path], typer.Argument(help="DICOM files, or folders of them; each file is a frontal radiograph.")
+    ],
     out: OutFolder,
     size: Annotated[int, typer.Option(help="Pixels of the shorter side.", min=14)] = 518,
 ) -> None:
-    """Convert radiographs to 8 bit PNG (paper B.4), with a manifest of one study a film."""
+    """Convert radiographs to 8 bit PNG (paper B.4), with a manifest of one study a radiograph."""
     from data.dicom.radiograph import to_levels, write_png
     from data.dicom.reader import opened, read_dicom
     from data.manifest import Failure, write_failures, write_manifest
     from data.run_folder import PREPARED, claim
-    from data.sources.dicom import find_films
+    from data.sources.dicom import find_radiographs
     from data.study import Study
 
     studies: list[Study] = []
     failures: list[Failure] = []
-    films = find_films(files)
-    settings = {"source": "dicom", "films": [str(path) for path in films.values()], "size": size}
-    for name, path in films.items():
+    radiographs = find_radiographs(files)
+    settings = {"source": "dicom", "radiographs": [str(path) for path in radiographs.values()], "size": size}
+    for name, path in radiographs.items():
         try:
             with opened(path) as content:
                 levels = to_levels(read_dicom(content, path), size, path)
         except InputError as error:
-            if len(films) == 1:
+            if len(radiographs) == 1:
                 raise
             failures.append(Failure(sample_id=name, source=str(path), stage="dicom", reason=str(error)))
             continue
         if not studies:
             # Not before there is something to write, so that a mistyped path leaves no folder behind.
-            claim(out, PREPARED, settings, holds="films prepared")
+            claim(out, PREPARED, settings, holds="radiographs prepared")
         # Relative to the manifest's folder, as the manifest writes it.
         frontal = Path("frontal") / f"{name}.png"
         write_png(levels, out / frontal)
         studies.append(Study(sample_id=name, frontal=frontal, source="dicom"))
     if not studies:
-        raise RunFailed(f"none of the {len(films)} films can be read, such as: {failures[0].reason}")
+        raise RunError(f"none of the {len(radiographs)} radiographs can be read, such as: {failures[0].reason}")
     write_manifest(out / "manifest.jsonl", studies)
     console = Console()
     if failures:
         write_failures(out / "failures.jsonl", failures)
-    say(console, f"{len(studies)} of {len(films)} films converted: {out / 'manifest.jsonl'}")
+    say(console, f"{len(studies)} of {len(radiographs)} radiographs converted: {out / 'manifest.jsonl'}")
     end(console, [(str(f.source), f.reason) for f in failures])
 
 
@@ -65,11 +67,11 @@ def prepare_phantom(
     out: OutFolder,
     count: Annotated[int, typer.Option(help="Number of studies.")] = 24,
     seed: Annotated[int, typer.Option(help="Series of studies; different seeds share none.")] = 3,
-    size: Annotated[int, typer.Option(help="Pixels of the films' shorter side.")] = 518,
+    size: Annotated[int, typer.Option(help="Pixels of the radiographs' shorter side.")] = 518,
     split: Annotated[str, typer.Option(help="Name of the split in the manifest.")] = "test",
     workers: Annotated[int, typer.Option(help="Processes.", min=1)] = 1,
 ) -> None:
-    """Make phantom studies: synthetic films with true boxes, labels and reports."""
+    """Make phantom studies: synthetic radiographs with true boxes, labels and reports."""
     from data.phantoms import write_phantoms
 
     with progress("making phantoms") as on_progress:

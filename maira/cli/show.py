@@ -13,8 +13,8 @@ from rich.console import Console
 from rich.table import Table
 
 from maira.runtime.processes import is_main, process_count
-from radfact.errors import ExitCode, for_terminal
-from radfact.progress import LiveDisplay
+from radfact.errors import ExitCode, escape_for_terminal
+from radfact.progress import ProgressDisplay
 
 if TYPE_CHECKING:
     from data.study import Study
@@ -84,10 +84,10 @@ def say_unused(console: Console, studies: Sequence[Study], count: int) -> None:
 @contextmanager
 def progress(title: str) -> Iterator[Callable[[int, int], None]]:
     """How far a run is, on standard error; gives what to call with how much is done, and of how much."""
-    account: dict[str, int] = {}
-    display = LiveDisplay(Console(stderr=True), {title: account.copy}, window=_WINDOW)
+    usage: dict[str, int] = {}
+    display = ProgressDisplay(Console(stderr=True), {title: usage.copy}, window=_WINDOW)
     with display if is_main() else nullcontext():
-        yield lambda done, total: account.update(planned=total, done=done)
+        yield lambda done, total: usage.update(planned=total, done=done)
 
 
 def show_boxes(title: str, summary: str, run: BoxRun) -> None:
@@ -158,15 +158,15 @@ def show_lines(console: Console, title: str, heads: Sequence[str], lines: Sequen
 
 def say(console: Console, text: str) -> None:
     """A line as it is, however long."""
-    console.print(for_terminal(text), highlight=False, markup=False, soft_wrap=True)
+    console.print(escape_for_terminal(text), highlight=False, markup=False, soft_wrap=True)
 
 
 def end(console: Console, failures: list[tuple[str, str]]) -> None:
     """List what was left out, and leave with the exit code that says so."""
     for key, reason in failures[:10]:
-        said = for_terminal(f"left out: {key}: {reason}")
+        said = escape_for_terminal(f"left out: {key}: {reason}")
         console.print(said, style="red", markup=False, highlight=False, soft_wrap=True)
     if len(failures) > 10:
         console.print(f"and {len(failures) - 10} more, listed in failures.jsonl", style="red")
     if failures:
-        raise typer.Exit(ExitCode.SAMPLES_LEFT_OUT)
+        raise typer.Exit(ExitCode.INCOMPLETE)

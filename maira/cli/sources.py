@@ -25,14 +25,14 @@ if TYPE_CHECKING:
 
 
 class Engine(StrEnum):
-    """What converts the films."""
+    """What converts the radiographs."""
 
     LOCAL = "local"
     RAY = "ray"
 
 
 class PriorChoice(StrEnum):
-    """Which of the prior study's frontal films training samples show."""
+    """Which of the prior study's frontal radiographs training samples show."""
 
     EVERY = "every"
     ONE = "one"
@@ -58,9 +58,10 @@ class Common:
     ] = None
     seed: Annotated[int, typer.Option(help="Of everything drawn at random: laterals, priors, splits.")] = 0
     priors: Annotated[
-        PriorChoice | None, typer.Option(help="Prior films of a training sample (default: the paper's for the source).")
+        PriorChoice | None,
+        typer.Option(help="Prior radiographs of a training sample (default: the paper's for the source)."),
     ] = None
-    size: Annotated[int, typer.Option(help="Pixels of the films' shorter side.", min=14)] = 518
+    size: Annotated[int, typer.Option(help="Pixels of the radiographs' shorter side.", min=14)] = 518
     apply_windows: Annotated[
         bool, typer.Option("--apply-windows", help="Apply the VOI windows of DICOM files (the paper does not).")
     ] = False
@@ -124,7 +125,7 @@ def ms_cxr(
     common: Common,
     images: Annotated[Path, typer.Option(help="Folder of MIMIC-CXR or MIMIC-CXR-JPG.")],
 ) -> None:
-    """MS-CXR: phrases with boxes on films of MIMIC-CXR."""
+    """MS-CXR: phrases with boxes on radiographs of MIMIC-CXR."""
     from data.sources.ms_cxr import read_ms_cxr
 
     _prepare_archive(read_ms_cxr(root, images), images, common)
@@ -160,7 +161,7 @@ def padchest_gr(
     reports: _Reports = None,
     language: _LanguageOption = Language.ENGLISH,
 ) -> None:
-    """PadChest-GR: grounded reports on films of PadChest."""
+    """PadChest-GR: grounded reports on radiographs of PadChest."""
     from data.sources.padchest_gr import read_padchest_gr
 
     _prepare_archive(read_padchest_gr(root, padchest=padchest, reports=reports, language=language.value), root, common)
@@ -239,10 +240,13 @@ def _prepare(source: str, images: Path, make: SampleMaker, unread: list[Failure]
     from data.preparation import Conversion, prepare
 
     conversion = Conversion(common.size, common.apply_windows, common.workers, common.engine.value)
-    with progress("converting films") as on_progress:
+    with progress("converting radiographs") as on_progress:
         prepared = prepare(source, images, make, common.out, conversion, unread=unread, on_progress=on_progress)
     console = Console()
-    say(console, f"{len(prepared.studies)} samples, {prepared.converted} films converted: {common.out}/manifest.jsonl")
+    say(
+        console,
+        f"{len(prepared.studies)} samples, {prepared.converted} radiographs converted: {common.out}/manifest.jsonl",
+    )
     if common.draw_splits is not None and (lone := sum(study.patient_id is None for study in prepared.studies)):
         say(console, f"samples without patient_id, whose studies were drawn as patients of their own: {lone}")
     if unreported := sum(not (s.findings or s.grounded_findings or s.phrases) for s in prepared.studies):

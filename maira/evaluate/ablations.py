@@ -15,7 +15,7 @@ from maira.grounding.evaluation import has_reference_boxes
 from maira.model.study_inputs import INPUTS, Input
 from maira.runtime.commands import Launcher
 from maira.train.config.run_config import Recipe, read_recipe
-from radfact.errors import InputError, RunFailed
+from radfact.errors import InputError, RunError
 
 NAME = "{name}"
 """What stands in an override for the name of the recipe that it overrides."""
@@ -204,7 +204,7 @@ class Ablation:
             self._draft(trial)
             undrafted = read_failures(experiment.folder / "failures.jsonl")
             left_out = [*((str(one.sample_id), one.reason) for one in undrafted), *scorer.score()]
-        except (InputError, RunFailed) as error:
+        except (InputError, RunError) as error:
             self.broken[experiment.name] = str(error)
             self.say(f"{experiment.name} has failed: {error}")
             return False
@@ -215,14 +215,14 @@ class Ablation:
     def _train(self, config: Config) -> None:
         """Train a recipe unless that is done, or go on where it was interrupted."""
         if config.path in self._untrained:
-            raise RunFailed(self._untrained[config.path])
+            raise RunError(self._untrained[config.path])
         if config.path in self._trained:
             return
         if not is_trained(config.recipe, self.say):
             self.say(f"training {config.name}: {config.recipe.out}")
             try:
                 self.launcher.run(["train", str(config.path), *config.overrides])
-            except RunFailed as error:
+            except RunError as error:
                 self._untrained[config.path] = str(error)
                 raise
         self._trained.add(config.path)

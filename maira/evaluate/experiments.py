@@ -248,7 +248,7 @@ class Scorer:
 
         Raises:
             InputError: as the commands.
-            RunFailed: as the commands.
+            RunError: as the commands.
         """
         from typer import Exit
 
@@ -257,7 +257,7 @@ class Scorer:
                 with redirect_stdout(io.StringIO()):
                     context.command.invoke(context)
             except Exit as stop:
-                if stop.exit_code != ExitCode.SAMPLES_LEFT_OUT:
+                if stop.exit_code != ExitCode.INCOMPLETE:
                     raise
         missing = self._experiment.measured["unavailable"].items() if self._names_metrics else ()
         return [*self._experiment.unscored, *missing]

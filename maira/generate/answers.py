@@ -17,7 +17,7 @@ from typing import Any
 from data.manifest import Failure, read_failures, replace_failures
 from maira.generate.request import Answer, Engine, Request, Unanswered, rough_length
 from maira.runtime.processes import join
-from radfact.errors import InputError, RunFailed
+from radfact.errors import InputError, RunError
 from radfact.fingerprint import weights_digest
 from radfact.io.jsonl import append_jsonl, parse_rows, read_json, read_text, write_json, write_jsonl
 from radfact.records import Box
@@ -255,7 +255,7 @@ def answer_all(
         Everything without an answer, and why, each sample and reason once, in the order of the items.
 
     Raises:
-        RunFailed: not one question of the run is answered; why is listed all the same.
+        RunError: not one question of the run is answered; why is listed all the same.
     """
     items = file.items
     left = [item for item in items if item.key not in file.rows]
@@ -271,7 +271,7 @@ def answer_all(
         file.take(rows)
         failed += missed
     place = {item.sample_id: place for place, item in reversed(list(enumerate(items)))}
-    failed = list(dict.fromkeys(failed))  # of a film that many phrases are about, the reason once
+    failed = list(dict.fromkeys(failed))  # of a radiograph that many phrases are about, the reason once
     failed.sort(key=lambda failure: place.get(failure.sample_id or "", -1))
     is_answered = any(item.key in file.rows for item in items)
     if file.group.is_main:
@@ -280,7 +280,7 @@ def answer_all(
             file.finish()
     file.group.gather()  # nobody goes on to what needs the finished file before it is there
     if not is_answered:
-        raise RunFailed(f"nothing could be answered; the first: {failed[0].reason if failed else 'nothing is asked'}")
+        raise RunError(f"nothing could be answered; the first: {failed[0].reason if failed else 'nothing is asked'}")
     return failed
 
 

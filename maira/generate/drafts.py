@@ -100,7 +100,7 @@ def generate_drafts(
 
     Raises:
         InputError: the checkpoint or `out` cannot be used.
-        RunFailed: not one study could be drafted, or the engine broke.
+        RunError: not one study could be drafted, or the engine broke.
     """
     options = options or EngineOptions()
     limit = max_new_tokens or NEW_TOKENS[task]

@@ -22,7 +22,7 @@ def start_engine(kind: EngineKind, checkpoint: Path, options: EngineOptions) -> 
     Raises:
         InputError: the folder is no checkpoint of ours, its tokenizer lacks the format's tokens, a package that the
             engine needs is not installed, or a launcher started several processes of an engine that spreads by itself.
-        RunFailed: the engine cannot start.
+        RunError: the engine cannot start.
     """
     if kind != "transformers" and process_count() > 1:
         raise InputError(

@@ -47,7 +47,7 @@ class RayEngine:
 
         Raises:
             InputError: Ray is not installed, or the engine of a worker refuses the checkpoint or the options.
-            RunFailed: the cluster or a worker cannot do its work.
+            RunError: the cluster or a worker cannot do its work.
         """
         order = sorted(range(len(requests)), key=lambda index: rough_length(requests[index]), reverse=True)
         self._running = self._spread().stream([_anywhere(requests[index]) for index in order])
@@ -87,7 +87,7 @@ class _WorkerEngine:
         answers = dict(self.engine.answers(requests))
         return [answers[index] for index in range(len(requests))]
 
-    def account(self) -> dict[str, int]:
+    def usage(self) -> dict[str, int]:
         """Nothing is counted but what the driver counts."""
         return {}
 

@@ -100,7 +100,7 @@ class Engine(Protocol):
         """Each request's answer once, with its index, in whatever order they come.
 
         Raises:
-            RunFailed: the engine itself is broken, so that no further answer will come.
+            RunError: the engine itself is broken, so that no further answer will come.
         """
 
     def close(self) -> None:

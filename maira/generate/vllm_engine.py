@@ -24,7 +24,7 @@ from maira.generate.prompt_embedder import PromptEmbedder
 from maira.generate.request import Answer, EngineOptions, Request, Unanswered
 from maira.model.context_window import in_room
 from maira.model.tokens import OBJECT_END
-from radfact.errors import InputError, RunFailed
+from radfact.errors import InputError, RunError
 from radfact.llm.vllm import LINES_ABOVE, engine_arguments, require_vllm, start_engine
 
 WINDOW_BYTES = 2 << 30
@@ -50,7 +50,7 @@ class VLLMEngine:
     Raises:
         InputError: vLLM is not installed, does not take the arguments or runs on another device, or the folder is no
             checkpoint of ours.
-        RunFailed: vLLM cannot start.
+        RunError: vLLM cannot start.
     """
 
     def __init__(self, checkpoint: Path, options: EngineOptions) -> None:
@@ -95,7 +95,7 @@ class VLLMEngine:
         """Each request's answer as it comes, the longest prompts asked first.
 
         Raises:
-            RunFailed: vLLM's engine died.
+            RunError: vLLM's engine died.
         """
         came: SimpleQueue[tuple[int, Answer | Unanswered] | BaseException] = SimpleQueue()
         asking = asyncio.run_coroutine_threadsafe(self._ask_all(requests, came.put), self._loop)
@@ -167,7 +167,7 @@ class VLLMEngine:
             # Only the finished output comes, not its parts on the way.
             (output,) = [output async for output in asked]
         except EngineDeadError:
-            raise RunFailed(f"vLLM's engine died; {LINES_ABOVE}") from None
+            raise RunError(f"vLLM's engine died; {LINES_ABOVE}") from None
         except Exception as error:
             return Unanswered(f"vLLM: {' '.join(str(error).split()) or type(error).__name__}")
         finally:
@@ -211,7 +211,7 @@ def _beside_vllm() -> Iterator[None]:
     try:
         yield
     except torch.OutOfMemoryError:
-        raise RunFailed(
+        raise RunError(
             "vLLM leaves no memory for the image encoder on the GPU; a lower gpu_memory_utilization among the engine "
             "arguments does"
         ) from None
@@ -222,7 +222,7 @@ async def _started(folder: str, arguments: dict[str, Any]) -> Any:
     if getattr(engine.vllm_config, "use_v2_model_runner", False):
         engine.shutdown()
         # Answers would come, but no grammar would hold them.
-        raise RunFailed(
+        raise RunError(
             f"vLLM {version('vllm')} insists on its second model runner, which takes no processors of logits; "
             "--engine-arg may ask for what needs it, or another version of vLLM is wanted"
         )

@@ -110,7 +110,7 @@ def ground_phrases(
     Raises:
         InputError: there are no phrases, or one is about a sample that is neither a study nor a failure, or the
             checkpoint or `out` cannot be used.
-        RunFailed: not one phrase has an answer, or the engine broke.
+        RunError: not one phrase has an answer, or the engine broke.
     """
     settings = settings or BoxSettings()
     if not phrases:
@@ -160,7 +160,7 @@ def complete_boxes(
 
     Raises:
         InputError: no study has a reference with boxes, or the checkpoint or `out` cannot be used.
-        RunFailed: not one sentence has an answer, or the engine broke.
+        RunError: not one sentence has an answer, or the engine broke.
     """
     settings = settings or BoxSettings()
     grounded = [study for study in studies if has_reference_boxes(study)]

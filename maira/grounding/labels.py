@@ -81,7 +81,7 @@ def _overlaps(said: Mapping[Finding, list[tuple[Box, ...]]], study: Study, match
         boxes = list(chain.from_iterable(said[finding]))
         true = [b for label in study.labels or () if (label.kind, label.side) == finding for b in label.boxes or ()]
         iou = overlap(boxes, true).iou
-        # A finding of no place on the film has nothing that a box could meet.
+        # A finding of no place on the radiograph has nothing that a box could meet.
         values += [0.0 if np.isnan(iou) else iou] * times
     return values
 

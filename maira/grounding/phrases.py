@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from data.study import Study
-from radfact.errors import InputError, brief, did_you_mean
+from radfact.errors import InputError, brief, suggest_name
 from radfact.io.csv_tables import read_csv
 from radfact.io.jsonl import read_jsonl
 from radfact.records import Sentence, validated
@@ -95,7 +95,7 @@ def _sentence(row: Mapping[str, Any], path: Path, line: int) -> Sentence:
 def _unknown(sample_id: Any, known: Collection[str]) -> str:
     if sample_id is None:
         return "the study's sample_id is missing"
-    return f"the manifest has no sample {sample_id!r}; {did_you_mean(str(sample_id), known, 'none has a name like it')}"
+    return f"the manifest has no sample {sample_id!r}; {suggest_name(str(sample_id), known, 'none has a name like it')}"
 
 
 def _numbered(found: Iterable[tuple[str, Sentence]]) -> list[Phrase]:

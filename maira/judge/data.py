@@ -109,7 +109,7 @@ def make_judge_data(
 
     Raises:
         InputError: a teacher does not fit the task, or there is nothing to pair, or to learn.
-        RunFailed: a teacher cannot be reached.
+        RunError: a teacher cannot be reached.
     """
     _check_options(task, teachers, few_shots, balanced)
     names = [one.name for one in teachers]

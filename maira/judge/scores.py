@@ -36,7 +36,7 @@ def teach_scores(pairs: Sequence[Paired], task: ScoreTask, teachers: Mapping[str
             of a client takes the errors that were put in as labels, of pairs that have such.
 
     Raises:
-        RunFailed: a teacher cannot be reached.
+        RunError: a teacher cannot be reached.
     """
     lesson = Lesson()
     answers: list[Assessment | Failure | None] = [None] * len(pairs)

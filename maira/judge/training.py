@@ -23,7 +23,7 @@ from maira.train.loss import Losses, Objective, answer_losses
 from maira.train.parallel import World, sharding
 from maira.train.parts import held_type
 from maira.train.validation import Validator
-from radfact.errors import InputError, RunFailed
+from radfact.errors import InputError, RunError
 
 _LAYOUT = ("intermediate_size", "num_key_value_heads", "max_position_embeddings", "rope_parameters")
 """Of the configuration of a Llama, what that of other causal language models may lack."""
@@ -62,7 +62,7 @@ def train_judge(recipe: JudgeRecipe, console: Console | None = None) -> Path:
 
     Raises:
         InputError: the recipe, the model or a sample cannot be used, or the folder holds a run of another recipe.
-        RunFailed: a fault of a step ended the run, it was told to stop (SIGTERM, Ctrl-C), or its end could not be
+        RunError: a fault of a step ended the run, it was told to stop (SIGTERM, Ctrl-C), or its end could not be
             saved.
     """
     return run_course(recipe, start_judge, console)
@@ -125,7 +125,7 @@ def write_judge(model: Any, recipe: JudgeRecipe, world: World, folder: Path) -> 
         folder: to write to; one that is there is replaced.
 
     Raises:
-        RunFailed: a trained weight has no place in the model.
+        RunError: a trained weight has no place in the model.
     """
     weights = gather_weights(model, only_trained=True)
     if world.is_main:
@@ -162,7 +162,7 @@ def _check_places(trained: Iterable[str], whole: Any) -> None:
     there = {name.removesuffix(".weight") for name in whole.state_dict()}
     strange = [name for name in trained if name.removesuffix(".weight") not in there]
     if strange:
-        raise RunFailed(f"the model read anew has no {strange[0]}; {len(strange)} trained weights would be lost")
+        raise RunError(f"the model read anew has no {strange[0]}; {len(strange)} trained weights would be lost")
 
 
 def _tokenizer(folder: Path) -> Any:

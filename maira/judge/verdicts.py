@@ -12,7 +12,7 @@ from radfact.errors import Failure
 from radfact.judges import Splitter
 from radfact.judges.llm_judge import JudgePrompt
 from radfact.judges.prompt import Example, Label, few_shot_messages, query, worked
-from radfact.judges.protocol import Judge, Question, Verdict, ask_judge
+from radfact.judges.protocol import EntailmentQuery, Judge, Verdict, query_judge
 from radfact.llm.response_text import dump_yaml
 from radfact.meta.injection.records import Injected
 from radfact.records import narrative, normalised_text
@@ -23,7 +23,7 @@ that is left out takes nothing back, one that is added leaves the rest true."""
 _OTHERS = 2
 """Entailed questions in other words, in a balanced draw, for each whose hypothesis is a premise word for word."""
 
-_Asked = tuple[Paired, str, Question]
+_Asked = tuple[Paired, str, EntailmentQuery]
 """A pair, the way it is asked about, and the question."""
 
 
@@ -40,7 +40,7 @@ def teach_entailment(
             takes the errors that were put in as labels, where the answer follows from them.
 
     Raises:
-        RunFailed: a teacher cannot be reached.
+        RunError: a teacher cannot be reached.
     """
     lesson = Lesson()
     begin = few_shot_messages(prompt.examples, prompt.system, prompt.answer_format, prompt.batch)
@@ -74,30 +74,30 @@ def _questions(pairs: Sequence[Paired], splitter: Splitter, lesson: Lesson) -> I
         else:
             for way, own, other in (("A", candidate, reference), ("B", reference, candidate)):
                 if other:
-                    yield from ((paired, way, Question(tuple(other), one)) for one in dict.fromkeys(own))
+                    yield from ((paired, way, EntailmentQuery(tuple(other), one)) for one in dict.fromkeys(own))
 
 
 def _answers(judge: Judge | None, asked: Sequence[_Asked]) -> list[Example | str | None]:
     """Answers in order: a text says why there is none, None that the teacher has nothing to say of it."""
     if judge is None:
         return [_by_errors(question, paired.injected, way) for paired, way, question in asked]
-    verdicts = ask_judge(judge, [question for _, _, question in asked])
+    verdicts = query_judge(judge, [question for _, _, question in asked])
     return [_said(question, verdict) for (_, _, question), verdict in zip(asked, verdicts, strict=True)]
 
 
-def _said(question: Question, verdict: Verdict | Failure) -> Example | str:
+def _said(question: EntailmentQuery, verdict: Verdict | Failure) -> Example | str:
     if isinstance(verdict, Failure):
         return verdict.reason
     entailed = verdict.status == "entailment"
     return _example(question, [question.premises[place] for place in verdict.evidence] if entailed else [])
 
 
-def _example(question: Question, evidence: Sequence[str]) -> Example:
+def _example(question: EntailmentQuery, evidence: Sequence[str]) -> Example:
     label: Label = "entailment" if evidence else "not_entailment"
     return Example(question.premises, question.hypothesis, tuple(evidence), label)
 
 
-def _by_errors(question: Question, injected: Injected | None, way: str) -> Example | None:
+def _by_errors(question: EntailmentQuery, injected: Injected | None, way: str) -> Example | None:
     """The judgement that follows from the errors; None where it does not follow from them."""
     if injected is None:
         return None
@@ -113,7 +113,7 @@ def _by_errors(question: Question, injected: Injected | None, way: str) -> Examp
     return None
 
 
-def _word_for_word(question: Question) -> list[str]:
+def _word_for_word(question: EntailmentQuery) -> list[str]:
     said = normalised_text(question.hypothesis)
     return [premise for premise in question.premises if normalised_text(premise) == said]
 
@@ -135,7 +135,9 @@ def balance(taught: Sequence[Taught], seed: int, *, few_copies: bool = True) -> 
         if one.labelled.status != "entailment":
             wrong.append(one)
         else:
-            (same if _word_for_word(Question(one.labelled.reference, one.labelled.phrase)) else others).append(one)
+            (same if _word_for_word(EntailmentQuery(one.labelled.reference, one.labelled.phrase)) else others).append(
+                one
+            )
     most = min(len(same), len(others) // _OTHERS) if few_copies else len(same)
     half = min(len(wrong), len(others) + most)
     verbatim = min(most, max(half // (1 + _OTHERS), half - len(others)))

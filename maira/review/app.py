@@ -28,7 +28,7 @@ from maira.review.security import Guard
 from maira.review.store import ConflictError, Store
 from maira.review.studies import ReviewSet
 from maira.review.summary import summarise
-from radfact.errors import InputError, RunFailed
+from radfact.errors import InputError, RunError
 from radfact.html.markup import STATIC
 from radfact.io.jsonl import dumps
 from radfact.records import Record, Sentence, as_input_error, validated
@@ -267,7 +267,7 @@ def _answered(answer: Callable[[], Response]) -> Response:
         # Without the file: where things lie on the server's disk is not the page's business.
         where = f"field '{error.field}': " if error.field else ""
         return _error(422 if isinstance(error, UnfinishedError) else 400, f"{where}{error.message}")
-    except (RunFailed, sqlite3.Error) as error:
+    except (RunError, sqlite3.Error) as error:
         # For the person at the terminal, who can make room or give leave; neither holds text of a report.
         _log.error("%s", error)
         return _error(503, "the database cannot be used now; nothing of this was saved")

@@ -30,7 +30,7 @@ from maira.review.changes import (
     plain_name,
 )
 from maira.review.protocol import ERROR_TYPES
-from radfact.errors import InputError, RunFailed, some_of
+from radfact.errors import InputError, RunError, list_some
 from radfact.io.jsonl import dumps, naming_file
 from radfact.records import Sentence, as_input_error, parse_sentences
 
@@ -222,7 +222,7 @@ class Store:
         Raises:
             InputError: there is no such reviewer or study, or the change is not possible.
             ConflictError: the state has moved on.
-            RunFailed: it cannot be written, and is not applied.
+            RunError: it cannot be written, and is not applied.
         """
         with self._lock, self._writing():
             self._catch_up()
@@ -258,7 +258,7 @@ class Store:
         except sqlite3.Error as error:
             is_gone = error.sqlite_errorcode == sqlite3.SQLITE_READONLY_DBMOVED
             why = "it has been removed or replaced since it was opened" if is_gone else error
-            raise RunFailed(f"{self.path}: cannot be written: {why}") from None
+            raise RunError(f"{self.path}: cannot be written: {why}") from None
 
     def _catch_up(self) -> None:
         """Apply the changes that were written since, by whom ever."""
@@ -353,7 +353,7 @@ def _begin(path: Path, drafts: Sequence[Draft]) -> None:
             connection.close()
         temporary.replace(path)
     except sqlite3.Error as error:
-        raise RunFailed(f"{path}: cannot be written: {error}") from None
+        raise RunError(f"{path}: cannot be written: {error}") from None
     finally:
         with suppress(OSError):  # why it was not made matters more than what is left of it
             temporary.unlink()
@@ -423,7 +423,7 @@ def _check_same(held: Sequence[_Held], given: Sequence[Draft], path: Path) -> No
         "missing": [key for key in before if key not in now],
         "added": [key for key in now if key not in before],
     }
-    said = [f"{len(keys)} {what} ({some_of(keys)})" for what, keys in differences.items() if keys]
+    said = [f"{len(keys)} {what} ({list_some(keys)})" for what, keys in differences.items() if keys]
     # Changes are kept by the number of the study.
     if not said and list(before) != list(now):
         said = ["in another order"]

@@ -12,7 +12,7 @@ from pydantic import NonNegativeInt
 from data.manifest import Failure, folder_of, iter_manifest
 from data.study import IMAGE_COLUMNS, Study
 from maira.review.store import Draft
-from radfact.errors import InputError, some_of
+from radfact.errors import InputError, list_some
 from radfact.html.markup import Row
 from radfact.io.jsonl import read_jsonl
 from radfact.io.pairs import read_drafts
@@ -108,9 +108,9 @@ def read_review_set(
     studies = {study.sample_id: study for study in iter_manifest(manifest, left_out) if study.sample_id in wanted}
     unknown = [draft.sample_id for draft in found if draft.sample_id not in studies]
     if unknown:
-        no_film = {failure.sample_id for failure in left_out}
-        why = "without a frontal image in" if unknown[0] in no_film else "not in"
-        raise InputError(f"{len(unknown)} drafts are of studies {why} {manifest} ({some_of(unknown)})", file=drafts)
+        no_radiograph = {failure.sample_id for failure in left_out}
+        why = "without a frontal image in" if unknown[0] in no_radiograph else "not in"
+        raise InputError(f"{len(unknown)} drafts are of studies {why} {manifest} ({list_some(unknown)})", file=drafts)
     if not found:
         raise InputError("holds no draft", file=drafts)
     verdicts, unjudged = (None, 0) if results is None else _read_verdicts(results / "sentences.jsonl", found)

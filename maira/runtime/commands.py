@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import IO
 
-from radfact.errors import ExitCode, InputError, RunFailed
+from radfact.errors import ExitCode, InputError, RunError
 
 _PREFIX = "maira: "
 """What the line begins with that says why a command has failed (`radfact.cli.program`)."""
@@ -48,7 +48,7 @@ class Launcher:
             quiet: show its progress and what is wrong only.
 
         Raises:
-            RunFailed: it has not come to its end, and why, as far as it said so.
+            RunError: it has not come to its end, and why, as far as it said so.
         """
         start = [sys.executable] if alone or not self._launch else self._launch
         command = [*start, "-m", "maira", *words]
@@ -63,8 +63,8 @@ class Launcher:
             listener.start()
             code = process.wait()
             listener.join(_PATIENCE)
-        if code not in (ExitCode.DONE, ExitCode.SAMPLES_LEFT_OUT):
-            raise RunFailed(_reason(words[0], code, list(last)))
+        if code not in (ExitCode.SUCCESS, ExitCode.INCOMPLETE):
+            raise RunError(_reason(words[0], code, list(last)))
 
 
 def _pass_on(stream: IO[str], last: deque[str]) -> None:
@@ -79,7 +79,7 @@ def _ending(process: subprocess.Popen[str]) -> Iterator[None]:
     """End the process, and wait for it, where this one is interrupted or told to stop."""
 
     def stop(*_: object) -> None:
-        raise SystemExit(ExitCode.FAILED)
+        raise SystemExit(ExitCode.FAILURE)
 
     before = signal.signal(signal.SIGTERM, stop) if threading.current_thread() is threading.main_thread() else None
     try:

@@ -12,7 +12,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from radfact.errors import ExitCode, InputError, RunFailed
+from radfact.errors import ExitCode, InputError, RunError
 
 _PATIENCE = timedelta(days=7)
 """How long processes wait for each other: the last may have hours of work left when the first is done."""
@@ -43,7 +43,7 @@ class ProcessGroup:
 
         Raises:
             InputError: a process has stopped for its input.
-            RunFailed: a process has stopped for another reason.
+            RunError: a process has stopped for another reason.
         """
         if self.count == 1:
             return [value]
@@ -63,7 +63,7 @@ class ProcessGroup:
 
         Raises:
             InputError: another process has stopped for its input, and this one has not failed.
-            RunFailed: another process has stopped for another reason, and this one has not failed.
+            RunError: another process has stopped for another reason, and this one has not failed.
         """
         # Nobody waits for a process that was interrupted: the launcher stops the others.
         if self.count == 1 or self._has_parted or code not in list(ExitCode):
@@ -80,7 +80,7 @@ class ProcessGroup:
         """Come to an end without waiting for the others, which are waiting for something else than words."""
         self._has_parted = True
 
-    def aloud(self, error: RunFailed) -> RunFailed:
+    def aloud(self, error: RunError) -> RunError:
         """The same error, said here if this is a process that does not speak otherwise."""
         if not self.is_main:
             print(error, file=sys.stderr)
@@ -94,7 +94,7 @@ class ProcessGroup:
             dist.all_gather_object(values, value)
         except RuntimeError as error:
             self._has_parted = True
-            raise RunFailed(f"another process of the run is gone: {' '.join(str(error).split())}") from None
+            raise RunError(f"another process of the run is gone: {' '.join(str(error).split())}") from None
         return values
 
 
@@ -107,11 +107,11 @@ class _Stopped:
 
     @property
     def has_failed(self) -> bool:
-        return self.code in (ExitCode.FAILED, ExitCode.WRONG_INPUT)
+        return self.code in (ExitCode.FAILURE, ExitCode.INVALID_INPUT)
 
-    def error(self, rank: int) -> InputError | RunFailed:
+    def error(self, rank: int) -> InputError | RunError:
         message = f"process {rank} has stopped: {self.message or 'it was interrupted'}"
-        return InputError(message) if self.code == ExitCode.WRONG_INPUT else RunFailed(message)
+        return InputError(message) if self.code == ExitCode.INVALID_INPUT else RunError(message)
 
 
 _group: ProcessGroup | None = None
@@ -167,7 +167,7 @@ def run_together(app: Callable[[], Any]) -> None:
     Raises:
         SystemExit: the command's, in all processes but the main one also for its errors.
         InputError: the command's, or another process's.
-        RunFailed: the command's, or another process's.
+        RunError: the command's, or another process's.
     """
     if is_main():
         _run_and_part(app)
@@ -177,9 +177,9 @@ def run_together(app: Callable[[], Any]) -> None:
         with Path(os.devnull).open("w") as nowhere, redirect_stdout(nowhere):
             _run_and_part(app)
     except InputError:
-        raise SystemExit(ExitCode.WRONG_INPUT) from None
-    except RunFailed:
-        raise SystemExit(ExitCode.FAILED) from None
+        raise SystemExit(ExitCode.INVALID_INPUT) from None
+    except RunError:
+        raise SystemExit(ExitCode.FAILURE) from None
 
 
 def leave_launcher(code: object) -> None:
@@ -199,13 +199,13 @@ def _run_and_part(app: Callable[[], Any]) -> None:
         app()
     except SystemExit as end:
         _part(end.code if isinstance(end.code, int) else 0, "")
-        if end.code != ExitCode.SAMPLES_LEFT_OUT or os.environ.keys().isdisjoint(_LAUNCHERS):
+        if end.code != ExitCode.INCOMPLETE or os.environ.keys().isdisjoint(_LAUNCHERS):
             raise
     except InputError as error:
-        _part(ExitCode.WRONG_INPUT, str(error))
+        _part(ExitCode.INVALID_INPUT, str(error))
         raise
-    except RunFailed as error:
-        _part(ExitCode.FAILED, str(error))
+    except RunError as error:
+        _part(ExitCode.FAILURE, str(error))
         raise
 
 

@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from maira.train.config.run_config import Faults
 from maira.train.data.batches import LeftOut, Part
-from radfact.errors import InputError, RunFailed
+from radfact.errors import InputError, RunError
 from radfact.io.jsonl import append_jsonl
 
 REMEMBERED = 100
@@ -132,7 +132,7 @@ def describe(row: dict[str, Any]) -> str:
     return f"the gradient norm {row['grad_norm']:.3g} is a spike over a mean of {row['mean_grad_norm']:.3g}"
 
 
-def stopped(row: dict[str, Any], out: Path, way_on: str) -> RunFailed:
+def stopped(row: dict[str, Any], out: Path, way_on: str) -> RunError:
     """The error of a fault that ends a run.
 
     Args:
@@ -141,7 +141,7 @@ def stopped(row: dict[str, Any], out: Path, way_on: str) -> RunFailed:
         way_on: what the same command will do.
     """
     field = "not_finite" if row["fault"] == "not_finite" else "on_spike"
-    return RunFailed(
+    return RunError(
         f"{describe(row)} at step {row['step']}; its samples are listed in {fault_file(out)}, and {way_on}. A lower "
         f"learning_rate or faults.{field}=skip may help"
     )

@@ -39,7 +39,7 @@ from torch.distributed.tensor import DTensor
 from maira.train.config.run_config import Course
 from maira.train.parallel import PATIENCE, World
 from radfact.doctor.packages import project_version
-from radfact.errors import InputError, RunFailed
+from radfact.errors import InputError, RunError
 from radfact.io.jsonl import read_json, write_json
 
 RECORD = "state.json"
@@ -149,11 +149,11 @@ class States:
         """Take on the tensors and random numbers of a state; all processes call this.
 
         Raises:
-            RunFailed: it cannot be read, on any of the processes.
+            RunError: it cannot be read, on any of the processes.
         """
         damaged = [name for part in self.world.gather(self._damaged(state)) for name in part]
         if damaged:
-            raise RunFailed(f"{state}: {damaged[0]} is not as it was written")
+            raise RunError(f"{state}: {damaged[0]} is not as it was written")
         error: BaseException | None = None
         try:
             tensors = self._tensors(model, optimizer)
@@ -173,7 +173,7 @@ class States:
         except (Exception, CheckpointException) as caught:  # whatever a damaged file makes of the reader
             error = caught
         if faults := [reason for reason in self.world.gather(_reason(error)) if reason]:
-            raise RunFailed(f"{state}: {faults[0]}")
+            raise RunError(f"{state}: {faults[0]}")
         self.last = read_record(state)["step"]
 
     def _damaged(self, state: Path) -> list[str]:

@@ -89,11 +89,11 @@ class Drafter:
         self.names = [f"drafts/{name}" for name in FIGURES] if studies else []
         if any(has_reference_boxes(study) for study in studies):
             self.names += [f"boxes/{name}" for name in BOXES.values()]
-        self._films = TemporaryDirectory(prefix="maira-films-")
+        self._radiographs = TemporaryDirectory(prefix="maira-radiographs-")
         self._items: list[Item] = []
         for source, number, task in drawn[world.rank :: world.size]:
             with self._reading():
-                study = _on_disk(corpus.sources[source].read(number), Path(self._films.name) / str(source))
+                study = _on_disk(corpus.sources[source].read(number), Path(self._radiographs.name) / str(source))
                 shown = drop_inputs(_with_answer(study, task), recipe.drop)
                 if wrong := look_at_images(shown)[1]:
                     raise wrong[0]

@@ -32,8 +32,8 @@ from maira.train.optimizers import make_optimizer, schedule
 from maira.train.parallel import Distributed, World, distribute, join_world, sharding
 from maira.train.parts import check_context
 from maira.train.validation import Validator
-from radfact.errors import InputError, RunFailed
-from radfact.progress import LiveDisplay
+from radfact.errors import InputError, RunError
+from radfact.progress import ProgressDisplay
 
 CourseT = TypeVar("CourseT", bound=Course)
 OpenedT = TypeVar("OpenedT")
@@ -96,7 +96,7 @@ class Run:
 
         Raises:
             InputError: a sample cannot be read, here or in another process.
-            RunFailed: a fault that ends the run, a notice to stop, or a process is gone.
+            RunError: a fault that ends the run, a notice to stop, or a process is gone.
         """
         recipe, world = self.recipe, self.world
         rows = stream(self.corpus, self.plan, self.step, rank=world.rank, world=world.size, workers=recipe.workers)
@@ -142,18 +142,18 @@ class Run:
         """Write the finished checkpoint; returns its folder.
 
         Raises:
-            RunFailed: it, or the last state, could not be saved.
+            RunError: it, or the last state, could not be saved.
         """
         is_saved, folder = self.states.finish(), self.recipe.out / "checkpoint"
         try:
             self.write(folder)
         except OSError as error:
-            raise RunFailed(
+            raise RunError(
                 f"{error.filename or folder}: {error.strerror or error}; the checkpoint could not be written, and "
                 f"{self.states.way_on}"
             ) from None
         if not is_saved:
-            raise RunFailed(
+            raise RunError(
                 f"the checkpoint is written ({folder}), but the last state could not be saved, and {self.states.way_on}"
             )
         return folder
@@ -178,7 +178,7 @@ class Run:
             self._check_same_course(state, held)
             try:
                 self.states.load(state, self.model.training, self.optimizer)
-            except RunFailed as error:
+            except RunError as error:
                 self.log.say(f"{error}; the state before it is taken")
                 continue
             record = held
@@ -297,7 +297,7 @@ class Run:
         if self.states.last != self.step:
             self.save()
             self.states.finish()
-        raise RunFailed(f"told to stop at step {self.step} of {self.plan.steps}; {self.states.way_on}")
+        raise RunError(f"told to stop at step {self.step} of {self.plan.steps}; {self.states.way_on}")
 
     @property
     def _data(self) -> str:
@@ -346,7 +346,7 @@ def run_course(
     Raises:
         InputError: the recipe or what it names cannot be used, another run is under way in the folder, or it holds one
             of another recipe.
-        RunFailed: a fault of a step ended the run, it was told to stop (SIGTERM, Ctrl-C), or its end could not be
+        RunError: a fault of a step ended the run, it was told to stop (SIGTERM, Ctrl-C), or its end could not be
             saved.
     """
     if recipe.out.exists() and not recipe.out.is_dir():
@@ -442,9 +442,9 @@ def open_in_turn(world: World, title: str, open_it: Callable[[Callable[[int, int
     if not world.is_main:
         world.wait()
         return open_it(None)
-    account: dict[str, int] = {}
-    with LiveDisplay(Console(stderr=True), {title: account.copy}):
-        opened = open_it(lambda done, planned: account.update(done=done, planned=planned))
+    usage: dict[str, int] = {}
+    with ProgressDisplay(Console(stderr=True), {title: usage.copy}):
+        opened = open_it(lambda done, planned: usage.update(done=done, planned=planned))
     world.wait()
     return opened
 

@@ -22,7 +22,7 @@ from maira.runtime import processes
 from maira.train.config.run_config import Course
 from maira.train.data.items import PackedBatch
 from maira.train.loss import Losses, Objective
-from radfact.errors import InputError, RunFailed
+from radfact.errors import InputError, RunError
 
 PATIENCE = timedelta(hours=1)
 """How long a process waits for the tensors of the others before it takes one of them for dead."""
@@ -58,7 +58,7 @@ class World:
 
         Raises:
             InputError: a process has stopped for its input.
-            RunFailed: a process has stopped for another reason.
+            RunError: a process has stopped for another reason.
         """
         return self.members.gather(value)
 
@@ -66,7 +66,7 @@ class World:
         """Go on when all processes have come here.
 
         Raises:
-            InputError, RunFailed: as `gather`.
+            InputError, RunError: as `gather`.
         """
         self.gather()
 
@@ -83,7 +83,7 @@ class World:
         It ends without waiting for the others, which the launcher stops; its line says which process it was.
 
         Raises:
-            RunFailed: memory is used up, or another process is gone.
+            RunError: memory is used up, or another process is gone.
         """
         try:
             yield
@@ -95,9 +95,9 @@ class World:
                     f"{where}out of memory on {self.device}; a smaller token_budget, activation_checkpointing=full, "
                     "lora or optimizer=adamw_8bit needs less"
                 )
-                raise self.members.aloud(RunFailed(message)) from None
+                raise self.members.aloud(RunError(message)) from None
             if isinstance(error, torch.distributed.DistError) or (self.size > 1 and "gloo" in str(error).lower()):
-                raise self.members.aloud(RunFailed(f"{where}another process of the run is gone: {error}")) from None
+                raise self.members.aloud(RunError(f"{where}another process of the run is gone: {error}")) from None
             raise
 
 

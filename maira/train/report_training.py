@@ -21,7 +21,7 @@ def train(recipe: Recipe, console: Console | None = None) -> Path:
 
     Raises:
         InputError: the recipe, a manifest or an image cannot be used, or the folder holds a run of another recipe.
-        RunFailed: a fault of a step ended the run, it was told to stop (SIGTERM, Ctrl-C), or its end could not be
+        RunError: a fault of a step ended the run, it was told to stop (SIGTERM, Ctrl-C), or its end could not be
             saved.
     """
     return run_course(recipe, start_reports, console)

@@ -7,7 +7,7 @@ from typing import Any
 
 import typer
 
-from radfact.errors import InputError, did_you_mean
+from radfact.errors import InputError, suggest_name
 from radfact.io.jsonl import read_text
 
 
@@ -31,7 +31,7 @@ def read_config(context: typer.Context, path: Path | None) -> Path | None:
     for key, value in values.items():
         name = str(key).replace("_", "-")
         if name not in anywhere or name == "config":
-            hint = did_you_mean(name, sorted(known), "--help names those that there are")
+            hint = suggest_name(name, sorted(known), "--help names those that there are")
             raise InputError(f"no such option; {hint}", file=path, field=str(key))
         if name not in known:
             continue

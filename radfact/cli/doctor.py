@@ -42,7 +42,7 @@ def show(found: Examination, as_json: bool) -> None:
         for state, text in found.lines():
             _print(console, text, _STYLES[state])
     if not found.is_sound:
-        raise typer.Exit(ExitCode.FAILED)
+        raise typer.Exit(ExitCode.FAILURE)
 
 
 def command_words(command: object, above: tuple[str, ...] = ()) -> list[str]:

@@ -20,7 +20,7 @@ from radfact.cli.price import Price, read_price
 from radfact.cli.run_record import read_in_words, versions
 from radfact.cli.tables import new_console, say, say_path, show_evaluation
 from radfact.errors import ExitCode
-from radfact.progress import LiveDisplay
+from radfact.progress import ProgressDisplay
 
 if TYPE_CHECKING:
     from radfact.io.pairs import Pairs
@@ -130,7 +130,7 @@ def evaluate(
         summarise_where_possible(console, out, embeddings)
     say_path(console, "Read the studies in", write_page(out))
     if _incomplete(evaluation):
-        raise typer.Exit(ExitCode.SAMPLES_LEFT_OUT)
+        raise typer.Exit(ExitCode.INCOMPLETE)
 
 
 @dataclass(frozen=True)
@@ -166,7 +166,7 @@ class _Request:
         try:
             with quiet_libraries(), naming_options(metric_args="--metric-arg"):
                 work = Work(choices, resources)
-            with quiet_libraries(), LiveDisplay(new_console(stderr=True), resources.accounts, rate):
+            with quiet_libraries(), ProgressDisplay(new_console(stderr=True), resources.usage_by_role, rate):
                 return work.run(read, bootstrap=draws["bootstrap"], seed=draws["seed"], folder=out)
         finally:
             resources.close()

@@ -14,7 +14,7 @@ from radfact.cli.options import JUDGE, OUTPUT, JudgeOptions, naming_options
 from radfact.cli.price import Price, read_price
 from radfact.cli.tables import new_console, say, say_line, say_path, show_check
 from radfact.errors import InputError
-from radfact.progress import LiveDisplay
+from radfact.progress import ProgressDisplay
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -88,7 +88,7 @@ def judge_check(
         return
     questions = load_labelled(labelled)
     loaded = who.load(None if out is None else out.parent / "cache")
-    with LiveDisplay(new_console(stderr=True), {"judging": loaded.account}, rate):
+    with ProgressDisplay(new_console(stderr=True), {"judging": loaded.usage}, rate):
         found = check(loaded, questions)
     show_check(console, found, rate)
     if out is not None:
@@ -112,7 +112,7 @@ def _check_comparisons(console: Console, who: JudgeOptions, rate: Price | None, 
     try:
         with naming_options():
             metric = ComparisonMentions(made.client(ComparisonMentions.parameters, ComparisonMentions.name))
-        with LiveDisplay(new_console(stderr=True), made.accounts, rate):
+        with ProgressDisplay(new_console(stderr=True), made.usage_by_role, rate):
             found = check_comparisons(metric)
     finally:
         made.close()

@@ -16,9 +16,9 @@ class Price:
     tokens_in: float
     tokens_out: float
 
-    def of(self, account: Mapping[str, int]) -> float:
-        """What the answers of an account cost."""
-        spent = account.get("tokens_in", 0) * self.tokens_in + account.get("tokens_out", 0) * self.tokens_out
+    def of(self, usage: Mapping[str, int]) -> float:
+        """What the answers of an usage cost."""
+        spent = usage.get("tokens_in", 0) * self.tokens_in + usage.get("tokens_out", 0) * self.tokens_out
         return spent / 1e6
 
 

@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import typer
 from typer.main import get_command_name
 
-from radfact.errors import ExitCode, InputError, RunFailed, for_terminal
+from radfact.errors import ExitCode, InputError, RunError, escape_for_terminal
 
 _WIDTH = 76
 """Columns of an example: a help page has 80, with its margins."""
@@ -27,19 +27,19 @@ def run_command(app: Callable[[], Any], name: str) -> None:
     except SystemExit as stop:
         if stop.code != _INTERRUPTED:
             raise
-        _stop(name, "interrupted; what was done is kept, and the same command goes on from there", ExitCode.FAILED)
+        _stop(name, "interrupted; what was done is kept, and the same command goes on from there", ExitCode.FAILURE)
     except InputError as error:
-        _stop(name, str(error), ExitCode.WRONG_INPUT)
-    except RunFailed as error:
-        _stop(name, str(error), ExitCode.FAILED)
+        _stop(name, f"{error} [{error.code}]", ExitCode.INVALID_INPUT)
+    except RunError as error:
+        _stop(name, f"{error} [{error.code}]", ExitCode.FAILURE)
     except ModuleNotFoundError as error:
         if (error.name or "").split(".")[0] in ("radfact", "encoders", "data", "maira"):
             raise
         wanted = 'pip install "maira-radfact[model]" brings what the model needs'
-        _stop(name, f"the package '{error.name}' is not installed; {wanted}", ExitCode.FAILED)
+        _stop(name, f"the package '{error.name}' is not installed; {wanted}", ExitCode.FAILURE)
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""
-        _stop(name, f"{where}{error.strerror or error}", ExitCode.FAILED)
+        _stop(name, f"{where}{error.strerror or error}", ExitCode.FAILURE)
 
 
 def _show_version(wanted: bool) -> None:
@@ -91,5 +91,5 @@ def _as_pasted(line: str) -> str:
 
 
 def _stop(name: str, message: str, code: ExitCode) -> None:
-    print(f"{name}: {for_terminal(' '.join(message.split()))}", file=sys.stderr)
+    print(f"{name}: {escape_for_terminal(' '.join(message.split()))}", file=sys.stderr)
     sys.exit(code)

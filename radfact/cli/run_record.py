@@ -34,10 +34,10 @@ def versions() -> dict[str, str]:
 def run_record(files: Sequence[Path], read: Pairs, result: Result) -> dict[str, Any]:
     """Versions, input, and what the answers cost: those of judge and splitter together, and of each."""
     spent = {
-        who: {name: count for name, count in account.items() if name not in ("planned", "done")}
-        for who, account in result.account.items()
+        who: {name: count for name, count in usage.items() if name not in ("planned", "done")}
+        for who, usage in result.usage.items()
     }
-    names = dict.fromkeys(name for account in spent.values() for name in account)
+    names = dict.fromkeys(name for usage in spent.values() for name in usage)
     return {
         "versions": versions(),
         "input": {
@@ -47,8 +47,8 @@ def run_record(files: Sequence[Path], read: Pairs, result: Result) -> dict[str, 
             "empty_candidates": len(read.emptied),
             "without_reference": len(read.unreferenced),
         },
-        **{name: sum(account.get(name, 0) for account in spent.values()) for name in names},
-        "account": spent,
+        **{name: sum(usage.get(name, 0) for usage in spent.values()) for name in names},
+        "usage": spent,
     }
 
 

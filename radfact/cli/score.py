@@ -15,8 +15,8 @@ from radfact.cli.options import FIGURES, INPUT, JUDGE, JudgeOptions
 from radfact.cli.price import read_price
 from radfact.cli.run_record import differences, read_in_words, run_record
 from radfact.cli.tables import new_console, say, say_path, show_result
-from radfact.errors import ExitCode, RunFailed
-from radfact.progress import LiveDisplay
+from radfact.errors import ExitCode, RunError
+from radfact.progress import ProgressDisplay
 
 if TYPE_CHECKING:
     from radfact.scoring.radfact import Result
@@ -155,11 +155,11 @@ def score(
     check_folder(out)
     cache = cache or out / "cache"
     loaded = who.load(cache)
-    accounts = {"judging": loaded.account}
+    usage_by_role = {"judging": loaded.usage}
     split = None
     if narratives(read):
         split = who.load_splitter(loaded, splitter, splitter_arg, splitter_few_shots, cache)
-        accounts = {"splitting": split.account, **accounts}
+        usage_by_role = {"splitting": split.usage, **usage_by_role}
     metric = RadFact(
         loaded,
         compat=compat.value,
@@ -174,7 +174,7 @@ def score(
     say(console, read_in_words(read))
     if replaced := differences(out, files, {"judge": loaded, "splitter": split}, chosen):
         say(console, f"{out} holds figures {replaced}; they are replaced when this run is done", style="yellow")
-    with LiveDisplay(new_console(stderr=True), accounts, rate):
+    with ProgressDisplay(new_console(stderr=True), usage_by_role, rate):
         result = metric.score(read)
     _refuse_empty(result)
     record = {
@@ -194,16 +194,16 @@ def score(
     page = write_page(out)
     say_path(console, "Read the studies in", page)
     if result.counts["left_out"]:
-        raise typer.Exit(ExitCode.SAMPLES_LEFT_OUT)
+        raise typer.Exit(ExitCode.INCOMPLETE)
 
 
 def _refuse_empty(result: Result) -> None:
     """Stop before figures of nothing replace those that are there.
 
     Raises:
-        RunFailed: judgements or splits failed, and no sample could be scored.
+        RunError: judgements or splits failed, and no sample could be scored.
     """
     failed = result.counts["failed_judgements"] + result.counts["failed_narratives"]
     if failed and not result.counts["scored"]:
         reason = next(sample.failure for sample in result.samples if sample.failure is not None)
-        raise RunFailed(f"no sample could be scored ({reason}); no results are written, answers are kept in cache")
+        raise RunError(f"no sample could be scored ({reason}); no results are written, answers are kept in cache")

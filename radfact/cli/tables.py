@@ -10,7 +10,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from radfact.cli.price import Price
-from radfact.errors import for_terminal
+from radfact.errors import escape_for_terminal
 from radfact.progress import short
 
 if TYPE_CHECKING:
@@ -46,9 +46,9 @@ def show_result(console: Console, result: Result, title: str, price: Price | Non
         f"{counts['reference_sentences']} reference sentences; {counts['judgements']} judgements, "
         f"{counts['failed_judgements']} without a valid answer",
     )
-    for part, account in result.account.items():
-        if account.get("calls") or account.get("cached"):
-            say(console, f"{part}: {answers(account)}{_cost(account, price)}")
+    for part, usage in result.usage.items():
+        if usage.get("calls") or usage.get("cached"):
+            say(console, f"{part}: {answers(usage)}{_cost(usage, price)}")
     # What a judge says of its own figures belongs beside them.
     if result.splitter is not None:
         say(console, f"Narratives split by: {result.splitter.get('name')}")
@@ -80,9 +80,9 @@ def show_evaluation(console: Console, evaluation: Evaluation, price: Price | Non
     console.print(table)
     say(console, "↑ higher is better, ↓ lower is better, others are neither.")
     for name, run in evaluation.runs.items():
-        account = run.scored.account
-        if account.get("calls") or account.get("cached"):
-            say(console, f"{name}: {answers(account)}{_cost(account, price)}")
+        usage = run.scored.usage
+        if usage.get("calls") or usage.get("cached"):
+            say(console, f"{name}: {answers(usage)}{_cost(usage, price)}")
         for place, reason in list(run.scored.failures.items())[:_LISTED]:
             say_line(console, f"{name}: left out: {evaluation.pairs[place].sample_id}: {reason}", style="red")
         if len(run.scored.failures) > _LISTED:
@@ -108,8 +108,8 @@ def _notes_of_judges(evaluation: Evaluation) -> list[str]:
     who = evaluation.settings_of_radfact
     judge, splitter = who.get("judge") or {}, who.get("splitter") or {}
     split = f", narratives split by {splitter.get('name')}" if splitter else ""
-    account = run.scored.account
-    unread = unread_note(account.get("unread_sentences", 0), account.get("sentences", 0))
+    usage = run.scored.usage
+    unread = unread_note(usage.get("unread_sentences", 0), usage.get("sentences", 0))
     return [
         f"radfact: judge {judge.get('name')}{split}",
         *dict.fromkeys(str(one["note"]) for one in (judge, splitter) if one.get("note")),
@@ -117,24 +117,24 @@ def _notes_of_judges(evaluation: Evaluation) -> list[str]:
     ]
 
 
-def answers(account: Mapping[str, int]) -> str:
-    """An account in words: how many answers, from where, and how many that could not be used."""
-    parts = [f"{account.get('calls', 0)} calls"]
+def answers(usage: Mapping[str, int]) -> str:
+    """An usage in words: how many answers, from where, and how many that could not be used."""
+    parts = [f"{usage.get('calls', 0)} calls"]
     for key, words in (
         ("cached", "answers that were kept"),
         ("repairs", "repaired"),
         ("failures", "failed"),
         ("retries", "retries"),
     ):
-        if account.get(key):
-            parts.append(f"{account[key]} {words}")
-    if account.get("tokens_in"):
-        parts.append(f"tokens {short(account['tokens_in'])} in, {short(account['tokens_out'])} out")
+        if usage.get(key):
+            parts.append(f"{usage[key]} {words}")
+    if usage.get("tokens_in"):
+        parts.append(f"tokens {short(usage['tokens_in'])} in, {short(usage['tokens_out'])} out")
     return ", ".join(parts)
 
 
-def _cost(account: Mapping[str, int], price: Price | None) -> str:
-    return "" if price is None else f", cost {price.of(account):.2f}"
+def _cost(usage: Mapping[str, int], price: Price | None) -> str:
+    return "" if price is None else f", cost {price.of(usage):.2f}"
 
 
 def show_check(console: Console, check: Check, price: Price | None) -> None:
@@ -186,7 +186,7 @@ def _confusion_table(heading: str, rows: Mapping[str, Confusion]) -> Table:
 
 def say(console: Console, text: str, style: str | None = None) -> None:
     """One paragraph of plain text: nothing in it is markup."""
-    console.print(for_terminal(text), style=style, markup=False)
+    console.print(escape_for_terminal(text), style=style, markup=False)
 
 
 def number(value: float | None) -> str:
@@ -196,7 +196,7 @@ def number(value: float | None) -> str:
 
 def say_line(console: Console, text: str, style: str | None = None) -> None:
     """One line of plain text however long it is, so that it can be searched for and copied."""
-    console.print(for_terminal(text), style=style, markup=False, soft_wrap=True)
+    console.print(escape_for_terminal(text), style=style, markup=False, soft_wrap=True)
 
 
 def say_path(console: Console, lead: str, path: object) -> None:

@@ -82,7 +82,7 @@ def metric_items(weights: Mapping[str, Path] | Sequence[Path] = ()) -> Sequence[
     Args:
         weights: as `radfact.metrics.resources.Resources` takes them.
     """
-    from radfact.metrics.registry import MissingNeed, entries
+    from radfact.metrics.registry import MissingRequirementError, entries
     from radfact.metrics.resources import WITHOUT_MODEL, Resources
 
     named = _named_judge()
@@ -98,7 +98,7 @@ def metric_items(weights: Mapping[str, Path] | Sequence[Path] = ()) -> Sequence[
         fault = resources.fault(entry)
         if fault is None:
             items.append(Item(entry.name, "ok", "ready"))
-        elif isinstance(fault, MissingNeed):
+        elif isinstance(fault, MissingRequirementError):
             items.append(Item(entry.name, "missing", fault.need, fault.mend))
         else:
             items.append(Item(entry.name, "wrong", str(fault)))

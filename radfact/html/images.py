@@ -75,7 +75,7 @@ def _load_image(path: Path, folder: Path | None) -> dict[str, Any]:
     if folder is None:
         src = f"data:image/jpeg;base64,{base64.b64encode(jpeg).decode('ascii')}"
     else:
-        # Named by content: a page drawn earlier never shows another study's film while this one is being made.
+        # Named by content: a page drawn earlier never shows another study's radiograph while this one is being made.
         name = f"{hashlib.sha256(jpeg).hexdigest()[:_DIGITS]}.jpg"
         src = f"{quote(folder.name)}/{name}"
         if not (folder / name).exists():

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from pydantic import ConfigDict, Field, NonNegativeInt
 
-from radfact.errors import InputError, note_id
+from radfact.errors import InputError, check_unique_id
 from radfact.html.green_summary import green_section
 from radfact.html.images import MOST_EMBEDDED, keep_images, load_images
 from radfact.html.markup import Row, Scores, render
@@ -226,7 +226,7 @@ def _read_studies(folder: Path, names: Sequence[str], metrics: Sequence[str]) ->
     seen: dict[str, int] = {}
     for line, row in read_jsonl(path):
         sample = validated(_Sample, row, file=path, line=line)
-        note_id(seen, sample.sample_id, line, file=path)
+        check_unique_id(seen, sample.sample_id, line, file=path)
         studies[sample.sample_id] = {
             "sample_id": sample.sample_id,
             "scored": True,
@@ -290,7 +290,7 @@ def _read_drafts(path: Path) -> list[dict[str, Any]]:
     seen: dict[str, int] = {}
     for line, row in read_jsonl(path):
         draft = validated(_Draft, row, file=path, line=line)
-        note_id(seen, draft.sample_id, line, file=path)
+        check_unique_id(seen, draft.sample_id, line, file=path)
         report = draft.report
         if isinstance(report, str):
             report = [{"text": report}] if report.strip() else []

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, BeforeValidator, Field, RootModel, StringConstraints
 
-from radfact.errors import InputError, note_id
+from radfact.errors import InputError, check_unique_id
 from radfact.io.jsonl import read_json
 from radfact.records import Box, Mask, Sentence, Text, validated
 
@@ -106,8 +106,8 @@ class _Reader:
         names: dict[str, str] = {}
         for index, image in enumerate(dataset.images):
             key, where = image.sample_id or image.id, f"images[{index}]"
-            note_id(ids, image.id, where, file=dataset_path, field="id")
-            note_id(names, key, where, file=dataset_path, field="sample_id" if image.sample_id else "id")
+            check_unique_id(ids, image.id, where, file=dataset_path, field="id")
+            check_unique_id(names, key, where, file=dataset_path, field="sample_id" if image.sample_id else "id")
             self.images[image.id], self.keys[image.id] = image, key
         self.categories = {category.id: category.name for category in dataset.categories}
 

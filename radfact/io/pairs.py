@@ -9,7 +9,7 @@ from typing import Any, Literal, TypeVar, get_args
 
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
-from radfact.errors import InputError, note_id, some_of
+from radfact.errors import InputError, check_unique_id, list_some
 from radfact.io.coco import Id, read_coco
 from radfact.io.csv_tables import read_csv
 from radfact.io.jsonl import read_json, read_jsonl
@@ -206,7 +206,7 @@ def _read_candidates(path: Path | str, references: Path | str) -> Mapping[str, R
 
 
 def _counted(ids: Sequence[str], noun: str) -> str:
-    return f"{len(ids)} {noun}{'' if len(ids) == 1 else 's'} ({some_of(ids)})"
+    return f"{len(ids)} {noun}{'' if len(ids) == 1 else 's'} ({list_some(ids)})"
 
 
 def _read_grounded_json(path: Path) -> Pairs:
@@ -224,7 +224,7 @@ def _read_grounded_json(path: Path) -> Pairs:
         where = f"[{index}]"
         _check_grounded(value, file=path, where=where)
         row = validated(_GroundedRow, value, file=path, field=where)
-        note_id(seen, row.example_id, where, file=path, field="example_id")
+        check_unique_id(seen, row.example_id, where, file=path, field="example_id")
         for name in ("prediction", "target"):
             _check_masks(getattr(row, name), file=path, field=f"{where}.{name}")
         pairs.append(Pair(row.example_id, row.prediction, row.target))
@@ -257,7 +257,7 @@ def _read_narrative_csv(path: Path) -> Pairs:
         )
     for line, cells in rows:
         row = validated(_NarrativeRow, cells, file=path, line=line)
-        note_id(seen, row.example_id, line, file=path, field="example_id")
+        check_unique_id(seen, row.example_id, line, file=path, field="example_id")
         pairs.append(Pair(row.example_id, row.prediction.strip(), row.target.strip()))
     return Pairs(tuple(pairs), read=len(pairs))
 
@@ -271,7 +271,7 @@ def _read_keyed(path: Path | str, value_of: Callable[[dict[str, Any], Path | str
     values: dict[str, _ValueT] = {}
     for line, row in read_jsonl(path):
         key = validated(_Keyed, row, file=path, line=line).sample_id
-        note_id(seen, key, line, file=path)
+        check_unique_id(seen, key, line, file=path)
         values[key] = value_of(row, path, line)
     return values
 

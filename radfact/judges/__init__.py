@@ -6,15 +6,15 @@ from radfact.errors import Failure
 from radfact.judges.callable_judge import CallableJudge
 from radfact.judges.loading import load_judge, load_splitter, splitter_of
 from radfact.judges.offline.splitter import split_narrative
-from radfact.judges.protocol import Judge, Question, Status, Verdict
+from radfact.judges.protocol import EntailmentQuery, Judge, Status, Verdict
 from radfact.judges.splitter import ExplainingSplitter, SplitSentence, Splitter
 
 __all__ = [
     "CallableJudge",
+    "EntailmentQuery",
     "ExplainingSplitter",
     "Failure",
     "Judge",
-    "Question",
     "SplitSentence",
     "Splitter",
     "Status",

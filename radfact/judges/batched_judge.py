@@ -7,15 +7,15 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from radfact.judges import Failure, Judge, Question, Verdict
+    from radfact.judges import EntailmentQuery, Failure, Judge, Verdict
     from radfact.judges.protocol import SplittingJudge
 
 
 def in_steps(judge: Judge) -> Judge:
-    """A judge whose account says how far it is: the judge itself, or one that puts it the questions in portions."""
+    """A judge whose usage says how far it is: the judge itself, or one that puts it the questions in portions."""
     from radfact.judges.protocol import SplittingJudge
 
-    if "planned" in judge.account():
+    if "planned" in judge.usage():
         return judge
     return _SplittingInSteps(judge) if isinstance(judge, SplittingJudge) else _InSteps(judge)
 
@@ -29,8 +29,8 @@ class _InSteps:
         self.name, self._judge = judge.name, judge
         self._planned = self._done = 0
 
-    def judge(self, questions: Sequence[Question]) -> list[Verdict | Failure]:
-        from radfact.judges.protocol import ask_judge
+    def judge(self, questions: Sequence[EntailmentQuery]) -> list[Verdict | Failure]:
+        from radfact.judges.protocol import query_judge
 
         answers: list[Verdict | Failure] = []
         self._planned += len(questions)
@@ -38,7 +38,7 @@ class _InSteps:
         while len(answers) < len(questions):
             started = time.monotonic()
             portion = questions[len(answers) : len(answers) + size]
-            answers += ask_judge(self._judge, portion)
+            answers += query_judge(self._judge, portion)
             self._done += len(portion)
             if time.monotonic() - started < self.LONG_ENOUGH:
                 size *= 2
@@ -47,8 +47,8 @@ class _InSteps:
     def describe(self) -> dict[str, Any]:
         return self._judge.describe()
 
-    def account(self) -> dict[str, int]:
-        return {**self._judge.account(), "planned": self._planned, "done": self._done}
+    def usage(self) -> dict[str, int]:
+        return {**self._judge.usage(), "planned": self._planned, "done": self._done}
 
 
 class _SplittingInSteps(_InSteps):

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from radfact.errors import Failure, InputError, brief
-from radfact.judges.protocol import Judge, Question, Status, Verdict, plain_verdict
+from radfact.judges.protocol import EntailmentQuery, Judge, Status, Verdict, plain_verdict
 
 Opinion = Verdict | bool | tuple[bool | Status, Sequence[int]]
 """A verdict, yes or no, or (yes or no or a status, indices of the premises that decide it)."""
@@ -37,19 +37,19 @@ class CallableJudge:
         self.name = name or f"python:{_module(function)}:{_qualified_name(function)}"
         self._calls = self._failures = 0
 
-    def judge(self, questions: Sequence[Question]) -> list[Verdict | Failure]:
+    def judge(self, questions: Sequence[EntailmentQuery]) -> list[Verdict | Failure]:
         """One answer a question, in order; equal questions are put once.
 
         Raises:
             InputError: the function fails by a mistake of programming before it has answered any question.
         """
-        answers: dict[Question, Verdict | Failure] = {}
+        answers: dict[EntailmentQuery, Verdict | Failure] = {}
         for question in questions:
             if question not in answers:
                 answers[question] = self._answer(question)
         return [answers[question] for question in questions]
 
-    def _answer(self, question: Question) -> Verdict | Failure:
+    def _answer(self, question: EntailmentQuery) -> Verdict | Failure:
         self._calls += 1
         try:
             return _as_verdict(self.function(question.premises, question.hypothesis), question)
@@ -71,7 +71,7 @@ class CallableJudge:
             return described
         return {**described, "source_sha256": hashlib.sha256(source.encode()).hexdigest()}
 
-    def account(self) -> dict[str, int]:
+    def usage(self) -> dict[str, int]:
         """Calls and failures; the function spends no tokens that we know of."""
         counts = {"calls": self._calls, "tokens_in": 0, "tokens_out": 0}
         return {**counts, "repairs": 0, "failures": self._failures, "cached": 0}
@@ -186,14 +186,14 @@ def _of_no_use(name: str, found: Any) -> InputError:
     )
 
 
-def _as_verdict(opinion: Any, question: Question) -> Verdict:
+def _as_verdict(opinion: Any, question: EntailmentQuery) -> Verdict:
     verdict = plain_verdict(_opined(opinion, question))
     if verdict is None:
         raise TypeError(f"{_EXPECTED}, found {brief(opinion)}")
     return verdict
 
 
-def _opined(opinion: Any, question: Question) -> Any:
+def _opined(opinion: Any, question: EntailmentQuery) -> Any:
     """An opinion in the form of a verdict, unless it has none of the forms that there are."""
     if isinstance(opinion, bool):
         opinion = (opinion, range(len(question.premises) if opinion else 0))

@@ -31,7 +31,7 @@ class CallableSplitter:
         """The name: what else a function depends on is not known."""
         return {"name": self.name}
 
-    def account(self) -> dict[str, int]:
+    def usage(self) -> dict[str, int]:
         """Nothing is counted."""
         return {}
 

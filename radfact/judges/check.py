@@ -11,7 +11,7 @@ from typing import Any
 
 from radfact.errors import Failure, InputError
 from radfact.judges.prompt import Label, load_few_shots
-from radfact.judges.protocol import Judge, Question, Verdict, ask_judge
+from radfact.judges.protocol import EntailmentQuery, Judge, Verdict, query_judge
 from radfact.judges.response import match_evidence
 from radfact.statistics.bootstrap import harmonic_mean
 
@@ -29,7 +29,7 @@ _Scores = tuple[float | None, float | None, float | None]
 class Labelled:
     """A question with its right answer; `evidence` indexes the premises, `topic` says what the question is about."""
 
-    question: Question
+    question: EntailmentQuery
     label: Label
     evidence: tuple[int, ...]
     topic: str | None = None
@@ -104,7 +104,7 @@ def load_labelled(path: Path | str | None = None) -> list[Labelled]:
                     f"the evidence '{text:.80}' of '{example.phrase:.80}' is no sentence of the other report", file=path
                 )
             evidence.append(index)
-        question = Question(example.reference, example.phrase)
+        question = EntailmentQuery(example.reference, example.phrase)
         labelled.append(Labelled(question, example.label, tuple(evidence), example.topic))
     return labelled
 
@@ -117,14 +117,14 @@ def check(judge: Judge, labelled: Sequence[Labelled]) -> Check:
 
     Raises:
         InputError: there are no questions.
-        RunFailed: the judge cannot be reached, or does not answer every question.
+        RunError: the judge cannot be reached, or does not answer every question.
     """
     if not labelled:
         raise InputError("there are no labelled questions to check the judge with")
     questions = [one.question for one in labelled]
-    before, started = judge.account(), time.perf_counter()
-    answers = ask_judge(judge, questions)
-    seconds, after = time.perf_counter() - started, judge.account()
+    before, started = judge.usage(), time.perf_counter()
+    answers = query_judge(judge, questions)
+    seconds, after = time.perf_counter() - started, judge.usage()
     cost = {name: after.get(name, 0) - before.get(name, 0) for name in ("calls", "tokens_in", "tokens_out")}
     precision, recall, f1 = _entailed_class(labelled, answers)
     topics = dict.fromkeys(one.topic for one in labelled if one.topic is not None)
@@ -199,7 +199,7 @@ def _agreement(judge: Judge, labelled: Sequence[Labelled], answers: _Answers) ->
 
     if not isinstance(judge, LLMJudge) or judge.batch != "report":
         return None
-    alone = ask_judge(judge.one_by_one(), [one.question for one in labelled])
+    alone = query_judge(judge.one_by_one(), [one.question for one in labelled])
     same = sum(_said(a) == _said(b) != FAILED for a, b in zip(answers, alone, strict=True))
     n = len(labelled)
     return Agreement(n, same / n, _accuracy(labelled, answers), _accuracy(labelled, alone))

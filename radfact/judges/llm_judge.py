@@ -25,7 +25,7 @@ from radfact.judges.prompt import (
     report_query,
     report_schema,
 )
-from radfact.judges.protocol import Question, Verdict
+from radfact.judges.protocol import EntailmentQuery, Verdict
 from radfact.judges.response import parse_answer, parse_report_answer
 from radfact.llm import Ask, ChatClient, Prefix, connect, split_model_args
 
@@ -112,26 +112,28 @@ class LLMJudge:
         """How many hypotheses a call holds."""
         return self.prompt.batch
 
-    def judge(self, questions: Sequence[Question]) -> list[Verdict | Failure]:
+    def judge(self, questions: Sequence[EntailmentQuery]) -> list[Verdict | Failure]:
         """One answer a question, in order; equal questions are asked once, those with the same premises together.
 
         Raises:
-            RunFailed: the server refuses the key or the model, or cannot be reached.
+            RunError: the server refuses the key or the model, or cannot be reached.
         """
         by_premises: dict[tuple[str, ...], dict[str, None]] = {}
         for question in questions:
             by_premises.setdefault(question.premises, {})[question.hypothesis] = None
         nothing = by_premises.pop((), {})
         ask = self._ask_sentences if self.batch == "sentence" else self._ask_reports
-        verdicts = dict.fromkeys((Question((), one) for one in nothing), _NOTHING_TO_QUOTE) | ask(by_premises)
+        verdicts = dict.fromkeys((EntailmentQuery((), one) for one in nothing), _NOTHING_TO_QUOTE) | ask(by_premises)
         return [verdicts[question] for question in questions]
 
-    def _ask_sentences(self, by_premises: Mapping[tuple[str, ...], Iterable[str]]) -> dict[Question, Verdict | Failure]:
-        questions = [Question(premises, one) for premises, group in by_premises.items() for one in group]
+    def _ask_sentences(
+        self, by_premises: Mapping[tuple[str, ...], Iterable[str]]
+    ) -> dict[EntailmentQuery, Verdict | Failure]:
+        questions = [EntailmentQuery(premises, one) for premises, group in by_premises.items() for one in group]
         answers = self.client.ask_all([self._sentence(question) for question in questions])
         return dict(zip(questions, answers, strict=True))
 
-    def _sentence(self, question: Question) -> Ask[Verdict]:
+    def _sentence(self, question: EntailmentQuery) -> Ask[Verdict]:
         def parse(text: str) -> Verdict:
             verdict, dropped = parse_answer(text, question.premises)
             self._counts["evidence_dropped"] += dropped
@@ -141,7 +143,9 @@ class LLMJudge:
         schema = answer_schema(question.premises, question.hypothesis) if self._constrained else None
         return Ask((("user", content),), parse, prefix=self._prefix, schema=schema)
 
-    def _ask_reports(self, by_premises: Mapping[tuple[str, ...], Iterable[str]]) -> dict[Question, Verdict | Failure]:
+    def _ask_reports(
+        self, by_premises: Mapping[tuple[str, ...], Iterable[str]]
+    ) -> dict[EntailmentQuery, Verdict | Failure]:
         """Ask report by report; what stays open after the repairs of its report is asked once more, on its own."""
         together = [
             _ReportCall(premises, hypotheses[start : start + REPORT_MOST])
@@ -159,14 +163,14 @@ class LLMJudge:
         ]
         return verdicts | self._settle(alone)
 
-    def _settle(self, calls: Sequence[_ReportCall]) -> dict[Question, Verdict | Failure]:
-        verdicts: dict[Question, Verdict | Failure] = {}
+    def _settle(self, calls: Sequence[_ReportCall]) -> dict[EntailmentQuery, Verdict | Failure]:
+        verdicts: dict[EntailmentQuery, Verdict | Failure] = {}
         outcomes = self.client.ask_all([self._report(call) for call in calls])
         for call, outcome in zip(calls, outcomes, strict=True):
             open_end = outcome if isinstance(outcome, Failure) else Failure("not answered")
             for index, hypothesis in enumerate(call.hypotheses):
                 verdict, dropped = call.found.get(index, (open_end, 0))
-                verdicts[Question(call.premises, hypothesis)] = verdict
+                verdicts[EntailmentQuery(call.premises, hypothesis)] = verdict
                 self._counts["evidence_dropped"] += dropped
         return verdicts
 
@@ -196,12 +200,12 @@ class LLMJudge:
             "few_shots_from": self.prompt.examples_from,
         }
 
-    def account(self) -> dict[str, int]:
-        """The client's ledger, `evidence_dropped` quotations, and `asked_again` reports.
+    def usage(self) -> dict[str, int]:
+        """The client's usage_counter, `evidence_dropped` quotations, and `asked_again` reports.
 
         A report that was asked again, hypothesis by hypothesis, is no failure; what stayed open even so is.
         """
-        counts = self.client.ledger.as_dict()
+        counts = self.client.usage_counter.as_dict()
         counts["failures"] -= self._counts["asked_again"]
         return counts | {name: self._counts[name] for name in ("evidence_dropped", "asked_again")}
 
@@ -239,7 +243,7 @@ def load_llm_judge(
     if system is not None:
         prompt = replace(prompt, system=_system_message(system), system_from=Path(system).name)
     client = connect(name, base_url=base_url, parameters=parameters, concurrency=concurrency, cache=cache)
-    # A client of its own, because splitting has its own limit of tokens and its own account.
+    # A client of its own, because splitting has its own limit of tokens and its own usage.
     splitter = partial(
         load_splitter, name, base_url=base_url, splitter_args=judge_args, concurrency=concurrency, cache=cache
     )

@@ -201,7 +201,7 @@ class LLMSplitter:
         """The sentences of each narrative, in order; equal ones are asked once, empty ones not at all.
 
         Raises:
-            RunFailed: the server refuses the key or the model, or cannot be reached.
+            RunError: the server refuses the key or the model, or cannot be reached.
         """
         return [one if isinstance(one, Failure) else sentences_of_split(one) for one in self.explain(narratives)]
 
@@ -209,7 +209,7 @@ class LLMSplitter:
         """As `split`, with the sentence of the narrative that each was made of.
 
         Raises:
-            RunFailed: as `split`.
+            RunError: as `split`.
         """
         unique = [one for one in dict.fromkeys(narratives) if one.strip()]
         answers = self.client.ask_all([self._ask(narrative) for narrative in unique])
@@ -233,9 +233,9 @@ class LLMSplitter:
             "few_shots_from": self._examples_from,
         }
 
-    def account(self) -> dict[str, int]:
-        """The client's ledger."""
-        return self.client.ledger.as_dict()
+    def usage(self) -> dict[str, int]:
+        """The client's usage_counter."""
+        return self.client.usage_counter.as_dict()
 
     def close(self) -> None:
         """Give back connections and the answers' file."""

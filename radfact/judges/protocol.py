@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from numbers import Integral
 from typing import TYPE_CHECKING, Any, Literal, Protocol, get_args, runtime_checkable
 
-from radfact.errors import Failure, RunFailed, brief
+from radfact.errors import Failure, RunError, brief
 
 if TYPE_CHECKING:
     from radfact.judges.splitter import Splitter
@@ -16,7 +16,7 @@ Status = Literal["entailment", "not_entailment"]
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class EntailmentQuery:
     """Is `hypothesis` true, given that all `premises` (the sentences of the other report) are?"""
 
     premises: tuple[str, ...]
@@ -38,7 +38,7 @@ class Judge(Protocol):
 
     name: str
 
-    def judge(self, questions: Sequence[Question]) -> list[Verdict | Failure]:
+    def judge(self, questions: Sequence[EntailmentQuery]) -> list[Verdict | Failure]:
         """One answer a question, in the order of the questions. Never raises for a single bad answer."""
         ...
 
@@ -46,7 +46,7 @@ class Judge(Protocol):
         """Everything that changes an answer (name, version, prompt hash, options), for `run.json`; JSON values only."""
         ...
 
-    def account(self) -> dict[str, int]:
+    def usage(self) -> dict[str, int]:
         """What the answers cost so far: `calls`, `tokens_in`, `tokens_out`, `repairs`, `failures`, `cached`."""
         ...
 
@@ -56,7 +56,7 @@ class SplittingJudge(Judge, Protocol):
     """A judge that can also say what its sentences are: by the same model, or by the same rules."""
 
     def make_splitter(self) -> Splitter:
-        """A splitter that answers as the judge does, with an account of its own.
+        """A splitter that answers as the judge does, with an usage of its own.
 
         Raises:
             InputError: what it needs is not there.
@@ -64,15 +64,15 @@ class SplittingJudge(Judge, Protocol):
         ...
 
 
-def ask_judge(judge: Judge, questions: Sequence[Question]) -> list[Verdict | Failure]:
+def query_judge(judge: Judge, questions: Sequence[EntailmentQuery]) -> list[Verdict | Failure]:
     """The judge's answers, in order; one that breaks the protocol becomes a failure, not a score in silence.
 
     Raises:
-        RunFailed: there are not as many answers as questions.
+        RunError: there are not as many answers as questions.
     """
     answers = judge.judge(questions)
     if len(answers) != len(questions):
-        raise RunFailed(f"judge '{judge.name}' gave {len(answers)} answers to {len(questions)} questions")
+        raise RunError(f"judge '{judge.name}' gave {len(answers)} answers to {len(questions)} questions")
     return [_checked(answer, question) for question, answer in zip(questions, answers, strict=True)]
 
 
@@ -89,7 +89,7 @@ def plain_verdict(answer: Any) -> Verdict | None:
     return replace(answer, evidence=tuple(map(int, evidence)))
 
 
-def _checked(answer: Any, question: Question) -> Verdict | Failure:
+def _checked(answer: Any, question: EntailmentQuery) -> Verdict | Failure:
     if isinstance(answer, Failure):
         return answer
     verdict = plain_verdict(answer)

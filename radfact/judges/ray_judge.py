@@ -8,7 +8,7 @@ from typing import Any
 
 from radfact.errors import Failure
 from radfact.judges import Splitter, load_judge, splitter_of
-from radfact.judges.protocol import Question, SplittingJudge, Verdict
+from radfact.judges.protocol import EntailmentQuery, SplittingJudge, Verdict
 from radfact.judges.ray_splitter import RaySplitter
 from radfact.llm.ray_cluster import Spread, gpus_of, in_process
 
@@ -21,12 +21,12 @@ class RayJudge:
         self.name = spread.name
         self._spread, self._description = spread, description
 
-    def judge(self, questions: Sequence[Question]) -> list[Verdict | Failure]:
+    def judge(self, questions: Sequence[EntailmentQuery]) -> list[Verdict | Failure]:
         """One answer a question, in order.
 
         Raises:
             InputError: Ray is not installed.
-            RunFailed: the cluster or a worker cannot do its work.
+            RunError: the cluster or a worker cannot do its work.
         """
         return self._spread.run(questions, together=lambda question: question.premises)
 
@@ -34,9 +34,9 @@ class RayJudge:
         """As the judge describes itself in one process: where it runs changes no answer."""
         return dict(self._description)
 
-    def account(self) -> dict[str, int]:
-        """The workers' accounts added up."""
-        return self._spread.account()
+    def usage(self) -> dict[str, int]:
+        """The workers' usage_by_role added up."""
+        return self._spread.usage()
 
 
 class SplittingRayJudge(RayJudge):

@@ -24,7 +24,7 @@ class RaySplitter:
 
         Raises:
             InputError: Ray is not installed.
-            RunFailed: the cluster or a worker cannot do its work.
+            RunError: the cluster or a worker cannot do its work.
         """
         return self._spread.run(narratives, together=str)
 
@@ -32,9 +32,9 @@ class RaySplitter:
         """As the splitter describes itself in one process: where it runs changes no sentence."""
         return dict(self._description)
 
-    def account(self) -> dict[str, int]:
-        """The workers' accounts added up."""
-        return self._spread.account()
+    def usage(self) -> dict[str, int]:
+        """The workers' usage_by_role added up."""
+        return self._spread.usage()
 
 
 def ray_splitter(name: str, *, workers: int | None = None, cache: Path | None = None, **options: Any) -> RaySplitter:

@@ -32,8 +32,8 @@ class Splitter(Protocol):
         """Everything that changes a sentence (name, version, prompt hash), for `run.json`; JSON values only."""
         ...
 
-    def account(self) -> dict[str, int]:
-        """What the answers cost so far, as in `radfact.judges.Judge.account`."""
+    def usage(self) -> dict[str, int]:
+        """What the answers cost so far, as in `radfact.judges.Judge.usage`."""
         ...
 
 

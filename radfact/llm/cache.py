@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from radfact.errors import InputError, RunFailed
+from radfact.errors import InputError, RunError
 from radfact.llm.conversation import Message, Prefix, StoredAnswer, message_json
 
 LAYOUT = 1
@@ -114,21 +114,21 @@ class AnswerCache:
         """The answer under `key`, if there is one.
 
         Raises:
-            RunFailed: the file cannot be read.
+            RunError: the file cannot be read.
         """
         try:
             row = self._reader.execute(
                 "SELECT text, tokens_in, tokens_out, cut FROM answers WHERE key = ?", (key,)
             ).fetchone()
         except sqlite3.Error as error:
-            raise RunFailed(f"{self.path}: answers cannot be read ({error}); name another folder") from None
+            raise RunError(f"{self.path}: answers cannot be read ({error}); name another folder") from None
         return None if row is None else StoredAnswer(row[0], row[1], row[2], bool(row[3]))
 
     def put(self, answers: Iterable[tuple[str, StoredAnswer]]) -> None:
         """Store answers by key, up to a thousand in one commit; they are on disk when this returns.
 
         Raises:
-            RunFailed: they cannot be written, for example because the disk is full.
+            RunError: they cannot be written, for example because the disk is full.
         """
         rows = [(key, one.text, one.tokens_in, one.tokens_out, one.cut) for key, one in answers]
         try:
@@ -138,7 +138,7 @@ class AnswerCache:
                 places = ",".join(["(?,?,?,?,?)"] * len(some))
                 self._writer.execute(f"INSERT OR IGNORE INTO answers VALUES {places}", [v for row in some for v in row])
         except sqlite3.Error as error:
-            raise RunFailed(f"{self.path}: answers cannot be kept ({error}); those kept so far are safe") from None
+            raise RunError(f"{self.path}: answers cannot be kept ({error}); those kept so far are safe") from None
 
     def merge(self, other: AnswerCache) -> None:
         """Take over all answers of another cache that this one does not have."""
@@ -171,7 +171,7 @@ class GroupCommit:
         """Store an answer; it is on disk when this returns, and gets there even if the caller is cancelled.
 
         Raises:
-            RunFailed: it cannot be written.
+            RunError: it cannot be written.
         """
         self._rows.append((key, answer))
         if self._next is None:

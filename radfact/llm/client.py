@@ -14,7 +14,7 @@ from functools import cache
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from radfact.errors import Failure, RunFailed
+from radfact.errors import Failure, RunError
 from radfact.llm.cache import AnswerCache, GroupCommit, answer_key, canonical_json
 from radfact.llm.conversation import Ask, Backend, Message, StoredAnswer
 from radfact.llm.faults import ATTEMPTS, CallFault, Trouble, leaving_out, redact, shown
@@ -40,7 +40,7 @@ _FAULT_SHOWN = 300
 
 
 @dataclass(slots=True)
-class Ledger:
+class UsageCounter:
     """What the answers cost, and how far they are; may be read from any thread while they come in.
 
     `calls` reached a model and came back; `cached` answers were there already (on disk, or an equal question's);
@@ -94,7 +94,7 @@ class ChatClient:
         """
         self.backend, self.identity, self.concurrency = backend, dict(identity), concurrency
         self.attempts, self.sleep = attempts, sleep
-        self.ledger = Ledger()
+        self.usage_counter = UsageCounter()
         own_server = self.identity.get("base_url") is not None
         self._key_identity = canonical_json({**self.identity, "base_url": own_server})
         self._disk = None if cache is None else GroupCommit(cache)
@@ -110,7 +110,7 @@ class ChatClient:
         Works from any thread, also from within a running event loop (a notebook's), which it holds up.
 
         Raises:
-            RunFailed: the server refuses the key or the model, cannot be reached, or refuses every question; answers
+            RunError: the server refuses the key or the model, cannot be reached, or refuses every question; answers
                 so far are in the cache.
         """
         # A loop of its own thread: works inside a notebook's loop, and connections live across calls.
@@ -132,7 +132,7 @@ class ChatClient:
         self.close()
 
     async def _ask_all(self, asks: Sequence[Ask[T]]) -> list[T | Failure]:
-        self.ledger.planned += len(asks)
+        self.usage_counter.planned += len(asks)
         answers: dict[int, T | Failure] = {}
         waiting = iter(range(len(asks)))
 
@@ -140,7 +140,7 @@ class ChatClient:
             while not self._fruitless() and (index := next(waiting, None)) is not None:
                 answer = await self._ask(asks[index])
                 answers[index] = answer
-                self.ledger.done += 1
+                self.usage_counter.done += 1
 
         try:
             while len(answers) < len(asks):
@@ -148,7 +148,7 @@ class ChatClient:
                 # Not before the calls under way have ended: one may be answered, which shows that others can be.
                 if why := self._fruitless():
                     self._given_up.clear()
-                    raise RunFailed(why)
+                    raise RunError(why)
         finally:
             if self._disk is not None:
                 await self._disk.settle()
@@ -160,18 +160,18 @@ class ChatClient:
         for turn in range(ask.repairs + 1):
             answer = await self._answer(ask, messages)
             if isinstance(answer, Failure):
-                self.ledger.failures += 1
+                self.usage_counter.failures += 1
                 return answer
             try:
                 value = _read(answer, ask.parse)
             except ValueError as error:
                 fault = " ".join(str(error).split())[:_FAULT_SHOWN]
             else:
-                self.ledger.repairs += turn > 0
+                self.usage_counter.repairs += turn > 0
                 return value
             # Some chat templates refuse an empty turn, and most want the roles to alternate.
             messages = (*messages, ("assistant", answer.text.strip() or "..."), ("user", _repair_request(fault)))
-        self.ledger.failures += 1
+        self.usage_counter.failures += 1
         return Failure(f"no valid answer after {ask.repairs} repairs: {redact(fault)}")
 
     async def _answer(self, ask: Ask[T], messages: tuple[Message, ...]) -> StoredAnswer | Failure:
@@ -179,10 +179,10 @@ class ChatClient:
         while (shared := self._asked.get(key)) is not None:
             answer = await asyncio.shield(shared)
             if answer is not _ABANDONED:
-                self.ledger.cached += 1
+                self.usage_counter.cached += 1
                 return answer
         if self._disk is not None and (stored := self._disk.cache.get(key)) is not None:
-            self.ledger.cached += 1
+            self.usage_counter.cached += 1
             self._answered = True
             return stored
         future = self._asked[key] = asyncio.get_running_loop().create_future()
@@ -201,9 +201,9 @@ class ChatClient:
             if isinstance(answer, StoredAnswer) and self._disk is not None:
                 await self._disk.put(key, answer)
         if isinstance(answer, StoredAnswer):
-            self.ledger.calls += 1
-            self.ledger.tokens_in += answer.tokens_in
-            self.ledger.tokens_out += answer.tokens_out
+            self.usage_counter.calls += 1
+            self.usage_counter.tokens_in += answer.tokens_in
+            self.usage_counter.tokens_out += answer.tokens_out
         return answer
 
     async def _call(self, ask: Ask[T], messages: tuple[Message, ...]) -> StoredAnswer | Failure:
@@ -247,20 +247,20 @@ class ChatClient:
         return tried[fault.trouble] >= self.attempts[fault.trouble]
 
     def _count_retry(self, _: RetryCallState) -> None:
-        self.ledger.retries += 1
+        self.usage_counter.retries += 1
 
     def _give_up(self, fault: CallFault, ask: Ask[T], messages: tuple[Message, ...]) -> Failure:
         name = self.identity.get("model", "the model")
         if fault.trouble == "unreachable":
-            raise RunFailed(f"{name}: the server cannot be reached{self._address()}; answers so far are kept") from None
+            raise RunError(f"{name}: the server cannot be reached{self._address()}; answers so far are kept") from None
         said = shown(fault.said, (content for _, content in (*ask.prefix.messages, *messages)))
         reason = f"{name}: {fault.what}" + (f" ({said})" if said else "")
         if fault.trouble == "stopped":
-            raise RunFailed(reason) from None
+            raise RunError(reason) from None
         # An answer shows that the model takes what is sent with every question.
         asked = {} if self._answered else self.identity.get("parameters", {})
         if fault.trouble == "refused" and (option := leaving_out(fault.said, asked)):
-            raise RunFailed(f"{reason}; leave it out with {option} (of a splitter: --splitter-arg)") from None
+            raise RunError(f"{reason}; leave it out with {option} (of a splitter: --splitter-arg)") from None
         if fault.trouble in self.attempts:
             reason += f", {self.attempts[fault.trouble]} times"
         self._given_up[fault.trouble] = (self._given_up.get(fault.trouble, (0, ""))[0] + 1, reason)

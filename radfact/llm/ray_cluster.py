@@ -15,7 +15,7 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
-from radfact.errors import InputError, RunFailed
+from radfact.errors import InputError, RunError
 
 ROUNDS = 4
 """Portions that each worker gets, so that the last to finish is not much behind the others."""
@@ -39,7 +39,7 @@ class Spread:
 
     Args:
         load: makes what is asked from `name` and `options`, and from `cache` where answers are kept; a function or
-            class of a module, so that workers find it. What it makes has `account`, counts of what it did so far.
+            class of a module, so that workers find it. What it makes has `usage`, counts of what it did so far.
         method: the name of the method that takes a list of questions, and gives an answer to each in order.
         name: of what is asked.
         options: further arguments of `load`, all but `cache`.
@@ -82,7 +82,7 @@ class Spread:
 
         Raises:
             InputError: Ray is not installed, or a worker cannot use its options.
-            RunFailed: the cluster or a worker cannot do its work; answers so far are in the main store.
+            RunError: the cluster or a worker cannot do its work; answers so far are in the main store.
         """
         self.planned += len(items)
         if not items:
@@ -95,11 +95,11 @@ class Spread:
                 self.done += len(answers)
                 yield from enumerate(answers, starts[portion])
 
-    def account(self) -> dict[str, int]:
-        """The workers' accounts added up, with the questions `planned` and `done`."""
+    def usage(self) -> dict[str, int]:
+        """The workers' usage_by_role added up, with the questions `planned` and `done`."""
         total: Counter[str] = Counter()
-        for account in self._accounts.values():
-            total.update({name: count for name, count in account.items() if name not in ("planned", "done")})
+        for usage in self._accounts.values():
+            total.update({name: count for name, count in usage.items() if name not in ("planned", "done")})
         return {**total, "planned": self.planned, "done": self.done}
 
     def _places(self, resources: Mapping[str, float]) -> tuple[int, int]:
@@ -107,7 +107,7 @@ class Spread:
         in_cluster = int(resources.get("GPU", 0))
         gpus = self.gpus if in_cluster else 0
         if gpus > in_cluster:
-            raise RunFailed(f"{self.name}: a worker takes {gpus} GPUs, the cluster has {in_cluster}")
+            raise RunError(f"{self.name}: a worker takes {gpus} GPUs, the cluster has {in_cluster}")
         most = in_cluster // gpus if gpus else int(resources.get("CPU", 1))
         return self.workers or max(most, 1), gpus
 
@@ -146,22 +146,22 @@ class Spread:
                 # Portions need not come back in the order in which a worker took them; its counts only grow.
                 before = self._accounts.get(outcome.worker, {})
                 self._accounts[outcome.worker] = {
-                    name: max(count, before.get(name, 0)) for name, count in outcome.account.items()
+                    name: max(count, before.get(name, 0)) for name, count in outcome.usage.items()
                 }
                 yield int(row["portion"]), outcome.answers
         except RayError as error:
             lines = str(error).strip().splitlines()
-            raise RunFailed(f"{self.name}: the Ray cluster failed: {lines[-1] if lines else ''}") from None
+            raise RunError(f"{self.name}: the Ray cluster failed: {lines[-1] if lines else ''}") from None
 
 
 @dataclass(frozen=True)
 class _Outcome:
-    """What a worker makes of one portion: answers, and its account so far; or why there are none."""
+    """What a worker makes of one portion: answers, and its usage so far; or why there are none."""
 
     worker: str
     answers: list[Any] = field(default_factory=list)
-    account: Mapping[str, int] = field(default_factory=dict)
-    fault: InputError | RunFailed | None = None
+    usage: Mapping[str, int] = field(default_factory=dict)
+    fault: InputError | RunError | None = None
 
 
 class _Attempts:
@@ -205,19 +205,19 @@ class _Worker:
 
         try:
             if ray.get(self.attempts.begin.remote(portion)) > ATTEMPTS:
-                raise RunFailed(
+                raise RunError(
                     f"{self.name}: a worker of the Ray cluster died {ATTEMPTS} times at the same questions; it may "
                     "have run out of memory"
                 )
             if self.loaded is None:
                 self.loaded = self.load(self.name, **self.options, **self._store())
             answers = getattr(self.loaded, self.method)(items)
-        except (InputError, RunFailed) as error:
+        except (InputError, RunError) as error:
             return _Outcome(self.id, fault=error)
         except Exception as error:
             said = " ".join(f"{type(error).__name__}: {error}".split())
-            return _Outcome(self.id, fault=RunFailed(f"{self.name}: a worker of the Ray cluster failed: {said}"))
-        return _Outcome(self.id, answers, self.loaded.account())
+            return _Outcome(self.id, fault=RunError(f"{self.name}: a worker of the Ray cluster failed: {said}"))
+        return _Outcome(self.id, answers, self.loaded.usage())
 
     def _store(self) -> dict[str, Path]:
         """A store of its own that knows the answers of the main one, as an argument; none where none are kept."""
@@ -255,7 +255,7 @@ def cluster(workers: int | None = None) -> Iterator[Mapping[str, float]]:
 
     Raises:
         InputError: Ray is not installed.
-        RunFailed: there is no cluster at RAY_ADDRESS, or none could be started.
+        RunError: there is no cluster at RAY_ADDRESS, or none could be started.
     """
     try:
         # Before Ray is imported: it reads them then.
@@ -298,7 +298,7 @@ def _connect(workers: int | None) -> None:
                 _node_ip_address="127.0.0.1",
             )
     except (ConnectionError, RuntimeError, ValueError) as error:
-        raise RunFailed(f"no Ray cluster: {' '.join(str(error).split())}") from None
+        raise RunError(f"no Ray cluster: {' '.join(str(error).split())}") from None
 
 
 def in_process(name: str, what: str) -> None:

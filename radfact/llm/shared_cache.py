@@ -26,7 +26,7 @@ def worker_stores(cache: Path) -> Iterator[Path]:
 
     Raises:
         InputError: one of the stores cannot be used.
-        RunFailed: answers cannot be written to the main one.
+        RunError: answers cannot be written to the main one.
     """
     folder = cache / "workers"
     folder.mkdir(parents=True, exist_ok=True)

@@ -12,7 +12,7 @@ from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from radfact.errors import InputError, RunFailed
+from radfact.errors import InputError, RunError
 from radfact.fingerprint import weights_digest
 from radfact.llm.cache import canonical_json
 from radfact.llm.conversation import Prefix, StoredAnswer
@@ -103,7 +103,7 @@ class VLLMBackend:
 
         Raises:
             CallFault: the question does not fit the model, or the engine died.
-            InputError, RunFailed: the engine cannot start.
+            InputError, RunError: the engine cannot start.
         """
         engine = self._started()
         from vllm.v1.engine.exceptions import EngineDeadError
@@ -146,7 +146,7 @@ class VLLMBackend:
             except Exception as error:
                 shared.fault = error
         if shared.engine is None:
-            raise shared.fault or RunFailed(f"{self.model}: vLLM did not start")
+            raise shared.fault or RunError(f"{self.model}: vLLM did not start")
         return shared.engine
 
     def _start(self) -> AsyncLLM:
@@ -200,7 +200,7 @@ def start_engine(model: str, arguments: Mapping[str, Any], *, field: str) -> Asy
 
     Raises:
         InputError: vLLM does not take the arguments.
-        RunFailed: the engine cannot start.
+        RunError: the engine cannot start.
     """
     from pydantic import ValidationError
     from vllm import AsyncEngineArgs
@@ -215,7 +215,7 @@ def start_engine(model: str, arguments: Mapping[str, Any], *, field: str) -> Asy
     except (ValueError, TypeError) as error:
         raise InputError(f"{model}: {_line(error)}", field=field) from None
     except Exception as error:
-        raise RunFailed(f"{model}: vLLM cannot start: {_cause(error)}") from None
+        raise RunError(f"{model}: vLLM cannot start: {_cause(error)}") from None
 
 
 def fingerprint(model: str) -> str | None:

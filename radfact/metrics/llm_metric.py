@@ -64,7 +64,7 @@ class AskedMetric(ABC, Generic[AnswerT]):
         """The model's answers in the order of the pairs.
 
         Raises:
-            RunFailed: the server refuses the key or the model, cannot be reached, or refuses every question.
+            RunError: the server refuses the key or the model, cannot be reached, or refuses every question.
         """
         return self.client.ask_all([self.question(narrative(one.candidate), narrative(one.reference)) for one in pairs])
 
@@ -72,15 +72,15 @@ class AskedMetric(ABC, Generic[AnswerT]):
         """All figures of every pair; NaN and the reason where the model gave no answer that can be used.
 
         Raises:
-            RunFailed: as `assess`.
+            RunError: as `assess`.
         """
-        before = self.client.ledger.as_dict()
+        before = self.client.usage_counter.as_dict()
         answers = self.assess(pairs)
-        account = {name: count - before[name] for name, count in self.client.ledger.as_dict().items()}
+        usage = {name: count - before[name] for name, count in self.client.usage_counter.as_dict().items()}
         rows = [{} if isinstance(answer, Failure) else self.read(answer) for answer in answers]
         return Scored(
             {figure: [row.get(figure, math.nan) for row in rows] for figure in self.figures},
             details=[{} if isinstance(answer, Failure) else self.detail(answer) for answer in answers],
             failures={place: answer.reason for place, answer in enumerate(answers) if isinstance(answer, Failure)},
-            account=account,
+            usage=usage,
         )

@@ -86,9 +86,9 @@ class ComparisonMentions:
     def score(self, pairs: Sequence[Pair]) -> Scored:
         """1 where a report speaks of an earlier examination, else 0; NaN where the model gave no valid answer."""
         texts = [(narrative(pair.candidate), narrative(pair.reference)) for pair in pairs]
-        before = self.client.ledger.as_dict()
+        before = self.client.usage_counter.as_dict()
         said = self.detect([text for both in texts for text in both])
-        account = {name: count - before[name] for name, count in self.client.ledger.as_dict().items()}
+        usage = {name: count - before[name] for name, count in self.client.usage_counter.as_dict().items()}
         values = [math.nan if isinstance(one, Failure) else float(one) for one in said]
         reasons = [one.reason if isinstance(one, Failure) else None for one in said]
         failures = {
@@ -97,7 +97,7 @@ class ComparisonMentions:
             if (reason := reasons[2 * place] or reasons[2 * place + 1]) is not None
         }
         names = list(self.figures)
-        return Scored({names[0]: values[0::2], names[1]: values[1::2]}, failures=failures, account=account)
+        return Scored({names[0]: values[0::2], names[1]: values[1::2]}, failures=failures, usage=usage)
 
     def detect(self, texts: Sequence[str]) -> list[bool | Failure]:
         """Whether each text speaks of an earlier examination; an empty one does not, and is not asked about."""

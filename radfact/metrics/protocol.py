@@ -1,4 +1,4 @@
-"""What a metric is: pairs of reports in, figures of every sample out, and an account of what they cost."""
+"""What a metric is: pairs of reports in, figures of every sample out, and an usage of what they cost."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any, Protocol, get_args, runtime_checkable
 import numpy as np
 import numpy.typing as npt
 
-from radfact.errors import InputError, RunFailed, brief
+from radfact.errors import InputError, RunError, brief
 from radfact.io.pairs import Pair
 from radfact.statistics.bootstrap import Direction
 
@@ -58,14 +58,14 @@ class Scored:
         details: one record a sample that a person can read (counts, explanations, corrections), JSON values; empty
             where there is nothing to say.
         failures: why a sample was not scored, by its place.
-        account: calls, tokens, repairs, failures of a model that was asked.
+        usage: calls, tokens, repairs, failures of a model that was asked.
     """
 
     values: Mapping[str, Sequence[float]]
     pooled: Mapping[str, Pooled] = field(default_factory=dict)
     details: Sequence[Mapping[str, Any]] = ()
     failures: Mapping[int, str] = field(default_factory=dict)
-    account: Mapping[str, int] = field(default_factory=dict)
+    usage: Mapping[str, int] = field(default_factory=dict)
 
 
 @runtime_checkable
@@ -86,7 +86,7 @@ class Metric(Protocol):
         """Score pairs.
 
         Raises:
-            RunFailed: nothing could be asked or computed at all (a server, a key); a sample that cannot be scored is
+            RunError: nothing could be asked or computed at all (a server, a key); a sample that cannot be scored is
                 NaN with a reason instead.
         """
         ...
@@ -161,22 +161,22 @@ def check_scored(scored: Any, metric: Metric, count: int) -> None:
         count: of the pairs.
 
     Raises:
-        RunFailed: it is no `Scored`, lacks a figure, or has not one value a pair.
+        RunError: it is no `Scored`, lacks a figure, or has not one value a pair.
     """
     if not isinstance(scored, Scored):
-        raise RunFailed(f"gave {type(scored).__name__}, not Scored")
+        raise RunError(f"gave {type(scored).__name__}, not Scored")
     if len(scored.details) not in (0, count) or not set(scored.failures) <= set(range(count)):
-        raise RunFailed("gave not one record of details a pair, or a failure of a pair that there is not")
+        raise RunError("gave not one record of details a pair, or a failure of a pair that there is not")
     for name in metric.figures:
         column, pooled = scored.values.get(name), scored.pooled.get(name)
         if column is None and pooled is None:
-            raise RunFailed(f"gave no figure '{name}', which it names")
+            raise RunError(f"gave no figure '{name}', which it names")
         if (column is not None and len(column) != count) or (pooled is not None and len(pooled.counts) != count):
-            raise RunFailed(f"gave not one value a pair for '{name}'")
+            raise RunError(f"gave not one value a pair for '{name}'")
 
 
 @contextmanager
-def naming_metric(what: str, kind: type[InputError] | type[RunFailed]) -> Iterator[None]:
+def naming_metric(what: str, kind: type[InputError] | type[RunError]) -> Iterator[None]:
     """Faults of a metric as one line that says where they are, so that the other metrics go on.
 
     The code may be a user's own, and that of ours runs models whose files and memory are the user's.
@@ -187,7 +187,7 @@ def naming_metric(what: str, kind: type[InputError] | type[RunFailed]) -> Iterat
     """
     try:
         yield
-    except (InputError, RunFailed):
+    except (InputError, RunError):
         raise
     except ModuleNotFoundError as error:
         raise kind(f"needs the package {error.name}") from error

@@ -51,12 +51,12 @@ class RadFactMetric:
         rows: dict[str, list[dict[str, Any]]] = {sample.sample_id: [] for sample in result.samples}
         for sentence in result.sentences:
             rows[sentence.sample_id].append(sentence_row(sentence))
-        account: dict[str, int] = {}
-        for spent in result.account.values():
+        usage: dict[str, int] = {}
+        for spent in result.usage.values():
             for name, count in spent.items():
-                account[name] = account.get(name, 0) + count
+                usage[name] = usage.get(name, 0) + count
         if "unread_sentences" in result.counts:
-            account |= {"unread_sentences": result.counts["unread_sentences"], "sentences": len(result.sentences)}
+            usage |= {"unread_sentences": result.counts["unread_sentences"], "sentences": len(result.sentences)}
         return Scored(
             {name: [sample.figures[name] for sample in result.samples] for name in FIGURES},
             pooled={
@@ -64,7 +64,7 @@ class RadFactMetric:
             },
             details=[{"counts": dict(sample.counts), "sentences": rows[sample.sample_id]} for sample in result.samples],
             failures={place: one.failure for place, one in enumerate(result.samples) if one.failure is not None},
-            account=account,
+            usage=usage,
         )
 
     def summarise(self, scored: Scored, *, replicates: int, seed: int) -> dict[str, Summary]:

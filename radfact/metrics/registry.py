@@ -13,7 +13,7 @@ from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any, Literal
 
-from radfact.errors import InputError, did_you_mean
+from radfact.errors import InputError, suggest_name
 from radfact.judges.callable_judge import search_here
 from radfact.metrics.protocol import Metric, check_metric, headline_of
 from radfact.statistics.bootstrap import Direction
@@ -24,7 +24,7 @@ GROUP = "radfact.metrics"
 Takes = Literal["nothing", "folder", "model", "resources"]
 
 
-class MissingNeed(InputError):
+class MissingRequirementError(InputError):
     """A metric that cannot be made for want of a package, weights, a key or a judge; the others go on.
 
     Attributes:
@@ -108,26 +108,28 @@ class Entry:
         """See to it that all packages are installed.
 
         Raises:
-            MissingNeed: one is not.
+            MissingRequirementError: one is not.
         """
         for package in self.packages:
             if importlib.util.find_spec(package) is None:
-                raise MissingNeed(f"needs the package {package}", 'pip install "maira-radfact[metrics,model]"')
+                raise MissingRequirementError(
+                    f"needs the package {package}", 'pip install "maira-radfact[metrics,model]"'
+                )
 
     def check_folders(self, weights: Weights) -> list[Path]:
         """The folders of its weights, each with all the files that it should have.
 
         Raises:
-            MissingNeed: saying which files are wanted, and where they were looked for.
+            MissingRequirementError: saying which files are wanted, and where they were looked for.
         """
         found, missing = [], []
         for name, files in self.files.items():
             try:
                 found.append(weights.find(name, files))
-            except MissingNeed as error:
+            except MissingRequirementError as error:
                 missing.append(error.mend)
         if missing:
-            raise MissingNeed("needs weights", "; ".join(missing))
+            raise MissingRequirementError("needs weights", "; ".join(missing))
         return found
 
 
@@ -142,16 +144,16 @@ class Weights:
         """The folder of this name with all these files.
 
         Raises:
-            MissingNeed: it is not there, or a file is not.
+            MissingRequirementError: it is not there, or a file is not.
         """
         places = [self.named[name]] if name in self.named else [root / name for root in self.roots]
         if not places:
             wanted = ", ".join(files).replace("|", " or ")
-            raise MissingNeed("needs weights", f"--weights {name}=FOLDER with {wanted}")
+            raise MissingRequirementError("needs weights", f"--weights {name}=FOLDER with {wanted}")
         place = next((one for one in places if one.is_dir()), places[0])
         for wanted in files:
             if not any((place / one).exists() for one in wanted.split("|")):
-                raise MissingNeed("needs weights", f"{place} has no {wanted.replace('|', ' or ')}")
+                raise MissingRequirementError("needs weights", f"{place} has no {wanted.replace('|', ' or ')}")
         return place
 
 
@@ -392,5 +394,5 @@ def _with_figure(name: str) -> Entry:
             known.update(dict.fromkeys(entry.figures, entry))
     if name in known:
         return known[name]
-    hint = did_you_mean(name, [*entries(), *known], "see 'radfact metrics'")
+    hint = suggest_name(name, [*entries(), *known], "see 'radfact metrics'")
     raise InputError(f"no metric and no figure is called '{name}'; {hint}", field="metrics")

@@ -16,7 +16,7 @@ from radfact.judges import Judge, load_judge
 from radfact.judges.callable_judge import as_judge
 from radfact.judges.protocol import SplittingJudge
 from radfact.metrics.protocol import Metric, Scored, check_metric, naming_metric
-from radfact.metrics.registry import Choice, Entry, MissingNeed, Weights, entries, is_ours
+from radfact.metrics.registry import Choice, Entry, MissingRequirementError, Weights, entries, is_ours
 
 if TYPE_CHECKING:
     from radfact.judges import Splitter
@@ -83,14 +83,14 @@ class Resources:
         self.weights = _weights(options.get("weights") or ())
         self._clients: list[ChatClient] = []
         self._metrics: dict[str, Metric] = {}
-        self.accounts: dict[str, Callable[[], Mapping[str, int]]] = {}
+        self.usage_by_role: dict[str, Callable[[], Mapping[str, int]]] = {}
         self._check_client()
 
     def metric(self, entry: Entry) -> Metric:
         """The metric of an entry; the same one on every call.
 
         Raises:
-            MissingNeed: something that it needs is not there.
+            MissingRequirementError: something that it needs is not there.
             InputError: what is there cannot be used, or the entry is no metric.
         """
         if entry.name not in self._metrics:
@@ -165,7 +165,7 @@ class Resources:
             name: of the metric, for the display of a run.
 
         Raises:
-            MissingNeed: no model is named.
+            MissingRequirementError: no model is named.
             InputError: the model cannot be reached for want of a package or a key, or an option does not fit.
         """
         from radfact.llm import ChatClient, connect, split_model_args
@@ -175,24 +175,24 @@ class Resources:
             _warn_of_other_parameters(name, parameters, model.identity.get("parameters"))
             return model
         if model is None:
-            raise MissingNeed("needs a language model", "--judge PROVIDER:MODEL")
+            raise MissingRequirementError("needs a language model", "--judge PROVIDER:MODEL")
         if not _is_model(model):
-            raise MissingNeed("needs a language model", f"--judge PROVIDER:MODEL instead of {model}")
+            raise MissingRequirementError("needs a language model", f"--judge PROVIDER:MODEL instead of {model}")
         parameters = {**parameters, **split_model_args(self._judge_args)}
         made = connect(model, parameters=parameters, **self._options)
         self._clients.append(made)
-        self.accounts[name] = made.ledger.as_dict
+        self.usage_by_role[name] = made.usage_counter.as_dict
         return made
 
     def entailment(self) -> tuple[Judge, Splitter]:
         """The judge and the splitter of RadFact.
 
         Raises:
-            MissingNeed: no judge is named.
+            MissingRequirementError: no judge is named.
             InputError: it cannot be made.
         """
         judge, splitter = (self._entailment or self._named)()
-        self.accounts |= {"splitting": splitter.account, "judging": judge.account}
+        self.usage_by_role |= {"splitting": splitter.usage, "judging": judge.usage}
         return judge, splitter
 
     def _named(self) -> tuple[Judge, Splitter]:
@@ -201,7 +201,7 @@ class Resources:
 
         judge, splitter = self.judge, self.splitter
         if judge is None:
-            raise MissingNeed("needs a judge", "--judge offline or --judge PROVIDER:MODEL")
+            raise MissingRequirementError("needs a judge", "--judge offline or --judge PROVIDER:MODEL")
         if isinstance(judge, str):
             options: dict[str, Any] = self._options if _is_model(judge) else {}
             judge = load_judge(judge, judge_args=self._judge_args, **options)

@@ -86,7 +86,7 @@ class Store:
             "key": self._key(identity),
             "figures": dict(metric.figures),
             "pooled": list(groups.values()),
-            "account": dict(scored.account),
+            "usage": dict(scored.usage),
             "has_details": bool(scored.details),
         }
         write_json(path, record)
@@ -142,7 +142,7 @@ class Kept:
             pooled=pooled,
             details=[row["details"] for row in self.rows] if self.record["has_details"] else (),
             failures={place: row["failure"] for place, row in enumerate(self.rows) if row["failure"] is not None},
-            account=self.record["account"],
+            usage=self.record["usage"],
         )
 
 
@@ -150,7 +150,7 @@ class _Record(Row):
     key: str | None
     figures: dict[str, Direction]
     pooled: list[list[str]]
-    account: dict[str, int]
+    usage: dict[str, int]
     has_details: bool
 
 
@@ -203,11 +203,11 @@ def write_evaluation(evaluation: Evaluation, folder: Path, run: Mapping[str, Any
     write_jsonl(folder / "sentences.jsonl", sentences)
     spent = {name: _spent(one) for name, one in evaluation.runs.items()}
     options = {**(run or {}).get("options", {}), **who.pop("options", {}), **evaluation.options}
-    counts = {name: sum(account.get(name, 0) for account in spent.values()) for name in _COUNTED}
+    counts = {name: sum(usage.get(name, 0) for usage in spent.values()) for name in _COUNTED}
     made = {name: {"seconds": one.seconds, "reused": one.reused} for name, one in evaluation.runs.items()}
     write_json(
         folder / "run.json",
-        {**(run or {}), **counts, "account": spent, "metrics": made, **who, "options": options},
+        {**(run or {}), **counts, "usage": spent, "metrics": made, **who, "options": options},
     )
     write_json(
         folder / "scores.json",
@@ -250,7 +250,7 @@ def _metric_record(run: MetricRun) -> dict[str, Any]:
 
 
 def _spent(run: MetricRun) -> dict[str, int]:
-    return {name: count for name, count in run.scored.account.items() if name not in ("planned", "done")}
+    return {name: count for name, count in run.scored.usage.items() if name not in ("planned", "done")}
 
 
 def _counts(evaluation: Evaluation, details: Sequence[Mapping[str, Any]]) -> dict[str, int]:

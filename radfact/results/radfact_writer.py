@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from radfact.errors import InputError, brief, note_id
+from radfact.errors import InputError, brief, check_unique_id
 from radfact.html.markup import Scores
 from radfact.io.jsonl import read_json, read_jsonl, write_json, write_jsonl
 from radfact.records import Box, Mask, digest, validated
@@ -108,7 +108,7 @@ def _sample_figures(path: Path, names: Mapping[str, Any]) -> dict[str, dict[str,
         key = row.get("sample_id")
         if not isinstance(key, str):
             raise InputError(f"expected a text, found {brief(key)}", file=path, line=line, field="sample_id")
-        note_id(seen, key, line, file=path)
+        check_unique_id(seen, key, line, file=path)
         table[key] = {name: _figure(value, path, line, name) for name, value in row.items() if name in names}
     return table
 

@@ -10,13 +10,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
-from radfact.errors import Failure, InputError, RunFailed, brief
+from radfact.errors import Failure, InputError, RunError, brief
 from radfact.io.pairs import Pair, Pairs, check_ids, narratives
 from radfact.judges import Splitter, splitter_of
 from radfact.judges.callable_judge import as_judge
 from radfact.judges.callable_splitter import as_splitter
 from radfact.judges.offline.judge import OfflineJudge, count_unread
-from radfact.judges.protocol import Judge, Question, ask_judge
+from radfact.judges.protocol import EntailmentQuery, Judge, query_judge
 from radfact.records import Report, Sentence, digest
 from radfact.scoring.regions import Compat
 from radfact.scoring.sample import (
@@ -44,7 +44,7 @@ class Result:
     """The figures of a set of samples, and everything that they were computed from, in input order.
 
     `judge` and `splitter` describe who answered (no splitter where nothing was split), `options` hold those of
-    `RadFact`, and `account` what the answers of each cost.
+    `RadFact`, and `usage` what the answers of each cost.
     """
 
     figures: Mapping[str, Summary]
@@ -54,7 +54,7 @@ class Result:
     judge: Mapping[str, Any] = field(default_factory=dict)
     splitter: Mapping[str, Any] | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
-    account: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    usage: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
 
     def to_frame(self, rows: Literal["samples", "sentences"] = "samples") -> Any:
         """The samples, or the sentences, as a pandas DataFrame.
@@ -140,7 +140,7 @@ class RadFact:
 
         Raises:
             InputError: the two lists differ in length or hold something else than reports, or an id stands twice.
-            RunFailed: with `on_failure="stop"`, a question or a narrative stayed without a valid answer.
+            RunError: with `on_failure="stop"`, a question or a narrative stayed without a valid answer.
         """
         pairs = _as_pairs(candidates, references)
         unsplit = narratives(pairs)
@@ -148,7 +148,7 @@ class RadFact:
             self._splitter = splitter_of(self.judge)
         splitter = self._splitter if unsplit else None
         askers = {"judge": self.judge} | ({"splitter": splitter} if splitter else {})
-        before = {name: one.account() for name, one in askers.items()}
+        before = {name: one.usage() for name, one in askers.items()}
         texts = self._split(splitter, unsplit) if splitter else {}
         samples = [_sample(pair, texts) for pair in pairs]
         if isinstance(candidates, Pairs):
@@ -176,7 +176,7 @@ class RadFact:
             judge=self.judge.describe(),
             splitter=splitter.describe() if splitter else None,
             options=self.options,
-            account={name: _since(before[name], one.account()) for name, one in askers.items()},
+            usage={name: _since(before[name], one.usage()) for name, one in askers.items()},
         )
 
     async def ascore(
@@ -189,7 +189,7 @@ class RadFact:
 
         Raises:
             InputError: as `score`.
-            RunFailed: as `score`.
+            RunError: as `score`.
         """
         outcome: concurrent.futures.Future[Result] = concurrent.futures.Future()
 
@@ -207,28 +207,28 @@ class RadFact:
     def _split(self, splitter: Splitter, unsplit: Sequence[str]) -> Texts:
         split = splitter.split(unsplit)
         if len(split) != len(unsplit):
-            raise RunFailed(f"splitter '{splitter.name}' gave {len(split)} answers to {len(unsplit)} narratives")
+            raise RunError(f"splitter '{splitter.name}' gave {len(split)} answers to {len(unsplit)} narratives")
         self._stop_at_failures([one for one in split if isinstance(one, Failure)], len(split), "narratives")
         return dict(zip(unsplit, split, strict=True))
 
     def _ask(self, samples: Sequence[Sample]) -> Answers:
-        by_premises: dict[tuple[str, ...], dict[Question, None]] = {}
+        by_premises: dict[tuple[str, ...], dict[EntailmentQuery, None]] = {}
         for sample in samples:
             for side in PARTS:
                 for question in sample.questions(side):
                     by_premises.setdefault(question.premises, {})[question] = None
         questions = [question for group in by_premises.values() for question in group]
-        answers = ask_judge(self.judge, questions) if questions else []
+        answers = query_judge(self.judge, questions) if questions else []
         self._stop_at_failures([one for one in answers if isinstance(one, Failure)], len(answers), "judgements")
         return dict(zip(questions, answers, strict=True))
 
     def _stop_at_failures(self, failures: Sequence[Failure], asked: int, noun: str) -> None:
         if failures and self.rules.on_failure == "stop":
-            raise RunFailed(f"{len(failures)} of {asked} {noun} have no valid answer (first: {failures[0].reason})")
+            raise RunError(f"{len(failures)} of {asked} {noun} have no valid answer (first: {failures[0].reason})")
 
 
 def _since(before: Mapping[str, int], after: Mapping[str, int]) -> dict[str, int]:
-    """What was spent between two readings of an account: who answers may have been asked by others, and before."""
+    """What was spent between two readings of an usage: who answers may have been asked by others, and before."""
     return {name: count - before.get(name, 0) for name, count in after.items()}
 
 

@@ -16,7 +16,7 @@ Compat = Literal["paper", "exact"]
 """`paper`: what the published implementation computes; `exact`: the same shares without its resolution."""
 
 MOST_PIXELS = 100_000_000
-"""Of a mask; no film has as many, and a damaged size must not take all the memory there is."""
+"""Of a mask; no radiograph has as many, and a damaged size must not take all the memory there is."""
 
 PAPER_GRID = 224
 """Pixels a side of the mask on which the published implementation compares boxes."""
@@ -78,7 +78,7 @@ def decode_mask(mask: Mask) -> NDArray[np.bool_]:
     """The pixels of a COCO run-length mask, bool, (height, width).
 
     Raises:
-        InputError: the runs do not make a mask of the size that it names, or no film has that size.
+        InputError: the runs do not make a mask of the size that it names, or no radiograph has that size.
     """
     height, width = mask.size
     if height * width > MOST_PIXELS:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from radfact.errors import Failure
-from radfact.judges.protocol import Question, Status, Verdict
+from radfact.judges.protocol import EntailmentQuery, Status, Verdict
 from radfact.records import Box, Mask, Sentence, normalised_text
 from radfact.scoring.regions import Compat, spatially_entailed
 from radfact.statistics.bootstrap import harmonic_mean
@@ -16,7 +16,7 @@ from radfact.statistics.bootstrap import harmonic_mean
 OnFailure = Literal["drop", "not-entailed", "stop"]
 Side = Literal["candidate", "reference"]
 Spatial = Literal["entailed", "not_entailed", "no_boxes"]
-Answers = Mapping[Question, Verdict | Failure]
+Answers = Mapping[EntailmentQuery, Verdict | Failure]
 
 PARTS: Mapping[Side, str] = {"candidate": "precision", "reference": "recall"}
 KINDS = ("logical", "grounding", "spatial")
@@ -90,7 +90,7 @@ class Sample:
         """(hypotheses, premises) of the side whose sentences are tested."""
         return (self.candidate, self.reference) if side == "candidate" else (self.reference, self.candidate)
 
-    def questions(self, side: Side) -> list[Question]:
+    def questions(self, side: Side) -> list[EntailmentQuery]:
         """One question a hypothesis; a sentence that says the same as an earlier one asks the earlier one's question.
 
         Nothing follows from an empty report, so then there is nothing to ask.
@@ -100,7 +100,7 @@ class Sample:
             return []
         texts = tuple(premise.text for premise in premises)
         first: dict[str, str] = {}
-        return [Question(texts, first.setdefault(normalised_text(one.text), one.text)) for one in hypotheses]
+        return [EntailmentQuery(texts, first.setdefault(normalised_text(one.text), one.text)) for one in hypotheses]
 
     def score(self, answers: Answers, rules: Rules) -> tuple[SampleScore, list[SentenceScore]]:
         """The figures of this sample (paper 004, appendix C), and those of its sentences that they were counted from.

@@ -127,7 +127,7 @@ def random_model(config: MairaConfig, device: torch.device) -> MairaForCondition
 
 
 def write_images(folder: Path, count: int, size: int) -> list[Path]:
-    """Square films of grey noise."""
+    """Square radiographs of grey noise."""
     draw = np.random.default_rng(0)
     paths = [folder / f"{number}.png" for number in range(count)]
     for path in paths:

@@ -33,7 +33,7 @@ def main() -> None:
     began = time.perf_counter()
     archive = read_iu_xray(root)
     seconds = time.perf_counter() - began
-    print(f"{len(archive.studies):,} reports in {seconds:.1f} s, {len(archive.failures)} films left out:")
+    print(f"{len(archive.studies):,} reports in {seconds:.1f} s, {len(archive.failures)} radiographs left out:")
     for failure in archive.failures:
         print(f"  {failure.source}: {failure.reason}")
     found = figures(archive)
@@ -58,7 +58,7 @@ def figures(archive: Archive) -> tuple[int, int, int, str]:
 
 def repeats_number(study: ArchiveStudy) -> bool:
     """Whether images are named in the report as in no table: CXR1_1_IM-... beside CXR2_IM-..."""
-    return any(not film.key.startswith(f"{study.study_id}_IM-") for film in study.films)
+    return any(not radiograph.key.startswith(f"{study.study_id}_IM-") for radiograph in study.radiographs)
 
 
 if __name__ == "__main__":

@@ -1,9 +1,9 @@
-"""How fast films become PNGs on one core, where the time goes, and whether memory stays flat.
+"""How fast radiographs become PNGs on one core, where the time goes, and whether memory stays flat.
 
     OMP_NUM_THREADS=1 python tests/benchmarks/prepare_images.py --conversions 300
 
-The films are two real ones of the package pydicom-data (RG1, 1955 x 1841 of 15 bits, and RG3, 1760 x 1760 of 10 bits),
-uncompressed, enlarged to the size of a common digital detector (3056 x 2544), and as JPEG 2000; `--films FOLDER` takes
+The radiographs are two real ones of the package pydicom-data (RG1, 1955 x 1841 of 15 bits, and RG3, 1760 x 1760 of 10 bits),
+uncompressed, enlarged to the size of a common digital detector (3056 x 2544), and as JPEG 2000; `--radiographs FOLDER` takes
 DICOM files of your own instead. Each is converted in turn by this project and by the script that one would write by
 hand: pydicom's pixels, scipy's cubic spline, Pillow's PNG. Times are the processor's, of the median round, so that
 other work on the machine counts little. The project's PNGs are compared with SimpleITK's B-splines in grey levels.
@@ -60,9 +60,9 @@ def by_hand(source: Path, target: Path, clock: Clock) -> None:
     from scipy.ndimage import zoom
 
     with clock.step("decode"):
-        film = pydicom.dcmread(source)
-        pixels = film.pixel_array.astype(np.float64)
-        if film.PhotometricInterpretation == "MONOCHROME1":
+        radiograph = pydicom.dcmread(source)
+        pixels = radiograph.pixel_array.astype(np.float64)
+        if radiograph.PhotometricInterpretation == "MONOCHROME1":
             pixels = pixels.max() - pixels
     with clock.step("resize"):
         resized = zoom(pixels, SIZE / min(pixels.shape), order=3)
@@ -88,43 +88,43 @@ def by_simpleitk(source: Path) -> np.ndarray:
     return np.rint((resized - resized.min()) * (255 / np.ptp(resized)))
 
 
-def write_films(folder: Path) -> dict[str, list[Path]]:
-    """Real films by the way they are stored."""
+def write_radiographs(folder: Path) -> dict[str, list[Path]]:
+    """Real radiographs by the way they are stored."""
     shipped = example_radiograph().parent
     plain = [shipped / "RG1_UNCR.dcm", shipped / "RG3_UNCR.dcm"]
     enlarged = []
     for path in plain:
-        film = pydicom.dcmread(path)
-        pixels = np.clip(np.rint(bspline_resize(film.pixel_array, *DETECTOR)), 0, 2**film.BitsStored - 1)
-        film.Rows, film.Columns = DETECTOR
-        film.PixelData = pixels.astype(np.uint16).tobytes()
+        radiograph = pydicom.dcmread(path)
+        pixels = np.clip(np.rint(bspline_resize(radiograph.pixel_array, *DETECTOR)), 0, 2**radiograph.BitsStored - 1)
+        radiograph.Rows, radiograph.Columns = DETECTOR
+        radiograph.PixelData = pixels.astype(np.uint16).tobytes()
         enlarged.append(folder / path.name)
-        film.save_as(enlarged[-1])
+        radiograph.save_as(enlarged[-1])
     lossless = [shipped / "RG1_J2KR.dcm", shipped / "RG3_J2KR.dcm"]
     return {"uncompressed": plain, "uncompressed, 3056 x 2544": enlarged, "JPEG 2000 lossless": lossless}
 
 
-def compare(films: Sequence[Path], folder: Path, rounds: int) -> None:
+def compare(radiographs: Sequence[Path], folder: Path, rounds: int) -> None:
     """Print seconds of both ways, their ratio, and how far the results are from SimpleITK's."""
     ways: dict[str, Callable[[Path, Path, Clock], None]] = {"project": by_project, "by hand": by_hand}
     taken = {way: [Clock() for _ in range(rounds)] for way in ways}
     for turn in range(rounds):
-        for film in films:
+        for radiograph in radiographs:
             for way, convert in ways.items():
-                convert(film, folder / f"{way}.png", taken[way][turn])
+                convert(radiograph, folder / f"{way}.png", taken[way][turn])
     total = {}
     for way, clocks in taken.items():
-        total[way] = statistics.median(sum(clock.seconds.values()) for clock in clocks) / len(films)
-        steps = {step: statistics.median(clock.seconds[step] for clock in clocks) / len(films) for step in STEPS}
+        total[way] = statistics.median(sum(clock.seconds.values()) for clock in clocks) / len(radiographs)
+        steps = {step: statistics.median(clock.seconds[step] for clock in clocks) / len(radiographs) for step in STEPS}
         shown = ", ".join(f"{step} {1000 * seconds:.1f} ms" for step, seconds in steps.items())
         print(f"  {way}: {1 / total[way]:.1f} images a second and core ({shown})")
     print(f"  {total['by hand'] / total['project']:.2f} times as fast")
-    for film in films:
-        dicom_to_png(film, folder / "film.png", SIZE)
-        with Image.open(folder / "film.png") as image:
-            apart = np.abs(np.asarray(image).astype(float) - by_simpleitk(film))
+    for radiograph in radiographs:
+        dicom_to_png(radiograph, folder / "radiograph.png", SIZE)
+        with Image.open(folder / "radiograph.png") as image:
+            apart = np.abs(np.asarray(image).astype(float) - by_simpleitk(radiograph))
         print(
-            f"  {film.name}: {(apart > 0).sum()} of {apart.size} pixels differ from SimpleITK's, by {apart.max():.0f}"
+            f"  {radiograph.name}: {(apart > 0).sum()} of {apart.size} pixels differ from SimpleITK's, by {apart.max():.0f}"
         )
 
 
@@ -135,11 +135,11 @@ def resident() -> float:
     return float(psutil.Process().memory_info().rss) / 2**20
 
 
-def watch_memory(films: Sequence[Path], folder: Path, conversions: int) -> None:
+def watch_memory(radiographs: Sequence[Path], folder: Path, conversions: int) -> None:
     marks = []
     start = time.perf_counter()
     for number in range(conversions):
-        dicom_to_png(films[number % len(films)], folder / "film.png", SIZE)
+        dicom_to_png(radiographs[number % len(radiographs)], folder / "radiograph.png", SIZE)
         if (number + 1) % max(1, conversions // 6) == 0:
             marks.append(f"{resident():.0f}")
     elapsed = time.perf_counter() - start
@@ -149,20 +149,26 @@ def watch_memory(films: Sequence[Path], folder: Path, conversions: int) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--films", type=Path, help="a folder of DICOM files, instead of those of pydicom-data")
+    parser.add_argument("--radiographs", type=Path, help="a folder of DICOM files, instead of those of pydicom-data")
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--conversions", type=int, default=300, help="after which memory is looked at")
     options = parser.parse_args()
     SimpleITK.ProcessObject.SetGlobalDefaultNumberOfThreads(1)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        groups = {"films": sorted(options.films.rglob("*.dcm"))} if options.films else write_films(folder)
+        groups = (
+            {"radiographs": sorted(options.radiographs.rglob("*.dcm"))}
+            if options.radiographs
+            else write_radiographs(folder)
+        )
         if not all(groups.values()):
-            sys.exit(f"{options.films}: no file whose name ends in .dcm")
-        for group, films in groups.items():
-            print(f"{group}, {len(films)} films")
-            compare(films, folder, options.rounds)
-        watch_memory([film for films in groups.values() for film in films], folder, options.conversions)
+            sys.exit(f"{options.radiographs}: no file whose name ends in .dcm")
+        for group, radiographs in groups.items():
+            print(f"{group}, {len(radiographs)} radiographs")
+            compare(radiographs, folder, options.rounds)
+        watch_memory(
+            [radiograph for radiographs in groups.values() for radiograph in radiographs], folder, options.conversions
+        )
 
 
 if __name__ == "__main__":

@@ -121,8 +121,8 @@ def make_samples(given: argparse.Namespace, config: MairaConfig, recipe: Recipe)
         answer = max(4, round(int(row["answer"]) * given.text_share * rng.uniform(2 / 3, 4 / 3)))
         words = rng.integers(3, config.text_config.vocab_size - 10, size=text + answer)
         ids = [config.image_token_index] * pictured + words.tolist()
-        films = rng.standard_normal((images, side, side), np.float32)
-        made.append(Encoded(f"s{len(made)}", "findings", ids, pictured + text, films))
+        radiographs = rng.standard_normal((images, side, side), np.float32)
+        made.append(Encoded(f"s{len(made)}", "findings", ids, pictured + text, radiographs))
     return made
 
 

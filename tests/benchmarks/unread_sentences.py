@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from data.sources.iu_xray import read_iu_xray
-from radfact.judges import Question, split_narrative
+from radfact.judges import EntailmentQuery, split_narrative
 from radfact.judges.offline.judge import OfflineJudge, count_unread
 
 FOREIGN = {
@@ -74,7 +74,7 @@ def main() -> None:
 
 def unread(judge: OfflineJudge, sentences: Sequence[str]) -> int:
     """How many of the sentences name no finding that the judge knows."""
-    return count_unread(judge.answer(Question((), sentence)).why for sentence in sentences)
+    return count_unread(judge.answer(EntailmentQuery((), sentence)).why for sentence in sentences)
 
 
 if __name__ == "__main__":

@@ -71,7 +71,7 @@ def convert(source: Path, size: int = 48, *, apply_windows: bool = False) -> np.
         return np.asarray(image).astype(int)
 
 
-def real_film(name: str) -> Path:
+def real_radiograph(name: str) -> Path:
     """A file of pydicom-data."""
     try:
         return example_radiograph().with_name(name)

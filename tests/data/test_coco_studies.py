@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from data.dicom.convert import film_to_png
+from data.dicom.convert import radiograph_to_png
 from data.sources.coco import read_coco_studies
 from radfact.errors import InputError
 
@@ -30,13 +30,13 @@ def _write(folder: Path, annotations: list[dict[str, Any]], images: list[dict[st
 def test_detections_are_grounded_findings_and_phrases(tmp_path: Path) -> None:
     boxes = [[20, 10, 40, 20], [100, 50, 20, 10]]
     archive = read_coco_studies(
-        _write(tmp_path, [{"image_id": 1, "category_id": 5, "bbox": box} for box in boxes]), tmp_path / "films"
+        _write(tmp_path, [{"image_id": 1, "category_id": 5, "bbox": box} for box in boxes]), tmp_path / "radiographs"
     )
     first, second = archive.studies
     assert first.grounded_findings is not None
     assert [(s.text, len(s.boxes or ())) for s in first.grounded_findings] == [("Nodule", 2)]
     assert first.phrases == first.grounded_findings
-    assert first.films[0].path == tmp_path / "films/a/1.png"
+    assert first.radiographs[0].path == tmp_path / "radiographs/a/1.png"
     assert (second.findings, second.grounded_findings, second.phrases) == (None, None, None)
 
 
@@ -78,9 +78,9 @@ def test_a_wrong_annotation_costs_its_study(tmp_path: Path, annotation: dict[str
     assert "annotations[1]" in failure.reason
 
 
-def test_a_film_of_another_size_than_its_boxes_is_not_converted(tmp_path: Path) -> None:
+def test_a_radiograph_of_another_size_than_its_boxes_is_not_converted(tmp_path: Path) -> None:
     (tmp_path / "a").mkdir()
     Image.fromarray(np.arange(5000, dtype=np.uint8).reshape(50, 100)).save(tmp_path / "a/1.png")
-    film = read_coco_studies(_write(tmp_path, [])).studies[0].films[0]
+    radiograph = read_coco_studies(_write(tmp_path, [])).studies[0].radiographs[0]
     with pytest.raises(InputError, match="has 100 x 50 pixels, but boxes were drawn on 200 x 100"):
-        film_to_png(film, tmp_path / "out.png", 32)
+        radiograph_to_png(radiograph, tmp_path / "out.png", 32)

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from dicom_files import RAMP, convert, real_film, write_dicom
+from dicom_files import RAMP, convert, real_radiograph, write_dicom
 from PIL import Image
 
 from data.dicom.reader import dicom_to_png, example_radiograph
@@ -147,35 +147,39 @@ def test_damaged_header_is_refused_in_one_line(tmp_path: Path, element: bytes, d
 
 
 @pytest.fixture(scope="module")
-def film() -> np.ndarray:
+def radiograph() -> np.ndarray:
     import tempfile
 
     with tempfile.TemporaryDirectory() as folder:
-        dicom_to_png(real_film("RG1_UNCR.dcm"), Path(folder) / "film.png")
-        with Image.open(Path(folder) / "film.png") as image:
+        dicom_to_png(real_radiograph("RG1_UNCR.dcm"), Path(folder) / "radiograph.png")
+        with Image.open(Path(folder) / "radiograph.png") as image:
             return np.asarray(image).astype(int)
 
 
-def test_lungs_of_the_real_film_are_dark_and_its_spine_bright(film: np.ndarray) -> None:
-    assert film.shape == (550, 518)
-    assert (film.min(), film.max()) == (0, 255)
+def test_lungs_of_the_real_radiograph_are_dark_and_its_spine_bright(radiograph: np.ndarray) -> None:
+    assert radiograph.shape == (550, 518)
+    assert (radiograph.min(), radiograph.max()) == (0, 255)
     # Places read off the picture: both upper lungs, and the mediastinum between them.
-    right_lung, left_lung, mediastinum = film[70:110, 120:170], film[70:110, 340:390], film[150:250, 240:270]
+    right_lung, left_lung, mediastinum = (
+        radiograph[70:110, 120:170],
+        radiograph[70:110, 340:390],
+        radiograph[150:250, 240:270],
+    )
     assert max(right_lung.mean(), left_lung.mean()) < 170
     assert mediastinum.mean() > 200
 
 
 @pytest.mark.parametrize(("compressed", "plain"), [("RG1_J2KR.dcm", "RG1_UNCR.dcm"), ("RG1_J2KI.dcm", "RG1_UNCI.dcm")])
-def test_compressed_film_is_the_same(tmp_path: Path, compressed: str, plain: str) -> None:
+def test_compressed_radiograph_is_the_same(tmp_path: Path, compressed: str, plain: str) -> None:
     for name in (compressed, plain):
-        dicom_to_png(real_film(name), tmp_path / f"{name}.png")
+        dicom_to_png(real_radiograph(name), tmp_path / f"{name}.png")
     assert (tmp_path / f"{compressed}.png").read_bytes() == (tmp_path / f"{plain}.png").read_bytes()
 
 
 @pytest.mark.parametrize("name", ["RG1_UNCR.dcm", "RG1_J2KI.dcm"])
 @pytest.mark.parametrize("share", [0.02, 0.9])
-def test_half_downloaded_film_is_refused(tmp_path: Path, name: str, share: float) -> None:
-    content = real_film(name).read_bytes()
+def test_half_downloaded_radiograph_is_refused(tmp_path: Path, name: str, share: float) -> None:
+    content = real_radiograph(name).read_bytes()
     (tmp_path / "a.dcm").write_bytes(content[: int(len(content) * share)])
     with pytest.raises(InputError, match="cut off"):
         convert(tmp_path / "a.dcm")
@@ -184,7 +188,7 @@ def test_half_downloaded_film_is_refused(tmp_path: Path, name: str, share: float
 def test_damaged_codestream_is_refused_without_noise(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     from pydicom.encaps import encapsulate, generate_frames
 
-    dataset = pydicom.dcmread(real_film("RG1_J2KI.dcm"))
+    dataset = pydicom.dcmread(real_radiograph("RG1_J2KI.dcm"))
     [frame] = generate_frames(dataset.PixelData, number_of_frames=1)
     dataset.PixelData = encapsulate([frame[: len(frame) // 2]])
     dataset.save_as(tmp_path / "a.dcm")
@@ -203,7 +207,7 @@ def test_failure_keeps_the_png_of_before(tmp_path: Path) -> None:
     assert path.with_suffix(".png").read_bytes() == before
 
 
-def test_missing_example_film_names_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_example_radiograph_names_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
     with pytest.raises(InputError, match="pip install pydicom-data"):
         example_radiograph()

@@ -8,36 +8,36 @@ import numpy as np
 import pytest
 from dicom_files import write_dicom
 
-from data.sources.dicom import find_films
+from data.sources.dicom import find_radiographs
 from radfact.errors import InputError
 
 
-def _films(folder: Path, *names: str) -> None:
+def _radiographs(folder: Path, *names: str) -> None:
     for name in names:
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         write_dicom(folder / name, np.arange(64, dtype=np.uint16).reshape(8, 8))
 
 
-def test_films_below_a_folder_are_known_by_their_content(tmp_path: Path) -> None:
-    _films(tmp_path, "a/IM1", "b/film.dcm", "DICOMDIR")
-    (tmp_path / "README").write_text("no film")
-    (tmp_path / "broken.dcm").write_text("no film")
-    assert find_films([tmp_path]) == {"IM1": tmp_path / "a/IM1", "film": tmp_path / "b/film.dcm"}
+def test_radiographs_below_a_folder_are_known_by_their_content(tmp_path: Path) -> None:
+    _radiographs(tmp_path, "a/IM1", "b/radiograph.dcm", "DICOMDIR")
+    (tmp_path / "README").write_text("no radiograph")
+    (tmp_path / "broken.dcm").write_text("no radiograph")
+    assert find_radiographs([tmp_path]) == {"IM1": tmp_path / "a/IM1", "radiograph": tmp_path / "b/radiograph.dcm"}
 
 
 def test_equal_names_are_told_apart_by_their_folders(tmp_path: Path) -> None:
     names = ["x/a/IM1.dcm", "x/b/IM1.dcm", "x/a-c/d.dcm", "x/a/c-d.dcm", "x/d.dcm"]
-    _films(tmp_path, *names)
-    found = find_films([tmp_path / name for name in names])
+    _radiographs(tmp_path, *names)
+    found = find_radiographs([tmp_path / name for name in names])
     assert list(found.values()) == [tmp_path / name for name in names]
     assert list(found) == ["a-IM1", "b-IM1", "a-c-d", "c-d", "d"]
 
 
-def test_a_film_named_twice_is_one(tmp_path: Path) -> None:
-    _films(tmp_path, "a.dcm")
-    assert list(find_films([tmp_path / "a.dcm", tmp_path])) == ["a"]
+def test_a_radiograph_named_twice_is_one(tmp_path: Path) -> None:
+    _radiographs(tmp_path, "a.dcm")
+    assert list(find_radiographs([tmp_path / "a.dcm", tmp_path])) == ["a"]
 
 
-def test_a_folder_without_a_film_is_refused(tmp_path: Path) -> None:
+def test_a_folder_without_a_radiograph_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="no DICOM file in this folder"):
-        find_films([tmp_path])
+        find_radiographs([tmp_path])

@@ -1,4 +1,4 @@
-"""Ways to store the same film: transfer syntaxes, depths, unused bits, padding."""
+"""Ways to store the same radiograph: transfer syntaxes, depths, unused bits, padding."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from dicom_files import RAMP, convert, real_film, small_file, write_dicom
+from dicom_files import RAMP, convert, real_radiograph, small_file, write_dicom
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
@@ -25,8 +25,8 @@ EXPLICIT, RLE, JPEG = "1.2.840.10008.1.2.1", "1.2.840.10008.1.2.5", "1.2.840.100
 
 
 def png_of(source: Path, folder: Path, size: int = 518) -> bytes:
-    dicom_to_png(source, folder / "film.png", size)
-    return (folder / "film.png").read_bytes()
+    dicom_to_png(source, folder / "radiograph.png", size)
+    return (folder / "radiograph.png").read_bytes()
 
 
 @pytest.mark.parametrize(
@@ -49,25 +49,25 @@ def test_lossless_form_is_the_same(tmp_path: Path, form: str) -> None:
     [("RG3_J2KR.dcm", "RG3_UNCR.dcm"), ("MR2_J2KR.dcm", "MR2_UNCR.dcm"), ("693_J2KR.dcm", "693_UNCR.dcm")],
 )
 def test_lossless_form_of_a_real_image_is_the_same(tmp_path: Path, compressed: str, plain: str) -> None:
-    assert png_of(real_film(compressed), tmp_path) == png_of(real_film(plain), tmp_path)
+    assert png_of(real_radiograph(compressed), tmp_path) == png_of(real_radiograph(plain), tmp_path)
 
 
-def test_lossless_jpeg_of_a_real_film_is_the_same(tmp_path: Path) -> None:
+def test_lossless_jpeg_of_a_real_radiograph_is_the_same(tmp_path: Path) -> None:
     import SimpleITK
 
-    plain = real_film("RG1_UNCR.dcm")
+    plain = real_radiograph("RG1_UNCR.dcm")
     writer = SimpleITK.ImageFileWriter()
     writer.SetImageIO("GDCMImageIO")
-    writer.SetFileName(str(tmp_path / "film.dcm"))
+    writer.SetFileName(str(tmp_path / "radiograph.dcm"))
     writer.UseCompressionOn()
     writer.SetCompressor("JPEG")
     writer.Execute(SimpleITK.GetImageFromArray(pydicom.dcmread(plain).pixel_array[None]))
-    film = pydicom.dcmread(tmp_path / "film.dcm")
-    film.PhotometricInterpretation = "MONOCHROME1"
-    film.PixelSpacing = pydicom.dcmread(plain).PixelSpacing
-    film.save_as(tmp_path / "film.dcm")
-    assert film.file_meta.TransferSyntaxUID.name.startswith("JPEG Lossless")
-    assert png_of(tmp_path / "film.dcm", tmp_path) == png_of(plain, tmp_path)
+    radiograph = pydicom.dcmread(tmp_path / "radiograph.dcm")
+    radiograph.PhotometricInterpretation = "MONOCHROME1"
+    radiograph.PixelSpacing = pydicom.dcmread(plain).PixelSpacing
+    radiograph.save_as(tmp_path / "radiograph.dcm")
+    assert radiograph.file_meta.TransferSyntaxUID.name.startswith("JPEG Lossless")
+    assert png_of(tmp_path / "radiograph.dcm", tmp_path) == png_of(plain, tmp_path)
 
 
 @settings(max_examples=40, deadline=None)
@@ -81,15 +81,15 @@ def test_lossless_jpeg_of_a_real_film_is_the_same(tmp_path: Path) -> None:
 def test_every_depth_and_sign_is_the_same_in_every_form(
     tmp_path_factory: pytest.TempPathFactory, stored: int, signed: bool, photometric: str, syntax: str, seed: int
 ) -> None:
-    folder = tmp_path_factory.mktemp("films")
+    folder = tmp_path_factory.mktemp("radiographs")
     values = np.random.default_rng(seed).integers(0, 2**stored, (7, 9)) - (2 ** (stored - 1) if signed else 0)
     pixels = values.astype(("i" if signed else "u") + ("1" if stored == 8 else "2"))
     fields = {"stored": stored, "PhotometricInterpretation": photometric}
     plain = write_dicom(folder / "plain.dcm", pixels, **fields)
     if syntax == RLE:
-        film = pydicom.dcmread(plain)
-        film.compress(RLE)
-        film.save_as(folder / "form.dcm")
+        radiograph = pydicom.dcmread(plain)
+        radiograph.compress(RLE)
+        radiograph.save_as(folder / "form.dcm")
     else:
         write_dicom(folder / "form.dcm", pixels, **fields, TransferSyntaxUID=syntax)
     levels = convert(plain, 7)
@@ -102,10 +102,10 @@ def test_every_depth_and_sign_is_the_same_in_every_form(
 def test_big_endian_bytes_in_words_are_put_in_order(tmp_path: Path) -> None:
     pixels = RAMP.astype("u1")
     path = write_dicom(tmp_path / "a.dcm", pixels, TransferSyntaxUID=BIG_ENDIAN)
-    film = pydicom.dcmread(path)
-    film.PixelData = pixels.reshape(-1).view("u2").byteswap().tobytes()
-    film["PixelData"].VR = "OW"
-    film.save_as(path)
+    radiograph = pydicom.dcmread(path)
+    radiograph.PixelData = pixels.reshape(-1).view("u2").byteswap().tobytes()
+    radiograph["PixelData"].VR = "OW"
+    radiograph.save_as(path)
     np.testing.assert_array_equal(convert(path), convert(write_dicom(tmp_path / "b.dcm", pixels)))
 
 
@@ -124,7 +124,7 @@ def test_baseline_jpeg_is_nearly_the_same(tmp_path: Path) -> None:
 
 def test_extended_jpeg_of_twelve_bits_is_nearly_the_lossless_one(tmp_path: Path) -> None:
     lossless, lossy = tmp_path / "lossless.dcm", tmp_path / "lossy.dcm"
-    lossless.write_bytes(real_film("JPEG-LL.dcm").read_bytes())
+    lossless.write_bytes(real_radiograph("JPEG-LL.dcm").read_bytes())
     lossy.write_bytes(small_file("JPEG-lossy.dcm").read_bytes())
     difference = np.abs(convert(lossless, 256) - convert(lossy, 256))
     assert difference.mean() < 4
@@ -133,7 +133,7 @@ def test_extended_jpeg_of_twelve_bits_is_nearly_the_lossless_one(tmp_path: Path)
 @pytest.mark.parametrize(
     ("name", "ceiling"), [("JPEGLSNearLossless_08.dcm", 255), ("JPEGLSNearLossless_16.dcm", 65535)]
 )
-def test_near_lossless_jpeg_ls_has_the_steps_of_its_film(tmp_path: Path, name: str, ceiling: int) -> None:
+def test_near_lossless_jpeg_ls_has_the_steps_of_its_radiograph(tmp_path: Path, name: str, ceiling: int) -> None:
     from data.dicom.reader import read_dicom
 
     path = small_file(name)
@@ -161,12 +161,12 @@ def test_bits_that_contradict_themselves_are_the_lowest(tmp_path: Path, fields: 
     np.testing.assert_array_equal(convert(path), convert(write_dicom(tmp_path / "b.dcm", pixels, stored=12)))
 
 
-FILM, PADDING = RAMP[:, :16] + 300, np.s_[:, 16:]
+RADIOGRAPH, PADDING = RAMP[:, :16] + 300, np.s_[:, 16:]
 
 
-def padded_film(value: int, dtype: str) -> np.ndarray:
+def padded_radiograph(value: int, dtype: str) -> np.ndarray:
     pixels = np.full(RAMP.shape, value).astype(dtype)
-    pixels[:, :16] = FILM
+    pixels[:, :16] = RADIOGRAPH
     return pixels
 
 
@@ -174,35 +174,35 @@ def padded_film(value: int, dtype: str) -> np.ndarray:
 @pytest.mark.parametrize(
     ("pixels", "fields"),
     [
-        (padded_film(65535, "u2"), {"PixelPaddingValue": 65535}),
-        (padded_film(0, "u2"), {"PixelPaddingValue": 0}),
-        (padded_film(-2000, "i2"), {"PixelPaddingValue": -2000}),
-        (padded_film(100, "u2"), {"PixelPaddingValue": 0, "PixelPaddingRangeLimit": 299}),
-        (padded_film(100, "u2"), {"PixelPaddingValue": 299, "PixelPaddingRangeLimit": 50}),
+        (padded_radiograph(65535, "u2"), {"PixelPaddingValue": 65535}),
+        (padded_radiograph(0, "u2"), {"PixelPaddingValue": 0}),
+        (padded_radiograph(-2000, "i2"), {"PixelPaddingValue": -2000}),
+        (padded_radiograph(100, "u2"), {"PixelPaddingValue": 0, "PixelPaddingRangeLimit": 299}),
+        (padded_radiograph(100, "u2"), {"PixelPaddingValue": 299, "PixelPaddingRangeLimit": 50}),
     ],
 )
 def test_padding_is_black_and_takes_no_part_in_scaling(
     tmp_path: Path, photometric: str, pixels: np.ndarray, fields: dict[str, int]
 ) -> None:
     image = convert(write_dicom(tmp_path / "a.dcm", pixels, PhotometricInterpretation=photometric, **fields), 24)
-    scaled = (FILM - FILM.min()) * 255 / (FILM.max() - FILM.min())
+    scaled = (RADIOGRAPH - RADIOGRAPH.min()) * 255 / (RADIOGRAPH.max() - RADIOGRAPH.min())
     np.testing.assert_allclose(image[:, :16], scaled if photometric == "MONOCHROME2" else 255 - scaled, atol=0.51)
     assert not image[PADDING].any()
 
 
 def test_padding_value_without_the_sign_of_its_pixels_counts(tmp_path: Path) -> None:
-    signed = write_dicom(tmp_path / "a.dcm", padded_film(-2000, "i2"), PixelPaddingValue=-2000)
-    film = pydicom.dcmread(signed)
-    film.add_new("PixelPaddingValue", "US", 63536)
-    film.save_as(tmp_path / "b.dcm")
+    signed = write_dicom(tmp_path / "a.dcm", padded_radiograph(-2000, "i2"), PixelPaddingValue=-2000)
+    radiograph = pydicom.dcmread(signed)
+    radiograph.add_new("PixelPaddingValue", "US", 63536)
+    radiograph.save_as(tmp_path / "b.dcm")
     np.testing.assert_array_equal(convert(tmp_path / "b.dcm"), convert(signed))
 
 
 @pytest.mark.parametrize("size", [18, 96])
 def test_edge_towards_the_padding_does_not_set_the_contrast(tmp_path: Path, size: int) -> None:
-    pixels = padded_film(65535, "u2")
+    pixels = padded_radiograph(65535, "u2")
     path = write_dicom(tmp_path / "a.dcm", pixels, PixelPaddingValue=65535, PhotometricInterpretation="MONOCHROME1")
-    alone = write_dicom(tmp_path / "b.dcm", FILM.astype("u2"), PhotometricInterpretation="MONOCHROME1")
+    alone = write_dicom(tmp_path / "b.dcm", RADIOGRAPH.astype("u2"), PhotometricInterpretation="MONOCHROME1")
     far = np.s_[:, : size // 3]
     np.testing.assert_allclose(convert(path, size)[far], convert(alone, size * 2 // 3)[far], atol=3)
 
@@ -213,7 +213,7 @@ def test_padding_that_does_not_occur_changes_nothing(tmp_path: Path, fields: dic
     np.testing.assert_array_equal(convert(path), convert(write_dicom(tmp_path / "b.dcm", RAMP.astype("u2"))))
 
 
-def test_film_of_nothing_but_padding_is_refused(tmp_path: Path) -> None:
+def test_radiograph_of_nothing_but_padding_is_refused(tmp_path: Path) -> None:
     path = write_dicom(
         tmp_path / "a.dcm", RAMP.astype("u2"), PixelPaddingValue=0, PixelPaddingRangeLimit=int(RAMP.max())
     )
@@ -221,7 +221,7 @@ def test_film_of_nothing_but_padding_is_refused(tmp_path: Path) -> None:
         convert(path)
 
 
-def test_border_that_is_burned_in_is_film(tmp_path: Path) -> None:
+def test_border_that_is_burned_in_is_radiograph(tmp_path: Path) -> None:
     pixels = np.full((24, 32), 4095, "u2")
     pixels[4:-4, 4:-4] = RAMP[4:-4, 4:-4] - RAMP[4, 4]
     np.testing.assert_allclose(convert(write_dicom(tmp_path / "a.dcm", pixels), 24), pixels / 4095.0 * 255, atol=1)
@@ -238,9 +238,9 @@ def test_nothing_of_the_file_but_its_pixels_is_in_the_png(tmp_path: Path) -> Non
 
 
 def test_codestream_of_another_size_than_the_header_says_is_refused(tmp_path: Path) -> None:
-    film = pydicom.dcmread(small_file("MR_small_jp2klossless.dcm"))
-    film.Rows, film.Columns = 32, 128
-    film.save_as(tmp_path / "a.dcm")
+    radiograph = pydicom.dcmread(small_file("MR_small_jp2klossless.dcm"))
+    radiograph.Rows, radiograph.Columns = 32, 128
+    radiograph.save_as(tmp_path / "a.dcm")
     with pytest.raises(InputError, match="JPEG 2000"):
         convert(tmp_path / "a.dcm")
 
@@ -251,10 +251,10 @@ def test_codestream_of_another_size_than_the_header_says_is_refused(tmp_path: Pa
 def test_codestream_that_breaks_off_is_one_line(tmp_path: Path, name: str, capfd: pytest.CaptureFixture[str]) -> None:
     from pydicom.encaps import encapsulate, get_frame
 
-    film = pydicom.dcmread(small_file(name))
-    frame = get_frame(film.PixelData, 0, number_of_frames=1)
-    film.PixelData = encapsulate([frame[:100]])
-    film.save_as(tmp_path / "a.dcm")
+    radiograph = pydicom.dcmread(small_file(name))
+    frame = get_frame(radiograph.PixelData, 0, number_of_frames=1)
+    radiograph.PixelData = encapsulate([frame[:100]])
+    radiograph.save_as(tmp_path / "a.dcm")
     with pytest.raises(InputError, match="cannot be decoded") as caught:
         convert(tmp_path / "a.dcm")
     assert "\n" not in str(caught.value)
@@ -275,7 +275,7 @@ def test_damage_is_an_input_error_or_none_at_all(
     content = bytearray(small_file(name).read_bytes())
     for place, value in changes:
         content[int(place * len(content))] = value
-    path = tmp_path_factory.mktemp("films") / "a.dcm"
+    path = tmp_path_factory.mktemp("radiographs") / "a.dcm"
     path.write_bytes(content[: int(share * len(content))])
     with contextlib.suppress(InputError):
         convert(path)

@@ -67,7 +67,7 @@ def test_window_is_in_rescaled_units(tmp_path: Path, slope: int, intercept: int,
     np.testing.assert_allclose(levels, expected if slope > 0 else 255 - expected, atol=0.51)
 
 
-def test_negative_of_a_film_is_windowed_before_it_is_turned(tmp_path: Path) -> None:
+def test_negative_of_a_radiograph_is_windowed_before_it_is_turned(tmp_path: Path) -> None:
     window = {"WindowCenter": 300, "WindowWidth": 101}
     levels = shown(tmp_path, PhotometricInterpretation="MONOCHROME1", **window)
     np.testing.assert_array_equal(levels, 255 - shown(tmp_path, **window))
@@ -89,7 +89,7 @@ def test_modality_table_goes_before_all(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("fields", [{}, {"WindowCenter": 300}, {"RescaleSlope": -2, "RescaleIntercept": 5}])
-def test_film_without_a_window_is_as_without_asking(tmp_path: Path, fields: dict[str, Any]) -> None:
+def test_radiograph_without_a_window_is_as_without_asking(tmp_path: Path, fields: dict[str, Any]) -> None:
     path = write_dicom(tmp_path / "b.dcm", VALUES.astype("u2"), **fields)
     np.testing.assert_array_equal(shown(tmp_path, **fields), convert(path, 24).ravel())
 

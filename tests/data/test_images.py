@@ -148,13 +148,13 @@ def test_damaged_file_is_read_or_refused_in_one_line(tmp_path: Path, data: st.Da
     assert "\n" not in refusal
 
 
-def test_published_film_is_read() -> None:
+def test_published_radiograph_is_read() -> None:
     path = NIH / "00000001_000.png"
     if not path.exists():
-        pytest.skip("the NIH sample films are not beside the checkout")
+        pytest.skip("the NIH sample radiographs are not beside the checkout")
     gray = load_gray(path)
     assert gray.max() > 200
-    # The mediastinum is brighter than the right lung on any frontal film.
+    # The mediastinum is brighter than the right lung on any frontal radiograph.
     height, width = gray.shape
     middle = gray[height // 2 : 2 * height // 3, 9 * width // 20 : 11 * width // 20]
     lung = gray[height // 4 : height // 2, width // 5 : width // 3]

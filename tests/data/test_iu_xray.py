@@ -46,10 +46,10 @@ def _write(
 ) -> Path:
     folder = root / "ecgen-radiology"
     folder.mkdir(exist_ok=True, parents=True)
-    films = "".join(IMAGE.format(name=name, caption=caption) for name in images)
+    radiographs = "".join(IMAGE.format(name=name, caption=caption) for name in images)
     path = folder / f"{uid.removeprefix('CXR')}.xml"
     path.write_text(
-        REPORT.format(uid=uid, findings=findings, indication=indication, comparison=comparison, images=films),
+        REPORT.format(uid=uid, findings=findings, indication=indication, comparison=comparison, images=radiographs),
         encoding="utf-8",
     )
     return path
@@ -70,7 +70,7 @@ def root(tmp_path: Path) -> Path:
         findings="Wires as on XXXX, XXXX. A drain by XXXX in the  right\n apex; Q-XXXX of XXXXXXXX.",
         indication="XXXX",
         comparison=".",
-        caption="Two films of XXXX",
+        caption="Two radiographs of XXXX",
     )
     _write_views(
         tmp_path,
@@ -94,8 +94,8 @@ def test_studies_come_in_the_order_of_their_numbers(root: Path) -> None:
 
 
 def test_views_are_joined_by_name_also_where_the_report_repeats_the_number(root: Path) -> None:
-    films = [(film.key, film.view) for film in _first(root).films]
-    assert films == [("CXR1_1_IM-0001-3001", "lateral"), ("CXR1_1_IM-0001-4001", "frontal")]
+    radiographs = [(radiograph.key, radiograph.view) for radiograph in _first(root).radiographs]
+    assert radiographs == [("CXR1_1_IM-0001-3001", "lateral"), ("CXR1_1_IM-0001-4001", "frontal")]
 
 
 def test_deidentified_words_are_marked_as_in_mimic(root: Path) -> None:
@@ -105,7 +105,7 @@ def test_deidentified_words_are_marked_as_in_mimic(root: Path) -> None:
 
 
 def test_the_technique_is_the_caption_once(root: Path) -> None:
-    assert _first(root).technique == "Two films of ___"
+    assert _first(root).technique == "Two radiographs of ___"
 
 
 def test_a_section_without_words_is_none(root: Path) -> None:
@@ -131,18 +131,18 @@ def test_there_are_no_patients_and_all_is_test(root: Path) -> None:
 def test_images_are_found_in_every_distribution(root: Path, place: str) -> None:
     (root / place).parent.mkdir(parents=True)
     (root / place).touch()
-    assert read_iu_xray(root).studies[1].films[0].path == root / place
+    assert read_iu_xray(root).studies[1].radiographs[0].path == root / place
 
 
 def test_a_dicom_goes_before_a_png_made_of_it(root: Path) -> None:
     for name in ("NLMCXR_dcm/10/10_IM-0002-1001.dcm", "NLMCXR_png/CXR10_IM-0002-1001.png", "a/10_IM-0002-1001.dcm.png"):
         (root / name).parent.mkdir(parents=True)
         (root / name).touch()
-    assert read_iu_xray(root).studies[1].films[0].path.suffix == ".dcm"
+    assert read_iu_xray(root).studies[1].radiographs[0].path.suffix == ".dcm"
 
 
 @pytest.mark.parametrize("made", [("a", "b", "dcm_a", "dcm_b"), ("dcm_b", "dcm_a", "b", "a")])
-def test_of_several_files_of_a_film_the_order_in_which_they_were_made_chooses_none(
+def test_of_several_files_of_a_radiograph_the_order_in_which_they_were_made_chooses_none(
     root: Path, made: Sequence[str]
 ) -> None:
     for folder in made:
@@ -151,12 +151,12 @@ def test_of_several_files_of_a_film_the_order_in_which_they_were_made_chooses_no
         if folder.startswith("dcm"):
             (root / folder / "10_IM-0002-1001.dcm").touch()
     one, ten = read_iu_xray(root).studies
-    assert one.films[0].path == root / "a" / "CXR1_1_IM-0001-3001.png"
-    assert ten.films[0].path == root / "dcm_a" / "10_IM-0002-1001.dcm"
+    assert one.radiographs[0].path == root / "a" / "CXR1_1_IM-0001-3001.png"
+    assert ten.radiographs[0].path == root / "dcm_a" / "10_IM-0002-1001.dcm"
 
 
 def test_an_image_that_is_nowhere_is_expected_in_the_release_of_pngs(root: Path) -> None:
-    assert _first(root).films[0].path == root / "NLMCXR_png" / "CXR1_1_IM-0001-3001.png"
+    assert _first(root).radiographs[0].path == root / "NLMCXR_png" / "CXR1_1_IM-0001-3001.png"
 
 
 def test_the_reports_are_read_packed_too(root: Path) -> None:
@@ -168,17 +168,17 @@ def test_the_reports_are_read_packed_too(root: Path) -> None:
     assert read_iu_xray(root) == loose
 
 
-def test_a_film_without_a_view_is_listed_and_no_film(root: Path) -> None:
+def test_a_radiograph_without_a_view_is_listed_and_no_radiograph(root: Path) -> None:
     _write(root, "CXR1", ["CXR1_IM-9999-1001"])
     archive = read_iu_xray(root)
-    assert archive.studies[0].films == ()
+    assert archive.studies[0].radiographs == ()
     assert [(f.source, f.stage) for f in archive.failures] == [("CXR1_IM-9999-1001", "read")]
 
 
 @pytest.mark.parametrize("row", ["1,1_IM-0001-4001.dcm.png,NaN", "1,1_IM-0001-4001.dcm.png,Oblique", "1,,Frontal"])
 def test_a_row_that_is_no_view_is_listed_with_its_line(root: Path, row: str) -> None:
     _write_views(root, row)
-    assert "indiana_projections.csv, line 2: " in read_iu_xray(root).failures[0].reason
+    assert "indiana_projections.csv:2: " in read_iu_xray(root).failures[0].reason
 
 
 @pytest.mark.parametrize(

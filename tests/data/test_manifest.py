@@ -131,7 +131,7 @@ def test_samples_without_a_frontal_are_left_out_where_that_is_asked_for(
     assert [study.sample_id for study in read_manifest(path, left_out)] == ["s1"]
     (failure,) = left_out
     assert (failure.sample_id, failure.stage) == ("s2", "read")
-    assert failure.reason == f"{path}, line 2, field 'frontal': a study needs the path of its frontal image"
+    assert failure.reason == f"{path}:2: frontal: a study needs the path of its frontal image"
 
 
 @pytest.mark.parametrize("bad", [{"lateral": "b.png"}, row(sample_id="s2", finding="x"), row(sample_id=7), row()])

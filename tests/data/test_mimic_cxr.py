@@ -44,13 +44,13 @@ def reasons(archive: Archive) -> dict[str | None, str]:
     return {failure.source: failure.reason for failure in archive.failures}
 
 
-def test_studies_have_their_patient_films_sections_and_split(jpg: Path) -> None:
+def test_studies_have_their_patient_radiographs_sections_and_split(jpg: Path) -> None:
     archive = read_mimic_cxr(jpg, "jpg")
     read = study(archive, "50414267")
     assert archive.source == "mimic-cxr"
     assert (read.patient_id, read.split) == ("10000032", "train")
     folder = jpg / "files/p10/p10000032/s50414267"
-    assert [(film.key, film.path, film.view) for film in read.films] == [
+    assert [(radiograph.key, radiograph.path, radiograph.view) for radiograph in read.radiographs] == [
         ("a1", folder / "a1.jpg", "frontal"),
         ("a2", folder / "a2.jpg", "lateral"),
     ]
@@ -92,8 +92,12 @@ def test_a_time_that_is_none_is_listed_and_the_study_stays(jpg: Path) -> None:
 
 
 def test_view_codes_stand_in_for_a_view_that_is_blank(jpg: Path) -> None:
-    films = study(read_mimic_cxr(jpg, "jpg"), "51029426").films
-    assert [(film.key, film.view) for film in films] == [("b1", "frontal"), ("b2", "lateral"), ("b3", "lateral")]
+    radiographs = study(read_mimic_cxr(jpg, "jpg"), "51029426").radiographs
+    assert [(radiograph.key, radiograph.view) for radiograph in radiographs] == [
+        ("b1", "frontal"),
+        ("b2", "lateral"),
+        ("b3", "lateral"),
+    ]
 
 
 def test_images_of_other_and_unknown_views_are_listed(jpg: Path) -> None:
@@ -118,13 +122,13 @@ def test_a_study_without_split_is_kept_and_listed(jpg: Path) -> None:
 
 
 def test_a_study_without_a_frontal_stays(jpg: Path) -> None:
-    assert [film.view for film in study(read_mimic_cxr(jpg, "jpg"), "52000000").films] == ["lateral"]
+    assert [radiograph.view for radiograph in study(read_mimic_cxr(jpg, "jpg"), "52000000").radiographs] == ["lateral"]
 
 
-def test_an_image_listed_twice_is_one_film(jpg: Path) -> None:
+def test_an_image_listed_twice_is_one_radiograph(jpg: Path) -> None:
     write_tables(jpg, [*IMAGES, IMAGES[0]])
     archive = read_mimic_cxr(jpg, "jpg")
-    assert [film.key for film in study(archive, "50414267").films] == ["a1", "a2"]
+    assert [radiograph.key for radiograph in study(archive, "50414267").radiographs] == ["a1", "a2"]
     assert "twice" in reasons(archive)["a1"]
 
 
@@ -142,7 +146,7 @@ def test_a_missing_report_is_listed_and_the_study_stays(jpg: Path) -> None:
     (jpg / "files/p10/p10000032/s50414267.txt").unlink()
     archive = read_mimic_cxr(jpg, "jpg")
     read = study(archive, "50414267")
-    assert (read.findings, read.report, len(read.films)) == (None, None, 2)
+    assert (read.findings, read.report, len(read.radiographs)) == (None, None, 2)
     assert reasons(archive)["files/p10/p10000032/s50414267.txt"] == "the study has no report"
 
 
@@ -186,8 +190,8 @@ def test_the_dicom_release_reads_as_the_jpeg_release(
             theirs.split,
             theirs.report,
         )
-        for film, other in zip(ours.films, theirs.films, strict=True):
-            assert film.path == root / other.path.relative_to(jpg).with_suffix(".dcm")
+        for radiograph, other in zip(ours.radiographs, theirs.radiographs, strict=True):
+            assert radiograph.path == root / other.path.relative_to(jpg).with_suffix(".dcm")
 
 
 @pytest.mark.parametrize("before", ["", "mimic-cxr-reports/"])

@@ -111,7 +111,7 @@ def test_an_image_is_a_study_with_its_phrases_and_their_boxes(write: Writer, roo
     first = archive.studies[0]
     assert (archive.source, archive.failures) == ("ms-cxr", [])
     assert (first.study_id, first.patient_id, first.split) == ("a1", "10000032", "train")
-    assert [(film.key, film.path, film.view) for film in first.films] == [
+    assert [(radiograph.key, radiograph.path, radiograph.view) for radiograph in first.radiographs] == [
         ("a1", images / "files/p10/p10000032/s50414267/a1.jpg", "frontal")
     ]
     assert boxes(first) == {
@@ -182,7 +182,7 @@ def test_images_of_the_dicom_release(root: Path, images: Path) -> None:
         path.rename(path.with_suffix(".dcm"))
     archive = read_ms_cxr(root, images)
     assert archive.failures == []
-    assert {film.path.suffix for study in archive.studies for film in study.films} == {".dcm"}
+    assert {radiograph.path.suffix for study in archive.studies for radiograph in study.radiographs} == {".dcm"}
 
 
 def test_a_missing_image_is_listed(root: Path, images: Path) -> None:

@@ -79,9 +79,9 @@ def _reasons(archive: Archive) -> list[tuple[str | None, str]]:
     return [(failure.source, failure.reason) for failure in archive.failures]
 
 
-def test_images_of_a_study_are_its_films_in_order(tmp_path: Path) -> None:
+def test_images_of_a_study_are_its_radiographs_in_order(tmp_path: Path) -> None:
     archive = read_padchest(_write(tmp_path, _row("a"), _row("x", "s2"), _row("b", Projection="L")))
-    assert [(f.key, f.view, f.path) for f in archive.studies[0].films] == [
+    assert [(f.key, f.view, f.path) for f in archive.studies[0].radiographs] == [
         ("a", "frontal", tmp_path / "0" / "a.png"),
         ("b", "lateral", tmp_path / "0" / "b.png"),
     ]
@@ -98,23 +98,23 @@ def test_images_of_a_study_are_its_films_in_order(tmp_path: Path) -> None:
 )
 def test_projections(tmp_path: Path, projection: str, views: list[str]) -> None:
     archive = read_padchest(_write(tmp_path, _row("a", Projection=projection)))
-    assert [film.view for film in _only(archive).films] == views
+    assert [radiograph.view for radiograph in _only(archive).radiographs] == views
     assert archive.failures == []
 
 
 @pytest.mark.parametrize("projection", ["COSTAL", "EXCLUDE"])
-def test_a_film_of_another_view_is_left_out_by_rule(tmp_path: Path, projection: str) -> None:
+def test_a_radiograph_of_another_view_is_left_out_by_rule(tmp_path: Path, projection: str) -> None:
     archive = read_padchest(_write(tmp_path, _row("b"), _row("a", Projection=projection)))
-    assert [film.key for film in _only(archive).films] == ["b"]
+    assert [radiograph.key for radiograph in _only(archive).radiographs] == ["b"]
     assert [(failure.source, failure.stage) for failure in archive.failures] == [("a.png", "select")]
 
 
 @pytest.mark.parametrize("projection", ["", "nan", "OBLICUA"])
 def test_a_projection_that_says_nothing_is_listed(tmp_path: Path, projection: str) -> None:
     archive = read_padchest(_write(tmp_path, _row("b"), _row("a", Projection=projection)))
-    assert [film.key for film in _only(archive).films] == ["b"]
+    assert [radiograph.key for radiograph in _only(archive).radiographs] == ["b"]
     shown = projection if projection == "OBLICUA" else "missing"
-    assert _reasons(archive) == [("a.png", f"{TABLE}, line 3: Projection is {shown}, so the view is not known")]
+    assert _reasons(archive) == [("a.png", f"{TABLE}:3: Projection is {shown}, so the view is not known")]
 
 
 @pytest.mark.parametrize("prefix", ["", "0/"])
@@ -123,14 +123,14 @@ def test_images_are_read_from_zips(tmp_path: Path, prefix: str) -> None:
     with zipfile.ZipFile(tmp_path / "0.zip", "w") as packed:
         packed.writestr(f"{prefix}a.png", b"")
         packed.writestr(f"__MACOSX/{prefix}._a.png", b"")
-    (film,) = _only(read_padchest(tmp_path)).films
-    assert (film.path, film.member) == (tmp_path / "0.zip", f"{prefix}a.png")
+    (radiograph,) = _only(read_padchest(tmp_path)).radiographs
+    assert (radiograph.path, radiograph.member) == (tmp_path / "0.zip", f"{prefix}a.png")
 
 
 def test_images_may_lie_together_in_the_root(tmp_path: Path) -> None:
     _write(tmp_path, _row("a"), images=False)
     (tmp_path / "a.png").touch()
-    assert _only(read_padchest(tmp_path)).films[0].path == tmp_path / "a.png"
+    assert _only(read_padchest(tmp_path)).radiographs[0].path == tmp_path / "a.png"
 
 
 def test_a_listed_image_that_is_missing_costs_itself(tmp_path: Path) -> None:
@@ -138,7 +138,7 @@ def test_a_listed_image_that_is_missing_costs_itself(tmp_path: Path) -> None:
     _write(tmp_path, _row("a"), _row(name))
     (tmp_path / "0" / f"{name}.png").unlink()
     archive = read_padchest(tmp_path)
-    assert [film.key for film in _only(archive).films] == ["a"]
+    assert [radiograph.key for radiograph in _only(archive).radiographs] == ["a"]
     assert _reasons(archive) == [(f"{name}.png", "the image is not in 0")]
 
 
@@ -164,18 +164,18 @@ def test_a_zip_cut_off_is_an_error_that_names_it(tmp_path: Path) -> None:
         read_padchest(tmp_path)
 
 
-def test_a_row_twice_is_a_film_once(tmp_path: Path) -> None:
+def test_a_row_twice_is_a_radiograph_once(tmp_path: Path) -> None:
     archive = read_padchest(_write(tmp_path, _row("a"), _row("a"), _row("a", "s2")))
-    assert [film.key for film in _only(archive).films] == ["a"]
+    assert [radiograph.key for radiograph in _only(archive).radiographs] == ["a"]
     assert [reason for _, reason in _reasons(archive)] == [
-        f"{TABLE}, line {line}: the image is in a line before" for line in (3, 4)
+        f"{TABLE}:{line}: the image is in a line before" for line in (3, 4)
     ]
 
 
 def test_a_study_of_two_patients_keeps_the_first(tmp_path: Path) -> None:
     archive = read_padchest(_write(tmp_path, _row("a"), _row("b", PatientID="p2")))
-    assert (_only(archive).patient_id, len(_only(archive).films)) == ("p1", 1)
-    assert _reasons(archive) == [("b.png", f"{TABLE}, line 3: PatientID is not that of the study's other images")]
+    assert (_only(archive).patient_id, len(_only(archive).radiographs)) == ("p1", 1)
+    assert _reasons(archive) == [("b.png", f"{TABLE}:3: PatientID is not that of the study's other images")]
 
 
 def test_pediatric_studies_are_left_out_unless_asked_for(tmp_path: Path) -> None:
@@ -253,17 +253,17 @@ def test_a_split_is_that_of_all_studies_of_the_patient(tmp_path: Path, key: Row)
 def test_a_patient_in_two_splits_is_refused(tmp_path: Path) -> None:
     _write(tmp_path, _row("a"), _row("b", "s2"))
     table = _english(tmp_path, {"StudyID": "s1", "split": "train"}, {"StudyID": "s2", "split": "test"})
-    with pytest.raises(InputError, match=r"line 3, field 'split': 'p1' is in 'train' in a line before"):
+    with pytest.raises(InputError, match=r"line 3: split: 'p1' is in 'train' in a line before"):
         read_padchest(tmp_path, splits=table)
 
 
 @pytest.mark.parametrize(
     ("rows", "message"),
     [
-        ({"StudyID": "s1", "split": "dev1"}, "line 2, field 'split': expected train, validation or test, found 'dev1'"),
-        ({"StudyID": "", "split": "train"}, "line 2, field 'PatientID': a row needs PatientID, StudyID or ImageID"),
+        ({"StudyID": "s1", "split": "dev1"}, "line 2: split: expected train, validation or test, found 'dev1'"),
+        ({"StudyID": "", "split": "train"}, "line 2: PatientID: a row needs PatientID, StudyID or ImageID"),
         ({"StudyID": "other", "split": "train"}, "names no patient or study of this archive"),
-        ({"StudyID": "s1", "fold": "train"}, "field 'split': the table has no such column; it has 'StudyID', 'fold'"),
+        ({"StudyID": "s1", "fold": "train"}, "split: the table has no such column; it has 'StudyID', 'fold'"),
     ],
 )
 def test_a_wrong_table_of_splits_is_one_line(tmp_path: Path, rows: Row, message: str) -> None:
@@ -275,9 +275,9 @@ def test_a_wrong_table_of_splits_is_one_line(tmp_path: Path, rows: Row, message:
 @pytest.mark.parametrize(
     ("row", "message"),
     [
-        ({"findings": "Clear.", "StudyID": ""}, "line 2, field 'images_path': a row needs StudyID, ImageID or"),
+        ({"findings": "Clear.", "StudyID": ""}, "line 2: images_path: a row needs StudyID, ImageID or"),
         ({"findings": "Clear.", "StudyID": "other"}, "has no report of any study of this archive"),
-        ({"text": "Clear.", "StudyID": "s1"}, "field 'findings': the table has no such column"),
+        ({"text": "Clear.", "StudyID": "s1"}, "findings: the table has no such column"),
     ],
 )
 def test_a_wrong_table_of_reports_is_one_line(tmp_path: Path, row: Row, message: str) -> None:
@@ -321,6 +321,6 @@ def test_a_folder_without_the_table_is_one_line(tmp_path: Path) -> None:
         read_padchest(tmp_path)
 
 
-def test_a_film_of_inverted_values_is_turned(tmp_path: Path) -> None:
+def test_a_radiograph_of_inverted_values_is_turned(tmp_path: Path) -> None:
     archive = read_padchest(_write(tmp_path, _row("a", PhotometricInterpretation_DICOM="MONOCHROME1"), _row("b", "s2")))
-    assert [film.is_inverted for study in archive.studies for film in study.films] == [True, False]
+    assert [radiograph.is_inverted for study in archive.studies for radiograph in study.radiographs] == [True, False]

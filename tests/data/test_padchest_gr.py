@@ -149,8 +149,13 @@ def test_images_are_found_in_a_zip_and_the_table_too(tmp_path: Path) -> None:
     with zipfile.ZipFile(tmp_path / "master_table.csv.zip", "w") as archive:
         archive.write(tmp_path / "master_table.csv", "master_table.csv")
     (tmp_path / "master_table.csv").unlink()
-    (film,) = _only(read_padchest_gr(tmp_path)).films
-    assert (film.key, film.path, film.member, film.view) == ("s1-f", packed, "PadChest_GR/s1-f.png", "frontal")
+    (radiograph,) = _only(read_padchest_gr(tmp_path)).radiographs
+    assert (radiograph.key, radiograph.path, radiograph.member, radiograph.view) == (
+        "s1-f",
+        packed,
+        "PadChest_GR/s1-f.png",
+        "frontal",
+    )
 
 
 @pytest.mark.parametrize("made", ["abc", "cba"])
@@ -163,8 +168,8 @@ def test_of_several_images_of_a_name_the_order_in_which_they_were_made_chooses_n
                 archive.writestr("s1-f.png", b"")
         else:
             (tmp_path / folder / "s1-f.png").touch()
-    (film,) = _only(read_padchest_gr(tmp_path)).films
-    assert (film.path, film.member) == (tmp_path / "b" / "s1-f.png", None)
+    (radiograph,) = _only(read_padchest_gr(tmp_path)).radiographs
+    assert (radiograph.path, radiograph.member) == (tmp_path / "b" / "s1-f.png", None)
 
 
 def test_parts_of_a_zip_are_to_be_joined(tmp_path: Path) -> None:
@@ -179,11 +184,11 @@ def test_no_image_at_all_is_an_error(tmp_path: Path) -> None:
         read_padchest_gr(_write(tmp_path, [_entry("s1")], _row("s1"), images=False))
 
 
-def test_a_missing_image_costs_its_film(tmp_path: Path) -> None:
+def test_a_missing_image_costs_its_radiograph(tmp_path: Path) -> None:
     root = _write(tmp_path, [_entry("s1"), _entry("s2")], _row("s1"), _row("s2"))
     (root / "Padchest_GR_files" / "PadChest_GR" / "s2-f.png").unlink()
     archive = read_padchest_gr(root)
-    assert [len(study.films) for study in archive.studies] == [1, 0]
+    assert [len(study.radiographs) for study in archive.studies] == [1, 0]
     assert [failure.source for failure in archive.failures] == ["s2-f.png"]
 
 
@@ -204,7 +209,7 @@ def test_laterals_and_the_previous_studys_report_come_from_padchest(tmp_path: Pa
         "s0-f",
     ]
     assert sample.prior_report == "FINDINGS: Report of s0."
-    assert archive.studies[1].films[0].path == priors / "s0-f.png"
+    assert archive.studies[1].radiographs[0].path == priors / "s0-f.png"
 
 
 def test_the_named_study_is_the_prior_and_no_other_of_the_patient(tmp_path: Path) -> None:
@@ -243,9 +248,9 @@ def test_a_report_that_is_wrong_anywhere_is_left_out_with_its_field(tmp_path: Pa
     [
         (_entry("good"), "study good is there twice"),
         (_entry("s3"), "master_table.csv has no row of it"),
-        (_entry("s1") | {"findings": []}, "field 'findings': expected a list of sentences"),
-        ({"ImageID": "x"}, "field 'StudyID': expected the name"),
-        (7, "field 'StudyID': expected the name"),
+        (_entry("s1") | {"findings": []}, "findings: expected a list of sentences"),
+        ({"ImageID": "x"}, "StudyID: expected the name"),
+        (7, "StudyID: expected the name"),
     ],
 )
 def test_a_study_that_cannot_be_used_is_left_out(tmp_path: Path, entry: Any, message: str) -> None:
@@ -262,7 +267,7 @@ def test_missing_and_wrong_files_are_one_line(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"grounded_reports_20240819\.json: no such file"):
         read_padchest_gr(tmp_path)
     _write(tmp_path, [], _row("s1", PatientID=""))
-    with pytest.raises(InputError, match=r"master_table\.csv, line 2, field 'PatientID': is missing"):
+    with pytest.raises(InputError, match=r"master_table\.csv:2: PatientID: is missing"):
         read_padchest_gr(tmp_path)
 
 

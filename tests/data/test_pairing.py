@@ -11,22 +11,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from data.archive import Archive, ArchiveStudy, Film, View
+from data.archive import Archive, ArchiveStudy, Radiograph, View
 from data.pairing import Rules, Samples, check_splits, make_samples
 from data.study import Study
 from radfact.errors import InputError
 from radfact.records import Sentence
 
 
-def _film(key: str, view: View = "frontal") -> Film:
-    return Film(key, Path("/archive") / f"{key}.dcm", view)
+def _radiograph(key: str, view: View = "frontal") -> Radiograph:
+    return Radiograph(key, Path("/archive") / f"{key}.dcm", view)
 
 
 def _study(name: str, **fields: Any) -> ArchiveStudy:
     defaults: dict[str, Any] = {
         "patient_id": "p",
         "when": name,
-        "films": (_film(f"{name}-f"),),
+        "radiographs": (_radiograph(f"{name}-f"),),
         "findings": "Clear lungs.",
         "report": f"Report {name}.",
     }
@@ -42,7 +42,7 @@ def _keys(study: Study) -> tuple[str | None, ...]:
 
 
 def test_every_frontal_is_a_sample() -> None:
-    made = _make(_study("s", films=(_film("a"), _film("b"), _film("c", "lateral"))))
+    made = _make(_study("s", radiographs=(_radiograph("a"), _radiograph("b"), _radiograph("c", "lateral"))))
     assert [(s.sample_id, s.study_id, _keys(s)) for s in made.studies] == [
         ("s-1", "s", ("a", "c", None)),
         ("s-2", "s", ("b", "c", None)),
@@ -51,7 +51,10 @@ def test_every_frontal_is_a_sample() -> None:
 
 @pytest.mark.parametrize(
     ("lacking", "reason"),
-    [({"findings": None}, "no findings section"), ({"films": (_film("l", "lateral"),)}, "no frontal film")],
+    [
+        ({"findings": None}, "no findings section"),
+        ({"radiographs": (_radiograph("l", "lateral"),)}, "no frontal radiograph"),
+    ],
 )
 def test_a_study_without_what_a_sample_needs_is_listed(lacking: dict[str, Any], reason: str) -> None:
     made = _make(_study("s", **lacking))
@@ -69,7 +72,7 @@ def test_the_prior_is_the_last_study_before_with_report_and_frontal() -> None:
         _study("1"),
         _study("2"),
         _study("3", report=None),
-        _study("4", films=(_film("l", "lateral"),)),
+        _study("4", radiographs=(_radiograph("l", "lateral"),)),
         _study("5"),
     )
     assert [(s.sample_id, _keys(s)[2], s.prior_report) for s in made.studies] == [
@@ -108,8 +111,8 @@ def test_another_patient_is_no_prior() -> None:
 
 
 def test_training_pairs_every_prior_frontal_where_that_is_the_rule() -> None:
-    first = _study("1", films=(_film("a"), _film("b")), split="train")
-    then = _study("2", films=(_film("c"), _film("d")), split="train")
+    first = _study("1", radiographs=(_radiograph("a"), _radiograph("b")), split="train")
+    then = _study("2", radiographs=(_radiograph("c"), _radiograph("d")), split="train")
     made = _make(first, then, train_priors="every")
     assert [_keys(s)[::2] for s in made.studies][2:] == [("c", "a"), ("c", "b"), ("d", "a"), ("d", "b")]
     tested = _make(replace(first, split="test"), replace(then, split="test"), train_priors="every")
@@ -121,28 +124,30 @@ def test_no_prior_where_the_rule_says_so() -> None:
 
 
 def test_every_lateral_is_drawn_sooner_or_later() -> None:
-    laterals = tuple(_film(f"l{n}", "lateral") for n in range(3))
-    study = _study("s", films=(_film("f"), *laterals))
+    laterals = tuple(_radiograph(f"l{n}", "lateral") for n in range(3))
+    study = _study("s", radiographs=(_radiograph("f"), *laterals))
     drawn = Counter(_keys(_make(study, seed=seed).studies[0])[1] for seed in range(60))
     assert set(drawn) == {"l0", "l1", "l2"}
 
 
 def test_other_studies_change_no_draw() -> None:
-    films = (_film("f"), *(_film(f"l{n}", "lateral") for n in range(5)))
-    alone = _make(_study("s", films=films)).studies
-    assert _make(_study("a", patient_id="q"), _study("s", films=films), _study("z")).studies[1] == alone[0]
+    radiographs = (_radiograph("f"), *(_radiograph(f"l{n}", "lateral") for n in range(5)))
+    alone = _make(_study("s", radiographs=radiographs)).studies
+    assert _make(_study("a", patient_id="q"), _study("s", radiographs=radiographs), _study("z")).studies[1] == alone[0]
 
 
-def test_films_that_cannot_be_used_are_as_if_not_there() -> None:
-    archive = Archive("test", [_study("s", films=(_film("a"), _film("b"), _film("c", "lateral")))])
+def test_radiographs_that_cannot_be_used_are_as_if_not_there() -> None:
+    archive = Archive(
+        "test", [_study("s", radiographs=(_radiograph("a"), _radiograph("b"), _radiograph("c", "lateral")))]
+    )
     made = make_samples(archive, Rules(), without=frozenset({"a", "c"}))
     assert [(s.sample_id, _keys(s)) for s in made.studies] == [("s", ("b", None, None))]
 
 
-def test_the_films_of_all_samples_are_named() -> None:
+def test_the_radiographs_of_all_samples_are_named() -> None:
     made = _make(_study("1"), _study("2"))
-    assert {film.key for film in made.films.values()} == {"1-f", "2-f"}
-    assert set(made.films) == {p for s in made.studies for p in (s.frontal, s.prior_frontal) if p}
+    assert {radiograph.key for radiograph in made.radiographs.values()} == {"1-f", "2-f"}
+    assert set(made.radiographs) == {p for s in made.studies for p in (s.frontal, s.prior_frontal) if p}
 
 
 def test_a_patient_in_two_splits_is_refused() -> None:
@@ -154,8 +159,14 @@ def test_a_patient_in_two_splits_is_refused() -> None:
     ("studies", "message"),
     [
         ((_study("s"), _study("s")), "two studies 's'"),
-        ((_study("1", films=(_film("x"),)), _study("2", films=(_film("x", "lateral"),))), "two films 'x'"),
-        ((_study("1", films=(_film("x"), _film("y")), phrases=(Sentence(text="A."),)),), "several frontal films"),
+        (
+            (_study("1", radiographs=(_radiograph("x"),)), _study("2", radiographs=(_radiograph("x", "lateral"),))),
+            "two radiographs 'x'",
+        ),
+        (
+            (_study("1", radiographs=(_radiograph("x"), _radiograph("y")), phrases=(Sentence(text="A."),)),),
+            "several frontal radiographs",
+        ),
     ],
 )
 def test_ambiguous_names_are_refused(studies: tuple[ArchiveStudy, ...], message: str) -> None:

@@ -45,11 +45,11 @@ INSIDE: dict[Kind, float] = {
     "pacemaker": 0.6,
     "edema": 0.75,
 }
-"""Least share of a finding's trace on the film that lies in its boxes, where it is not 0.85."""
+"""Least share of a finding's trace on the radiograph that lies in its boxes, where it is not 0.85."""
 
 
 class Quiet(np.random.Generator):
-    """A source of randomness without noise, so that two films differ by their findings alone."""
+    """A source of randomness without noise, so that two radiographs differ by their findings alone."""
 
     def standard_normal(self, size: Any = None, dtype: Any = np.float64, out: Any = None) -> Any:  # noqa: ARG002
         return np.zeros(size, dtype)
@@ -61,7 +61,7 @@ def series() -> list[PhantomStudy]:
 
 
 def trace(kind: Kind, seed: int, size: int = 128) -> tuple[NDArray[np.float64], NDArray[np.bool_], Finding]:
-    """What a finding adds to the film of an otherwise normal patient, where its boxes are, and the finding."""
+    """What a finding adds to the radiograph of an otherwise normal patient, where its boxes are, and the finding."""
     rng = np.random.default_rng(seed)
     anatomy = draw_anatomy(rng)
     finding = draw_finding(kind, anatomy, rng)
@@ -79,8 +79,8 @@ def trace(kind: Kind, seed: int, size: int = 128) -> tuple[NDArray[np.float64], 
 
 
 def digest(made: PhantomStudy) -> str:
-    films = b"".join(role.encode() + film.tobytes() for role, film in made.films.items())
-    return hashlib.sha256(made.study.model_dump_json().encode() + films).hexdigest()
+    radiographs = b"".join(role.encode() + radiograph.tobytes() for role, radiograph in made.radiographs.items())
+    return hashlib.sha256(made.study.model_dump_json().encode() + radiographs).hexdigest()
 
 
 @settings(max_examples=15, deadline=None)
@@ -91,24 +91,26 @@ def test_a_study_is_a_function_of_seed_and_index(seed: int, index: int) -> None:
 
 
 def test_series_of_different_seeds_share_no_study() -> None:
-    films = [hashlib.sha256(make_study(s, i, SIZE, "x").films["frontal"]).digest() for s in range(4) for i in range(25)]
-    assert len(set(films)) == 100
+    radiographs = [
+        hashlib.sha256(make_study(s, i, SIZE, "x").radiographs["frontal"]).digest() for s in range(4) for i in range(25)
+    ]
+    assert len(set(radiographs)) == 100
 
 
 @pytest.mark.parametrize("index", range(6))
 def test_a_study_looks_the_same_at_every_size(index: int) -> None:
     small, large = (make_study(5, index, size, "test") for size in (224, 448))
     assert small.study.findings == large.study.findings
-    assert small.films.keys() == large.films.keys()
+    assert small.radiographs.keys() == large.radiographs.keys()
     for one, other in zip(small.study.labels or (), large.study.labels or (), strict=True):
         assert (one.kind, one.side) == (other.kind, other.side)
         for a, b in zip(one.boxes or (), other.boxes or (), strict=True):
-            # Half a pixel at 224: the longer side of a film is a whole number of pixels.
+            # Half a pixel at 224: the longer side of a radiograph is a whole number of pixels.
             assert a.as_tuple() == pytest.approx(b.as_tuple(), abs=0.5 / 224)
-    for role, film in small.films.items():
-        height, width = film.shape
-        reduced = Image.fromarray(large.films[role]).resize((width, height), Image.Resampling.BOX)
-        difference = np.abs(np.asarray(reduced, float) - film)
+    for role, radiograph in small.radiographs.items():
+        height, width = radiograph.shape
+        reduced = Image.fromarray(large.radiographs[role]).resize((width, height), Image.Resampling.BOX)
+        difference = np.abs(np.asarray(reduced, float) - radiograph)
         assert difference.mean() < 3, role
         assert np.quantile(difference, 0.99) < 20, role
 
@@ -121,7 +123,7 @@ def test_a_finding_leaves_its_trace_in_its_boxes(kind: Kind) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_finding_brightens_the_film_and_air_darkens_it(kind: Kind) -> None:
+def test_a_finding_brightens_the_radiograph_and_air_darkens_it(kind: Kind) -> None:
     for seed in range(8):
         difference, inside, _ = trace(kind, seed)
         mean = difference[inside].mean()
@@ -129,7 +131,7 @@ def test_a_finding_brightens_the_film_and_air_darkens_it(kind: Kind) -> None:
 
 
 @pytest.mark.parametrize("kind", ["pacemaker", "consolidation", "mass", "nodule", "effusion", "pneumothorax"])
-def test_the_patients_left_is_the_right_of_the_film(kind: Kind) -> None:
+def test_the_patients_left_is_the_right_of_the_radiograph(kind: Kind) -> None:
     seen = set()
     for seed in range(12):
         difference, _, finding = trace(kind, seed)
@@ -152,7 +154,7 @@ def test_a_finding_on_both_sides_has_a_box_on_each() -> None:
 
 @settings(max_examples=60, deadline=None)
 @given(seeds, st.sampled_from(KINDS))
-def test_boxes_lie_on_the_film_and_have_an_area(seed: int, kind: Kind) -> None:
+def test_boxes_lie_on_the_radiograph_and_have_an_area(seed: int, kind: Kind) -> None:
     rng = np.random.default_rng(seed)
     anatomy = draw_anatomy(rng)
     finding = draw_finding(kind, anatomy, rng)
@@ -163,10 +165,10 @@ def test_boxes_lie_on_the_film_and_have_an_area(seed: int, kind: Kind) -> None:
         assert 0 <= v_min < v_max <= 1
 
 
-def test_boxes_are_shares_of_the_whole_film_also_where_it_is_not_square() -> None:
+def test_boxes_are_shares_of_the_whole_radiograph_also_where_it_is_not_square() -> None:
     shapes = Counter()
     for made in series()[:60]:
-        height, width = made.films["frontal"].shape
+        height, width = made.radiographs["frontal"].shape
         crop = CropMap(width, height)
         shapes[width > height, height > width] += 1
         square = [crop.to_crop(box) for label in made.study.labels or () for box in label.boxes or ()]
@@ -175,10 +177,10 @@ def test_boxes_are_shares_of_the_whole_film_also_where_it_is_not_square() -> Non
     assert len(shapes) == 3
 
 
-def test_the_box_of_a_nodule_is_square_in_pixels_on_every_film() -> None:
+def test_the_box_of_a_nodule_is_square_in_pixels_on_every_radiograph() -> None:
     sides = []
     for made in series():
-        height, width = made.films["frontal"].shape
+        height, width = made.radiographs["frontal"].shape
         for label in made.study.labels or ():
             if label.kind == "nodule":
                 (box,) = label.boxes or ()
@@ -255,7 +257,7 @@ def effusion(side: Side, grade: int) -> Finding:
         ((effusion("right", 1),), "new", {"New", "new"}),
     ],
 )
-def test_the_word_for_a_change_agrees_with_the_prior_film(
+def test_the_word_for_a_change_agrees_with_the_prior_radiograph(
     prior: tuple[Finding, ...], change: str, words: set[str]
 ) -> None:
     finding = effusion("left", 1)
@@ -305,7 +307,7 @@ def test_every_kind_occurs_and_is_worded_in_at_least_two_ways() -> None:
 
 
 def test_two_dictations_of_the_same_findings_entail_each_other() -> None:
-    """The ceiling of the task: what a perfect reader of the films would score."""
+    """The ceiling of the task: what a perfect reader of the radiographs would score."""
     reports: list[list[list[Sentence]]] = [[], []]
     for seed in range(150):
         rng = np.random.default_rng(seed)
@@ -334,10 +336,10 @@ def test_written_phantoms_are_those_made(tmp_path: Path, workers: int) -> None:
     assert [study.sample_id for study in read] == [study.sample_id for study in yielded]
     for index, study in enumerate(read):
         made = make_study(3, index, SIZE, "val")
-        paths = {role: tmp_path / role / f"{study.sample_id}.png" for role in made.films}
+        paths = {role: tmp_path / role / f"{study.sample_id}.png" for role in made.radiographs}
         assert study == made.study.model_copy(update=dict(paths))
         for role, path in paths.items():
-            np.testing.assert_array_equal(np.asarray(Image.open(path)), made.films[role])
+            np.testing.assert_array_equal(np.asarray(Image.open(path)), made.radiographs[role])
 
 
 def test_workers_are_no_copies_of_the_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

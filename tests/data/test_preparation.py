@@ -1,4 +1,4 @@
-"""From an archive to PNGs and a manifest: restart, damaged films, several processes, Ray."""
+"""From an archive to PNGs and a manifest: restart, damaged radiographs, several processes, Ray."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ import pytest
 from PIL import Image
 
 import data.preparation
-from data.archive import Archive, ArchiveStudy, Film
+from data.archive import Archive, ArchiveStudy, Radiograph
 from data.manifest import read_failures, read_manifest
 from data.pairing import Rules, make_samples
-from data.preparation import Conversion, Prepared, convert_film, prepare
-from radfact.errors import InputError, RunFailed
+from data.preparation import Conversion, Prepared, convert_radiograph, prepare
+from radfact.errors import InputError, RunError
 
 SMALL = Conversion(size=32)
 
@@ -32,13 +32,15 @@ def _archive(folder: Path, count: int = 6) -> Archive:
     draw = np.random.default_rng(0)
     studies = []
     for number in range(count):
-        films = []
+        radiographs = []
         for view in ("frontal", "lateral"):
             path = folder / f"{number}-{view}.png"
             Image.fromarray(draw.integers(0, 255, (48, 40), np.uint8)).save(path)
-            films.append(Film(f"{number}-{view}", path, "frontal" if view == "frontal" else "lateral"))
+            radiographs.append(Radiograph(f"{number}-{view}", path, "frontal" if view == "frontal" else "lateral"))
         studies.append(
-            ArchiveStudy(f"s{number}", f"p{number // 2}", number, tuple(films), findings="Clear.", report="Clear.")
+            ArchiveStudy(
+                f"s{number}", f"p{number // 2}", number, tuple(radiographs), findings="Clear.", report="Clear."
+            )
         )
     return Archive("test", studies)
 
@@ -51,7 +53,7 @@ def _files(folder: Path) -> dict[str, bytes]:
     return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
-def test_every_film_that_is_shown_is_converted(tmp_path: Path) -> None:
+def test_every_radiograph_that_is_shown_is_converted(tmp_path: Path) -> None:
     prepared = _prepare(_archive(tmp_path / "archive"), tmp_path / "out")
     assert (prepared.converted, prepared.failures) == (12, [])
     studies = read_manifest(tmp_path / "out/manifest.jsonl")
@@ -64,7 +66,7 @@ def test_every_film_that_is_shown_is_converted(tmp_path: Path) -> None:
     assert studies[1].prior_frontal == studies[0].frontal
 
 
-def test_a_film_that_cannot_be_converted_is_listed_and_the_rest_goes_on(tmp_path: Path) -> None:
+def test_a_radiograph_that_cannot_be_converted_is_listed_and_the_rest_goes_on(tmp_path: Path) -> None:
     archive = _archive(tmp_path / "archive")
     (tmp_path / "archive/0-frontal.png").write_bytes(b"no image")
     (tmp_path / "archive/3-lateral.png").unlink()
@@ -74,24 +76,26 @@ def test_a_film_that_cannot_be_converted_is_listed_and_the_rest_goes_on(tmp_path
     assert studies["s1"].prior_frontal is None
     assert studies["s3"].lateral is None
     failures = read_failures(tmp_path / "out/failures.jsonl")
-    films = {name: tmp_path / f"archive/{name}.png" for name in ("0-frontal", "3-lateral")}
+    radiographs = {name: tmp_path / f"archive/{name}.png" for name in ("0-frontal", "3-lateral")}
     assert [(f.sample_id, f.source) for f in failures] == [
-        ("s0", str(films["0-frontal"])),
-        ("s1", str(films["0-frontal"])),
-        ("s3", str(films["3-lateral"])),
+        ("s0", str(radiographs["0-frontal"])),
+        ("s1", str(radiographs["0-frontal"])),
+        ("s3", str(radiographs["3-lateral"])),
         (None, "s0"),
     ]
     said = [f.reason for f in failures]
-    assert said[0].startswith(f"sample s0 is left out: {films['0-frontal']}: ")
-    assert said[1].startswith(f"sample s1 goes without its prior: {films['0-frontal']}: ")
-    assert said[2] == f"sample s3 goes without its lateral: {films['3-lateral']}: no such file"
-    assert said[3] == "no frontal film that can be read"
+    assert said[0].startswith(f"sample s0 is left out: {radiographs['0-frontal']}: ")
+    assert said[1].startswith(f"sample s1 goes without its prior: {radiographs['0-frontal']}: ")
+    assert said[2] == f"sample s3 goes without its lateral: {radiographs['3-lateral']}: no such file"
+    assert said[3] == "no frontal radiograph that can be read"
 
 
-def test_another_film_takes_the_place_of_one_that_cannot_be_converted(tmp_path: Path) -> None:
+def test_another_radiograph_takes_the_place_of_one_that_cannot_be_converted(tmp_path: Path) -> None:
     archive = _archive(tmp_path / "archive", 1)
     study = archive.studies[0]
-    twice = ArchiveStudy("s", None, None, (*study.films, Film("more", study.films[0].path, "lateral")), "Clear.")
+    twice = ArchiveStudy(
+        "s", None, None, (*study.radiographs, Radiograph("more", study.radiographs[0].path, "lateral")), "Clear."
+    )
     archive = Archive("test", [twice])
     drawn = _prepare(archive, tmp_path / "out").studies[0].lateral
     assert drawn is not None
@@ -127,7 +131,7 @@ def test_an_interrupted_run_goes_on(tmp_path: Path) -> None:
 
 def test_a_killed_run_goes_on(tmp_path: Path) -> None:
     archive = _archive(tmp_path / "archive", 150)
-    rows = [{"sample_id": s.study_id, "frontal": str(s.films[0].path)} for s in archive.studies]
+    rows = [{"sample_id": s.study_id, "frontal": str(s.radiographs[0].path)} for s in archive.studies]
     table = tmp_path / "studies.jsonl"
     table.write_text("".join(json.dumps(row) + "\n" for row in rows))
     code = (
@@ -164,16 +168,18 @@ def test_a_killed_run_goes_on(tmp_path: Path) -> None:
     assert _files(tmp_path / "out") == _files(tmp_path / "whole")
 
 
-def _crash_on_two(film: Film, target: Path, size: int, apply_windows: bool) -> str | None:
-    if film.key in ("1-frontal", "4-lateral"):
+def _crash_on_two(radiograph: Radiograph, target: Path, size: int, apply_windows: bool) -> str | None:
+    if radiograph.key in ("1-frontal", "4-lateral"):
         os.kill(os.getpid(), signal.SIGSEGV)
-    return convert_film(film, target, size, apply_windows)
+    return convert_radiograph(radiograph, target, size, apply_windows)
 
 
-def test_a_film_that_takes_its_process_with_it_costs_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_radiograph_that_takes_its_process_with_it_costs_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     archive = _archive(tmp_path / "archive")
     # Pickled by its name, which leads back here.
-    monkeypatch.setattr(data.preparation, "convert_film", _crash_on_two)
+    monkeypatch.setattr(data.preparation, "convert_radiograph", _crash_on_two)
     prepared = _prepare(archive, tmp_path / "out", Conversion(size=32, workers=2))
     crashed = [f for f in prepared.failures if f.stage == "convert"]
     assert sorted(Path(f.source or "").stem for f in crashed) == ["1-frontal", "4-lateral"]
@@ -181,7 +187,7 @@ def test_a_film_that_takes_its_process_with_it_costs_one_line(tmp_path: Path, mo
     assert {s.sample_id for s in prepared.studies} == {"s0", "s2", "s3", "s4", "s5"}
 
 
-def test_only_the_films_of_the_splits_that_are_wanted_are_converted(tmp_path: Path) -> None:
+def test_only_the_radiographs_of_the_splits_that_are_wanted_are_converted(tmp_path: Path) -> None:
     archive = _archive(tmp_path / "archive")
     rules = Rules(shares={"train": 0.5, "test": 0.5}, splits=["test"])
     prepared = prepare("test", tmp_path, partial(make_samples, archive, rules), tmp_path / "out", SMALL)
@@ -196,7 +202,7 @@ def test_a_folder_made_otherwise_is_refused(tmp_path: Path) -> None:
         _prepare(archive, tmp_path / "out", Conversion(size=64))
 
 
-def test_films_of_another_folder_do_not_pass_for_those_that_are_there(tmp_path: Path) -> None:
+def test_radiographs_of_another_folder_do_not_pass_for_those_that_are_there(tmp_path: Path) -> None:
     make = partial(make_samples, _archive(tmp_path / "archive", 1), Rules())
     prepare("test", tmp_path / "archive", make, tmp_path / "out", SMALL)
     with pytest.raises(InputError, match="prepared otherwise \\(other images\\)"):
@@ -218,7 +224,7 @@ def test_what_is_left_out_is_told_of_the_splits_that_are_wanted(tmp_path: Path) 
 
 
 def test_an_archive_without_any_sample_is_a_failed_run(tmp_path: Path) -> None:
-    with pytest.raises(RunFailed, match=r"no sample in it; 1 films, .* such as: no frontal film"):
+    with pytest.raises(RunError, match=r"no sample in it; 1 radiographs, .* such as: no frontal radiograph"):
         _prepare(Archive("test", [ArchiveStudy("s", findings="Clear.")]), tmp_path / "out")
     assert not (tmp_path / "out/manifest.jsonl").exists()
 

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from dicom_files import real_film
+from dicom_files import real_radiograph
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -32,9 +32,9 @@ def test_is_what_simpleitk_makes(source: tuple[int, int], target: tuple[int, int
 
 
 @pytest.mark.parametrize("name", ["RG1_UNCR.dcm", "RG3_UNCR.dcm"])
-def test_is_what_simpleitk_makes_of_a_real_film(name: str) -> None:
+def test_is_what_simpleitk_makes_of_a_real_radiograph(name: str) -> None:
     pydicom = pytest.importorskip("pydicom")
-    pixels = pydicom.dcmread(real_film(name)).pixel_array
+    pixels = pydicom.dcmread(real_radiograph(name)).pixel_array
     expected = by_simpleitk(pixels, 518, 500)
     np.testing.assert_allclose(bspline_resize(pixels, 518, 500), expected, atol=1e-7 * float(pixels.max()))
 

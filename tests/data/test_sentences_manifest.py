@@ -98,7 +98,7 @@ def run(*arguments: str | Path) -> tuple[int, str, BaseException | None]:
 
 def test_the_command_writes_manifest_map_figures_and_failures(tmp_path: Path) -> None:
     write_manifest(tmp_path / "manifest.jsonl", [study("a", LISTING_2), study("b", None)])
-    write_failures(tmp_path / "failures.jsonl", [LeftOut(source="film.dcm", stage="convert", reason="damaged")])
+    write_failures(tmp_path / "failures.jsonl", [LeftOut(source="radiograph.dcm", stage="convert", reason="damaged")])
     out = tmp_path / "sentences.jsonl"
     code, output, _ = run(
         "sentences", tmp_path / "manifest.jsonl", "--judge", "offline", "--compare", "offline", "--out", out
@@ -112,7 +112,7 @@ def test_the_command_writes_manifest_map_figures_and_failures(tmp_path: Path) ->
     assert figures["changes"]["removed"] == 1
     assert figures["figures"]["logical_precision"]["point"] == 1.0
     # What preparing left out is still listed.
-    assert [f.source for f in read_failures(tmp_path / "failures.jsonl")] == ["film.dcm", "sentences.jsonl"]
+    assert [f.source for f in read_failures(tmp_path / "failures.jsonl")] == ["radiograph.dcm", "sentences.jsonl"]
 
 
 def test_the_manifest_that_is_read_is_not_overwritten(tmp_path: Path) -> None:

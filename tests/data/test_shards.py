@@ -22,7 +22,7 @@ from data.pack_shards import pack, parse_size
 from data.shards import INDEX, Shards
 from data.study import IMAGE_COLUMNS, Study
 from maira.cli.manifest import pack as pack_command
-from radfact.errors import ExitCode, InputError, RunFailed
+from radfact.errors import ExitCode, InputError, RunError
 from radfact.records import Box, Sentence
 
 
@@ -235,7 +235,7 @@ def test_samples_without_their_images_are_listed_and_the_rest_is_packed(tmp_path
 def test_nothing_to_pack_is_a_failed_run(tmp_path: Path) -> None:
     manifest = _damaged(tmp_path, ["lost"])
     (tmp_path / "0.png").unlink()
-    with pytest.raises(RunFailed, match="not one sample"):
+    with pytest.raises(RunError, match="not one sample"):
         pack(manifest, tmp_path / "out")
 
 
@@ -243,7 +243,7 @@ def test_a_bad_line_at_the_end_is_told_before_anything_is_written(tmp_path: Path
     manifest = _damaged(tmp_path, ["whole"])
     with manifest.open("a") as handle:
         handle.write('{"sample_id": "b"}\n')
-    with pytest.raises(InputError, match="line 2, field 'frontal'"):
+    with pytest.raises(InputError, match="line 2: frontal"):
         pack(manifest, tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
@@ -350,7 +350,7 @@ def app() -> typer.Typer:
 
 def test_the_command_says_what_it_packed(app: typer.Typer, manifest: Path, tmp_path: Path) -> None:
     told = CliRunner().invoke(app, [str(manifest), "--out", str(tmp_path / "out"), "--split", "test"])
-    assert told.exit_code == ExitCode.DONE
+    assert told.exit_code == ExitCode.SUCCESS
     assert "3 samples" in told.output
 
 
@@ -358,5 +358,5 @@ def test_the_command_ends_with_3_where_samples_were_left_out(app: typer.Typer, t
     manifest = _damaged(tmp_path, ["whole", "lost"])
     (tmp_path / "1.png").unlink()
     told = CliRunner().invoke(app, [str(manifest), "--out", str(tmp_path / "out")])
-    assert told.exit_code == ExitCode.SAMPLES_LEFT_OUT
+    assert told.exit_code == ExitCode.INCOMPLETE
     assert "left out: lost:" in told.output

@@ -129,14 +129,14 @@ def test_a_bad_line_is_named_by_its_own_number(tmp_path: Path) -> None:
     path = _write(tmp_path, *(_study(f"{n}", findings="Clear.") for n in range(5000)))
     with path.open("a") as handle:
         handle.write('{"sample_id": "x", "frontal": "f.png", "findigns": "Clear."}\n')
-    with pytest.raises(InputError, match=r"line 5001, field 'findigns': unknown column; did you mean 'findings'"):
+    with pytest.raises(InputError, match=r"line 5001: findigns: unknown column; did you mean 'findings'"):
         manifest_statistics(path, workers=2)
 
 
 def test_a_sample_that_stands_twice_is_told(tmp_path: Path) -> None:
     path = _write(tmp_path, *(_study(f"{n}", findings="Clear.") for n in range(5000)))
     path.write_text(path.read_text() + path.read_text().splitlines()[1] + "\n")
-    with pytest.raises(InputError, match="line 5001, field 'sample_id': '1' stands twice, first at line 2"):
+    with pytest.raises(InputError, match="line 5001: sample_id: '1' stands twice, first at line 2"):
         manifest_statistics(path)
 
 

@@ -37,11 +37,11 @@ def test_a_row_is_a_sample_with_the_prior_it_names(tmp_path: Path) -> None:
     first, second = made.studies
     assert (first.prior_report, first.findings, first.split, first.lateral) == ("Old, stable.", "Clear.", "test", None)
     assert first.prior_frontal is not None
-    # Files of one name in different folders are different films.
-    assert made.films[first.frontal].path == tmp_path / "x/1.dcm"
-    assert made.films[first.prior_frontal].path == tmp_path / "y/1.dcm"
+    # Files of one name in different folders are different radiographs.
+    assert made.radiographs[first.frontal].path == tmp_path / "x/1.dcm"
+    assert made.radiographs[first.prior_frontal].path == tmp_path / "y/1.dcm"
     assert (second.findings, second.source) == (None, "table")
-    assert len(made.films) == 4
+    assert len(made.radiographs) == 4
 
 
 def test_json_lines_are_read_as_well(tmp_path: Path) -> None:
@@ -106,7 +106,7 @@ def test_studies_with_dates_get_their_priors_by_the_rules(tmp_path: Path) -> Non
     late = made.studies[0]
     assert late.prior_report == "Clear."
     assert late.prior_frontal is not None
-    assert made.films[late.prior_frontal].path.name in ("1.png", "2.png")
+    assert made.radiographs[late.prior_frontal].path.name in ("1.png", "2.png")
     assert all(s.lateral for s in made.studies[1:])
 
 
@@ -144,10 +144,10 @@ def test_a_split_without_studies_is_refused(tmp_path: Path) -> None:
 def test_an_image_that_cannot_be_used_costs_no_more_than_it_must(tmp_path: Path) -> None:
     path = _csv(tmp_path, "sample_id,frontal,lateral,prior_frontal,prior_report\na,1.png,2.png,3.png,Old.\n")
     table = read_table(path)
-    films = {film.path.name: film.key for film in table.make(frozenset()).films.values()}
-    (without_prior,) = table.make(frozenset({films["3.png"], films["2.png"]})).studies
+    radiographs = {radiograph.path.name: radiograph.key for radiograph in table.make(frozenset()).radiographs.values()}
+    (without_prior,) = table.make(frozenset({radiographs["3.png"], radiographs["2.png"]})).studies
     assert (without_prior.lateral, without_prior.prior_frontal, without_prior.prior_report) == (None, None, None)
-    assert [f.sample_id for f in table.make(frozenset({films["1.png"]})).left_out] == ["a"]
+    assert [f.sample_id for f in table.make(frozenset({radiographs["1.png"]})).left_out] == ["a"]
 
 
 def test_splits_can_be_drawn_by_patient(tmp_path: Path) -> None:

@@ -70,7 +70,7 @@ def model(config: MairaConfig) -> MairaForConditionalGeneration:
 
 
 @pytest.fixture(scope="session")
-def films() -> list[Gray]:
+def radiographs() -> list[Gray]:
     """Three images of grey noise, (40, 32)."""
     return list(np.random.default_rng(0).random((3, 40, 32), np.float32))
 

@@ -133,8 +133,8 @@ def drag(page: Page, start: tuple[float, float], end: tuple[float, float], butto
     page.mouse.up(button=button)
 
 
-def on_film(page: Page, x: float, y: float) -> tuple[float, float]:
-    """A place of the film (shares) in pixels of the page."""
-    frame = page.locator("#film .box-viewer-frame").bounding_box()
+def on_radiograph(page: Page, x: float, y: float) -> tuple[float, float]:
+    """A place of the radiograph (shares) in pixels of the page."""
+    frame = page.locator("#radiograph .box-viewer-frame").bounding_box()
     assert frame is not None
     return frame["x"] + x * frame["width"], frame["y"] + y * frame["height"]

@@ -29,16 +29,16 @@ SENTENCES = ["The heart size is normal.", "The bony structures are intact.", "No
 def write_set(
     folder: Path, reports: Mapping[str, Any], studies: Mapping[str, dict[str, Any]] | None = None
 ) -> tuple[Path, Path]:
-    """Write drafts and a manifest with one small film, and give both paths.
+    """Write drafts and a manifest with one small radiograph, and give both paths.
 
     Args:
         folder: to write into.
         reports: by `sample_id`.
         studies: what else a study has, by `sample_id`.
     """
-    Image.new("L", (40, 20), 90).save(folder / "film.png")
+    Image.new("L", (40, 20), 90).save(folder / "radiograph.png")
     rows = [
-        {"sample_id": key, "frontal": "film.png", "grounded_findings": REFERENCE, **(studies or {}).get(key, {})}
+        {"sample_id": key, "frontal": "radiograph.png", "grounded_findings": REFERENCE, **(studies or {}).get(key, {})}
         for key in reports
     ]
     write_jsonl(folder / "manifest.jsonl", rows)
@@ -51,9 +51,9 @@ def write_review_set(folder: Path, count: int = 3, *, texts: list[str] | None = 
 
     Study `bare` has an empty draft and no reference.
     """
-    film = Image.new("L", (400, 300), 0)
-    film.paste(200, (200, 0, 400, 300))
-    film.save(folder / "frontal.png")
+    radiograph = Image.new("L", (400, 300), 0)
+    radiograph.paste(200, (200, 0, 400, 300))
+    radiograph.save(folder / "frontal.png")
     Image.new("L", (200, 300), 90).save(folder / "lateral.png")
     Image.new("L", (400, 300), 60).save(folder / "prior.png")
     first, *others = texts or SENTENCES

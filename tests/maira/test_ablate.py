@@ -19,7 +19,7 @@ from maira.runtime.commands import Launcher
 from maira.train.checkpointing import FORMAT, decisive
 from maira.train.config.run_config import Recipe, read_recipe
 from maira.train.data.corpus import origin_of
-from radfact.errors import InputError, RunFailed
+from radfact.errors import InputError, RunError
 from radfact.io.jsonl import write_json
 
 CONFIGS = Path(__file__).resolve().parents[2] / "configs"
@@ -106,7 +106,7 @@ def test_an_override_may_name_each_recipe(recipes: list[Path]) -> None:
 
 
 def test_two_recipes_need_two_folders_and_two_names(recipes: list[Path], tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"blind\.yaml, field 'out': same is the folder of .*base\.yaml too"):
+    with pytest.raises(InputError, match=r"blind\.yaml: out: same is the folder of .*base\.yaml too"):
         read_configs(recipes, ["out=same"])
     (tmp_path / "other").mkdir()
     with pytest.raises(InputError, match=r"has the name of .*base\.yaml"):
@@ -197,12 +197,12 @@ def test_a_launcher_gets_the_command_behind_its_own_options(
 
 def test_a_command_that_fails_is_told_by_its_own_line(program: Callable[[str], Launcher]) -> None:
     failing = program("print('maira: no such file\\nTraceback of the launcher', file=sys.stderr); sys.exit(2)")
-    with pytest.raises(RunFailed, match=r"^train: no such file$"):
+    with pytest.raises(RunError, match=r"^train: no such file$"):
         failing.run(["train"])
 
 
 def test_a_command_that_dies_without_a_word_is_told_by_its_end(program: Callable[[str], Launcher]) -> None:
-    with pytest.raises(RunFailed, match=r"^maira train was ended by signal 9$"):
+    with pytest.raises(RunError, match=r"^maira train was ended by signal 9$"):
         program("import os; os.kill(os.getpid(), 9)").run(["train"])
 
 
@@ -228,7 +228,7 @@ class Commands:
             recipe = read_recipe(Path(words[1]), list(words[2:]))
             self.trained.append(recipe.out.name)
             if recipe.out.name in self.failing:
-                raise RunFailed("train: the loss is nan")
+                raise RunError("train: the loss is nan")
             shutil.copytree(self.checkpoint, recipe.out / "checkpoint")
         else:
             done = CliRunner().invoke(app, [*words], catch_exceptions=False)
@@ -336,7 +336,7 @@ def test_without_the_first_recipe_there_are_figures_but_no_differences(
 
 def test_when_all_fail_there_is_no_table(ablate: Callable[..., Result], commands: Commands, tmp_path: Path) -> None:
     commands.failing = {"base", "blind", "mute"}
-    with pytest.raises(RunFailed, match="no recipe came to its end; base: train: the loss is nan"):
+    with pytest.raises(RunError, match="no recipe came to its end; base: train: the loss is nan"):
         ablate()
     assert not (tmp_path / "out" / "ablation.json").exists()
 

@@ -164,10 +164,10 @@ def test_the_configuration_follows_from_the_parts(assembled: Path) -> None:
     assert config.image_seq_length == 16
 
 
-def test_it_reads_and_writes_text_and_images(assembled: Path, films: list[Gray]) -> None:
+def test_it_reads_and_writes_text_and_images(assembled: Path, radiographs: list[Gray]) -> None:
     model = MairaForConditionalGeneration.from_pretrained(assembled)
     processor = MairaProcessor.from_pretrained(assembled)
-    inputs = processor([films[:2]], [f"The lungs{IMAGE} and{IMAGE} are ASSISTANT:"])
+    inputs = processor([radiographs[:2]], [f"The lungs{IMAGE} and{IMAGE} are ASSISTANT:"])
     assert inputs["input_ids"][0, 0] == processor.tokenizer.bos_token_id
     assert model.generate(**inputs, max_new_tokens=4, do_sample=False).shape[1] > inputs["input_ids"].shape[1]
 

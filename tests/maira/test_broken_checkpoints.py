@@ -60,24 +60,24 @@ def _other_tokenizer(folder: Path) -> None:
 TOKENIZER = "no tokenizer here: expected tokenizer.json or tokenizer.model"
 WRONG_TOKENIZER = "the tokenizer lacks MAIRA-2's tokens (<image> and 204 more)"
 PROCESSOR = "no processor here: expected processor_config.json or preprocessor_config.json"
-LLAMA = "field 'model_type': is 'llama', not 'maira2'"
+LLAMA = "model_type: is 'llama', not 'maira2'"
 PROCESSORS = [
     (_lose("tokenizer.json"), TOKENIZER),
-    (_write("tokenizer.json", "{"), "tokenizer.json, line 1: not JSON"),
+    (_write("tokenizer.json", "{"), "tokenizer.json:1: not JSON"),
     (_write("tokenizer.json", "{}"), "the tokenizer cannot be read"),
     (_other_tokenizer, WRONG_TOKENIZER),
     (_lose("processor_config.json"), PROCESSOR),
-    (_write("processor_config.json", "{\n,"), "processor_config.json, line 2: not JSON"),
+    (_write("processor_config.json", "{\n,"), "processor_config.json:2: not JSON"),
 ]
 MODELS = [
     (_lose("config.json"), "no checkpoint here (config.json is missing)"),
-    (_write("config.json", '{"a": 1\n'), "config.json, line 2: not JSON"),
+    (_write("config.json", '{"a": 1\n'), "config.json:2: not JSON"),
     (_write("config.json", '{"model_type": "llama"}'), LLAMA),
     (_write("config.json", '{"model_type": "maira2", "text_config": 3}'), "config.json: no configuration of MAIRA-2"),
     (_lose("model.safetensors"), "no weights here: expected model.safetensors"),
     (_write("model.safetensors", "no weights"), "model.safetensors: cannot be read as safetensors"),
 ]
-ENGINES = [*MODELS, *PROCESSORS, (_write("generation_config.json", "{"), "generation_config.json, line 1: not JSON")]
+ENGINES = [*MODELS, *PROCESSORS, (_write("generation_config.json", "{"), "generation_config.json:1: not JSON")]
 
 
 @pytest.fixture

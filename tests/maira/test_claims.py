@@ -119,7 +119,7 @@ def test_a_lock_that_may_not_be_written_is_refused_by_name() -> None:
             except PermissionError:
                 pytest.skip("this root may not become another user")
         try:
-            with pytest.raises(InputError, match=rf"{LOCK}, field 'out': is another user's and may not be written"):
+            with pytest.raises(InputError, match=rf"{LOCK}: out: is another user's and may not be written"):
                 Claim(out)
         finally:
             os.seteuid(me)

@@ -248,7 +248,7 @@ def test_what_is_no_sample_is_named_when_the_table_is_made(
 def test_a_line_that_is_no_study_is_named(opened: Callable[..., Corpus], phantoms: Path) -> None:
     lines = phantoms.read_text(encoding="utf-8").splitlines()
     (phantoms.parent / "bad.jsonl").write_text("\n".join([*lines[:4], '{"sample_id": 3}']), encoding="utf-8")
-    with pytest.raises(InputError, match=r"bad\.jsonl, line 5"):
+    with pytest.raises(InputError, match=r"bad\.jsonl:5"):
         opened(phantoms.parent / "bad.jsonl")
 
 
@@ -312,7 +312,7 @@ def test_texts_for_a_tokenizer_are_those_of_the_first_studies(phantoms: Path) ->
 
 
 def test_coverage_is_the_share_of_a_patch_under_boxes_of_a_kind() -> None:
-    # On a film twice as wide as high, the crop is the middle half: u = 2 x - 0.5.
+    # On a radiograph twice as wide as high, the crop is the middle half: u = 2 x - 0.5.
     boxes = (Box(x_min=0.25, y_min=0, x_max=0.4375, y_max=0.5), Box(x_min=0, y_min=0, x_max=0.2, y_max=1))
     study = Study(sample_id="s", frontal=Path("f"), labels=[Label(kind="mass", boxes=boxes), Label(kind="edema")])
     cover = patch_coverage(study, ["edema", "mass"], 4, CropMap(100, 50)).reshape(4, 4, 2)
@@ -370,11 +370,11 @@ def test_processes_stream_the_samples_that_one_would(streamed: tuple[Corpus, Pla
 def test_an_image_that_is_gone_in_the_middle_of_a_run_is_one_line(
     opened: Callable[..., Corpus], phantoms: Path, tmp_path: Path
 ) -> None:
-    film = tmp_path / "film.png"
-    Image.fromarray(np.eye(64, dtype=np.uint8)).save(film)
-    corpus = opened(changed(phantoms, tmp_path, lateral=film))
-    film.unlink()
-    said = r"film\.png: no such file, in a sample of the training\. Mend it, or set faults\.unreadable=skip"
+    radiograph = tmp_path / "radiograph.png"
+    Image.fromarray(np.eye(64, dtype=np.uint8)).save(radiograph)
+    corpus = opened(changed(phantoms, tmp_path, lateral=radiograph))
+    radiograph.unlink()
+    said = r"radiograph\.png: no such file, in a sample of the training\. Mend it, or set faults\.unreadable=skip"
     with pytest.raises(InputError, match=said):
         list(stream(corpus, Plan(corpus.table, corpus.recipe)))
 
@@ -382,21 +382,21 @@ def test_an_image_that_is_gone_in_the_middle_of_a_run_is_one_line(
 def test_a_sample_that_cannot_be_read_is_left_out_where_the_recipe_says_so(
     opened: Callable[..., Corpus], phantoms: Path, tmp_path: Path
 ) -> None:
-    film = tmp_path / "film.png"
-    Image.fromarray(np.random.default_rng(0).integers(0, 255, (64, 64), np.uint8)).save(film)
+    radiograph = tmp_path / "radiograph.png"
+    Image.fromarray(np.random.default_rng(0).integers(0, 255, (64, 64), np.uint8)).save(radiograph)
     studies = read_manifest(phantoms)
     number = next(i for i, study in enumerate(studies) if study.lateral is not None)
     manifest = tmp_path / "manifest.jsonl"
-    bad = studies[number].model_copy(update={"lateral": film})
+    bad = studies[number].model_copy(update={"lateral": radiograph})
     write_manifest(manifest, [*studies[:number], bad, *studies[number + 1 :]])
     corpus = opened(manifest, faults={"unreadable": "skip"}, tasks={"findings": 1}, epochs=1, global_batch=14)
-    film.write_bytes(film.read_bytes()[:1000])
+    radiograph.write_bytes(radiograph.read_bytes()[:1000])
     plan = Plan(corpus.table, corpus.recipe)
     ((_, rows, left_out),) = stream(corpus, plan)
     assert [(name, tokens) for name, tokens, _ in left_out] == [
         (studies[number].sample_id, int(corpus.table[number]["answer"]))
     ]
-    assert "film.png" in left_out[0].reason
+    assert "radiograph.png" in left_out[0].reason
     shown = {name for row in rows for name in row.sample_ids}
     assert shown == {study.sample_id for study in studies} - {studies[number].sample_id}
 
@@ -421,7 +421,7 @@ def test_a_text_that_is_none_for_the_model_is_named_by_its_line(
 ) -> None:
     studies, manifest = read_manifest(phantoms), tmp_path / "manifest.jsonl"
     write_manifest(manifest, [*studies[:3], studies[3].model_copy(update={"findings": "Clear.</s>"}), *studies[4:]])
-    with pytest.raises(InputError, match=r"manifest\.jsonl, line 4: the findings of sample .* hold </s>"):
+    with pytest.raises(InputError, match=r"manifest\.jsonl:4: the findings of sample .* hold </s>"):
         opened(manifest)
 
 

@@ -22,7 +22,7 @@ from maira.generate.request import Answer, EngineOptions, Request
 from maira.generate.transformers_engine import TransformersEngine
 from maira.model.parser import parse_report
 from maira.model.task_examples import Unused, make_example
-from radfact.errors import InputError, RunFailed
+from radfact.errors import InputError, RunError
 from radfact.records import Box, Sentence
 
 
@@ -191,13 +191,13 @@ def test_a_longer_set_asks_for_what_is_added(
 def test_a_study_that_has_changed_is_drafted_again(
     studies: list[Study], checkpoint: Path, tmp_path: Path, asked: list[str], change: str
 ) -> None:
-    film = tmp_path / "film.png"
-    film.write_bytes(studies[0].frontal.read_bytes())
-    first = studies[0].model_copy(update={"frontal": film})
+    radiograph = tmp_path / "radiograph.png"
+    radiograph.write_bytes(studies[0].frontal.read_bytes())
+    first = studies[0].model_copy(update={"frontal": radiograph})
     _run([first, *studies[1:]], checkpoint, tmp_path / "drafts.jsonl")
     asked.clear()
     if change == "frontal":
-        film.write_bytes(studies[1].frontal.read_bytes() + b"0" * 7)
+        radiograph.write_bytes(studies[1].frontal.read_bytes() + b"0" * 7)
     else:
         first = first.model_copy(update={"indication": "Another reason."})
     told: list[int] = []
@@ -233,18 +233,18 @@ def test_an_earlier_draft_is_not_taken_for_one_of_the_changed_study_after_an_int
     assert sorted(asked) == sorted(study.sample_id for study in studies)
 
 
-def test_a_draft_stays_while_its_film_cannot_be_read(
+def test_a_draft_stays_while_its_radiograph_cannot_be_read(
     studies: list[Study], checkpoint: Path, tmp_path: Path, asked: list[str]
 ) -> None:
-    film = tmp_path / "film.png"
-    film.write_bytes(studies[0].frontal.read_bytes())
-    ours = [studies[0].model_copy(update={"frontal": film}), studies[1]]
+    radiograph = tmp_path / "radiograph.png"
+    radiograph.write_bytes(studies[0].frontal.read_bytes())
+    ours = [studies[0].model_copy(update={"frontal": radiograph}), studies[1]]
     _run(ours, checkpoint, tmp_path / "drafts.jsonl")
     before = _rows(tmp_path / "drafts.jsonl")
-    film.rename(tmp_path / "away.png")
+    radiograph.rename(tmp_path / "away.png")
     drafted, failures = _run(ours, checkpoint, tmp_path / "drafts.jsonl")
     assert (drafted, [failure.sample_id for failure in failures]) == (1, [ours[0].sample_id])
-    film.write_bytes(studies[0].frontal.read_bytes())
+    radiograph.write_bytes(studies[0].frontal.read_bytes())
     assert _run(ours, checkpoint, tmp_path / "drafts.jsonl") == (2, [])
     assert _rows(tmp_path / "drafts.jsonl") == before
     assert len(asked) == 2
@@ -301,7 +301,7 @@ def test_unreadable_studies_are_listed_and_the_others_drafted(
 
 def test_no_draft_at_all_is_a_failed_run(studies: list[Study], checkpoint: Path, tmp_path: Path) -> None:
     bad = [studies[0].model_copy(update={"frontal": tmp_path / "none.png"})]
-    with pytest.raises(RunFailed, match="no such file"):
+    with pytest.raises(RunError, match="no such file"):
         _run(bad, checkpoint, tmp_path / "drafts.jsonl")
     (failure,) = read_failures(tmp_path / "failures.jsonl")
     assert failure.reason.endswith("no such file")

@@ -72,13 +72,15 @@ def test_a_killed_run_is_finished_by_the_same_command(checkpoint: Path, phantoms
 
 @pytest.fixture
 def mixed(studies: list[Study], tmp_path: Path) -> Path:
-    """A manifest of six: a film that is not there, one that is no image, none at all, a sound study before each."""
+    """A manifest of six: a radiograph that is not there, one that is no image, none at all, a sound study before each."""
     for number in (0, 1):
-        (tmp_path / f"film{number}.png").write_bytes(b"no film")
-    (tmp_path / "film0.png").unlink()
+        (tmp_path / f"radiograph{number}.png").write_bytes(b"no radiograph")
+    (tmp_path / "radiograph0.png").unlink()
     path = tmp_path / "manifest.jsonl"
     bad = [
-        studies[number].model_copy(update={"sample_id": f"bad{number}", "frontal": tmp_path / f"film{number}.png"})
+        studies[number].model_copy(
+            update={"sample_id": f"bad{number}", "frontal": tmp_path / f"radiograph{number}.png"}
+        )
         for number in range(2)
     ]
     rows = [studies[0], bad[0], studies[1], bad[1], studies[2]]
@@ -106,7 +108,7 @@ def test_studies_that_cannot_be_used_are_listed_with_their_reason(
         "bad1": "is no image that can be read; a PNG or JPEG is needed",
         "bad2": "a study needs the path of its frontal image",
     }
-    assert "manifest.jsonl, line 6, field 'frontal'" in reasons["bad2"]
+    assert "manifest.jsonl:6: frontal" in reasons["bad2"]
     assert all(reason in done.output for reason in reasons.values())
 
 
@@ -117,7 +119,7 @@ def test_mended_studies_are_drafted_and_no_others(
     _generate(*_arguments(checkpoint, mixed, out))
     before = _rows(out)
     for number in range(2):
-        (tmp_path / f"film{number}.png").write_bytes(studies[3].frontal.read_bytes())
+        (tmp_path / f"radiograph{number}.png").write_bytes(studies[3].frontal.read_bytes())
     text = mixed.read_text().replace('"bad2", ', f'"bad2", "frontal": "{studies[4].frontal}", ')
     mixed.write_text(text)
     answers, asked = TransformersEngine.answers, []

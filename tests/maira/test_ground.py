@@ -23,7 +23,7 @@ from maira.generate.request import Answer, EngineOptions, Request, Unanswered
 from maira.grounding import evaluation as grounding
 from maira.grounding.evaluation import BoxRun, BoxSettings, complete_boxes, ground_phrases
 from maira.grounding.phrases import Phrase, manifest_phrases
-from radfact.errors import InputError, RunFailed
+from radfact.errors import InputError, RunError
 from radfact.records import Box, Mask, Sentence
 
 Script = Callable[[Request], str | Unanswered]
@@ -164,8 +164,8 @@ def test_figures_are_those_of_the_crop_s_pixels_looked_up_on_the_original(
     said = _drawn([[(value + 0.5) / 100 for value in corners] for corners in answered], middles, middles)
     assume(true.any())
 
-    Image.new("L", (width, height)).save(folder / "film.png")
-    study = Study(sample_id="s", frontal=folder / "film.png")
+    Image.new("L", (width, height)).save(folder / "radiograph.png")
+    study = Study(sample_id="s", frontal=folder / "radiograph.png")
     boxes = "".join("<box><x{}><y{}><x{}><y{}></box>".format(*corners) for corners in answered)
     engine(lambda _: f"<obj>Seen.{boxes}</obj>")
     phrase = Sentence(text="Seen.", boxes=tuple(box(*corners) for corners in reference))
@@ -277,11 +277,11 @@ def test_what_cannot_be_answered_is_listed_and_the_rest_goes_on(
 ) -> None:
     engine(lambda request: Unanswered("too long") if "opacity" in request.example.prompt else WHOLE)
     gone = Study(sample_id="gone", frontal=folder / "none.png")
-    phrases = [Phrase("gone", 0, LEFT), Phrase("gone", 1, CUT), Phrase("no film", 0, LEFT), *_phrases(LEFT, CUT)]
-    known = Failure(sample_id="no film", stage="read", reason="no frontal")
+    phrases = [Phrase("gone", 0, LEFT), Phrase("gone", 1, CUT), Phrase("no radiograph", 0, LEFT), *_phrases(LEFT, CUT)]
+    known = Failure(sample_id="no radiograph", stage="read", reason="no frontal")
     run = ground_phrases([gone, study], phrases, folder / "checkpoint", folder / "out.jsonl", failures=[known])
     assert [(f.sample_id, f.reason.split(": ")[-1]) for f in run.failures] == [
-        ("no film", "no frontal"),
+        ("no radiograph", "no frontal"),
         ("gone", "no such file"),
         ("s", "too long"),
     ]
@@ -307,7 +307,7 @@ def test_nothing_answered_is_a_failed_run(
     study: Study, folder: Path, engine: Callable[[Script], ScriptedEngine]
 ) -> None:
     engine(lambda _: Unanswered("out of memory"))
-    with pytest.raises(RunFailed, match="out of memory"):
+    with pytest.raises(RunError, match="out of memory"):
         _ground(study, _phrases(LEFT), folder / "out.jsonl")
 
 
@@ -360,12 +360,12 @@ def test_a_reference_that_cannot_be_shown_is_listed(
     assert (run.answered, run.asked) == (2, 5)
 
 
-def test_a_film_that_many_phrases_are_about_is_listed_once(
+def test_a_radiograph_that_many_phrases_are_about_is_listed_once(
     study: Study, folder: Path, engine: Callable[[Script], ScriptedEngine]
 ) -> None:
-    engine(lambda request: WHOLE if "Arm" in request.example.prompt else Unanswered("the film cannot be read"))
+    engine(lambda request: WHOLE if "Arm" in request.example.prompt else Unanswered("the radiograph cannot be read"))
     run = _ground(study, _phrases(LEFT, CUT, HIDDEN), folder / "out.jsonl")
-    assert [failure.reason for failure in run.failures] == ["the film cannot be read"]
+    assert [failure.reason for failure in run.failures] == ["the radiograph cannot be read"]
     assert len(_rows(folder / "failures.jsonl")) == 1
     assert (run.answered, run.asked) == (1, 3)
 
@@ -439,6 +439,6 @@ def test_wrong_phrases_are_one_line_and_leave_nothing(phantoms: Path, checkpoint
     done = _maira("ground", *arguments, "--out", tmp_path / "out.jsonl")
     assert done.returncode == 2
     (line,) = done.stderr.strip().splitlines()
-    assert "phrases.csv, line 2, field 'sample_id'" in line
+    assert "phrases.csv:2: sample_id" in line
     assert "did you mean 'phantom-7-0000" in line
     assert [path.name for path in tmp_path.iterdir()] == ["phrases.csv"]

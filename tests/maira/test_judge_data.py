@@ -25,7 +25,7 @@ from radfact.judges import load_splitter
 from radfact.judges.check import check, load_labelled
 from radfact.judges.llm_judge import LLMJudge, judge_prompt
 from radfact.judges.offline.judge import OfflineJudge
-from radfact.judges.protocol import Judge, Question
+from radfact.judges.protocol import EntailmentQuery, Judge
 from radfact.llm import ChatClient, Message, Prefix, StoredAnswer
 from radfact.meta.injection.records import Change, Injected
 from radfact.meta.injection.sentences import facts_of
@@ -106,7 +106,7 @@ def test_entailment_is_asked_as_the_judge_asks(shots: Path | None) -> None:
     assert one.labelled is not None
     backend = Recording(one.answer)
     judge = LLMJudge("m", ChatClient(backend, {"model": "m"}), judge_prompt(shots))
-    (verdict,) = judge.judge([Question(one.labelled.reference, one.labelled.phrase)])
+    (verdict,) = judge.judge([EntailmentQuery(one.labelled.reference, one.labelled.phrase)])
     assert backend.asked == [[(message.role, message.content) for message in one.messages]]
     assert getattr(verdict, "status", None) == one.labelled.status
 
@@ -137,7 +137,7 @@ def test_the_errors_themselves_teach_entailment_as_the_offline_judge_sees_it() -
     taught = teach_entailment(pairs, NO_SHOTS, load_splitter("offline"), ERRORS).taught
     labels = {one.labelled.label for one in taught if one.labelled}
     assert labels == {"entailment", "not_entailment"}
-    asked = [Question(one.labelled.reference, one.labelled.phrase) for one in taught if one.labelled]
+    asked = [EntailmentQuery(one.labelled.reference, one.labelled.phrase) for one in taught if one.labelled]
     said = [getattr(verdict, "status", None) for verdict in OfflineJudge().judge(asked)]
     agree = sum(one.labelled is not None and one.labelled.status == two for one, two in zip(taught, said, strict=True))
     assert agree / len(taught) > 0.9

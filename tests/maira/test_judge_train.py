@@ -21,7 +21,7 @@ from maira.train.data.items import Totals
 from maira.train.data.packing import collate
 from maira.train.export import gather_weights
 from maira.train.loop import Run
-from radfact.errors import InputError, RunFailed
+from radfact.errors import InputError, RunError
 from radfact.io.jsonl import read_jsonl
 from radfact.judges.check import check, load_labelled
 from radfact.judges.llm_judge import LLMJudge, judge_prompt
@@ -121,7 +121,7 @@ def test_trained_weights_that_have_no_place_in_the_model_are_no_result(
         return {f"inner.{name}": weight for name, weight in gather_weights(*arguments, **options).items()}
 
     monkeypatch.setattr("maira.judge.training.gather_weights", renamed)
-    with pytest.raises(RunFailed, match="trained weights would be lost"):
+    with pytest.raises(RunError, match="trained weights would be lost"):
         train_judge(recipe(model, data, tmp_path, passes=16, **changes), quiet())
     assert not (tmp_path / "checkpoint").exists()
 
@@ -234,7 +234,7 @@ def test_samples_that_cannot_be_read_any_more_end_the_run_or_are_left_out(
 
     monkeypatch.setattr("maira.judge.training.open_chats", damage)
     changes: dict[str, Any] = {"passes": None, "epochs": 1, "global_batch": 32}
-    with pytest.raises(InputError, match=r"samples\.jsonl, line \d+: .*faults\.unreadable=skip"):
+    with pytest.raises(InputError, match=r"samples\.jsonl:\d+: .*faults\.unreadable=skip"):
         train_judge(recipe(model, path, tmp_path / "stops", **changes), quiet())
     train_judge(recipe(model, path, tmp_path / "run", faults={"unreadable": "skip"}, **changes), quiet())
     (fault,) = [row for _, row in read_jsonl(tmp_path / "run" / "faults.jsonl")]

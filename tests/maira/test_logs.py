@@ -349,7 +349,7 @@ def test_a_tracker_that_is_not_installed_is_said_at_the_start(
 ) -> None:
     for module in ("wandb", "torch.utils.tensorboard"):
         monkeypatch.setitem(sys.modules, module, None)
-    with pytest.raises(InputError, match=f"field 'trackers': {name} is not installed: pip install"):
+    with pytest.raises(InputError, match=f"trackers: {name} is not installed: pip install"):
         make_log(make_recipe(tmp_path, trackers=[name]), config)
 
 

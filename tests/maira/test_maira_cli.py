@@ -30,20 +30,20 @@ def test_phantoms_become_a_manifest_with_files(tmp_path: Path) -> None:
     assert all(study.frontal.is_file() for study in studies)
 
 
-def test_a_film_becomes_a_manifest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_radiograph_becomes_a_manifest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from data.dicom.reader import example_radiograph
 
     monkeypatch.chdir(tmp_path)
-    done = _maira("prepare", "dicom", example_radiograph(), "--out", "film")
+    done = _maira("prepare", "dicom", example_radiograph(), "--out", "radiograph")
     assert done.returncode == 0, done.stderr
-    (study,) = read_manifest(tmp_path / "film" / "manifest.jsonl")
+    (study,) = read_manifest(tmp_path / "radiograph" / "manifest.jsonl")
     assert study.frontal.is_file()
 
 
-def test_films_that_cannot_be_read_are_listed_beside_the_others(tmp_path: Path) -> None:
+def test_radiographs_that_cannot_be_read_are_listed_beside_the_others(tmp_path: Path) -> None:
     from data.dicom.reader import example_radiograph
 
-    (tmp_path / "text.dcm").write_text("no film")
+    (tmp_path / "text.dcm").write_text("no radiograph")
     done = _maira("prepare", "dicom", tmp_path / "text.dcm", example_radiograph(), "--out", tmp_path / "out")
     assert done.returncode == 3
     (failure,) = (tmp_path / "out" / "failures.jsonl").read_text().splitlines()
@@ -58,25 +58,25 @@ def test_other_phantoms_do_not_replace_those_that_are_there(tmp_path: Path) -> N
     assert _maira(*command, "--seed", "5").returncode == 0
     other = _maira(*command, "--seed", "6")
     assert (other.returncode, other.stderr.count("\n")) == (2, 1)
-    assert "holds films prepared otherwise (other seed)" in other.stderr
+    assert "holds radiographs prepared otherwise (other seed)" in other.stderr
     assert (tmp_path / "set/manifest.jsonl").read_bytes() == manifest
 
 
-def test_other_films_do_not_replace_those_that_are_there(tmp_path: Path) -> None:
+def test_other_radiographs_do_not_replace_those_that_are_there(tmp_path: Path) -> None:
     from data.dicom.reader import example_radiograph
 
-    (tmp_path / "films").mkdir()
-    shutil.copy(example_radiograph(), tmp_path / "films/other")
+    (tmp_path / "radiographs").mkdir()
+    shutil.copy(example_radiograph(), tmp_path / "radiographs/other")
     assert _maira("prepare", "dicom", example_radiograph(), "--out", tmp_path / "out").returncode == 0
     assert _maira("prepare", "dicom", example_radiograph(), "--out", tmp_path / "out").returncode == 0
-    other = _maira("prepare", "dicom", tmp_path / "films", "--out", tmp_path / "out")
+    other = _maira("prepare", "dicom", tmp_path / "radiographs", "--out", tmp_path / "out")
     assert other.returncode == 2
-    assert "(other films)" in other.stderr
+    assert "(other radiographs)" in other.stderr
     assert [s.sample_id for s in read_manifest(tmp_path / "out/manifest.jsonl")] == [example_radiograph().stem]
 
 
-def test_films_of_no_size_are_refused(tmp_path: Path) -> None:
-    done = _maira("prepare", "dicom", "film.dcm", "--size", "0", "--out", tmp_path / "out")
+def test_radiographs_of_no_size_are_refused(tmp_path: Path) -> None:
+    done = _maira("prepare", "dicom", "radiograph.dcm", "--size", "0", "--out", tmp_path / "out")
     assert done.returncode == 2
     assert "Traceback" not in done.stderr
 

@@ -57,8 +57,8 @@ def make_batch() -> PackedBatch:
     samples = []
     for tokens, images, answers in zip(ROW.samples, (2, 1, 1), (15, 13, 12), strict=True):
         ids = [IMAGE] * (64 * images) + [7] * (tokens - 64 * images)
-        films = np.zeros((images, 56, 56), np.float32)
-        samples.append(Encoded("s", "findings", ids, tokens - answers, films))
+        radiographs = np.zeros((images, 56, 56), np.float32)
+        samples.append(Encoded("s", "findings", ids, tokens - answers, radiographs))
     return collate(samples, Totals(40, 3), pad_id=0)
 
 

@@ -19,16 +19,17 @@ PROMPTS = ("one <image> The lungs", "two <image> and <image> are", "three <image
 
 
 @pytest.fixture(scope="module")
-def batch(processor: MairaProcessor, films: list[Gray]) -> dict[str, Tensor]:
+def batch(processor: MairaProcessor, radiographs: list[Gray]) -> dict[str, Tensor]:
     """Prompts with one, two and three images, padded on the left."""
-    return dict(processor([films[:1], films[1:], films], PROMPTS))
+    return dict(processor([radiographs[:1], radiographs[1:], radiographs], PROMPTS))
 
 
 @pytest.fixture(scope="module")
-def alone(processor: MairaProcessor, films: list[Gray]) -> list[dict[str, Tensor]]:
+def alone(processor: MairaProcessor, radiographs: list[Gray]) -> list[dict[str, Tensor]]:
     """The same prompts, each by itself."""
     return [
-        dict(processor([shown], [prompt])) for prompt, shown in zip(PROMPTS, (films[:1], films[1:], films), strict=True)
+        dict(processor([shown], [prompt]))
+        for prompt, shown in zip(PROMPTS, (radiographs[:1], radiographs[1:], radiographs), strict=True)
     ]
 
 

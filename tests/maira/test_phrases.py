@@ -36,8 +36,8 @@ def test_json_lines_have_boxes(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "text", "said"),
     [
-        ("p.csv", "sample_id,phrase\nstudy-1,Mass\nstudy_2,Mass\n", "line 3, field 'sample_id': .* mean 'study-2'"),
-        ("p.csv", "sample_id,phrase\nstudy-1,  \n", "line 2, field 'phrase': expected a phrase that is not blank"),
+        ("p.csv", "sample_id,phrase\nstudy-1,Mass\nstudy_2,Mass\n", "line 3: sample_id: .* mean 'study-2'"),
+        ("p.csv", "sample_id,phrase\nstudy-1,  \n", "line 2: phrase: expected a phrase that is not blank"),
         (
             "p.csv",
             "sample_id,finding\nstudy-1,Mass\n",
@@ -49,11 +49,11 @@ def test_json_lines_have_boxes(tmp_path: Path) -> None:
         ("p.txt", "sample_id,phrase\nstudy-1,Mass\n", "name it .csv or .jsonl"),
         ("p.csv", "sample_id,phrase\nstudy-1,Mass, left\n", "line 2: expected 2 cells"),
         ("p.csv", "sample_id,phrase\n", "has no phrases"),
-        ("p.jsonl", '{"phrase": "Mass"}', "line 1, field 'sample_id': the study's sample_id is missing"),
-        ("p.jsonl", '{"sample_id": "study-1"}', "line 1, field 'phrase': the words to locate are missing"),
+        ("p.jsonl", '{"phrase": "Mass"}', "line 1: sample_id: the study's sample_id is missing"),
+        ("p.jsonl", '{"sample_id": "study-1"}', "line 1: phrase: the words to locate are missing"),
         ("p.jsonl", '{"sample_id": "study-1", "phrase": "a", "text": "a"}', "is enough"),
-        ("p.jsonl", '{"sample_id": "study-1", "text": null}', "line 1, field 'text': .*not blank, found None"),
-        ("p.jsonl", '{"sample_id": "study-1", "text": "a", "box": []}', "line 1, field 'box': unknown field"),
+        ("p.jsonl", '{"sample_id": "study-1", "text": null}', "line 1: text: .*not blank, found None"),
+        ("p.jsonl", '{"sample_id": "study-1", "text": "a", "box": []}', "line 1: box: unknown field"),
         ("p.jsonl", '{"sample_id": "study-1", "text": "a", "boxes": [{"x_min": 2}]}', r"field 'boxes\[0\]\.x_min'"),
     ],
 )

@@ -35,13 +35,13 @@ def _samples(out: Path) -> dict[str, list[Study]]:
 
 
 def _left_out(out: Path) -> dict[str, tuple[str, str]]:
-    """By the name of the film or the study."""
+    """By the name of the radiograph or the study."""
     failures = read_failures(out / "failures.jsonl")
     return {Path(failure.source or "").stem: (failure.stage, failure.reason) for failure in failures}
 
 
 def _brightest_corner(path: Path) -> tuple[bool, bool]:
-    """Whether a film is brightest at the bottom, and at the right."""
+    """Whether a radiograph is brightest at the bottom, and at the right."""
     with Image.open(path) as image:
         assert (image.mode, min(image.size), image.getextrema()) == ("L", 32, (0, 255))
         row, column = np.unravel_index(np.asarray(image).argmax(), (image.height, image.width))
@@ -51,7 +51,7 @@ def _brightest_corner(path: Path) -> tuple[bool, bool]:
 RAMP = np.add.outer(np.arange(60), 2 * np.arange(40)).astype(np.uint16)
 """Brighter to the right and down."""
 
-# Patient, study, time; then the study's films by name and view.
+# Patient, study, time; then the study's radiographs by name and view.
 FIRST = ("10000032", "50000001", "21800101")
 SECOND = ("10000032", "50000002", "21800201")
 THIRD = ("10000032", "50000003", "21800301")
@@ -59,7 +59,7 @@ HELD_OUT = ("11000011", "51000001", "21310101")
 SIDEWAYS = ("12000022", "52000001", "21310101")
 BROKEN = ("12000022", "52000002", "21310201")
 TEST = ("12000022", "52000003", "21310301")
-FILMS = {
+RADIOGRAPHS = {
     FIRST: {"a1": "PA", "a2": "AP", "a3": "LATERAL", "a4": "LL"},
     SECOND: {"b1": "PA", "b2": "AP"},
     THIRD: {"c1": "AP", "c2": "AP AXIAL"},
@@ -77,13 +77,13 @@ def mimic(tmp_path: Path) -> Path:
     root = tmp_path / "mimic-cxr"
     listed: list[Listed] = []
     reports = {}
-    for (patient, study, date), films in FILMS.items():
+    for (patient, study, date), radiographs in RADIOGRAPHS.items():
         folder = f"files/p{patient[:2]}/p{patient}/s{study}"
         (root / folder).mkdir(parents=True)
         findings = "" if study == SECOND[1] else f" FINDINGS:\n\n Findings of\n {study}.\n\n"
         head = f" INDICATION: Cough.\n\n TECHNIQUE: Upright.\n\n COMPARISON: ___.\n\n{findings}"
         reports[f"{folder}.txt"] = f" FINAL REPORT\n{head} IMPRESSION: Impression of {study}.\n"
-        for name, view in films.items():
+        for name, view in radiographs.items():
             listed.append((name, patient, study, view, date, "0.0", ""))
             write_dicom(root / folder / f"{name}.dcm", RAMP)
     broken = root / f"files/p12/p12000022/s{BROKEN[1]}/f1.dcm"
@@ -143,7 +143,7 @@ def test_patients_held_out_stay_so_only_in_the_official_split(mimic: Path) -> No
     assert done.stderr.count("\n") == 1
 
 
-def test_ms_cxr_on_the_films_of_mimic_cxr(mimic: Path) -> None:
+def test_ms_cxr_on_the_radiographs_of_mimic_cxr(mimic: Path) -> None:
     done = _prepare("ms-cxr", mimic / "out", "--root", mimic / "ms-cxr", "--images", mimic / "mimic-cxr")
     assert done.returncode == 0, done.stderr
     ((study,),) = _samples(mimic / "out").values()
@@ -160,7 +160,7 @@ def _png(pixels: np.ndarray) -> bytes:
 
 
 def test_padchest_from_zips(tmp_path: Path) -> None:
-    films = {
+    radiographs = {
         "0": {"a1.png": _png(RAMP * 500), "a2.png": _png(RAMP * 500)},
         "1": {
             "b1.png": _png(RAMP[::-1] * 500),
@@ -169,7 +169,7 @@ def test_padchest_from_zips(tmp_path: Path) -> None:
             "e1.png": _png(RAMP),
         },
     }
-    for folder, members in films.items():
+    for folder, members in radiographs.items():
         with zipfile.ZipFile(tmp_path / f"{folder}.zip", "w") as packed:
             for name, content in members.items():
                 packed.writestr(f"{folder}/{name}", content)

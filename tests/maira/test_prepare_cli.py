@@ -20,7 +20,7 @@ def _run(*arguments: str | Path | int) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, timeout=120)
 
 
-def _films(folder: Path, *names: str) -> None:
+def _radiographs(folder: Path, *names: str) -> None:
     draw = np.random.default_rng(0)
     for name in names:
         Image.fromarray(draw.integers(0, 255, (60, 50), np.uint8)).save(folder / name)
@@ -28,10 +28,10 @@ def _films(folder: Path, *names: str) -> None:
 
 @pytest.fixture
 def table(tmp_path: Path) -> Path:
-    """Four studies of two patients; one has no film on the disk, one no findings."""
+    """Four studies of two patients; one has no radiograph on the disk, one no findings."""
     folder = tmp_path / "export"
     folder.mkdir()
-    _films(folder, "1.png", "2.png", "4.png")
+    _radiographs(folder, "1.png", "2.png", "4.png")
     rows = ["1,p,2020-01-01,Clear.", "2,p,2021-01-01,Mass.", "3,q,2020-01-01,Clear.", "4,q,2021-01-01,"]
     lines = [f"{row.split(',')[0]},{row.split(',')[0]}.png,{row.split(',', 1)[1]}" for row in rows]
     (folder / "studies.csv").write_text("sample_id,frontal,patient_id,study_date,findings\n" + "\n".join(lines) + "\n")
@@ -50,14 +50,14 @@ def test_a_table_becomes_a_manifest(table: Path, tmp_path: Path) -> None:
 
 
 def test_samples_without_a_report_are_kept_and_counted(table: Path, tmp_path: Path) -> None:
-    _films(table, "3.png")
+    _radiographs(table, "3.png")
     done = _run("table", "--root", table / "studies.csv", "--out", tmp_path / "out", "--size", 32)
     assert done.returncode == 0, done.stderr
     assert "samples without a report, to draft one for but not to train on or compare with: 1" in done.stdout
 
 
 def test_what_the_rules_leave_out_is_no_failure(tmp_path: Path) -> None:
-    _films(tmp_path, "a.png", "b.png")
+    _radiographs(tmp_path, "a.png", "b.png")
     images = [{"id": name, "file_name": f"{name}.png", "width": 50, "height": 60} for name in "ab"]
     captions = [{"image_id": "a", "caption": "Clear."}]
     (tmp_path / "coco.json").write_text(json.dumps({"images": images, "annotations": captions}))
@@ -67,7 +67,7 @@ def test_what_the_rules_leave_out_is_no_failure(tmp_path: Path) -> None:
 
 
 def test_studies_without_a_patient_are_said_where_splits_are_drawn(tmp_path: Path) -> None:
-    _films(tmp_path, "1.png")
+    _radiographs(tmp_path, "1.png")
     (tmp_path / "studies.csv").write_text("sample_id,frontal,findings\n1,1.png,Clear.\n")
     options = ("--size", 32, "--draw-splits", "test=1")
     done = _run("table", "--root", tmp_path / "studies.csv", "--out", tmp_path / "out", *options)
@@ -82,7 +82,7 @@ def test_padchest_without_any_findings_is_refused(tmp_path: Path) -> None:
 
 
 def test_splits_can_be_drawn_and_chosen(table: Path, tmp_path: Path) -> None:
-    _films(table, "3.png")
+    _radiographs(table, "3.png")
     options = ("--size", 32, "--draw-splits", "train=0.0,test=1", "--split", "test", "--priors", "none")
     assert _run("table", "--root", table, "--out", tmp_path / "out", *options).returncode == 0
     studies = read_manifest(tmp_path / "out/manifest.jsonl")
@@ -115,7 +115,7 @@ def test_a_folder_without_the_archive_is_one_line(source: str, tmp_path: Path) -
 
 
 def test_a_coco_file_becomes_grounded_studies(tmp_path: Path) -> None:
-    _films(tmp_path, "a.png")
+    _radiographs(tmp_path, "a.png")
     image = {"id": 1, "file_name": "a.png", "width": 50, "height": 60}
     annotation = {"image_id": 1, "category_id": 1, "bbox": [5, 6, 10, 12]}
     (tmp_path / "coco.json").write_text(

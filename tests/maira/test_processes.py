@@ -62,7 +62,7 @@ def _command(checkpoint: Path, manifest: Path, out: Path) -> list[str | Path]:
 
 @pytest.fixture(scope="module")
 def manifest(phantoms: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Seven studies of which one has a film that ends early."""
+    """Seven studies of which one has a radiograph that ends early."""
     studies, folder = read_manifest(phantoms)[:7], tmp_path_factory.mktemp("seven")
     broken = folder / "broken.png"
     broken.write_bytes(studies[2].frontal.read_bytes()[:200])
@@ -158,7 +158,7 @@ def app():
     group = join()
     group.gather()
     if group.rank == 1:
-        raise InputError("the film is gone")
+        raise InputError("the radiograph is gone")
     group.gather()
     sys.exit(0)
 
@@ -169,8 +169,8 @@ run_command(lambda: run_together(app), "maira")
 def test_what_stops_one_process_stops_all_and_is_said_by_the_main_one() -> None:
     (main, _, errors), (other, _, other_errors) = _together(2, ["-c", STOPS])
     assert (main, other) == (2, 2)
-    assert errors.strip().splitlines()[-1] == "maira: process 1 has stopped: the film is gone"
-    assert "the film is gone" not in other_errors
+    assert errors.strip().splitlines()[-1] == "maira: process 1 has stopped: the radiograph is gone"
+    assert "the radiograph is gone" not in other_errors
 
 
 def test_a_process_that_dies_stops_the_others() -> None:

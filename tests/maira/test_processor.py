@@ -147,30 +147,30 @@ def test_an_image_takes_1369_tokens_unless_another_number_is_set() -> None:
 
 @pytest.mark.parametrize(("prompt", "placeholders", "images"), [("a <image> b", 1, 2), ("a <image> b <image>", 2, 1)])
 def test_placeholders_and_images_that_do_not_match_fail_with_both_numbers(
-    processor: MairaProcessor, films: list[Gray], prompt: str, placeholders: int, images: int
+    processor: MairaProcessor, radiographs: list[Gray], prompt: str, placeholders: int, images: int
 ) -> None:
     message = f"{placeholders} image placeholders and there are {images} images"
     with pytest.raises(ValueError, match=message):
         processor.encode_prompt(prompt, images)
     with pytest.raises(ValueError, match=message):
-        processor([films[:images]], [prompt])
+        processor([radiographs[:images]], [prompt])
 
 
 def test_prompts_and_lists_of_images_that_do_not_match_fail_with_both_numbers(
-    processor: MairaProcessor, films: list[Gray]
+    processor: MairaProcessor, radiographs: list[Gray]
 ) -> None:
     with pytest.raises(ValueError, match="2 and 1 were given"):
-        processor([films[:1]], ["a <image>", "b <image>"])
+        processor([radiographs[:1]], ["a <image>", "b <image>"])
 
 
-def test_one_prompt_that_is_no_list_is_refused(processor: MairaProcessor, films: list[Gray]) -> None:
+def test_one_prompt_that_is_no_list_is_refused(processor: MairaProcessor, radiographs: list[Gray]) -> None:
     with pytest.raises(ValueError, match="a list of prompts"):
-        processor([films[:1]] * 9, "a <image>")
+        processor([radiographs[:1]] * 9, "a <image>")
 
 
-def test_other_tensors_than_those_of_torch_are_refused(processor: MairaProcessor, films: list[Gray]) -> None:
+def test_other_tensors_than_those_of_torch_are_refused(processor: MairaProcessor, radiographs: list[Gray]) -> None:
     with pytest.raises(ValueError, match="not 'np'"):
-        processor([films[:1]], ["a <image>"], return_tensors="np")
+        processor([radiographs[:1]], ["a <image>"], return_tensors="np")
 
 
 def test_a_tokenizer_without_the_image_token_is_refused() -> None:
@@ -178,8 +178,8 @@ def test_a_tokenizer_without_the_image_token_is_refused() -> None:
         MairaProcessor(MairaImageProcessor(), LlamaTokenizer())
 
 
-def test_a_batch_is_padded_on_the_left(processor: MairaProcessor, films: list[Gray]) -> None:
-    batch = processor([films[:1], films[:2]], ["a <image>", "b <image> c <image>"])
+def test_a_batch_is_padded_on_the_left(processor: MairaProcessor, radiographs: list[Gray]) -> None:
+    batch = processor([radiographs[:1], radiographs[:2]], ["a <image>", "b <image> c <image>"])
     ids, mask = batch["input_ids"], batch["attention_mask"]
     assert batch["pixel_values"].shape == (3, 3, 32, 32)
     assert mask[:, -1].tolist() == [1, 1]
@@ -188,9 +188,11 @@ def test_a_batch_is_padded_on_the_left(processor: MairaProcessor, films: list[Gr
     assert ids[0][mask[0] == 1].tolist() == processor.encode_prompt("a <image>", 1)
 
 
-def test_images_of_a_batch_are_in_the_order_of_the_placeholders(processor: MairaProcessor, films: list[Gray]) -> None:
-    batch = processor([[films[2]], [films[0], films[1]]], ["a <image>", "b <image> c <image>"])
-    expected = processor.image_processor([films[2], films[0], films[1]])["pixel_values"]
+def test_images_of_a_batch_are_in_the_order_of_the_placeholders(
+    processor: MairaProcessor, radiographs: list[Gray]
+) -> None:
+    batch = processor([[radiographs[2]], [radiographs[0], radiographs[1]]], ["a <image>", "b <image> c <image>"])
+    expected = processor.image_processor([radiographs[2], radiographs[0], radiographs[1]])["pixel_values"]
     assert torch.equal(batch["pixel_values"], expected)
 
 
@@ -270,9 +272,9 @@ def test_an_open_image_is_prepared_like_its_file(tmp_path: Path, mode: str) -> N
     assert torch.equal(prepare([image])["pixel_values"], prepare([tmp_path / "a.png"])["pixel_values"])
 
 
-def test_the_statistics_can_be_changed(films: list[Gray]) -> None:
-    plain = MairaImageProcessor(size=32, image_mean=0, image_std=1)(films)["pixel_values"]
-    usual = MairaImageProcessor(size=32)(films)["pixel_values"]
+def test_the_statistics_can_be_changed(radiographs: list[Gray]) -> None:
+    plain = MairaImageProcessor(size=32, image_mean=0, image_std=1)(radiographs)["pixel_values"]
+    usual = MairaImageProcessor(size=32)(radiographs)["pixel_values"]
     torch.testing.assert_close(usual, (plain - MEAN) / DEVIATION)
 
 
@@ -288,12 +290,12 @@ def test_a_file_that_is_not_there_is_named(processor: MairaProcessor, tmp_path: 
 
 
 def test_saved_and_loaded_it_gives_the_same_tensors(
-    processor: MairaProcessor, films: list[Gray], tmp_path: Path
+    processor: MairaProcessor, radiographs: list[Gray], tmp_path: Path
 ) -> None:
     processor.save_pretrained(tmp_path)
     loaded = AutoProcessor.from_pretrained(tmp_path)
     assert isinstance(loaded, MairaProcessor)
-    inputs = [films[:2]], [f"a <image> b <image>{REPORT}"]
+    inputs = [radiographs[:2]], [f"a <image> b <image>{REPORT}"]
     ours, theirs = processor(*inputs), loaded(*inputs)
     assert ours.keys() == theirs.keys()
     assert all(torch.equal(ours[name], theirs[name]) for name in ours)
@@ -367,10 +369,12 @@ def converted(processor: MairaProcessor, model: MairaForConditionalGeneration, t
     return tmp_path / "released"
 
 
-def test_a_converted_processor_is_read_as_before(processor: MairaProcessor, converted: Path, films: list[Gray]) -> None:
+def test_a_converted_processor_is_read_as_before(
+    processor: MairaProcessor, converted: Path, radiographs: list[Gray]
+) -> None:
     loaded = AutoProcessor.from_pretrained(converted)
     assert type(loaded) is MairaProcessor
-    ours, theirs = processor([films[:1]], ["a <image>"]), loaded([films[:1]], ["a <image>"])
+    ours, theirs = processor([radiographs[:1]], ["a <image>"]), loaded([radiographs[:1]], ["a <image>"])
     assert torch.equal(ours["input_ids"], theirs["input_ids"])
     assert torch.equal(ours["pixel_values"], theirs["pixel_values"])
 
@@ -380,9 +384,9 @@ def test_classes_of_transformers_read_a_converted_processor(processor: MairaProc
     theirs: Any = LlavaProcessor.from_pretrained(converted)
     assert type(theirs.image_processor).__name__ == "BitImageProcessor"
     # An image that spans all grey levels: the standard classes know no min-max step.
-    film = Image.fromarray(np.linspace(0, 255, 32 * 40).round().astype(np.uint8).reshape(40, 32))
-    found = theirs(images=film.convert("RGB"), text="a <image> b", return_tensors="pt")
-    expected = processor([[film]], ["a <image> b"])
+    radiograph = Image.fromarray(np.linspace(0, 255, 32 * 40).round().astype(np.uint8).reshape(40, 32))
+    found = theirs(images=radiograph.convert("RGB"), text="a <image> b", return_tensors="pt")
+    expected = processor([[radiograph]], ["a <image> b"])
     assert found["input_ids"].tolist() == expected["input_ids"].tolist()
     torch.testing.assert_close(found["pixel_values"], expected["pixel_values"])
 

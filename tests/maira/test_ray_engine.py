@@ -90,5 +90,5 @@ def test_a_checkpoint_that_no_worker_can_load_is_wrong_input(
 
 
 def test_one_gpu_for_all_workers_is_refused(checkpoint: Path) -> None:
-    with pytest.raises(InputError, match="field 'device': 'cuda:1' is one GPU"):
+    with pytest.raises(InputError, match="device: 'cuda:1' is one GPU"):
         RayEngine(checkpoint, EngineOptions(device="cuda:1"))

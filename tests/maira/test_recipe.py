@@ -61,9 +61,9 @@ def test_a_recipe_says_only_what_it_does_otherwise_than_its_base(tmp_path: Path)
 @pytest.mark.parametrize(
     ("base", "message"),
     [
-        ("recipe.yaml", "field 'base': a recipe cannot be its own base"),
-        ("none.yaml", r"recipe\.yaml, field 'base': .*none\.yaml: no such file"),
-        (3, "field 'base': expected the path of a recipe"),
+        ("recipe.yaml", "base: a recipe cannot be its own base"),
+        ("none.yaml", r"recipe\.yaml: base: .*none\.yaml: no such file"),
+        (3, "base: expected the path of a recipe"),
     ],
 )
 def test_a_base_that_is_none_is_refused(tmp_path: Path, base: object, message: str) -> None:
@@ -152,7 +152,7 @@ def test_a_wrong_value_is_named_by_file_and_field(tmp_path: Path, changes: dict[
         ({"model": fresh(text_config={"hidden_size": "big"})}, "hidden_size: expected a whole number above 0, found"),
         ({"model": fresh(text_config={"hidden_size": 32, "num_attention_heads": 7})}, "28 or 35 would be"),
         ({"model": fresh(image_merge=5)}, "image_merge, which is 5; 35 or 40 would be"),
-        ({"out": None}, r"recipe\.yaml, field 'out': expected a path, found None"),
+        ({"out": None}, r"recipe\.yaml: out: expected a path, found None"),
     ],
 )
 def test_a_recipe_whose_values_do_not_fit_together_is_refused(
@@ -195,17 +195,17 @@ def test_a_recipe_that_is_not_there_is_named(tmp_path: Path) -> None:
     [
         ("passes", "the command line: expected key=value, got 'passes'"),
         ("=3", "the command line: expected key=value, got '=3'"),
-        ("validaton.every=3", "the command line, field 'validaton': unknown field; did you mean 'validation'?"),
-        ("faults.spik.x=5", "the command line, field 'faults.spik': unknown field; did you mean 'spike'?"),
-        ("passes.more=3", "the command line, field 'passes.more': 'passes' has no keys of its own: it is 1000"),
-        ("tasks=[", "the command line, field 'tasks': not a YAML value: '['"),
-        ("pases=3", "the command line, field 'pases': unknown field; did you mean 'passes'?"),
-        ("passes=0", "the command line, field 'passes': input should be greater than 0, found 0"),
-        ("faults.spiek=3", "the command line, field 'faults.spiek': unknown field; did you mean 'spike'?"),
-        ("faults={spiek: 3}", "the command line, field 'faults.spiek': unknown field; did you mean 'spike'?"),
-        ("train.0.splitt=a", "the command line, field 'train[0].splitt': unknown field; did you mean 'split'?"),
-        ("xyz=1", "the command line, field 'xyz': unknown field; leave it out or mend its name"),
-        ("betas.2=0.9", "the command line, field 'betas.2': '2' is no item of a list of 2, which are numbered from 0"),
+        ("validaton.every=3", "the command line: validaton: unknown field; did you mean 'validation'?"),
+        ("faults.spik.x=5", "the command line: faults.spik: unknown field; did you mean 'spike'?"),
+        ("passes.more=3", "the command line: passes.more: 'passes' has no keys of its own: it is 1000"),
+        ("tasks=[", "the command line: tasks: not a YAML value: '['"),
+        ("pases=3", "the command line: pases: unknown field; did you mean 'passes'?"),
+        ("passes=0", "the command line: passes: input should be greater than 0, found 0"),
+        ("faults.spiek=3", "the command line: faults.spiek: unknown field; did you mean 'spike'?"),
+        ("faults={spiek: 3}", "the command line: faults.spiek: unknown field; did you mean 'spike'?"),
+        ("train.0.splitt=a", "the command line: train[0].splitt: unknown field; did you mean 'split'?"),
+        ("xyz=1", "the command line: xyz: unknown field; leave it out or mend its name"),
+        ("betas.2=0.9", "the command line: betas.2: '2' is no item of a list of 2, which are numbered from 0"),
     ],
 )
 def test_a_wrong_override_is_refused(tmp_path: Path, override: str, message: str) -> None:
@@ -224,18 +224,18 @@ def test_a_fault_is_looked_for_in_the_file_that_says_it(tmp_path: Path) -> None:
             read_recipe(top, list(overrides))
         return str(caught.value).replace(f"{tmp_path}/", "")
 
-    assert said("").startswith("recipe.yaml, field 'train[0].splitt': unknown field; did you mean 'split'?")
+    assert said("").startswith("recipe.yaml: train[0].splitt: unknown field; did you mean 'split'?")
     own = "train: [{manifest: m, spilt: a}]"
-    assert said(own).startswith("top.yaml, field 'train[0].spilt': unknown field")
-    assert said("train: m").startswith("recipe.yaml, field 'faults.spike': input should be greater than 1")
-    assert said("train: m\nfaults: {spike: 0.5}").startswith("top.yaml, field 'faults.spike'")
-    assert said("train: m", "faults.spike=3").startswith("recipe.yaml, field 'pases': unknown field")
+    assert said(own).startswith("top.yaml: train[0].spilt: unknown field")
+    assert said("train: m").startswith("recipe.yaml: faults.spike: input should be greater than 1")
+    assert said("train: m\nfaults: {spike: 0.5}").startswith("top.yaml: faults.spike")
+    assert said("train: m", "faults.spike=3").startswith("recipe.yaml: pases: unknown field")
 
 
 def test_a_misspelt_key_that_is_needed_is_named_and_not_the_missing_one(tmp_path: Path) -> None:
     path = tmp_path / "recipe.yaml"
     path.write_text("model: checkpoint\ntrian: m.jsonl\nout: run\npasses: 1000\n", encoding="utf-8")
-    with pytest.raises(InputError, match=r"field 'trian': unknown field; did you mean 'train'\?$"):
+    with pytest.raises(InputError, match=r"trian: unknown field; did you mean 'train'\?$"):
         read_recipe(path)
 
 

@@ -494,7 +494,7 @@ def test_the_command_serves_and_logs_nothing_of_what_it_serves(tmp_path: Path) -
     [
         (["drafts.jsonl", "--manifest", "none.jsonl"], "none.jsonl: no such file"),
         (["none.jsonl", "--manifest", "manifest.jsonl"], "none.jsonl: no such file"),
-        (["drafts.jsonl", "--manifest", "manifest.jsonl", "--db", "film.png", "--port=0"], "give another --db"),
+        (["drafts.jsonl", "--manifest", "manifest.jsonl", "--db", "radiograph.png", "--port=0"], "give another --db"),
         (["drafts.jsonl", "--manifest", "manifest.jsonl", "--results", "none"], "no such file"),
         (["drafts.jsonl", "--manifest", "manifest.jsonl", "--token-file", "none"], "none: no such file"),
         (["summary", "none.sqlite", "--out", "out"], "none.sqlite: no such review"),

@@ -20,7 +20,7 @@ from review_desk import (
     at_study,
     drag,
     launched,
-    on_film,
+    on_radiograph,
     press,
     row,
     saved,
@@ -88,7 +88,7 @@ def reviewed_by_mouse(page: Page, *, last: bool) -> None:
     go_on = page.locator("#advance")
     go_on.click()
     row(page, 0).locator(".sentence-text").click()
-    drag(page, on_film(page, 0.2, 0.4), on_film(page, 0.3, 0.5))
+    drag(page, on_radiograph(page, 0.2, 0.4), on_radiograph(page, 0.3, 0.5))
     row(page, 0).get_by_role("button", name="Edit this sentence").click()
     page.get_by_label("Text of sentence 1").fill("The heart size is mildly enlarged.")
     page.get_by_role("button", name="Save").click()
@@ -202,11 +202,11 @@ def test_text_being_typed_survives_a_reload(page: Page, running: Running) -> Non
 )
 def test_a_finding_or_comment_being_typed_survives_a_reload(page: Page, key: str, label: str) -> None:
     press(page, key)
-    page.keyboard.type("Rotated film")
+    page.keyboard.type("Rotated radiograph")
     unsaved(page)
     page.reload()
     at_study(page, 1)
-    assert page.get_by_label(label).input_value() == "Rotated film"
+    assert page.get_by_label(label).input_value() == "Rotated radiograph"
 
 
 def test_escape_leaves_a_sentence_as_it_was(page: Page, running: Running) -> None:

@@ -12,7 +12,7 @@ from review_desk import (
     at_study,
     drag,
     launched,
-    on_film,
+    on_radiograph,
     press,
     row,
     saved,
@@ -58,14 +58,14 @@ def page(browser: Browser, running: Running, reviewer: str) -> Iterator[Page]:
 
 
 def labels(page: Page) -> list[str]:
-    return sorted(page.locator("#film .box-viewer-label").all_text_contents())
+    return sorted(page.locator("#radiograph .box-viewer-label").all_text_contents())
 
 
 def gray_at(page: Page, x: float) -> int:
-    """How bright the film is shown at this share of its width."""
+    """How bright the radiograph is shown at this share of its width."""
     from io import BytesIO
 
-    place = on_film(page, x, 0.9)
+    place = on_radiograph(page, x, 0.9)
     clip = {"x": place[0], "y": place[1], "width": 4, "height": 4}
     with Image.open(BytesIO(page.screenshot(clip=clip))) as shown:  # type: ignore[arg-type]
         value = shown.convert("L").getpixel((1, 1))
@@ -74,7 +74,7 @@ def gray_at(page: Page, x: float) -> int:
 
 
 def frame_width(page: Page) -> float:
-    frame = page.locator("#film .box-viewer-frame").bounding_box()
+    frame = page.locator("#radiograph .box-viewer-frame").bounding_box()
     assert frame is not None
     return frame["width"]
 
@@ -88,14 +88,14 @@ def test_the_inputs_are_shown(page: Page) -> None:
 
 def test_the_wheel_zooms_at_the_pointer_and_reset_fits_again(page: Page) -> None:
     fitted = frame_width(page)
-    place = on_film(page, 0.25, 0.5)
+    place = on_radiograph(page, 0.25, 0.5)
     page.mouse.move(*place)
     page.mouse.wheel(0, -600)
     assert frame_width(page) > 2 * fitted
     # The page is told of a pointer in whole pixels, and what is lost of them is enlarged too.
-    assert on_film(page, 0.25, 0.5) == pytest.approx(place, abs=2)
+    assert on_radiograph(page, 0.25, 0.5) == pytest.approx(place, abs=2)
     drag(page, place, (place[0] + 50, place[1]))
-    assert on_film(page, 0.25, 0.5)[0] == pytest.approx(place[0] + 50, abs=2)
+    assert on_radiograph(page, 0.25, 0.5)[0] == pytest.approx(place[0] + 50, abs=2)
     page.get_by_role("button", name="Reset", exact=True).click()
     assert frame_width(page) == pytest.approx(fitted)
 
@@ -104,21 +104,21 @@ def test_keys_zoom_and_move_the_image(page: Page) -> None:
     fitted = frame_width(page)
     press(page, "+", "+", "+")
     assert frame_width(page) == pytest.approx(fitted * 1.25**3)
-    before = on_film(page, 0.5, 0.5)
+    before = on_radiograph(page, 0.5, 0.5)
     press(page, "m", "ArrowRight")
-    assert on_film(page, 0.5, 0.5)[0] == pytest.approx(before[0] - 60)
+    assert on_radiograph(page, 0.5, 0.5)[0] == pytest.approx(before[0] - 60)
 
 
 def test_inverting_turns_white_to_black(page: Page) -> None:
-    page.locator("#film img").evaluate("image => image.decode()")
+    page.locator("#radiograph img").evaluate("image => image.decode()")
     assert [gray_at(page, 0.05), gray_at(page, 0.95)] == [0, 200]
     press(page, "i")
     assert [gray_at(page, 0.05), gray_at(page, 0.95)] == [255, 55]
 
 
 def test_window_and_level_follow_a_right_drag(page: Page) -> None:
-    page.locator("#film img").evaluate("image => image.decode()")
-    start = on_film(page, 0.5, 0.5)
+    page.locator("#radiograph img").evaluate("image => image.decode()")
+    start = on_radiograph(page, 0.5, 0.5)
     drag(page, start, (start[0] - 105, start[1] + 45), button="right")
     width, level = (float(page.locator(name).input_value()) for name in ("#window-width", "#window-level"))
     assert (width, level) == (150, 150)
@@ -128,27 +128,27 @@ def test_window_and_level_follow_a_right_drag(page: Page) -> None:
 
 def test_a_click_enlarges_the_lateral_image_and_the_frontal_one_takes_its_place(page: Page) -> None:
     page.get_by_role("button", name="Lateral: show large").click()
-    assert page.locator("#film img").get_attribute("src") == "/images/1/lateral"
+    assert page.locator("#radiograph img").get_attribute("src") == "/images/1/lateral"
     assert page.locator(".thumb .caption").all_inner_texts() == ["Frontal", "Prior frontal"]
     assert labels(page) == []
     press(page, "x", "x")
     assert labels(page) == ["1"]
 
 
-def test_a_large_film_comes_in_full_once_it_is_stretched(page: Page) -> None:
+def test_a_large_radiograph_comes_in_full_once_it_is_stretched(page: Page) -> None:
     page.get_by_role("button", name="Prior frontal: show large").click()
-    image = page.locator("#film img")
+    image = page.locator("#radiograph img")
     image.evaluate("image => image.decode()")
     assert image.evaluate("image => image.naturalWidth") == 2048
     press(page, *"+" * 8)
-    page.locator("#film img[src*='full=1']").wait_for()
+    page.locator("#radiograph img[src*='full=1']").wait_for()
     image.evaluate("image => image.decode()")
     assert image.evaluate("image => image.naturalWidth") == 4000
 
 
 def test_a_sentence_shows_its_boxes_and_a_box_its_sentence(page: Page) -> None:
     assert page.locator(".edit-box").count() == 0
-    page.mouse.click(*on_film(page, 0.2, 0.4))
+    page.mouse.click(*on_radiograph(page, 0.2, 0.4))
     assert row(page, 0).get_attribute("class") == "sentence selected"
     assert page.locator(".edit-box").count() == 1
     press(page, "Escape")
@@ -169,7 +169,7 @@ def test_boxes_can_be_put_away(page: Page) -> None:
 
 def test_a_box_is_resized_by_its_handles(page: Page, running: Running, reviewer: str) -> None:
     press(page, "j")
-    drag(page, on_film(page, 0.3, 0.6), on_film(page, 0.5, 0.7))
+    drag(page, on_radiograph(page, 0.3, 0.6), on_radiograph(page, 0.5, 0.7))
     saved(page)
     assert running.sentence(0, reviewer).boxes[0] == pytest.approx((0.1, 0.2, 0.5, 0.7), abs=0.01)
 
@@ -177,7 +177,7 @@ def test_a_box_is_resized_by_its_handles(page: Page, running: Running, reviewer:
 def test_a_box_is_drawn_on_the_image_and_removed_again(page: Page, running: Running, reviewer: str) -> None:
     press(page, "j", "j")
     row(page, 1).get_by_role("button", name="Add a box").click()
-    drag(page, on_film(page, 0.6, 0.5), on_film(page, 0.8, 0.9))
+    drag(page, on_radiograph(page, 0.6, 0.5), on_radiograph(page, 0.8, 0.9))
     saved(page)
     assert running.sentence(1, reviewer).boxes[0] == pytest.approx((0.6, 0.5, 0.8, 0.9), abs=0.01)
     press(page, "Delete")
@@ -317,7 +317,7 @@ def test_rows_stay_under_the_pointer_when_one_above_closes_its_tools(page: Page)
     before = top(1)
     row(page, 1).locator(".sentence-text").click()
     assert top(1) == before
-    page.mouse.move(*on_film(page, 0.5, 0.5))
+    page.mouse.move(*on_radiograph(page, 0.5, 0.5))
     assert top(1) < before
 
 
@@ -369,7 +369,7 @@ def test_the_exports_are_ones_own_and_their_menu_closes(page: Page, reviewer: st
     assert not links.first.is_visible()
     assert menu.evaluate("summary => summary === document.activeElement")
     menu.click()
-    page.mouse.click(*on_film(page, 0.5, 0.5))
+    page.mouse.click(*on_radiograph(page, 0.5, 0.5))
     assert not links.first.is_visible()
 
 
@@ -384,7 +384,7 @@ OVERLAPS = """() => {
 }"""
 
 
-def test_a_narrow_window_wraps_the_bar_and_leaves_the_film_its_place(page: Page) -> None:
+def test_a_narrow_window_wraps_the_bar_and_leaves_the_radiograph_its_place(page: Page) -> None:
     # As of a whole data set, an id of MIMIC-CXR and a long name.
     words = {
         "study-place": "1234 of 2461 ·",
@@ -402,13 +402,15 @@ def test_a_narrow_window_wraps_the_bar_and_leaves_the_film_its_place(page: Page)
         page.set_viewport_size({"width": width, "height": height})
         assert page.evaluate(OVERLAPS) == []
         assert page.evaluate("document.documentElement.scrollWidth") == width
-        film, tools, report = (page.locator(name).bounding_box() for name in ("#film", ".film-tools", "#report"))
-        assert film is not None
+        radiograph, tools, report = (
+            page.locator(name).bounding_box() for name in ("#radiograph", ".radiograph-tools", "#report")
+        )
+        assert radiograph is not None
         assert tools is not None
         assert report is not None
-        assert min(film["width"], film["height"]) > 150
+        assert min(radiograph["width"], radiograph["height"]) > 150
         # Beside it or above it.
-        for one in (film, tools):
+        for one in (radiograph, tools):
             assert one["x"] + one["width"] <= report["x"] or one["y"] + one["height"] <= report["y"]
         assert page.locator("#report").evaluate("report => report.scrollWidth <= report.clientWidth")
         page.locator("#export-menu summary").click()
@@ -440,7 +442,7 @@ def test_a_long_id_gives_way_to_the_rest_of_the_bar(page: Page, letters: int) ->
 
 
 def test_the_tools_of_the_image_stay_on_one_line_beside_the_list(page: Page) -> None:
-    tools = page.locator(".film-tools")
+    tools = page.locator(".radiograph-tools")
     # The other images of the first study leave as little room as the list.
     page.set_viewport_size({"width": 1024, "height": 768})
     assert tools.evaluate("tools => tools.offsetHeight") < 45
@@ -472,17 +474,17 @@ def test_a_type_of_error_of_ones_own_is_saved_when_it_is_left(page: Page, runnin
     press(page, "j", "d")
     chosen = row(page, 0).get_by_label("Type of error", exact=True)
     chosen.select_option(label="Another type …")
-    page.keyboard.type("WRONG FILM")
+    page.keyboard.type("WRONG RADIOGRAPH")
     unsaved(page)
     page.reload()
     at_study(page, 1)
     press(page, "j")
-    assert row(page, 0).get_by_label("Own type of error").input_value() == "WRONG FILM"
+    assert row(page, 0).get_by_label("Own type of error").input_value() == "WRONG RADIOGRAPH"
     unsaved(page)
     row(page, 0).get_by_label("Own type of error").press("End")
     row(page, 0).get_by_text("2 Significant").click()
     saved(page)
-    assert running.sentence(0, reviewer).assessment.error_type == chosen.input_value() == "WRONG FILM"
+    assert running.sentence(0, reviewer).assessment.error_type == chosen.input_value() == "WRONG RADIOGRAPH"
     # What was brought back and not touched is saved with the study.
     chosen.select_option(label="Another type …")
     page.keyboard.type("WRONG SIDE")

@@ -28,7 +28,7 @@ from review_files import CORNERS, REPORT, change, finish, new_store, write_set
 from maira.review.changes import Change, History, Snapshot, UnfinishedError, change_adapter, drafted
 from maira.review.store import ConflictError, Store
 from maira.review.studies import read_review_drafts
-from radfact.errors import InputError, RunFailed
+from radfact.errors import InputError, RunError
 
 OTHER_CORNERS = [0.1, 0.1, 0.2, 0.2]
 
@@ -447,10 +447,10 @@ def test_nothing_is_saved_into_a_file_that_is_gone(store: Store, replaced: bool)
     store.path.unlink()
     if replaced:
         store.path.write_bytes(content)
-    with pytest.raises(RunFailed, match="it has been removed or replaced"):
+    with pytest.raises(RunError, match="it has been removed or replaced"):
         change(store, "delete", sentence="d0")
     assert store.review("Ada", 1).version == 0
-    with pytest.raises(RunFailed, match="it has been removed or replaced"):
+    with pytest.raises(RunError, match="it has been removed or replaced"):
         store.add_reviewer("Eve")
 
 
@@ -490,7 +490,7 @@ def no_room() -> Iterator[None]:
 
 
 def test_what_cannot_be_written_is_not_applied(store: Store) -> None:
-    with no_room(), pytest.raises(RunFailed, match="cannot be written"):
+    with no_room(), pytest.raises(RunError, match="cannot be written"):
         change(store, "delete", sentence="d0")
     assert store.review("Ada", 1).version == 0
     assert change(store, "delete", sentence="d0").version == 1

@@ -89,7 +89,7 @@ def test_results_of_other_drafts_are_refused(tmp_path: Path) -> None:
 def outside(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("outside")
     write_set(folder, {})
-    return folder / "film.png"
+    return folder / "radiograph.png"
 
 
 @pytest.mark.parametrize("way", ["absolute", "upwards", "link"])
@@ -119,9 +119,11 @@ def test_images_are_described_by_the_size_of_the_original(tmp_path: Path) -> Non
 
 def test_an_image_of_absurd_size_is_refused_by_its_header(tmp_path: Path) -> None:
     review = read_one(tmp_path)
-    png = bytearray((tmp_path / "film.png").read_bytes())
+    png = bytearray((tmp_path / "radiograph.png").read_bytes())
     header = png[12:16] + (60_000).to_bytes(4, "big") * 2 + png[24:29]
-    (tmp_path / "film.png").write_bytes(bytes(png[:12]) + header + crc32(header).to_bytes(4, "big") + bytes(png[33:]))
+    (tmp_path / "radiograph.png").write_bytes(
+        bytes(png[:12]) + header + crc32(header).to_bytes(4, "big") + bytes(png[33:])
+    )
     assert describe_images(review, 1)["frontal"] == {"message": "has far more pixels than a radiograph"}
 
 

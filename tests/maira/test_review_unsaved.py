@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from review_desk import Running, at_study, drag, launched, on_film, press, row, saved, served, unsaved, visiting
+from review_desk import Running, at_study, drag, launched, on_radiograph, press, row, saved, served, unsaved, visiting
 from review_files import SENTENCES, write_review_set
 
 from maira.review.changes import readable
@@ -67,21 +67,21 @@ def test_a_comment_on_a_correction_stays_until_it_is_saved(page: Page, running: 
     saved(page)
     hold(page, status=400, json=REFUSED)
     comment = row(page, 0).get_by_label(COMMENT)
-    comment.fill("Old film.")
+    comment.fill("Old radiograph.")
     press(page, "Enter")
     row(page, 1).locator(".sentence-text").click()
     refuse(page, "the comment on a correction.")
     assert comment.is_visible()
-    assert comment.input_value() == "Old film."
+    assert comment.input_value() == "Old radiograph."
     unsaved(page)
     page.reload()
     at_study(page, 1)
     assert comment.is_visible()
-    assert comment.input_value() == "Old film."
+    assert comment.input_value() == "Old radiograph."
     unsaved(page)
     comment.press("Enter")
     saved(page)
-    assert running.sentence(0).assessment.comment == "Old film."
+    assert running.sentence(0).assessment.comment == "Old radiograph."
     assert running.sentence(0).assessment.severity == 2
     page.reload()
     at_study(page, 1)
@@ -94,14 +94,14 @@ def test_what_is_typed_after_a_comment_that_is_refused_stays(page: Page, running
     saved(page)
     hold(page, status=400, json=REFUSED)
     comment = row(page, 0).get_by_label(COMMENT)
-    comment.fill("Old film.")
+    comment.fill("Old radiograph.")
     press(page, "Enter", "End")
     page.keyboard.type(" Rotated.")
     refuse(page)
-    assert comment.input_value() == "Old film. Rotated."
+    assert comment.input_value() == "Old radiograph. Rotated."
     comment.press("Enter")
     saved(page)
-    assert running.sentence(0).assessment.comment == "Old film. Rotated."
+    assert running.sentence(0).assessment.comment == "Old radiograph. Rotated."
 
 
 def test_a_comment_waits_for_its_correction_and_keeps_the_study_from_being_finished(
@@ -110,12 +110,12 @@ def test_a_comment_waits_for_its_correction_and_keeps_the_study_from_being_finis
     hold(page, status=400, json=REFUSED)
     press(page, "j", "d", "2")
     comment = row(page, 0).get_by_label(COMMENT)
-    comment.fill("Old film.")
+    comment.fill("Old radiograph.")
     press(page, "Enter")
     row(page, 1).locator(".sentence-text").click()
     refuse(page)
     waiting = page.locator("#waiting")
-    waiting.get_by_text("Sentence 1, comment (correct the sentence to go on): Old film.").wait_for()
+    waiting.get_by_text("Sentence 1, comment (correct the sentence to go on): Old radiograph.").wait_for()
     assert not comment.is_visible()
     unsaved(page)
     # What another machine does is shown nevertheless.
@@ -127,19 +127,19 @@ def test_a_comment_waits_for_its_correction_and_keeps_the_study_from_being_finis
     page.locator("#remaining", has_text="Words are not saved: go on with them, or discard them.").wait_for()
     press(page, "k", "d", "2")
     assert not waiting.is_visible()
-    assert comment.input_value() == "Old film."
+    assert comment.input_value() == "Old radiograph."
     unsaved(page)
     press(page, "f", "f")
     page.get_by_text("This study is finished.").wait_for()
     saved(page)
     assert running.state().done
-    assert running.sentence(0).assessment.comment == "Old film."
+    assert running.sentence(0).assessment.comment == "Old radiograph."
 
 
 def test_words_that_wait_can_be_discarded(page: Page) -> None:
     hold(page, status=400, json=REFUSED)
     press(page, "j", "d")
-    row(page, 0).get_by_label(COMMENT).fill("Old film.")
+    row(page, 0).get_by_label(COMMENT).fill("Old radiograph.")
     press(page, "Enter", "Escape")
     refuse(page)
     page.get_by_role("button", name="Discard: Sentence 1, comment").click()
@@ -190,16 +190,16 @@ def test_a_type_of_ones_own_stays_and_a_severity_that_was_not_taken_goes(page: P
     hold(page, status=400, json=REFUSED)
     press(page, "2")
     row(page, 0).get_by_label("Type of error", exact=True).select_option(label="Another type …")
-    page.keyboard.type("WRONG FILM")
+    page.keyboard.type("WRONG RADIOGRAPH")
     press(page, "Enter")
     refuse(page, "a severity, a type of error.")
     assert not row(page, 0).get_by_role("radio", name="2 Significant").is_checked()
     own = row(page, 0).get_by_label("Own type of error")
-    assert own.input_value() == "WRONG FILM"
+    assert own.input_value() == "WRONG RADIOGRAPH"
     unsaved(page)
     own.press("Enter")
     saved(page)
-    assert running.sentence(0).assessment.error_type == "WRONG FILM"
+    assert running.sentence(0).assessment.error_type == "WRONG RADIOGRAPH"
     assert running.sentence(0).assessment.severity is None
 
 
@@ -385,19 +385,19 @@ def test_what_kept_one_study_from_being_finished_is_not_told_of_the_next(page: P
 
 def test_a_box_that_is_held_stays_with_its_sentence(page: Page, running: Running) -> None:
     press(page, "j")
-    page.mouse.move(*on_film(page, 0.2, 0.4))
+    page.mouse.move(*on_radiograph(page, 0.2, 0.4))
     page.mouse.down()
-    page.mouse.move(*on_film(page, 0.3, 0.4))
-    page.mouse.move(*on_film(page, 0.4, 0.4))
+    page.mouse.move(*on_radiograph(page, 0.3, 0.4))
+    page.mouse.move(*on_radiograph(page, 0.4, 0.4))
     press(page, "j")
-    page.mouse.move(*on_film(page, 0.5, 0.4))
+    page.mouse.move(*on_radiograph(page, 0.5, 0.4))
     page.mouse.up()
     saved(page)
     assert running.sentence(0).boxes[0] == pytest.approx((0.3, 0.2, 0.5, 0.6), abs=0.01)
     assert running.sentence(1).boxes == ()
 
 
-def test_a_press_on_the_film_leaves_no_listener_behind(page: Page) -> None:
+def test_a_press_on_the_radiograph_leaves_no_listener_behind(page: Page) -> None:
     session = page.context.new_cdp_session(page)
 
     def listeners() -> int:
@@ -408,7 +408,7 @@ def test_a_press_on_the_film_leaves_no_listener_behind(page: Page) -> None:
 
     before = listeners()
     for _ in range(3):
-        drag(page, on_film(page, 0.6, 0.9), on_film(page, 0.7, 0.9))
+        drag(page, on_radiograph(page, 0.6, 0.9), on_radiograph(page, 0.7, 0.9))
     assert listeners() == before
 
 

@@ -16,7 +16,7 @@ from torch import nn
 import maira.train.checkpointing as module
 from maira.train.checkpointing import States, check_same_run, decisive, read_record
 from maira.train.parallel import World
-from radfact.errors import InputError, RunFailed
+from radfact.errors import InputError, RunError
 from radfact.io.jsonl import read_json, write_json
 
 ALONE = World(0, 1, torch.device("cpu"))
@@ -99,7 +99,7 @@ def test_a_state_that_cannot_be_read_is_one_line(tmp_path: Path) -> None:
         kept.finish()
         tensors = tmp_path / "states" / "step-000005" / "__0_0.distcp"
         tensors.write_bytes(b"x" * tensors.stat().st_size)
-        with pytest.raises(RunFailed, match=r"step-000005: ") as failed:
+        with pytest.raises(RunError, match=r"step-000005: ") as failed:
             kept.load(kept.found()[0], trained.model, trained.optimizer)
     assert "\n" not in str(failed.value)
 
@@ -113,7 +113,7 @@ def test_a_changed_byte_of_a_tensor_is_noticed(tmp_path: Path) -> None:
         weight, content = trained.model.state_dict()["1.weight"].numpy().tobytes(), tensors.read_bytes()
         assert weight in content
         tensors.write_bytes(content.replace(weight, bytes([weight[0] ^ 1]) + weight[1:]))
-        with pytest.raises(RunFailed, match=r"step-000005: __0_0\.distcp is not as it was written"):
+        with pytest.raises(RunError, match=r"step-000005: __0_0\.distcp is not as it was written"):
             kept.load(kept.found()[0], trained.model, trained.optimizer)
 
 

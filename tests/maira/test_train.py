@@ -26,7 +26,7 @@ from maira.train.checkpointing import read_record
 from maira.train.loop import Run
 from maira.train.loss import Losses, TrainingModel
 from maira.train.report_training import train
-from radfact.errors import InputError, RunFailed
+from radfact.errors import InputError, RunError
 
 STATE = "step-" + 6 * "[0-9]"  # a state that is whole; one that is being written has more to its name
 
@@ -277,7 +277,7 @@ def test_a_loss_that_is_not_finite_stops_the_run_and_keeps_the_state(
 ) -> None:
     seen = diverge(monkeypatch, 5)
     line = r"the loss is nan, .* at step 5; its samples are listed in .*faults\.jsonl, and the state of step 3 is saved"
-    with pytest.raises(RunFailed, match=line):
+    with pytest.raises(RunError, match=line):
         train(recipe(phantoms, tmp_path, token_budget=4096), quiet())
     (fault,) = [json.loads(line) for line in (tmp_path / "faults.jsonl").read_text(encoding="utf-8").splitlines()]
     assert fault["action"] == "stop"
@@ -291,7 +291,7 @@ def test_a_fault_before_the_first_save_speaks_of_none_and_is_known_by_its_start(
 ) -> None:
     diverge(monkeypatch, 1, 2)
     for _ in range(2):
-        with pytest.raises(RunFailed, match="no state is saved yet"):
+        with pytest.raises(RunError, match="no state is saved yet"):
             train(recipe(phantoms, tmp_path, token_budget=4096), quiet())
     first, second = (json.loads(line) for line in (tmp_path / "faults.jsonl").read_text(encoding="utf-8").splitlines())
     assert first["started"] < second["started"]
@@ -299,9 +299,9 @@ def test_a_fault_before_the_first_save_speaks_of_none_and_is_known_by_its_start(
 
 
 def test_a_sample_that_cannot_be_read_is_left_out_of_its_step(phantoms: Path, tmp_path: Path) -> None:
-    film, studies, manifest = tmp_path / "film.png", read_manifest(phantoms), tmp_path / "manifest.jsonl"
-    film.write_bytes(studies[7].frontal.read_bytes()[:1000])
-    write_manifest(manifest, [*studies[:7], studies[7].model_copy(update={"frontal": film}), *studies[8:]])
+    radiograph, studies, manifest = tmp_path / "radiograph.png", read_manifest(phantoms), tmp_path / "manifest.jsonl"
+    radiograph.write_bytes(studies[7].frontal.read_bytes()[:1000])
+    write_manifest(manifest, [*studies[:7], studies[7].model_copy(update={"frontal": radiograph}), *studies[8:]])
     changes: dict[str, Any] = {"tasks": {"findings": 1}, "passes": 12, "faults": {"unreadable": "skip"}}
     # Its tokens fill the smaller row, which is left without any sample.
     longest = 490
@@ -316,7 +316,7 @@ def test_a_sample_that_cannot_be_read_is_left_out_of_its_step(phantoms: Path, tm
     ]
     assert (fault["fault"], fault["sample_ids"]) == ("unreadable", [studies[7].sample_id])
     assert "goes without 1 of 4 samples" in said(consoles[0])
-    with pytest.raises(InputError, match=r"film\.png: .*faults\.unreadable=skip"):
+    with pytest.raises(InputError, match=r"radiograph\.png: .*faults\.unreadable=skip"):
         train(recipe(manifest, tmp_path / "stops", **(changes | {"faults": {}})), quiet())
 
 
@@ -365,7 +365,7 @@ def test_the_checkpoint_is_written_though_the_last_state_is_not(
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(states.state_dict_saver, "save", full)
-    with pytest.raises(RunFailed, match=r"the checkpoint is written .* no state is saved yet"):
+    with pytest.raises(RunError, match=r"the checkpoint is written .* no state is saved yet"):
         train(recipe(phantoms, tmp_path, passes=4), quiet())
     assert weights(tmp_path)
 
@@ -380,7 +380,7 @@ def test_a_checkpoint_that_cannot_be_written_leaves_nothing_half_done(
 
     monkeypatch.setattr(MairaForConditionalGeneration, "save_pretrained", full)
     message = r"No space left on device .*the checkpoint could not be written, and the state of step 1 is saved"
-    with pytest.raises(RunFailed, match=message):
+    with pytest.raises(RunError, match=message):
         train(recipe(phantoms, tmp_path, passes=4), quiet())
     assert not list(tmp_path.glob("checkpoint*"))
 
@@ -418,7 +418,7 @@ def test_a_run_without_its_manifest_names_it(tmp_path: Path) -> None:
     [
         ({"model": "nowhere"}, "config.json is missing"),
         ({"model": {"vision_config": VISION, "text_config": TEXT | {"hiden_size": 3}}}, "text_config.hiden_size"),
-        ({"model": {"vision_config": VISION, "text_config": TEXT | {"rms_norm_eps": "3"}}}, "field 'model': .*float"),
+        ({"model": {"vision_config": VISION, "text_config": TEXT | {"rms_norm_eps": "3"}}}, "model: .*float"),
         ({"model": {"vision_config": VISION | {"hidden_size": 60}, "text_config": TEXT}}, "multiple of 64, not 60"),
     ],
 )

@@ -70,9 +70,9 @@ def in_training(model: MairaForConditionalGeneration) -> Distributed:
 
 
 @pytest.fixture(scope="module")
-def films(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def radiographs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The manifest of four phantoms as the shipped checkpoint knows them."""
-    folder = tmp_path_factory.mktemp("films")
+    folder = tmp_path_factory.mktemp("radiographs")
     list(write_phantoms(folder, 4, seed=2, size=224))
     return folder / "manifest.jsonl"
 
@@ -84,16 +84,16 @@ def shipped() -> tuple[MairaForConditionalGeneration, MairaProcessor]:
 
 
 @pytest.fixture(scope="module")
-def corpus(films: Path, shipped: Any, tmp_path_factory: pytest.TempPathFactory) -> Corpus:
-    recipe = make_recipe(films, Path("out"), {})
+def corpus(radiographs: Path, shipped: Any, tmp_path_factory: pytest.TempPathFactory) -> Corpus:
+    recipe = make_recipe(radiographs, Path("out"), {})
     return open_corpus(recipe, recipe.train, shipped[1], tmp_path_factory.mktemp("tables"))
 
 
 @pytest.fixture(scope="module")
-def round_of_drafts(films: Path, shipped: Any, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Any]:
+def round_of_drafts(radiographs: Path, shipped: Any, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Any]:
     """(the file of drafts, the figures) of a model in training."""
     out = tmp_path_factory.mktemp("run")
-    recipe = make_recipe(films, out, {"drafts_every": 1, "drafts": 3})
+    recipe = make_recipe(radiographs, out, {"drafts_every": 1, "drafts": 3})
     figures = make_validator(recipe, *shipped).drafts(in_training(shipped[0]), 7)
     return out / "drafts" / "step-000007.jsonl", figures
 
@@ -103,7 +103,9 @@ def read_rows(path: Path) -> list[dict[str, Any]]:
     return [{key: value for key, value in row.items() if key not in ("model", "seconds")} for row in rows]
 
 
-def test_losses_are_those_of_the_samples_one_by_one(films: Path, shipped: Any, corpus: Corpus, tmp_path: Path) -> None:
+def test_losses_are_those_of_the_samples_one_by_one(
+    radiographs: Path, shipped: Any, corpus: Corpus, tmp_path: Path
+) -> None:
     model = shipped[0]
     sums = {task: torch.zeros(2, dtype=torch.float64) for task in TASKS}
     for place in range(len(corpus.table)):
@@ -118,32 +120,34 @@ def test_losses_are_those_of_the_samples_one_by_one(films: Path, shipped: Any, c
         sums[sample.task] += torch.tensor([float(mean) * answer, answer], dtype=torch.float64)
     expected = {f"loss/{task}": float(total / count) for task, (total, count) in sums.items()}
     total, count = sum(sums.values(), torch.zeros(2, dtype=torch.float64))
-    figures, left_out = make_validator(make_recipe(films, tmp_path, {}), *shipped).losses(in_training(model))
+    figures, left_out = make_validator(make_recipe(radiographs, tmp_path, {}), *shipped).losses(in_training(model))
     assert not left_out
     assert figures == pytest.approx(expected | {"loss/all": float(total / count)}, rel=1e-5)
 
 
-def test_drafts_are_those_of_maira_generate(round_of_drafts: Any, films: Path, tmp_path: Path) -> None:
+def test_drafts_are_those_of_maira_generate(round_of_drafts: Any, radiographs: Path, tmp_path: Path) -> None:
     rows = read_rows(round_of_drafts[0])
-    chosen = [study for study in read_manifest(films) if study.sample_id in {row["sample_id"] for row in rows}]
+    chosen = [study for study in read_manifest(radiographs) if study.sample_id in {row["sample_id"] for row in rows}]
     generate_drafts(chosen, CHECKPOINT, tmp_path / "drafts.jsonl", task="grounded")
     assert len(rows) == 3
     assert rows == read_rows(tmp_path / "drafts.jsonl")
 
 
-def test_figures_of_drafts_are_those_of_radfact(round_of_drafts: Any, films: Path) -> None:
+def test_figures_of_drafts_are_those_of_radfact(round_of_drafts: Any, radiographs: Path) -> None:
     file, figures = round_of_drafts
-    pairs = read_candidates_and_references(file, films, missing="leave-out")
+    pairs = read_candidates_and_references(file, radiographs, missing="leave-out")
     expected = RadFact(OfflineJudge(), bootstrap=0).score(pairs.pairs).figures
     assert expected["logical_f1"].point
     for name, summary in expected.items():
         assert figures[f"drafts/{name}"] == pytest.approx(summary.point)
 
 
-def test_figures_of_boxes_are_those_of_box_completion(round_of_drafts: Any, films: Path, tmp_path: Path) -> None:
+def test_figures_of_boxes_are_those_of_box_completion(round_of_drafts: Any, radiographs: Path, tmp_path: Path) -> None:
     file, figures = round_of_drafts
     chosen = [
-        study for study in read_manifest(films) if study.sample_id in {row["sample_id"] for row in read_rows(file)}
+        study
+        for study in read_manifest(radiographs)
+        if study.sample_id in {row["sample_id"] for row in read_rows(file)}
     ]
     expected = complete_boxes(chosen, CHECKPOINT, tmp_path / "boxes.jsonl").figures
     for name, ours in (("precision", "precision"), ("recall", "recall"), ("mean_iou", "iou")):
@@ -151,26 +155,26 @@ def test_figures_of_boxes_are_those_of_box_completion(round_of_drafts: Any, film
 
 
 def test_shards_are_drafted_as_the_manifest_that_they_were_packed_from(
-    round_of_drafts: Any, films: Path, shipped: Any, tmp_path: Path
+    round_of_drafts: Any, radiographs: Path, shipped: Any, tmp_path: Path
 ) -> None:
-    data.pack_shards.pack(films, tmp_path / "shards")
+    data.pack_shards.pack(radiographs, tmp_path / "shards")
     sources = [{"shards": str(tmp_path / "shards")}]
-    recipe = make_recipe(films, tmp_path, {"sources": sources, "drafts_every": 1, "drafts": 3})
+    recipe = make_recipe(radiographs, tmp_path, {"sources": sources, "drafts_every": 1, "drafts": 3})
     figures = make_validator(recipe, *shipped).drafts(in_training(shipped[0]), 7)
     assert read_rows(tmp_path / "drafts" / "step-000007.jsonl") == read_rows(round_of_drafts[0])
     assert figures == round_of_drafts[1]
 
 
-def test_what_the_recipe_drops_is_not_shown(films: Path, shipped: Any, tmp_path: Path) -> None:
+def test_what_the_recipe_drops_is_not_shown(radiographs: Path, shipped: Any, tmp_path: Path) -> None:
     drop = ["prior", "lateral", "technique", "comparison", "indication"]
-    recipe = make_recipe(films, tmp_path, {"drafts_every": 1, "drafts": 4}, drop=drop)
+    recipe = make_recipe(radiographs, tmp_path, {"drafts_every": 1, "drafts": 4}, drop=drop)
     drafter = make_validator(recipe, *shipped)._drafter
     assert drafter is not None
     assert {len(item.request.example.images) for item in drafter._items} == {1}
 
 
-def test_a_recipe_without_the_grounding_task_drafts_narratives(films: Path, shipped: Any, tmp_path: Path) -> None:
-    recipe = make_recipe(films, tmp_path, {"drafts_every": 1, "drafts": 4}, tasks={"findings": 1})
+def test_a_recipe_without_the_grounding_task_drafts_narratives(radiographs: Path, shipped: Any, tmp_path: Path) -> None:
+    recipe = make_recipe(radiographs, tmp_path, {"drafts_every": 1, "drafts": 4}, tasks={"findings": 1})
     validator = make_validator(recipe, *shipped)
     assert validator._drafter is not None
     assert {item.request.form for item in validator._drafter._items} == {"narrative"}
@@ -178,8 +182,8 @@ def test_a_recipe_without_the_grounding_task_drafts_narratives(films: Path, ship
 
 
 @pytest.mark.parametrize("world", [1, 2, 3, 40])
-def test_processes_share_the_rows_and_take_as_many_each(world: int, corpus: Corpus, films: Path) -> None:
-    recipe = make_recipe(films, Path("out"), {"samples": 9})
+def test_processes_share_the_rows_and_take_as_many_each(world: int, corpus: Corpus, radiographs: Path) -> None:
+    recipe = make_recipe(radiographs, Path("out"), {"samples": 9})
     drawn = draw_answers(corpus, recipe)
     dealt = [_deal(corpus, drawn, recipe, World(rank, world, torch.device("cpu"))) for rank in range(world)]
     assert len({len(rows) for rows, _ in dealt}) == 1
@@ -187,19 +191,19 @@ def test_processes_share_the_rows_and_take_as_many_each(world: int, corpus: Corp
     assert sorted(counted) == drawn.tolist()
 
 
-def test_a_sample_longer_than_a_row_is_named(films: Path, shipped: Any, tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"field 'token_budget': sample 'phantom-2-\d+' of the validation has \d+ tok"):
-        make_validator(make_recipe(films, tmp_path, {}, token_budget=100), *shipped)
+def test_a_sample_longer_than_a_row_is_named(radiographs: Path, shipped: Any, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"token_budget: sample 'phantom-2-\d+' of the validation has \d+ tok"):
+        make_validator(make_recipe(radiographs, tmp_path, {}, token_budget=100), *shipped)
 
 
 @pytest.mark.parametrize("figure", ["loss/everything", "drafts/logical_f1"])
 def test_a_best_by_that_is_never_measured_is_refused_at_the_start(
-    figure: str, films: Path, shipped: Any, tmp_path: Path
+    figure: str, radiographs: Path, shipped: Any, tmp_path: Path
 ) -> None:
     with pytest.raises(
-        InputError, match=f"field 'validation.best_by': there is no figure '{figure}'; there are loss/all"
+        InputError, match=f"validation.best_by: there is no figure '{figure}'; there are loss/all"
     ):
-        make_validator(make_recipe(films, tmp_path, {"best_by": figure}), *shipped)
+        make_validator(make_recipe(radiographs, tmp_path, {"best_by": figure}), *shipped)
 
 
 @pytest.mark.parametrize(
@@ -225,11 +229,11 @@ def test_the_best_is_the_lowest_loss_or_the_highest_figure(
 
 
 def test_a_checkpoint_that_was_the_best_on_other_samples_stands_in_no_other_s_way(
-    films: Path, tmp_path: Path, shipped: tuple[MairaForConditionalGeneration, MairaProcessor]
+    radiographs: Path, tmp_path: Path, shipped: tuple[MairaForConditionalGeneration, MairaProcessor]
 ) -> None:
     console = tiny_runs.quiet()
     for samples, expected in ((2, [True]), (2, [False]), (3, [True])):
-        recipe = make_recipe(films, tmp_path, {"best_by": "loss/all", "samples": samples})
+        recipe = make_recipe(radiographs, tmp_path, {"best_by": "loss/all", "samples": samples})
         best = make_validator(recipe, *shipped, console=console)._best
         assert [best.is_beaten_by({"loss/all": 9.0})] == expected
         best.keep(1, {"loss/all": 1.0}, lambda folder: folder.mkdir(exist_ok=True), ALONE)
@@ -243,10 +247,10 @@ def test_a_best_loss_of_a_task_that_was_not_drawn_wants_more_samples(tmp_path: P
 
 
 def test_a_figure_that_is_not_finite_is_said_and_stands_in_no_checkpoint_s_way(
-    films: Path, shipped: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    radiographs: Path, shipped: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     console = tiny_runs.quiet()
-    recipe = make_recipe(films, tmp_path, {"best_by": "loss/all", "every": 1})
+    recipe = make_recipe(radiographs, tmp_path, {"best_by": "loss/all", "every": 1})
     validator = make_validator(recipe, shipped[0], shipped[1], console)
     for step, value in enumerate([math.nan, 2.0, math.inf, 1.0], start=1):
         monkeypatch.setattr(validator, "losses", lambda _, value=value: ({"loss/all": value}, []))
@@ -258,21 +262,23 @@ def test_a_figure_that_is_not_finite_is_said_and_stands_in_no_checkpoint_s_way(
     assert "loss/all after step 1: not finite" in tiny_runs.said(console)
 
 
-def cut_off(films: Path, where: Path, *, to: int | None = None) -> tuple[Path, Path, str]:
-    """A manifest of the same phantoms, a film of it that is cut off (None: not there any more), and its sample."""
-    film, manifest = where / "film.png", where / "cut.jsonl"
-    first, *others = read_manifest(films)
-    film.write_bytes(first.frontal.read_bytes())
-    write_manifest(manifest, [first.model_copy(update={"frontal": film}), *others])
+def cut_off(radiographs: Path, where: Path, *, to: int | None = None) -> tuple[Path, Path, str]:
+    """A manifest of the same phantoms, a radiograph of it that is cut off (None: not there any more), and its sample."""
+    radiograph, manifest = where / "radiograph.png", where / "cut.jsonl"
+    first, *others = read_manifest(radiographs)
+    radiograph.write_bytes(first.frontal.read_bytes())
+    write_manifest(manifest, [first.model_copy(update={"frontal": radiograph}), *others])
     if to:
-        film.write_bytes(first.frontal.read_bytes()[:to])
-    return manifest, film, first.sample_id
+        radiograph.write_bytes(first.frontal.read_bytes()[:to])
+    return manifest, radiograph, first.sample_id
 
 
-def test_a_sample_that_cannot_be_read_is_left_out_of_the_losses(films: Path, shipped: Any, tmp_path: Path) -> None:
-    manifest, _, sample_id = cut_off(films, tmp_path, to=1000)
+def test_a_sample_that_cannot_be_read_is_left_out_of_the_losses(
+    radiographs: Path, shipped: Any, tmp_path: Path
+) -> None:
+    manifest, _, sample_id = cut_off(radiographs, tmp_path, to=1000)
     whole = tmp_path / "others.jsonl"
-    write_manifest(whole, read_manifest(films)[1:])
+    write_manifest(whole, read_manifest(radiographs)[1:])
     model, losses = in_training(shipped[0]), []
     for path in (manifest, whole):
         recipe = make_recipe(path, tmp_path / path.stem, {}, faults={"unreadable": "skip"})
@@ -283,8 +289,8 @@ def test_a_sample_that_cannot_be_read_is_left_out_of_the_losses(films: Path, shi
     assert not none
 
 
-def test_a_draw_of_which_nothing_can_be_read_has_no_losses(films: Path, shipped: Any, tmp_path: Path) -> None:
-    manifest = cut_off(films, tmp_path, to=1000)[0]
+def test_a_draw_of_which_nothing_can_be_read_has_no_losses(radiographs: Path, shipped: Any, tmp_path: Path) -> None:
+    manifest = cut_off(radiographs, tmp_path, to=1000)[0]
     write_manifest(manifest, read_manifest(manifest)[:1])
     recipe = make_recipe(manifest, tmp_path, {}, tasks={"findings": 1}, faults={"unreadable": "skip"})
     validator = make_validator(recipe, *shipped)
@@ -293,27 +299,29 @@ def test_a_draw_of_which_nothing_can_be_read_has_no_losses(films: Path, shipped:
     assert len(left_out) == validator.samples == 1
 
 
-def test_a_study_whose_image_is_gone_is_left_out_of_the_drafts(films: Path, shipped: Any, tmp_path: Path) -> None:
-    manifest, film, sample_id = cut_off(films, tmp_path)
+def test_a_study_whose_image_is_gone_is_left_out_of_the_drafts(radiographs: Path, shipped: Any, tmp_path: Path) -> None:
+    manifest, radiograph, sample_id = cut_off(radiographs, tmp_path)
     validation, faults = {"drafts_every": 1, "drafts": 4}, {"unreadable": "skip"}
     make_validator(make_recipe(manifest, tmp_path, validation), *shipped)
-    film.unlink()
-    with pytest.raises(InputError, match=r"film\.png: no such file, in a sample of the drafts\. .*unreadable=skip"):
+    radiograph.unlink()
+    with pytest.raises(
+        InputError, match=r"radiograph\.png: no such file, in a sample of the drafts\. .*unreadable=skip"
+    ):
         make_validator(make_recipe(manifest, tmp_path, validation), *shipped)
     console = tiny_runs.quiet()
     recipe = make_recipe(manifest, tmp_path, validation, faults=faults)
     validator = make_validator(recipe, shipped[0], shipped[1], console)
     validator.drafts(in_training(shipped[0]), 7)
     drafted = {row["sample_id"] for row in read_rows(tmp_path / "drafts" / "step-000007.jsonl")}
-    assert drafted == {study.sample_id for study in read_manifest(films)} - {sample_id}
-    assert f"questions without an answer: 1; the first: {film}: no such file" in tiny_runs.said(console)
+    assert drafted == {study.sample_id for study in read_manifest(radiographs)} - {sample_id}
+    assert f"questions without an answer: 1; the first: {radiograph}: no such file" in tiny_runs.said(console)
 
 
 def test_a_manifest_that_is_gone_is_no_study_to_be_left_out_of_the_drafts(
-    films: Path, shipped: Any, tmp_path: Path
+    radiographs: Path, shipped: Any, tmp_path: Path
 ) -> None:
     manifest = tmp_path / "manifest.jsonl"
-    write_manifest(manifest, read_manifest(films))
+    write_manifest(manifest, read_manifest(radiographs))
     recipe = make_recipe(manifest, tmp_path, {"drafts_every": 1}, faults={"unreadable": "skip"})
     opened = open_corpus(recipe, recipe.train, shipped[1], tmp_path / "tables")
     manifest.unlink()
@@ -327,7 +335,9 @@ def test_a_validation_that_ends_a_run_is_made_up_for(phantoms: Path, tmp_path: P
     # The state that the next start goes on from is that before the validation, however seldom one is saved otherwise.
     options: dict[str, Any] = {"model": fresh, "train": [{"manifest": phantoms}], "passes": 16, "save_every": 100}
     validation = {"sources": [{"manifest": manifest}], "every": 2, "best_by": "loss/all"}
-    with pytest.raises(InputError, match=r"film\.png: .*, in a sample of the validation\. .*faults\.unreadable=skip"):
+    with pytest.raises(
+        InputError, match=r"radiograph\.png: .*, in a sample of the validation\. .*faults\.unreadable=skip"
+    ):
         train(make_recipe(manifest, tmp_path / "run", validation, **options), tiny_runs.quiet())
     assert (tmp_path / "run" / "states" / "step-000002" / "state.json").exists()
     console = tiny_runs.quiet()

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from maira.generate import vllm_engine
-from radfact.errors import RunFailed
+from radfact.errors import RunError
 
 
 class Engine:
@@ -31,7 +31,7 @@ def start(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> Any:
 
 def test_an_engine_that_takes_no_grammar_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     engine = Engine(second=True)
-    with pytest.raises(RunFailed, match=r"vLLM 9\.9 insists on its second model runner"):
+    with pytest.raises(RunError, match=r"vLLM 9\.9 insists on its second model runner"):
         start(engine, monkeypatch)
     assert engine.ended
 

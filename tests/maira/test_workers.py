@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from maira.train.data.workers import in_workers
-from radfact.errors import InputError, RunFailed
+from radfact.errors import InputError, RunError
 
 LONG = 10**6
 """Bytes; a pipe holds far fewer."""
@@ -69,13 +69,13 @@ def test_no_more_jobs_are_taken_than_may_be_done_ahead() -> None:
 
 
 def gone(_job: int) -> list[int]:
-    raise InputError("gone", file="film.png")
+    raise InputError("gone", file="radiograph.png")
 
 
 def test_processes_end_with_an_error() -> None:
-    with pytest.raises(InputError, match=r"^film\.png: gone$") as raised:
+    with pytest.raises(InputError, match=r"^radiograph\.png: gone$") as raised:
         list(in_workers(gone, range(100), 2))
-    assert raised.value.file == "film.png"
+    assert raised.value.file == "radiograph.png"
     assert not workers()
 
 
@@ -97,7 +97,7 @@ def pid_of(_job: int) -> int:
 def test_a_process_that_is_killed_ends_the_run_with_one_line() -> None:
     results = in_workers(pid_of, iter(range(1000)), 2)
     os.kill(next(results), signal.SIGKILL)
-    with pytest.raises(RunFailed, match=KILLED):
+    with pytest.raises(RunError, match=KILLED):
         list(results)
     assert not workers()
 
@@ -115,7 +115,7 @@ def test_a_process_that_is_killed_in_the_middle_of_a_result_ends_the_run_with_on
     next(results)
     (worker,) = workers()
     worker.join()
-    with pytest.raises(RunFailed, match=KILLED):
+    with pytest.raises(RunError, match=KILLED):
         next(results)
 
 

@@ -54,7 +54,7 @@ def measure(client: ChatClient, asks: Sequence[Ask[Any]]) -> Cost:
     warm = Ask((("user", "warm"),), str, asks[0].prefix)
     client.ask_all([warm])
     cost = measured(lambda: client.ask_all(asks), len(asks))
-    assert client.ledger.calls == len(asks) + 1
+    assert client.usage_counter.calls == len(asks) + 1
     return cost
 
 

@@ -14,10 +14,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from radfact.errors import InputError
-from radfact.judges import CallableJudge, Failure, Judge, Question, Verdict, load_judge
+from radfact.judges import CallableJudge, EntailmentQuery, Failure, Judge, Verdict, load_judge
 
 PREMISES = ("The heart is enlarged.", "No pneumothorax.")
-QUESTION = Question(PREMISES, "Enlarged heart.")
+QUESTION = EntailmentQuery(PREMISES, "Enlarged heart.")
 
 
 def judge_with(opinion: Any) -> Verdict | Failure:
@@ -83,8 +83,8 @@ def fails_at(place: int, error: Exception) -> Any:
     return judge
 
 
-def questions(count: int) -> list[Question]:
-    return [Question(PREMISES, f"Finding {i}.") for i in range(count)]
+def questions(count: int) -> list[EntailmentQuery]:
+    return [EntailmentQuery(PREMISES, f"Finding {i}.") for i in range(count)]
 
 
 @pytest.mark.parametrize("error", [ValueError("odd"), RuntimeError("busy"), KeyError("x"), OSError("gone")])
@@ -102,14 +102,14 @@ def test_a_mistake_of_programming_after_an_answer_costs_its_question_alone() -> 
 def test_equal_questions_are_put_once() -> None:
     judge = CallableJudge(lambda *_: True)
     judge.judge([QUESTION] * 3)
-    assert judge.account()["calls"] == 1
+    assert judge.usage()["calls"] == 1
 
 
 @settings(deadline=None)
 @given(st.lists(st.sampled_from("abc"), max_size=6))
 def test_answers_keep_the_order_of_the_questions(letters: list[str]) -> None:
     judge = CallableJudge(lambda _, hypothesis: (hypothesis == "a", [0]))
-    answers = judge.judge([Question(PREMISES, letter) for letter in letters])
+    answers = judge.judge([EntailmentQuery(PREMISES, letter) for letter in letters])
     assert [isinstance(one, Verdict) and one.status == "entailment" for one in answers] == [x == "a" for x in letters]
 
 
@@ -178,7 +178,7 @@ def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
 def test_an_object_of_the_current_directory_is_a_judge(module: str, found: str, name: str) -> None:
     judge = load_judge(f"python:{module}:{found}")
     assert judge.name == name
-    assert judge.judge([Question(PREMISES, PREMISES[1])]) == [Verdict("entailment", (1,))]
+    assert judge.judge([EntailmentQuery(PREMISES, PREMISES[1])]) == [Verdict("entailment", (1,))]
 
 
 def test_arguments_go_to_the_factory(module: str) -> None:

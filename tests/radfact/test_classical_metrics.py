@@ -238,7 +238,7 @@ def test_f1_of_findings_with_uncertain_as_negative() -> None:
     ("text", "expected"),
     [
         ("PA and lateral views of the chest.", 1.0),
-        ("Lateral and AP films.", 1.0),
+        ("Lateral and AP radiographs.", 1.0),
         ("On the lateral projection the spine is intact.", 1.0),
         ("Two views of the chest.", 1.0),
         ("Bilateral views are limited.", 0.0),
@@ -304,7 +304,7 @@ def test_a_detector_is_checked_on_sentences_half_of_which_speak_of_an_earlier_ex
 
 
 def test_a_mention_of_a_lateral_view_is_of_one_sentence_and_every_form_of_the_paper_counts() -> None:
-    forms = ("Frontal and lateral films.", "Lateral and frontal", "a lateral view", "2 views", "TWO VIEWS")
+    forms = ("Frontal and lateral radiographs.", "Lateral and frontal", "a lateral view", "2 views", "TWO VIEWS")
     assert all(map(mentions_lateral, forms))
     assert mentions_lateral([Sentence(text="Clear."), Sentence(text="Seen on the lateral view.")])
     assert not mentions_lateral([Sentence(text="Seen from frontal and"), Sentence(text="lateral parts.")])

@@ -17,7 +17,7 @@ import radfact.judges
 from radfact.cli.main import main
 from radfact.errors import InputError
 from radfact.io.jsonl import read_json
-from radfact.judges import Failure, Question, Splitter, Verdict
+from radfact.judges import EntailmentQuery, Failure, Splitter, Verdict
 
 Run = Callable[..., tuple[int, str, str]]
 LOAD_JUDGE, LOAD_SPLITTER = radfact.judges.load_judge, radfact.judges.load_splitter
@@ -29,11 +29,11 @@ class Verbatim:
     def __init__(self, name: str) -> None:
         self.name, self.portions = name, 0
 
-    def judge(self, questions: Sequence[Question]) -> list[Verdict | Failure]:
+    def judge(self, questions: Sequence[EntailmentQuery]) -> list[Verdict | Failure]:
         self.portions += 1
         return [self._answer(question) for question in questions]
 
-    def _answer(self, question: Question) -> Verdict | Failure:
+    def _answer(self, question: EntailmentQuery) -> Verdict | Failure:
         if question.hypothesis == "bad":
             return Failure("no YAML")
         if question.hypothesis in question.premises:
@@ -43,7 +43,7 @@ class Verbatim:
     def describe(self) -> dict[str, Any]:
         return {"name": self.name} | ({"note": "Not comparable."} if self.name == "humble" else {})
 
-    def account(self) -> dict[str, int]:
+    def usage(self) -> dict[str, int]:
         return {"calls": 3 * self.portions, "failures": self.portions}
 
 
@@ -80,7 +80,7 @@ class Spaces:
     def describe(self) -> dict[str, Any]:
         return {"name": self.name, "options": {name: str(value) for name, value in self.options.items()}}
 
-    def account(self) -> dict[str, int]:
+    def usage(self) -> dict[str, int]:
         counts = {"calls": 2, "tokens_in": 1_000_000, "tokens_out": 500_000}
         return {name: count * self.portions for name, count in counts.items()}
 
@@ -332,8 +332,8 @@ def test_a_page_of_no_results_folder_is_exit_code_2(run: Run) -> None:
 
 
 def test_a_page_drawn_again_has_the_images_and_notes_of_the_run(run: Run, pairs: str, tmp_path: Path) -> None:
-    write_image(tmp_path / "film.png")
-    write_manifest(tmp_path / "manifest.jsonl", {"sample_id": "1", "frontal": "film.png"})
+    write_image(tmp_path / "radiograph.png")
+    write_manifest(tmp_path / "manifest.jsonl", {"sample_id": "1", "frontal": "radiograph.png"})
     command = ["--judge", "verbatim", "--manifest", "manifest.jsonl", "--note", "Phantoms.", "--out", "done"]
     run("score", pairs, *command)
     first = (tmp_path / "done" / "report.html").read_text()
@@ -391,17 +391,17 @@ def test_one_config_file_serves_several_commands(run: Run, tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("compta: exact", "run.yaml, field 'compta': no such option; did you mean 'compat'?"),
-        ("compat: papre", "run.yaml, field 'compat': 'papre' is not one of 'paper', 'exact'"),
-        ("config: run.yaml", "run.yaml, field 'config': no such option"),
-        ("threshold: lots", "run.yaml, field 'threshold': "),
-        ("threshold: 2", "run.yaml, field 'threshold': "),
-        ("compat: papre", "run.yaml, field 'compat': "),
-        ("few-shots: {a: b}", "run.yaml, field 'few-shots': expected one value, found a mapping"),
-        ("seed:", "run.yaml, field 'seed': has no value"),
-        ("narrative: true\ngrounded: true", "run.yaml, field 'grounded': is given twice"),
+        ("compta: exact", "run.yaml: compta: no such option; did you mean 'compat'?"),
+        ("compat: papre", "run.yaml: compat: 'papre' is not one of 'paper', 'exact'"),
+        ("config: run.yaml", "run.yaml: config: no such option"),
+        ("threshold: lots", "run.yaml: threshold: "),
+        ("threshold: 2", "run.yaml: threshold: "),
+        ("compat: papre", "run.yaml: compat: "),
+        ("few-shots: {a: b}", "run.yaml: few-shots: expected one value, found a mapping"),
+        ("seed:", "run.yaml: seed: has no value"),
+        ("narrative: true\ngrounded: true", "run.yaml: grounded: is given twice"),
         ("- judge", "run.yaml: expected options by name"),
-        ("seed: [1", "run.yaml, line 1: not YAML"),
+        ("seed: [1", "run.yaml:1: not YAML"),
     ],
 )
 def test_what_a_config_file_cannot_say_is_one_line(

@@ -12,16 +12,16 @@ from rich.console import Console
 
 from radfact import progress as live
 from radfact.cli.price import Price
-from radfact.errors import RunFailed
-from radfact.judges import Failure, Question, Verdict
+from radfact.errors import RunError
+from radfact.judges import EntailmentQuery, Failure, Verdict
 from radfact.judges.batched_judge import in_steps
-from radfact.progress import LiveDisplay, Meter
+from radfact.progress import Meter, ProgressDisplay
 
 
 def metered(*readings: tuple[float, dict[str, int]], price: Price | None = None) -> Meter:
     meter = Meter("judging", price)
-    for now, account in readings:
-        meter.read(account, now)
+    for now, usage in readings:
+        meter.read(usage, now)
     return meter
 
 
@@ -50,8 +50,8 @@ def test_the_rate_is_taken_over_the_window() -> None:
 
 
 def test_tokens_cost_failures_and_retries_are_told() -> None:
-    account = {"planned": 9, "done": 5, "tokens_in": 2_000_000, "tokens_out": 1500, "failures": 1, "retries": 3}
-    meter = metered((0, account), price=Price(0.5, 100))
+    usage = {"planned": 9, "done": 5, "tokens_in": 2_000_000, "tokens_out": 1500, "failures": 1, "retries": 3}
+    meter = metered((0, usage), price=Price(0.5, 100))
     assert meter.words == "tokens 2M in 1.5k out, cost 1.15, 1 failed, 3 retries"
 
 
@@ -84,14 +84,14 @@ def test_without_a_terminal_a_line_is_written_now_and_then(monkeypatch: pytest.M
             super().print(*objects, **options)
             said.set()
 
-    with LiveDisplay(Told(file=written), {"judging": lambda: {"planned": 3, "done": 1}}):
+    with ProgressDisplay(Told(file=written), {"judging": lambda: {"planned": 3, "done": 1}}):
         assert said.wait(10)
     assert written.getvalue().startswith("judging: 1 of 3 done")
 
 
 def test_a_terminal_is_left_as_it_was() -> None:
     written = io.StringIO()
-    with LiveDisplay(Console(file=written, force_terminal=True, width=100), {"judging": lambda: {"planned": 3}}):
+    with ProgressDisplay(Console(file=written, force_terminal=True, width=100), {"judging": lambda: {"planned": 3}}):
         pass
     # Every line that was drawn is erased, and the cursor is there again.
     assert written.getvalue().count("\x1b[?25l") == written.getvalue().count("\x1b[?25h") > 0
@@ -106,37 +106,37 @@ class Counting:
     def __init__(self) -> None:
         self.sizes: list[int] = []
 
-    def judge(self, questions: Sequence[Question]) -> list[Verdict | Failure]:
+    def judge(self, questions: Sequence[EntailmentQuery]) -> list[Verdict | Failure]:
         self.sizes.append(len(questions))
         return [Verdict("not_entailment", why=question.hypothesis) for question in questions]
 
     def describe(self) -> dict[str, Any]:
         return {"name": self.name}
 
-    def account(self) -> dict[str, int]:
+    def usage(self) -> dict[str, int]:
         return {"calls": 0}
 
 
 def test_a_judge_that_tells_nothing_is_asked_in_portions() -> None:
     judge = Counting()
-    questions = [Question(("a",), str(number)) for number in range(1000)]
+    questions = [EntailmentQuery(("a",), str(number)) for number in range(1000)]
     stepped = in_steps(judge)
     answers = stepped.judge(questions)
     assert [answer.why for answer in answers if isinstance(answer, Verdict)] == [q.hypothesis for q in questions]
     assert len(judge.sizes) > 1
-    assert (stepped.account()["planned"], stepped.account()["done"]) == (1000, 1000)
+    assert (stepped.usage()["planned"], stepped.usage()["done"]) == (1000, 1000)
 
 
 def test_a_judge_that_answers_nothing_stops_the_run() -> None:
     class Silent(Counting):
-        def judge(self, questions: Sequence[Question]) -> list[Verdict | Failure]:
+        def judge(self, questions: Sequence[EntailmentQuery]) -> list[Verdict | Failure]:
             return super().judge(questions)[1:]
 
-    with pytest.raises(RunFailed, match="gave 0 answers to 1 questions"):
-        in_steps(Silent()).judge([Question(("a",), "b")])
+    with pytest.raises(RunError, match="gave 0 answers to 1 questions"):
+        in_steps(Silent()).judge([EntailmentQuery(("a",), "b")])
 
 
 def test_a_judge_that_tells_how_far_it_is_is_asked_all_at_once() -> None:
     judge = Counting()
-    judge.account = lambda: {"planned": 0, "done": 0}  # type: ignore[method-assign]
+    judge.usage = lambda: {"planned": 0, "done": 0}  # type: ignore[method-assign]
     assert in_steps(judge) is judge

@@ -109,40 +109,40 @@ def test_drafts_go_with_a_dataset(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("value", "message"),
     [
-        ({"annotations": []}, "field 'images': field required"),
-        (dataset(images=[{"id": 1, "width": 0, "height": 5}]), "field 'images[0].width': "),
-        (dataset(images=[IMAGES[0]] * 2), "field 'images[1].id': '1' stands twice, first at images[0]"),
+        ({"annotations": []}, "images: field required"),
+        (dataset(images=[{"id": 1, "width": 0, "height": 5}]), "images[0].width: "),
+        (dataset(images=[IMAGES[0]] * 2), "images[1].id: '1' stands twice, first at images[0]"),
         (
             dataset(images=[{"id": 1, "sample_id": name, "width": 2, "height": 2} for name in "ab"]),
-            "field 'images[1].id': '1' stands twice, first at images[0]",
+            "images[1].id: '1' stands twice, first at images[0]",
         ),
         (
             dataset(images=[{"id": 7, "width": 2, "height": 2}, {"id": 8, "sample_id": "7", "width": 2, "height": 2}]),
-            "field 'images[1].sample_id': '7' stands twice, first at images[0]",
+            "images[1].sample_id: '7' stands twice, first at images[0]",
         ),
-        (dataset(on_first(image_id=3)), "field 'annotations[0].image_id': no image has the id '3'"),
-        (dataset(on_first(category_id=3)), "field 'annotations[0].category_id': no category has the id '3'"),
-        (dataset({"image_id": 1}), "field 'annotations[0]': expected a caption or a category_id"),
-        (dataset(on_first(bbox=[1, 2, 3])), "field 'annotations[0].bbox': "),
+        (dataset(on_first(image_id=3)), "annotations[0].image_id: no image has the id '3'"),
+        (dataset(on_first(category_id=3)), "annotations[0].category_id: no category has the id '3'"),
+        (dataset({"image_id": 1}), "annotations[0]: expected a caption or a category_id"),
+        (dataset(on_first(bbox=[1, 2, 3])), "annotations[0].bbox: "),
         (
             dataset(on_first(), on_first(bbox=[150, 0, 60, 10])),
-            "field 'annotations[1].bbox': expected [x, y, width, height] in pixels within 200 x 100, found [150.0, 0.0",
+            "annotations[1].bbox: expected [x, y, width, height] in pixels within 200 x 100, found [150.0, 0.0",
         ),
-        (dataset(on_first(bbox=[0, 0, -5, 10])), "field 'annotations[0].bbox': expected [x, y, width, height]"),
+        (dataset(on_first(bbox=[0, 0, -5, 10])), "annotations[0].bbox: expected [x, y, width, height]"),
         (
             dataset(on_first(segmentation=[SQUARE, [1, 2, 3, 4]])),
-            "field 'annotations[0].segmentation[1]': expected [x1, y1, x2, y2, x3, y3, ...] in pixels",
+            "annotations[0].segmentation[1]: expected [x1, y1, x2, y2, x3, y3, ...] in pixels",
         ),
-        (dataset(on_first(segmentation=[5])), "field 'annotations[0].segmentation[0]': expected [x1, y1"),
+        (dataset(on_first(segmentation=[5])), "annotations[0].segmentation[0]: expected [x1, y1"),
         (
             dataset(on_first(segmentation={"size": [200, 100], "counts": [20000]})),
-            "field 'annotations[0].segmentation.size': expected the size of the image [100, 200] (height, width)",
+            "annotations[0].segmentation.size: expected the size of the image [100, 200] (height, width)",
         ),
         (
             dataset(on_first(segmentation={"size": [100, 200], "counts": [5]})),
-            "field 'annotations[0].segmentation.counts': the runs must be non-negative and sum to",
+            "annotations[0].segmentation.counts: the runs must be non-negative and sum to",
         ),
-        (dataset(on_first(segmentation={"counts": [5]})), "field 'annotations[0].segmentation.size': field required"),
+        (dataset(on_first(segmentation={"counts": [5]})), "annotations[0].segmentation.size: field required"),
         ([on_first(bbox=[0, 0, 1, 1])], "a list of results goes with one on the other side"),
     ],
 )
@@ -158,7 +158,7 @@ def test_a_fault_is_one_line_with_its_path(value: Any, message: str, tmp_path: P
 def test_a_fault_in_results_is_named_in_their_file(tmp_path: Path) -> None:
     references = document(tmp_path / "gt.json", dataset())
     results = document(tmp_path / "dt.json", [on_first(image_id=9)])
-    with pytest.raises(InputError, match=r"dt\.json, field '\[0\]\.image_id': no image has the id '9'"):
+    with pytest.raises(InputError, match=r"dt\.json: \[0\]\.image_id: no image has the id '9'"):
         read_candidates_and_references(results, references)
 
 

@@ -9,14 +9,14 @@ from typer import Exit
 from maira.cli.show import end, say
 from radfact.cli.program import run_command
 from radfact.cli.tables import say_line
-from radfact.errors import InputError, RunFailed
+from radfact.errors import InputError, RunError
 
 
 @pytest.mark.parametrize(
     ("error", "code", "said"),
     [
         (InputError("no such file", file="a.json"), 2, "maira: a.json: no such file"),
-        (RunFailed("the server\nis down"), 1, "maira: the server is down"),
+        (RunError("the server\nis down"), 1, "maira: the server is down"),
         (ModuleNotFoundError("No module", name="timm"), 1, "maira: the package 'timm' is not installed"),
         (FileNotFoundError(2, "No such file", "b.json"), 1, "maira: b.json: No such file"),
         (SystemExit(130), 1, "maira: interrupted"),
@@ -64,7 +64,7 @@ def test_an_id_cannot_steer_the_terminal(steering: str, spelt: str, capsys: pyte
 
 def test_what_was_left_out_cannot_steer_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(Exit):
-        end(Console(), [("\x1b[2J", "no film")])
+        end(Console(), [("\x1b[2J", "no radiograph")])
     say(Console(), "\x1b[2J: \u202e")
     say_line(Console(), "\x1b[2J: \u202e")
     assert not {"\x1b", "\u202e"} & set(capsys.readouterr().out)

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from scripted_model import scripted_client
 
-from radfact.errors import InputError, RunFailed
+from radfact.errors import InputError, RunError
 from radfact.io.jsonl import read_jsonl
 from radfact.io.pairs import Pair, Pairs
 from radfact.metrics.bleu import Bleu
@@ -74,7 +74,7 @@ class Broken:
     figures: Mapping[str, Direction] = {"x": "higher"}
 
     def score(self, pairs: Sequence[Pair]) -> Scored:
-        raise RunFailed(f"the server cannot be reached for {len(pairs)} pairs")
+        raise RunError(f"the server cannot be reached for {len(pairs)} pairs")
 
 
 class Short:
@@ -379,7 +379,7 @@ def test_a_metric_that_fails_is_left_out(metric: Metric, why: str) -> None:
     found = evaluate(PAIRS, [metric, Length()])
     assert list(found.runs) == ["length"]
     assert why in found.unavailable[metric.name]
-    with pytest.raises(RunFailed, match=why):
+    with pytest.raises(RunError, match=why):
         evaluate(PAIRS, [metric])
 
 

@@ -10,7 +10,7 @@ import pytest
 from radfact.errors import InputError
 from radfact.io.jsonl import read_json, read_jsonl, write_json, write_jsonl
 from radfact.io.pairs import Pair, Pairs
-from radfact.judges import Failure, Question, Verdict
+from radfact.judges import EntailmentQuery, Failure, Verdict
 from radfact.records import Box, Sentence
 from radfact.results.export import export
 from radfact.results.radfact_writer import write_results
@@ -45,10 +45,10 @@ class Verbatim:
 
     name = "verbatim"
 
-    def judge(self, questions: Sequence[Question]) -> list[Verdict | Failure]:
+    def judge(self, questions: Sequence[EntailmentQuery]) -> list[Verdict | Failure]:
         return [self._answer(question) for question in questions]
 
-    def _answer(self, question: Question) -> Verdict | Failure:
+    def _answer(self, question: EntailmentQuery) -> Verdict | Failure:
         if question.hypothesis == "bad":
             return Failure("no YAML")
         if question.hypothesis in question.premises:
@@ -58,7 +58,7 @@ class Verbatim:
     def describe(self) -> dict[str, Any]:
         return {"name": self.name}
 
-    def account(self) -> dict[str, int]:
+    def usage(self) -> dict[str, int]:
         return {}
 
 
@@ -189,7 +189,7 @@ def lost_figure(folder: Path) -> None:
 def test_files_that_do_not_belong_together_are_refused(change: Any, tmp_path: Path) -> None:
     folder = folder_of(scored(), tmp_path)
     change(folder)
-    with pytest.raises(InputError, match=r"scores\.json, field 'figures\.\w+\.(point|median)': samples\.jsonl and "):
+    with pytest.raises(InputError, match=r"scores\.json: figures\.\w+\.(point|median): samples\.jsonl and "):
         export(folder)
     assert not list(folder.glob("radfact_scores*"))
 
@@ -197,9 +197,9 @@ def test_files_that_do_not_belong_together_are_refused(change: Any, tmp_path: Pa
 @pytest.mark.parametrize(
     ("name", "change", "message"),
     [
-        ("run.json", {"options": {"bootstrap": 5}}, "run.json, field 'options.seed': "),
-        ("scores.json", {"figures": []}, "scores.json, field 'figures': "),
-        ("samples.jsonl", {"sample_id": "x"}, "samples.jsonl, line 1, field 'logical_precision': "),
+        ("run.json", {"options": {"bootstrap": 5}}, "run.json: options.seed: "),
+        ("scores.json", {"figures": []}, "scores.json: figures: "),
+        ("samples.jsonl", {"sample_id": "x"}, "samples.jsonl:1: logical_precision: "),
     ],
 )
 def test_a_fault_in_a_file_is_one_line_with_its_place(

@@ -61,31 +61,31 @@ def test_empty_reports_are_legal(tmp_path: Path) -> None:
     ("value", "message"),
     [
         ({"a": 1}, "expected a list of {example_id, prediction, target}, found an object"),
-        ([example(), "text"], "field '[1]': "),
-        ([{"example_id": 1, "prediction": []}], "field '[0].target': field required"),
-        ([example(), example(2, prediction=None)], "field '[1].prediction': expected a list, found None"),
+        ([example(), "text"], "[1]: "),
+        ([{"example_id": 1, "prediction": []}], "[0].target: field required"),
+        ([example(), example(2, prediction=None)], "[1].prediction: expected a list, found None"),
         (
             [example(target="Clear lungs.")],
-            "field '[0].target': expected a list of {text, boxes}, found a narrative; narratives go into a table",
+            "[0].target: expected a list of {text, boxes}, found a narrative; narratives go into a table",
         ),
-        ([example(prediction=[{"boxes": None}])], "field '[0].prediction[0].text': field required"),
+        ([example(prediction=[{"boxes": None}])], "[0].prediction[0].text: field required"),
         (
             [example(target=[{"text": "A."}, {"text": ""}])],
-            "field '[0].target[1].text': expected a text that is not empty, found ''",
+            "[0].target[1].text: expected a text that is not empty, found ''",
         ),
-        ([example(), example()], "field '[1].example_id': '1' stands twice, first at [0]"),
-        ([example(key=True)], "field '[0].example_id': "),
+        ([example(), example()], "[1].example_id: '1' stands twice, first at [0]"),
+        ([example(key=True)], "[0].example_id: "),
         (
             [example(prediction=[{"text": "A.", "boxes": [BOX, BOX | {"x_max": 1.2}]}])],
-            "field '[0].prediction[0].boxes[1].x_max': input should be less than or equal to 1, found 1.2",
+            "[0].prediction[0].boxes[1].x_max: input should be less than or equal to 1, found 1.2",
         ),
         (
             [example(prediction=[{"text": "A.", "boxes": [BOX | {"x_min": 0.9}]}])],
-            "field '[0].prediction[0].boxes[0]': corners are swapped: x_min 0.9 is greater than x_max 0.3",
+            "[0].prediction[0].boxes[0]: corners are swapped: x_min 0.9 is greater than x_max 0.3",
         ),
         (
             [example(prediction=[{"text": "A.", "masks": [{"size": [2, 2], "counts": [3]}]}])],
-            "field '[0].prediction[0].masks[0].counts': the runs must be non-negative and sum to 2 x 2 = 4",
+            "[0].prediction[0].masks[0].counts: the runs must be non-negative and sum to 2 x 2 = 4",
         ),
     ],
 )
@@ -101,13 +101,13 @@ def test_a_fault_in_grounded_pairs_is_one_line_with_its_path(value: Any, message
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("", "line 1, field 'example_id': expected the columns example_id, prediction, target; found none"),
-        ("id,prediction,target\n", "line 1, field 'example_id': "),
-        ("example_id,prediction,target,target\n", "line 1, field 'target': "),
+        ("", "line 1: example_id: expected the columns example_id, prediction, target; found none"),
+        ("id,prediction,target\n", "line 1: example_id: "),
+        ("example_id,prediction,target,target\n", "line 1: target: "),
         ("example_id,prediction,target\n1,Clear\n", "line 2: expected 3 cells as in the header, found 2"),
         ('example_id,prediction,target\n1,"a\nb",c\n2,a,b,c\n', "line 4: expected 3 cells"),
-        ("example_id,prediction,target\n,a,b\n", "line 2, field 'example_id': "),
-        ('example_id,prediction,target\n1,"a\nb",c\n1,a,b\n', "line 4, field 'example_id': '1' stands twice, first at"),
+        ("example_id,prediction,target\n,a,b\n", "line 2: example_id: "),
+        ('example_id,prediction,target\n1,"a\nb",c\n1,a,b\n', "line 4: example_id: '1' stands twice, first at"),
         ('example_id,prediction,target\n1,a,b\n2,"never closed,b\n3,a,b\n', "line 3: not CSV"),
     ],
 )
@@ -234,7 +234,7 @@ def test_studies_without_a_draft_are_empty_reports_by_name(one_of_three: tuple[P
 
 
 def test_an_unknown_way_out_is_named(one_of_three: tuple[Path, Path]) -> None:
-    with pytest.raises(InputError, match="field 'missing': expected one of refuse, leave-out, empty, found 'ignore'"):
+    with pytest.raises(InputError, match="missing: expected one of refuse, leave-out, empty, found 'ignore'"):
         read_candidates_and_references(*one_of_three, missing="ignore")  # type: ignore[arg-type]
 
 
@@ -255,25 +255,25 @@ def test_a_broken_mask_of_a_draft_is_named(tmp_path: Path) -> None:
         {"sample_id": "a", "report": [{"text": "A."}, {"text": "B.", "masks": [{"size": [2, 2], "counts": "1"}]}]},
     )
     manifest = lines(tmp_path / "manifest.jsonl", {"sample_id": "a", "findings": "x"})
-    with pytest.raises(InputError, match=r"drafts\.jsonl, line 1, field 'report\[1\]\.masks\[0\]\.counts'"):
+    with pytest.raises(InputError, match=r"drafts\.jsonl:1: report\[1\]\.masks\[0\]\.counts"):
         read_candidates_and_references(drafts, manifest)
 
 
 @pytest.mark.parametrize(
     ("draft", "record", "message"),
     [
-        ({"report": "Clear."}, {"sample_id": "a", "findings": "x"}, "drafts.jsonl, line 1, field 'sample_id': "),
-        ({"sample_id": "a"}, {"sample_id": "a", "findings": "x"}, "drafts.jsonl, line 1, field 'report': missing"),
-        ({"sample_id": "a", "report": 3}, {"sample_id": "a", "findings": "x"}, "field 'report': expected a list of"),
+        ({"report": "Clear."}, {"sample_id": "a", "findings": "x"}, "drafts.jsonl:1: sample_id: "),
+        ({"sample_id": "a"}, {"sample_id": "a", "findings": "x"}, "drafts.jsonl:1: report: missing"),
+        ({"sample_id": "a", "report": 3}, {"sample_id": "a", "findings": "x"}, "report: expected a list of"),
         (
             {"sample_id": "a", "report": [{"text": "A.", "boxes": [BOX | {"y_max": -1}]}]},
             {"sample_id": "a", "findings": "x"},
-            "drafts.jsonl, line 1, field 'report[0].boxes[0].y_max': ",
+            "drafts.jsonl:1: report[0].boxes[0].y_max: ",
         ),
         (
             {"sample_id": "a", "report": "Clear."},
             {"sample_id": "a", "finding": "x"},
-            "manifest.jsonl, line 1: missing; expected one of grounded_findings, findings, report",
+            "manifest.jsonl:1: missing; expected one of grounded_findings, findings, report",
         ),
         (
             {"sample_id": "a", "report": "Clear."},
@@ -296,5 +296,5 @@ def test_a_fault_in_drafts_or_references_is_one_line_with_its_place(
 def test_a_draft_that_stands_twice_is_an_error(tmp_path: Path) -> None:
     draft = {"sample_id": "a", "report": "Clear."}
     drafts = lines(tmp_path / "drafts.jsonl", draft, draft)
-    with pytest.raises(InputError, match=r"line 2, field 'sample_id': 'a' stands twice, first at line 1"):
+    with pytest.raises(InputError, match=r"line 2: sample_id: 'a' stands twice, first at line 1"):
         read_candidates_and_references(drafts, lines(tmp_path / "m.jsonl", {"sample_id": "a", "findings": "x"}))

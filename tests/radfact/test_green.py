@@ -75,7 +75,7 @@ def test_all_figures_come_from_one_answer(serve: Callable[..., ChatServer]) -> N
         "green_insignificant_c": 1,
     }
     assert {name: scored.values[name] for name in expected} == {name: [value] * 2 for name, value in expected.items()}
-    assert scored.account["calls"] == len(server.requests) == 2
+    assert scored.usage["calls"] == len(server.requests) == 2
     assert not scored.failures
     assert scored.details[0]["significant"]["b"] == {"count": 2, "errors": ["Cardiomegaly", "A nodule"]}
     json.dumps(scored.details, allow_nan=False)
@@ -85,13 +85,13 @@ def test_an_unreadable_answer_is_asked_again(serve: Callable[..., ChatServer]) -
     server = serve(lambda _, n: (200, {}, "I cannot." if n == 1 else ANSWER.text()))
     scored = green(server).score(PAIRS[:1])
     assert scored.values["green"] == [0.5]
-    assert scored.account["repairs"] == 1
+    assert scored.usage["repairs"] == 1
     assert "Matched Findings" in last(server.requests[1])
 
 
 def test_an_answer_that_was_cut_off_counts_as_none(serve: Callable[..., ChatServer]) -> None:
     server = serve(lambda _, n: completion(ANSWER.text(), "length") if n == 1 else (200, {}, ANSWER.text()))
-    assert green(server).score(PAIRS[:1]).account["repairs"] == 1
+    assert green(server).score(PAIRS[:1]).usage["repairs"] == 1
 
 
 def test_what_stays_unreadable_is_no_number_and_is_counted(serve: Callable[..., ChatServer]) -> None:
@@ -104,14 +104,14 @@ def test_what_stays_unreadable_is_no_number_and_is_counted(serve: Callable[..., 
     assert all(math.isnan(values[1]) and not math.isnan(values[0]) for values in scored.values.values())
     assert list(scored.failures) == [1]
     assert scored.failures[1].startswith("no valid answer after 2 repairs")
-    assert scored.account["failures"] == 1
+    assert scored.usage["failures"] == 1
     assert scored.details[1] == {}
 
 
 def test_the_account_is_of_these_pairs_alone(serve: Callable[..., ChatServer]) -> None:
     metric = green(serve(lambda *_: (200, {}, ANSWER.text())))
     metric.score(PAIRS[:1])
-    assert metric.score(PAIRS[1:]).account["calls"] == 1
+    assert metric.score(PAIRS[1:]).usage["calls"] == 1
 
 
 def test_a_run_taken_up_again_asks_nothing(serve: Callable[..., ChatServer], tmp_path: Any) -> None:

@@ -126,7 +126,7 @@ def test_answers_are_read_from_a_results_folder(tmp_path: Path) -> None:
 def test_answers_of_an_earlier_run_are_not_summarised_as_those_of_the_last(tmp_path: Path) -> None:
     write_jsonl(tmp_path / "metrics" / "green.jsonl", [{"sample_id": "a", "details": REPORTS[0].as_record()}])
     write_json(tmp_path / "scores.json", {"figures": {}, "metrics": {}, "unavailable": {"green": "HTTP 400"}})
-    with pytest.raises(InputError, match=r"scores\.json, field 'metrics': GREEN is none of the metrics"):
+    with pytest.raises(InputError, match=r"scores\.json: metrics: GREEN is none of the metrics"):
         read_assessments(tmp_path)
 
 

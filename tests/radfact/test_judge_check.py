@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from radfact.errors import InputError
-from radfact.judges import CallableJudge, Question, Verdict, load_judge
+from radfact.judges import CallableJudge, EntailmentQuery, Verdict, load_judge
 from radfact.judges.check import Agreement, Label, Labelled, accuracy_of, check, load_labelled
 
 SHARED = Path(__file__).resolve().parents[2].parent / "shared"
@@ -24,7 +24,7 @@ PREMISES = ("First.", "Second.", "Third.")
 
 
 def labelled(hypothesis: str, label: Label, evidence: tuple[int, ...] = (), topic: str | None = None) -> Labelled:
-    return Labelled(Question(PREMISES, hypothesis), label, evidence, topic)
+    return Labelled(EntailmentQuery(PREMISES, hypothesis), label, evidence, topic)
 
 
 SET = [
@@ -126,7 +126,7 @@ def test_evidence_is_found_among_the_premises_whatever_its_spelling(tmp_path: Pa
     path = tmp_path / "labelled.json"
     path.write_text(json.dumps(example(["lungs clear"], topic="devices")))
     assert load_labelled(path) == [
-        Labelled(Question(("Heart normal.", "Lungs clear."), "a"), "contradiction", (1,), "devices")
+        Labelled(EntailmentQuery(("Heart normal.", "Lungs clear."), "a"), "contradiction", (1,), "devices")
     ]
 
 

@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from llm_client import ask, http_client
 
-from radfact.errors import InputError, RunFailed
+from radfact.errors import InputError, RunError
 from radfact.llm import AnswerCache, Ask, Prefix, StoredAnswer, cache, connect
 from radfact.llm.cache import GroupCommit, answer_key
 
@@ -30,18 +30,18 @@ def test_a_second_run_asks_nothing_twice(serve: Any, tmp_path: Path) -> None:
         first.ask_all([ask("1"), ask("2")])
     again = http_client(server.base_url, cache=AnswerCache(tmp_path))
     assert again.ask_all([ask("1"), ask("2"), ask("3")]) == [1, 2, 3]
-    assert (len(server.requests), again.ledger.cached, again.ledger.calls) == (3, 2, 1)
+    assert (len(server.requests), again.usage_counter.cached, again.usage_counter.calls) == (3, 2, 1)
 
 
 def test_answers_before_a_stop_are_kept(serve: Any, tmp_path: Path) -> None:
     server = serve(lambda body, n: (200, {}, last(body)) if n <= 3 else (401, {}, "expired"))
-    with pytest.raises(RunFailed):
+    with pytest.raises(RunError):
         http_client(server.base_url, concurrency=1, cache=AnswerCache(tmp_path)).ask_all(
             [ask(str(i)) for i in range(6)]
         )
     kept = http_client(server.base_url, cache=AnswerCache(tmp_path))
     assert kept.ask_all([ask("0"), ask("1"), ask("2")]) == [0, 1, 2]
-    assert kept.ledger.cached == 3
+    assert kept.usage_counter.cached == 3
 
 
 def test_a_repaired_answer_is_repaired_from_disk(serve: Any, tmp_path: Path) -> None:
@@ -49,7 +49,7 @@ def test_a_repaired_answer_is_repaired_from_disk(serve: Any, tmp_path: Path) -> 
     for _ in range(2):
         with http_client(server.base_url, cache=AnswerCache(tmp_path)) as chat:
             assert chat.ask_all([ask("x")]) == [7]
-    assert (len(server.requests), chat.ledger.cached, chat.ledger.repairs) == (2, 2, 1)
+    assert (len(server.requests), chat.usage_counter.cached, chat.usage_counter.repairs) == (2, 2, 1)
 
 
 def test_an_answer_cut_off_stays_one_on_disk(tmp_path: Path) -> None:
@@ -163,7 +163,7 @@ def test_answers_that_cannot_be_written_stop_the_run_with_one_line(serve: Any, t
     server = serve(lambda body, _: (200, {}, last(body)))
     cache = AnswerCache(tmp_path)
     cache._writer.execute("PRAGMA max_page_count = 2")  # what a full disk looks like to SQLite
-    with pytest.raises(RunFailed, match=r"answers cannot be kept \(database or disk is full\)"):
+    with pytest.raises(RunError, match=r"answers cannot be kept \(database or disk is full\)"):
         http_client(server.base_url, cache=cache).ask_all([Ask((("user", "1" * 9000),), str)])
 
 
@@ -171,7 +171,7 @@ def test_answers_that_cannot_be_read_stop_the_run_with_one_line(serve: Any, tmp_
     with http_client(serve(lambda *_: (200, {}, "7")).base_url, cache=AnswerCache(tmp_path)) as chat:
         with sqlite3.connect(tmp_path / "answers.sqlite") as other:
             other.execute("DROP TABLE answers")
-        with pytest.raises(RunFailed, match=r"answers\.sqlite: answers cannot be read"):
+        with pytest.raises(RunError, match=r"answers\.sqlite: answers cannot be read"):
             chat.ask_all([ask("x")])
 
 

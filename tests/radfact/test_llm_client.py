@@ -16,7 +16,7 @@ import pytest
 from chat_server import Reply, completion, last
 from llm_client import ask, http_client
 
-from radfact.errors import Failure, RunFailed
+from radfact.errors import Failure, RunError
 from radfact.llm import Ask, CallFault, ChatClient, Message, Prefix, StoredAnswer
 
 
@@ -88,7 +88,7 @@ def test_equal_questions_in_flight_are_one_call(serve: Any) -> None:
     server = serve(echo)
     chat = http_client(server.base_url)
     assert chat.ask_all([ask("1"), ask("2"), ask("1"), ask("1")]) == [1, 2, 1, 1]
-    assert (len(server.requests), chat.ledger.calls, chat.ledger.cached) == (2, 2, 2)
+    assert (len(server.requests), chat.usage_counter.calls, chat.usage_counter.cached) == (2, 2, 2)
 
 
 def test_a_question_is_asked_once_in_the_life_of_a_client(serve: Any) -> None:
@@ -100,7 +100,7 @@ def test_a_question_is_asked_once_in_the_life_of_a_client(serve: Any) -> None:
 
 def test_threads_that_ask_the_same_share_a_call(serve: Any) -> None:
     def reply(body: dict[str, Any], number: int) -> Reply:
-        while chat.ledger.planned < 2:  # answers when both threads have asked
+        while chat.usage_counter.planned < 2:  # answers when both threads have asked
             time.sleep(0.001)
         return echo(body, number)
 
@@ -146,11 +146,11 @@ def test_a_call_shared_with_a_run_that_stops_is_made_anew() -> None:
     def first() -> None:
         try:
             chat.ask_all([ask("x"), ask("stop")])
-        except RunFailed as error:
+        except RunError as error:
             stopped.append(error)
 
     def joins() -> None:
-        while chat.ledger.planned < 3:
+        while chat.usage_counter.planned < 3:
             time.sleep(0.001)
         backend.joined.set()
 
@@ -177,7 +177,7 @@ def test_a_wrong_answer_is_repaired_with_what_is_wrong(serve: Any) -> None:
     server = serve(lambda _, n: (200, {}, "seven" if n == 1 else "7"))
     chat = http_client(server.base_url)
     assert chat.ask_all([ask("x")]) == [7]
-    assert chat.ledger.repairs == 1
+    assert chat.usage_counter.repairs == 1
     roles = [message["role"] for message in server.requests[1]["messages"]]
     assert roles == ["system", "user", "assistant", "user"]
     assert "'seven'" in last(server.requests[1])
@@ -189,7 +189,7 @@ def test_at_most_two_repairs(serve: Any) -> None:
     answer = chat.ask_all([ask("x")])[0]
     assert isinstance(answer, Failure)
     assert len(server.requests) == 3
-    assert chat.ledger.failures == 1
+    assert chat.usage_counter.failures == 1
 
 
 def test_a_question_may_want_more_repairs_or_none(serve: Any) -> None:
@@ -212,7 +212,7 @@ def test_half_an_answer_is_repaired(serve: Any, half: dict[str, Any]) -> None:
     server = serve(lambda _, n: half if n == 1 else (200, {}, "7"))
     chat = http_client(server.base_url)
     assert chat.ask_all([ask("x")]) == [7]
-    assert (chat.ledger.repairs, chat.ledger.calls) == (1, 2)
+    assert (chat.usage_counter.repairs, chat.usage_counter.calls) == (1, 2)
     assert all(message["content"].strip() for message in server.requests[1]["messages"])
 
 
@@ -220,14 +220,14 @@ def test_the_ledger_counts_calls_tokens_and_questions(serve: Any) -> None:
     chat = http_client(serve(echo).base_url)
     chat.ask_all([ask("1"), ask("2")])
     counts = {"calls": 2, "tokens_in": 20, "tokens_out": 6, "planned": 2, "done": 2, "failures": 0}
-    assert chat.ledger.as_dict() | counts == chat.ledger.as_dict()
+    assert chat.usage_counter.as_dict() | counts == chat.usage_counter.as_dict()
 
 
 def test_the_ledger_moves_while_answers_come_in(serve: Any) -> None:
     seen: list[tuple[int, int]] = []
 
     def reply(body: dict[str, Any], number: int) -> Reply:
-        seen.append((chat.ledger.planned, chat.ledger.done))
+        seen.append((chat.usage_counter.planned, chat.usage_counter.done))
         return echo(body, number)
 
     chat = http_client(serve(reply).base_url, concurrency=1)

@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from llm_client import Waits, ask, http_client
 
-from radfact.errors import Failure, RunFailed
+from radfact.errors import Failure, RunError
 from radfact.llm import AnswerCache, Ask, connect
 from radfact.llm.client import FRUITLESS
 from radfact.llm.faults import ATTEMPTS, LONGEST_WAIT, retry_after, shown
@@ -37,7 +37,7 @@ def test_a_busy_server_is_asked_again(serve: Any, status: int) -> None:
     server = serve(lambda _, n: (200, {}, "7") if n > 2 else (status, {}, "busy"))
     chat = http_client(server.base_url)
     assert chat.ask_all([ask("x")]) == [7]
-    assert (chat.ledger.calls, chat.ledger.retries) == (1, 2)
+    assert (chat.usage_counter.calls, chat.usage_counter.retries) == (1, 2)
 
 
 BROKEN: dict[str, bytes] = {
@@ -62,7 +62,7 @@ def test_a_broken_reply_is_asked_for_again(serve: Any, raw: bytes) -> None:
 
 def test_a_reply_that_never_comes_is_asked_for_again(serve: Any) -> None:
     def reply(_: dict[str, Any], number: int) -> Reply:
-        while number == 1 and chat.ledger.retries == 0:
+        while number == 1 and chat.usage_counter.retries == 0:
             time.sleep(0.001)
         return 200, {}, "7"
 
@@ -155,7 +155,7 @@ def test_the_other_questions_of_a_refused_one_are_answered(serve: Any) -> None:
 
 def test_a_server_that_refuses_every_question_stops_the_run(serve: Any) -> None:
     server = serve(lambda *_: (400, {}, "unknown field top_p"))
-    with pytest.raises(RunFailed, match=r"HTTP 400 \(unknown field top_p\); 2\d\d questions") as caught:
+    with pytest.raises(RunError, match=r"HTTP 400 \(unknown field top_p\); 2\d\d questions") as caught:
         http_client(server.base_url).ask_all([ask(str(i)) for i in range(500)])
     assert f"; {len(server.requests)} questions fared so, and none was answered" in str(caught.value)
     assert FRUITLESS["refused"] <= len(server.requests) < FRUITLESS["refused"] + 16
@@ -163,7 +163,7 @@ def test_a_server_that_refuses_every_question_stops_the_run(serve: Any) -> None:
 
 def test_a_server_that_is_down_for_every_question_stops_the_run_sooner(serve: Any) -> None:
     server = serve(lambda *_: (500, {}, "down"))
-    with pytest.raises(RunFailed, match=r"HTTP 500 \(down\), 2 times; 1[678] questions fared so"):
+    with pytest.raises(RunError, match=r"HTTP 500 \(down\), 2 times; 1[678] questions fared so"):
         http_client(server.base_url, concurrency=3, attempts={"broken": 2}).ask_all([ask(str(i)) for i in range(99)])
 
 
@@ -195,7 +195,7 @@ def test_a_call_under_way_is_waited_for_before_the_run_is_given_up(serve: Any, t
     server = serve(reply)
     chat = http_client(server.base_url, concurrency=2, cache=AnswerCache(tmp_path))
     answers = chat.ask_all([ask(str(i)) for i in range(many + 1)])
-    assert (answers[0], answers[many], chat.ledger.failures) == (0, many, many - 1)
+    assert (answers[0], answers[many], chat.usage_counter.failures) == (0, many, many - 1)
 
 
 def test_kept_answers_show_that_a_server_does_not_refuse_everything(serve: Any, tmp_path: Path) -> None:
@@ -211,7 +211,7 @@ def test_a_client_that_gave_up_can_be_asked_again(serve: Any) -> None:
     server = serve(lambda body, _: (200, {}, last(body)) if up else (500, {}, "down"))
     chat = http_client(server.base_url, attempts={})
     questions = [ask(str(i)) for i in range(40)]
-    with pytest.raises(RunFailed):
+    with pytest.raises(RunError):
         chat.ask_all(questions)
     up = True
     assert chat.ask_all(questions) == list(range(40))
@@ -220,7 +220,7 @@ def test_a_client_that_gave_up_can_be_asked_again(serve: Any) -> None:
 @pytest.mark.parametrize("status", [401, 402, 403, 404, 405, 307])
 def test_what_concerns_every_question_stops_the_run_with_one_line(serve: Any, status: int) -> None:
     server = serve(lambda *_: (status, {"Location": "http://127.0.0.1:9/"}, "no"))
-    with pytest.raises(RunFailed, match=f"HTTP {status}") as caught:
+    with pytest.raises(RunError, match=f"HTTP {status}") as caught:
         http_client(server.base_url, concurrency=2).ask_all([ask(str(i)) for i in range(50)])
     assert "\n" not in str(caught.value)
     assert len(server.requests) <= 2
@@ -228,7 +228,7 @@ def test_what_concerns_every_question_stops_the_run_with_one_line(serve: Any, st
 
 def test_an_account_without_quota_is_not_waited_for(serve: Any) -> None:
     server = serve(lambda *_: (429, {}, "insufficient_quota"))
-    with pytest.raises(RunFailed, match="quota"):
+    with pytest.raises(RunError, match="quota"):
         http_client(server.base_url).ask_all([ask("x")])
 
 
@@ -236,7 +236,7 @@ def test_an_address_where_nobody_listens_stops_the_run_within_seconds(serve: Any
     server = serve(lambda *_: (200, {}, "1"))
     server.close()
     waits = Waits()
-    with pytest.raises(RunFailed, match=f"cannot be reached at {server.base_url}"):
+    with pytest.raises(RunError, match=f"cannot be reached at {server.base_url}"):
         http_client(server.base_url, sleep=waits).ask_all([ask("x")])
     assert sum(waits[:-1]) < 5
 
@@ -264,7 +264,7 @@ def test_a_server_that_stays_away_stops_the_run_at_last(serve: Any) -> None:
     chat = http_client(server.base_url, sleep=waits)
     chat.ask_all([ask("1")])
     server.close()
-    with pytest.raises(RunFailed, match="cannot be reached"):
+    with pytest.raises(RunError, match="cannot be reached"):
         chat.ask_all([ask("2")])
     assert len(waits) == ATTEMPTS["unreachable"] - 1
 
@@ -274,7 +274,7 @@ def test_a_name_that_nobody_has_is_an_unreachable_server(monkeypatch: pytest.Mon
         raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
 
     monkeypatch.setattr(socket, "getaddrinfo", unknown)
-    with pytest.raises(RunFailed, match="cannot be reached"):
+    with pytest.raises(RunError, match="cannot be reached"):
         http_client("http://judge.invalid/v1").ask_all([ask("x")])
 
 
@@ -315,7 +315,7 @@ def test_the_key_is_sent_and_never_told(
         chat.sleep = Waits()
         try:
             told = str(chat.ask_all([ask("x")]))
-        except RunFailed as error:
+        except RunError as error:
             told = str(error)
         told += str(chat.identity)
     assert server.headers[0]["authorization"] == f"Bearer {SECRET}"

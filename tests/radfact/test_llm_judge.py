@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from radfact.errors import InputError
-from radfact.judges import Failure, Judge, Question, Verdict, load_judge
+from radfact.judges import EntailmentQuery, Failure, Judge, Verdict, load_judge
 from radfact.judges.llm_judge import REPORT_MOST
 from radfact.judges.prompt import (
     MOST_CHOICES,
@@ -51,7 +51,7 @@ def test_system_message_is_listing_3_word_for_word() -> None:
 def test_the_first_question_sent_is_the_protocol(serve: Any) -> None:
     server = serve(yes)
     judge = load_judge("openai:m", base_url=server.base_url)
-    judge.judge([Question(PREMISES, "Enlarged heart.")])
+    judge.judge([EntailmentQuery(PREMISES, "Enlarged heart.")])
     body = server.requests[0]
     messages = body["messages"]
     shots = load_few_shots()
@@ -66,20 +66,20 @@ def test_the_judge_follows_the_protocol_of_judges(serve: Any) -> None:
     server = serve(yes)
     judge = load_judge("openai:m", base_url=server.base_url)
     assert isinstance(judge, Judge)
-    assert judge.judge([Question(PREMISES, "Enlarged heart.")]) == [Verdict("entailment", (0,))]
-    assert judge.account() | {"calls": 1, "tokens_in": 10, "tokens_out": 3} == judge.account()
+    assert judge.judge([EntailmentQuery(PREMISES, "Enlarged heart.")]) == [Verdict("entailment", (0,))]
+    assert judge.usage() | {"calls": 1, "tokens_in": 10, "tokens_out": 3} == judge.usage()
     json.dumps(judge.describe(), allow_nan=False)
 
 
 def test_equal_questions_are_asked_once(serve: Any) -> None:
     server = serve(yes)
-    load_judge("openai:m", base_url=server.base_url).judge([Question(PREMISES, "Enlarged heart.")] * 3)
+    load_judge("openai:m", base_url=server.base_url).judge([EntailmentQuery(PREMISES, "Enlarged heart.")] * 3)
     assert len(server.requests) == 1
 
 
 def test_an_empty_report_entails_nothing_and_costs_nothing(serve: Any) -> None:
     server = serve(yes)
-    verdict = load_judge("openai:m", base_url=server.base_url).judge([Question((), "Enlarged heart.")])[0]
+    verdict = load_judge("openai:m", base_url=server.base_url).judge([EntailmentQuery((), "Enlarged heart.")])[0]
     assert isinstance(verdict, Verdict)
     assert verdict.status == "not_entailment"
     assert not server.requests
@@ -88,8 +88,8 @@ def test_an_empty_report_entails_nothing_and_costs_nothing(serve: Any) -> None:
 def test_entailment_without_evidence_is_repaired(serve: Any) -> None:
     server = serve(lambda body, n: (200, {}, "evidence: []\nstatus: entailment") if n == 1 else yes_first(body))
     judge = load_judge("openai:m", base_url=server.base_url)
-    assert judge.judge([Question(PREMISES, "Enlarged heart.")]) == [Verdict("entailment", (0,))]
-    assert judge.account()["repairs"] == 1
+    assert judge.judge([EntailmentQuery(PREMISES, "Enlarged heart.")]) == [Verdict("entailment", (0,))]
+    assert judge.usage()["repairs"] == 1
 
 
 def yes_first(_: dict[str, Any]) -> Reply:
@@ -99,17 +99,17 @@ def yes_first(_: dict[str, Any]) -> Reply:
 def test_an_answer_that_stays_wrong_is_a_failure(serve: Any) -> None:
     server = serve(lambda *_: (200, {}, "I would say that it depends."))
     judge = load_judge("openai:m", base_url=server.base_url)
-    assert isinstance(judge.judge([Question(PREMISES, "Enlarged heart.")])[0], Failure)
-    assert judge.account()["failures"] == 1
+    assert isinstance(judge.judge([EntailmentQuery(PREMISES, "Enlarged heart.")])[0], Failure)
+    assert judge.usage()["failures"] == 1
 
 
 def test_a_run_taken_up_again_asks_nothing(serve: Any, tmp_path: Path) -> None:
     server = serve(yes)
-    questions = [Question(PREMISES, f"Finding {i}.") for i in range(5)]
+    questions = [EntailmentQuery(PREMISES, f"Finding {i}.") for i in range(5)]
     first = load_judge("openai:m", base_url=server.base_url, cache=tmp_path).judge(questions)
     again = load_judge("openai:m", base_url=server.base_url, cache=tmp_path)
     assert again.judge(questions) == first
-    assert (len(server.requests), again.account()["cached"]) == (5, 5)
+    assert (len(server.requests), again.usage()["cached"]) == (5, 5)
 
 
 def test_default_examples_are_ten_reports_with_evidence_for_every_entailment() -> None:
@@ -178,11 +178,15 @@ def test_an_unknown_judge_says_what_would_be_right(name: str) -> None:
 def test_questions_are_written_as_the_published_implementation_writes_them(serve: Any) -> None:
     """Lines fold at 80 columns and other than ASCII is escaped: the defaults of yaml.dump, which it uses."""
     server = serve(yes)
-    long = "Moderate left pleural effusion, larger than on the film of the day before, with atelectasis beside it."
-    load_judge("openai:m", base_url=server.base_url).judge([Question((long, "5\u20137 mm nodule."), "An effusion.")])
+    long = (
+        "Moderate left pleural effusion, larger than on the radiograph of the day before, with atelectasis beside it."
+    )
+    load_judge("openai:m", base_url=server.base_url).judge(
+        [EntailmentQuery((long, "5\u20137 mm nodule."), "An effusion.")]
+    )
     assert last(server.requests[0]) == (
         "reference:\n"
-        "- Moderate left pleural effusion, larger than on the film of the day before, with\n"
+        "- Moderate left pleural effusion, larger than on the radiograph of the day before, with\n"
         "  atelectasis beside it.\n"
         '- "5\\u20137 mm nodule."\n'
         "hypothesis: An effusion.\n"
@@ -192,7 +196,7 @@ def test_questions_are_written_as_the_published_implementation_writes_them(serve
 def test_questions_with_the_same_premises_are_neighbours(serve: Any) -> None:
     server = serve(yes)
     judge = load_judge("openai:m", base_url=server.base_url, concurrency=1)
-    judge.judge([Question((premise,), f"H{i}.") for i in range(3) for premise in ("A.", "B.")])
+    judge.judge([EntailmentQuery((premise,), f"H{i}.") for i in range(3) for premise in ("A.", "B.")])
     asked = [yaml.safe_load(last(body))["reference"][0] for body in server.requests]
     assert asked == ["A."] * 3 + ["B."] * 3
 
@@ -202,7 +206,7 @@ def test_a_system_message_of_ones_own_is_sent_as_it_is_and_named(serve: Any, tmp
     own = tmp_path / "system.txt"
     own.write_text("Judge CT reports.\n")
     judge = load_judge("openai:m", base_url=server.base_url, system=own)
-    judge.judge([Question(PREMISES, "Enlarged heart.")])
+    judge.judge([EntailmentQuery(PREMISES, "Enlarged heart.")])
     assert server.requests[0]["messages"][0]["content"] == "Judge CT reports.\n"
     assert judge.describe()["system_from"] == "system.txt"
 
@@ -222,7 +226,7 @@ def schema_of(body: dict[str, Any]) -> dict[str, Any]:
 def test_a_schema_admits_only_sentences_of_the_report_and_asks_for_evidence_first(serve: Any) -> None:
     server = serve(lambda *_: (200, {}, '{"phrase": "x", "evidence": ["No pneumothorax."], "status": "entailment"}'))
     judge = load_judge("openai:m", base_url=server.base_url, answer_format="schema")
-    assert judge.judge([Question(PREMISES, "Lungs are up.")]) == [Verdict("entailment", (2,))]
+    assert judge.judge([EntailmentQuery(PREMISES, "Lungs are up.")]) == [Verdict("entailment", (2,))]
     schema = schema_of(server.requests[0])
     assert list(schema["properties"]) == schema["required"] == ["phrase", "evidence", "status"]
     assert schema["properties"]["evidence"] == {
@@ -284,7 +288,7 @@ def all_answered(body: dict[str, Any], _: int) -> Reply:
     return answered(body, range(1, 100))
 
 
-QUESTIONS = [Question(PREMISES, one) for one in HYPOTHESES]
+QUESTIONS = [EntailmentQuery(PREMISES, one) for one in HYPOTHESES]
 YES = Verdict("entailment", (0,))
 
 
@@ -302,7 +306,9 @@ def test_a_report_is_one_call(serve: Any) -> None:
 
 def test_questions_of_a_report_are_one_call_however_they_are_mixed(serve: Any) -> None:
     server = serve(all_answered)
-    by_report(server).judge([Question((premise,), h) for h in (*HYPOTHESES, HYPOTHESES[0]) for premise in ("A.", "B.")])
+    by_report(server).judge(
+        [EntailmentQuery((premise,), h) for h in (*HYPOTHESES, HYPOTHESES[0]) for premise in ("A.", "B.")]
+    )
     assert len(server.requests) == 2
 
 
@@ -319,7 +325,7 @@ def test_a_hypothesis_left_out_is_asked_for_again(serve: Any) -> None:
     server = serve(lambda body, n: answered(body, {1, 2} if n == 1 else {3}))
     judge = by_report(server)
     assert judge.judge(QUESTIONS) == [YES] * 3
-    assert (len(server.requests), judge.account()["repairs"]) == (2, 1)
+    assert (len(server.requests), judge.usage()["repairs"]) == (2, 1)
     assert "no answer to number 3" in last(server.requests[1])
 
 
@@ -331,7 +337,7 @@ def test_what_stays_open_after_repairs_is_asked_on_its_own(serve: Any) -> None:
     server = serve(reply)
     judge = by_report(server)
     assert judge.judge(QUESTIONS) == [YES] * 3
-    assert (judge.account()["asked_again"], judge.account()["failures"]) == (1, 0)
+    assert (judge.usage()["asked_again"], judge.usage()["failures"]) == (1, 0)
     assert yaml.safe_load(last(server.requests[-1]))["hypotheses"] == {1: HYPOTHESES[2]}
 
 
@@ -340,12 +346,12 @@ def test_only_the_hypotheses_without_an_answer_fail(serve: Any) -> None:
     judge = by_report(server)
     answers = judge.judge(QUESTIONS)
     assert [isinstance(one, Failure) for one in answers] == [True, False, True]
-    assert judge.account()["failures"] == 2
+    assert judge.usage()["failures"] == 2
 
 
 def test_a_long_report_is_several_calls(serve: Any) -> None:
     server = serve(all_answered)
-    questions = [Question(PREMISES, f"Finding {i}.") for i in range(REPORT_MOST + 1)]
+    questions = [EntailmentQuery(PREMISES, f"Finding {i}.") for i in range(REPORT_MOST + 1)]
     assert by_report(server).judge(questions) == [YES] * len(questions)
     assert sorted(len(yaml.safe_load(last(body))["hypotheses"]) for body in server.requests) == [1, REPORT_MOST]
 
@@ -361,12 +367,12 @@ def test_a_report_held_to_a_schema_has_as_many_answers_as_hypotheses(serve: Any)
 @pytest.mark.parametrize("options", [{"answer_format": "schema"}, {"batch": "report"}, {"judge_args": {"seed": "1"}}])
 def test_other_options_are_other_questions_to_the_cache(serve: Any, tmp_path: Path, options: dict[str, Any]) -> None:
     server = serve(lambda body, n: all_answered(body, n) if options.get("batch") and n > 1 else yes(body, n))
-    question = [Question(PREMISES, "Enlarged heart.")]
+    question = [EntailmentQuery(PREMISES, "Enlarged heart.")]
     first = load_judge("openai:m", base_url=server.base_url, cache=tmp_path)
     first.judge(question)
     other = load_judge("openai:m", base_url=server.base_url, cache=tmp_path, **options)
     other.judge(question)
-    assert other.account()["cached"] == 0
+    assert other.usage()["cached"] == 0
     assert other.describe() != first.describe()
 
 
@@ -382,7 +388,7 @@ def test_quotations_that_match_nothing_are_counted_in_both_batches(serve: Any) -
     )
     for judge in (load_judge("openai:m", base_url=server.base_url), by_report(server)):
         judge.judge(QUESTIONS[:1])
-        assert judge.account()["evidence_dropped"] == 1
+        assert judge.usage()["evidence_dropped"] == 1
 
 
 @pytest.mark.parametrize(

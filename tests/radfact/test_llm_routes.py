@@ -14,7 +14,7 @@ from langchain_core.messages import AIMessage
 from llm_client import Waits
 from pydantic import model_validator
 
-from radfact.errors import Failure, InputError, RunFailed
+from radfact.errors import Failure, InputError, RunError
 from radfact.llm import Ask, ChatClient, Prefix, connect, split_model_args
 from radfact.llm.connect import CONCURRENCY_OWN_SERVER, CONCURRENCY_PROVIDER
 from radfact.llm.langchain import PARTNERS, LangChainBackend, load_chat_model
@@ -63,8 +63,8 @@ def test_both_routes_read_equal_answers(routes: Any, schema: dict[str, Any] | No
     _, direct, chain = routes(lambda _, n: completion('{"status": "', "length") if n % 2 else (200, {}, "{}"))
     question = Ask((("user", "Is it?"),), str, PREFIX, schema)
     assert direct.ask_all([question]) == chain.ask_all([question]) == ["{}"]
-    assert direct.ledger == chain.ledger
-    assert direct.ledger.repairs == 1
+    assert direct.usage_counter == chain.usage_counter
+    assert direct.usage_counter.repairs == 1
 
 
 @pytest.mark.parametrize(
@@ -120,7 +120,7 @@ def test_a_parameter_that_the_model_refuses_stops_the_run_with_the_option_that_l
     server, *clients = routes(lambda *_: reply, temperature=0, top_p=1, max_tokens=9)
     for client in clients:
         client.concurrency, before = 1, len(server.requests)
-        with pytest.raises(RunFailed, match=re.escape(advice)):
+        with pytest.raises(RunError, match=re.escape(advice)):
             client.ask_all([Ask((("user", str(i)),), str) for i in range(9)])
         assert len(server.requests) == before + 1
 
@@ -173,7 +173,7 @@ def test_an_answer_that_is_withheld_says_so_and_is_not_asked_for_again(
 def test_an_address_that_answers_with_a_web_page_stops_the_run(routes: Any, page: str, kind: str) -> None:
     server, *clients = routes(lambda *_: _raw("200 OK", page, kind))
     for client in clients:
-        with pytest.raises(RunFailed, match=r"web page; check the base URL \(it mostly ends in /v1\)"):
+        with pytest.raises(RunError, match=r"web page; check the base URL \(it mostly ends in /v1\)"):
             client.ask_all([Ask((("user", "x"),), str)])
     assert len(server.requests) == 2
 

@@ -82,7 +82,7 @@ def test_it_follows_the_protocol_of_splitters(serve: Any) -> None:
     splitter = splitter_of(serve(say(dump_yaml(ANSWER))))
     assert isinstance(splitter, Splitter)
     splitter.split([NARRATIVE])
-    assert splitter.account() | {"calls": 1, "tokens_in": 10, "tokens_out": 3} == splitter.account()
+    assert splitter.usage() | {"calls": 1, "tokens_in": 10, "tokens_out": 3} == splitter.usage()
     json.dumps(splitter.describe(), allow_nan=False)
 
 
@@ -99,7 +99,7 @@ def test_a_lost_sentence_is_asked_for_again(serve: Any) -> None:
     server = serve(reply)
     splitter = splitter_of(server)
     assert splitter.split([NARRATIVE]) == [SENTENCES]
-    assert splitter.account()["repairs"] == 1
+    assert splitter.usage()["repairs"] == 1
     assert "'Opacity at the left base, likely pneumonia.' is missing" in last(server.requests[1])
 
 
@@ -115,7 +115,7 @@ def test_a_run_taken_up_again_asks_nothing(serve: Any, tmp_path: Path) -> None:
     splitter_of(server, cache=tmp_path).split([NARRATIVE])
     again = splitter_of(server, cache=tmp_path)
     assert again.split([NARRATIVE]) == [SENTENCES]
-    assert (len(server.requests), again.account()["cached"]) == (1, 1)
+    assert (len(server.requests), again.usage()["cached"]) == (1, 1)
 
 
 @pytest.mark.parametrize(
@@ -296,7 +296,7 @@ def test_whoever_judges_splits_whichever_way_it_is_given(judging: Any) -> None:
     make_reward("logical_precision", judge="openai:m", splitter="openai:m", **given)(["No."], ground_truth=["Yes."])
     assert by_object.splitter is not None
     assert by_object.splitter["name"] == "openai:m"
-    assert by_object.account["splitter"]["calls"] == by_object.account["judge"]["calls"] == 2
+    assert by_object.usage["splitter"]["calls"] == by_object.usage["judge"]["calls"] == 2
     assert len(splits(judging)) == 8
     assert all(body["seed"] == 3 and "temperature" not in body for body in splits(judging))
     assert {body["max_tokens"] for body in splits(judging)} == {2048}

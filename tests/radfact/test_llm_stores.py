@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from radfact.errors import RunFailed
+from radfact.errors import RunError
 from radfact.llm import AnswerCache, StoredAnswer
 from radfact.llm.shared_cache import worker_stores
 
@@ -58,7 +58,7 @@ def other(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
             process.kill()
 
 
-@pytest.mark.parametrize("ends_in", [nullcontext(), pytest.raises(RunFailed)], ids=["done", "failed"])
+@pytest.mark.parametrize("ends_in", [nullcontext(), pytest.raises(RunError)], ids=["done", "failed"])
 def test_a_run_merges_the_stores_of_its_workers_however_it_ends(
     tmp_path: Path, ends_in: AbstractContextManager[object]
 ) -> None:
@@ -66,7 +66,7 @@ def test_a_run_merges_the_stores_of_its_workers_however_it_ends(
         for name in "ab":
             keep(stores / name, name)
         if not isinstance(ends_in, nullcontext):
-            raise RunFailed("enough")
+            raise RunError("enough")
     assert kept(tmp_path, "a", "b") == ["a", "b"]
     assert not list((tmp_path / "workers").iterdir())
 

@@ -201,8 +201,8 @@ def test_preferences_follow_the_figure_that_prefers_as_experts_do(tmp_path: Path
 @pytest.mark.parametrize(
     ("row", "said"),
     [
-        (["1", "r", "y", "x", 5, "first"], "line 3, field 'id': '1' stands twice, first at line 2"),
-        (["2", "r", "y", "x", "nan", "first"], "line 3, field 'confidence': expected a number, found 'nan'"),
+        (["1", "r", "y", "x", 5, "first"], "line 3: id: '1' stands twice, first at line 2"),
+        (["2", "r", "y", "x", "nan", "first"], "line 3: confidence: expected a number, found 'nan'"),
     ],
 )
 def test_preferences_need_ids_of_their_own_and_a_confidence(tmp_path: Path, row: list[object], said: str) -> None:

@@ -234,7 +234,7 @@ def test_radeval_has_three_candidates_a_row(tmp_path: Path) -> None:
     assert ratings.means("errors")[:2] == [3.0, 4.0]
     assert ratings.samples[2].ratings == {}
     assert len(ratings.notes) == 1
-    assert "line 2, field 'annotation3'" in ratings.notes[0]
+    assert "line 2: annotation3" in ratings.notes[0]
 
 
 @pytest.mark.parametrize(
@@ -290,7 +290,7 @@ def test_a_plain_table_may_have_several_quantities(tmp_path: Path) -> None:
         (["id", "reference", "expert"], ["1", "r", "2"], "candidate"),
         (["id", "reference", "candidate", "expert"], ["1", "r", "c", "many"], "expected a number"),
         (["id", "reference", "candidate", "expert"], ["1", "r", "c", "1_0"], "expected a number"),
-        (["id", "reference", "candidate", "expert"], [" ", "r", "c", "1"], "field 'id': empty; every row needs an id"),
+        (["id", "reference", "candidate", "expert"], [" ", "r", "c", "1"], "id: empty; every row needs an id"),
         (["id", "reference", "candidate", "expert", "expert"], ["1", "r", "c", "1", "2"], "2 columns are called so"),
         (
             ["id", "reference", "candidate", "expert", "expert_1"],

@@ -14,7 +14,7 @@ from green_answers import Written
 from meta_run import run_meta, write_table
 from scipy import stats
 
-from radfact.errors import Failure, InputError, RunFailed
+from radfact.errors import Failure, InputError, RunError
 from radfact.io.jsonl import read_json, read_jsonl, write_json, write_jsonl
 from radfact.io.pairs import Pair
 from radfact.meta.agreement.analysis import Figures
@@ -212,9 +212,9 @@ def test_a_run_cut_short_goes_on_where_it_stopped(tmp_path: Path) -> None:
 
     def broken(pairs: Sequence[Pair], folder: Path) -> Figures:
         del pairs, folder
-        raise RunFailed("the server went away")
+        raise RunError("the server went away")
 
-    with pytest.raises(RunFailed):
+    with pytest.raises(RunError):
         rexamine(good, tmp_path, styler=styler, perturber=RulePerturber(), score=broken)
     rexamine(good, tmp_path, styler=styler, perturber=RulePerturber(), score=Words())
     assert styler.asked == 1
@@ -344,10 +344,10 @@ def test_reports_without_a_site_are_refused_where_sites_matter(tmp_path: Path) -
 @pytest.mark.parametrize(
     ("row", "said"),
     [
-        ({"sample_id": 5, "report": "Clear."}, "field 'sample_id': expected a text, found 5"),
-        ({"id": " ", "report": "Clear."}, "field 'id': missing or empty"),
-        ({"id": "1", "findings": ["Clear."]}, "field 'findings': expected a text"),
-        ({"id": "1", "report": None}, "field 'report': missing or empty"),
+        ({"sample_id": 5, "report": "Clear."}, "sample_id: expected a text, found 5"),
+        ({"id": " ", "report": "Clear."}, "id: missing or empty"),
+        ({"id": "1", "findings": ["Clear."]}, "findings: expected a text"),
+        ({"id": "1", "report": None}, "report: missing or empty"),
     ],
 )
 def test_a_report_s_fields_are_texts(row: dict[str, object], said: str, tmp_path: Path) -> None:
@@ -359,7 +359,7 @@ def test_a_report_s_fields_are_texts(row: dict[str, object], said: str, tmp_path
 @pytest.mark.parametrize("field", ["id", "sample_id"])
 def test_a_report_that_stands_twice_is_named_by_the_field_that_it_has(field: str, tmp_path: Path) -> None:
     write_jsonl(tmp_path / "r.jsonl", [{field: "1", "report": "Clear."}] * 2)
-    with pytest.raises(InputError, match=f"line 2, field '{field}': '1' stands twice, first at line 1"):
+    with pytest.raises(InputError, match=f"line 2: {field}: '1' stands twice, first at line 1"):
         read_reports(tmp_path / "r.jsonl", default_site="")
 
 

@@ -63,7 +63,7 @@ def test_any_text_can_be_tried_as_data(body: str) -> None:
         ("[THINK]Hm, no", ""),
         ("<|channel|>analysis<|message|>Hm, no", ""),
         ("analysisHm, no", ""),
-        ("Analysis of the film: no", "Analysis of the film: no"),
+        ("Analysis of the radiograph: no", "Analysis of the radiograph: no"),
         ("Hm, no\n</think>\n", ""),
         ("Hm, no.</think>\r\nYes", "Yes"),
     ],

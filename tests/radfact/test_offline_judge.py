@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from radfact.cli.main import main
 from radfact.errors import InputError
 from radfact.io.jsonl import read_json
-from radfact.judges import Judge, Question, Verdict, load_judge, splitter_of
+from radfact.judges import EntailmentQuery, Judge, Verdict, load_judge, splitter_of
 from radfact.judges.check import check, load_labelled
 from radfact.judges.offline.facts import parse
 from radfact.judges.offline.judge import MEASURED, OfflineJudge
@@ -42,7 +42,7 @@ statements = st.builds(lambda c, d, s, f: f"{c}{d}{s}{f}.".capitalize(), changes
 
 
 def judge(premises: list[str], hypothesis: str) -> Verdict:
-    return JUDGE.answer(Question(tuple(premises), hypothesis))
+    return JUDGE.answer(EntailmentQuery(tuple(premises), hypothesis))
 
 
 @pytest.mark.parametrize(
@@ -138,7 +138,7 @@ def test_the_stated_accuracy_is_the_measured_one(name: str, path: Path | None) -
 
 
 def test_five_thousand_judgements_take_less_than_a_second_of_processor_time() -> None:
-    questions = [Question(tuple(p), h) for cases in JUDGEMENTS.values() for p, h, _ in cases]
+    questions = [EntailmentQuery(tuple(p), h) for cases in JUDGEMENTS.values() for p, h, _ in cases]
     questions = (questions * (5000 // len(questions) + 1))[:5000]
     taken = repeat(lambda: JUDGE.judge(questions), parse.cache_clear, number=1, repeat=3, timer=time.process_time)
     assert min(taken) < 1
@@ -147,7 +147,7 @@ def test_five_thousand_judgements_take_less_than_a_second_of_processor_time() ->
 def test_a_word_added_to_a_copy_of_the_ontology_is_understood(tmp_path: Path) -> None:
     copy = tmp_path / "ontology.yaml"
     copy.write_text(DEFAULT_PATH.read_text("utf-8").replace("names: [cavity, ", "names: [cavity, wotsit, "), "utf-8")
-    question = Question(("There is a wotsit in the right upper lobe.",), "Cavity in the right lung.")
+    question = EntailmentQuery(("There is a wotsit in the right upper lobe.",), "Cavity in the right lung.")
     assert JUDGE.answer(question).status == "not_entailment"
     judge = load_judge("offline", judge_args={"ontology": str(copy)})
     [verdict] = judge.judge([question])
@@ -162,7 +162,7 @@ def test_it_follows_the_protocol_of_judges() -> None:
     described = offline.describe()
     assert (described["name"], described["ontology_sha256"]) == ("offline", default_ontology().sha256)
     assert "not comparable with RadFact-Llama3" in described["note"]
-    assert set(offline.account()) >= {"calls", "tokens_in", "tokens_out", "repairs", "failures", "cached"}
+    assert set(offline.usage()) >= {"calls", "tokens_in", "tokens_out", "repairs", "failures", "cached"}
 
 
 def test_it_takes_no_server() -> None:
@@ -172,8 +172,8 @@ def test_it_takes_no_server() -> None:
 
 def test_it_imports_no_language_model_package() -> None:
     code = (
-        "import sys; from radfact.judges import load_judge, Question;"
-        "load_judge('offline').judge([Question(('No nodule.',), 'No nodule.')]);"
+        "import sys; from radfact.judges import load_judge, EntailmentQuery;"
+        "load_judge('offline').judge([EntailmentQuery(('No nodule.',), 'No nodule.')]);"
         "print(sorted({'langchain_core', 'langchain_openai', 'openai', 'torch', 'transformers'} & set(sys.modules)))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
@@ -200,7 +200,7 @@ def test_reports_in_another_language_are_said(
 
     said, record = told(GERMAN)
     assert "8 of 8 sentences name no known finding" in said
-    counts = record["counts"] if command == "score" else record["account"]["radfact"]
+    counts = record["counts"] if command == "score" else record["usage"]["radfact"]
     assert counts["unread_sentences"] == 8
     said, record = told("The heart is large. No pleural effusion. Kein Erguss.")
     assert "name no known finding" not in said

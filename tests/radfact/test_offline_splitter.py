@@ -227,7 +227,7 @@ def test_the_splitter_keeps_to_the_protocol() -> None:
     splitter = OfflineSplitter()
     assert isinstance(splitter, Splitter)
     assert splitter.split(["No nodule or mass.", ""]) == [["No nodule.", "No mass."], []]
-    assert not any(splitter.account().values())
+    assert not any(splitter.usage().values())
     described = json.loads(json.dumps(splitter.describe()))
     assert described["ontology_sha256"] == default_ontology().sha256
     assert "not comparable" in described["note"]

@@ -24,7 +24,7 @@ from radfact.html import page as page_module
 from radfact.html.markup import words
 from radfact.html.page import page_record, write_page
 from radfact.io.jsonl import write_json, write_jsonl
-from radfact.judges.protocol import Question, Verdict
+from radfact.judges.protocol import EntailmentQuery, Verdict
 
 
 class Page(HTMLParser):
@@ -175,7 +175,7 @@ class TestStudies:
         class SameText:
             name = "same-text"
 
-            def judge(self, questions: Sequence[Question]) -> list[Verdict | Failure]:
+            def judge(self, questions: Sequence[EntailmentQuery]) -> list[Verdict | Failure]:
                 return [
                     Verdict("entailment", (q.premises.index(q.hypothesis),), "same text")
                     if q.hypothesis in q.premises
@@ -186,7 +186,7 @@ class TestStudies:
             def describe(self) -> dict[str, Any]:
                 return {"name": self.name}
 
-            def account(self) -> dict[str, int]:
+            def usage(self) -> dict[str, int]:
                 return {}
 
         seen = Sentence(text="Hilar mass.", boxes=(Box(x_min=0.25, y_min=0.25, x_max=0.5, y_max=0.5),))
@@ -248,8 +248,8 @@ class TestSafety:
 
 class TestImages:
     def test_an_image_is_embedded_small_with_the_size_of_the_original(self, folder: Path, tmp_path: Path) -> None:
-        write_image(tmp_path / "films" / "tall.png", 900, 1800)
-        manifest = write_manifest(tmp_path / "manifest.jsonl", {"sample_id": "good", "frontal": "films/tall.png"})
+        write_image(tmp_path / "radiographs" / "tall.png", 900, 1800)
+        manifest = write_manifest(tmp_path / "manifest.jsonl", {"sample_id": "good", "frontal": "radiographs/tall.png"})
         image = Page(write_page(folder, manifest=manifest)).study("good")["images"]["frontal"]
         assert (image["width"], image["height"]) == (900, 1800)
         assert jpeg_of(image["src"]).size == (320, 640)
@@ -267,34 +267,34 @@ class TestImages:
     def test_metadata_of_an_image_stays_out_of_the_page(self, folder: Path, tmp_path: Path) -> None:
         exif = Image.Exif()
         exif[0x010E] = "Name of a patient"
-        Image.new("L", (8, 8)).save(tmp_path / "film.jpg", exif=exif)
-        manifest = write_manifest(tmp_path / "manifest.jsonl", {"sample_id": "good", "frontal": "film.jpg"})
+        Image.new("L", (8, 8)).save(tmp_path / "radiograph.jpg", exif=exif)
+        manifest = write_manifest(tmp_path / "manifest.jsonl", {"sample_id": "good", "frontal": "radiograph.jpg"})
         image = Page(write_page(folder, manifest=manifest)).study("good")["images"]["frontal"]
         assert not jpeg_of(image["src"]).getexif()
 
     @pytest.mark.parametrize(
         ("content", "message"),
-        [(None, "film.png: no such image"), (b"\x89PNG\r\n\x1a\n", "film.png: this image cannot be read")],
+        [(None, "radiograph.png: no such image"), (b"\x89PNG\r\n\x1a\n", "radiograph.png: this image cannot be read")],
     )
     def test_an_image_that_cannot_be_had_is_said(
         self, folder: Path, tmp_path: Path, content: bytes | None, message: str
     ) -> None:
         if content is not None:
-            (tmp_path / "film.png").write_bytes(content)
-        manifest = write_manifest(tmp_path / "manifest.jsonl", {"sample_id": "good", "frontal": "film.png"})
+            (tmp_path / "radiograph.png").write_bytes(content)
+        manifest = write_manifest(tmp_path / "manifest.jsonl", {"sample_id": "good", "frontal": "radiograph.png"})
         assert Page(write_page(folder, manifest=manifest)).study("good")["images"]["frontal"] == {"message": message}
 
     def test_a_truncated_image_is_said(self, folder: Path, tmp_path: Path) -> None:
-        path = write_image(tmp_path / "film.png", 400, 300)
+        path = write_image(tmp_path / "radiograph.png", 400, 300)
         path.write_bytes(path.read_bytes()[:200])
-        manifest = write_manifest(tmp_path / "manifest.jsonl", {"sample_id": "good", "frontal": "film.png"})
+        manifest = write_manifest(tmp_path / "manifest.jsonl", {"sample_id": "good", "frontal": "radiograph.png"})
         image = Page(write_page(folder, manifest=manifest)).study("good")["images"]["frontal"]
-        assert image == {"message": "film.png: this image cannot be read"}
+        assert image == {"message": "radiograph.png: this image cannot be read"}
 
     @pytest.fixture
     def manifest(self, tmp_path: Path) -> Path:
-        write_image(tmp_path / "film.png")
-        return write_manifest(tmp_path / "manifest.jsonl", {"sample_id": "good", "frontal": "film.png"})
+        write_image(tmp_path / "radiograph.png")
+        return write_manifest(tmp_path / "manifest.jsonl", {"sample_id": "good", "frontal": "radiograph.png"})
 
     def src(self, page: Path) -> str:
         return str(Page(page).study("good")["images"]["frontal"]["src"])
@@ -318,7 +318,7 @@ class TestImages:
 
     def test_images_that_the_page_no_longer_shows_are_removed(self, folder: Path, manifest: Path) -> None:
         before = folder / self.src(write_page(folder, manifest=manifest, images="beside"))
-        write_image(manifest.parent / "film.png", 50, 20)
+        write_image(manifest.parent / "radiograph.png", 50, 20)
         after = folder / self.src(write_page(folder, manifest=manifest, images="beside"))
         assert (before.exists(), after.exists()) == (False, True)
         write_page(folder, manifest=manifest, images="inside")
@@ -346,7 +346,7 @@ class TestImages:
 class TestUnscored:
     def drafts(self, folder: Path, **fields: Any) -> Path:
         report = [{"text": "Apical cap.", "boxes": [{"x_min": 0, "y_min": 0, "x_max": 1, "y_max": 0.25}]}]
-        write_jsonl(folder / "drafts.jsonl", [{"sample_id": "film", "report": report, "model": "m", **fields}])
+        write_jsonl(folder / "drafts.jsonl", [{"sample_id": "radiograph", "report": report, "model": "m", **fields}])
         return folder / "drafts.jsonl"
 
     def test_drafts_without_reference_are_apart_from_the_studies(self, folder: Path, tmp_path: Path) -> None:
@@ -366,14 +366,14 @@ class TestUnscored:
         drafts = self.drafts(tmp_path / "model")
         write_image(tmp_path / "model" / "own.png", 11, 7)
         write_image(tmp_path / "other.png", 5, 5)
-        write_manifest(tmp_path / "model" / "manifest.jsonl", {"sample_id": "film", "frontal": "own.png"})
-        given_one = write_manifest(tmp_path / "manifest.jsonl", {"sample_id": "film", "frontal": "other.png"})
+        write_manifest(tmp_path / "model" / "manifest.jsonl", {"sample_id": "radiograph", "frontal": "own.png"})
+        given_one = write_manifest(tmp_path / "manifest.jsonl", {"sample_id": "radiograph", "frontal": "other.png"})
         (draft,) = Page(write_page(folder, manifest=given_one, unscored=drafts)).data["unscored"]
         assert draft["images"]["frontal"]["width"] == 11
 
     def test_the_given_manifest_serves_drafts_that_have_none(self, folder: Path, tmp_path: Path) -> None:
         write_image(tmp_path / "other.png", 5, 5)
-        given_one = write_manifest(tmp_path / "manifest.jsonl", {"sample_id": "film", "frontal": "other.png"})
+        given_one = write_manifest(tmp_path / "manifest.jsonl", {"sample_id": "radiograph", "frontal": "other.png"})
         (draft,) = Page(write_page(folder, manifest=given_one, unscored=self.drafts(tmp_path / "model"))).data[
             "unscored"
         ]
@@ -392,7 +392,7 @@ class TestWrongInput:
             write_page(folder, manifest=tmp_path / "manifest.jsonl")
 
     def test_a_manifest_of_other_studies(self, folder: Path, tmp_path: Path) -> None:
-        manifest = write_manifest(tmp_path / "others.jsonl", {"sample_id": "1", "frontal": "film.png"})
+        manifest = write_manifest(tmp_path / "others.jsonl", {"sample_id": "1", "frontal": "radiograph.png"})
         with pytest.raises(InputError, match=r"none of the page's studies is in it; .* as of 'good'"):
             write_page(folder, manifest=manifest)
         assert not (folder / "report.html").exists()
@@ -406,23 +406,23 @@ class TestWrongInput:
     @pytest.mark.parametrize(
         ("name", "line", "fields", "message"),
         [
-            ("samples.jsonl", 1, {"logical_f1": "high"}, "line 2, field 'logical_f1': expected a finite number"),
+            ("samples.jsonl", 1, {"logical_f1": "high"}, "line 2: logical_f1: expected a finite number"),
             (
                 "samples.jsonl",
                 1,
                 {"sample_id": "good"},
-                "line 2, field 'sample_id': 'good' stands twice, first at line 1",
+                "line 2: sample_id: 'good' stands twice, first at line 1",
             ),
-            ("sentences.jsonl", 1, {"sample_id": "who"}, "line 2, field 'sample_id': 'who' is not in samples.jsonl"),
+            ("sentences.jsonl", 1, {"sample_id": "who"}, "line 2: sample_id: 'who' is not in samples.jsonl"),
             (
                 "sentences.jsonl",
                 1,
                 {"index": 0},
-                "line 2, field 'index': candidate sentence 0 of 'good' stands in line 1",
+                "line 2: index: candidate sentence 0 of 'good' stands in line 1",
             ),
-            ("sentences.jsonl", 2, {"index": 7}, "line 3, field 'index': there is no candidate sentence 2 of 'good'"),
-            ("sentences.jsonl", 0, {"evidence": [9]}, "line 1, field 'evidence': 'good' has no reference sentence 9"),
-            ("sentences.jsonl", 0, {"side": "left"}, "line 1, field 'side'"),
+            ("sentences.jsonl", 2, {"index": 7}, "line 3: index: there is no candidate sentence 2 of 'good'"),
+            ("sentences.jsonl", 0, {"evidence": [9]}, "line 1: evidence: 'good' has no reference sentence 9"),
+            ("sentences.jsonl", 0, {"side": "left"}, "line 1: side"),
         ],
     )
     def test_a_record_that_cannot_be_shown(
@@ -434,12 +434,12 @@ class TestWrongInput:
 
     def test_a_path_of_an_image_that_is_no_text(self, folder: Path, tmp_path: Path) -> None:
         manifest = write_manifest(tmp_path / "manifest.jsonl", {"sample_id": "good", "frontal": ["a.png"]})
-        with pytest.raises(InputError, match=r"line 1, field 'frontal'"):
+        with pytest.raises(InputError, match=r"line 1: frontal"):
             write_page(folder, manifest=manifest)
 
     def test_a_draft_that_stands_twice(self, folder: Path, tmp_path: Path) -> None:
         write_jsonl(tmp_path / "drafts.jsonl", [{"sample_id": "a", "report": ""}] * 2)
-        with pytest.raises(InputError, match=r"drafts\.jsonl, line 2, field 'sample_id'"):
+        with pytest.raises(InputError, match=r"drafts\.jsonl:2: sample_id"):
             write_page(folder, unscored=tmp_path / "drafts.jsonl")
 
 

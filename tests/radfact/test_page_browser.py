@@ -42,7 +42,7 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
     write_image(root / "lateral.png", 100, 200)
     images = {"frontal": "frontal.png", "lateral": "lateral.png", "prior_frontal": "lost.png"}
     manifest = write_manifest(root / "manifest.jsonl", {"sample_id": "good", **images, "indication": "Cough."})
-    write_jsonl(root / "drafts.jsonl", [{"sample_id": "film", "report": [{"text": "Apical cap."}]}])
+    write_jsonl(root / "drafts.jsonl", [{"sample_id": "radiograph", "report": [{"text": "Apical cap."}]}])
     return write_page(write_folder(root / "results"), manifest=manifest, unscored=root / "drafts.jsonl")
 
 
@@ -283,7 +283,7 @@ def test_a_draft_without_reference_shows_no_verdict(page: Page) -> None:
     apart = page.locator("#unscored")
     assert apart.get_by_text("Apical cap.").is_visible()
     assert apart.locator(".verdict").count() == 0
-    assert cards(page).count("film") == 0
+    assert cards(page).count("radiograph") == 0
 
 
 @pytest.mark.parametrize("width", [1400, 800, 420])

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from pycocotools import mask as coco
 
 from radfact.io.pairs import Pair, read_pairs
-from radfact.judges import Failure, Question, Verdict
+from radfact.judges import EntailmentQuery, Failure, Verdict
 from radfact.records import Box, Mask, Sentence
 from radfact.scoring.radfact import RadFact, Result
 from radfact.scoring.sample import FIGURES
@@ -35,10 +35,10 @@ class Dice:
     def __init__(self, seed: int) -> None:
         self.seed = seed
 
-    def judge(self, questions: Sequence[Question]) -> list[Verdict | Failure]:
+    def judge(self, questions: Sequence[EntailmentQuery]) -> list[Verdict | Failure]:
         return [self.answer(question) for question in questions]
 
-    def answer(self, question: Question) -> Verdict:
+    def answer(self, question: EntailmentQuery) -> Verdict:
         draw = random.Random(f"{self.seed} {question}")
         if draw.random() < 0.4:
             return NO
@@ -48,7 +48,7 @@ class Dice:
     def describe(self) -> dict[str, Any]:
         return {"name": self.name}
 
-    def account(self) -> dict[str, int]:
+    def usage(self) -> dict[str, int]:
         return {}
 
 
@@ -74,7 +74,7 @@ def plain_direction(hypotheses: Sequence[Sentence], premises: Sequence[Sentence]
     texts = tuple(one.text for one in premises)
     for one in hypotheses:
         same = next(other for other in hypotheses if plain_text(other.text) == plain_text(one.text))
-        verdict = judge.answer(Question(texts, same.text)) if premises else NO
+        verdict = judge.answer(EntailmentQuery(texts, same.text)) if premises else NO
         evidence = []
         for named in verdict.evidence:
             evidence.append(next(other for other in premises if plain_text(other.text) == plain_text(texts[named])))
@@ -177,7 +177,7 @@ class Table(Dice):
     def __init__(self, evidence: Evidence) -> None:
         self.evidence = evidence
 
-    def answer(self, question: Question) -> Verdict:
+    def answer(self, question: EntailmentQuery) -> Verdict:
         named = self.evidence.get(question.hypothesis)
         return Verdict("entailment", named) if named else NO
 

@@ -159,10 +159,10 @@ def test_paper_mode_brings_a_mask_to_224_by_nearest_neighbour() -> None:
 
 @pytest.mark.parametrize("counts", [[3], [5, -1], "", "5", "00000", "P", "~~~", "é"])
 def test_runs_that_make_no_mask_of_the_size_are_rejected(counts: list[int] | str) -> None:
-    with pytest.raises(InputError, match=r"field 'counts': (the runs must .* 2 x 2 = 4|no run-length encoding)"):
+    with pytest.raises(InputError, match=r"counts: (the runs must .* 2 x 2 = 4|no run-length encoding)"):
         decode_mask(Mask(size=(2, 2), counts=counts))
 
 
-def test_a_mask_of_a_size_that_no_film_has_is_refused() -> None:
+def test_a_mask_of_a_size_that_no_radiograph_has_is_refused() -> None:
     with pytest.raises(InputError, match=r"'size'.*at most 100000000 pixels, found 1000000 x 1000000"):
         decode_mask(Mask(size=(10**6, 10**6), counts=[10**12]))

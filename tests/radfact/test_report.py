@@ -57,7 +57,7 @@ def test_a_region_on_the_prior_image_does_not_locate_a_sentence() -> None:
 def test_a_fault_is_named_by_the_path_of_its_field(value: object, field: str) -> None:
     with pytest.raises(InputError) as caught:
         parse_sentences(value, file="drafts.jsonl", line=7)
-    assert str(caught.value).startswith("drafts.jsonl, line 7, field 'report")
+    assert str(caught.value).startswith("drafts.jsonl:7, field 'report")
     assert field in str(caught.value)
     assert "\n" not in str(caught.value)
 
@@ -65,12 +65,12 @@ def test_a_fault_is_named_by_the_path_of_its_field(value: object, field: str) ->
 @pytest.mark.parametrize(
     ("sentence", "message"),
     [
-        ({"text": "a", "boxs": []}, "field 'report[0].boxs': unknown field; did you mean 'boxes'?"),
-        ({"txt": "a"}, "field 'report[0].txt': unknown field; did you mean 'text'?"),
-        ({"text": "a", "certainty": 1}, "field 'report[0].certainty': unknown field; leave it out or mend its name"),
+        ({"text": "a", "boxs": []}, "report[0].boxs: unknown field; did you mean 'boxes'?"),
+        ({"txt": "a"}, "report[0].txt: unknown field; did you mean 'text'?"),
+        ({"text": "a", "certainty": 1}, "report[0].certainty: unknown field; leave it out or mend its name"),
         (
             {"text": "a", "boxes": [{"xmin": 0, "y_min": 0, "x_max": 1, "y_max": 1}]},
-            "field 'report[0].boxes[0].xmin': unknown field; did you mean 'x_min'?",
+            "report[0].boxes[0].xmin: unknown field; did you mean 'x_min'?",
         ),
         ({"text": "a", "masks": [{"size": [1, 1], "count": [1]}]}, ".count': unknown field; did you mean 'counts'?"),
     ],

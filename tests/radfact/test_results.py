@@ -8,7 +8,7 @@ import pytest
 
 from radfact.errors import InputError
 from radfact.io.jsonl import read_json, read_jsonl, write_json, write_jsonl
-from radfact.judges import Failure, Question, Verdict
+from radfact.judges import EntailmentQuery, Failure, Verdict
 from radfact.records import Box, Mask, Sentence, digest
 from radfact.results.radfact_writer import read_sample_figures, write_results
 from radfact.scoring.radfact import RadFact, Result
@@ -20,10 +20,10 @@ class FirstPremise:
 
     name = "first premise"
 
-    def judge(self, questions: Sequence[Question]) -> list[Verdict | Failure]:
+    def judge(self, questions: Sequence[EntailmentQuery]) -> list[Verdict | Failure]:
         return [self._answer(question) for question in questions]
 
-    def _answer(self, question: Question) -> Verdict | Failure:
+    def _answer(self, question: EntailmentQuery) -> Verdict | Failure:
         if question.hypothesis == "bad":
             return Failure("no YAML")
         if question.hypothesis[0] == question.premises[0][0]:
@@ -33,7 +33,7 @@ class FirstPremise:
     def describe(self) -> dict[str, Any]:
         return {"name": self.name, "version": 1}
 
-    def account(self) -> dict[str, int]:
+    def usage(self) -> dict[str, int]:
         return {"calls": 1}
 
 
@@ -177,9 +177,9 @@ def test_the_figures_of_samples_are_read_from_a_folder(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("rows", "wrong"),
     [
-        ([{"sample_id": "a"}, {"sample_id": "a"}], "line 2, field 'sample_id'"),
-        ([{"sample_id": 1}], "line 1, field 'sample_id'"),
-        ([{"sample_id": "a", "x": "high"}], "line 1, field 'x': expected a finite number"),
+        ([{"sample_id": "a"}, {"sample_id": "a"}], "line 2: sample_id"),
+        ([{"sample_id": 1}], "line 1: sample_id"),
+        ([{"sample_id": "a", "x": "high"}], "line 1: x: expected a finite number"),
     ],
 )
 def test_figures_that_are_none_are_named(tmp_path: Path, rows: list[dict[str, Any]], wrong: str) -> None:

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 import pytest
 
-from radfact.errors import InputError, RunFailed
+from radfact.errors import InputError, RunError
 from radfact.io.pairs import Pair
 from radfact.metrics.protocol import Scored
 from radfact.rewards import make_reward
@@ -232,9 +232,9 @@ def test_a_metric_that_does_not_keep_to_its_word_is_named() -> None:
         def score(self, pairs: Sequence[Pair]) -> Scored:
             raise KeyError(pairs[0].sample_id)
 
-    with pytest.raises(RunFailed, match="short gave not one value a pair for 'length'"):
+    with pytest.raises(RunError, match="short gave not one value a pair for 'length'"):
         make_reward((Short(), "length"))(["a", "b"], ground_truth=["a", "b"])
-    with pytest.raises(RunFailed, match="broken fails with KeyError"):
+    with pytest.raises(RunError, match="broken fails with KeyError"):
         make_reward((Broken(), "length"))(["a", "b"], ground_truth=["a", "b"])
 
 

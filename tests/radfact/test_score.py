@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from radfact.errors import InputError, RunFailed
+from radfact.errors import InputError, RunError
 from radfact.io.pairs import Pair, Pairs
-from radfact.judges import Failure, Question, Verdict
+from radfact.judges import EntailmentQuery, Failure, Verdict
 from radfact.records import Box, Report, Sentence
 from radfact.scoring.radfact import RadFact
 from radfact.scoring.sample import FIGURES, SampleScore, SentenceScore
@@ -27,18 +27,18 @@ class Oracle:
 
     name = "oracle"
 
-    def __init__(self, answer: Callable[[Question], Answer]) -> None:
+    def __init__(self, answer: Callable[[EntailmentQuery], Answer]) -> None:
         self.answer = answer
-        self.calls: list[list[Question]] = []
+        self.calls: list[list[EntailmentQuery]] = []
 
-    def judge(self, questions: Sequence[Question]) -> list[Answer]:
+    def judge(self, questions: Sequence[EntailmentQuery]) -> list[Answer]:
         self.calls.append(list(questions))
         return [self.answer(question) for question in questions]
 
     def describe(self) -> dict[str, Any]:
         return {"name": self.name}
 
-    def account(self) -> dict[str, int]:
+    def usage(self) -> dict[str, int]:
         return {"calls": len(self.calls)}
 
 
@@ -47,7 +47,7 @@ def says(table: Mapping[str, Answer]) -> Oracle:
     return Oracle(lambda question: table.get(question.hypothesis, NO))
 
 
-def verbatim(question: Question) -> Answer:
+def verbatim(question: EntailmentQuery) -> Answer:
     if question.hypothesis not in question.premises:
         return NO
     return Verdict("entailment", (question.premises.index(question.hypothesis),))
@@ -217,7 +217,7 @@ class Semicolons:
     def describe(self) -> dict[str, Any]:
         return {"name": self.name, "mark": ";"}
 
-    def account(self) -> dict[str, int]:
+    def usage(self) -> dict[str, int]:
         return {"calls": len(self.calls)}
 
 
@@ -230,18 +230,18 @@ def test_all_narratives_are_split_in_one_call_each_once() -> None:
 def test_who_split_stands_in_the_result_with_what_it_cost() -> None:
     result = RadFact(Oracle(verbatim), bootstrap=0, splitter=Semicolons()).score(["a"], ["a"])
     assert result.splitter == {"name": "semicolons", "mark": ";"}
-    assert result.account == {"judge": {"calls": 1}, "splitter": {"calls": 1}}
+    assert result.usage == {"judge": {"calls": 1}, "splitter": {"calls": 1}}
 
 
 def test_what_was_asked_before_is_not_counted_again() -> None:
     scorer = RadFact(Oracle(verbatim), bootstrap=0, splitter=Semicolons())
-    first, second = (scorer.score([word], [word]).account for word in "ab")
+    first, second = (scorer.score([word], [word]).usage for word in "ab")
     assert first == second == {"judge": {"calls": 1}, "splitter": {"calls": 1}}
 
 
 def test_where_nothing_is_split_there_is_no_splitter() -> None:
     result = RadFact(Oracle(verbatim), bootstrap=0, splitter=Semicolons()).score([texts("a")], [texts("a")])
-    assert (result.splitter, list(result.account)) == (None, ["judge"])
+    assert (result.splitter, list(result.usage)) == (None, ["judge"])
 
 
 def test_narratives_are_split_offline_unless_somebody_else_is_named() -> None:
@@ -266,7 +266,7 @@ def test_a_narrative_that_cannot_be_split_leaves_its_sample_out_unjudged(on_fail
 
 def test_a_narrative_that_cannot_be_split_may_stop_the_run_before_anybody_judges() -> None:
     judge = Oracle(verbatim)
-    with pytest.raises(RunFailed, match=r"1 of 2 narratives .* no JSON"):
+    with pytest.raises(RunError, match=r"1 of 2 narratives .* no JSON"):
         RadFact(judge, splitter=Semicolons(), on_failure="stop").score(["bad"], ["a"])
     assert judge.calls == []
 
@@ -276,7 +276,7 @@ def test_a_splitter_that_loses_answers_stops_the_run() -> None:
         def split(self, narratives: Sequence[str]) -> list[list[str] | Failure]:
             return super().split(narratives)[1:]
 
-    with pytest.raises(RunFailed, match="gave 1 answers to 2 narratives"):
+    with pytest.raises(RunError, match="gave 1 answers to 2 narratives"):
         RadFact(Oracle(verbatim), splitter=Lossy()).score(["a"], ["b"])
 
 
@@ -294,12 +294,12 @@ def test_a_judge_may_be_a_function_of_premises_and_hypothesis() -> None:
 
 
 def test_what_is_neither_judge_nor_function_is_named() -> None:
-    with pytest.raises(InputError, match=r"field 'judge': expected a judge \(load_judge .*, found str"):
+    with pytest.raises(InputError, match=r"judge: expected a judge \(load_judge .*, found str"):
         RadFact("offline")  # type: ignore[arg-type]
 
 
 def test_what_is_neither_splitter_nor_function_is_named() -> None:
-    with pytest.raises(InputError, match=r"field 'splitter': expected a splitter \(load_splitter .*, found str"):
+    with pytest.raises(InputError, match=r"splitter: expected a splitter \(load_splitter .*, found str"):
         RadFact(Oracle(verbatim), splitter="offline")  # type: ignore[arg-type]
 
 
@@ -321,7 +321,7 @@ def test_figures_and_intervals_are_those_of_the_judged_samples_alone() -> None:
     assert metric.score(Pairs((unsplit, *pairs), read=8, left_out=("x",))).figures == metric.score(pairs).figures
 
 
-def failing(question: Question) -> Answer:
+def failing(question: EntailmentQuery) -> Answer:
     return Failure("no YAML") if question.hypothesis == "bad" else verbatim(question)
 
 
@@ -335,7 +335,7 @@ ODD_VERDICTS: Sequence[Any] = (
     ("not_entailment", None),
     ("not_entailment", ""),
 )
-INVALID: Sequence[Callable[[Question], Answer]] = (
+INVALID: Sequence[Callable[[EntailmentQuery], Answer]] = (
     failing,
     lambda question: Verdict("entailment") if question.hypothesis == "bad" else verbatim(question),
     lambda question: yes(5) if question.hypothesis == "bad" else verbatim(question),
@@ -349,7 +349,7 @@ INVALID: Sequence[Callable[[Question], Answer]] = (
 
 
 @pytest.mark.parametrize("answer", INVALID)
-def test_a_failed_judgement_leaves_its_sample_out_and_says_so(answer: Callable[[Question], Answer]) -> None:
+def test_a_failed_judgement_leaves_its_sample_out_and_says_so(answer: Callable[[EntailmentQuery], Answer]) -> None:
     result = RadFact(judge=Oracle(answer)).score([texts("a", "bad"), texts("a")], [texts("a"), texts("a")])
     left_out, kept = result.samples
     assert left_out.failure
@@ -366,16 +366,16 @@ def test_a_failed_judgement_may_count_as_not_entailed() -> None:
 
 
 def test_a_failed_judgement_may_stop_the_run() -> None:
-    with pytest.raises(RunFailed, match=r"1 of 3 judgements .* no YAML"):
+    with pytest.raises(RunError, match=r"1 of 3 judgements .* no YAML"):
         only(Oracle(failing), texts("a", "bad"), texts("a"), on_failure="stop")
 
 
 def test_a_judge_that_loses_answers_stops_the_run() -> None:
     class Lossy(Oracle):
-        def judge(self, questions: Sequence[Question]) -> list[Answer]:
+        def judge(self, questions: Sequence[EntailmentQuery]) -> list[Answer]:
             return super().judge(questions)[1:]
 
-    with pytest.raises(RunFailed, match="gave 1 answers to 2 questions"):
+    with pytest.raises(RunError, match="gave 1 answers to 2 questions"):
         only(Lossy(verbatim), texts("a"), texts("b"))
 
 
@@ -401,7 +401,7 @@ def test_sentences_stand_in_the_order_of_their_reports() -> None:
     ],
 )
 def test_an_impossible_option_is_named(options: dict[str, Any], field: str) -> None:
-    with pytest.raises(InputError, match=f"field '{field}': expected"):
+    with pytest.raises(InputError, match=f"{field}: expected"):
         RadFact(judge=Oracle(verbatim), **options)
 
 
@@ -460,7 +460,7 @@ class Held(Oracle):
         super().__init__(verbatim)
         self.asked, self.free, self.done = threading.Event(), threading.Event(), threading.Event()
 
-    def judge(self, questions: Sequence[Question]) -> list[Answer]:
+    def judge(self, questions: Sequence[EntailmentQuery]) -> list[Answer]:
         self.asked.set()
         self.free.wait(10)
         self.done.set()

@@ -27,7 +27,7 @@ def test_columns_are_streamed_in_the_order_asked_for(tmp_path: Path) -> None:
         (b"\xef\xbb\xbfa;b\n1;2\n", r"line 1: separated by semicolons; save the table as CSV separated by commas"),
         (b'"a"\t"b"\n', r"line 1: separated by tabs"),
         (b"a;b, c;d\n1;2;3\n", r"line 1: separated by semicolons"),
-        (b"b,a,c,a\n1,2,3,4\n", r"line 1, field 'a': 2 columns are called so; one is needed"),
+        (b"b,a,c,a\n1,2,3,4\n", r"line 1: a: 2 columns are called so; one is needed"),
         (b"", "it has no header"),
     ],
 )

@@ -17,8 +17,8 @@ from typing import Any
 import pytest
 from real_servers import FEW_SHOTS, PAIRS, RADFACT, SPLIT_SHOTS, Server, radfact
 
-from radfact.errors import ExitCode, Failure, RunFailed
-from radfact.judges import Question, load_judge, load_splitter
+from radfact.errors import ExitCode, Failure, RunError
+from radfact.judges import EntailmentQuery, load_judge, load_splitter
 from radfact.judges.prompt import answer_schema, query
 from radfact.llm import Ask, Backend, Prefix, StoredAnswer, connect
 from radfact.llm.http import HttpBackend
@@ -26,7 +26,7 @@ from radfact.llm.langchain import LangChainBackend, load_chat_model
 
 SHORT = {"max_tokens": "48"}  # The model seldom finds an end by itself.
 QUESTIONS = [
-    Question(premises, hypothesis)
+    EntailmentQuery(premises, hypothesis)
     for premises, hypotheses in (
         (("Heart size is normal.", "No effusion."), ("The heart is enlarged.", "No pleural effusion.")),
         (("Left basal atelectasis.",), ("Atelectasis at the left base.", "Clear lungs.", "No pneumothorax.")),
@@ -60,12 +60,12 @@ def _ask_in_turn(backend: Backend) -> list[StoredAnswer]:
 def test_every_question_is_answered_or_has_a_reason(server: Server) -> None:
     judge = load_judge(server.judge, base_url=server.base_url, judge_args=SHORT, few_shots=FEW_SHOTS, concurrency=4)
     answers = judge.judge(QUESTIONS)
-    account = judge.account()
+    usage = judge.usage()
     reasons = [answer.reason for answer in answers if isinstance(answer, Failure)]
     assert all("no valid answer after 2 repairs" in reason for reason in reasons)
-    assert account["failures"] == len(reasons)
-    assert account["done"] == account["planned"] == len(QUESTIONS)
-    assert account["tokens_in"] > account["calls"] > 0 < account["tokens_out"] <= 48 * account["calls"]
+    assert usage["failures"] == len(reasons)
+    assert usage["done"] == usage["planned"] == len(QUESTIONS)
+    assert usage["tokens_in"] > usage["calls"] > 0 < usage["tokens_out"] <= 48 * usage["calls"]
 
 
 def test_both_routes_get_the_same_texts(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -89,7 +89,7 @@ def test_answers_held_to_a_schema_are_json_of_that_shape(server: Server) -> None
             for one in QUESTIONS
         ]
         answers: list[Any] = client.ask_all(asks)
-        assert client.ledger.repairs == 0
+        assert client.usage_counter.repairs == 0
     for question, answer in zip(QUESTIONS, answers, strict=True):
         assert list(answer) == ["phrase", "evidence", "status"]
         assert answer["phrase"] == question.hypothesis
@@ -108,10 +108,10 @@ def test_a_report_at_a_time_takes_a_call_for_each_report(server: Server) -> None
         concurrency=4,
     )
     answers = judge.judge(QUESTIONS)
-    account = judge.account()
+    usage = judge.usage()
     assert len(answers) == len(QUESTIONS)
     # Two reports, and at most two repairs of each and of what stays open alone.
-    assert 2 <= account["calls"] <= 2 + 2 * 2 + 3 * len(QUESTIONS)
+    assert 2 <= usage["calls"] <= 2 + 2 * 2 + 3 * len(QUESTIONS)
 
 
 def test_narratives_become_sentences_or_have_a_reason(server: Server) -> None:
@@ -126,18 +126,18 @@ def test_narratives_become_sentences_or_have_a_reason(server: Server) -> None:
     split = splitter.split(narratives)
     assert len(split) == len(narratives)
     assert all(one.reason if isinstance(one, Failure) else all(map(str.strip, one)) for one in split)
-    assert splitter.account()["done"] == len(narratives)
+    assert splitter.usage()["done"] == len(narratives)
 
 
 def test_an_unknown_model_stops_the_run_with_one_line(vllm_server: Server) -> None:
     judge = load_judge("openai:another", base_url=vllm_server.base_url, few_shots=FEW_SHOTS)
-    with pytest.raises(RunFailed, match=r"no such model or address.*HTTP 404"):
+    with pytest.raises(RunError, match=r"no such model or address.*HTTP 404"):
         judge.judge(QUESTIONS)
 
 
 def test_a_question_beyond_the_context_fails_alone(server: Server) -> None:
     judge = load_judge(server.judge, base_url=server.base_url, judge_args=SHORT, few_shots=FEW_SHOTS, concurrency=1)
-    long = Question(("The lungs are clear. " * 2000,), "Clear lungs.")
+    long = EntailmentQuery(("The lungs are clear. " * 2000,), "Clear lungs.")
     answers = judge.judge([QUESTIONS[0], long])
     assert isinstance(answers[1], Failure)
     assert "HTTP 400" in answers[1].reason
@@ -151,17 +151,17 @@ def test_the_command_splits_and_judges(server: Server, tmp_path: Path) -> None:
     arguments = ["score", pairs, "--judge", server.judge, "--base-url", server.base_url, "--format", "schema"]
     arguments += ["--judge-arg", "max_tokens=200", "--few-shots", FEW_SHOTS, "--splitter-few-shots", SPLIT_SHOTS]
     done = radfact(*arguments, "--out", out)
-    assert done.returncode == ExitCode.DONE, done.stderr
+    assert done.returncode == ExitCode.SUCCESS, done.stderr
     sentences = [json.loads(line) for line in (out / "sentences.jsonl").read_text().splitlines()]
     assert [one["text"] for one in sentences] == 2 * ["Heart size is normal.", "The lungs are clear."]
     run = json.loads((out / "run.json").read_text())
-    assert (run["account"]["splitter"]["calls"], run["account"]["judge"]["calls"]) == (1, 2)
+    assert (run["usage"]["splitter"]["calls"], run["usage"]["judge"]["calls"]) == (1, 2)
 
 
 def test_the_check_of_a_judge_prints_its_figures(server: Server) -> None:
     arguments = ["judge-check", FEW_SHOTS, "--judge", server.judge, "--base-url", server.base_url]
     done = radfact(*arguments, "--judge-arg", "max_tokens=200", "--few-shots", FEW_SHOTS, "--format", "schema")
-    assert done.returncode == ExitCode.DONE, done.stderr
+    assert done.returncode == ExitCode.SUCCESS, done.stderr
     assert "accuracy" in done.stdout
     assert "evidence" in done.stdout
 
@@ -186,8 +186,8 @@ def test_a_run_killed_in_its_middle_asks_nothing_twice(server: Server, tmp_path:
     process.kill()
     assert process.wait() == -signal.SIGKILL
     kept = _stored(out)
-    assert radfact(*arguments, out).returncode == ExitCode.DONE
-    assert radfact(*arguments, whole).returncode == ExitCode.DONE
+    assert radfact(*arguments, out).returncode == ExitCode.SUCCESS
+    assert radfact(*arguments, whole).returncode == ExitCode.SUCCESS
     runs = [json.loads((folder / "run.json").read_text()) for folder in (out, whole)]
     assert runs[0]["calls"] == runs[1]["calls"] - kept
     for name in ("scores.json", "samples.jsonl", "sentences.jsonl"):

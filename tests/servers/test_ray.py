@@ -13,8 +13,8 @@ import pytest
 from real_servers import FEW_SHOTS, MODEL_FOLDER, PAIRS, VLLM_ENGINE, VLLM_ENVIRONMENT, Server, radfact
 
 from radfact.cli.options import Engine, JudgeOptions
-from radfact.errors import ExitCode, Failure, InputError, RunFailed
-from radfact.judges import Question, Splitter, Verdict, load_judge, load_splitter, splitter_of
+from radfact.errors import ExitCode, Failure, InputError, RunError
+from radfact.judges import EntailmentQuery, Splitter, Verdict, load_judge, load_splitter, splitter_of
 from radfact.judges.callable_splitter import CallableSplitter
 from radfact.judges.check import load_labelled
 from radfact.judges.ray_judge import ray_judge
@@ -48,11 +48,11 @@ def cluster() -> Iterator[None]:
     ray.shutdown()
 
 
-def _labelled_questions() -> list[Question]:
+def _labelled_questions() -> list[EntailmentQuery]:
     return [one.question for one in load_labelled(None)]
 
 
-def _premises(question: Question) -> tuple[str, ...]:
+def _premises(question: EntailmentQuery) -> tuple[str, ...]:
     return question.premises
 
 
@@ -61,7 +61,7 @@ def test_two_workers_give_the_verdicts_of_one_process() -> None:
     questions = _labelled_questions()
     spread = ray_judge("offline", workers=2)
     assert spread.judge(questions) == load_judge("offline").judge(questions)
-    assert spread.account()["done"] == spread.account()["planned"] == len(questions)
+    assert spread.usage()["done"] == spread.usage()["planned"] == len(questions)
     assert spread.describe() == load_judge("offline").describe()
 
 
@@ -104,13 +104,13 @@ class WordsJudge:
 
     name = "words"
 
-    def judge(self, questions: Sequence[Question]) -> list[Verdict | Failure]:
+    def judge(self, questions: Sequence[EntailmentQuery]) -> list[Verdict | Failure]:
         return [Verdict("not_entailment")] * len(questions)
 
     def describe(self) -> dict[str, Any]:
         return {"name": self.name}
 
-    def account(self) -> dict[str, int]:
+    def usage(self) -> dict[str, int]:
         return {}
 
     def make_splitter(self) -> Splitter:
@@ -119,10 +119,12 @@ class WordsJudge:
 
 @pytest.mark.usefixtures("cluster")
 def test_questions_with_the_same_premises_stay_together() -> None:
-    questions = [Question((f"Report {number}.",), f"Sentence {index}.") for number in range(40) for index in range(5)]
+    questions = [
+        EntailmentQuery((f"Report {number}.",), f"Sentence {index}.") for number in range(40) for index in range(5)
+    ]
     spread = Spread(_PortionJudge, "judge", "portions", {}, workers=2)
     answers = spread.run(questions, _premises)
-    portion_of: dict[tuple[str, ...], set[Question]] = {}
+    portion_of: dict[tuple[str, ...], set[EntailmentQuery]] = {}
     for question, portion in zip(questions, answers, strict=True):
         portion_of.setdefault(question.premises, set()).add(portion)
     assert all(len(portions) == 1 for portions in portion_of.values())
@@ -135,10 +137,10 @@ class _PortionJudge:
     def __init__(self, name: str, *, cache: Path | None = None) -> None:
         del name, cache
 
-    def judge(self, questions: list[Question]) -> list[Question]:
+    def judge(self, questions: list[EntailmentQuery]) -> list[EntailmentQuery]:
         return [questions[0]] * len(questions)
 
-    def account(self) -> dict[str, int]:
+    def usage(self) -> dict[str, int]:
         return {}
 
 
@@ -168,20 +170,20 @@ class _WaitingJudge:
                 connection.recv(2)
         return questions
 
-    def account(self) -> dict[str, int]:
+    def usage(self) -> dict[str, int]:
         return {}
 
 
 @pytest.mark.usefixtures("cluster")
 def test_questions_that_end_every_worker_end_the_run() -> None:
-    with pytest.raises(RunFailed, match="died 3 times at the same questions"):
+    with pytest.raises(RunError, match="died 3 times at the same questions"):
         list(Spread(_DyingJudge, "judge", "dying", {}, workers=1).stream([1]))
 
 
 class _DyingJudge(_PortionJudge):
     """Ends its process without a word, as a system that is out of memory does."""
 
-    def judge(self, questions: list[Question]) -> list[Question]:
+    def judge(self, questions: list[EntailmentQuery]) -> list[EntailmentQuery]:
         os._exit(len(questions))
 
 
@@ -200,16 +202,16 @@ def test_the_stores_of_workers_become_one(llama_cpp: Server, tmp_path: Path) -> 
         "few_shots": FEW_SHOTS,
         "answer_format": "schema",
     }
-    questions = [Question((f"Finding {number} is present.",), "No finding.") for number in range(6)]
+    questions = [EntailmentQuery((f"Finding {number} is present.",), "No finding.") for number in range(6)]
     first = Spread(load_judge, "judge", llama_cpp.judge, options, tmp_path, workers=2)
     answers = first.run(questions, _premises)
     assert not list((tmp_path / "workers").iterdir())
     local = load_judge(llama_cpp.judge, **options, cache=tmp_path)
     assert local.judge(questions) == answers
-    assert local.account()["calls"] == 0
+    assert local.usage()["calls"] == 0
     again = Spread(load_judge, "judge", llama_cpp.judge, options, tmp_path, workers=2)
     assert again.run(questions, _premises) == answers
-    assert (again.account()["calls"], again.account()["cached"]) == (0, len(questions))
+    assert (again.usage()["calls"], again.usage()["cached"]) == (0, len(questions))
 
 
 @pytest.mark.usefixtures("cluster")
@@ -217,7 +219,7 @@ def test_what_a_killed_run_left_is_taken_over(tmp_path: Path) -> None:
     left = AnswerCache(tmp_path / "workers" / "of-a-killed-run" / "worker")
     left.put([("key", StoredAnswer("text", 1, 2))])
     left.close()
-    Spread(_PortionJudge, "judge", "portions", {}, tmp_path, workers=2).run([Question((), "A.")], _premises)
+    Spread(_PortionJudge, "judge", "portions", {}, tmp_path, workers=2).run([EntailmentQuery((), "A.")], _premises)
     main = AnswerCache(tmp_path)
     assert main.get("key") == StoredAnswer("text", 1, 2)
     main.close()
@@ -228,7 +230,7 @@ def test_what_a_killed_run_left_is_taken_over(tmp_path: Path) -> None:
 def test_what_stops_a_worker_stops_the_run_with_one_line(tmp_path: Path) -> None:
     options = {"base_url": "http://127.0.0.1:9/v1", "few_shots": FEW_SHOTS}
     spread = Spread(load_judge, "judge", "openai:absent", options, tmp_path, workers=2)
-    with pytest.raises(RunFailed, match="the server cannot be reached"):
+    with pytest.raises(RunError, match="the server cannot be reached"):
         spread.run(_labelled_questions(), _premises)
 
 
@@ -239,10 +241,10 @@ def test_a_judge_that_answers_elsewhere_is_refused() -> None:
 
 def test_the_command_ends_the_cluster_that_it_started(tmp_path: Path) -> None:
     local, spread = tmp_path / "local", tmp_path / "spread"
-    assert radfact("score", PAIRS, "--judge", "offline", "--out", local).returncode == ExitCode.DONE
+    assert radfact("score", PAIRS, "--judge", "offline", "--out", local).returncode == ExitCode.SUCCESS
     ray = ("--engine", "ray", "--workers", "2")
     done = radfact("score", PAIRS, "--judge", "offline", *ray, "--out", spread)
-    assert done.returncode == ExitCode.DONE, done.stderr
+    assert done.returncode == ExitCode.SUCCESS, done.stderr
     for name in ("scores.json", "samples.jsonl", "sentences.jsonl"):
         assert (local / name).read_text() == (spread / name).read_text()
 
@@ -255,8 +257,8 @@ def test_vllm_on_two_workers_judges_as_in_one_process(vllm_python: Path, tmp_pat
     one, two = tmp_path / "one", tmp_path / "two"
     ray = ("--engine", "ray", "--workers", "2")
     done = radfact(*arguments, two, *ray, command=command, environment=VLLM_ENVIRONMENT)
-    assert done.returncode == ExitCode.DONE, done.stderr
-    assert radfact(*arguments, one, command=command, environment=VLLM_ENVIRONMENT).returncode == ExitCode.DONE
+    assert done.returncode == ExitCode.SUCCESS, done.stderr
+    assert radfact(*arguments, one, command=command, environment=VLLM_ENVIRONMENT).returncode == ExitCode.SUCCESS
     assert (one / "sentences.jsonl").read_text() == (two / "sentences.jsonl").read_text()
     runs = [json.loads((out / "run.json").read_text()) for out in (one, two)]
     assert runs[0]["calls"] == runs[1]["calls"]

@@ -45,9 +45,9 @@ def test_the_model_in_process_judges_as_behind_its_server(
     inside, behind = tmp_path / "inside", tmp_path / "behind"
     judge = ["score", PAIRS, "--judge", f"vllm:{MODEL_FOLDER}", *_engine_arguments(), *OPTIONS, "--out"]
     done = radfact(*judge, inside, command=in_vllm, environment=VLLM_ENVIRONMENT)
-    assert done.returncode == ExitCode.DONE, done.stderr
+    assert done.returncode == ExitCode.SUCCESS, done.stderr
     server = ["--judge", vllm_server.judge, "--base-url", vllm_server.base_url]
-    assert radfact("score", PAIRS, *server, *OPTIONS, "--out", behind).returncode == ExitCode.DONE
+    assert radfact("score", PAIRS, *server, *OPTIONS, "--out", behind).returncode == ExitCode.SUCCESS
     assert _sentences(inside) == _sentences(behind)
     runs = [json.loads((out / "run.json").read_text()) for out in (inside, behind)]
     assert [run["tokens_in"] for run in runs] == [runs[1]["tokens_in"]] * 2
@@ -75,7 +75,7 @@ def test_options_that_vllm_cannot_take_are_one_line(
     done = radfact(
         "score", PAIRS, "--out", tmp_path, "--judge", *arguments, command=in_vllm, environment=VLLM_ENVIRONMENT
     )
-    assert done.returncode == ExitCode.WRONG_INPUT, done.stderr
+    assert done.returncode == ExitCode.INVALID_INPUT, done.stderr
     assert said in done.stderr
     assert "Traceback" not in done.stderr
 
@@ -89,12 +89,12 @@ def test_judge_and_splitter_share_an_engine_and_a_second_run_loads_none(
     arguments = ["score", pairs, "--judge", f"vllm:{MODEL_FOLDER}", *_engine_arguments(), *OPTIONS]
     arguments += ["--splitter-few-shots", SPLIT_SHOTS, "--out", out]
     done = radfact(*arguments, command=in_vllm, environment=VLLM_ENVIRONMENT | {"VLLM_LOGGING_LEVEL": "INFO"})
-    assert done.returncode == ExitCode.DONE, done.stderr
+    assert done.returncode == ExitCode.SUCCESS, done.stderr
     assert done.stderr.count("Initializing a V1 LLM engine") == 1
     first = _sentences(out)
     # An engine that had to start here would find no room for its cache.
     again = radfact(*arguments, command=in_vllm, environment=VLLM_ENVIRONMENT | {"VLLM_CPU_KVCACHE_SPACE": "100000"})
-    assert again.returncode == ExitCode.DONE, again.stderr
+    assert again.returncode == ExitCode.SUCCESS, again.stderr
     assert json.loads((out / "run.json").read_text())["calls"] == 0
     assert _sentences(out) == first
 

@@ -133,7 +133,7 @@ def test_vllm_that_dies_ends_the_run(answered: dict[str, Any]) -> None:
 
 
 def test_a_device_that_vllm_does_not_run_on_is_refused(answered: dict[str, Any]) -> None:
-    assert answered["device"].startswith("field 'device': vLLM runs on cpu as it is installed here, not on cuda")
+    assert answered["device"].startswith("device: vLLM runs on cpu as it is installed here, not on cuda")
 
 
 def test_vllm_derives_the_same_room(folder: Path, answered: dict[str, Any]) -> None:
@@ -157,7 +157,7 @@ def test_the_command_drafts_as_with_transformers(folder: Path, answered: dict[st
         "--language-model", exported,
     )  # fmt: skip
 
-    assert done.returncode == ExitCode.SAMPLES_LEFT_OUT, done.stderr[-4000:]
+    assert done.returncode == ExitCode.INCOMPLETE, done.stderr[-4000:]
     assert "Traceback" not in done.stderr
     assert {path: path.stat().st_mtime_ns for path in exported.iterdir()} == before
     ours = tmp_path / "ours.jsonl"
@@ -177,7 +177,7 @@ def test_the_command_drafts_as_with_transformers(folder: Path, answered: dict[st
     ],
 )
 def test_arguments_that_cannot_be_are_refused_by_name(answered: dict[str, Any], name: str, said: str) -> None:
-    assert answered["refusals"][name].startswith(f"field 'engine_args.{name}': {said}")
+    assert answered["refusals"][name].startswith(f"engine_args.{name}: {said}")
 
 
 def test_the_command_names_its_option_where_vllm_refuses_an_argument(

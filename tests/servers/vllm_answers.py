@@ -20,7 +20,7 @@ import torchvision_operators  # noqa: F401
 from data.manifest import read_manifest
 from maira.generate import vllm_engine
 from maira.generate.request import EngineOptions
-from radfact.errors import InputError, RunFailed
+from radfact.errors import InputError, RunError
 
 WINDOW_BYTES = 500_000
 """Room for about five prompts of 380 tokens."""
@@ -67,7 +67,7 @@ def no_start(checkpoint: Path, folder: Path) -> str:
     options = EngineOptions(language_model=broken, arguments={"enforce_eager": True})
     try:
         vllm_engine.VLLMEngine(checkpoint, options).close()
-    except RunFailed as error:
+    except RunError as error:
         return str(error)
     return "it started"
 
@@ -89,7 +89,7 @@ def death(engine: Any, questions: dict[str, Any]) -> str:
     process.kill()
     try:
         return f"{len(list(answering))} more answers"
-    except RunFailed as error:
+    except RunError as error:
         return str(error)
 
 

@@ -29,7 +29,7 @@ function resized([left, top, right, bottom], handle, x, y) {
   ];
 }
 
-/** Shares to five places: a fifth of a pixel of a large film, and no tail of binary fractions in the records. */
+/** Shares to five places: a fifth of a pixel of a large radiograph, and no tail of binary fractions in the records. */
 function rounded(boxes) {
   return boxes.map((box) => box.map((share) => Number(share.toFixed(5))));
 }
@@ -42,21 +42,21 @@ export class BoxEditor {
   #release = null;
 
   /**
-   * @param {import("./film.js").Film} film
+   * @param {import("./radiograph.js").Radiograph} radiograph
    * @param {(sentenceId: string, boxes: number[][]) => void} change  called once an edit is complete
    * @param {() => void} touched  called when `isChanging` may have changed
    * @param {(sentenceId: string) => void} back  called when a box is left for its sentence
    */
-  constructor(film, change, touched, back) {
-    Object.assign(this, { film, change, touched, back });
+  constructor(radiograph, change, touched, back) {
+    Object.assign(this, { radiograph, change, touched, back });
     this.drawing = false;
     this.layer = element("div", { class: "box-editor" });
-    film.overlay.append(this.layer);
+    radiograph.overlay.append(this.layer);
     this.layer.addEventListener("pointerdown", (event) => this.#press(event));
     this.layer.addEventListener("keydown", (event) => this.#key(event));
     this.layer.addEventListener("focusout", () => this.commit());
-    film.root.addEventListener("pointerdown", (event) => this.#draw(event), { capture: true });
-    film.root.addEventListener("keydown", (event) => this.#drawKey(event), { capture: true });
+    radiograph.root.addEventListener("pointerdown", (event) => this.#draw(event), { capture: true });
+    radiograph.root.addEventListener("keydown", (event) => this.#drawKey(event), { capture: true });
   }
 
   /**
@@ -89,17 +89,17 @@ export class BoxEditor {
   startDrawing() {
     if (!this.#sentence || this.locked) return;
     this.drawing = true;
-    this.film.root.classList.add("drawing");
-    this.film.root.focus();
+    this.radiograph.root.classList.add("drawing");
+    this.radiograph.root.focus();
     announce("Drag on the image, or press Enter for a box in the middle. Escape stops.");
-    this.film.root.dispatchEvent(new Event("drawingchange"));
+    this.radiograph.root.dispatchEvent(new Event("drawingchange"));
   }
 
   stopDrawing() {
     if (!this.drawing) return;
     this.drawing = false;
-    this.film.root.classList.remove("drawing");
-    this.film.root.dispatchEvent(new Event("drawingchange"));
+    this.radiograph.root.classList.remove("drawing");
+    this.radiograph.root.dispatchEvent(new Event("drawingchange"));
   }
 
   /** Hand over what was changed, if anything was. */
@@ -152,9 +152,9 @@ export class BoxEditor {
     event.preventDefault();
     this.layer.children[at].focus({ preventScroll: true });
     const handle = event.target.dataset.handle;
-    const [start, before] = [this.film.shareAt(event), this.#boxes[at]];
+    const [start, before] = [this.radiograph.shareAt(event), this.#boxes[at]];
     this.#follow(event, (now) => {
-      const place = this.film.shareAt(now);
+      const place = this.radiograph.shareAt(now);
       const [x, y] = [place[0] - start[0], place[1] - start[1]];
       this.#set(at, handle ? resized(before, handle, x, y) : moved(before, x, y));
     }, () => this.commit());
@@ -183,10 +183,10 @@ export class BoxEditor {
     if (!this.drawing || event.button !== 0) return;
     event.preventDefault();
     event.stopPropagation();
-    const start = this.film.shareAt(event);
+    const start = this.radiograph.shareAt(event);
     const at = this.#boxes.length;
     this.#follow(event, (now) => {
-      const place = this.film.shareAt(now);
+      const place = this.radiograph.shareAt(now);
       const [x, y] = [0, 1].map((axis) => [start[axis], place[axis]].sort((a, b) => a - b));
       const box = [x[0], y[0], x[1], y[1]];
       this.#boxes = [...this.#boxes.slice(0, at), box];
@@ -212,7 +212,7 @@ export class BoxEditor {
       this.stopDrawing();
       return;
     }
-    const [left, top, right, bottom] = this.film.inSight;
+    const [left, top, right, bottom] = this.radiograph.inSight;
     const [x, y] = [(left + right) / 2, (top + bottom) / 2];
     const [width, height] = [(right - left) / 10, (bottom - top) / 10];
     this.#boxes = [...this.#boxes, [x - width, y - height, x + width, y + height]];
@@ -245,7 +245,7 @@ export class BoxEditor {
     }
     const [x, y] = direction.map((sign) => sign * (event.altKey ? FINE_STEP : STEP));
     this.#set(at, event.shiftKey ? resized(this.#boxes[at], "se", x, y) : moved(this.#boxes[at], x, y));
-    this.film.reveal(this.#boxes[at]);
+    this.radiograph.reveal(this.#boxes[at]);
     announce(where(this.#boxes[at]));
     clearTimeout(this.#timer);
     this.#timer = setTimeout(() => this.commit(), PAUSE_MS);
@@ -254,7 +254,7 @@ export class BoxEditor {
 
   #remove(at) {
     this.#boxes = this.#boxes.filter((_, place) => place !== at);
-    const next = this.layer.children[Math.min(at, this.#boxes.length - 1)] ?? this.film.root;
+    const next = this.layer.children[Math.min(at, this.#boxes.length - 1)] ?? this.radiograph.root;
     // The change is handed over first: focus that moves hands over what is still there.
     this.commit();
     this.#render();

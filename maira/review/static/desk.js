@@ -44,7 +44,7 @@ export class Desk extends EventTarget {
       changeBoxes: (id, boxes) => this.change("boxes", { sentence: id, boxes }),
       touched: () => this.dispatchEvent(new Event("shown")),
     });
-    this.inputs.film.root.addEventListener("enlarged", () => this.render());
+    this.inputs.radiograph.root.addEventListener("enlarged", () => this.render());
     this.steps = new Steps(set, (step) => this.go(step));
     this.reference = new Reference((id) => this.select(id === this.#selected ? null : id));
     this.reference.root.addEventListener("toggle", () => this.render());

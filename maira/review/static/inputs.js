@@ -2,7 +2,7 @@
 
 import { BoxEditor } from "./boxes.js";
 import { byId, element } from "./dom.js";
-import { Film } from "./film.js";
+import { Radiograph } from "./radiograph.js";
 
 export const IMAGES = { frontal: "Frontal", lateral: "Lateral", prior_frontal: "Prior frontal" };
 const TEXTS = { indication: "Indication", technique: "Technique", comparison: "Comparison" };
@@ -15,18 +15,18 @@ export class Inputs {
    *   changeBoxes: (id: string, boxes: number[][]) => void, touched: () => void}} handlers
    */
   constructor({ select, focus, changeBoxes, touched }) {
-    this.film = new Film(byId("film"));
-    this.editor = new BoxEditor(this.film, changeBoxes, touched, focus);
+    this.radiograph = new Radiograph(byId("radiograph"));
+    this.editor = new BoxEditor(this.radiograph, changeBoxes, touched, focus);
     this.kind = "frontal";
-    this.film.root.addEventListener("boxselect", ({ detail }) => select(detail.id));
-    this.film.root.addEventListener("drawingchange", () => this.#note());
+    this.radiograph.root.addEventListener("boxselect", ({ detail }) => select(detail.id));
+    this.radiograph.root.addEventListener("drawingchange", () => this.#note());
     this.#bindTools();
   }
 
   /** Show the images and texts of a study, the frontal image large. */
   open(study) {
     this.study = study;
-    this.film.forget();
+    this.radiograph.forget();
     this.#write();
     this.enlarge("frontal");
   }
@@ -36,7 +36,7 @@ export class Inputs {
     this.kind = kind;
     const image = this.study.images[kind];
     const alt = `${IMAGES[kind]} radiograph of study ${this.study.number}`;
-    this.film.show(kind, image?.url ? image : null, image?.url ? alt : image?.message ?? "No image");
+    this.radiograph.show(kind, image?.url ? image : null, image?.url ? alt : image?.message ?? "No image");
     byId("thumbs").replaceChildren(...Object.keys(IMAGES).filter((other) => other !== kind && this.study.images[other])
       .map((other) => this.#thumb(other)));
     this.#drawn = null;
@@ -71,8 +71,8 @@ export class Inputs {
     const key = JSON.stringify([boxes, selected]);
     if (key === this.#drawn) return;
     this.#drawn = key;
-    this.film.viewer.setBoxes(boxes);
-    this.film.viewer.focus(null, selected === null ? [] : [selected]);
+    this.radiograph.viewer.setBoxes(boxes);
+    this.radiograph.viewer.focus(null, selected === null ? [] : [selected]);
   }
 
   #write() {
@@ -92,13 +92,13 @@ export class Inputs {
     return element("button", { type: "button", class: "thumb", "aria-label": `${IMAGES[kind]}: show large`, title: `${IMAGES[kind]}: show large (X)`,
       on: { click: () => {
         this.enlarge(kind);
-        this.film.root.dispatchEvent(new Event("enlarged"));
-        this.film.root.focus({ preventScroll: true });
+        this.radiograph.root.dispatchEvent(new Event("enlarged"));
+        this.radiograph.root.focus({ preventScroll: true });
       } } }, picture, element("span", { class: "caption", text: IMAGES[kind] }));
   }
 
   #note() {
-    const note = byId("film-note");
+    const note = byId("radiograph-note");
     const words = this.editor.drawing ? "Drag to draw a box · Enter puts one in the middle · Esc stops"
       : this.kind === "frontal" ? "" : `${IMAGES[this.kind]} image: boxes are on the frontal one`;
     note.textContent = words;
@@ -106,26 +106,26 @@ export class Inputs {
   }
 
   #bindTools() {
-    const { film } = this;
+    const { radiograph } = this;
     const [width, level, invert] = ["window-width", "window-level", "invert"].map(byId);
-    byId("zoom-in").addEventListener("click", () => film.zoomIn());
-    byId("zoom-out").addEventListener("click", () => film.zoomOut());
-    byId("reset-film").addEventListener("click", () => film.reset());
+    byId("zoom-in").addEventListener("click", () => radiograph.zoomIn());
+    byId("zoom-out").addEventListener("click", () => radiograph.zoomOut());
+    byId("reset-radiograph").addEventListener("click", () => radiograph.reset());
     invert.addEventListener("click", () => this.invert());
-    width.addEventListener("input", () => film.setGray({ width: Number(width.value) }));
-    level.addEventListener("input", () => film.setGray({ level: Number(level.value) }));
-    film.addEventListener("view", () => {
-      byId("zoom").textContent = `${Math.round(film.view.zoom * 100)} %`;
+    width.addEventListener("input", () => radiograph.setGray({ width: Number(width.value) }));
+    level.addEventListener("input", () => radiograph.setGray({ level: Number(level.value) }));
+    radiograph.addEventListener("view", () => {
+      byId("zoom").textContent = `${Math.round(radiograph.view.zoom * 100)} %`;
     });
-    film.addEventListener("gray", () => {
-      width.value = String(film.view.width);
-      level.value = String(film.view.level);
-      invert.setAttribute("aria-pressed", String(film.view.inverted));
+    radiograph.addEventListener("gray", () => {
+      width.value = String(radiograph.view.width);
+      level.value = String(radiograph.view.level);
+      invert.setAttribute("aria-pressed", String(radiograph.view.inverted));
     });
   }
 
   invert() {
-    this.film.setGray({ inverted: !this.film.view.inverted });
+    this.radiograph.setGray({ inverted: !this.radiograph.view.inverted });
   }
 }
 

@@ -248,7 +248,7 @@ class Review {
 
   #bind() {
     const { desk, list } = this;
-    const { film } = desk.inputs;
+    const { radiograph } = desk.inputs;
     this.#sayProgress();
     closeWhenLeft(byId("export-menu"));
     byId("toggle-studies").addEventListener("click", () => this.turnList());
@@ -289,13 +289,13 @@ class Review {
       { keys: ["Delete"], help: "on a box: remove it" },
       { keys: ["h"], help: "boxes: all, selected, none", run: () => desk.turnBoxes() },
       { keys: ["v"], help: "show or hide RadFact’s verdicts (from step 3 on)", run: () => desk.turnVerdicts() },
-      { keys: ["m"], help: "to the image; arrow keys move it there", run: () => film.root.focus() },
+      { keys: ["m"], help: "to the image; arrow keys move it there", run: () => radiograph.root.focus() },
       { keys: ["x"], help: "frontal, lateral, prior image in turn", run: () => desk.turnImages() },
-      { keys: ["+", "="], help: "zoom in", run: () => film.zoomIn() },
-      { keys: ["-"], help: "zoom out", run: () => film.zoomOut() },
+      { keys: ["+", "="], help: "zoom in", run: () => radiograph.zoomIn() },
+      { keys: ["-"], help: "zoom out", run: () => radiograph.zoomOut() },
       { keys: ["w"], help: "window and level", run: () => byId("window-width").focus() },
       { keys: ["i"], help: "invert", run: () => desk.inputs.invert() },
-      { keys: ["r"], help: "image as at first", run: () => film.reset() },
+      { keys: ["r"], help: "image as at first", run: () => radiograph.reset() },
       { keys: ["Escape"], help: "let go of the sentence; on a box: back to it", run: () => desk.letGo() },
       { keys: ["?"], help: "this help", always: true, run: help },
     ], () => desk.number !== null);

@@ -227,28 +227,28 @@ def _run_passes(model: MairaForConditionalGeneration, recipe: Recipe, row: Row, 
     prepare_blocks(shapes, recipe.model_copy(update={"compile": False}))
     if is_sharded and half:
         shapes.to(torch.bfloat16)
-    ledger = _Ledger()
+    usage_counter = _Ledger()
     with FakeTensorMode(allow_non_fake_inputs=True) as mode:
         shapes.to_empty(device="cpu")
         shapes.train()
         trained = [p for p in shapes.parameters() if p.requires_grad]
-        ledger.ignore([*shapes.parameters(), *shapes.buffers()])
+        usage_counter.ignore([*shapes.parameters(), *shapes.buffers()])
         for parameter in trained:
             if setting.holds or is_sharded:
                 parameter.grad = torch.empty_like(parameter)
-                ledger.ignore([parameter.grad])
+                usage_counter.ignore([parameter.grad])
             else:
-                parameter.register_post_accumulate_grad_hook(lambda p: ledger.relabel(p.grad, "gradients"))
+                parameter.register_post_accumulate_grad_hook(lambda p: usage_counter.relabel(p.grad, "gradients"))
         inputs = _inputs(shapes, row)
         where = attention.Row(
             mode.from_tensor(place.starts), place.longest, mode.from_tensor(place.places), mode.from_tensor(place.back)
         )
-        with ledger:
+        with usage_counter:
             with torch.autocast("cpu", torch.bfloat16, enabled=half and not is_sharded):
-                loss = _forward(shapes, inputs, where, ledger)
-            ledger.label = "temporary"
+                loss = _forward(shapes, inputs, where, usage_counter)
+            usage_counter.label = "temporary"
             torch.autograd.backward(loss)
-    return ledger.fullest
+    return usage_counter.fullest
 
 
 def _place(row: Row, kernel: str) -> attention.Row:
@@ -272,21 +272,21 @@ def _inputs(model: MairaForConditionalGeneration, row: Row) -> SimpleNamespace:
 
 
 def _forward(
-    model: MairaForConditionalGeneration, inputs: SimpleNamespace, where: attention.Row, ledger: _Ledger
+    model: MairaForConditionalGeneration, inputs: SimpleNamespace, where: attention.Row, usage_counter: _Ledger
 ) -> Tensor:
     """What `TrainingModel` computes, without what looks at values."""
-    ledger.label = "encoder"
+    usage_counter.label = "encoder"
     patches = model.vision_tower(inputs.pixels.expand(-1, 3, -1, -1))
-    ledger.label = "adapter"
+    usage_counter.label = "adapter"
     image_tokens = model.multi_modal_projector(patches)
     embeddings = model.get_input_embeddings()(inputs.ids)
     placeholders = (inputs.ids == model.config.image_token_index).unsqueeze(-1)
     embeddings = embeddings.masked_scatter(placeholders, image_tokens.to(embeddings))
-    ledger.label = "activations"
+    usage_counter.label = "activations"
     hidden = model.language_model.model(
         inputs_embeds=embeddings, position_ids=inputs.positions, use_cache=False, row=where
     ).last_hidden_state
-    ledger.label = "logits"
+    usage_counter.label = "logits"
     scores = model.language_model.lm_head(hidden[0].index_select(0, inputs.answers)).float()
     loss: Tensor = F.cross_entropy(scores, inputs.answers, reduction="none").sum()
     return loss

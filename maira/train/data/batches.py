@@ -61,7 +61,7 @@ def stream(
 
     Raises:
         InputError: a sample cannot be read.
-        RunFailed: a worker process died.
+        RunError: a worker process died.
     """
     ahead: deque[tuple[int, int, Totals]] = deque()
 

@@ -150,8 +150,8 @@ class Corpus:
         source, task = self.sources[int(item["source"])], TASKS[int(item["task"])]
         sample = source.read(int(item["number"]))
         study = drop_inputs(sample.study, self.recipe.drop)
-        films = [source.film(sample, column) for column in _shown(study, task)]
-        height, width = films[0].shape
+        radiographs = [source.radiograph(sample, column) for column in _shown(study, task)]
+        height, width = radiographs[0].shape
         example = _example(study, task, int(item["phrase"]), self.recipe, (width, height))
         ids, prompt_tokens = encode_example(example, self.processor)
         if (prompt_tokens, len(ids)) != (item["prompt"], item["prompt"] + item["answer"]):
@@ -161,7 +161,7 @@ class Corpus:
                 file=source.where,
             )
         # Three equal channels are one too many times three for the way to the accelerator.
-        images = self.processor.image_processor(films)["pixel_values"][:, 0].numpy()
+        images = self.processor.image_processor(radiographs)["pixel_values"][:, 0].numpy()
         coverage = None
         if self.patch_grid is not None:
             coverage = patch_coverage(study, self.kinds, self.patch_grid, CropMap(width, height))

@@ -75,7 +75,7 @@ class Studies(Protocol):
             InputError: the study cannot be read.
         """
 
-    def film(self, sample: PackedSample, column: str) -> Gray:
+    def radiograph(self, sample: PackedSample, column: str) -> Gray:
         """Grey levels of one image of a study, (height, width).
 
         Raises:
@@ -129,7 +129,7 @@ class ManifestStudies:
             return PackedSample(parse_study(row, self._folder, file=self.path, line=line), {})
         raise InputError("has changed since it was read first: the line is blank", file=self.path, line=number + 1)
 
-    def film(self, sample: PackedSample, column: str) -> Gray:
+    def radiograph(self, sample: PackedSample, column: str) -> Gray:
         """As `Studies` says."""
         return _load(getattr(sample.study, column))
 
@@ -193,7 +193,7 @@ class ShardStudies:
         except InputError as error:
             raise Unreadable(error.message, file=error.file) from None
 
-    def film(self, sample: PackedSample, column: str) -> Gray:
+    def radiograph(self, sample: PackedSample, column: str) -> Gray:
         """As `Studies` says."""
         return _load(self._name(getattr(sample.study, column)), io.BytesIO(sample.images[column]))
 

@@ -19,7 +19,7 @@ from typing import Any, Generic, TypeVar
 
 import torch
 
-from radfact.errors import InputError, RunFailed
+from radfact.errors import InputError, RunError
 
 _NOTICES = (signal.SIGINT, signal.SIGTERM)
 """Ctrl-C and a scheduler's notice go to all processes; the main one still needs samples to end its step."""
@@ -44,7 +44,7 @@ def in_workers(
 
     Raises:
         InputError: a job's.
-        RunFailed: a job's, or a worker process died.
+        RunError: a job's, or a worker process died.
     """
     crew: list[_Worker[JobT, ResultT]] = []
     # Also where nobody closes the iterator before the interpreter waits for its processes.
@@ -124,8 +124,8 @@ def _end(crew: Sequence[_Worker[Any, Any]]) -> None:
         worker.process.join()
 
 
-def _killed() -> RunFailed:
-    return RunFailed(
+def _killed() -> RunError:
+    return RunError(
         "a process that prepares samples was killed, most likely for want of memory; give the run more, or fewer "
         "workers, and start the same command again"
     )
@@ -152,7 +152,7 @@ def _outcome(work: Callable[[Any], Any], job: Any) -> bytes:
     try:
         # Of this protocol on, arrays are copied once and not twice.
         return pickle.dumps(work(job), 5)
-    except (InputError, RunFailed) as error:
+    except (InputError, RunError) as error:
         return pickle.dumps(error)
     except Exception:  # as text: a traceback does not travel, nor does every error
         return pickle.dumps(RuntimeError(f"in a process that prepares samples:\n{traceback.format_exc()}"))

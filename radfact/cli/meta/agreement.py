@@ -16,7 +16,7 @@ from radfact.cli.metrics import WeightsOption
 from radfact.cli.options import FIGURES, INPUT, JudgeOptions, naming_options
 from radfact.cli.tables import new_console, say, say_path
 from radfact.errors import InputError
-from radfact.progress import LiveDisplay
+from radfact.progress import ProgressDisplay
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -218,7 +218,7 @@ def _asked(
 
     who = scoring.who
     client = client_of(who.name, who, scoring.cache, option="--judge", parameters={"temperature": 0})
-    with client, LiveDisplay(new_console(stderr=True), {"asking": client.ledger.as_dict}, None):
+    with client, ProgressDisplay(new_console(stderr=True), {"asking": client.usage_counter.as_dict}, None):
         answers = ask_directly(client, preferences, **drawn)
     levels = {f"{who.name}, asked": answers.levels}
     if not answers.failures:

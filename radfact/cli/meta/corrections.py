@@ -17,7 +17,7 @@ from radfact.cli.metrics import WeightsOption
 from radfact.cli.options import FIGURES, INPUT, JUDGE, JudgeOptions, naming_options
 from radfact.cli.tables import new_console, say, say_path
 from radfact.errors import ExitCode, InputError
-from radfact.progress import LiveDisplay
+from radfact.progress import ProgressDisplay
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -135,7 +135,7 @@ def corrections(
     say_path(console, "Read the result in", out / "corrections.html")
     scoring.finish(console, named=metrics is not None)
     if answers.left_out:
-        raise typer.Exit(ExitCode.SAMPLES_LEFT_OUT)
+        raise typer.Exit(ExitCode.INCOMPLETE)
 
 
 def _ask(
@@ -156,12 +156,12 @@ def _ask(
         client = stack.enter_context(
             client_of(who.name, who, cache, option="--judge", parameters=FineRadScore.parameters)
         )
-        accounts = {"correcting": client.ledger.as_dict}
+        usage_by_role = {"correcting": client.usage_counter.as_dict}
         other = None
         if paraphrase_by is not None:
             other = stack.enter_context(client_of(paraphrase_by, who, cache, option="--paraphrase-by", parameters={}))
-            accounts["rephrasing"] = other.ledger.as_dict
-        stack.enter_context(LiveDisplay(new_console(stderr=True), accounts, None))
+            usage_by_role["rephrasing"] = other.usage_counter.as_dict
+        stack.enter_context(ProgressDisplay(new_console(stderr=True), usage_by_role, None))
         metric = FineRadScore(client, zero_shot=zero_shot)
         return correct(ratings, metric, setting=setting, rephraser=other, seed=seed)
 

@@ -167,7 +167,7 @@ def apply_ensemble(
     say_path(console, "Results in", out)
     if missing:
         say(console, f"{missing} left out, because a judge has not scored them", style="red")
-        raise typer.Exit(ExitCode.SAMPLES_LEFT_OUT)
+        raise typer.Exit(ExitCode.INCOMPLETE)
 
 
 def _judged(judges: Sequence[str], figures: str | None) -> Judged:

@@ -16,8 +16,8 @@ from radfact.cli.meta.rexamine import RULES
 from radfact.cli.metrics import WeightsOption
 from radfact.cli.options import INPUT, JUDGE, OUTPUT, JudgeOptions
 from radfact.cli.tables import new_console, say, say_path
-from radfact.errors import ExitCode, Failure, InputError, RunFailed
-from radfact.progress import LiveDisplay
+from radfact.errors import ExitCode, Failure, InputError, RunError
+from radfact.progress import ProgressDisplay
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -103,11 +103,11 @@ def inject(
     else:
         who = JudgeOptions(by, judge_arg, base_url, concurrency=concurrency)
         client = client_of(by, who, cache or out.parent / "cache", option="--by", parameters={"temperature": None})
-        with client, LiveDisplay(new_console(stderr=True), {"injecting": client.ledger.as_dict}, None):
+        with client, ProgressDisplay(new_console(stderr=True), {"injecting": client.usage_counter.as_dict}, None):
             found, failed = _by_model(client, read, plan)
     if not found:
         why = _unread(unread, len(read)) if unread == len(read) else "no report has room for such errors"
-        raise RunFailed(next(iter(failed.values()), why))
+        raise RunError(next(iter(failed.values()), why))
     write_injected(out, found)
     say(console, f"{len(found)} candidates of {len({one.source_id for one in found})} of {len(read)} reports")
     if unread:
@@ -116,7 +116,7 @@ def inject(
         say(console, f"left out: {key}: {why}", style="red")
     say_path(console, "Written to", out)
     if failed:
-        raise typer.Exit(ExitCode.SAMPLES_LEFT_OUT)
+        raise typer.Exit(ExitCode.INCOMPLETE)
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from radfact.cli.metrics import read_weights
 from radfact.cli.options import FIGURES, INPUT, OUTPUT, JudgeOptions, naming_options
 from radfact.cli.tables import new_console, say
 from radfact.errors import ExitCode, InputError
-from radfact.progress import LiveDisplay
+from radfact.progress import ProgressDisplay
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -93,7 +93,7 @@ class Scoring:
             say(console, f"without {name}: {why}", style="yellow")
         asked_for = choose(self.names) if named and self.missing else []
         if self.left_out or any(one.by_name and one.entry.name in self.missing for one in asked_for):
-            raise typer.Exit(ExitCode.SAMPLES_LEFT_OUT)
+            raise typer.Exit(ExitCode.INCOMPLETE)
 
     @contextmanager
     def scorer(self, *, headline: bool = False) -> Iterator[Scorer]:
@@ -123,7 +123,7 @@ class Scoring:
         try:
             with naming_options():
                 work = Work(choices, resources)
-            with LiveDisplay(new_console(stderr=True), resources.accounts, None):
+            with ProgressDisplay(new_console(stderr=True), resources.usage_by_role, None):
                 yield Scorer(work, self.missing, headline)
         finally:
             resources.close()

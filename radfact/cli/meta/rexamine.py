@@ -121,7 +121,7 @@ def rexamine(
     _show(console, found, out)
     scoring.finish(console)
     if found.left_out:
-        raise typer.Exit(ExitCode.SAMPLES_LEFT_OUT)
+        raise typer.Exit(ExitCode.INCOMPLETE)
 
 
 def _show(console: Console, found: Rexamined, out: Path) -> None:

@@ -12,7 +12,7 @@ from radfact.judges.offline.entailment_rules import Prover
 from radfact.judges.offline.facts import Parsed, parse
 from radfact.judges.offline.ontology import Ontology
 from radfact.judges.offline.ontology_file import default_ontology, load_ontology
-from radfact.judges.protocol import Question, Verdict
+from radfact.judges.protocol import EntailmentQuery, Verdict
 
 if TYPE_CHECKING:
     from radfact.judges.splitter import Splitter
@@ -60,11 +60,11 @@ class OfflineJudge:
         self._ontology_file = ontology
         self._prover = Prover(self.ontology)
 
-    def judge(self, questions: Sequence[Question]) -> list[Verdict | Failure]:
+    def judge(self, questions: Sequence[EntailmentQuery]) -> list[Verdict | Failure]:
         """One verdict a question, in the order of the questions."""
         return [self.answer(question) for question in questions]
 
-    def answer(self, question: Question) -> Verdict:
+    def answer(self, question: EntailmentQuery) -> Verdict:
         """The verdict on one question, with the rule and the terms behind it."""
         hypothesis = parse(question.hypothesis, self.ontology)
         premises = [parse(premise, self.ontology) for premise in question.premises]
@@ -105,7 +105,7 @@ class OfflineJudge:
             "note": _NOTE,
         }
 
-    def account(self) -> dict[str, int]:
+    def usage(self) -> dict[str, int]:
         """All zero: the answers cost no calls."""
         return dict.fromkeys(("calls", "tokens_in", "tokens_out", "repairs", "failures", "cached"), 0)
 

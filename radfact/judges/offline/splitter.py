@@ -52,7 +52,7 @@ class OfflineSplitter:
             "note": _NOTE,
         }
 
-    def account(self) -> dict[str, int]:
+    def usage(self) -> dict[str, int]:
         """All zero: the answers cost no calls."""
         return dict.fromkeys(("calls", "tokens_in", "tokens_out", "repairs", "failures", "cached"), 0)
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
-from radfact.errors import Failure, RunFailed
+from radfact.errors import Failure, RunError
 from radfact.io.pairs import Pair
 from radfact.llm import ChatClient
 from radfact.meta.agreement.analysis import Figures
@@ -86,7 +86,7 @@ def correct(
         seed: of the order.
 
     Raises:
-        RunFailed: nothing could be asked, or no answer can be used.
+        RunError: nothing could be asked, or no answer can be used.
     """
     shown = {one.pair.sample_id: _lines(one) for one in ratings.samples}
     failed: dict[str, str] = {}
@@ -108,7 +108,7 @@ def correct(
             pair = Pair(key, " ".join(answer.lines), references[key])
             reports.append(Corrected(one, pair, answer, expert))
     if not reports:
-        raise RunFailed(next(iter(failed.values()), "no report to correct"))
+        raise RunError(next(iter(failed.values()), "no report to correct"))
     return Answers(reports, failed)
 
 
@@ -172,7 +172,7 @@ def compare_corrections(answers: Answers, ratings: Ratings, score: Score, folder
         folder: of what is scored.
 
     Raises:
-        RunFailed: no metric could score anything.
+        RunError: no metric could score anything.
     """
     both = [(one, one.expert) for one in answers.reports if one.expert is not None]
     changes: dict[str, Mapping[Change, Share]] = {}

@@ -166,7 +166,7 @@ def paraphrased(client: ChatClient, reports: Sequence[str]) -> list[str | Failur
     The paper had radiologists check that each paraphrase says the same; nothing here does.
 
     Raises:
-        RunFailed: the server refuses the key or the model, or cannot be reached.
+        RunError: the server refuses the key or the model, or cannot be reached.
     """
     prompt = load_prompt("paraphrase")
     return client.ask_all([_paraphrase_of(report, prompt) for report in reports])

@@ -62,7 +62,7 @@ def ask_preferences(client: ChatClient, rivals: Sequence[Rivals]) -> list[Prefer
     """Ask a model directly which candidate is better (paper 000, appendix A.3).
 
     Raises:
-        RunFailed: the server refuses the key or the model, or cannot be reached.
+        RunError: the server refuses the key or the model, or cannot be reached.
     """
     prompt = load_prompt("preference")
     texts = (fill(prompt, reference=one.reference, first=one.first, second=one.second) for one in rivals)

@@ -70,7 +70,7 @@ def compute_figures(pairs: Sequence[Pair], work: Work, folder: Path, *, headline
         headline: whether a metric that was named is its headline figure alone, beside those named by themselves.
 
     Raises:
-        RunFailed: no metric could score anything.
+        RunError: no metric could score anything.
         InputError: two pairs have one id.
     """
     from radfact.html.page import write_page

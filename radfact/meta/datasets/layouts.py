@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Literal, get_args
 
-from radfact.errors import InputError, note_id
+from radfact.errors import InputError, check_unique_id
 from radfact.io.csv_tables import read_csv
 from radfact.io.pairs import Pair
 from radfact.meta.datasets.cells import need_columns, read_count, read_id, read_number, read_whole
@@ -89,7 +89,7 @@ def _read_plain(path: Path, experts: Sequence[str], better: Better | None) -> Ra
     samples, seen = [], dict[str, int]()
     for line, row in rows:
         key = read_id(row["id"], path, line, "id")
-        note_id(seen, key, line, file=path, field="id")
+        check_unique_id(seen, key, line, file=path, field="id")
         ratings: dict[str, dict[str, float]] = {}
         for name, (quantity, rater) in meaning.items():
             if row[name].strip():

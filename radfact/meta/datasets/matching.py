@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from radfact.errors import some_of
+from radfact.errors import list_some
 from radfact.io.pairs import Pair
 from radfact.records import digest
 from radfact.results.radfact_writer import read_digests
@@ -35,7 +35,7 @@ class Match:
             (self.unknown, "of its samples are not in the set"),
             (self.other_texts, "have other texts in it than in the set: figures of other reports, or another splitter"),
         )
-        return [f"{self.folder}: {len(ids)} {what} ({some_of(ids)})." for ids, what in said if ids]
+        return [f"{self.folder}: {len(ids)} {what} ({list_some(ids)})." for ids, what in said if ids]
 
 
 def match(folder: Path, wanted: Mapping[str, str | None]) -> Match:

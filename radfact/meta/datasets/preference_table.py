@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from radfact.errors import Failure, InputError, note_id
+from radfact.errors import Failure, InputError, check_unique_id
 from radfact.io.csv_tables import read_csv
 from radfact.io.pairs import Pair
 from radfact.llm import ChatClient
@@ -65,7 +65,7 @@ def read_preferences(path: Path) -> Preferences:
     seen = dict[str, int]()
     for line, row in rows:
         key = read_id(row["id"], path, line, "id")
-        note_id(seen, key, line, file=path, field="id")
+        check_unique_id(seen, key, line, file=path, field="id")
         said = {_preference(row[name], path, line, name) for name in experts if row[name].strip()}
         agreed = said.pop() if len(said) == 1 else None
         first.append(Pair(f"{key}_1", row["candidate_1"].strip(), row["reference"].strip()))
@@ -122,7 +122,7 @@ def ask_directly(client: ChatClient, preferences: Preferences, *, replicates: in
         seed: of the bootstrap.
 
     Raises:
-        RunFailed: the server refuses the key or the model, or cannot be reached.
+        RunError: the server refuses the key or the model, or cannot be reached.
     """
     places = [place for place, expert in enumerate(preferences.expert) if expert is not None]
     rivals = [

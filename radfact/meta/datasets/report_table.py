@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from radfact.errors import InputError, brief, note_id
+from radfact.errors import InputError, brief, check_unique_id
 from radfact.html.meta_page import Table
 from radfact.io.csv_tables import read_csv
 from radfact.io.jsonl import read_jsonl, read_text
@@ -53,7 +53,7 @@ def read_reports(path: Path | str, *, default_site: str | None = None) -> list[S
         key_field, key = _text(row, ("id", "sample_id"), path, line)
         _, text = _text(row, ("report", "findings"), path, line)
         _, site = _text(row, ("site",), path, line, default_site)
-        note_id(seen, key, line, file=path, field=key_field)
+        check_unique_id(seen, key, line, file=path, field=key_field)
         reports.append(SiteReport(key, site, text))
     if not reports:
         raise InputError("holds no reports", file=path)

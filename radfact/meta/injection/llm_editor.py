@@ -95,7 +95,7 @@ def inject_by_model(
 
     Raises:
         ValueError: there are no instructions for this category.
-        RunFailed: as `ChatClient.ask_all`.
+        RunError: as `ChatClient.ask_all`.
     """
     if category not in ("a", "b"):
         raise ValueError(f"the paper has instructions for a and b, not for '{category}'")
@@ -225,7 +225,7 @@ def modify_by_model(
         seed: of who is asked for subtlety.
 
     Raises:
-        RunFailed: as `ChatClient.ask_all`.
+        RunError: as `ChatClient.ask_all`.
     """
     asks = []
     for one, letters in zip(sources, categories, strict=True):

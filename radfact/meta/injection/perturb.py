@@ -65,7 +65,7 @@ class ModelPerturber(PromptedModel):
         """A candidate of every report.
 
         Raises:
-            RunFailed: as `ChatClient.ask_all`.
+            RunError: as `ChatClient.ask_all`.
         """
         prompt = self.instructions
         asks = [ask_report((("user", f"{one.report}\n\n{prompt}"),), one.report, changed=True) for one in sources]

@@ -8,7 +8,7 @@ from typing import Any
 
 from pydantic import Field
 
-from radfact.errors import InputError, note_id
+from radfact.errors import InputError, check_unique_id
 from radfact.io.jsonl import read_jsonl, write_jsonl
 from radfact.io.pairs import Pair
 from radfact.meta.datasets.ratings import Rated, Ratings, count_directions, count_quantities
@@ -79,7 +79,7 @@ def read_injected(path: Path | str) -> list[Injected]:
     found, seen = [], dict[str, int]()
     for line, row in read_jsonl(path):
         one = validated(Injected, row, file=path, line=line)
-        note_id(seen, one.sample_id, line, file=path)
+        check_unique_id(seen, one.sample_id, line, file=path)
         found.append(one)
     if not found:
         raise InputError("holds no reports", file=path)

@@ -109,7 +109,7 @@ class ModelStyler(PromptedModel):
         """Each report as the model rewrites it.
 
         Raises:
-            RunFailed: as `ChatClient.ask_all`.
+            RunError: as `ChatClient.ask_all`.
         """
         system = ("system", self.instructions)
         answers = self.client.ask_all([ask_report((system, ("user", report)), report) for report in reports])

@@ -11,7 +11,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from radfact.errors import Failure, InputError, RunFailed, some_of
+from radfact.errors import Failure, InputError, RunError, list_some
 from radfact.html import plots
 from radfact.html.meta_page import Picture, Section, Table, write_page
 from radfact.html.plot_files import Drawing
@@ -84,7 +84,7 @@ def rexamine(
     Raises:
         InputError: a site has fewer than two reports, the experts counted none of the candidates, or the folder has
             their counts of others.
-        RunFailed: nothing could be rewritten, perturbed or scored.
+        RunError: nothing could be rewritten, perturbed or scored.
     """
     steps = _Steps(folder)
     drawn = _draw(reports, per_site, seed)
@@ -167,7 +167,7 @@ def _standardise(drawn: Sequence[SiteReport], styler: Styler, steps: _Steps) -> 
         else:
             failed[row["sample_id"]] = f"not standardised: {row['failure']}"
     if not kept:
-        raise RunFailed(f"no report could be standardised: {next(iter(failed.values()))}")
+        raise RunError(f"no report could be standardised: {next(iter(failed.values()))}")
     return kept, failed
 
 
@@ -194,7 +194,7 @@ def _perturb(
             if isinstance(one, Failure)
         }
         if not kept:
-            raise RunFailed(next(iter(failed.values()), "no report to put errors into"))
+            raise RunError(next(iter(failed.values()), "no report to put errors into"))
         write_json(failures, failed)
         write_injected(steps.folder / name, kept)
         if not failed:
@@ -262,10 +262,10 @@ def _said(
     if ids := apart["uncounted"]:
         said.append(
             f"Candidates without a count by experts, which are not ranked: {len(ids)} of {len(candidates)} "
-            f"({some_of(ids)})."
+            f"({list_some(ids)})."
         )
     if ids := apart["unknown_counts"]:
-        said.append(f"Counts of other ids than those of the candidates: {len(ids)} ({some_of(ids)}).")
+        said.append(f"Counts of other ids than those of the candidates: {len(ids)} ({list_some(ids)}).")
     return said
 
 

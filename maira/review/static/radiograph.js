@@ -13,10 +13,10 @@ const FULL_WINDOW = { width: GRAYS, level: GRAYS / 2, inverted: false };
 /**
  * Events: "view" (zoom or place changed) and "gray" (window, level or inversion changed).
  */
-export class Film extends EventTarget {
+export class Radiograph extends EventTarget {
   #settings = new Map();
 
-  /** @param {HTMLElement} root  becomes the window through which the film is seen */
+  /** @param {HTMLElement} root  becomes the window through which the radiograph is seen */
   constructor(root) {
     super();
     this.root = root;
@@ -24,7 +24,7 @@ export class Film extends EventTarget {
     root.append(holder);
     this.viewer = new BoxViewer(holder, { message: "" });
     this.overlay = document.createElement("div");
-    this.overlay.className = "film-overlay";
+    this.overlay.className = "radiograph-overlay";
     this.size = { width: 1, height: 1 };
     this.#settings.set(undefined, { zoom: 1, x: 0, y: 0, ...FULL_WINDOW });
     new ResizeObserver(() => this.#place()).observe(root);
@@ -64,7 +64,7 @@ export class Film extends EventTarget {
     return this.#settings.get(this.name);
   }
 
-  /** Pixels of the film on the screen at the present zoom. */
+  /** Pixels of the radiograph on the screen at the present zoom. */
   get extent() {
     const { clientWidth, clientHeight } = this.root;
     const fit = Math.min(clientWidth / this.size.width, clientHeight / this.size.height);
@@ -139,7 +139,7 @@ export class Film extends EventTarget {
     if (!this.root.clientWidth) return;
     const { width, height } = this.extent;
     const view = this.view;
-    // The film cannot be pushed out of its window.
+    // The radiograph cannot be pushed out of its window.
     const most = (length, seen) => Math.max(0, (length - seen) / 2);
     const held = (value, bound) => Math.min(bound, Math.max(-bound, value));
     view.x = held(view.x, most(width, this.root.clientWidth));
@@ -152,7 +152,7 @@ export class Film extends EventTarget {
     this.dispatchEvent(new Event("view"));
   }
 
-  /** Take the film in its own resolution once the one that the page came with is stretched. */
+  /** Take the radiograph in its own resolution once the one that the page came with is stretched. */
   async #sharpen(width) {
     const shown = this.viewer.frame.querySelector("img");
     if (this.detailed || !shown?.complete || shown.naturalWidth >= this.size.width) return;
@@ -177,7 +177,7 @@ export class Film extends EventTarget {
       channel.setAttribute("slope", String(inverted ? -slope : slope));
       channel.setAttribute("intercept", String(inverted ? 1 - intercept : intercept));
     }
-    // A filter costs time with every movement, so the film as it is has none.
+    // A filter costs time with every movement, so the radiograph as it is has none.
     this.root.classList.toggle("windowed", inverted || width !== GRAYS || level !== GRAYS / 2);
     this.dispatchEvent(new Event("gray"));
   }
