@@ -12,7 +12,7 @@ import typer
 from maira.generate.request import EngineOptions
 from radfact.cli.options import key_values, naming_options
 from radfact.errors import InputError
-from radfact.llm.connect import split_model_args
+from radfact.llm.loading import parse_model_args
 
 if TYPE_CHECKING:
     from data.manifest import Failure
@@ -211,7 +211,7 @@ def engine_options(
             workers=workers,
             worker_engine=worker_engine.value,
             language_model=language_model,
-            arguments=split_model_args(key_values(engine_arg, "--engine-arg"), field="engine_args"),
+            arguments=parse_model_args(key_values(engine_arg, "--engine-arg"), field="engine_args"),
         )
 
 

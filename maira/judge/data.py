@@ -22,7 +22,7 @@ from radfact.io.jsonl import open_atomic, write_json
 from radfact.judges import load_judge, load_splitter
 from radfact.judges.llm_judge import judge_prompt
 from radfact.judges.protocol import Judge
-from radfact.llm import ChatClient, connect, split_model_args
+from radfact.llm import ChatClient, load_chat_client, parse_model_args
 from radfact.meta.datasets.layouts import Layout, read_ratings
 from radfact.meta.datasets.ratings import Better
 from radfact.records import narrative
@@ -207,10 +207,10 @@ def _teach_scores(pairs: Sequence[Paired], task: ScoreTask, teachers: Sequence[T
             if one.name == INJECTED:
                 clients[one.name] = None
                 continue
-            client = connect(
+            client = load_chat_client(
                 one.name,
                 base_url=one.base_url,
-                parameters={"temperature": 0, "max_tokens": 2048, **split_model_args(one.arguments)},
+                parameters={"temperature": 0, "max_tokens": 2048, **parse_model_args(one.arguments)},
                 concurrency=one.concurrency,
                 cache=one.cache,
             )

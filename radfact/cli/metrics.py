@@ -49,14 +49,14 @@ def read_metric_args(given: list[str] | None) -> dict[str, dict[str, Any]]:
     Raises:
         InputError: one is not METRIC.KEY=VALUE.
     """
-    from radfact.llm import split_model_args
+    from radfact.llm import parse_model_args
 
     found: dict[str, dict[str, Any]] = {}
     for name, value in key_values(given, "--metric-arg").items():
         metric, dot, key = name.rpartition(".")
         if not (dot and metric and key):
             raise InputError(f"--metric-arg: expected METRIC.KEY=VALUE, found '{name}={value}'")
-        found.setdefault(metric, {}).update(split_model_args({key: value}, field="metric_args"))
+        found.setdefault(metric, {}).update(parse_model_args({key: value}, field="metric_args"))
     return found
 
 

@@ -27,7 +27,7 @@ from radfact.judges.prompt import (
 )
 from radfact.judges.protocol import EntailmentQuery, Verdict
 from radfact.judges.response import parse_answer, parse_report_answer
-from radfact.llm import Ask, ChatClient, Prefix, connect, split_model_args
+from radfact.llm import ChatClient, ChatRequest, PromptPrefix, load_chat_client, parse_model_args
 
 if TYPE_CHECKING:
     from radfact.judges import Splitter
@@ -104,7 +104,9 @@ class LLMJudge:
             make_splitter: makes who splits beside this judge; by default the offline rules do.
         """
         self.name, self.client, self.prompt, self.make_splitter = name, client, prompt, make_splitter
-        self._prefix = Prefix(few_shot_messages(prompt.examples, prompt.system, prompt.answer_format, prompt.batch))
+        self._prefix = PromptPrefix(
+            few_shot_messages(prompt.examples, prompt.system, prompt.answer_format, prompt.batch)
+        )
         self._counts: Counter[str] = Counter()
 
     @property
@@ -130,10 +132,10 @@ class LLMJudge:
         self, by_premises: Mapping[tuple[str, ...], Iterable[str]]
     ) -> dict[EntailmentQuery, Verdict | Failure]:
         questions = [EntailmentQuery(premises, one) for premises, group in by_premises.items() for one in group]
-        answers = self.client.ask_all([self._sentence(question) for question in questions])
+        answers = self.client.complete_all([self._sentence(question) for question in questions])
         return dict(zip(questions, answers, strict=True))
 
-    def _sentence(self, question: EntailmentQuery) -> Ask[Verdict]:
+    def _sentence(self, question: EntailmentQuery) -> ChatRequest[Verdict]:
         def parse(text: str) -> Verdict:
             verdict, dropped = parse_answer(text, question.premises)
             self._counts["evidence_dropped"] += dropped
@@ -141,7 +143,7 @@ class LLMJudge:
 
         content = query(question.premises, question.hypothesis)
         schema = answer_schema(question.premises, question.hypothesis) if self._constrained else None
-        return Ask((("user", content),), parse, prefix=self._prefix, schema=schema)
+        return ChatRequest((("user", content),), parse, prefix=self._prefix, schema=schema)
 
     def _ask_reports(
         self, by_premises: Mapping[tuple[str, ...], Iterable[str]]
@@ -165,7 +167,7 @@ class LLMJudge:
 
     def _settle(self, calls: Sequence[_ReportCall]) -> dict[EntailmentQuery, Verdict | Failure]:
         verdicts: dict[EntailmentQuery, Verdict | Failure] = {}
-        outcomes = self.client.ask_all([self._report(call) for call in calls])
+        outcomes = self.client.complete_all([self._report(call) for call in calls])
         for call, outcome in zip(calls, outcomes, strict=True):
             open_end = outcome if isinstance(outcome, Failure) else Failure("not answered")
             for index, hypothesis in enumerate(call.hypotheses):
@@ -174,10 +176,10 @@ class LLMJudge:
                 self._counts["evidence_dropped"] += dropped
         return verdicts
 
-    def _report(self, call: _ReportCall) -> Ask[int]:
+    def _report(self, call: _ReportCall) -> ChatRequest[int]:
         content = report_query(call.premises, call.hypotheses)
         schema = report_schema(call.premises, call.hypotheses) if self._constrained else None
-        return Ask((("user", content),), call.parse, prefix=self._prefix, schema=schema)
+        return ChatRequest((("user", content),), call.parse, prefix=self._prefix, schema=schema)
 
     @property
     def _constrained(self) -> bool:
@@ -238,11 +240,11 @@ def load_llm_judge(
         if value not in choices:
             raise InputError(f"expected {' or '.join(choices)}, found '{value}'", field=option)
     longest = {"max_tokens": REPORT_MAX_TOKENS} if batch == "report" else {}
-    parameters = {**PARAMETERS, **longest, **split_model_args(judge_args)}
+    parameters = {**PARAMETERS, **longest, **parse_model_args(judge_args)}
     prompt = judge_prompt(few_shots, answer_format=answer_format, batch=batch)
     if system is not None:
         prompt = replace(prompt, system=_system_message(system), system_from=Path(system).name)
-    client = connect(name, base_url=base_url, parameters=parameters, concurrency=concurrency, cache=cache)
+    client = load_chat_client(name, base_url=base_url, parameters=parameters, concurrency=concurrency, cache=cache)
     # A client of its own, because splitting has its own limit of tokens and its own usage.
     splitter = partial(
         load_splitter, name, base_url=base_url, splitter_args=judge_args, concurrency=concurrency, cache=cache

@@ -12,7 +12,7 @@ from typing import Any
 from radfact.errors import Failure, InputError
 from radfact.io.jsonl import read_json
 from radfact.judges.splitter import SplitSentence, sentences_of_split
-from radfact.llm import Ask, ChatClient, Message, Prefix, connect, split_model_args
+from radfact.llm import ChatClient, ChatRequest, Message, PromptPrefix, load_chat_client, parse_model_args
 from radfact.llm.response_text import EMPTY_WORDS, bodies, dump_yaml, read_data, read_list, unquoted
 
 # Paper 004, listing 1, word for word; the paper's page breaks two of its lines.
@@ -194,7 +194,7 @@ class LLMSplitter:
     ) -> None:
         """Take the splitter's name as it stands in results, the client to ask through, and the worked examples."""
         self.name, self.client = name, client
-        self._prefix = Prefix(few_shot_messages(examples))
+        self._prefix = PromptPrefix(few_shot_messages(examples))
         self._examples, self._examples_from = len(examples), examples_from
 
     def split(self, narratives: Sequence[str]) -> list[list[str] | Failure]:
@@ -212,15 +212,15 @@ class LLMSplitter:
             RunError: as `split`.
         """
         unique = [one for one in dict.fromkeys(narratives) if one.strip()]
-        answers = self.client.ask_all([self._ask(narrative) for narrative in unique])
+        answers = self.client.complete_all([self._ask(narrative) for narrative in unique])
         pairs: dict[str, list[SplitSentence] | Failure] = dict(zip(unique, answers, strict=True))
         return [pairs.get(narrative, []) for narrative in narratives]
 
-    def _ask(self, narrative: str) -> Ask[list[SplitSentence]]:
+    def _ask(self, narrative: str) -> ChatRequest[list[SplitSentence]]:
         def parse(text: str) -> list[SplitSentence]:
             return parse_split(text, narrative)
 
-        return Ask((("user", narrative),), parse, prefix=self._prefix)
+        return ChatRequest((("user", narrative),), parse, prefix=self._prefix)
 
     def describe(self) -> dict[str, Any]:
         """Name, model parameters, the hash of the constant prompt, and whose examples it shows."""
@@ -256,10 +256,10 @@ def load_llm_splitter(
     Raises:
         InputError: an unknown provider, a missing package or key, or an option that does not fit.
     """
-    parameters = {**PARAMETERS, **split_model_args(splitter_args, field="splitter_args")}
+    parameters = {**PARAMETERS, **parse_model_args(splitter_args, field="splitter_args")}
     examples = load_split_examples(few_shots or DEFAULT_FEW_SHOTS)
     try:
-        client = connect(name, base_url=base_url, parameters=parameters, concurrency=concurrency, cache=cache)
+        client = load_chat_client(name, base_url=base_url, parameters=parameters, concurrency=concurrency, cache=cache)
     except InputError as error:
         # Models are mostly judges, and their errors name that option.
         option = error.field and error.field.replace("judge", "splitter", 1)

@@ -62,9 +62,9 @@ def load_judge(
         return _offline_judge(judge_args or {})
     if kind == "python":
         _refuse(f"{name} is a judge of your own, not a model", for_models)
-        from radfact.llm import split_model_args
+        from radfact.llm import parse_model_args
 
-        return load_python_judge(rest, split_model_args(judge_args))
+        return load_python_judge(rest, parse_model_args(judge_args))
     if not (kind and rest):
         raise InputError(f"unknown judge '{name}'; use {JUDGE_NAMES}", field="judge")
     from radfact.judges.llm_judge import load_llm_judge

@@ -1,21 +1,21 @@
 """One way to talk to a language model: providers, concurrency, retries, answers kept on disk, parsed and repaired."""
 
-from radfact.llm.cache import AnswerCache
+from radfact.llm.cache import ResponseCache
+from radfact.llm.call_errors import CallError
 from radfact.llm.client import ChatClient, UsageCounter
-from radfact.llm.connect import connect, split_model_args
-from radfact.llm.conversation import Ask, Backend, Message, Prefix, StoredAnswer
-from radfact.llm.faults import CallFault
+from radfact.llm.loading import load_chat_client, parse_model_args
+from radfact.llm.protocol import CachedResponse, ChatBackend, ChatRequest, Message, PromptPrefix
 
 __all__ = [
-    "AnswerCache",
-    "Ask",
-    "Backend",
-    "CallFault",
+    "CachedResponse",
+    "CallError",
+    "ChatBackend",
     "ChatClient",
+    "ChatRequest",
     "Message",
-    "Prefix",
-    "StoredAnswer",
+    "PromptPrefix",
+    "ResponseCache",
     "UsageCounter",
-    "connect",
-    "split_model_args",
+    "load_chat_client",
+    "parse_model_args",
 ]

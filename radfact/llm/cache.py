@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from radfact.errors import InputError, RunError
-from radfact.llm.conversation import Message, Prefix, StoredAnswer, message_json
+from radfact.llm.protocol import CachedResponse, Message, PromptPrefix, messages_json
 
 LAYOUT = 1
 """Number of the layout of keys and rows; it stands in the file, so that answers of another one are never misread."""
@@ -27,8 +27,8 @@ _PAUSE = 0.05
 _ROWS = 1000  # five values each: SQLite takes 32,766 in one statement
 
 
-def answer_key(
-    identity: bytes, prefix: Prefix, messages: Sequence[Message], schema: Mapping[str, Any] | None = None
+def response_key(
+    identity: bytes, prefix: PromptPrefix, messages: Sequence[Message], schema: Mapping[str, Any] | None = None
 ) -> str:
     """SHA-256 of everything that changes an answer: the conversation (wherever its prefix ends), schema and identity.
 
@@ -39,7 +39,7 @@ def answer_key(
         schema: the JSON schema that the answer must follow.
     """
     digest = prefix.begin_hash()
-    digest.update(message_json(messages))
+    digest.update(messages_json(messages))
     digest.update(b"\n" + identity)
     if schema is not None:
         digest.update(b"\n" + canonical_json(schema))
@@ -51,7 +51,7 @@ def canonical_json(value: Any) -> bytes:
     return json.dumps(value, sort_keys=True, separators=(",", ":"), default=str).encode()
 
 
-class AnswerCache:
+class ResponseCache:
     """A table of answers in one SQLite file; a second process may use the same file."""
 
     def __init__(self, folder: Path | str) -> None:
@@ -110,7 +110,7 @@ class AnswerCache:
             else:
                 return
 
-    def get(self, key: str) -> StoredAnswer | None:
+    def get(self, key: str) -> CachedResponse | None:
         """The answer under `key`, if there is one.
 
         Raises:
@@ -122,9 +122,9 @@ class AnswerCache:
             ).fetchone()
         except sqlite3.Error as error:
             raise RunError(f"{self.path}: answers cannot be read ({error}); name another folder") from None
-        return None if row is None else StoredAnswer(row[0], row[1], row[2], bool(row[3]))
+        return None if row is None else CachedResponse(row[0], row[1], row[2], bool(row[3]))
 
-    def put(self, answers: Iterable[tuple[str, StoredAnswer]]) -> None:
+    def put(self, answers: Iterable[tuple[str, CachedResponse]]) -> None:
         """Store answers by key, up to a thousand in one commit; they are on disk when this returns.
 
         Raises:
@@ -140,10 +140,10 @@ class AnswerCache:
         except sqlite3.Error as error:
             raise RunError(f"{self.path}: answers cannot be kept ({error}); those kept so far are safe") from None
 
-    def merge(self, other: AnswerCache) -> None:
+    def merge(self, other: ResponseCache) -> None:
         """Take over all answers of another cache that this one does not have."""
         rows = other._reader.execute("SELECT key, text, tokens_in, tokens_out, cut FROM answers")
-        self.put((row[0], StoredAnswer(row[1], row[2], row[3], bool(row[4]))) for row in rows)
+        self.put((row[0], CachedResponse(row[1], row[2], row[3], bool(row[4]))) for row in rows)
 
     def close(self) -> None:
         """Close the file."""
@@ -159,15 +159,15 @@ def _is_busy(error: Exception) -> bool:
 class GroupCommit:
     """Puts answers into a cache from an event loop: those that arrive during one commit share the next."""
 
-    def __init__(self, cache: AnswerCache) -> None:
+    def __init__(self, cache: ResponseCache) -> None:
         self.cache = cache
-        self._rows: list[tuple[str, StoredAnswer]] = []
+        self._rows: list[tuple[str, CachedResponse]] = []
         self._running: asyncio.Task[None] | None = None
         self._next: asyncio.Task[None] | None = None
         # A thread of its own, so that a slow disk holds up no request.
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="radfact-answers")
 
-    async def put(self, key: str, answer: StoredAnswer) -> None:
+    async def put(self, key: str, answer: CachedResponse) -> None:
         """Store an answer; it is on disk when this returns, and gets there even if the caller is cancelled.
 
         Raises:

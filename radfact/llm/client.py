@@ -15,9 +15,9 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from radfact.errors import Failure, RunError
-from radfact.llm.cache import AnswerCache, GroupCommit, answer_key, canonical_json
-from radfact.llm.conversation import Ask, Backend, Message, StoredAnswer
-from radfact.llm.faults import ATTEMPTS, CallFault, Trouble, leaving_out, redact, shown
+from radfact.llm.cache import GroupCommit, ResponseCache, canonical_json, response_key
+from radfact.llm.call_errors import ATTEMPTS, CallError, CallErrorKind, leaving_out, redact, shown
+from radfact.llm.protocol import CachedResponse, ChatBackend, ChatRequest, Message
 
 if TYPE_CHECKING:
     from tenacity import RetryCallState
@@ -29,11 +29,11 @@ PATIENCE_AT_FIRST = 5.0
 
 # A refusal costs nothing and says little of other questions, so far more of them are wanted than any one report has.
 # A question given up for another trouble was tried again for minutes.
-FRUITLESS: Mapping[Trouble, int] = {"refused": 256, "busy": 16, "broken": 16, "slow": 16}
+FRUITLESS: Mapping[CallErrorKind, int] = {"refused": 256, "busy": 16, "broken": 16, "slow": 16}
 """Questions given up for one trouble, with none answered for any, after which all the others would fare the same."""
 
 _CLOSING_SECONDS = 5.0
-_INHERITED: list[tuple[Backend, GroupCommit | None]] = []
+_INHERITED: list[tuple[ChatBackend, GroupCommit | None]] = []
 """What a forked process keeps of its parent's clients, since what is thrown away is closed."""
 # A parser may quote the answer, which may be as long as the model's breath.
 _FAULT_SHOWN = 300
@@ -72,12 +72,12 @@ class ChatClient:
 
     def __init__(
         self,
-        backend: Backend,
+        backend: ChatBackend,
         identity: Mapping[str, Any],
         *,
         concurrency: int = 16,
-        cache: AnswerCache | None = None,
-        attempts: Mapping[Trouble, int] = ATTEMPTS,
+        cache: ResponseCache | None = None,
+        attempts: Mapping[CallErrorKind, int] = ATTEMPTS,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
         """Take a backend; it and the cache are closed with the client.
@@ -98,13 +98,13 @@ class ChatClient:
         own_server = self.identity.get("base_url") is not None
         self._key_identity = canonical_json({**self.identity, "base_url": own_server})
         self._disk = None if cache is None else GroupCommit(cache)
-        self._asked: dict[str, asyncio.Future[StoredAnswer | Failure]] = {}
+        self._asked: dict[str, asyncio.Future[CachedResponse | Failure]] = {}
         self._slots = asyncio.Semaphore(concurrency)
         self._reached = self._answered = False
-        self._given_up: dict[Trouble, tuple[int, str]] = {}
+        self._given_up: dict[CallErrorKind, tuple[int, str]] = {}
         self._closer = weakref.finalize(self, _close, backend, self._disk, os.getpid())
 
-    def ask_all(self, asks: Sequence[Ask[T]]) -> list[T | Failure]:
+    def complete_all(self, asks: Sequence[ChatRequest[T]]) -> list[T | Failure]:
         """Answers in the order of `asks`; a question whose answer cannot be had or used gives a Failure.
 
         Works from any thread, also from within a running event loop (a notebook's), which it holds up.
@@ -131,7 +131,7 @@ class ChatClient:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self.close()
 
-    async def _ask_all(self, asks: Sequence[Ask[T]]) -> list[T | Failure]:
+    async def _ask_all(self, asks: Sequence[ChatRequest[T]]) -> list[T | Failure]:
         self.usage_counter.planned += len(asks)
         answers: dict[int, T | Failure] = {}
         waiting = iter(range(len(asks)))
@@ -154,7 +154,7 @@ class ChatClient:
                 await self._disk.settle()
         return [answers[index] for index in range(len(asks))]
 
-    async def _ask(self, ask: Ask[T]) -> T | Failure:
+    async def _ask(self, ask: ChatRequest[T]) -> T | Failure:
         messages = ask.messages
         fault = ""
         for turn in range(ask.repairs + 1):
@@ -174,8 +174,8 @@ class ChatClient:
         self.usage_counter.failures += 1
         return Failure(f"no valid answer after {ask.repairs} repairs: {redact(fault)}")
 
-    async def _answer(self, ask: Ask[T], messages: tuple[Message, ...]) -> StoredAnswer | Failure:
-        key = answer_key(self._key_identity, ask.prefix, messages, ask.schema)
+    async def _answer(self, ask: ChatRequest[T], messages: tuple[Message, ...]) -> CachedResponse | Failure:
+        key = response_key(self._key_identity, ask.prefix, messages, ask.schema)
         while (shared := self._asked.get(key)) is not None:
             answer = await asyncio.shield(shared)
             if answer is not _ABANDONED:
@@ -195,23 +195,25 @@ class ChatClient:
             future.set_result(answer)
         return answer
 
-    async def _ask_model(self, key: str, ask: Ask[T], messages: tuple[Message, ...]) -> StoredAnswer | Failure:
+    async def _ask_model(
+        self, key: str, ask: ChatRequest[T], messages: tuple[Message, ...]
+    ) -> CachedResponse | Failure:
         async with self._slots:
             answer = await self._call(ask, messages)
-            if isinstance(answer, StoredAnswer) and self._disk is not None:
+            if isinstance(answer, CachedResponse) and self._disk is not None:
                 await self._disk.put(key, answer)
-        if isinstance(answer, StoredAnswer):
+        if isinstance(answer, CachedResponse):
             self.usage_counter.calls += 1
             self.usage_counter.tokens_in += answer.tokens_in
             self.usage_counter.tokens_out += answer.tokens_out
         return answer
 
-    async def _call(self, ask: Ask[T], messages: tuple[Message, ...]) -> StoredAnswer | Failure:
+    async def _call(self, ask: ChatRequest[T], messages: tuple[Message, ...]) -> CachedResponse | Failure:
         from tenacity import AsyncRetrying, retry_if_exception
 
-        tried: Counter[Trouble] = Counter()
+        tried: Counter[CallErrorKind] = Counter()
         retrying = AsyncRetrying(
-            retry=retry_if_exception(lambda error: isinstance(error, CallFault) and error.trouble in self.attempts),
+            retry=retry_if_exception(lambda error: isinstance(error, CallError) and error.trouble in self.attempts),
             stop=lambda state: self._is_enough(state, tried),
             wait=_wait,
             sleep=self.sleep,
@@ -219,27 +221,29 @@ class ChatClient:
             reraise=True,
         )
         try:
-            answer: StoredAnswer = await retrying(self._try, ask, messages, tried)
-        except CallFault as fault:
+            answer: CachedResponse = await retrying(self._try, ask, messages, tried)
+        except CallError as fault:
             return self._give_up(fault, ask, messages)
         self._answered = True
         return answer
 
-    async def _try(self, ask: Ask[T], messages: tuple[Message, ...], tried: Counter[Trouble]) -> StoredAnswer:
+    async def _try(
+        self, ask: ChatRequest[T], messages: tuple[Message, ...], tried: Counter[CallErrorKind]
+    ) -> CachedResponse:
         try:
             answer = await self.backend.complete(ask.prefix, messages, ask.schema)
-        except CallFault as fault:
+        except CallError as fault:
             tried[fault.trouble] += 1
             self._reached = self._reached or fault.trouble != "unreachable"
             raise
         self._reached = True
         # Half a surrogate pair, which JSON can carry, is no text that can be written to disk.
         text = answer.text.encode(errors="replace").decode()
-        return StoredAnswer(text, answer.tokens_in, answer.tokens_out, answer.cut)
+        return CachedResponse(text, answer.tokens_in, answer.tokens_out, answer.cut)
 
-    def _is_enough(self, state: RetryCallState, tried: Mapping[Trouble, int]) -> bool:
+    def _is_enough(self, state: RetryCallState, tried: Mapping[CallErrorKind, int]) -> bool:
         fault = state.outcome.exception() if state.outcome else None
-        if not isinstance(fault, CallFault):
+        if not isinstance(fault, CallError):
             return True
         if fault.trouble == "unreachable" and not self._reached:
             waited = max(state.idle_for, state.seconds_since_start or 0.0)
@@ -249,7 +253,7 @@ class ChatClient:
     def _count_retry(self, _: RetryCallState) -> None:
         self.usage_counter.retries += 1
 
-    def _give_up(self, fault: CallFault, ask: Ask[T], messages: tuple[Message, ...]) -> Failure:
+    def _give_up(self, fault: CallError, ask: ChatRequest[T], messages: tuple[Message, ...]) -> Failure:
         name = self.identity.get("model", "the model")
         if fault.trouble == "unreachable":
             raise RunError(f"{name}: the server cannot be reached{self._address()}; answers so far are kept") from None
@@ -294,7 +298,7 @@ async def _all(works: Iterable[Coroutine[Any, Any, None]]) -> None:
 _ABANDONED = Failure("abandoned")
 
 
-def _read(answer: StoredAnswer, parse: Callable[[str], T]) -> T:
+def _read(answer: CachedResponse, parse: Callable[[str], T]) -> T:
     if not answer.text.strip():
         raise ValueError("it is empty")
     if not answer.cut:
@@ -318,7 +322,7 @@ def _wait(state: RetryCallState) -> float:
     from tenacity import wait_random_exponential
 
     fault = state.outcome.exception() if state.outcome else None
-    asked = (fault.retry_after or 0.0) if isinstance(fault, CallFault) else 0.0
+    asked = (fault.retry_after or 0.0) if isinstance(fault, CallError) else 0.0
     return asked + float(wait_random_exponential(multiplier=1, max=60)(state))
 
 
@@ -334,7 +338,7 @@ def _loop_of(_process: int) -> asyncio.AbstractEventLoop:
     return loop
 
 
-def _close(backend: Backend, disk: GroupCommit | None, process: int) -> None:
+def _close(backend: ChatBackend, disk: GroupCommit | None, process: int) -> None:
     if os.getpid() != process:
         # A forked process has a copy of the client, and its parent's selector: closing connections, it would take
         # the parent's eyes off them.

@@ -10,8 +10,8 @@ from urllib.parse import urlsplit
 from urllib.request import getproxies, proxy_bypass
 
 from radfact.errors import InputError
-from radfact.llm.conversation import Message, Prefix, StoredAnswer, message_json
-from radfact.llm.faults import CallFault, check_withheld, error_message, is_page, page_fault, status_fault
+from radfact.llm.call_errors import CallError, check_withheld, error_message, is_page, page_error, status_error
+from radfact.llm.protocol import CachedResponse, Message, PromptPrefix, messages_json
 
 if TYPE_CHECKING:
     import aiohttp
@@ -55,18 +55,18 @@ class HttpBackend:
         self._timeout = timeout
         self._session: aiohttp.ClientSession | None = None
 
-    def body(self, prefix: Prefix, messages: Sequence[Message], schema: Mapping[str, Any] | None) -> bytes:
+    def body(self, prefix: PromptPrefix, messages: Sequence[Message], schema: Mapping[str, Any] | None) -> bytes:
         """The JSON body of a request."""
         tail = self._tail
         if schema is not None:
             form = {"type": "json_schema", "json_schema": {"name": "answer", "strict": True, "schema": dict(schema)}}
             tail = tail[:-1] + b',"response_format":' + json.dumps(form).encode() + b"}"
-        return b"".join((self._head, prefix.json, message_json(messages), tail))
+        return b"".join((self._head, prefix.json, messages_json(messages), tail))
 
     async def complete(
-        self, prefix: Prefix, messages: Sequence[Message], schema: Mapping[str, Any] | None
-    ) -> StoredAnswer:
-        """See `Backend`."""
+        self, prefix: PromptPrefix, messages: Sequence[Message], schema: Mapping[str, Any] | None
+    ) -> CachedResponse:
+        """See `ChatBackend`."""
         import aiohttp
 
         session = self._session or self._open()
@@ -77,15 +77,15 @@ class HttpBackend:
             ) as reply:
                 raw = await reply.read()
                 if reply.status != 200:
-                    raise status_fault(reply.status, _said(raw), reply.headers.get("Retry-After"))
+                    raise status_error(reply.status, _said(raw), reply.headers.get("Retry-After"))
         except aiohttp.ClientConnectorCertificateError:
-            raise CallFault("stopped", "the server's certificate is not trusted") from None
+            raise CallError("stopped", "the server's certificate is not trusted") from None
         except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError):
-            raise CallFault("unreachable", "no connection") from None
+            raise CallError("unreachable", "no connection") from None
         except TimeoutError:
-            raise CallFault("slow", f"no answer within {self._timeout:g} s") from None
+            raise CallError("slow", f"no answer within {self._timeout:g} s") from None
         except (aiohttp.ClientError, OSError):
-            raise CallFault("broken", "the connection broke off") from None
+            raise CallError("broken", "the connection broke off") from None
         return _answer(raw)
 
     def _open(self) -> aiohttp.ClientSession:
@@ -134,16 +134,16 @@ def _proxy(base_url: str) -> str | None:
     return None if proxy_bypass(parts.netloc) else getproxies().get(parts.scheme)
 
 
-def _answer(raw: bytes) -> StoredAnswer:
+def _answer(raw: bytes) -> CachedResponse:
     try:
         body = json.loads(raw)
         if error := body.get("error"):
             code = error.get("code") if isinstance(error, dict) else None
-            raise status_fault(code if isinstance(code, int) and code >= 400 else 500, _said(raw))
+            raise status_error(code if isinstance(code, int) and code >= 400 else 500, _said(raw))
         choice, usage = body["choices"][0], body.get("usage") or {}
         text, refusal = (choice["message"].get(name) for name in ("content", "refusal"))
         check_withheld([choice.get("finish_reason")], None if text else refusal)
-        return StoredAnswer(
+        return CachedResponse(
             text=str(text or ""),
             tokens_in=int(usage.get("prompt_tokens") or 0),
             tokens_out=int(usage.get("completion_tokens") or 0),
@@ -151,8 +151,8 @@ def _answer(raw: bytes) -> StoredAnswer:
         )
     except (ValueError, KeyError, IndexError, TypeError, AttributeError):
         if is_page(raw.decode(errors="replace")):
-            raise page_fault() from None
-        raise CallFault("broken", "half an answer, or none of the chat-completions protocol") from None
+            raise page_error() from None
+        raise CallError("broken", "half an answer, or none of the chat-completions protocol") from None
 
 
 def _said(raw: bytes) -> str:

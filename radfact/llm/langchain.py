@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from radfact.errors import InputError
-from radfact.llm.conversation import Message, Prefix, StoredAnswer
-from radfact.llm.faults import CallFault, check_withheld, error_message, is_page, page_fault, redact, status_fault
+from radfact.llm.call_errors import CallError, check_withheld, error_message, is_page, page_error, redact, status_error
+from radfact.llm.protocol import CachedResponse, Message, PromptPrefix
 
 if TYPE_CHECKING:
     from langchain_core.language_models import BaseChatModel
@@ -99,9 +99,9 @@ class LangChainBackend:
         self._prefixes: dict[str, list[BaseMessage]] = {}
 
     async def complete(
-        self, prefix: Prefix, messages: Sequence[Message], schema: Mapping[str, Any] | None
-    ) -> StoredAnswer:
-        """See `Backend`."""
+        self, prefix: PromptPrefix, messages: Sequence[Message], schema: Mapping[str, Any] | None
+    ) -> CachedResponse:
+        """See `ChatBackend`."""
         from langchain_core.messages import convert_to_messages
 
         if prefix.sha256 not in self._prefixes:
@@ -138,19 +138,19 @@ class LangChainBackend:
         """Nothing to give back: LangChain's classes close their connections themselves."""
 
 
-def _stored(reply: AIMessage, text: str | None = None) -> StoredAnswer:
+def _stored(reply: AIMessage, text: str | None = None) -> CachedResponse:
     usage = reply.usage_metadata or {"input_tokens": 0, "output_tokens": 0}
     endings = [reply.response_metadata[name] for name in _ENDINGS if name in reply.response_metadata]
     text = str(reply.text) if text is None else text
     check_withheld(endings, None if text else reply.additional_kwargs.get("refusal"))
     cut = not _CUT.isdisjoint(str(ending).lower() for ending in endings)
-    return StoredAnswer(text, usage["input_tokens"], usage["output_tokens"], cut)
+    return CachedResponse(text, usage["input_tokens"], usage["output_tokens"], cut)
 
 
-def _cut_off(error: Any) -> StoredAnswer:
+def _cut_off(error: Any) -> CachedResponse:
     """The answer in OpenAI's error of one that reached the limit of tokens."""
     usage = error.completion.usage
-    return StoredAnswer(
+    return CachedResponse(
         text=error.completion.choices[0].message.content or "",
         tokens_in=usage.prompt_tokens if usage else 0,
         tokens_out=usage.completion_tokens if usage else 0,
@@ -158,7 +158,7 @@ def _cut_off(error: Any) -> StoredAnswer:
     )
 
 
-def _fault(error: Exception, timeout: float) -> CallFault:
+def _fault(error: Exception, timeout: float) -> CallError:
     """What a provider's error means; their classes differ, the attributes hardly."""
     body = getattr(error, "body", None)
     said = error_message(body) if body else str(error)
@@ -166,18 +166,18 @@ def _fault(error: Exception, timeout: float) -> CallFault:
         status, headers = _reply(one)
         if status is not None and status >= 300:
             waits = [value for name, value in headers.items() if str(name).lower() == "retry-after"]
-            return status_fault(status, said, str(waits[0]) if waits else None)
+            return status_error(status, said, str(waits[0]) if waits else None)
     # JSON's error has the whole text, LangChain's quotes it.
     if is_page(getattr(error, "doc", None) or said[said.find("<") :]):
-        return page_fault()
+        return page_error()
     causes = " ".join(_class_names(one) for one in (error, error.__cause__, error.__context__) if one is not None)
     if "ConnectError" in causes or "ConnectTimeout" in causes or "ConnectorError" in causes:
-        return CallFault("unreachable", "no connection")
+        return CallError("unreachable", "no connection")
     if "Timeout" in causes:
-        return CallFault("slow", f"no answer within {timeout:g} s")
+        return CallError("slow", f"no answer within {timeout:g} s")
     if any(word in causes for word in ("ConnectionError", "TransportError", "ProtocolError", "JSONDecodeError")):
-        return CallFault("broken", "the connection broke off")
-    return CallFault("refused", type(error).__name__, said=said)
+        return CallError("broken", "the connection broke off")
+    return CallError("refused", type(error).__name__, said=said)
 
 
 def _reply(error: BaseException | None) -> tuple[int | None, Mapping[str, Any]]:

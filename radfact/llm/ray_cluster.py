@@ -223,11 +223,11 @@ class _Worker:
         """A store of its own that knows the answers of the main one, as an argument; none where none are kept."""
         if self.cache is None or self.stores is None:
             return {}
-        from radfact.llm import AnswerCache
+        from radfact.llm import ResponseCache
 
         folder = self.stores / self.id
         if (self.cache / "answers.sqlite").exists():
-            with closing(AnswerCache(self.cache)) as main, closing(AnswerCache(folder)) as store:
+            with closing(ResponseCache(self.cache)) as main, closing(ResponseCache(folder)) as store:
                 store.merge(main)
         return {"cache": folder}
 

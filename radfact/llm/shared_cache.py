@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 
-from radfact.llm.cache import AnswerCache
+from radfact.llm.cache import ResponseCache
 
 
 @contextmanager
@@ -65,6 +65,6 @@ def _lock_of(folder: Path) -> Iterator[bool]:
 
 def _take_over(cache: Path, folder: Path) -> None:
     for path in sorted(folder.rglob("answers.sqlite")):
-        with closing(AnswerCache(cache)) as main, closing(AnswerCache(path.parent)) as store:
+        with closing(ResponseCache(cache)) as main, closing(ResponseCache(path.parent)) as store:
             main.merge(store)
     shutil.rmtree(folder, ignore_errors=True)

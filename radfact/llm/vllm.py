@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 from radfact.errors import InputError, RunError
 from radfact.fingerprint import weights_digest
 from radfact.llm.cache import canonical_json
-from radfact.llm.conversation import Prefix, StoredAnswer
-from radfact.llm.faults import CallFault
+from radfact.llm.call_errors import CallError
+from radfact.llm.protocol import CachedResponse, PromptPrefix
 
 if TYPE_CHECKING:
     from vllm import SamplingParams
@@ -97,12 +97,12 @@ class VLLMBackend:
         self._shared: _Shared | None = None
 
     async def complete(
-        self, prefix: Prefix, messages: Sequence[tuple[str, str]], schema: Mapping[str, Any] | None
-    ) -> StoredAnswer:
+        self, prefix: PromptPrefix, messages: Sequence[tuple[str, str]], schema: Mapping[str, Any] | None
+    ) -> CachedResponse:
         """One answer; equal beginnings are computed once by vLLM's prefix caching.
 
         Raises:
-            CallFault: the question does not fit the model, or the engine died.
+            CallError: the question does not fit the model, or the engine died.
             InputError, RunError: the engine cannot start.
         """
         engine = self._started()
@@ -113,14 +113,14 @@ class VLLMBackend:
         try:
             outputs = [output async for output in engine.generate(prompt, self._parameters(schema), request)]
         except EngineDeadError:
-            raise CallFault("stopped", "vLLM's engine died; its own messages say why") from None
+            raise CallError("stopped", "vLLM's engine died; its own messages say why") from None
         except Exception as error:
-            raise CallFault("refused", f"vLLM: {type(error).__name__}", said=str(error)) from None
+            raise CallError("refused", f"vLLM: {type(error).__name__}", said=str(error)) from None
         # Only the finished output comes, not its parts on the way.
         (output,) = outputs
         answer = output.outputs[0]
         tokens_in, tokens_out = len(output.prompt_token_ids or ()), len(answer.token_ids)
-        return StoredAnswer(answer.text, tokens_in, tokens_out, cut=answer.finish_reason == "length")
+        return CachedResponse(answer.text, tokens_in, tokens_out, cut=answer.finish_reason == "length")
 
     async def close(self) -> None:
         """End the engine and its processes, if nobody else uses it."""
@@ -168,7 +168,7 @@ class VLLMBackend:
                 conversation, add_generation_prompt=True, tokenize=True, return_dict=False, **self._template
             )
         except Exception as error:
-            raise CallFault(
+            raise CallError(
                 "stopped", f"the model's chat template does not take the conversation ({_line(error)})"
             ) from None
         return {"prompt_token_ids": tokens}

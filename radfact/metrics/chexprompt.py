@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from radfact.llm import Ask, Prefix
+from radfact.llm import ChatRequest, PromptPrefix
 from radfact.metrics.error_response import CATEGORIES, Errors, read_sections, section_errors
 from radfact.metrics.llm_metric import AskedMetric, load_prompt
 from radfact.statistics.bootstrap import Direction
@@ -38,10 +38,12 @@ class CheXprompt(AskedMetric[ErrorCounts]):
     headline = ("chexprompt_errors",)
     parameters: ClassVar[Mapping[str, Any]] = {"temperature": 0, "max_tokens": 1024}
 
-    def question(self, candidate: str, reference: str) -> Ask[ErrorCounts]:
+    def question(self, candidate: str, reference: str) -> ChatRequest[ErrorCounts]:
         """The instructions as the system message, the two reports after it."""
         content = f"Reference report:\n{reference}\n\nCandidate report:\n{candidate}"
-        return Ask((("user", content),), read_error_counts, prefix=Prefix([("system", load_prompt("chexprompt"))]))
+        return ChatRequest(
+            (("user", content),), read_error_counts, prefix=PromptPrefix([("system", load_prompt("chexprompt"))])
+        )
 
     def read(self, answer: ErrorCounts) -> Mapping[str, float]:
         """Numbers of errors, and whether there are none."""

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 from radfact.errors import InputError
-from radfact.llm import Ask, ChatClient, Prefix
+from radfact.llm import ChatClient, ChatRequest, PromptPrefix
 from radfact.metrics.fineradscore_response import Corrections, read_corrections
 from radfact.metrics.llm_metric import AskedMetric, load_prompt
 from radfact.statistics.bootstrap import Direction
@@ -60,16 +60,16 @@ class FineRadScore(AskedMetric[Corrections]):
             raise InputError(f"expected true or false, found {zero_shot!r}", field="zero_shot")
         super().__init__(client)
         shown = load_prompt("fineradscore_zero_shot" if zero_shot else "fineradscore_few_shot")
-        self._prefix = Prefix([("system", load_prompt("fineradscore") + shown)])
+        self._prefix = PromptPrefix([("system", load_prompt("fineradscore") + shown)])
 
-    def question(self, candidate: str, reference: str) -> Ask[Corrections]:
+    def question(self, candidate: str, reference: str) -> ChatRequest[Corrections]:
         """Instructions and examples as the system message, the numbered candidate and the reference after it."""
         return self.question_of_lines(split_lines(candidate), reference)
 
-    def question_of_lines(self, lines: Sequence[str], reference: str) -> Ask[Corrections]:
+    def question_of_lines(self, lines: Sequence[str], reference: str) -> ChatRequest[Corrections]:
         """The same of a candidate whose lines are given, as those of a set that radiologists have corrected are."""
         content = f"Generated Text: {numbered(lines)}\n\nGround Truth Text: {reference}\n\nCorrections:"
-        return Ask(
+        return ChatRequest(
             (("user", content),), lambda text: read_corrections(text, lines), prefix=self._prefix, repairs=REPROMPTS
         )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from radfact.llm import Ask
+from radfact.llm import ChatRequest
 from radfact.metrics.error_response import CATEGORIES, Assessment, read_assessment
 from radfact.metrics.llm_metric import AskedMetric, fill, load_prompt
 from radfact.statistics.bootstrap import Direction
@@ -61,9 +61,11 @@ class Green(AskedMetric[Assessment]):
     parameters: ClassVar[Mapping[str, Any]] = {"temperature": 0, "max_tokens": 2048}
     """Paper 000, section 3.1.2: deterministic, 2,048 tokens."""
 
-    def question(self, candidate: str, reference: str) -> Ask[Assessment]:
+    def question(self, candidate: str, reference: str) -> ChatRequest[Assessment]:
         """The prompt, as the only message."""
-        return Ask((("user", fill(load_prompt("green"), reference=reference, candidate=candidate)),), read_assessment)
+        return ChatRequest(
+            (("user", fill(load_prompt("green"), reference=reference, candidate=candidate)),), read_assessment
+        )
 
     def read(self, answer: Assessment) -> Mapping[str, float]:
         """Scores and counts of an answer."""

@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Generic, TypeVar
 
 from radfact.errors import Failure
 from radfact.io.pairs import Pair
-from radfact.llm import Ask, ChatClient
+from radfact.llm import ChatClient, ChatRequest
 from radfact.metrics.protocol import Scored
 from radfact.records import narrative
 from radfact.statistics.bootstrap import Direction
@@ -49,7 +49,7 @@ class AskedMetric(ABC, Generic[AnswerT]):
         self.client = client
 
     @abstractmethod
-    def question(self, candidate: str, reference: str) -> Ask[AnswerT]:
+    def question(self, candidate: str, reference: str) -> ChatRequest[AnswerT]:
         """What is asked about a pair."""
 
     @abstractmethod
@@ -66,7 +66,9 @@ class AskedMetric(ABC, Generic[AnswerT]):
         Raises:
             RunError: the server refuses the key or the model, cannot be reached, or refuses every question.
         """
-        return self.client.ask_all([self.question(narrative(one.candidate), narrative(one.reference)) for one in pairs])
+        return self.client.complete_all(
+            [self.question(narrative(one.candidate), narrative(one.reference)) for one in pairs]
+        )
 
     def score(self, pairs: Sequence[Pair]) -> Scored:
         """All figures of every pair; NaN and the reason where the model gave no answer that can be used.

@@ -14,7 +14,7 @@ from pydantic import TypeAdapter
 from radfact.errors import Failure
 from radfact.io.jsonl import read_json
 from radfact.io.pairs import Pair
-from radfact.llm import Ask, ChatClient, Prefix
+from radfact.llm import ChatClient, ChatRequest, PromptPrefix
 from radfact.llm.response_text import after_thought
 from radfact.metrics.protocol import Scored
 from radfact.records import Record, Report, narrative
@@ -81,7 +81,7 @@ class ComparisonMentions:
     def __init__(self, client: ChatClient) -> None:
         """Take the client of the model that reads."""
         self.client = client
-        self._prefix = Prefix([("system", COMPARISON_PROMPT)])
+        self._prefix = PromptPrefix([("system", COMPARISON_PROMPT)])
 
     def score(self, pairs: Sequence[Pair]) -> Scored:
         """1 where a report speaks of an earlier examination, else 0; NaN where the model gave no valid answer."""
@@ -102,7 +102,7 @@ class ComparisonMentions:
     def detect(self, texts: Sequence[str]) -> list[bool | Failure]:
         """Whether each text speaks of an earlier examination; an empty one does not, and is not asked about."""
         asked = list(dict.fromkeys(text for text in texts if text.strip()))
-        answers = self.client.ask_all([Ask((("user", text),), _yes_or_no, self._prefix) for text in asked])
+        answers = self.client.complete_all([ChatRequest((("user", text),), _yes_or_no, self._prefix) for text in asked])
         known: dict[str, bool | Failure] = dict(zip(asked, answers, strict=True))
         return [known.get(text, False) for text in texts]
 

@@ -32,8 +32,8 @@ class ResourceOptions(TypedDict, total=False):
     Attributes:
         judge: of RadFact: a name as in `radfact.judges.load_judge`, a judge or a function.
         entailment: makes the judge and the splitter of RadFact instead, when they are needed.
-        model: of the other metrics that ask a language model: a name as in `radfact.llm.connect`, or a client; by
-            default the judge, if that is the name of a model. A client is asked with the parameters that it was
+        model: of the other metrics that ask a language model: a name as in `radfact.llm.load_chat_client`, or a
+            client; by default the judge, if that is the name of a model. A client is asked with the parameters that it was
             made with, also where a metric wants others (its `parameters`), of which a warning is given.
         judge_args: further arguments of the model by name; a client has its own.
         base_url: address of an OpenAI-compatible server; likewise.
@@ -168,7 +168,7 @@ class Resources:
             MissingRequirementError: no model is named.
             InputError: the model cannot be reached for want of a package or a key, or an option does not fit.
         """
-        from radfact.llm import ChatClient, connect, split_model_args
+        from radfact.llm import ChatClient, load_chat_client, parse_model_args
 
         model = self.model
         if isinstance(model, ChatClient):
@@ -178,8 +178,8 @@ class Resources:
             raise MissingRequirementError("needs a language model", "--judge PROVIDER:MODEL")
         if not _is_model(model):
             raise MissingRequirementError("needs a language model", f"--judge PROVIDER:MODEL instead of {model}")
-        parameters = {**parameters, **split_model_args(self._judge_args)}
-        made = connect(model, parameters=parameters, **self._options)
+        parameters = {**parameters, **parse_model_args(self._judge_args)}
+        made = load_chat_client(model, parameters=parameters, **self._options)
         self._clients.append(made)
         self.usage_by_role[name] = made.usage_counter.as_dict
         return made

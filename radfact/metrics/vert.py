@@ -8,7 +8,7 @@ from pathlib import Path
 from textwrap import dedent
 from typing import Any, ClassVar, Literal, Self
 
-from radfact.llm import Ask, ChatClient
+from radfact.llm import ChatClient, ChatRequest
 from radfact.llm.response_text import after_thought
 from radfact.metrics.error_response import Assessment, read_assessment, read_score
 from radfact.metrics.green import count_figures, read_counts
@@ -86,10 +86,10 @@ class Vert(AskedMetric[Assessment]):
         chosen = load_shots(shots)
         return cls(client, few_shot=FewShot(style, chosen if n is None else draw_shots(chosen, n, seed=seed)))
 
-    def question(self, candidate: str, reference: str) -> Ask[Assessment]:
+    def question(self, candidate: str, reference: str) -> ChatRequest[Assessment]:
         """The prompt and the examples after it, as the only message."""
         content = fill(vert_prompt(self.variant), reference=reference, candidate=candidate) + self._examples
-        return Ask((("user", content),), _read)
+        return ChatRequest((("user", content),), _read)
 
     def read(self, answer: Assessment) -> Mapping[str, float]:
         """Score and counts of an answer."""
@@ -127,11 +127,11 @@ class VertTuned(AskedMetric[float]):
     figures: ClassVar[Mapping[str, Direction]] = {"vert_tuned": "higher"}
     parameters: ClassVar[Mapping[str, Any]] = {"temperature": 0, "max_tokens": 16}
 
-    def question(self, candidate: str, reference: str) -> Ask[float]:
+    def question(self, candidate: str, reference: str) -> ChatRequest[float]:
         """The prompt, as the only message."""
         objective = vert_prompt().partition("\n")[0]
         content = f"{objective}\n\nReference Report:\n{reference}\n\nCandidate Report:\n{candidate}"
-        return Ask((("user", content),), _read_score)
+        return ChatRequest((("user", content),), _read_score)
 
     def read(self, answer: float) -> Mapping[str, float]:
         """The score."""

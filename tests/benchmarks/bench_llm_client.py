@@ -18,7 +18,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "radfact"))
 from delay_server import delay_server
 from llm_load import PARAMETERS, Cost, judge_asks, judge_prefix, measure
 
-from radfact.llm import AnswerCache, ChatClient, connect
+from radfact.llm import ChatClient, ResponseCache, load_chat_client
 from radfact.llm.langchain import LangChainBackend
 
 CONCURRENCIES = (1, 16, 64, 256)
@@ -50,7 +50,7 @@ def main() -> None:
 def _aiohttp(base_url: str, calls: int, concurrency: int) -> Cost:
     with (
         tempfile.TemporaryDirectory() as folder,
-        connect(
+        load_chat_client(
             "openai:m", base_url=base_url, parameters=PARAMETERS, concurrency=concurrency, cache=Path(folder)
         ) as client,
     ):
@@ -64,7 +64,7 @@ def _langchain(base_url: str, calls: int, concurrency: int) -> Cost:
     backend = LangChainBackend(ChatOpenAI(model="m", base_url=base_url, max_retries=0, **PARAMETERS))
     with (
         tempfile.TemporaryDirectory() as folder,
-        ChatClient(backend, {"model": "m"}, concurrency=concurrency, cache=AnswerCache(folder)) as client,
+        ChatClient(backend, {"model": "m"}, concurrency=concurrency, cache=ResponseCache(folder)) as client,
     ):
         return measure(client, judge_asks(calls))
 

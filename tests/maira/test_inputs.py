@@ -33,7 +33,7 @@ from maira.model.task_examples import make_example, study_context
 from radfact.errors import InputError
 from radfact.io.jsonl import write_json, write_jsonl
 from radfact.io.pairs import Pair
-from radfact.llm import ChatClient, Message, Prefix, StoredAnswer
+from radfact.llm import CachedResponse, ChatClient, Message, PromptPrefix
 from radfact.pipeline import evaluate
 from radfact.records import Sentence
 from radfact.statistics.bootstrap import Summary
@@ -138,10 +138,10 @@ class Reader:
     """A language model that takes "unchanged" for a mention of a comparison."""
 
     async def complete(
-        self, prefix: Prefix, messages: Sequence[Message], schema: Mapping[str, Any] | None
-    ) -> StoredAnswer:
+        self, prefix: PromptPrefix, messages: Sequence[Message], schema: Mapping[str, Any] | None
+    ) -> CachedResponse:
         del prefix, schema
-        return StoredAnswer("yes" if "unchanged" in messages[-1][1] else "no", 1, 1)
+        return CachedResponse("yes" if "unchanged" in messages[-1][1] else "no", 1, 1)
 
     async def close(self) -> None:
         pass

@@ -26,7 +26,7 @@ from radfact.judges.check import check, load_labelled
 from radfact.judges.llm_judge import LLMJudge, judge_prompt
 from radfact.judges.offline.judge import OfflineJudge
 from radfact.judges.protocol import EntailmentQuery, Judge
-from radfact.llm import ChatClient, Message, Prefix, StoredAnswer
+from radfact.llm import CachedResponse, ChatClient, Message, PromptPrefix
 from radfact.meta.injection.records import Change, Injected
 from radfact.meta.injection.sentences import facts_of
 from radfact.metrics.error_response import read_assessment
@@ -51,11 +51,11 @@ class Recording:
         self.answer, self.asked = answer, list[list[Message]]()
 
     async def complete(
-        self, prefix: Prefix, messages: Sequence[Message], schema: Mapping[str, Any] | None
-    ) -> StoredAnswer:
+        self, prefix: PromptPrefix, messages: Sequence[Message], schema: Mapping[str, Any] | None
+    ) -> CachedResponse:
         del schema
         self.asked.append([*prefix.messages, *messages])
-        return StoredAnswer(self.answer, 1, 1)
+        return CachedResponse(self.answer, 1, 1)
 
     async def close(self) -> None:
         pass

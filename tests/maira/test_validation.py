@@ -200,9 +200,7 @@ def test_a_sample_longer_than_a_row_is_named(radiographs: Path, shipped: Any, tm
 def test_a_best_by_that_is_never_measured_is_refused_at_the_start(
     figure: str, radiographs: Path, shipped: Any, tmp_path: Path
 ) -> None:
-    with pytest.raises(
-        InputError, match=f"validation.best_by: there is no figure '{figure}'; there are loss/all"
-    ):
+    with pytest.raises(InputError, match=f"validation.best_by: there is no figure '{figure}'; there are loss/all"):
         make_validator(make_recipe(radiographs, tmp_path, {"best_by": figure}), *shipped)
 
 

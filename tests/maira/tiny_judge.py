@@ -26,7 +26,7 @@ from radfact.judges import load_splitter
 from radfact.judges.llm_judge import judge_prompt
 from radfact.judges.offline.judge import OfflineJudge
 from radfact.judges.prompt import SYSTEM_MESSAGE
-from radfact.llm import ChatClient, Message, Prefix, StoredAnswer
+from radfact.llm import CachedResponse, ChatClient, Message, PromptPrefix
 
 TEMPLATE = (
     "{% for m in messages %}<|{{ m['role'] }}|>{{ m['content'] }}<|end|>\n{% endfor %}"
@@ -148,15 +148,15 @@ class FolderBackend:
         self.tokenizer: Any = AutoTokenizer.from_pretrained(folder)
 
     async def complete(
-        self, prefix: Prefix, messages: Sequence[Message], schema: Mapping[str, Any] | None
-    ) -> StoredAnswer:
+        self, prefix: PromptPrefix, messages: Sequence[Message], schema: Mapping[str, Any] | None
+    ) -> CachedResponse:
         del schema
         said = [{"role": role, "content": content} for role, content in (*prefix.messages, *messages)]
         text = self.tokenizer.apply_chat_template(said, add_generation_prompt=True, tokenize=False)
         ids = self.tokenizer(text, add_special_tokens=False, return_tensors="pt")["input_ids"]
         with torch.no_grad():
             out = self.model.generate(ids, max_new_tokens=60, do_sample=False)[0, ids.shape[1] :]
-        return StoredAnswer(self.tokenizer.decode(out, skip_special_tokens=True), ids.shape[1], len(out))
+        return CachedResponse(self.tokenizer.decode(out, skip_special_tokens=True), ids.shape[1], len(out))
 
     async def close(self) -> None:
         pass

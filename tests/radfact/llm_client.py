@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from radfact.llm import Ask, ChatClient
+from radfact.llm import ChatClient, ChatRequest
 from radfact.llm.http import HttpBackend
 
 
@@ -22,6 +22,6 @@ def http_client(base_url: str, **options: Any) -> ChatClient:
     return ChatClient(backend, {"model": "openai:m", "base_url": base_url}, **options)
 
 
-def ask(text: str) -> Ask[int]:
+def ask(text: str) -> ChatRequest[int]:
     """A question whose answer must be a whole number."""
-    return Ask((("system", "Count."), ("user", text)), int)
+    return ChatRequest((("system", "Count."), ("user", text)), int)

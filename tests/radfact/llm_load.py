@@ -10,7 +10,7 @@ from typing import Any
 
 from delay_server import ANSWER
 
-from radfact.llm import Ask, ChatClient, Prefix
+from radfact.llm import ChatClient, ChatRequest, PromptPrefix
 
 PARAMETERS: dict[str, Any] = {"temperature": 0, "top_p": 1, "max_tokens": 1024}
 _SHOTS = 67
@@ -23,16 +23,16 @@ def _question(number: int) -> str:
     return f"reference:\n- {listed}\nhypothesis: Finding number {number} is seen.\n"
 
 
-def judge_prefix() -> Prefix:
+def judge_prefix() -> PromptPrefix:
     """A system message and 67 worked questions: 135 messages, about 28 kB as JSON."""
     turns = [turn for i in range(_SHOTS) for turn in (("user", _question(i)), ("assistant", ANSWER))]
-    return Prefix([("system", "Say whether the hypothesis follows from the reference."), *turns])
+    return PromptPrefix([("system", "Say whether the hypothesis follows from the reference."), *turns])
 
 
-def judge_asks(count: int) -> list[Ask[str]]:
+def judge_asks(count: int) -> list[ChatRequest[str]]:
     """Different questions after one prefix."""
     prefix = judge_prefix()
-    return [Ask((("user", _question(1000 + i)),), str, prefix) for i in range(count)]
+    return [ChatRequest((("user", _question(1000 + i)),), str, prefix) for i in range(count)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,11 +49,11 @@ class Cost:
         return 1000 * self.cpu / self.calls
 
 
-def measure(client: ChatClient, asks: Sequence[Ask[Any]]) -> Cost:
+def measure(client: ChatClient, asks: Sequence[ChatRequest[Any]]) -> Cost:
     """Ask all, after one question more that opens connections and imports what is imported late."""
-    warm = Ask((("user", "warm"),), str, asks[0].prefix)
-    client.ask_all([warm])
-    cost = measured(lambda: client.ask_all(asks), len(asks))
+    warm = ChatRequest((("user", "warm"),), str, asks[0].prefix)
+    client.complete_all([warm])
+    cost = measured(lambda: client.complete_all(asks), len(asks))
     assert client.usage_counter.calls == len(asks) + 1
     return cost
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from radfact.llm import ChatClient, Message, Prefix, StoredAnswer
+from radfact.llm import CachedResponse, ChatClient, Message, PromptPrefix
 
 
 class ScriptedBackend:
@@ -15,10 +15,10 @@ class ScriptedBackend:
         self.answer = answer
 
     async def complete(
-        self, prefix: Prefix, messages: Sequence[Message], schema: Mapping[str, Any] | None
-    ) -> StoredAnswer:
+        self, prefix: PromptPrefix, messages: Sequence[Message], schema: Mapping[str, Any] | None
+    ) -> CachedResponse:
         del prefix, schema
-        return StoredAnswer(self.answer(messages[-1][1]), 1, 1)
+        return CachedResponse(self.answer(messages[-1][1]), 1, 1)
 
     async def close(self) -> None:
         pass

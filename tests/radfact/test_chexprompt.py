@@ -11,7 +11,7 @@ import pytest
 from chat_server import ChatServer, Reply, last
 
 from radfact.io.pairs import Pair
-from radfact.llm import connect
+from radfact.llm import load_chat_client
 from radfact.metrics.chexprompt import CheXprompt, read_error_counts
 from radfact.metrics.protocol import Metric
 
@@ -29,7 +29,7 @@ def test_figures(serve: Callable[..., ChatServer]) -> None:
         return 200, {}, json.dumps(ANSWERS[candidate]) if candidate in ANSWERS else "I cannot."
 
     server = serve(reply)
-    metric = CheXprompt(connect("openai:m", base_url=server.base_url, parameters=CheXprompt.parameters))
+    metric = CheXprompt(load_chat_client("openai:m", base_url=server.base_url, parameters=CheXprompt.parameters))
     assert isinstance(metric, Metric)
     scored = metric.score([Pair(text, text, "The reference.") for text in (*ANSWERS, "Unclear.")])
     assert {name: values[:3] for name, values in scored.values.items()} == {

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from radfact.errors import Failure
 from radfact.io.pairs import Pair
-from radfact.llm import connect
+from radfact.llm import load_chat_client
 from radfact.meta.agreement.line_corrections import (
     category_agreement,
     change_agreement,
@@ -100,10 +100,12 @@ def test_a_shuffled_report_has_the_same_lines_in_another_order(report: str, seed
 
 def test_paraphrases_are_asked_for(serve: Callable[..., ChatServer]) -> None:
     server = serve(lambda body, _: (200, {}, "```\nThe heart is big.\n```" if "Cardiomegaly" in last(body) else "No."))
-    assert paraphrased(connect("openai:m", base_url=server.base_url), ["Cardiomegaly."]) == ["The heart is big."]
+    assert paraphrased(load_chat_client("openai:m", base_url=server.base_url), ["Cardiomegaly."]) == [
+        "The heart is big."
+    ]
 
 
 def test_a_refusal_is_no_paraphrase(serve: Callable[..., ChatServer]) -> None:
     server = serve(lambda *_: (200, {}, "I'm sorry, but I can't assist with that."))
-    (made,) = paraphrased(connect("openai:m", base_url=server.base_url), ["Cardiomegaly."])
+    (made,) = paraphrased(load_chat_client("openai:m", base_url=server.base_url), ["Cardiomegaly."])
     assert isinstance(made, Failure)

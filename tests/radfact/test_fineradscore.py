@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from radfact.io.pairs import Pair
-from radfact.llm import connect
+from radfact.llm import load_chat_client
 from radfact.metrics.fineradscore import FineRadScore, split_lines
 from radfact.metrics.fineradscore_response import Correction, read_corrections
 from radfact.metrics.llm_metric import load_prompt
@@ -96,7 +96,7 @@ def test_the_published_examples_can_be_read() -> None:
 
 def test_what_is_sent_and_what_comes_of_it(serve: Callable[..., ChatServer]) -> None:
     server = serve(lambda *_: (200, {}, json.dumps(ANSWER)))
-    metric = FineRadScore(connect("openai:m", base_url=server.base_url, parameters=FineRadScore.parameters))
+    metric = FineRadScore(load_chat_client("openai:m", base_url=server.base_url, parameters=FineRadScore.parameters))
     assert isinstance(metric, Metric)
     scored = metric.score([PAIR])
     messages = server.requests[0]["messages"]
@@ -114,7 +114,7 @@ def test_what_is_sent_and_what_comes_of_it(serve: Callable[..., ChatServer]) -> 
 
 def test_nothing_to_correct_scores_0(serve: Callable[..., ChatServer]) -> None:
     server = serve(lambda *_: (200, {}, "Corrections: {}"))
-    scored = FineRadScore(connect("openai:m", base_url=server.base_url), zero_shot=True).score([PAIR])
+    scored = FineRadScore(load_chat_client("openai:m", base_url=server.base_url), zero_shot=True).score([PAIR])
     assert [values[0] for values in scored.values.values()] == [0, 0, 0]
     assert "Results should be a JSON object" in server.requests[0]["messages"][0]["content"]
     assert "Example 1" not in server.requests[0]["messages"][0]["content"]
@@ -122,10 +122,10 @@ def test_nothing_to_correct_scores_0(serve: Callable[..., ChatServer]) -> None:
 
 def test_a_malformed_answer_is_asked_for_five_times_more(serve: Callable[..., ChatServer]) -> None:
     server = serve(lambda _, n: (200, {}, json.dumps(ANSWER) if n == 6 else "There are three errors."))
-    scored = FineRadScore(connect("openai:m", base_url=server.base_url)).score([PAIR])
+    scored = FineRadScore(load_chat_client("openai:m", base_url=server.base_url)).score([PAIR])
     assert scored.values["fineradscore"] == [6]
     server = serve(lambda *_: (200, {}, "There are three errors."))
-    scored = FineRadScore(connect("openai:m", base_url=server.base_url)).score([PAIR])
+    scored = FineRadScore(load_chat_client("openai:m", base_url=server.base_url)).score([PAIR])
     assert math.isnan(scored.values["fineradscore"][0])
     assert scored.failures[0].startswith("no valid answer after 5 repairs")
     assert len(server.requests) == 6

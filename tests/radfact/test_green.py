@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from radfact.io.pairs import Pair
-from radfact.llm import connect
+from radfact.llm import load_chat_client
 from radfact.metrics.error_response import read_assessment
 from radfact.metrics.green import Green, green_score
 from radfact.metrics.llm_metric import fill, load_prompt
@@ -31,7 +31,7 @@ PAIRS = [Pair("one", "Small effusion.", "Cardiomegaly. Nodule."), Pair("two", "C
 
 
 def green(server: ChatServer, **options: Any) -> Green:
-    return Green(connect("openai:m", base_url=server.base_url, parameters=Green.parameters, **options))
+    return Green(load_chat_client("openai:m", base_url=server.base_url, parameters=Green.parameters, **options))
 
 
 def test_the_prompt_is_the_one_that_the_published_models_know() -> None:

@@ -18,44 +18,44 @@ from hypothesis import strategies as st
 from llm_client import ask, http_client
 
 from radfact.errors import InputError, RunError
-from radfact.llm import AnswerCache, Ask, Prefix, StoredAnswer, cache, connect
-from radfact.llm.cache import GroupCommit, answer_key
+from radfact.llm import CachedResponse, ChatRequest, PromptPrefix, ResponseCache, cache, load_chat_client
+from radfact.llm.cache import GroupCommit, response_key
 
 MESSAGES = (("system", "Count."), ("user", "x"))
 
 
 def test_a_second_run_asks_nothing_twice(serve: Any, tmp_path: Path) -> None:
     server = serve(lambda body, _: (200, {}, last(body)))
-    with http_client(server.base_url, cache=AnswerCache(tmp_path)) as first:
-        first.ask_all([ask("1"), ask("2")])
-    again = http_client(server.base_url, cache=AnswerCache(tmp_path))
-    assert again.ask_all([ask("1"), ask("2"), ask("3")]) == [1, 2, 3]
+    with http_client(server.base_url, cache=ResponseCache(tmp_path)) as first:
+        first.complete_all([ask("1"), ask("2")])
+    again = http_client(server.base_url, cache=ResponseCache(tmp_path))
+    assert again.complete_all([ask("1"), ask("2"), ask("3")]) == [1, 2, 3]
     assert (len(server.requests), again.usage_counter.cached, again.usage_counter.calls) == (3, 2, 1)
 
 
 def test_answers_before_a_stop_are_kept(serve: Any, tmp_path: Path) -> None:
     server = serve(lambda body, n: (200, {}, last(body)) if n <= 3 else (401, {}, "expired"))
     with pytest.raises(RunError):
-        http_client(server.base_url, concurrency=1, cache=AnswerCache(tmp_path)).ask_all(
+        http_client(server.base_url, concurrency=1, cache=ResponseCache(tmp_path)).complete_all(
             [ask(str(i)) for i in range(6)]
         )
-    kept = http_client(server.base_url, cache=AnswerCache(tmp_path))
-    assert kept.ask_all([ask("0"), ask("1"), ask("2")]) == [0, 1, 2]
+    kept = http_client(server.base_url, cache=ResponseCache(tmp_path))
+    assert kept.complete_all([ask("0"), ask("1"), ask("2")]) == [0, 1, 2]
     assert kept.usage_counter.cached == 3
 
 
 def test_a_repaired_answer_is_repaired_from_disk(serve: Any, tmp_path: Path) -> None:
     server = serve(lambda _, n: (200, {}, "seven" if n == 1 else "7"))
     for _ in range(2):
-        with http_client(server.base_url, cache=AnswerCache(tmp_path)) as chat:
-            assert chat.ask_all([ask("x")]) == [7]
+        with http_client(server.base_url, cache=ResponseCache(tmp_path)) as chat:
+            assert chat.complete_all([ask("x")]) == [7]
     assert (len(server.requests), chat.usage_counter.cached, chat.usage_counter.repairs) == (2, 2, 1)
 
 
 def test_an_answer_cut_off_stays_one_on_disk(tmp_path: Path) -> None:
-    cache = AnswerCache(tmp_path)
-    cache.put([("k", StoredAnswer("7", 1, 2, cut=True))])
-    assert cache.get("k") == StoredAnswer("7", 1, 2, cut=True)
+    cache = ResponseCache(tmp_path)
+    cache.put([("k", CachedResponse("7", 1, 2, cut=True))])
+    assert cache.get("k") == CachedResponse("7", 1, 2, cut=True)
 
 
 @pytest.mark.parametrize(
@@ -64,8 +64,8 @@ def test_an_answer_cut_off_stays_one_on_disk(tmp_path: Path) -> None:
         {"name": "openai:other"},
         {"parameters": {"temperature": 1}},
         {"parameters": {"temperature": 0, "reasoning_effort": "high"}},
-        {"question": Ask((("system", "Count well."), ("user", "1")), int)},
-        {"question": Ask((("system", "Count."), ("user", "1")), int, schema={"type": "integer"})},
+        {"question": ChatRequest((("system", "Count well."), ("user", "1")), int)},
+        {"question": ChatRequest((("system", "Count."), ("user", "1")), int, schema={"type": "integer"})},
     ],
     ids=["model", "parameter", "one more parameter", "prompt", "schema"],
 )
@@ -74,8 +74,10 @@ def test_whatever_changes_an_answer_asks_anew(serve: Any, tmp_path: Path, other:
 
     def answer(**changed: Any) -> Any:
         given = {"name": "openai:m", "parameters": {"temperature": 0}, "question": ask("1"), **changed}
-        with connect(given["name"], base_url=server.base_url, parameters=given["parameters"], cache=tmp_path) as chat:
-            return chat.ask_all([given["question"]])[0]
+        with load_chat_client(
+            given["name"], base_url=server.base_url, parameters=given["parameters"], cache=tmp_path
+        ) as chat:
+            return chat.complete_all([given["question"]])[0]
 
     assert [answer(), answer(**other), answer()] == [1, 2, 1]
 
@@ -83,16 +85,18 @@ def test_whatever_changes_an_answer_asks_anew(serve: Any, tmp_path: Path, other:
 def test_the_same_model_at_another_address_goes_on_where_it_was(serve: Any, tmp_path: Path) -> None:
     servers = [serve(lambda body, _: (200, {}, last(body))) for _ in range(2)]
     for server in servers:
-        with http_client(server.base_url, cache=AnswerCache(tmp_path)) as chat:
-            chat.ask_all([ask("1")])
+        with http_client(server.base_url, cache=ResponseCache(tmp_path)) as chat:
+            chat.complete_all([ask("1")])
     assert [len(server.requests) for server in servers] == [1, 0]
 
 
 def test_how_long_to_wait_changes_no_answer(serve: Any, tmp_path: Path) -> None:
     server = serve(lambda body, _: (200, {}, last(body)))
     for timeout in (5, 50):
-        with connect("openai:m", base_url=server.base_url, parameters={"timeout": timeout}, cache=tmp_path) as chat:
-            chat.ask_all([ask("1")])
+        with load_chat_client(
+            "openai:m", base_url=server.base_url, parameters={"timeout": timeout}, cache=tmp_path
+        ) as chat:
+            chat.complete_all([ask("1")])
     assert len(server.requests) == 1
 
 
@@ -101,7 +105,7 @@ messages = st.lists(st.tuples(st.sampled_from(["system", "user", "assistant"]), 
 
 @given(st.lists(messages, max_size=4, unique_by=tuple))
 def test_different_conversations_have_different_keys(conversations: list[list[tuple[str, str]]]) -> None:
-    keys = {answer_key(b"{}", Prefix(), tuple(one)) for one in conversations}
+    keys = {response_key(b"{}", PromptPrefix(), tuple(one)) for one in conversations}
     assert len(keys) == len(conversations)
 
 
@@ -112,13 +116,13 @@ def test_a_key_does_not_depend_on_where_the_prefix_ends(
     # A last message follows every prefix: the question.
     whole = (*conversation, ("user", "q"))
     cut = data.draw(st.integers(0, len(conversation)))
-    assert answer_key(b"{}", Prefix(whole[:cut]), whole[cut:]) == answer_key(b"{}", Prefix(), whole)
+    assert response_key(b"{}", PromptPrefix(whole[:cut]), whole[cut:]) == response_key(b"{}", PromptPrefix(), whole)
 
 
 def test_a_file_that_is_no_cache_is_named(tmp_path: Path) -> None:
     (tmp_path / "answers.sqlite").write_text("this is no database, however long it may be" * 50)
     with pytest.raises(InputError, match=r"answers\.sqlite"):
-        AnswerCache(tmp_path)
+        ResponseCache(tmp_path)
 
 
 def test_answers_in_another_layout_are_not_misread(tmp_path: Path) -> None:
@@ -126,7 +130,7 @@ def test_answers_in_another_layout_are_not_misread(tmp_path: Path) -> None:
         file.execute("CREATE TABLE answers (key TEXT PRIMARY KEY, text TEXT)")
     file.close()
     with pytest.raises(InputError, match=r"answers\.sqlite: answers in layout 0, this version reads 1"):
-        AnswerCache(tmp_path)
+        ResponseCache(tmp_path)
 
 
 @pytest.fixture
@@ -141,53 +145,53 @@ def test_a_file_that_another_process_is_making_is_waited_for(
     another: sqlite3.Connection, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(time, "sleep", lambda _: another.rollback())
-    with closing(AnswerCache(tmp_path)) as made:
-        made.put([("k", StoredAnswer("7", 1, 2))])
-        assert made.get("k") == StoredAnswer("7", 1, 2)
+    with closing(ResponseCache(tmp_path)) as made:
+        made.put([("k", CachedResponse("7", 1, 2))])
+        assert made.get("k") == CachedResponse("7", 1, 2)
 
 
 @pytest.mark.usefixtures("another")
 def test_nobody_is_told_to_remove_what_others_are_using(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cache, "_WAIT_FOR_OTHERS", 0.0)
     with pytest.raises(InputError, match=r"\(database is locked\); try again, or name another folder$"):
-        AnswerCache(tmp_path)
+        ResponseCache(tmp_path)
 
 
 def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(InputError, match="no usable answer cache"):
-        AnswerCache(tmp_path / "file" / "cache")
+        ResponseCache(tmp_path / "file" / "cache")
 
 
 def test_answers_that_cannot_be_written_stop_the_run_with_one_line(serve: Any, tmp_path: Path) -> None:
     server = serve(lambda body, _: (200, {}, last(body)))
-    cache = AnswerCache(tmp_path)
+    cache = ResponseCache(tmp_path)
     cache._writer.execute("PRAGMA max_page_count = 2")  # what a full disk looks like to SQLite
     with pytest.raises(RunError, match=r"answers cannot be kept \(database or disk is full\)"):
-        http_client(server.base_url, cache=cache).ask_all([Ask((("user", "1" * 9000),), str)])
+        http_client(server.base_url, cache=cache).complete_all([ChatRequest((("user", "1" * 9000),), str)])
 
 
 def test_answers_that_cannot_be_read_stop_the_run_with_one_line(serve: Any, tmp_path: Path) -> None:
-    with http_client(serve(lambda *_: (200, {}, "7")).base_url, cache=AnswerCache(tmp_path)) as chat:
+    with http_client(serve(lambda *_: (200, {}, "7")).base_url, cache=ResponseCache(tmp_path)) as chat:
         with sqlite3.connect(tmp_path / "answers.sqlite") as other:
             other.execute("DROP TABLE answers")
         with pytest.raises(RunError, match=r"answers\.sqlite: answers cannot be read"):
-            chat.ask_all([ask("x")])
+            chat.complete_all([ask("x")])
 
 
 def test_a_file_keeps_up_with_a_second_process_writing(tmp_path: Path) -> None:
-    one, other = AnswerCache(tmp_path), AnswerCache(tmp_path)
-    one.put([("a", StoredAnswer("1", 0, 0))])
-    other.put([("b", StoredAnswer("2", 0, 0))])
-    assert (one.get("b"), other.get("a")) == (StoredAnswer("2", 0, 0), StoredAnswer("1", 0, 0))
+    one, other = ResponseCache(tmp_path), ResponseCache(tmp_path)
+    one.put([("a", CachedResponse("1", 0, 0))])
+    other.put([("b", CachedResponse("2", 0, 0))])
+    assert (one.get("b"), other.get("a")) == (CachedResponse("2", 0, 0), CachedResponse("1", 0, 0))
 
 
 def test_caches_merge_without_changing_what_is_there(tmp_path: Path) -> None:
-    main, worker = AnswerCache(tmp_path / "main"), AnswerCache(tmp_path / "worker")
-    main.put([("a", StoredAnswer("1", 0, 0))])
-    worker.put([("a", StoredAnswer("other", 0, 0)), ("b", StoredAnswer("2", 0, 0, cut=True))])
+    main, worker = ResponseCache(tmp_path / "main"), ResponseCache(tmp_path / "worker")
+    main.put([("a", CachedResponse("1", 0, 0))])
+    worker.put([("a", CachedResponse("other", 0, 0)), ("b", CachedResponse("2", 0, 0, cut=True))])
     main.merge(worker)
-    assert (main.get("a"), main.get("b")) == (StoredAnswer("1", 0, 0), StoredAnswer("2", 0, 0, cut=True))
+    assert (main.get("a"), main.get("b")) == (CachedResponse("1", 0, 0), CachedResponse("2", 0, 0, cut=True))
 
 
 class _SlowDisk:
@@ -197,7 +201,7 @@ class _SlowDisk:
         self.commits: list[list[str]] = []
         self.started, self.go = threading.Event(), threading.Event()
 
-    def put(self, answers: Iterable[tuple[str, StoredAnswer]]) -> None:
+    def put(self, answers: Iterable[tuple[str, CachedResponse]]) -> None:
         self.commits.append([key for key, _ in answers])
         self.started.set()
         self.go.wait()
@@ -210,10 +214,10 @@ def test_answers_that_arrive_during_a_commit_share_the_next() -> None:
     disk = _SlowDisk()
 
     async def arrive() -> None:
-        group = GroupCommit(cast("AnswerCache", disk))
-        puts = [asyncio.create_task(group.put("first", StoredAnswer("", 0, 0)))]
+        group = GroupCommit(cast("ResponseCache", disk))
+        puts = [asyncio.create_task(group.put("first", CachedResponse("", 0, 0)))]
         await asyncio.to_thread(disk.started.wait)
-        puts += [asyncio.create_task(group.put(key, StoredAnswer("", 0, 0))) for key in "abc"]
+        puts += [asyncio.create_task(group.put(key, CachedResponse("", 0, 0))) for key in "abc"]
         await asyncio.sleep(0)
         assert not any(put.done() for put in puts)
         disk.go.set()
@@ -226,11 +230,11 @@ def test_answers_that_arrive_during_a_commit_share_the_next() -> None:
 
 def test_an_answer_whose_asker_is_cancelled_is_kept(tmp_path: Path) -> None:
     async def arrive() -> None:
-        group = GroupCommit(AnswerCache(tmp_path))
-        put = asyncio.create_task(group.put("k", StoredAnswer("7", 1, 2)))
+        group = GroupCommit(ResponseCache(tmp_path))
+        put = asyncio.create_task(group.put("k", CachedResponse("7", 1, 2)))
         await asyncio.sleep(0)
         put.cancel()
         await group.close()
 
     asyncio.run(arrive())
-    assert AnswerCache(tmp_path).get("k") == StoredAnswer("7", 1, 2)
+    assert ResponseCache(tmp_path).get("k") == CachedResponse("7", 1, 2)

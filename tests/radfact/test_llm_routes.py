@@ -15,9 +15,9 @@ from llm_client import Waits
 from pydantic import model_validator
 
 from radfact.errors import Failure, InputError, RunError
-from radfact.llm import Ask, ChatClient, Prefix, connect, split_model_args
-from radfact.llm.connect import CONCURRENCY_OWN_SERVER, CONCURRENCY_PROVIDER
+from radfact.llm import ChatClient, ChatRequest, PromptPrefix, load_chat_client, parse_model_args
 from radfact.llm.langchain import PARTNERS, LangChainBackend, load_chat_model
+from radfact.llm.loading import CONCURRENCY_OWN_SERVER, CONCURRENCY_PROVIDER
 
 SCHEMA = {
     "type": "object",
@@ -25,7 +25,7 @@ SCHEMA = {
     "required": ["status"],
     "additionalProperties": False,
 }
-PREFIX = Prefix([("system", "Say."), ("user", 'L\u00f6we "x"\n- y'), ("assistant", "status: a\n")])
+PREFIX = PromptPrefix([("system", "Say."), ("user", 'L\u00f6we "x"\n- y'), ("assistant", "status: a\n")])
 
 
 @pytest.fixture
@@ -36,7 +36,7 @@ def routes(serve: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
         server = serve(reply)
         monkeypatch.setenv("OPENAI_API_KEY", "sk-any-key-at-all")
         monkeypatch.setenv("OPENAI_BASE_URL", server.base_url)
-        clients = [connect("openai:m", base_url=url, parameters=parameters) for url in (server.base_url, None)]
+        clients = [load_chat_client("openai:m", base_url=url, parameters=parameters) for url in (server.base_url, None)]
         for client in clients:
             client.sleep = Waits()
         return server, clients[0], clients[1]
@@ -49,8 +49,8 @@ def test_both_routes_send_equal_requests(routes: Any, schema: dict[str, Any] | N
     server, direct, chain = routes(
         lambda *_: (200, {}, '{"status": "a"}'), temperature=0, top_p=1, max_tokens=1024, seed=3
     )
-    question = Ask((("user", "Is it?"),), str, PREFIX, schema)
-    assert direct.ask_all([question]) == chain.ask_all([question]) == ['{"status": "a"}']
+    question = ChatRequest((("user", "Is it?"),), str, PREFIX, schema)
+    assert direct.complete_all([question]) == chain.complete_all([question]) == ['{"status": "a"}']
     sent, by_chain = server.requests
     # The provider calls the limit by a newer name, which servers of one's own may overlook.
     by_chain["max_tokens"] = by_chain.pop("max_completion_tokens")
@@ -61,8 +61,8 @@ def test_both_routes_send_equal_requests(routes: Any, schema: dict[str, Any] | N
 @pytest.mark.parametrize("schema", [None, SCHEMA], ids=["free", "schema"])
 def test_both_routes_read_equal_answers(routes: Any, schema: dict[str, Any] | None) -> None:
     _, direct, chain = routes(lambda _, n: completion('{"status": "', "length") if n % 2 else (200, {}, "{}"))
-    question = Ask((("user", "Is it?"),), str, PREFIX, schema)
-    assert direct.ask_all([question]) == chain.ask_all([question]) == ["{}"]
+    question = ChatRequest((("user", "Is it?"),), str, PREFIX, schema)
+    assert direct.complete_all([question]) == chain.complete_all([question]) == ["{}"]
     assert direct.usage_counter == chain.usage_counter
     assert direct.usage_counter.repairs == 1
 
@@ -72,8 +72,8 @@ def test_both_routes_read_equal_answers(routes: Any, schema: dict[str, Any] | No
 )
 def test_both_routes_meet_equal_faults(routes: Any, status: int, retries: int) -> None:
     _, direct, chain = routes(lambda *_: (status, {"Retry-After": "2"}, "so it is"))
-    question = Ask((("user", "Is it?"),), str)
-    reasons = [client.ask_all([question])[0] for client in (direct, chain)]
+    question = ChatRequest((("user", "Is it?"),), str)
+    reasons = [client.complete_all([question])[0] for client in (direct, chain)]
     assert reasons[0] == reasons[1]
     assert isinstance(reasons[0], Failure)
     assert "so it is" in reasons[0].reason
@@ -85,8 +85,8 @@ def test_both_routes_meet_equal_faults(routes: Any, status: int, retries: int) -
 @pytest.mark.parametrize("raw", [b"", b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n{"], ids=["dropped", "half"])
 def test_both_routes_try_a_broken_connection_again(routes: Any, raw: bytes) -> None:
     _, direct, chain = routes(lambda _, n: raw if n % 2 else (200, {}, "7"))
-    question = Ask((("user", "Is it?"),), int)
-    assert direct.ask_all([question]) == chain.ask_all([question]) == [7]
+    question = ChatRequest((("user", "Is it?"),), int)
+    assert direct.complete_all([question]) == chain.complete_all([question]) == [7]
 
 
 def _raw(status: str, body: str, kind: str = "application/json") -> bytes:
@@ -121,7 +121,7 @@ def test_a_parameter_that_the_model_refuses_stops_the_run_with_the_option_that_l
     for client in clients:
         client.concurrency, before = 1, len(server.requests)
         with pytest.raises(RunError, match=re.escape(advice)):
-            client.ask_all([Ask((("user", str(i)),), str) for i in range(9)])
+            client.complete_all([ChatRequest((("user", str(i)),), str) for i in range(9)])
         assert len(server.requests) == before + 1
 
 
@@ -137,14 +137,14 @@ def test_a_parameter_that_the_model_refuses_stops_the_run_with_the_option_that_l
 def test_a_question_that_is_refused_is_not_taken_for_a_parameter(routes: Any, message: str) -> None:
     _, *clients = routes(lambda *_: _refusing("", message), temperature=0, max_tokens=9)
     for client in clients:
-        assert isinstance(client.ask_all([Ask((("user", "x"),), str)])[0], Failure)
+        assert isinstance(client.complete_all([ChatRequest((("user", "x"),), str)])[0], Failure)
 
 
 def test_a_parameter_that_has_been_taken_is_not_what_is_refused(routes: Any) -> None:
     refusing, _ = REFUSED_PARAMETERS["value"]
     _, direct, _ = routes(lambda _, n: (200, {}, "7") if n == 1 else refusing, temperature=0)
     direct.concurrency = 1
-    answers = direct.ask_all([Ask((("user", one),), int) for one in "ab"])
+    answers = direct.complete_all([ChatRequest((("user", one),), int) for one in "ab"])
     assert answers[0] == 7
     assert isinstance(answers[1], Failure)
 
@@ -164,7 +164,9 @@ def test_an_answer_that_is_withheld_says_so_and_is_not_asked_for_again(
 ) -> None:
     server, *clients = routes(lambda *_: reply)
     for client in clients:
-        assert client.ask_all([Ask((("user", "x"),), str, schema=schema)]) == [Failure(f"openai:m: {reason}")]
+        assert client.complete_all([ChatRequest((("user", "x"),), str, schema=schema)]) == [
+            Failure(f"openai:m: {reason}")
+        ]
     assert len(server.requests) == 2
 
 
@@ -174,7 +176,7 @@ def test_an_address_that_answers_with_a_web_page_stops_the_run(routes: Any, page
     server, *clients = routes(lambda *_: _raw("200 OK", page, kind))
     for client in clients:
         with pytest.raises(RunError, match=r"web page; check the base URL \(it mostly ends in /v1\)"):
-            client.ask_all([Ask((("user", "x"),), str)])
+            client.complete_all([ChatRequest((("user", "x"),), str)])
     assert len(server.requests) == 2
 
 
@@ -186,13 +188,13 @@ class _CallsTools(GenericFakeChatModel):
 def test_a_provider_that_calls_tools_answers_in_a_schema() -> None:
     reply = AIMessage("", tool_calls=[{"name": "answer", "args": {"status": "a"}, "id": "1"}])
     chat = ChatClient(LangChainBackend(_CallsTools(messages=iter([reply]))), {"model": "fake"})
-    assert chat.ask_all([Ask((("user", "x"),), json.loads, schema=SCHEMA)]) == [{"status": "a"}]
+    assert chat.complete_all([ChatRequest((("user", "x"),), json.loads, schema=SCHEMA)]) == [{"status": "a"}]
 
 
 def test_a_provider_without_schemas_says_so() -> None:
     chat = ChatClient(LangChainBackend(GenericFakeChatModel(messages=iter(["x"]))), {"model": "fake"})
     with pytest.raises(InputError, match="use the format yaml"):
-        chat.ask_all([Ask((("user", "x"),), str, schema=SCHEMA)])
+        chat.complete_all([ChatRequest((("user", "x"),), str, schema=SCHEMA)])
 
 
 @pytest.mark.parametrize(
@@ -201,20 +203,20 @@ def test_a_provider_without_schemas_says_so() -> None:
 def test_every_provider_s_word_for_cut_off_is_known(ending: dict[str, str]) -> None:
     replies = [AIMessage("7", response_metadata=ending), AIMessage("8", response_metadata={"finish_reason": "stop"})]
     chat = ChatClient(LangChainBackend(GenericFakeChatModel(messages=iter(replies))), {"model": "fake"})
-    assert chat.ask_all([Ask((("user", "x"),), int)]) == [8]
+    assert chat.complete_all([ChatRequest((("user", "x"),), int)]) == [8]
 
 
 def test_fields_of_the_extra_body_are_fields_of_the_request(routes: Any) -> None:
     server, direct, chain = routes(lambda body, _: (200, {}, last(body)), extra_body={"top_k": 1})
     for client in (direct, chain):
-        client.ask_all([Ask((("user", "x"),), str)])
+        client.complete_all([ChatRequest((("user", "x"),), str)])
     assert [body["top_k"] for body in server.requests] == [1, 1]
 
 
 def test_a_parameter_without_a_value_is_left_out(routes: Any) -> None:
     server, direct, chain = routes(lambda body, _: (200, {}, last(body)), temperature=0, top_p=None)
     for client in (direct, chain):
-        client.ask_all([Ask((("user", "x"),), str)])
+        client.complete_all([ChatRequest((("user", "x"),), str)])
     assert ["top_p" in body for body in server.requests] == [False, False]
     assert "top_p" not in direct.identity["parameters"]
 
@@ -244,36 +246,36 @@ def test_a_provider_s_error_may_tell_its_status_in_its_own_way(fault: Exception)
     waits = Waits()
     model = _FailsFirst(messages=iter(["7"]), fault=fault)
     chat = ChatClient(LangChainBackend(model), {"model": "fake"}, sleep=waits)
-    assert chat.ask_all([Ask((("user", "x"),), int)]) == [7]
+    assert chat.complete_all([ChatRequest((("user", "x"),), int)]) == [7]
     assert [int(wait) for wait in waits] == [3]
 
 
 def test_a_server_of_one_s_own_gets_more_calls_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "sk-any-key-at-all")
-    assert connect("openai:m", base_url="http://localhost:1/v1").concurrency == CONCURRENCY_OWN_SERVER == 64
-    assert connect("openai:m").concurrency == CONCURRENCY_PROVIDER == 16
+    assert load_chat_client("openai:m", base_url="http://localhost:1/v1").concurrency == CONCURRENCY_OWN_SERVER == 64
+    assert load_chat_client("openai:m").concurrency == CONCURRENCY_PROVIDER == 16
 
 
 def test_a_missing_partner_package_is_named_with_its_command() -> None:
     with pytest.raises(InputError, match=r"pip install \"maira-radfact\[cohere\]\""):
-        connect("cohere:command")
+        load_chat_client("cohere:command")
 
 
 def test_an_unknown_provider_lists_the_known() -> None:
     with pytest.raises(InputError, match="unknown provider 'nobody'; known are anthropic"):
-        connect("nobody:model")
+        load_chat_client("nobody:model")
 
 
 @pytest.mark.parametrize("name", ["gpt-4o", "openai:", ":m", ""])
 def test_a_name_without_provider_or_model_says_what_would_be_right(name: str) -> None:
     with pytest.raises(InputError, match="use PROVIDER:MODEL"):
-        connect(name)
+        load_chat_client(name)
 
 
 def test_no_key_and_no_server_is_one_clear_line(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
     with pytest.raises(InputError, match="set OPENAI_API_KEY"):
-        connect("openai:m")
+        load_chat_client("openai:m")
 
 
 @pytest.mark.parametrize(
@@ -289,12 +291,12 @@ def test_no_key_and_no_server_is_one_clear_line(monkeypatch: pytest.MonkeyPatch)
 )
 def test_an_address_that_is_none_is_refused(base_url: str, message: str) -> None:
     with pytest.raises(InputError, match=message):
-        connect("openai:m", base_url=base_url)
+        load_chat_client("openai:m", base_url=base_url)
 
 
 def test_an_address_goes_with_the_protocol_that_it_speaks() -> None:
     with pytest.raises(InputError, match="openai:MODEL"):
-        connect("anthropic:m", base_url="http://localhost:1/v1")
+        load_chat_client("anthropic:m", base_url="http://localhost:1/v1")
 
 
 @pytest.mark.parametrize(
@@ -310,12 +312,12 @@ def test_an_address_goes_with_the_protocol_that_it_speaks() -> None:
 )
 def test_a_parameter_that_does_not_fit_is_named(parameters: dict[str, Any], field: str) -> None:
     with pytest.raises(InputError, match=rf"judge_args\.{field}"):
-        connect("openai:m", base_url="http://localhost:1/v1", parameters=parameters)
+        load_chat_client("openai:m", base_url="http://localhost:1/v1", parameters=parameters)
 
 
 def test_calls_in_flight_are_at_least_one(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="at least 1"):
-        connect("openai:m", base_url="http://localhost:1/v1", concurrency=0, cache=tmp_path)
+        load_chat_client("openai:m", base_url="http://localhost:1/v1", concurrency=0, cache=tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -324,12 +326,12 @@ def test_calls_in_flight_are_at_least_one(tmp_path: Path) -> None:
 )
 def test_keys_come_only_from_the_environment(given: dict[str, str]) -> None:
     with pytest.raises(InputError, match=rf"judge_args\.{next(iter(given))}.*environment"):
-        split_model_args(given)
+        parse_model_args(given)
 
 
 def test_model_arguments_are_numbers_where_they_look_like_it() -> None:
     given = {"temperature": "0.5", "seed": "3", "user": "abc", "stop": "[a, b]", "max_tokens": "9"}
-    assert split_model_args(given) == {
+    assert parse_model_args(given) == {
         "temperature": 0.5,
         "seed": 3,
         "user": "abc",
@@ -340,11 +342,11 @@ def test_model_arguments_are_numbers_where_they_look_like_it() -> None:
 
 def test_model_arguments_of_a_program_stay_what_they_are() -> None:
     given = {"temperature": 0.5, "stop": ["a"], "extra_body": {"top_k": 1}}
-    assert split_model_args(given) == given
+    assert parse_model_args(given) == given
 
 
 def test_tokens_of_text_are_no_secret() -> None:
-    assert split_model_args({"stop_token_ids": "[2]"}) == {"stop_token_ids": [2]}
+    assert parse_model_args({"stop_token_ids": "[2]"}) == {"stop_token_ids": [2]}
 
 
 class _Named(FakeListChatModel):

@@ -14,31 +14,31 @@ from pathlib import Path
 import pytest
 
 from radfact.errors import RunError
-from radfact.llm import AnswerCache, StoredAnswer
+from radfact.llm import CachedResponse, ResponseCache
 from radfact.llm.shared_cache import worker_stores
 
-ANSWER = StoredAnswer("text", 1, 2)
+ANSWER = CachedResponse("text", 1, 2)
 
 
 def keep(folder: Path, key: str) -> None:
-    with closing(AnswerCache(folder)) as store:
+    with closing(ResponseCache(folder)) as store:
         store.put([(key, ANSWER)])
 
 
 def kept(cache: Path, *keys: str) -> list[str]:
-    with closing(AnswerCache(cache)) as main:
+    with closing(ResponseCache(cache)) as main:
         return [key for key in keys if main.get(key) == ANSWER]
 
 
 PROGRAM = """
 import sys
 from pathlib import Path
-from radfact.llm import AnswerCache, StoredAnswer
+from radfact.llm import ResponseCache, CachedResponse
 from radfact.llm.shared_cache import worker_stores
 with worker_stores(Path(sys.argv[1])) as stores:
-    store = AnswerCache(stores / "worker")
+    store = ResponseCache(stores / "worker")
     for key in ("early", "late"):
-        store.put([(key, StoredAnswer("text", 1, 2))])
+        store.put([(key, CachedResponse("text", 1, 2))])
         print(key, flush=True)
         sys.stdin.readline()
     store.close()

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from radfact.errors import Failure
-from radfact.llm import connect
+from radfact.llm import load_chat_client
 from radfact.meta.agreement.preferences import (
     Preference,
     Rivals,
@@ -97,7 +97,7 @@ def test_only_the_last_line_is_the_label(before: list[str], how: str) -> None:
 def test_a_model_is_asked_with_both_candidates(serve: Callable[..., ChatServer]) -> None:
     server = serve(lambda *_: (200, {}, "Assistant 1 is worse than Assistant 2"))
     choice = Rivals("The reference.", "The {second}.", "The other.")
-    assert ask_preferences(connect("openai:m", base_url=server.base_url), [choice]) == ["second"]
+    assert ask_preferences(load_chat_client("openai:m", base_url=server.base_url), [choice]) == ["second"]
     assert "[Reference Report]\nThe reference.\n\n[Assistant 1]\nThe {second}.\n\n[Assistant 2]\nThe other.\n" in last(
         server.requests[0]
     )

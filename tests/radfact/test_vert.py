@@ -15,7 +15,7 @@ from green_answers import Written
 from radfact.errors import InputError
 from radfact.io.jsonl import write_json
 from radfact.io.pairs import Pair
-from radfact.llm import connect
+from radfact.llm import load_chat_client
 from radfact.metrics.llm_metric import fill, load_prompt
 from radfact.metrics.protocol import Metric
 from radfact.metrics.vert import Variant, Vert, VertFormula, VertRubric, VertTuned, vert_prompt
@@ -55,7 +55,7 @@ def test_vert_is_greens_prompt_and_the_score() -> None:
 @pytest.mark.parametrize("metric", [Vert, VertFormula, VertRubric])
 def test_the_models_own_score_counts(metric: type[Vert], serve: Callable[..., ChatServer]) -> None:
     server = serve(lambda *_: (200, {}, ANSWER.text()))
-    asked = metric(connect("openai:m", base_url=server.base_url, parameters=metric.parameters))
+    asked = metric(load_chat_client("openai:m", base_url=server.base_url, parameters=metric.parameters))
     assert isinstance(asked, Metric)
     scored = asked.score([PAIR])
     # By its counts it would be 2 / 3, and 2 / (2 + 2) by the formula.
@@ -72,14 +72,14 @@ def test_the_models_own_score_counts(metric: type[Vert], serve: Callable[..., Ch
 @pytest.mark.parametrize("said", ["0.8", "<think>\n\n</think>\n\n0.8", "<think>0.3, or more?</think>0.8"])
 def test_a_tuned_model_says_the_score_alone(said: str, serve: Callable[..., ChatServer]) -> None:
     server = serve(lambda *_: (200, {}, said))
-    scored = VertTuned(connect("openai:m", base_url=server.base_url)).score([PAIR])
+    scored = VertTuned(load_chat_client("openai:m", base_url=server.base_url)).score([PAIR])
     assert scored.values["vert_tuned"] == [0.8]
     assert len(server.requests) == 1
 
 
 def test_an_answer_without_a_score_is_asked_again_and_then_no_number(serve: Callable[..., ChatServer]) -> None:
     server = serve(lambda *_: (200, {}, ANSWER.text().replace("0.70", "high")))
-    scored = Vert(connect("openai:m", base_url=server.base_url)).score([PAIR])
+    scored = Vert(load_chat_client("openai:m", base_url=server.base_url)).score([PAIR])
     assert math.isnan(scored.values["vert"][0])
     assert len(server.requests) == 3
 
@@ -88,7 +88,7 @@ def test_examples_follow_the_filled_prompt(serve: Callable[..., ChatServer]) -> 
     server = serve(lambda *_: (200, {}, ANSWER.text()))
     shot = SHOT.model_copy(update={"reference": "A {candidate} text."})
     few_shot = FewShot("random", [shot])
-    Vert(connect("openai:m", base_url=server.base_url), few_shot=few_shot).score([PAIR])
+    Vert(load_chat_client("openai:m", base_url=server.base_url), few_shot=few_shot).score([PAIR])
     base = fill(vert_prompt(), reference="No effusion.", candidate="Small effusion.")
     assert last(server.requests[0]) == f"{base}\n{few_shot.section()}"
     assert "A {candidate} text." in few_shot.section()

@@ -20,7 +20,7 @@ from real_servers import FEW_SHOTS, PAIRS, RADFACT, SPLIT_SHOTS, Server, radfact
 from radfact.errors import ExitCode, Failure, RunError
 from radfact.judges import EntailmentQuery, load_judge, load_splitter
 from radfact.judges.prompt import answer_schema, query
-from radfact.llm import Ask, Backend, Prefix, StoredAnswer, connect
+from radfact.llm import CachedResponse, ChatBackend, ChatRequest, PromptPrefix, load_chat_client
 from radfact.llm.http import HttpBackend
 from radfact.llm.langchain import LangChainBackend, load_chat_model
 
@@ -41,11 +41,11 @@ def server(request: pytest.FixtureRequest) -> Server:
     return request.getfixturevalue(request.param)
 
 
-def _ask_in_turn(backend: Backend) -> list[StoredAnswer]:
+def _ask_in_turn(backend: ChatBackend) -> list[CachedResponse]:
     """What a backend answers to four questions, one after the other."""
 
-    async def ask() -> list[StoredAnswer]:
-        system = Prefix([("system", "You name organs.")])
+    async def ask() -> list[CachedResponse]:
+        system = PromptPrefix([("system", "You name organs.")])
         try:
             return [
                 await backend.complete(system, [("user", f"Name {number} organs of the chest.")], None)
@@ -79,16 +79,16 @@ def test_both_routes_get_the_same_texts(server: Server, monkeypatch: pytest.Monk
 
 def test_answers_held_to_a_schema_are_json_of_that_shape(server: Server) -> None:
     parameters = {"temperature": 0, "max_tokens": 256}
-    with connect(server.judge, base_url=server.base_url, parameters=parameters, concurrency=4) as client:
+    with load_chat_client(server.judge, base_url=server.base_url, parameters=parameters, concurrency=4) as client:
         asks = [
-            Ask(
+            ChatRequest(
                 (("user", query(one.premises, one.hypothesis)),),
                 json.loads,
                 schema=answer_schema(one.premises, one.hypothesis),
             )
             for one in QUESTIONS
         ]
-        answers: list[Any] = client.ask_all(asks)
+        answers: list[Any] = client.complete_all(asks)
         assert client.usage_counter.repairs == 0
     for question, answer in zip(QUESTIONS, answers, strict=True):
         assert list(answer) == ["phrase", "evidence", "status"]

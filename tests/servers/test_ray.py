@@ -19,7 +19,7 @@ from radfact.judges.callable_splitter import CallableSplitter
 from radfact.judges.check import load_labelled
 from radfact.judges.ray_judge import ray_judge
 from radfact.judges.ray_splitter import RaySplitter
-from radfact.llm import AnswerCache, StoredAnswer
+from radfact.llm import CachedResponse, ResponseCache
 from radfact.llm.ray_cluster import Spread, gpus_of, parallel_size
 
 pytest.importorskip("ray", reason='Ray is not installed: pip install "ray[data]"')
@@ -216,12 +216,12 @@ def test_the_stores_of_workers_become_one(llama_cpp: Server, tmp_path: Path) -> 
 
 @pytest.mark.usefixtures("cluster")
 def test_what_a_killed_run_left_is_taken_over(tmp_path: Path) -> None:
-    left = AnswerCache(tmp_path / "workers" / "of-a-killed-run" / "worker")
-    left.put([("key", StoredAnswer("text", 1, 2))])
+    left = ResponseCache(tmp_path / "workers" / "of-a-killed-run" / "worker")
+    left.put([("key", CachedResponse("text", 1, 2))])
     left.close()
     Spread(_PortionJudge, "judge", "portions", {}, tmp_path, workers=2).run([EntailmentQuery((), "A.")], _premises)
-    main = AnswerCache(tmp_path)
-    assert main.get("key") == StoredAnswer("text", 1, 2)
+    main = ResponseCache(tmp_path)
+    assert main.get("key") == CachedResponse("text", 1, 2)
     main.close()
     assert not list((tmp_path / "workers").iterdir())
 

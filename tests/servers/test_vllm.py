@@ -19,7 +19,7 @@ from real_servers import (
 )
 
 from radfact.errors import ExitCode, InputError
-from radfact.llm import connect
+from radfact.llm import load_chat_client
 from radfact.llm.vllm import fingerprint
 
 OPTIONS = ["--judge-arg", "max_tokens=200", "--few-shots", FEW_SHOTS, "--format", "schema"]
@@ -57,7 +57,7 @@ def test_the_model_in_process_judges_as_behind_its_server(
 @pytest.mark.skipif(importlib.util.find_spec("vllm") is not None, reason="vLLM is installed here")
 def test_vllm_that_is_missing_is_named_with_its_install_command() -> None:
     with pytest.raises(InputError, match=r'pip install "maira-radfact\[vllm\]"'):
-        connect("vllm:somewhere/model")
+        load_chat_client("vllm:somewhere/model")
 
 
 @pytest.mark.parametrize(

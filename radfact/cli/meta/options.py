@@ -154,13 +154,13 @@ def client_of(name: str, who: JudgeOptions, cache: Path, *, option: str, paramet
         option: that named it, for messages.
         parameters: of the sampling, where the user names no others.
     """
-    from radfact.llm import connect, split_model_args
+    from radfact.llm import load_chat_client, parse_model_args
 
     with naming_options(judge=option):
-        return connect(
+        return load_chat_client(
             name,
             base_url=who.base_url,
-            parameters={**parameters, **split_model_args(who.arguments)},
+            parameters={**parameters, **parse_model_args(who.arguments)},
             concurrency=who.concurrency,
             cache=cache,
         )

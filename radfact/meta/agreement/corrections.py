@@ -95,7 +95,9 @@ def correct(
     references = {one.pair.sample_id: narrative(one.pair.reference) for one in ratings.samples}
     if setting == "shuffled":
         references = {key: shuffled(text, seed=seed) for key, text in references.items()}
-    said = metric.client.ask_all([metric.question_of_lines(lines, references[key]) for key, lines in shown.items()])
+    said = metric.client.complete_all(
+        [metric.question_of_lines(lines, references[key]) for key, lines in shown.items()]
+    )
     answers: dict[str, Corrections | Failure] = dict(zip(shown, said, strict=True))
     reports = []
     for one in ratings.samples:

@@ -10,7 +10,7 @@ from typing import Literal
 
 from radfact.errors import Failure
 from radfact.io.pairs import Pair
-from radfact.llm import Ask, ChatClient
+from radfact.llm import ChatClient, ChatRequest
 from radfact.metrics.fineradscore import split_lines
 from radfact.metrics.fineradscore_response import CATEGORY_NAMES, Corrections
 from radfact.metrics.json_response import read_written
@@ -169,11 +169,11 @@ def paraphrased(client: ChatClient, reports: Sequence[str]) -> list[str | Failur
         RunError: the server refuses the key or the model, or cannot be reached.
     """
     prompt = load_prompt("paraphrase")
-    return client.ask_all([_paraphrase_of(report, prompt) for report in reports])
+    return client.complete_all([_paraphrase_of(report, prompt) for report in reports])
 
 
-def _paraphrase_of(report: str, prompt: str) -> Ask[str]:
+def _paraphrase_of(report: str, prompt: str) -> ChatRequest[str]:
     def read(text: str) -> str:
         return read_written(text, report, alike=False)
 
-    return Ask((("user", fill(prompt, report=report)),), read)
+    return ChatRequest((("user", fill(prompt, report=report)),), read)

@@ -11,7 +11,7 @@ from typing import Literal
 import numpy as np
 
 from radfact.errors import Failure
-from radfact.llm import Ask, ChatClient
+from radfact.llm import ChatClient, ChatRequest
 from radfact.llm.response_text import after_thought
 from radfact.metrics.llm_metric import fill, load_prompt
 from radfact.statistics.bootstrap import rounded
@@ -66,7 +66,7 @@ def ask_preferences(client: ChatClient, rivals: Sequence[Rivals]) -> list[Prefer
     """
     prompt = load_prompt("preference")
     texts = (fill(prompt, reference=one.reference, first=one.first, second=one.second) for one in rivals)
-    return client.ask_all([Ask((("user", text),), read_preference) for text in texts])
+    return client.complete_all([ChatRequest((("user", text),), read_preference) for text in texts])
 
 
 def read_preference(text: str) -> Preference:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, get_args
 
 from radfact.errors import Failure
-from radfact.llm import Ask, ChatClient, Message, Prefix
+from radfact.llm import ChatClient, ChatRequest, Message, PromptPrefix
 from radfact.llm.response_text import after_thought, bodies, read_data
 from radfact.meta.injection.records import Change, Injected
 from radfact.metrics.error_response import CATEGORIES, Letter
@@ -95,22 +95,22 @@ def inject_by_model(
 
     Raises:
         ValueError: there are no instructions for this category.
-        RunError: as `ChatClient.ask_all`.
+        RunError: as `ChatClient.complete_all`.
     """
     if category not in ("a", "b"):
         raise ValueError(f"the paper has instructions for a and b, not for '{category}'")
-    prefix = Prefix([("system", load_prompt(f"inject_{category}", _PACKAGE))])
+    prefix = PromptPrefix([("system", load_prompt(f"inject_{category}", _PACKAGE))])
     turns: dict[int, tuple[Message, ...]] = {
         place: (("user", _request(one.report, count)),) for place, one in enumerate(sources)
     }
     found: dict[int, Injected | Failure] = {}
     for _ in range(tries):
         places = [place for place in range(len(sources)) if place not in found]
-        answers = client.ask_all([_ask(turns[place], prefix, sources[place], category, count) for place in places])
+        answers = client.complete_all([_ask(turns[place], prefix, sources[place], category, count) for place in places])
         written = dict(zip(places, answers, strict=True))
         found |= {place: answer for place, answer in written.items() if isinstance(answer, Failure)}
         left = {place: answer for place, answer in written.items() if isinstance(answer, Modified)}
-        verdicts = client.ask_all([_check(sources[place], answer) for place, answer in left.items()])
+        verdicts = client.complete_all([_check(sources[place], answer) for place, answer in left.items()])
         for (place, answer), verdict in zip(left.items(), verdicts, strict=True):
             if isinstance(verdict, Failure):
                 found[place] = verdict
@@ -127,8 +127,10 @@ def _request(report: str, count: int) -> str:
     return f"Number of errors to inject: {count}\n\nRadiology report:\n{report}"
 
 
-def _ask(messages: tuple[Message, ...], prefix: Prefix, source: Source, category: Letter, count: int) -> Ask[Modified]:
-    return Ask(messages, lambda text: read_modified(text, source.report, category, count), prefix=prefix)
+def _ask(
+    messages: tuple[Message, ...], prefix: PromptPrefix, source: Source, category: Letter, count: int
+) -> ChatRequest[Modified]:
+    return ChatRequest(messages, lambda text: read_modified(text, source.report, category, count), prefix=prefix)
 
 
 def _as_injected(source: Source, answer: Modified, category: Letter, count: int, client: ChatClient) -> Injected:
@@ -185,7 +187,7 @@ class Verdict:
     reason: str
 
 
-def _check(source: Source, answer: Modified) -> Ask[Verdict]:
+def _check(source: Source, answer: Modified) -> ChatRequest[Verdict]:
     listed = "\n".join(
         f'{number}. Original: "{one.original or "(nothing)"}" Modified: "{one.modified or "(deleted)"}"'
         for number, one in enumerate(answer.changes, start=1)
@@ -194,7 +196,9 @@ def _check(source: Source, answer: Modified) -> Ask[Verdict]:
         f"Imaging modality: {source.modality}\nBody region: {source.region}\n\n"
         f"Radiology report:\n{answer.report}\n\nModifications:\n{listed}"
     )
-    return Ask((("user", content),), read_verdict, prefix=Prefix([("system", load_prompt("plausible", _PACKAGE))]))
+    return ChatRequest(
+        (("user", content),), read_verdict, prefix=PromptPrefix([("system", load_prompt("plausible", _PACKAGE))])
+    )
 
 
 def read_verdict(text: str) -> Verdict:
@@ -225,7 +229,7 @@ def modify_by_model(
         seed: of who is asked for subtlety.
 
     Raises:
-        RunError: as `ChatClient.ask_all`.
+        RunError: as `ChatClient.complete_all`.
     """
     asks = []
     for one, letters in zip(sources, categories, strict=True):
@@ -234,7 +238,7 @@ def modify_by_model(
         slots = {"report": one.report, "error_types": kinds, "subtle_change": subtle}
         prompt = fill(load_prompt("modify" if letters else "rephrase", _PACKAGE), **slots)
         asks.append(_ask_candidate(prompt, one.report, changed=bool(letters)))
-    answers = client.ask_all(asks)
+    answers = client.complete_all(asks)
     found: list[Injected | Failure] = []
     for one, letters, answer in zip(sources, categories, answers, strict=True):
         if isinstance(answer, Failure):
@@ -263,8 +267,8 @@ def draw_categories(source_id: str, *, seed: int = 42) -> tuple[Letter, ...]:
     return tuple(sorted(drawn.sample(letters, drawn.randint(0, 3))))
 
 
-def _ask_candidate(prompt: str, source: str, *, changed: bool) -> Ask[str]:
-    return Ask((("user", prompt),), lambda text: read_candidate(text, source, changed=changed))
+def _ask_candidate(prompt: str, source: str, *, changed: bool) -> ChatRequest[str]:
+    return ChatRequest((("user", prompt),), lambda text: read_candidate(text, source, changed=changed))
 
 
 def read_candidate(text: str, source: str, *, changed: bool = False) -> str:
@@ -284,9 +288,9 @@ def read_candidate(text: str, source: str, *, changed: bool = False) -> str:
     return read_report(parts[1], source, changed=changed)
 
 
-def ask_report(messages: tuple[Message, ...], source: str, *, changed: bool = False) -> Ask[str]:
+def ask_report(messages: tuple[Message, ...], source: str, *, changed: bool = False) -> ChatRequest[str]:
     """Ask for a report made from another one, and nothing else; `changed` as in `read_report`."""
-    return Ask(messages, lambda text: read_report(text, source, changed=changed))
+    return ChatRequest(messages, lambda text: read_report(text, source, changed=changed))
 
 
 def read_report(text: str, source: str, *, changed: bool = False) -> str:

@@ -65,11 +65,11 @@ class ModelPerturber(PromptedModel):
         """A candidate of every report.
 
         Raises:
-            RunError: as `ChatClient.ask_all`.
+            RunError: as `ChatClient.complete_all`.
         """
         prompt = self.instructions
         asks = [ask_report((("user", f"{one.report}\n\n{prompt}"),), one.report, changed=True) for one in sources]
-        answers = self.client.ask_all(asks)
+        answers = self.client.complete_all(asks)
         return [
             answer
             if isinstance(answer, Failure)

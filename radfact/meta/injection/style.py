@@ -109,10 +109,10 @@ class ModelStyler(PromptedModel):
         """Each report as the model rewrites it.
 
         Raises:
-            RunError: as `ChatClient.ask_all`.
+            RunError: as `ChatClient.complete_all`.
         """
         system = ("system", self.instructions)
-        answers = self.client.ask_all([ask_report((system, ("user", report)), report) for report in reports])
+        answers = self.client.complete_all([ask_report((system, ("user", report)), report) for report in reports])
         return [*answers]
 
 

@@ -9,11 +9,11 @@ from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from typing import Any, Literal
 
-Trouble = Literal["unreachable", "busy", "broken", "slow", "refused", "stopped"]
+CallErrorKind = Literal["unreachable", "busy", "broken", "slow", "refused", "stopped"]
 """unreachable: no connection; busy: asked to wait; broken: an error or half an answer; slow: no answer in time;
 refused: this question is; stopped: every question is."""
 
-ATTEMPTS: Mapping[Trouble, int] = {"unreachable": 24, "busy": 24, "broken": 8, "slow": 3}
+ATTEMPTS: Mapping[CallErrorKind, int] = {"unreachable": 24, "busy": 24, "broken": 8, "slow": 3}
 """How often one call is tried when a trouble may pass. With the waits of `client.py` (full jitter up to a minute), 24
 attempts are about nine minutes: a server that is restarted is waited for."""
 
@@ -55,7 +55,7 @@ _WINDOW = 3
 _SHOWN = 200
 
 
-class CallFault(Exception):
+class CallError(Exception):
     """A call without an answer.
 
     Args:
@@ -65,29 +65,29 @@ class CallFault(Exception):
         retry_after: seconds that the server wants the client to wait, if it says.
     """
 
-    def __init__(self, trouble: Trouble, what: str, *, said: str = "", retry_after: float | None = None) -> None:
+    def __init__(self, trouble: CallErrorKind, what: str, *, said: str = "", retry_after: float | None = None) -> None:
         super().__init__(what)
         self.trouble, self.what, self.said, self.retry_after = trouble, what, said, retry_after
 
 
-def status_fault(status: int, said: str = "", wait: str | None = None) -> CallFault:
+def status_error(status: int, said: str = "", wait: str | None = None) -> CallError:
     """The fault that an HTTP status means; `said` is the error's message, `wait` the header Retry-After."""
     what = f"HTTP {status}"
     if status == 429 and _NO_QUOTA in said:
-        return CallFault("stopped", f"the account has no quota left ({what})")
+        return CallError("stopped", f"the account has no quota left ({what})")
     if status in _STOPPED:
-        return CallFault("stopped", f"{_STOPPED[status]} ({what})")
+        return CallError("stopped", f"{_STOPPED[status]} ({what})")
     if 300 <= status < 400:
-        return CallFault("stopped", f"the server is at another address than the base URL ({what})")
+        return CallError("stopped", f"the server is at another address than the base URL ({what})")
     if status in _BUSY or status >= 500:
-        trouble: Trouble = "busy" if status in _BUSY else "broken"
-        return CallFault(trouble, what, said=said, retry_after=retry_after(wait))
-    return CallFault("refused", what, said=said)
+        trouble: CallErrorKind = "busy" if status in _BUSY else "broken"
+        return CallError(trouble, what, said=said, retry_after=retry_after(wait))
+    return CallError("refused", what, said=said)
 
 
-def page_fault() -> CallFault:
+def page_error() -> CallError:
     """The fault that a web page in the place of an answer means: no waiting turns it into one."""
-    return CallFault("stopped", "this address answers with a web page; check the base URL (it mostly ends in /v1)")
+    return CallError("stopped", "this address answers with a web page; check the base URL (it mostly ends in /v1)")
 
 
 def is_page(text: str) -> bool:
@@ -103,13 +103,13 @@ def check_withheld(endings: Iterable[object], refusal: object) -> None:
         refusal: the model's own words in the place of an answer, if there are any.
 
     Raises:
-        CallFault: it is one.
+        CallError: it is one.
     """
     for ending in endings:
         if str(ending).lower() in _WITHHELD:
-            raise CallFault("refused", f"the provider's filter withholds the answer ({ending})")
+            raise CallError("refused", f"the provider's filter withholds the answer ({ending})")
     if refusal:
-        raise CallFault("refused", "the model refuses to answer", said=str(refusal))
+        raise CallError("refused", "the model refuses to answer", said=str(refusal))
 
 
 def leaving_out(said: str, parameters: Mapping[str, Any]) -> str:

@@ -20,7 +20,7 @@ Message = tuple[str, str]
 """(role, content), role one of system, user, assistant."""
 
 
-def message_json(messages: Iterable[Message]) -> bytes:
+def messages_json(messages: Iterable[Message]) -> bytes:
     """Messages as the inside of a JSON array, in the layout of the OpenAI protocol."""
     # Escaped to ASCII, so that half a surrogate pair in a report cannot break the request.
     return b",".join(
@@ -28,7 +28,7 @@ def message_json(messages: Iterable[Message]) -> bytes:
     )
 
 
-class Prefix:
+class PromptPrefix:
     """The constant beginning of many conversations: its JSON bytes and its hash are computed once."""
 
     __slots__ = ("_hash", "json", "messages")
@@ -36,7 +36,7 @@ class Prefix:
     def __init__(self, messages: Iterable[Message] = ()) -> None:
         """Take the messages; `json` holds them as the beginning of a JSON array, the comma after the last included."""
         self.messages = tuple(messages)
-        self.json = message_json(self.messages) + b"," if self.messages else b""
+        self.json = messages_json(self.messages) + b"," if self.messages else b""
         self._hash = hashlib.sha256(self.json)
 
     @property
@@ -49,11 +49,11 @@ class Prefix:
         return self._hash.copy()
 
 
-NO_PREFIX = Prefix()
+NO_PREFIX = PromptPrefix()
 
 
 @dataclass(frozen=True, slots=True)
-class Ask(Generic[T]):
+class ChatRequest(Generic[T]):
     """A question to a language model.
 
     Args:
@@ -66,13 +66,13 @@ class Ask(Generic[T]):
 
     messages: tuple[Message, ...]
     parse: Callable[[str], T]
-    prefix: Prefix = NO_PREFIX
+    prefix: PromptPrefix = NO_PREFIX
     schema: Mapping[str, Any] | None = None
     repairs: int = REPAIRS
 
 
 @dataclass(frozen=True, slots=True)
-class StoredAnswer:
+class CachedResponse:
     """The text that a model answered, the tokens that it took, and whether it was cut off at the limit of tokens."""
 
     text: str
@@ -81,18 +81,18 @@ class StoredAnswer:
     cut: bool = False
 
 
-class Backend(Protocol):
+class ChatBackend(Protocol):
     """Whoever can answer a conversation; every method is called in the one event loop of `radfact.llm`."""
 
     async def complete(
-        self, prefix: Prefix, messages: Sequence[Message], schema: Mapping[str, Any] | None
-    ) -> StoredAnswer:
+        self, prefix: PromptPrefix, messages: Sequence[Message], schema: Mapping[str, Any] | None
+    ) -> CachedResponse:
         """One answer to `prefix.messages` and then `messages`, following the JSON schema if there is one.
 
         The client waits, tries again, keeps and parses; a backend does none of this.
 
         Raises:
-            CallFault: there is no answer, and what kind of trouble that is.
+            CallError: there is no answer, and what kind of trouble that is.
             InputError: what is asked for is beyond this backend (such as a schema).
         """
         ...

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from radfact.errors import InputError
-from radfact.llm.cache import AnswerCache
+from radfact.llm.cache import ResponseCache
 from radfact.llm.client import ChatClient
-from radfact.llm.conversation import Backend
+from radfact.llm.protocol import ChatBackend
 
 CONCURRENCY_OWN_SERVER = 64
 """Calls in flight to a model that the user serves: enough for continuous batching to fill a GPU."""
@@ -23,7 +23,7 @@ TIMEOUT = 600.0
 _SECRETS = frozenset({"key", "apikey", "secret", "password", "credentials", "authorization"})
 
 
-def connect(
+def load_chat_client(
     name: str,
     *,
     base_url: str | None = None,
@@ -67,11 +67,13 @@ def connect(
         from radfact.llm.vllm import fingerprint
 
         identity["model_sha256"] = fingerprint(model)
-    answers = None if cache is None else AnswerCache(cache)
+    answers = None if cache is None else ResponseCache(cache)
     return ChatClient(backend, identity, concurrency=concurrency, cache=answers)
 
 
-def _backend(provider: str, model: str, base_url: str | None, parameters: Mapping[str, Any], timeout: float) -> Backend:
+def _backend(
+    provider: str, model: str, base_url: str | None, parameters: Mapping[str, Any], timeout: float
+) -> ChatBackend:
     if base_url is not None:
         from radfact.llm.http import HttpBackend
 
@@ -91,7 +93,7 @@ def _seconds(value: Any) -> float:
     return float(value)
 
 
-def split_model_args(model_args: Mapping[str, Any] | None, *, field: str = "judge_args") -> dict[str, Any]:
+def parse_model_args(model_args: Mapping[str, Any] | None, *, field: str = "judge_args") -> dict[str, Any]:
     """Values of `--judge-arg NAME=VALUE` as numbers, booleans, lists or text, as YAML reads them.
 
     Args:
