@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Mapping
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -44,6 +45,13 @@ def test_examples_are_read_without_a_fault_and_fit_the_page(words: str) -> None:
         assert read(line)
     block = (COMMANDS[words].help or "").partition("[bold]Examples[/bold]\n")[2]
     assert all(len(line) <= 78 for line in block.splitlines() if line.lstrip().startswith(("radfact ", "maira ", "--")))
+
+
+@pytest.mark.parametrize("words", COMMANDS)
+def test_an_example_on_several_lines_can_be_pasted_into_a_shell(words: str) -> None:
+    lines = (COMMANDS[words].help or "").partition("[bold]Examples[/bold]")[2].partition("\n\n")[0].splitlines()
+    broken = [line for line, following in pairwise(lines) if following.startswith("      ") and line[-2:] != " \\"]
+    assert broken == []
 
 
 @pytest.mark.parametrize(("program", "table"), [("radfact", OF_RADFACT), ("maira", OF_MAIRA)])

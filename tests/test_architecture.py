@@ -1,0 +1,125 @@
+"""Layers of the repository: imports point to the same or a lower layer, and subpackages form no cycle."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterable, Iterator
+from functools import cache
+from graphlib import CycleError, TopologicalSorter
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+LOWER = {"maira": {"data", "radfact", "encoders"}, "data": {"radfact"}, "radfact": set[str](), "encoders": set[str]()}
+"""Packages that a package may import."""
+HEAVY = {"torch", "transformers", "matplotlib", "scipy", "pandas", "rich", "typer"}
+
+
+def _sources(package: str) -> list[Path]:
+    return sorted((ROOT / package).rglob("*.py"))
+
+
+def _module_name(source: Path) -> str:
+    return ".".join(source.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+
+
+@cache
+def _modules() -> dict[str, Path]:
+    return {_module_name(source): source for package in LOWER for source in _sources(package)}
+
+
+def _is_type_checking(node: ast.AST) -> bool:
+    return isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING"
+
+
+def _import_nodes(source: Path, *, at_import_time: bool = False) -> Iterator[ast.Import | ast.ImportFrom]:
+    """Yield the import statements of a file, without those for type checkers.
+
+    Args:
+        source: a Python file.
+        at_import_time: skip imports inside functions.
+    """
+    pending: list[ast.AST] = [ast.parse(source.read_text(encoding="utf-8"))]
+    while pending:
+        node = pending.pop()
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            yield node
+        elif _is_type_checking(node):
+            pending.extend(node.orelse)  # type: ignore[attr-defined]
+        elif not (at_import_time and isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)):
+            pending.extend(ast.iter_child_nodes(node))
+
+
+def _imported_names(nodes: Iterable[ast.Import | ast.ImportFrom]) -> set[str]:
+    names: set[str] = set()
+    for node in nodes:
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif node.module:
+            names |= {f"{node.module}.{alias.name}" for alias in node.names}
+    return names
+
+
+def _imported_modules(source: Path) -> set[str]:
+    """Our own modules that a file imports."""
+    names = _imported_names(_import_nodes(source))
+    return {name if name in _modules() else name.rpartition(".")[0] for name in names} & _modules().keys()
+
+
+@pytest.mark.parametrize("package", LOWER)
+def test_imports_point_to_the_same_or_a_lower_layer(package: str) -> None:
+    forbidden = LOWER.keys() - LOWER[package] - {package}
+    wrong = [
+        f"{source.relative_to(ROOT)} imports {name}"
+        for source in _sources(package)
+        for name in _imported_modules(source)
+        if name.split(".")[0] in forbidden
+    ]
+    assert wrong == []
+
+
+def _subpackages() -> list[str]:
+    """Packages that hold at least one package."""
+    packages = {name for name, source in _modules().items() if source.name == "__init__.py"}
+    return sorted({name.rpartition(".")[0] for name in packages if "." in name})
+
+
+@pytest.mark.parametrize("package", _subpackages())
+def test_subpackages_form_no_cycle(package: str) -> None:
+    """A subpackage counts as one node of the graph, a module of the package itself as another."""
+
+    def node_of(module: str) -> str | None:
+        return module.removeprefix(f"{package}.").split(".")[0] if module.startswith(f"{package}.") else None
+
+    graph: dict[str, set[str]] = {}
+    for module, source in _modules().items():
+        if node := node_of(module):
+            targets = {node_of(name) for name in _imported_modules(source)}
+            graph.setdefault(node, set()).update({target for target in targets if target} - {node})
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError as error:
+        pytest.fail(f"import cycle in {package}: {' <- '.join(error.args[1])}")
+
+
+def test_radfact_imports_no_model_library_at_import_time() -> None:
+    """Metrics that run a model import it in the function that needs it."""
+    wrong = [
+        f"{source.relative_to(ROOT)} imports {name}"
+        for source in _sources("radfact")
+        for name in _imported_names(_import_nodes(source, at_import_time=True))
+        if name.split(".")[0] in {"torch", "transformers"}
+    ]
+    assert wrong == []
+
+
+@pytest.mark.parametrize(
+    "module", ["radfact", "maira", "maira.model.prompts", "maira.model.parser", "maira.model.grammar"]
+)
+def test_light_modules_import_no_heavy_library(module: str) -> None:
+    command = f"import sys, {module}; print(*{HEAVY!r}.intersection(sys.modules))"
+    result = subprocess.run([sys.executable, "-c", command], capture_output=True, text=True, check=True, cwd=ROOT)
+    assert result.stdout.split() == []
