@@ -95,7 +95,7 @@ class PromptEmbedder:
         tokens: Tensor | None = None
         if images:
             weight = next(self._model.multi_modal_projector.parameters())
-            tokens = self._model.multi_modal_projector(torch.stack([*images]).to(weight))
+            tokens = self._model.project(torch.stack([*images]).to(weight))
         embeddings: Tensor = self._model.embed(torch.tensor([ids], device=self._device), tokens)[0]
         return embeddings.cpu()
 

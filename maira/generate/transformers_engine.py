@@ -195,8 +195,7 @@ class TransformersEngine:
         if not images:
             return None
         stretches = (images[start : start + ENCODED_AT_ONCE] for start in range(0, len(images), ENCODED_AT_ONCE))
-        adapter = self.model.multi_modal_projector
-        return torch.cat([adapter(torch.stack(list(stretch)).to(self.device)) for stretch in stretches])
+        return torch.cat([self.model.project(torch.stack(list(stretch)).to(self.device)) for stretch in stretches])
 
     def _prefilled(self, prompt: Tensor, mask: Tensor, image_tokens: Tensor | None, limit: int) -> Any:
         """The cache of a batch with all of the prompt but its last token, which `generate` reads itself."""
@@ -207,8 +206,8 @@ class TransformersEngine:
         step = max(1, PREFILL_TOKENS // rows)
         for start in range(0, length - 1, step):
             stop = min(start + step, length - 1)
-            self.language_model.model(
-                inputs_embeds=embeddings[:, start:stop],
+            self.model.decode(
+                embeddings[:, start:stop],
                 attention_mask=mask[:, :stop],
                 position_ids=positions[:, start:stop],
                 past_key_values=cache,

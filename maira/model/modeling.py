@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from transformers import AutoModelForImageTextToText, GenerationMixin, LlamaForCausalLM
 from transformers.conversion_mapping import register_checkpoint_conversion_mapping
-from transformers.modeling_outputs import CausalLMOutputWithPast
+from transformers.modeling_outputs import BaseModelOutputWithPast, CausalLMOutputWithPast
 from transformers.modeling_utils import PreTrainedModel
 from transformers.utils import GENERATION_CONFIG_NAME
 
@@ -116,35 +116,57 @@ class MairaForConditionalGeneration(PreTrainedModel, GenerationMixin):
         head: nn.Module = self.language_model.lm_head
         return head
 
-    def encode_images(self, pixel_values: Tensor) -> Tensor:
-        """Images as tokens of the language model: (images, 3, height, width) -> (images, image_seq_length, width)."""
-        weight = next(self.multi_modal_projector.parameters())
-        tokens: Tensor = self.multi_modal_projector(self.vision_tower(pixel_values.to(weight.dtype)))
-        return tokens
+    def encode_patches(self, pixel_values: Tensor) -> Tensor:
+        """Run the image encoder: (images, 1 or 3, height, width) -> (images, patches, encoder width)."""
+        weight = next(self.vision_tower.parameters())
+        patches: Tensor = self.vision_tower(pixel_values.to(weight.dtype).expand(-1, 3, -1, -1))
+        return patches
 
-    def embed(self, input_ids: Tensor, image_tokens: Tensor | None) -> Tensor:
-        """Token embeddings (batch, length, width) with the image placeholders replaced, in reading order.
+    def project(self, patches: Tensor) -> Tensor:
+        """Run the adapter: (images, patches, encoder width) -> (images, image_seq_length, width)."""
+        image_tokens: Tensor = self.multi_modal_projector(patches)
+        return image_tokens
+
+    def embed(self, input_ids: Tensor, image_tokens: Tensor | None, *, check: bool = True) -> Tensor:
+        """Embed tokens and replace the image placeholders, in reading order: (batch, length, width).
 
         Args:
             input_ids: (batch, length).
-            image_tokens: (images, image_seq_length, width), images in the order of their placeholders; None without.
+            image_tokens: (images, image_seq_length, width), in the order of their placeholders; None without images.
+            check: whether to compare the number of placeholders with that of the image tokens; False where the tensors
+                have no values.
 
         Raises:
-            ValueError: the number of placeholders is not that of the image tokens.
+            ValueError: the number of placeholders differs from the number of image tokens.
         """
         embeddings: Tensor = self.get_input_embeddings()(input_ids)
         placeholders = input_ids == self.config.image_token_index
-        given = 0 if image_tokens is None else image_tokens.shape[0] * image_tokens.shape[1]
-        wanted = int(placeholders.sum())
-        if given != wanted:
-            raise ValueError(
-                f"the text has {wanted} image placeholders and the images give {given} tokens "
-                f"({self.config.image_seq_length} an image)"
-            )
+        if check:
+            available = 0 if image_tokens is None else image_tokens.shape[0] * image_tokens.shape[1]
+            expected = int(placeholders.sum())
+            if available != expected:
+                raise ValueError(
+                    f"expected image tokens for the {expected} image placeholders of the text, found {available} "
+                    f"({self.config.image_seq_length} per image)"
+                )
         if image_tokens is None:
             return embeddings
-        # Where a device map puts encoder and language model apart, also to the language model's device.
+        # A device map may place the encoder and the language model on different devices.
         return embeddings.masked_scatter(placeholders.unsqueeze(-1), image_tokens.to(embeddings))
+
+    def decode(self, inputs_embeds: Tensor, **options: Any) -> BaseModelOutputWithPast:
+        """Run the blocks of the language model.
+
+        Args:
+            inputs_embeds: (batch, length, width), from `embed`.
+            **options: arguments of the language model, such as `attention_mask`, `position_ids`, `past_key_values`,
+                `use_cache` and those of an attention kernel.
+
+        Returns:
+            `last_hidden_state` (batch, length, width) and the cache.
+        """
+        outputs: BaseModelOutputWithPast = self.language_model.model(inputs_embeds=inputs_embeds, **options)
+        return outputs
 
     def forward(
         self,
@@ -160,48 +182,51 @@ class MairaForConditionalGeneration(PreTrainedModel, GenerationMixin):
         logits_to_keep: int | Tensor = 0,
         **kwargs: Any,
     ) -> CausalLMOutputWithPast:
-        """One pass of the language model over text and images.
+        """Encode images, splice them into the text, and decode.
+
+        Training, the engines and the estimate of memory take the same steps one by one, by `encode_patches`,
+        `project`, `embed` and `decode`.
 
         Args:
-            input_ids: (batch, length) with `image_seq_length` placeholders an image.
-            pixel_values: (images, 3, height, width), in the order of their placeholders in the flattened batch.
-            attention_mask: (batch, length), 1 for tokens that count.
+            input_ids: (batch, length) with `image_seq_length` placeholders per image.
+            pixel_values: (images, 1 or 3, height, width), in the order of their placeholders in the flattened batch.
+            attention_mask: (batch, length), 1 for tokens, 0 for padding.
             position_ids: (batch, length).
-            past_key_values: cache of the tokens before these.
-            inputs_embeds: (batch, length, width) instead of `input_ids`.
-            labels: (batch, length), -100 where no loss is wanted; logits are then computed at those positions only
-                and not returned.
-            image_tokens: the outcome of `encode_images`, instead of `pixel_values`.
+            past_key_values: cache of the preceding tokens.
+            inputs_embeds: (batch, length, width), instead of `input_ids`.
+            labels: (batch, length), -100 at positions without a loss; logits are then computed at the others only and
+                not returned.
+            image_tokens: (images, image_seq_length, width), from `project`, instead of `pixel_values`.
             use_cache: whether to return the cache.
             logits_to_keep: number of last positions (or the positions) to compute logits for; 0 for all.
-            **kwargs: passed on to the language model.
+            **kwargs: further arguments of the language model.
 
         Raises:
             ValueError: placeholders and images do not match, or there is no text.
         """
         if inputs_embeds is None:
             if input_ids is None:
-                raise ValueError("the model needs input_ids or inputs_embeds")
+                raise ValueError("expected input_ids or inputs_embeds, found neither")
             if image_tokens is None and pixel_values is not None:
-                image_tokens = self.encode_images(pixel_values)
+                image_tokens = self.project(self.encode_patches(pixel_values))
             inputs_embeds = self.embed(input_ids, image_tokens)
-        outputs = self.language_model.model(
-            inputs_embeds=inputs_embeds,
+        outputs = self.decode(
+            inputs_embeds,
             attention_mask=attention_mask,
             position_ids=position_ids,
             past_key_values=past_key_values,
             use_cache=use_cache,
             **kwargs,
         )
-        hidden: Tensor = outputs.last_hidden_state
+        hidden = outputs.last_hidden_state
         if labels is not None:
             targets = F.pad(labels[:, 1:], (0, 1), value=-100)
-            counted = targets != -100
-            scores = self.language_model.lm_head(hidden[counted]).float()
-            loss = F.cross_entropy(scores, targets[counted])
+            has_loss = targets != -100
+            logits = self.language_model.lm_head(hidden[has_loss]).float()
+            loss = F.cross_entropy(logits, targets[has_loss])
             return CausalLMOutputWithPast(loss=loss, past_key_values=outputs.past_key_values)
-        kept = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
-        logits = self.language_model.lm_head(hidden[:, kept])
+        positions = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
+        logits = self.language_model.lm_head(hidden[:, positions])
         return CausalLMOutputWithPast(logits=logits, past_key_values=outputs.past_key_values)
 
     def generate(self, *args: Any, **kwargs: Any) -> Any:

@@ -102,19 +102,18 @@ class TrainingModel(Objective):
         All images go through the encoder in one call: under FSDP every process must make the same calls, and rows have
         different numbers of images.
         """
-        tower, language = self.model.vision_tower, self.model.language_model
-        pixels = batch.pixel_values.to(next(tower.parameters()).dtype)
-        # (images, 1, size, size) -> (images, patches, encoder width) -> (images, image tokens, width)
-        patches = tower(pixels.expand(-1, 3, -1, -1))
-        image_tokens = self.model.multi_modal_projector(patches)
+        # (images, 1, size, size) -> (images, patches, encoder width)
+        patches = self.model.encode_patches(batch.pixel_values)
+        embeddings = self.model.embed(batch.input_ids, self.model.project(patches))
         # (1, tokens, width)
-        hidden = language.model(
-            inputs_embeds=self.model.embed(batch.input_ids, image_tokens),
+        hidden = self.model.decode(
+            embeddings,
             position_ids=batch.position_ids,
             use_cache=False,
             **attention.packed(self.kernel, batch),
         ).last_hidden_state
-        return answer_losses(hidden, language.lm_head, batch)._replace(patches=self._patch_loss(patches, batch))
+        losses = answer_losses(hidden, self.model.language_model.lm_head, batch)
+        return losses._replace(patches=self._patch_loss(patches, batch))
 
     def _patch_loss(self, patches: Tensor, batch: PackedBatch) -> Tensor:
         if self.patch_head is None or batch.coverage is None:

@@ -62,7 +62,7 @@ def test_images_stand_where_their_placeholders_are(
     model: MairaForConditionalGeneration, alone: list[dict[str, Tensor]]
 ) -> None:
     inputs = alone[1]
-    tokens = model.encode_images(inputs["pixel_values"])
+    tokens = model.project(model.encode_patches(inputs["pixel_values"]))
     embedded = model.embed(inputs["input_ids"], tokens)[0]
     placeholders = inputs["input_ids"][0] == model.config.image_token_index
     assert torch.equal(embedded[placeholders], tokens.flatten(0, 1))
@@ -72,7 +72,7 @@ def test_images_stand_where_their_placeholders_are(
 
 def test_encoded_images_do_as_well_as_pixels(model: MairaForConditionalGeneration, batch: dict[str, Tensor]) -> None:
     inputs = {name: value for name, value in batch.items() if name != "pixel_values"}
-    tokens = model.encode_images(batch["pixel_values"])
+    tokens = model.project(model.encode_patches(batch["pixel_values"]))
     assert torch.equal(logits(model, inputs, image_tokens=tokens), logits(model, batch))
 
 
@@ -131,7 +131,7 @@ def test_the_loss_is_the_cross_entropy_on_the_answer(
 
 @pytest.mark.parametrize(
     ("images", "message"),
-    [(0, "48 image placeholders and the images give 0 tokens"), (2, "48 image placeholders .* give 32 tokens")],
+    [(0, "48 image placeholders .* found 0"), (2, "48 image placeholders .* found 32")],
 )
 def test_placeholders_without_their_images_fail_with_both_numbers(
     model: MairaForConditionalGeneration, alone: list[dict[str, Tensor]], images: int, message: str
@@ -145,7 +145,7 @@ def test_an_image_without_placeholders_fails_with_both_numbers(
     model: MairaForConditionalGeneration, alone: list[dict[str, Tensor]]
 ) -> None:
     words = torch.tensor([[1, 40, 41]])
-    with pytest.raises(ValueError, match=r"0 image placeholders .* give 16 tokens \(16 an image\)"):
+    with pytest.raises(ValueError, match=r"0 image placeholders .* found 16 \(16 per image\)"):
         model(input_ids=words, pixel_values=alone[0]["pixel_values"])
 
 

@@ -276,16 +276,11 @@ def _forward(
 ) -> Tensor:
     """What `TrainingModel` computes, without what looks at values."""
     usage_counter.label = "encoder"
-    patches = model.vision_tower(inputs.pixels.expand(-1, 3, -1, -1))
+    patches = model.encode_patches(inputs.pixels)
     usage_counter.label = "adapter"
-    image_tokens = model.multi_modal_projector(patches)
-    embeddings = model.get_input_embeddings()(inputs.ids)
-    placeholders = (inputs.ids == model.config.image_token_index).unsqueeze(-1)
-    embeddings = embeddings.masked_scatter(placeholders, image_tokens.to(embeddings))
+    embeddings = model.embed(inputs.ids, model.project(patches), check=False)
     usage_counter.label = "activations"
-    hidden = model.language_model.model(
-        inputs_embeds=embeddings, position_ids=inputs.positions, use_cache=False, row=where
-    ).last_hidden_state
+    hidden = model.decode(embeddings, position_ids=inputs.positions, use_cache=False, row=where).last_hidden_state
     usage_counter.label = "logits"
     scores = model.language_model.lm_head(hidden[0].index_select(0, inputs.answers)).float()
     loss: Tensor = F.cross_entropy(scores, inputs.answers, reduction="none").sum()
