@@ -14,11 +14,22 @@ author = "the authors of maira-radfact"
 copyright = author
 release = version = installed_version("maira-radfact")
 
-extensions = ["myst_parser", "command_reference"]
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "command_reference"]
+autodoc_member_order = "bysource"
+autodoc_typehints = "description"
+autodoc_typehints_description_target = "documented"
+autodoc_default_options = {"members": True, "exclude-members": "model_config"}
+# Docstrings are Markdown: what stands between single backticks is code.
+default_role = "code"
+napoleon_google_docstring = True
+napoleon_numpy_docstring = False
+napoleon_custom_sections = [("Source", "returns_style")]
 myst_enable_extensions = ["deflist"]
 myst_heading_anchors = 3
 # A link that leads nowhere is an error: make docs turns warnings into errors.
 nitpicky = True
+# Types of annotations are no links: most of them are of other libraries.
+nitpick_ignore_regex = [("py:.*", ".*")]
 # They would make one dash of the two before an option.
 smartquotes = False
 
