@@ -16,7 +16,7 @@ from radfact.metrics.registry import Choice, MissingRequirementError, choose, is
 from radfact.metrics.resources import ResourceOptions, Resources
 from radfact.results.evaluation import Evaluation, MetricRun
 from radfact.results.folder import Store, write_evaluation
-from radfact.statistics.bootstrap import Direction, Summary, summarise, summarise_counts
+from radfact.statistics.bootstrap import Direction, Summary, summarize, summarize_counts
 
 
 def evaluate(
@@ -180,18 +180,18 @@ def summaries(
     """The figures of a set: means of the samples', those that are pooled, or as the metric itself takes them.
 
     Args:
-        metric: one with a method `summarise`, as RadFact has, draws its replicates itself.
+        metric: one with a method `summarize`, as RadFact has, draws its replicates itself.
         scored: what it said.
         wanted: figures.
         replicates: of the bootstrap.
         seed: of the bootstrap.
     """
-    own = getattr(metric, "summarise", None)
+    own = getattr(metric, "summarize", None)
     if own is not None:
         found: dict[str, Summary] = dict(own(scored, replicates=replicates, seed=seed))
     else:
         means = {name: scored.values[name] for name in wanted if name in scored.values and name not in scored.pooled}
-        found = summarise(means, replicates=replicates, seed=seed) if means else {}
+        found = summarize(means, replicates=replicates, seed=seed) if means else {}
         groups: dict[int, dict[str, Any]] = {}
         for name in wanted:
             if name in scored.pooled:
@@ -199,7 +199,7 @@ def summaries(
         for group in groups.values():
             counts = next(iter(group.values())).counts
             values = {name: pooled.value for name, pooled in group.items()}
-            found |= summarise_counts(counts, values, replicates=replicates, seed=seed)
+            found |= summarize_counts(counts, values, replicates=replicates, seed=seed)
     return {name: replace(found[name], direction=direction) for name, direction in wanted.items()}
 
 

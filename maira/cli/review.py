@@ -134,11 +134,11 @@ def summary(db: _Database, out: Annotated[Path, typer.Option(help="Folder to wri
     """Sum up finished reviews as the paper's figure 4 does: figure4.png, figure4.svg and summary.json."""
     _need("matplotlib")
     from maira.review.plot import draw_figure
-    from maira.review.summary import summarise
+    from maira.review.summary import summarize
     from radfact.io.jsonl import write_json
 
     with _opened(db) as store:
-        figures = summarise(store, store.reviewers())
+        figures = summarize(store, store.reviewers())
     if not any(one["finished"] for one in figures["reviewers"].values()):
         raise InputError("no study is finished yet", file=db)
     draw_figure(figures, out / "figure4")

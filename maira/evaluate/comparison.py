@@ -11,8 +11,8 @@ from typing import Any, TypedDict
 from maira.evaluate.experiments import COMPARISON_MENTIONS, LATERAL_MENTIONS, Experiment
 from radfact.io.jsonl import open_atomic, read_json, write_json
 from radfact.results.systems import Column, pooled_functions, read_system
-from radfact.statistics.bootstrap import CountsFigure, Summary, summarise
-from radfact.statistics.significance import as_counts, difference_of_counts, mean_of
+from radfact.statistics.bootstrap import CountsFunction, Summary, summarize
+from radfact.statistics.significance import mean_counts, mean_from_counts, paired_difference
 
 _OF_REFERENCES = "_reference"
 """What the names of figures end with that the reference reports have themselves."""
@@ -101,7 +101,7 @@ def compare(experiments: Sequence[Experiment], notes: Sequence[str] = (), base: 
     )
 
 
-def _row(experiment: Experiment, functions: Mapping[str, Mapping[str, CountsFigure]], draws: _Draws) -> _Row:
+def _row(experiment: Experiment, functions: Mapping[str, Mapping[str, CountsFunction]], draws: _Draws) -> _Row:
     columns = {
         name: column
         for folder in (experiment.results, experiment.metrics)
@@ -112,9 +112,10 @@ def _row(experiment: Experiment, functions: Mapping[str, Mapping[str, CountsFigu
     completed = {COMPLETION + name: [float(row[name]) for row in phrases.values()] for name in _OVERLAPS}
     keys = [f"{sample_id} {index}" for sample_id, index in phrases]
     columns |= {
-        name: Column(dict(zip(keys, as_counts(values), strict=True)), mean_of) for name, values in completed.items()
+        name: Column(dict(zip(keys, mean_counts(values), strict=True)), mean_from_counts)
+        for name, values in completed.items()
     }
-    figures = {name: Summary(**one) for name, one in found.items()} | summarise(completed, **draws)
+    figures = {name: Summary(**one) for name, one in found.items()} | summarize(completed, **draws)
     return _Row(experiment, figures, columns)
 
 
@@ -126,7 +127,7 @@ def _differences(row: _Row, base: _Row, draws: _Draws) -> dict[str, Summary]:
         shared = [key for key in ours.counts if key in theirs.counts] if ours and theirs else []
         if ours and theirs and shared and not name.endswith(_OF_REFERENCES):
             left, right, how = ours.of(shared), theirs.of(shared), {name: ours.value}
-            gap = difference_of_counts(left, right, how, valued=ours.valued, paired=ours.paired, **draws)[name]
+            gap = paired_difference(left, right, how, has_value=ours.has_value, pairing=ours.pairing, **draws)[name]
             if gap.point is not None:
                 found[name] = replace(gap, direction=figure.direction)
     return found

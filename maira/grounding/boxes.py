@@ -21,7 +21,7 @@ from maira.model.prompts import Preset, build_target
 from maira.model.task_examples import BOX_CLIPPED, BOX_OUTSIDE, Example, into_crop, make_example
 from maira.model.tokens import BOX, OBJECT, OBJECT_END
 from radfact.records import Box
-from radfact.statistics.bootstrap import Summary, summarise
+from radfact.statistics.bootstrap import Summary, summarize
 
 GRID = 518
 """Pixels a side of the masks: those of the model's crop (specification, "Evaluation of boxes alone")."""
@@ -76,7 +76,7 @@ def summarise_overlaps(overlaps: Sequence[Overlap], *, replicates: int = 500, se
         "recall": [one.recall for one in overlaps],
         "mean_iou": [one.iou for one in overlaps],
     }
-    return summarise(columns, replicates=replicates, seed=seed)
+    return summarize(columns, replicates=replicates, seed=seed)
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,7 +27,7 @@ from maira.review.protocol import REFERENCE_STEP, SEVERITIES, STEPS
 from maira.review.security import Guard
 from maira.review.store import ConflictError, Store
 from maira.review.studies import ReviewSet
-from maira.review.summary import summarise
+from maira.review.summary import summarize
 from radfact.errors import InputError, RunError
 from radfact.html.markup import STATIC
 from radfact.io.jsonl import dumps
@@ -146,7 +146,7 @@ class Server:
 
     def summary(self, request: Request) -> Response:
         """`GET /export/summary.json?reviewer=R`"""
-        figures = summarise(self.store, [_reviewer(request)])
+        figures = summarize(self.store, [_reviewer(request)])
         return _download(dumps(figures).encode(), "application/json", "summary.json")
 
     def add_reviewer(self, _: Request, body: Any) -> Response:

@@ -33,7 +33,7 @@ def draw_figure(summary: Mapping[str, Any], path: Path) -> Path:
     """Draw the three panels of every reviewer who has finished a study, a row each, as PNG and SVG.
 
     Args:
-        summary: as `summarise` makes it.
+        summary: as `summarize` makes it.
         path: without suffix.
 
     Returns:

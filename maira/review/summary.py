@@ -19,7 +19,7 @@ SEVERITY_NAMES: Mapping[int | None, str] = {0: "no", 1: "minor", 2: "significant
 NO_CORRECTION = "no correction"
 
 
-def summarise(store: Store, reviewers: Sequence[str]) -> dict[str, Any]:
+def summarize(store: Store, reviewers: Sequence[str]) -> dict[str, Any]:
     """The figures of a review, JSON values only: of each reviewer, and their agreement.
 
     All are over the studies that a reviewer has finished; only comments on studies are given of unfinished ones too.

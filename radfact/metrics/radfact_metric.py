@@ -13,8 +13,8 @@ from radfact.metrics.protocol import Counts, Pooled, Scored
 from radfact.results.radfact_writer import sentence_row
 from radfact.scoring.radfact import RadFact
 from radfact.scoring.sample import F1_PARTS, FIGURES, SampleScore
-from radfact.statistics.bootstrap import Direction, Summary, summarise
-from radfact.statistics.significance import f1_counts, set_f1
+from radfact.statistics.bootstrap import Direction, Summary, summarize
+from radfact.statistics.significance import f1_counts, f1_from_counts
 
 if TYPE_CHECKING:
     from radfact.metrics.resources import Resources
@@ -26,7 +26,7 @@ class RadFactMetric:
     name = "radfact"
     figures: Mapping[str, Direction] = dict.fromkeys(FIGURES, "higher")
     headline = ("logical_f1",)
-    pooled: Mapping[str, Callable[[Counts], float]] = dict.fromkeys(F1_PARTS, set_f1)
+    pooled: Mapping[str, Callable[[Counts], float]] = dict.fromkeys(F1_PARTS, f1_from_counts)
     of_boxes = frozenset(name for name in FIGURES if not name.startswith("logical"))
     worst: Mapping[str, float] = {"logical_precision": 0.0, "logical_f1": 0.0}
 
@@ -60,14 +60,15 @@ class RadFactMetric:
         return Scored(
             {name: [sample.figures[name] for sample in result.samples] for name in FIGURES},
             pooled={
-                name: Pooled(f1_counts(_parts(result.samples, *parts)), set_f1) for name, parts in F1_PARTS.items()
+                name: Pooled(f1_counts(_parts(result.samples, *parts)), f1_from_counts)
+                for name, parts in F1_PARTS.items()
             },
             details=[{"counts": dict(sample.counts), "sentences": rows[sample.sample_id]} for sample in result.samples],
             failures={place: one.failure for place, one in enumerate(result.samples) if one.failure is not None},
             usage=usage,
         )
 
-    def summarise(self, scored: Scored, *, replicates: int, seed: int) -> dict[str, Summary]:
+    def summarize(self, scored: Scored, *, replicates: int, seed: int) -> dict[str, Summary]:
         """The figures of the set as `RadFact` gives them: replicates are drawn from samples with two reports to judge.
 
         Args:
@@ -83,7 +84,7 @@ class RadFactMetric:
         values = {
             name: [column[place] for place in judged] for name, column in scored.values.items() if name not in F1_PARTS
         }
-        found = summarise(values, f1=F1_PARTS, replicates=replicates, seed=seed)
+        found = summarize(values, f1=F1_PARTS, replicates=replicates, seed=seed)
         return {name: found[name] for name in FIGURES}
 
 

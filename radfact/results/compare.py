@@ -14,8 +14,8 @@ from radfact.errors import InputError
 from radfact.html.markup import STATIC, assemble, words
 from radfact.io.jsonl import open_atomic, write_json
 from radfact.results.systems import System, pooled_functions, read_system
-from radfact.statistics.bootstrap import Summary, summarise_counts
-from radfact.statistics.significance import difference_of_counts, randomisation_test
+from radfact.statistics.bootstrap import Summary, summarize_counts
+from radfact.statistics.significance import paired_difference, randomization_test
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,15 +90,17 @@ def compare(
     figures = {}
     for name in names:
         column = first.columns[name]
-        value, valued = column.value, column.valued
+        value, has_value = column.value, column.has_value
         tables = [one.columns[name].of(shared) for one in systems]
-        points = [summarise_counts(table, {name: value}, valued=valued, **settings)[name] for table in tables]
+        points = [summarize_counts(table, {name: value}, has_value=has_value, **settings)[name] for table in tables]
         direction = first.directions[name]
         contrasts = [Contrast(replace(points[0], direction=direction))]
         for table, point in zip(tables[1:], points[1:], strict=True):
             how = {name: value}
-            gap = difference_of_counts(table, tables[0], how, valued=valued, paired=column.paired, **settings)[name]
-            p = randomisation_test(table, tables[0], how, paired=column.paired, rounds=rounds, seed=seed)[name]
+            gap = paired_difference(table, tables[0], how, has_value=has_value, pairing=column.pairing, **settings)[
+                name
+            ]
+            p = randomization_test(table, tables[0], how, pairing=column.pairing, rounds=rounds, seed=seed)[name]
             contrasts.append(Contrast(replace(point, direction=direction), replace(gap, direction=direction), p))
         figures[name] = contrasts
     return Comparison(

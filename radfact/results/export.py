@@ -15,7 +15,7 @@ from radfact.errors import InputError
 from radfact.io.jsonl import read_json, read_jsonl, write_json
 from radfact.records import validated
 from radfact.scoring.sample import F1_PARTS, FIGURES
-from radfact.statistics.bootstrap import bootstrap, summarise
+from radfact.statistics.bootstrap import bootstrap, summarize
 
 # The published names, in the published order, and the columns of samples.jsonl that hold their values.
 _MEANS = {
@@ -121,7 +121,7 @@ def export(folder: Path | str, path: Path | str | None = None) -> Path:
 def _check(scores: _Scores, samples: Sequence[_Sample], options: _Options, folder: Path) -> None:
     """The scores must be those of these samples and options, or the export would give other numbers in silence."""
     figures = {name: _column(samples, name) for name in _MEANS if name in FIGURES}
-    again = summarise(figures, f1=_F1, replicates=options.bootstrap, seed=options.seed)
+    again = summarize(figures, f1=_F1, replicates=options.bootstrap, seed=options.seed)
     for name, summary in again.items():
         for kind in ("point", "median"):
             found, wanted = getattr(scores.figures.get(name), kind, None), getattr(summary, kind)
@@ -140,7 +140,7 @@ def _flat(samples: Sequence[_Sample], options: _Options, *, zero_boxes: bool) ->
     if options.bootstrap:
         drawn = bootstrap({**values, "num_samples": scored}, f1=_F1, **settings)
     else:
-        points = summarise({**values, "num_samples": scored}, f1=_F1, **settings)
+        points = summarize({**values, "num_samples": scored}, f1=_F1, **settings)
         drawn = {name: np.array([np.nan if one.point is None else one.point]) for name, one in points.items()}
     # Taken out and put back, because an F1 stands before it in the published order.
     drawn["num_samples"] = drawn.pop("num_samples") * len(samples)

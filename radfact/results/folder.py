@@ -23,7 +23,7 @@ from radfact.records import Report, Sentence, digest, validated
 from radfact.results.evaluation import Evaluation, MetricRun
 from radfact.results.radfact_writer import sentence_row
 from radfact.scoring.sample import SentenceScore, Side
-from radfact.statistics.bootstrap import CountsFigure, Direction
+from radfact.statistics.bootstrap import CountsFunction, Direction
 
 RADFACT = "radfact"
 _COUNTED = ("calls", "cached", "tokens_in", "tokens_out", "repairs", "retries", "failures")
@@ -123,7 +123,7 @@ class Kept:
         """(samples, k) of one group of pooled figures, by its place in the record."""
         return np.array([list(map(_number, row["counts"][place])) for row in self.rows], dtype=np.float64)
 
-    def scored(self, functions: Mapping[str, CountsFigure]) -> Scored | None:
+    def scored(self, functions: Mapping[str, CountsFunction]) -> Scored | None:
         """As the metric gave it; None where a pooled figure has no function any more.
 
         Args:

@@ -18,16 +18,16 @@ from radfact.records import normalised_text
 from radfact.results.folder import RADFACT, read_kept
 from radfact.results.radfact_writer import read_sample_figures, read_scores
 from radfact.scoring.sample import F1_PARTS
-from radfact.statistics.bootstrap import CountsFigure, Direction, Valued, scored_rows
+from radfact.statistics.bootstrap import CountsFunction, Direction, RowFilter, scored_rows
 from radfact.statistics.significance import (
-    Paired,
-    as_counts,
+    Pairing,
+    common_parts,
+    common_rows,
     f1_counts,
-    mean_of,
-    paired_parts,
-    paired_rows,
-    set_f1,
-    with_f1,
+    f1_from_counts,
+    has_f1,
+    mean_counts,
+    mean_from_counts,
 )
 
 
@@ -39,14 +39,14 @@ class Column:
     value: Callable[[Counts], float]
 
     @property
-    def valued(self) -> Valued:
+    def has_value(self) -> RowFilter:
         """Which samples have a value of their own: all that were scored, or of an F1 those with both of its parts."""
-        return with_f1 if self.value is set_f1 else scored_rows
+        return has_f1 if self.value is f1_from_counts else scored_rows
 
     @property
-    def paired(self) -> Paired:
+    def pairing(self) -> Pairing:
         """What of two systems can be compared: samples that both have scored, or of an F1 each part by itself."""
-        return paired_parts if self.value is set_f1 else paired_rows
+        return common_parts if self.value is f1_from_counts else common_rows
 
     def of(self, sample_ids: Sequence[str]) -> Counts:
         """(samples, k); NaN for a sample that was left out."""
@@ -78,7 +78,7 @@ class System:
     metric_of: Mapping[str, str]
 
 
-def pooled_functions(metrics: Sequence[str] = ()) -> dict[str, Mapping[str, CountsFigure]]:
+def pooled_functions(metrics: Sequence[str] = ()) -> dict[str, Mapping[str, CountsFunction]]:
     """The functions of pooled figures, by metric and figure.
 
     Args:
@@ -94,7 +94,7 @@ def pooled_functions(metrics: Sequence[str] = ()) -> dict[str, Mapping[str, Coun
     return found
 
 
-def read_system(folder: Path, name: str, functions: Mapping[str, Mapping[str, CountsFigure]]) -> System:
+def read_system(folder: Path, name: str, functions: Mapping[str, Mapping[str, CountsFunction]]) -> System:
     """The figures of a results folder, ready to be resampled.
 
     Args:
@@ -111,16 +111,16 @@ def read_system(folder: Path, name: str, functions: Mapping[str, Mapping[str, Co
     for figure in directions:
         if figure in F1_PARTS and all(part in directions for part in F1_PARTS[figure]):
             parts = np.array([[row.get(part, math.nan) for part in F1_PARTS[figure]] for row in rows.values()])
-            columns[figure] = Column(dict(zip(rows, f1_counts(parts), strict=True)), set_f1)
+            columns[figure] = Column(dict(zip(rows, f1_counts(parts), strict=True)), f1_from_counts)
         elif figure not in pooled and all(figure in row for row in rows.values()):
-            counts = as_counts([row[figure] for row in rows.values()])
-            columns[figure] = Column(dict(zip(rows, counts, strict=True)), mean_of)
+            counts = mean_counts([row[figure] for row in rows.values()])
+            columns[figure] = Column(dict(zip(rows, counts, strict=True)), mean_from_counts)
     ordered = {figure: columns[figure] for figure in directions if figure in columns}
     return System(name, list(rows), directions, ordered, _references(folder), asked(scores), metric_of(scores))
 
 
 def _pooled(
-    folder: Path, scores: Scores, functions: Mapping[str, Mapping[str, CountsFigure]]
+    folder: Path, scores: Scores, functions: Mapping[str, Mapping[str, CountsFunction]]
 ) -> tuple[dict[str, Column], set[str]]:
     """Columns of the pooled figures whose functions are known, and the names of all that are pooled."""
     columns: dict[str, Column] = {}

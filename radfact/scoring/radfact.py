@@ -31,7 +31,7 @@ from radfact.scoring.sample import (
     SentenceScore,
     Side,
 )
-from radfact.statistics.bootstrap import Summary, summarise
+from radfact.statistics.bootstrap import Summary, summarize
 
 if TYPE_CHECKING:
     from radfact.judges.callable_judge import JudgeFunction
@@ -285,7 +285,7 @@ def _sample(pair: Pair, texts: Texts) -> Sample:
 def _figures(samples: Sequence[SampleScore], replicates: int, seed: int) -> dict[str, Summary]:
     judged = [one.figures for one in samples if one.judged]
     values = {name: [figures[name] for figures in judged] for name in FIGURES if name not in F1_PARTS}
-    summaries = summarise(values, f1=F1_PARTS, replicates=replicates, seed=seed)
+    summaries = summarize(values, f1=F1_PARTS, replicates=replicates, seed=seed)
     return {name: summaries[name] for name in FIGURES}
 
 

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from radfact.optional import load_stats
-from radfact.statistics.bootstrap import rounded
+from radfact.statistics.bootstrap import round_noise
 
 Values = NDArray[np.float64]
 Times = NDArray[np.float64]
@@ -51,7 +51,7 @@ def correlate(
     """
     x, y = np.asarray(expert, dtype=np.float64), np.asarray(figure, dtype=np.float64)
     known = ~np.isnan(x) & ~np.isnan(y)
-    x, y = rounded(x[known]), rounded(y[known])
+    x, y = round_noise(x[known]), round_noise(y[known])
     n = len(x)
     if n < FEWEST or np.ptp(x) == 0 or np.ptp(y) == 0:
         return {name: Estimate(None, n=n) for name in _POINTS}

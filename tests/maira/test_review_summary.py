@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 from maira.cli.main import app
 from maira.review.agreement import weighted_kappa
 from maira.review.store import Store
-from maira.review.summary import summarise
+from maira.review.summary import summarize
 from radfact.errors import InputError
 
 # Paper 004, tables F.1 to F.3: item, error type, clinical implications. The texts do not bear on the figures.
@@ -89,7 +89,7 @@ def test_the_papers_corrections_give_the_papers_figures(paper: Store) -> None:
 
     The paper has 123 sentences unchanged; 11 edits and 2 deletions leave 122 of 135, and so it is here.
     """
-    found = summarise(paper, paper.reviewers())["reviewers"]["Ada"]
+    found = summarize(paper, paper.reviewers())["reviewers"]["Ada"]
     assert (found["finished"], found["sentences"], found["unchanged_sentences"]) == (20, 135, 122)
     assert found["kinds"] == {"edit": 11, "deletion": 2, "addition": 12}
     assert found["reports_without_corrections"] == 6
@@ -114,18 +114,18 @@ def test_unfinished_studies_are_in_no_figure(tmp_path: Path) -> None:
     with closing(new_store(tmp_path, {"one": REPORT, "two": REPORT})) as store:
         change(store, "delete", sentence="d0")
         change(store, "comment", text="Rotated.")
-        found = summarise(store, store.reviewers())["reviewers"]["Ada"]
+        found = summarize(store, store.reviewers())["reviewers"]["Ada"]
         assert (found["finished"], found["sentences"], found["corrections"]) == (0, 0, 0)
         assert found["comments"] == {"one": "Rotated."}
         finish(store, number=2)
-        assert summarise(store, store.reviewers())["reviewers"]["Ada"]["sentences"] == 2
+        assert summarize(store, store.reviewers())["reviewers"]["Ada"]["sentences"] == 2
 
 
 def test_boxes_alone_are_counted_apart(tmp_path: Path) -> None:
     with closing(new_store(tmp_path, {"one": REPORT})) as store:
         change(store, "boxes", sentence="d1", boxes=[CORNERS])
         finish(store)
-        found = summarise(store, store.reviewers())["reviewers"]["Ada"]
+        found = summarize(store, store.reviewers())["reviewers"]["Ada"]
     assert (found["kinds"]["edit"], found["boxes_only"]) == (1, 1)
     assert totals(found["severities"]) == {"no": 1}
 
@@ -137,7 +137,7 @@ def test_corrections_without_a_type_are_counted_last(tmp_path: Path) -> None:
         change(store, "delete", sentence="d0")
         change(store, "assess", sentence="d0", error_type="OVERSPECIFIC")
         finish(store)
-        found = summarise(store, store.reviewers())["reviewers"]["Ada"]
+        found = summarize(store, store.reviewers())["reviewers"]["Ada"]
     assert list(totals(found["error_types"]).items()) == [("OVERSPECIFIC", 1), ("not named", 3)]
 
 
@@ -158,7 +158,7 @@ def two(tmp_path: Path) -> Iterator[Store]:
 
 
 def test_agreement_is_over_what_both_have_finished(two: Store) -> None:
-    (found,) = summarise(two, two.reviewers())["agreement"]
+    (found,) = summarize(two, two.reviewers())["agreement"]
     assert (found["reviewers"], found["studies"]) == (["Ada", "Ben"], 3)
     assert found["needs_correction"] == {"kappa": 1.0, "n": 6}
     # Of (0, 1) and (2, 2): 1 apart in all, where chance would be 1 + 2 + 1 + 0 in four pairs.
@@ -171,7 +171,7 @@ def test_disagreement_on_a_sentence_shows(two: Store) -> None:
     change(two, "reopen", number=3, reviewer="Ben")
     change(two, "delete", number=3, reviewer="Ben", sentence="d1")
     finish(two, number=3, reviewer="Ben")
-    (found,) = summarise(two, two.reviewers())["agreement"]
+    (found,) = summarize(two, two.reviewers())["agreement"]
     # Both 2, Ben alone 1, neither 3 of 6: observed 5/6, by chance 2/6 * 3/6 + 4/6 * 3/6 = 1/2.
     assert found["needs_correction"]["kappa"] == pytest.approx((5 / 6 - 1 / 2) / (1 / 2))
 
@@ -196,7 +196,7 @@ def test_the_command_draws_the_figure_and_writes_the_numbers(paper: Store, tmp_p
     done = CliRunner().invoke(app, ["review", "summary", str(paper.path), "--out", str(tmp_path / "out")])
     assert done.exit_code == 0, done.output
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["figure4.png", "figure4.svg", "summary.json"]
-    assert json.loads((tmp_path / "out/summary.json").read_text("utf-8")) == summarise(paper, paper.reviewers())
+    assert json.loads((tmp_path / "out/summary.json").read_text("utf-8")) == summarize(paper, paper.reviewers())
     assert (tmp_path / "out/figure4.png").read_bytes().startswith(b"\x89PNG")
 
 
@@ -215,7 +215,7 @@ def test_one_count_alone_does_not_fill_its_panel(tmp_path: Path, monkeypatch: py
     with closing(new_store(tmp_path, {"one": REPORT})) as store:
         change(store, "delete", sentence="d0")
         finish(store)
-        figure = drawn(summarise(store, store.reviewers()), monkeypatch, tmp_path / "figure4")
+        figure = drawn(summarize(store, store.reviewers()), monkeypatch, tmp_path / "figure4")
     panel = figure.axes[0]
     assert [label.get_text() for label in panel.get_xticklabels()] == ["0", "1", "2", "3", "4"]
     # Beside the bars there is not always room for what their colours mean.
@@ -231,7 +231,7 @@ def test_corrections_without_a_type_stand_below_all_others(tmp_path: Path, monke
             if place > 1:
                 change(store, "assess", sentence=sentence, error_type=f"TYPE {place}")
         finish(store)
-        panel = drawn(summarise(store, store.reviewers()), monkeypatch, tmp_path / "figure4").axes[1]
+        panel = drawn(summarize(store, store.reviewers()), monkeypatch, tmp_path / "figure4").axes[1]
     assert [label.get_text() for label in panel.get_yticklabels()][:2] == ["not named", "2 others"]
     # It is no type of error, and must not look like the most frequent of them.
     assert [bar.get_alpha() for bars in panel.containers for bar in bars[:2]] == [0.4, None] * 3
@@ -243,7 +243,7 @@ def test_a_review_without_corrections_is_drawn_too(tmp_path: Path) -> None:
 
     with closing(new_store(tmp_path, {"one": REPORT, "two": REPORT})) as store:
         finish(store)
-        figures = summarise(store, store.reviewers())
+        figures = summarize(store, store.reviewers())
     assert draw_figure(figures, tmp_path / "out/figure4").read_bytes().startswith(b"\x89PNG")
 
 

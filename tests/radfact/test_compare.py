@@ -20,8 +20,8 @@ from radfact.metrics.protocol import Counts, Pooled, Scored
 from radfact.pipeline import evaluate
 from radfact.records import Box, Sentence
 from radfact.results.compare import Contrast, compare, in_brackets, write_comparison
-from radfact.statistics.bootstrap import CountsFigure, Direction, Summary, scored_rows, summarise
-from radfact.statistics.significance import f1_counts, set_f1
+from radfact.statistics.bootstrap import CountsFunction, Direction, Summary, scored_rows, summarize
+from radfact.statistics.significance import f1_counts, f1_from_counts
 
 TEXTS = [
     "The lungs are clear.",
@@ -135,7 +135,7 @@ class Words:
 
     name = "words"
     figures: Mapping[str, Direction] = {"words_ratio": "neutral"}
-    pooled: ClassVar[Mapping[str, CountsFigure]] = {"words_ratio": ratio}
+    pooled: ClassVar[Mapping[str, CountsFunction]] = {"words_ratio": ratio}
 
     def score(self, pairs: Sequence[Pair]) -> Scored:
         counts = np.array([[len(str(text).split()) for text in (one.candidate, one.reference)] for one in pairs], float)
@@ -215,7 +215,7 @@ values = st.one_of(st.floats(0, 1), st.just(math.nan))
 @given(st.lists(st.tuples(values, values), min_size=1, max_size=12))
 def test_f1_by_counts_is_that_of_the_sets_precision_and_recall(parts: list[tuple[float, float]]) -> None:
     columns = {"p": [one[0] for one in parts], "r": [one[1] for one in parts]}
-    expected = summarise(columns, f1={"f1": ("p", "r")}, replicates=0)["f1"].point
+    expected = summarize(columns, f1={"f1": ("p", "r")}, replicates=0)["f1"].point
     counts = f1_counts(np.array(parts))
-    found = set_f1(counts[scored_rows(counts)].sum(axis=0))
+    found = f1_from_counts(counts[scored_rows(counts)].sum(axis=0))
     assert (math.nan if expected is None else expected) == pytest.approx(found, nan_ok=True)

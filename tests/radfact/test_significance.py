@@ -8,16 +8,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from radfact.statistics.bootstrap import bootstrap, bootstrap_counts, harmonic_mean, summarise, summarise_counts
+from radfact.statistics.bootstrap import bootstrap, bootstrap_counts, harmonic_mean, summarize, summarize_counts
 from radfact.statistics.significance import (
-    as_counts,
-    difference_of_counts,
+    common_parts,
     f1_counts,
-    mean_of,
-    paired_parts,
-    randomisation_test,
-    set_f1,
-    with_f1,
+    f1_from_counts,
+    has_f1,
+    mean_counts,
+    mean_from_counts,
+    paired_difference,
+    randomization_test,
 )
 
 NAN = math.nan
@@ -28,8 +28,8 @@ values = st.lists(st.one_of(st.floats(0, 1), st.just(math.nan)), min_size=1, max
 @settings(deadline=None, max_examples=50)
 @given(values)
 def test_a_mean_by_counts_is_the_mean_of_the_values(column: list[float]) -> None:
-    plain = summarise({"x": column}, replicates=20)["x"]
-    pooled = summarise_counts(as_counts(column), {"x": mean_of}, replicates=20)["x"]
+    plain = summarize({"x": column}, replicates=20)["x"]
+    pooled = summarize_counts(mean_counts(column), {"x": mean_from_counts}, replicates=20)["x"]
     assert plain.n == pooled.n
     for name in ("point", "low", "median", "high"):
         assert getattr(pooled, name) == pytest.approx(getattr(plain, name))
@@ -37,7 +37,7 @@ def test_a_mean_by_counts_is_the_mean_of_the_values(column: list[float]) -> None
 
 def test_replicates_of_counts_are_drawn_as_those_of_values() -> None:
     column = [0.0, 0.5, math.nan, 1.0]
-    drawn = bootstrap_counts(as_counts(column), {"x": mean_of}, replicates=50)["x"]
+    drawn = bootstrap_counts(mean_counts(column), {"x": mean_from_counts}, replicates=50)["x"]
     np.testing.assert_allclose(drawn, bootstrap({"x": column}, replicates=50)["x"])
 
 
@@ -47,32 +47,34 @@ def test_p_is_the_share_of_swaps_that_differ_as_much() -> None:
     gaps = np.array(left) - np.array(right)
     signs = np.array(list(itertools.product((1, -1), repeat=6)))
     exact = float((abs(signs @ gaps) >= abs(gaps.sum()) - 1e-12).mean())
-    found = randomisation_test(as_counts(left), as_counts(right), {"x": mean_of}, rounds=20_000)["x"]
+    found = randomization_test(mean_counts(left), mean_counts(right), {"x": mean_from_counts}, rounds=20_000)["x"]
     assert found == pytest.approx(exact, abs=0.01)
 
 
 def test_equal_systems_have_a_p_of_one_and_the_least_p_is_one_of_all_rounds() -> None:
-    column = as_counts([0.2, 0.4, 0.9])
-    assert randomisation_test(column, column, {"x": mean_of}, rounds=99)["x"] == 1.0
-    many = [as_counts([value] * 200) for value in (0.0, 1.0)]
-    assert randomisation_test(*many, {"x": mean_of}, rounds=99)["x"] == pytest.approx(1 / 100)
+    column = mean_counts([0.2, 0.4, 0.9])
+    assert randomization_test(column, column, {"x": mean_from_counts}, rounds=99)["x"] == 1.0
+    many = [mean_counts([value] * 200) for value in (0.0, 1.0)]
+    assert randomization_test(*many, {"x": mean_from_counts}, rounds=99)["x"] == pytest.approx(1 / 100)
 
 
 def test_samples_that_either_has_not_scored_take_no_part() -> None:
-    left, right = as_counts([1.0, 0.0, math.nan]), as_counts([0.0, 0.0, 1.0])
-    gap = difference_of_counts(left, right, {"x": mean_of}, replicates=20)["x"]
+    left, right = mean_counts([1.0, 0.0, math.nan]), mean_counts([0.0, 0.0, 1.0])
+    gap = paired_difference(left, right, {"x": mean_from_counts}, replicates=20)["x"]
     assert (gap.point, gap.n) == (0.5, 2)
 
 
 def test_without_common_samples_there_is_no_difference_and_no_p() -> None:
-    left, right = as_counts([1.0, math.nan]), as_counts([math.nan, 1.0])
-    assert difference_of_counts(left, right, {"x": mean_of})["x"].point is None
-    assert randomisation_test(left, right, {"x": mean_of}) == {"x": None}
+    left, right = mean_counts([1.0, math.nan]), mean_counts([math.nan, 1.0])
+    assert paired_difference(left, right, {"x": mean_from_counts})["x"].point is None
+    assert randomization_test(left, right, {"x": mean_from_counts}) == {"x": None}
 
 
 def test_differences_are_paired() -> None:
     base = np.random.default_rng(0).random(40)
-    gap = difference_of_counts(as_counts((base - 0.25).tolist()), as_counts(base.tolist()), {"x": mean_of})["x"]
+    gap = paired_difference(mean_counts((base - 0.25).tolist()), mean_counts(base.tolist()), {"x": mean_from_counts})[
+        "x"
+    ]
     # Every resample is shifted by the same amount, however far the samples themselves spread.
     assert [gap.point, gap.low, gap.median, gap.high, gap.n] == pytest.approx([-0.25] * 4 + [40])
 
@@ -81,8 +83,8 @@ def test_a_difference_of_f1_is_of_parts_that_both_have_and_n_counts_samples_with
     left = {"p": [1.0, NAN, 0.5, 0.2, NAN], "r": [0.5, 0.5, NAN, 0.1, NAN]}
     right = {"p": [0.5, 0.1, 0.5, NAN, 0.3], "r": [1.0] * 5}
     counts = [f1_counts(np.array(list(one.values())).T) for one in (left, right)]
-    how = {"f": set_f1}
-    gap = difference_of_counts(*counts, how, valued=with_f1, paired=paired_parts, replicates=20)["f"]
+    how = {"f": f1_from_counts}
+    gap = paired_difference(*counts, how, has_value=has_f1, pairing=common_parts, replicates=20)["f"]
     # Precisions of samples 0 and 2, recalls of 0, 1 and 3.
     assert gap.point == pytest.approx(harmonic_mean(0.75, 1.1 / 3) - harmonic_mean(0.5, 1.0))
     assert gap.n == 1
@@ -90,8 +92,8 @@ def test_a_difference_of_f1_is_of_parts_that_both_have_and_n_counts_samples_with
 
 def test_systems_without_a_part_in_common_have_no_difference_of_f1_and_no_p() -> None:
     left, right = (f1_counts(np.array(one)) for one in ([[0.5, NAN], [0.5, 1.0]], [[0.5, 1.0], [0.5, NAN]]))
-    assert difference_of_counts(left, right, {"f": set_f1}, paired=paired_parts)["f"].point is None
-    assert randomisation_test(left, right, {"f": set_f1}, paired=paired_parts) == {"f": None}
+    assert paired_difference(left, right, {"f": f1_from_counts}, pairing=common_parts)["f"].point is None
+    assert randomization_test(left, right, {"f": f1_from_counts}, pairing=common_parts) == {"f": None}
 
 
 def test_a_round_that_leaves_a_system_without_a_value_speaks_for_chance() -> None:
@@ -99,4 +101,4 @@ def test_a_round_that_leaves_a_system_without_a_value_speaks_for_chance() -> Non
     left, right = (np.full((8, 2), NAN) for _ in range(2))
     left[:, 0] = right[:, 0] = 0.5
     left[0, 1] = right[1, 1] = 1.0
-    assert randomisation_test(f1_counts(left), f1_counts(right), {"f": set_f1}, rounds=200) == {"f": 1.0}
+    assert randomization_test(f1_counts(left), f1_counts(right), {"f": f1_from_counts}, rounds=200) == {"f": 1.0}

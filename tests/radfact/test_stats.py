@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from radfact.statistics.bootstrap import Summary, harmonic_mean, summarise
+from radfact.statistics.bootstrap import Summary, harmonic_mean, summarize
 
 shares = st.floats(0, 1) | st.just(math.nan)
 
@@ -38,7 +38,7 @@ def spread(summary: Summary) -> list[float | None]:
 )
 def test_intervals_are_those_of_replicates_drawn_one_by_one(samples: list[tuple[float, float]], seed: int) -> None:
     precision, recall = (list(column) for column in zip(*samples, strict=True))
-    found = summarise({"p": precision, "r": recall}, f1={"f": ("p", "r")}, replicates=20, seed=seed)
+    found = summarize({"p": precision, "r": recall}, f1={"f": ("p", "r")}, replicates=20, seed=seed)
     wanted = by_the_book(precision, recall, seed, 20)
     for name, row in zip(("p", "r", "f"), wanted, strict=True):
         if np.isnan(row).all():
@@ -48,27 +48,27 @@ def test_intervals_are_those_of_replicates_drawn_one_by_one(samples: list[tuple[
 
 
 def test_the_point_of_an_f1_comes_from_the_means_of_the_set() -> None:
-    found = summarise({"p": [1.0, 0.0], "r": [0.0, 1.0]}, f1={"f": ("p", "r")}, replicates=0)
+    found = summarize({"p": [1.0, 0.0], "r": [0.0, 1.0]}, f1={"f": ("p", "r")}, replicates=0)
     assert found["f"].point == 0.5
 
 
 def test_samples_without_a_value_are_left_out_of_the_mean_and_of_n() -> None:
-    found = summarise({"p": [1.0, math.nan, 0.5], "r": [math.nan, 1.0, 0.5]}, f1={"f": ("p", "r")}, replicates=0)
+    found = summarize({"p": [1.0, math.nan, 0.5], "r": [math.nan, 1.0, 0.5]}, f1={"f": ("p", "r")}, replicates=0)
     assert (found["p"].point, found["p"].n) == (0.75, 2)
     assert found["f"].n == 1
 
 
 def test_a_figure_that_no_sample_has_is_null_and_so_is_its_f1() -> None:
-    found = summarise({"p": [math.nan, math.nan], "r": [1.0, 1.0]}, f1={"f": ("p", "r")})
+    found = summarize({"p": [math.nan, math.nan], "r": [1.0, 1.0]}, f1={"f": ("p", "r")})
     assert found["p"] == found["f"] == Summary(None)
 
 
 def test_no_samples_give_null_figures() -> None:
-    assert summarise({"p": [], "r": []}, f1={"f": ("p", "r")})["p"] == Summary(None)
+    assert summarize({"p": [], "r": []}, f1={"f": ("p", "r")})["p"] == Summary(None)
 
 
 def test_without_replicates_there_is_a_point_and_no_interval() -> None:
-    assert summarise({"p": [0.25]}, replicates=0)["p"] == Summary(0.25, n=1)
+    assert summarize({"p": [0.25]}, replicates=0)["p"] == Summary(0.25, n=1)
 
 
 @given(precision=st.floats(0, 1), recall=st.floats(0, 1))
@@ -84,7 +84,7 @@ def test_the_harmonic_mean_of_two_zeros_is_zero() -> None:
 def test_golden_interval_of_ten_samples() -> None:
     # Origin, with numpy 2.4: g = default_rng(42); v = arange(10) / 10;
     # quantile([v[g.choice(10, 10)].mean() for _ in range(500)], [.025, .25, .5, .75, .975])
-    found = summarise({"p": [share / 10 for share in range(10)]})["p"]
+    found = summarize({"p": [share / 10 for share in range(10)]})["p"]
     assert found.point == pytest.approx(0.45)
     assert spread(found) == pytest.approx([0.28, 0.39, 0.44, 0.51, 0.63])
 
@@ -93,4 +93,4 @@ def test_500_replicates_of_15_000_samples_take_less_than_a_second() -> None:
     draw = np.random.default_rng(0)
     values = {name: draw.random(15_000).tolist() for name in "abcdef"}
     f1 = {"x": ("a", "b"), "y": ("c", "d"), "z": ("e", "f")}
-    assert min(repeat(lambda: summarise(values, f1=f1), number=1, repeat=3, timer=time.process_time)) < 1
+    assert min(repeat(lambda: summarize(values, f1=f1), number=1, repeat=3, timer=time.process_time)) < 1

@@ -14,7 +14,7 @@ from radfact.errors import Failure
 from radfact.llm import ChatClient, ChatRequest
 from radfact.llm.response_text import after_thought
 from radfact.metrics.llm_metric import fill, load_prompt
-from radfact.statistics.bootstrap import rounded
+from radfact.statistics.bootstrap import round_noise
 
 Preference = Literal["first", "second", "equal"]
 
@@ -51,7 +51,7 @@ def preferences_by_score(
     """
     sign = 1 if direction == "higher" else -1
     chosen: list[Preference | None] = []
-    values = rounded([*first, *second]).tolist()
+    values = round_noise([*first, *second]).tolist()
     for one, other in zip(values[: len(first)], values[len(first) :], strict=True):
         gap = sign * (one - other)
         chosen.append(None if math.isnan(gap) else "first" if gap > 0 else "second" if gap < 0 else "equal")

@@ -20,7 +20,7 @@ from radfact.meta.agreement.tables import category_table, kinds_of_errors
 from radfact.meta.injection.records import Injected, as_ratings
 from radfact.meta.injection.style import RuleStyler
 from radfact.metrics.error_response import CATEGORIES
-from radfact.statistics.bootstrap import rounded
+from radfact.statistics.bootstrap import round_noise
 from radfact.statistics.error_counts import Mean, mean_detected
 
 MIXED = "mixed"
@@ -116,7 +116,7 @@ def detect(rows: Sequence[Injected], figures: Figures) -> Detected:
         if turned is None:
             continue
         # A mean of the same numbers in another order is the same mean.
-        worse = rounded(turned).tolist()
+        worse = round_noise(turned).tolist()
         for category in _categories(rows):
             places = [place for place, row in enumerate(rows) if row.changes and _kind(row) == category]
             sources = dict.fromkeys(rows[place].source_id for place in places)
