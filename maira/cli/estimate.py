@@ -30,7 +30,7 @@ _MEANINGS = {
 
 
 def estimate(
-    recipe: Annotated[Path, typer.Argument(help="Recipe (YAML).")],
+    config: Annotated[Path, typer.Argument(help="Recipe (YAML).")],
     overrides: Annotated[list[str] | None, typer.Argument(help="key=value, instead of the recipe's.")] = None,
     gpus: Annotated[int, typer.Option(help="How many.", min=1)] = 1,
     gpu: Annotated[str, typer.Option(help="Which, such as a100-80g, h100, h200, l40s (a wrong name lists all).")] = (
@@ -42,12 +42,12 @@ def estimate(
     json: Annotated[bool, typer.Option("--json", help="Bytes, seconds and operations as one JSON object.")] = False,
 ) -> None:
     """Tell what a run takes: parameters, memory of a GPU by part, operations, time. Needs no GPU, reads no weights."""
-    from maira.train.config.run_config import read_recipe
+    from maira.train.config.run_config import read_train_config
     from maira.train.cost.estimate import estimate as run
     from radfact.io.jsonl import dumps
 
-    read = read_recipe(recipe, overrides)
-    say(Console(stderr=True), f"estimating {recipe}: its passes are run on tensors without bytes")
+    read = read_train_config(config, overrides)
+    say(Console(stderr=True), f"estimating {config}: its passes are run on tensors without bytes")
     found = run(read, gpu, gpus, mfu)
     if json:
         print(dumps(found.to_json()))

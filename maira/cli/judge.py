@@ -35,7 +35,7 @@ from maira.cli.show import end, say
 from radfact.errors import InputError
 
 if TYPE_CHECKING:
-    from maira.judge.data import Teacher, Written
+    from maira.judge.data import JudgeDataSummary, Teacher
 
 DATA_MANUAL = "\n".join(
     (
@@ -82,7 +82,7 @@ def judge_data(
     seed: Seed = 42,
 ) -> None:
     """Make training data for a judge."""
-    from maira.judge.data import Aside, make_judge_data, make_rated_data
+    from maira.judge.data import HoldOut, make_judge_data, make_rated_data
     from radfact.cli.options import naming_options
 
     taught: dict[str, object] = {
@@ -92,7 +92,7 @@ def judge_data(
     }
     rated = {"--layout": layout, "--scale": scale, "--better": better, "--target": target}
     _check_sources(task, reports, ratings, taught, rated)
-    aside = Aside(held_out, seed)
+    aside = HoldOut(held_out, seed)
     with naming_options(pairings="--pairing", arguments="--judge-arg"):
         if ratings is not None:
             written = make_rated_data(
@@ -151,7 +151,7 @@ def _teachers(
     return [*(Teacher(name, cache=cache) for name in names[:-1]), last]
 
 
-def _show(written: Written, out: Path, *, wanted: bool) -> None:
+def _show(written: JudgeDataSummary, out: Path, *, wanted: bool) -> None:
     """What was written; where something was to be held out and nothing is, the remedy."""
     console = Console()
     for split, number in written.samples.items():
@@ -181,7 +181,7 @@ def _drafts(file: Path | None) -> dict[str, str] | None:
 
 
 def judge_train(
-    recipe: Annotated[Path, typer.Argument(help="Recipe (YAML), as in configs/judges.")],
+    config: Annotated[Path, typer.Argument(help="Recipe (YAML), as in configs/judges.")],
     overrides: Annotated[list[str] | None, typer.Argument(help="key=value, instead of the recipe's.")] = None,
 ) -> None:
     """Train a language model as a judge; the same command goes on where an interrupted run stopped.
@@ -190,9 +190,9 @@ def judge_train(
     """
     from transformers.utils.logging import disable_progress_bar
 
-    from maira.judge.run_config import read_judge_recipe
+    from maira.judge.run_config import read_judge_config
     from maira.judge.training import train_judge
 
     disable_progress_bar()
     console = Console()
-    say(console, f"judge: {train_judge(read_judge_recipe(recipe, overrides), console)}")
+    say(console, f"judge: {train_judge(read_judge_config(config, overrides), console)}")

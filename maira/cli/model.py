@@ -31,7 +31,7 @@ class Dtype(StrEnum):
 
 
 def train(
-    recipe: Annotated[Path, typer.Argument(help="Recipe (YAML).")],
+    config: Annotated[Path, typer.Argument(help="Recipe (YAML).")],
     overrides: Annotated[list[str] | None, typer.Argument(help="key=value, instead of the recipe's.")] = None,
 ) -> None:
     """Train a model by a recipe; the same command goes on where an interrupted run stopped.
@@ -41,12 +41,12 @@ def train(
     """
     from transformers.utils.logging import disable_progress_bar
 
-    from maira.train.config.run_config import read_recipe
+    from maira.train.config.run_config import read_train_config
     from maira.train.report_training import train as run
 
     disable_progress_bar()
     console = Console()
-    say(console, f"checkpoint: {run(read_recipe(recipe, overrides), console)}")
+    say(console, f"checkpoint: {run(read_train_config(config, overrides), console)}")
 
 
 def convert(

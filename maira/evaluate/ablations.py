@@ -14,7 +14,7 @@ from maira.evaluate.experiments import Experiment, ReportTask, Scorer, Selection
 from maira.grounding.evaluation import has_reference_boxes
 from maira.model.study_inputs import INPUTS, Input
 from maira.runtime.commands import Launcher
-from maira.train.config.run_config import Recipe, read_recipe
+from maira.train.config.run_config import TrainConfig, read_train_config
 from radfact.errors import InputError, RunError
 
 NAME = "{name}"
@@ -33,7 +33,7 @@ class Config:
 
     path: Path
     overrides: tuple[str, ...]
-    recipe: Recipe
+    recipe: TrainConfig
 
     @property
     def name(self) -> str:
@@ -61,7 +61,7 @@ def read_configs(paths: Sequence[Path], overrides: Sequence[str]) -> list[Config
     configs: list[Config] = []
     for path in paths:
         own = tuple(override.replace(NAME, path.stem) for override in overrides)
-        config = Config(path, own, read_recipe(path, list(own)))
+        config = Config(path, own, read_train_config(path, list(own)))
         for other in configs:
             if other.name == config.name:
                 raise InputError(f"has the name of {other.path}; each experiment needs one of its own", file=path)
@@ -114,7 +114,7 @@ def plan_trials(configs: Sequence[Config], out: Path, *, infer: bool = False) ->
     return list(trials.values())
 
 
-def is_trained(recipe: Recipe, say: Callable[[str], None]) -> bool:
+def is_trained(recipe: TrainConfig, say: Callable[[str], None]) -> bool:
     """Whether the folder of a recipe holds the finished checkpoint of this very recipe, model and data.
 
     One without states to tell is taken as it is: they are large, and a run that is done needs them no more. So is one
@@ -124,8 +124,8 @@ def is_trained(recipe: Recipe, say: Callable[[str], None]) -> bool:
         recipe: of the run.
         say: tells the person who waits.
     """
-    from maira.train.checkpointing import decisive, read_record
-    from maira.train.data.corpus import origin_of
+    from maira.train.checkpointing import read_record, resume_fields
+    from maira.train.data.dataset import data_fingerprints
 
     if not (recipe.out / "checkpoint" / "config.json").is_file():
         return False
@@ -135,9 +135,9 @@ def is_trained(recipe: Recipe, say: Callable[[str], None]) -> bool:
     try:
         last = read_record(states[-1].parent)
         is_over = last["step"] == last["steps"] and last["length"] == [recipe.epochs, recipe.passes]
-        if not is_over or last["recipe"] != decisive(recipe):
+        if not is_over or last["recipe"] != resume_fields(recipe):
             return False
-        return bool(last["origin"] == origin_of(recipe))
+        return bool(last["origin"] == data_fingerprints(recipe))
     except InputError as error:
         say(f"{recipe.out / 'checkpoint'} is taken as it is; what it was trained from cannot be compared: {error}")
         return True
@@ -270,7 +270,7 @@ def table_of(
     return table, about
 
 
-def differences_of(recipe: Recipe, base: Recipe) -> dict[str, Any]:
+def differences_of(recipe: TrainConfig, base: TrainConfig) -> dict[str, Any]:
     """What a recipe says otherwise than another, but for its folder: JSON values by key, nested keys with dots."""
     ours, theirs = (dict(_flat(one.model_dump(mode="json", exclude={"out"}))) for one in (recipe, base))
     return {key: value for key, value in ours.items() if key not in theirs or value != theirs[key]}

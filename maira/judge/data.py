@@ -10,13 +10,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from maira.judge.experts import find_scale, teach_ratings, training_file
-from maira.judge.pairing import PAIRINGS, Paired, Pairing, is_held_out, make_pairs
+from maira.judge.experts import find_scale, make_rating_examples, training_file
+from maira.judge.pairing import PAIRINGS, Pairing, ReportPair, is_held_out, make_pairs
 from maira.judge.samples import ChatSample, Split, write_samples
-from maira.judge.scores import ScoreTask, teach_scores
-from maira.judge.training_examples import Lesson, Taught
-from maira.judge.verdicts import balance, held_out_judgements, teach_entailment
-from maira.train.data.items import JudgeTask
+from maira.judge.scores import ScoreTask, make_score_examples
+from maira.judge.training_examples import ExampleSet, TrainingExample
+from maira.judge.verdicts import balance, held_out_judgments, make_entailment_examples
+from maira.train.data.packing import JudgeTask
 from radfact.errors import InputError
 from radfact.io.jsonl import open_atomic, write_json
 from radfact.judges import load_judge, load_splitter
@@ -50,7 +50,7 @@ class Teacher:
 
 
 @dataclass(frozen=True, slots=True)
-class Aside:
+class HoldOut:
     """What is held out: a share of the references with all their pairs, drawn by a seed.
 
     A question about them that is asked in training too, of reports that are much alike, checks nothing and is left out.
@@ -59,13 +59,13 @@ class Aside:
     share: float = 0.1
     seed: int = 42
 
-    def __contains__(self, one: Taught) -> bool:
+    def __contains__(self, one: TrainingExample) -> bool:
         """Whether a question is held out."""
         return is_held_out(one.paired.source_id, self.share, self.seed)
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
+class JudgeDataSummary:
     """What was written: samples by split, why some questions have no answer, and the file of what is held out.
 
     `held_out` has nothing in it where there are no samples of that split.
@@ -86,9 +86,9 @@ def make_judge_data(
     drafts: Mapping[str, str] | None = None,
     few_shots: Path | None = None,
     balanced: bool = False,
-    aside: Aside = Aside(),
+    aside: HoldOut = HoldOut(),
     count: int | None = None,
-) -> Written:
+) -> JudgeDataSummary:
     """Pair reports, have teachers answer, and write `samples.jsonl`, what is held out, and `about.json`.
 
     What is held out is for entailment `heldout.json`, which `radfact judge-check` reads, for scores `heldout.csv`,
@@ -136,8 +136,8 @@ def make_rated_data(
     scale: tuple[float, float] | None = None,
     better: Better | None = None,
     target: str | None = None,
-    aside: Aside = Aside(),
-) -> Written:
+    aside: HoldOut = HoldOut(),
+) -> JudgeDataSummary:
     """The data of a VERT scorer from experts' ratings, written as by `make_judge_data` (paper 003, section 4.1.4).
 
     Args:
@@ -153,7 +153,7 @@ def make_rated_data(
     file = training_file(path, layout)
     ratings = read_ratings(file, layout, better=better, target=target)
     limits = find_scale(layout, scale)
-    lesson = teach_ratings(ratings, limits, file)
+    lesson = make_rating_examples(ratings, limits, file)
     about = {"ratings": layout, "target": ratings.target, "scale": limits}
     return _write(_part(lesson, aside), lesson.failures, "vert", out, aside, about)
 
@@ -181,11 +181,11 @@ def _check_options(task: JudgeTask, teachers: Sequence[Teacher], few_shots: Path
 def _usual_pairings(task: JudgeTask, names: Sequence[str], drafts: Mapping[str, str] | None) -> list[Pairing]:
     if names == [INJECTED]:
         return ["permuted"]
-    left_out = {"drafted" if not drafts else None, "reworded" if task != "entailment" else None}
-    return [one for one in PAIRINGS if one not in left_out]
+    skipped = {"drafted" if not drafts else None, "reworded" if task != "entailment" else None}
+    return [one for one in PAIRINGS if one not in skipped]
 
 
-def _teach_entailment(pairs: Sequence[Paired], teachers: Sequence[Teacher], few_shots: Path | None) -> Lesson:
+def _teach_entailment(pairs: Sequence[ReportPair], teachers: Sequence[Teacher], few_shots: Path | None) -> ExampleSet:
     judges: dict[str, Judge | None] = {}
     for one in teachers:
         judges[one.name] = None
@@ -197,10 +197,10 @@ def _teach_entailment(pairs: Sequence[Paired], teachers: Sequence[Teacher], few_
                 concurrency=one.concurrency,
                 cache=one.cache,
             )
-    return teach_entailment(pairs, judge_prompt(few_shots), load_splitter("offline"), judges)
+    return make_entailment_examples(pairs, judge_prompt(few_shots), load_splitter("offline"), judges)
 
 
-def _teach_scores(pairs: Sequence[Paired], task: ScoreTask, teachers: Sequence[Teacher]) -> Lesson:
+def _teach_scores(pairs: Sequence[ReportPair], task: ScoreTask, teachers: Sequence[Teacher]) -> ExampleSet:
     with ExitStack() as stack:
         clients: dict[str, ChatClient | None] = {}
         for one in teachers:
@@ -216,10 +216,10 @@ def _teach_scores(pairs: Sequence[Paired], task: ScoreTask, teachers: Sequence[T
             )
             stack.callback(client.close)
             clients[one.name] = client
-        return teach_scores(pairs, task, clients)
+        return make_score_examples(pairs, task, clients)
 
 
-def _part(lesson: Lesson, aside: Aside) -> dict[Split, list[Taught]]:
+def _part(lesson: ExampleSet, aside: HoldOut) -> dict[Split, list[TrainingExample]]:
     """Both sides; of what is held out without the questions that are asked in training too, of reports much alike."""
     if not lesson.taught:
         why = next(iter(lesson.failures.values()), "no question follows from the pairs")
@@ -230,9 +230,9 @@ def _part(lesson: Lesson, aside: Aside) -> dict[Split, list[Taught]]:
     return {"train": train, "heldout": held}
 
 
-def _balanced(sides: Mapping[Split, Sequence[Taught]], seed: int) -> dict[Split, list[Taught]]:
+def _balanced(sides: Mapping[Split, Sequence[TrainingExample]], seed: int) -> dict[Split, list[TrainingExample]]:
     """Both sides half entailed; a judge that is checked learns nothing from copies, so that they may fill that side."""
-    drawn: dict[Split, list[Taught]] = {
+    drawn: dict[Split, list[TrainingExample]] = {
         split: balance(taught, seed, few_copies=split == "train") for split, taught in sides.items()
     }
     if not drawn["train"]:
@@ -245,13 +245,13 @@ def _balanced(sides: Mapping[Split, Sequence[Taught]], seed: int) -> dict[Split,
 
 
 def _write(
-    sides: Mapping[Split, Sequence[Taught]],
+    sides: Mapping[Split, Sequence[TrainingExample]],
     failures: Mapping[str, str],
     task: JudgeTask,
     out: Path,
-    aside: Aside,
+    aside: HoldOut,
     about: Mapping[str, Any],
-) -> Written:
+) -> JudgeDataSummary:
     samples = [_sample(one, task, split) for split, taught in sides.items() for one in taught]
     write_samples(out / "samples.jsonl", samples)
     path = _write_held_out(sides["heldout"], task, out)
@@ -265,14 +265,14 @@ def _write(
         "failures": len(failures),
     }
     write_json(out / "about.json", {"task": task, **about, **counts, "held_out": aside.share, "seed": aside.seed})
-    return Written(splits, failures, path)
+    return JudgeDataSummary(splits, failures, path)
 
 
-def _kind(one: Taught) -> str:
-    return one.labelled.label if one.labelled is not None else f"{one.score:.1f}"
+def _kind(one: TrainingExample) -> str:
+    return one.labeled.label if one.labeled is not None else f"{one.score:.1f}"
 
 
-def _sample(one: Taught, task: JudgeTask, split: Split) -> ChatSample:
+def _sample(one: TrainingExample, task: JudgeTask, split: Split) -> ChatSample:
     source = {"teacher": one.teacher, "pairing": one.paired.pairing, "reference": one.paired.source_id}
     if one.paired.injected is not None:
         source["errors"] = ",".join(change.category for change in one.paired.injected.changes)
@@ -286,10 +286,10 @@ def _sample(one: Taught, task: JudgeTask, split: Split) -> ChatSample:
     )
 
 
-def _write_held_out(taught: Sequence[Taught], task: JudgeTask, out: Path) -> Path:
+def _write_held_out(taught: Sequence[TrainingExample], task: JudgeTask, out: Path) -> Path:
     if task == "entailment":
         path = out / "heldout.json"
-        write_json(path, held_out_judgements(taught))
+        write_json(path, held_out_judgments(taught))
         return path
     path = out / "heldout.csv"
     with open_atomic(path) as handle:

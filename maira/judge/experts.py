@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from pathlib import Path
 
-from maira.judge.pairing import Paired
-from maira.judge.scores import teach_vert
-from maira.judge.training_examples import Lesson
+from maira.judge.pairing import ReportPair
+from maira.judge.scores import make_vert_example
+from maira.judge.training_examples import ExampleSet
 from radfact.errors import InputError
 from radfact.meta.datasets.layouts import Layout
 from radfact.meta.datasets.ratings import Ratings
@@ -39,7 +39,7 @@ def find_scale(layout: Layout, given: tuple[float, float] | None) -> tuple[float
     return scale
 
 
-def teach_ratings(ratings: Ratings, scale: tuple[float, float], file: Path) -> Lesson:
+def make_rating_examples(ratings: Ratings, scale: tuple[float, float], file: Path) -> ExampleSet:
     """VERT's question about every rated pair, and the experts' mean rating as a share of the scale, 1 the best.
 
     Args:
@@ -51,7 +51,7 @@ def teach_ratings(ratings: Ratings, scale: tuple[float, float], file: Path) -> L
         InputError: a rating lies outside the scale.
     """
     least, greatest = scale
-    lesson = Lesson()
+    lesson = ExampleSet()
     # Pairs of one reference belong together, also where they are held out.
     sources: dict[str, str] = {}
     for one in ratings.samples:
@@ -68,5 +68,5 @@ def teach_ratings(ratings: Ratings, scale: tuple[float, float], file: Path) -> L
         share = (rating - least) / (greatest - least)
         score = share if ratings.better[ratings.target] == "higher" else 1 - share
         source = sources.setdefault(narrative(one.pair.reference), one.pair.sample_id)
-        lesson.taught.append(teach_vert(Paired(one.pair, "rated", source), score, EXPERTS))
+        lesson.taught.append(make_vert_example(ReportPair(one.pair, "rated", source), score, EXPERTS))
     return lesson

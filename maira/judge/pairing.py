@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-from maira.judge.rewording import reworded
+from maira.judge.rewording import reword
 from radfact.errors import InputError
 from radfact.io.pairs import Pair
 from radfact.meta.injection.records import Injected
@@ -29,7 +29,7 @@ _NEIGHBOURS = 50
 
 
 @dataclass(frozen=True, slots=True)
-class Paired:
+class ReportPair:
     """A pair, how it was made, the reference's name, and what was changed where that is known."""
 
     pair: Pair
@@ -45,7 +45,7 @@ def make_pairs(
     drafts: Mapping[str, str] | None = None,
     seed: int = 42,
     count: int | None = None,
-) -> list[Paired]:
+) -> list[ReportPair]:
     """Pairs of all kinds; each report is the reference of one, and no pair of texts comes twice.
 
     Args:
@@ -67,7 +67,7 @@ def make_pairs(
     order = drawn.sample(sorted(reports), len(reports))
     makers = _makers(reports, usable, pairings, drawn, seed)
     seen = set[tuple[Report, Report]]()
-    found: list[Paired] = []
+    found: list[ReportPair] = []
     turn = 0
     for key in order:
         # A report that has no candidate of the kind whose turn it is may have one of the next.
@@ -92,28 +92,28 @@ def is_held_out(source_id: str, share: float, seed: int) -> bool:
 
 def _makers(
     reports: Mapping[str, str], drafts: Mapping[str, str], pairings: Sequence[Pairing], drawn: random.Random, seed: int
-) -> dict[Pairing, Callable[[str], Paired | None]]:
+) -> dict[Pairing, Callable[[str], ReportPair | None]]:
     keys = sorted(reports)
     places = {key: place for place, key in enumerate(keys)}
     nearest = _nearest(reports) if "nearest" in pairings else {}
     injector = RuleInjector(seed=seed)
 
-    def paired(kind: Pairing, key: str, candidate: str | None) -> Paired | None:
+    def paired(kind: Pairing, key: str, candidate: str | None) -> ReportPair | None:
         if candidate is None or not candidate.strip():
             return None
-        return Paired(Pair(f"{key}_{kind}", candidate, reports[key]), kind, key)
+        return ReportPair(Pair(f"{key}_{kind}", candidate, reports[key]), kind, key)
 
-    def other(key: str) -> Paired | None:
+    def other(key: str) -> ReportPair | None:
         place = drawn.randrange(len(keys) - 1)
         return paired("random", key, reports[keys[place + (place >= places[key])]])
 
-    def permuted(key: str) -> Paired | None:
+    def permuted(key: str) -> ReportPair | None:
         letters: list[Letter] = drawn.sample(get_args(Letter), len(get_args(Letter)))
         # Changes to what is found, how large and where (a to d) come before those to comparisons.
         for letter in sorted(letters, key=lambda one: one in "ef"):
             for number in drawn.sample((1, 2, 3), 3):
                 if made := injector.inject(key, reports[key], letter, number):
-                    return Paired(Pair(made.sample_id, made.candidate, made.reference), "permuted", key, made)
+                    return ReportPair(Pair(made.sample_id, made.candidate, made.reference), "permuted", key, made)
         return None
 
     return {
@@ -122,7 +122,7 @@ def _makers(
         "drafted": lambda key: paired("drafted", key, drafts.get(key)),
         "nearest": lambda key: paired("nearest", key, reports[nearest[key]] if key in nearest else None),
         "permuted": permuted,
-        "reworded": lambda key: paired("reworded", key, reworded(reports[key], drawn)),
+        "reworded": lambda key: paired("reworded", key, reword(reports[key], drawn)),
     }
 
 

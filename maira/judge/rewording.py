@@ -39,7 +39,7 @@ _DETAIL = re.compile(
 )
 
 
-def reworded(report: str, drawn: random.Random) -> str | None:
+def reword(report: str, drawn: random.Random) -> str | None:
     """A report each of whose sentences says the same in other words, or less; None where none can be put so.
 
     Wherever the ontology of the offline judge would read a finding that was not there, a sentence stays as it is. What

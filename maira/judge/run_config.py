@@ -7,9 +7,9 @@ from typing import Any
 
 from pydantic import field_validator
 
-from maira.train.config.files import read_said
-from maira.train.config.run_config import Course, ValidatedLosses, Weight
-from maira.train.data.items import JudgeTask
+from maira.train.config.files import read_config_values
+from maira.train.config.run_config import BaseTrainConfig, LossValidationConfig, NonNegative
+from maira.train.data.packing import JudgeTask
 from radfact.errors import InputError
 from radfact.records import Record
 
@@ -25,16 +25,16 @@ class ChatSource(Record):
 
     file: Path
     split: str | None = "train"
-    tasks: dict[JudgeTask, Weight] | None = None
+    tasks: dict[JudgeTask, NonNegative] | None = None
 
 
-class JudgeLosses(ValidatedLosses):
+class JudgeValidationConfig(LossValidationConfig):
     """Which losses are measured while a run goes on: "loss/all" and those of the tasks, such as "loss/green"."""
 
     sources: list[ChatSource] = []  # noqa: RUF012
 
 
-class JudgeRecipe(Course):
+class JudgeTrainConfig(BaseTrainConfig):
     """Everything that decides the training of a judge; its language model is trained whole, or by adapters.
 
     Attributes:
@@ -44,8 +44,8 @@ class JudgeRecipe(Course):
 
     model: Path
     train: list[ChatSource]
-    validation: JudgeLosses = JudgeLosses()
-    tasks: dict[JudgeTask, Weight] = {"entailment": 1.0, "green": 1.0, "vert": 1.0}  # noqa: RUF012
+    validation: JudgeValidationConfig = JudgeValidationConfig()
+    tasks: dict[JudgeTask, NonNegative] = {"entailment": 1.0, "green": 1.0, "vert": 1.0}  # noqa: RUF012
 
     @field_validator("train", mode="before")
     @classmethod
@@ -53,14 +53,14 @@ class JudgeRecipe(Course):
         return [{"file": value}] if isinstance(value, str | Path) else value
 
 
-def read_judge_recipe(path: Path, overrides: list[str] | None = None) -> JudgeRecipe:
-    """Read a recipe of a judge; `base` and overrides are as in `maira.train.config.run_config.read_recipe`.
+def read_judge_config(path: Path, overrides: list[str] | None = None) -> JudgeTrainConfig:
+    """Read a recipe of a judge; `base` and overrides are as in `maira.train.config.run_config.read_train_config`.
 
     Raises:
         InputError: a file is no YAML mapping, bases form a circle, a key is unknown or a value is wrong.
     """
-    said = read_said(path, overrides)
-    return said.checked(JudgeRecipe, said.values)
+    said = read_config_values(path, overrides)
+    return said.checked(JudgeTrainConfig, said.values)
 
 
 def check_folder(folder: Path) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-from maira.train.data.items import JudgeTask
+from maira.train.data.packing import JudgeTask
 from radfact.io.jsonl import write_jsonl
 from radfact.records import Record, Text, validated
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
-from maira.judge.pairing import Paired
+from maira.judge.pairing import ReportPair
 from maira.judge.samples import ChatMessage
-from maira.judge.training_examples import Lesson, Taught, chat_messages
+from maira.judge.training_examples import ExampleSet, TrainingExample, chat_messages
 from radfact.errors import Failure
 from radfact.judges.offline.splitter import split_narrative
 from radfact.llm import ChatClient
@@ -26,7 +26,9 @@ _OMITTED = frozenset("bf")
 """Kinds of errors that lie in what the candidate leaves out."""
 
 
-def teach_scores(pairs: Sequence[Paired], task: ScoreTask, teachers: Mapping[str, ChatClient | None]) -> Lesson:
+def make_score_examples(
+    pairs: Sequence[ReportPair], task: ScoreTask, teachers: Mapping[str, ChatClient | None]
+) -> ExampleSet:
     """GREEN's answers, or VERT's scores with one decimal, about pairs.
 
     Args:
@@ -38,7 +40,7 @@ def teach_scores(pairs: Sequence[Paired], task: ScoreTask, teachers: Mapping[str
     Raises:
         RunError: a teacher cannot be reached.
     """
-    lesson = Lesson()
+    lesson = ExampleSet()
     answers: list[Assessment | Failure | None] = [None] * len(pairs)
     by = [""] * len(pairs)
     for name, client in teachers.items():
@@ -58,22 +60,22 @@ def teach_scores(pairs: Sequence[Paired], task: ScoreTask, teachers: Mapping[str
 
 
 def _assess(
-    pairs: Sequence[Paired], task: ScoreTask, client: ChatClient | None
+    pairs: Sequence[ReportPair], task: ScoreTask, client: ChatClient | None
 ) -> Sequence[Assessment | Failure | None]:
     if client is None:
         return [None if one.injected is None else assess_errors(one.injected) for one in pairs]
     return (Green if task == "green" else Vert)(client).assess([one.pair for one in pairs])
 
 
-def _taught(paired: Paired, task: ScoreTask, answer: Assessment, teacher: str) -> Taught:
+def _taught(paired: ReportPair, task: ScoreTask, answer: Assessment, teacher: str) -> TrainingExample:
     if task == "vert":
-        return teach_vert(paired, answer.score, teacher)
+        return make_vert_example(paired, answer.score, teacher)
     score = green_score(answer.matched, answer.significant.total)
     name = paired.pair.sample_id
-    return Taught(paired, name, _ask(Green, paired), write_assessment(answer), teacher, score=score)
+    return TrainingExample(paired, name, _ask(Green, paired), format_assessment(answer), teacher, score=score)
 
 
-def teach_vert(paired: Paired, score: float, teacher: str) -> Taught:
+def make_vert_example(paired: ReportPair, score: float, teacher: str) -> TrainingExample:
     """The question about a pair, and its score with one decimal (paper 003, section 4.1.4).
 
     Args:
@@ -82,15 +84,15 @@ def teach_vert(paired: Paired, score: float, teacher: str) -> Taught:
         teacher: whose it is.
     """
     name = paired.pair.sample_id
-    return Taught(paired, name, _ask(VertTuned, paired), f"{score:.1f}", teacher, score=score)
+    return TrainingExample(paired, name, _ask(VertTuned, paired), f"{score:.1f}", teacher, score=score)
 
 
-def _ask(metric: type[AskedMetric[Any]], paired: Paired) -> tuple[ChatMessage, ...]:
+def _ask(metric: type[AskedMetric[Any]], paired: ReportPair) -> tuple[ChatMessage, ...]:
     asked = metric(_NOBODY).question(narrative(paired.pair.candidate), narrative(paired.pair.reference))
     return chat_messages(asked.messages)
 
 
-def write_assessment(answer: Assessment) -> str:
+def format_assessment(answer: Assessment) -> str:
     """An answer in GREEN's notation (paper 000, appendix A.1).
 
     Raises:

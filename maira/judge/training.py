@@ -12,16 +12,16 @@ from rich.console import Console
 from torch import Tensor
 
 from maira.generate.answers import fingerprint
-from maira.judge.corpus import ChatCorpus, open_chats
-from maira.judge.run_config import JudgeRecipe, check_folder
+from maira.judge.dataset import ChatDataset, open_chat_dataset
+from maira.judge.run_config import JudgeTrainConfig, check_folder
 from maira.train import attention, lora
-from maira.train.data.items import PackedBatch, Totals
-from maira.train.export import gather_weights, replacing
-from maira.train.logging import Log
-from maira.train.loop import Start, kernel_for, open_in_turn, run_course
-from maira.train.loss import Losses, Objective, answer_losses
-from maira.train.parallel import World, sharding
-from maira.train.parts import held_type
+from maira.train.components import weight_dtype
+from maira.train.data.packing import PackedBatch, StepTotals
+from maira.train.export import atomic_folder, gather_weights
+from maira.train.logging import MetricsLogger
+from maira.train.loop import TrainingSetup, attention_kernel, main_process_first, run_training
+from maira.train.loss import Losses, PackedLossModel, answer_losses
+from maira.train.parallel import DistributedContext, sharding
 from maira.train.validation import Validator
 from radfact.errors import InputError, RunError
 
@@ -31,7 +31,7 @@ _ALIKE = 2e-2
 """Most difference of logits that two ways to the same sum may have, as a share of their spread."""
 
 
-class JudgeModel(Objective):
+class JudgeLossModel(PackedLossModel):
     """A causal language model that reads packed rows of conversations and returns the losses of their answers.
 
     Args:
@@ -57,7 +57,7 @@ class JudgeModel(Objective):
         return answer_losses(hidden, self.model.get_output_embeddings(), batch)
 
 
-def train_judge(recipe: JudgeRecipe, console: Console | None = None) -> Path:
+def train_judge(config: JudgeTrainConfig, console: Console | None = None) -> Path:
     """Run a recipe of a judge to its end, from where it stopped if it was started before; returns the model's folder.
 
     Raises:
@@ -65,43 +65,45 @@ def train_judge(recipe: JudgeRecipe, console: Console | None = None) -> Path:
         RunError: a fault of a step ended the run, it was told to stop (SIGTERM, Ctrl-C), or its end could not be
             saved.
     """
-    return run_course(recipe, start_judge, console)
+    return run_training(config, setup_judge_training, console)
 
 
-def start_judge(recipe: JudgeRecipe, world: World, console: Console) -> Start:
+def setup_judge_training(config: JudgeTrainConfig, world: DistributedContext, console: Console) -> TrainingSetup:
     """What a run of a judge begins with.
 
     Raises:
         InputError: the model or a sample cannot be used.
     """
     del console
-    check_folder(recipe.model)
-    tokenizer = _tokenizer(recipe.model)
-    model = _load(recipe, empty=not world.is_main and sharding(recipe, world) == "fsdp")
+    check_folder(config.model)
+    tokenizer = _tokenizer(config.model)
+    model = _load(config, empty=not world.is_main and sharding(config, world) == "fsdp")
     ends = stops(model, tokenizer)
-    _check_layout(model, recipe.model)
-    corpus = open_in_turn(
+    _check_layout(model, config.model)
+    dataset = main_process_first(
         world,
         "reading conversations",
-        lambda on_progress: open_chats(recipe, recipe.train, tokenizer, ends, on_progress),
+        lambda on_progress: open_chat_dataset(config, config.train, tokenizer, ends, on_progress),
     )
-    _check_window(model.config, corpus)
-    training = JudgeModel(model, kernel_for(recipe, world))
-    if recipe.lora:
+    _check_window(model.config, dataset)
+    training = JudgeLossModel(model, attention_kernel(config, world))
+    if config.lora:
         model.requires_grad_(False)
-        lora.add(model, recipe.lora, torch.bfloat16 if recipe.weights == "bfloat16" else torch.float32)
+        lora.add(model, config.lora, torch.bfloat16 if config.weights == "bfloat16" else torch.float32)
 
-    def validator(log: Log, steps: int) -> Validator:
-        return Validator(recipe, open_chats(recipe, recipe.validation.sources, tokenizer, ends), world, log, steps)
+    def validator(log: MetricsLogger, steps: int) -> Validator:
+        return Validator(
+            config, open_chat_dataset(config, config.validation.sources, tokenizer, ends), world, log, steps
+        )
 
-    return Start(
+    return TrainingSetup(
         training,
-        corpus,
+        dataset,
         model.config,
-        lambda folder: write_judge(model, recipe, world, folder),
+        lambda folder: write_judge(model, config, world, folder),
         only_trained=True,
-        origin={"model": fingerprint(recipe.model)} if world.is_main else {},
-        validate=validator if recipe.validation.sources else None,
+        origin={"model": fingerprint(config.model)} if world.is_main else {},
+        validate=validator if config.validation.sources else None,
     )
 
 
@@ -112,7 +114,7 @@ def stops(model: Any, tokenizer: Any) -> frozenset[int]:
     return frozenset(token for token in (*listed, tokenizer.eos_token_id) if token is not None)
 
 
-def write_judge(model: Any, recipe: JudgeRecipe, world: World, folder: Path) -> None:
+def write_judge(model: Any, config: JudgeTrainConfig, world: DistributedContext, folder: Path) -> None:
     """Write a judge as a folder that transformers and vLLM read; all processes call this.
 
     Low-rank adapters are merged into the weights that the run started from, read anew in float32, and stand in `lora/`
@@ -120,7 +122,7 @@ def write_judge(model: Any, recipe: JudgeRecipe, world: World, folder: Path) -> 
 
     Args:
         model: in training, perhaps sharded.
-        recipe: of the run.
+        config: of the run.
         world: of the run.
         folder: to write to; one that is there is replaced.
 
@@ -129,22 +131,22 @@ def write_judge(model: Any, recipe: JudgeRecipe, world: World, folder: Path) -> 
     """
     weights = gather_weights(model, only_trained=True)
     if world.is_main:
-        with replacing(folder) as fresh:
-            _write(recipe, weights, fresh)
+        with atomic_folder(folder) as fresh:
+            _write(config, weights, fresh)
     world.wait()
 
 
-def _write(recipe: JudgeRecipe, weights: dict[str, Tensor], folder: Path) -> None:
+def _write(config: JudgeTrainConfig, weights: dict[str, Tensor], folder: Path) -> None:
     from transformers import AutoModelForCausalLM
 
-    whole = AutoModelForCausalLM.from_pretrained(recipe.model, dtype=torch.float32)
-    own = dict(lora.merged(whole.state_dict().items(), weights, recipe.lora)) if recipe.lora else weights
-    _check_places(lora.low_rank(weights) if recipe.lora else weights, whole)
+    whole = AutoModelForCausalLM.from_pretrained(config.model, dtype=torch.float32)
+    own = dict(lora.merged(whole.state_dict().items(), weights, config.lora)) if config.lora else weights
+    _check_places(lora.low_rank(weights) if config.lora else weights, whole)
     whole.load_state_dict(own, strict=False)
-    whole.to(getattr(torch, recipe.checkpoint_dtype))
+    whole.to(getattr(torch, config.checkpoint_dtype))
     whole.save_pretrained(folder)
     # The tokenizer's files as they are: with them the template, and all that a server reads.
-    for file in sorted(recipe.model.iterdir()):
+    for file in sorted(config.model.iterdir()):
         if (
             file.is_file()
             and not (folder / file.name).exists()
@@ -153,8 +155,8 @@ def _write(recipe: JudgeRecipe, weights: dict[str, Tensor], folder: Path) -> Non
             if file.name.endswith(".index.json"):
                 continue
             shutil.copyfile(file, folder / file.name)
-    if recipe.lora:
-        lora.save_adapter(weights, recipe.lora, folder / "lora")
+    if config.lora:
+        lora.save_adapter(weights, config.lora, folder / "lora")
 
 
 def _check_places(trained: Iterable[str], whole: Any) -> None:
@@ -177,7 +179,7 @@ def _tokenizer(folder: Path) -> Any:
     return tokenizer
 
 
-def _load(recipe: JudgeRecipe, *, empty: bool) -> Any:
+def _load(config: JudgeTrainConfig, *, empty: bool) -> Any:
     """The model in the type that it is held in; of an `empty` one names and shapes alone.
 
     Raises:
@@ -185,15 +187,15 @@ def _load(recipe: JudgeRecipe, *, empty: bool) -> Any:
     """
     from transformers import AutoConfig, AutoModelForCausalLM
 
-    dtype = held_type(recipe, "language_model")
+    dtype = weight_dtype(config, "language_model")
     try:
         if empty:
             with torch.device("meta"):
-                return AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(recipe.model), dtype=dtype)
-        model = AutoModelForCausalLM.from_pretrained(recipe.model, dtype=dtype)
+                return AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(config.model), dtype=dtype)
+        model = AutoModelForCausalLM.from_pretrained(config.model, dtype=dtype)
     except (OSError, ValueError) as error:
-        raise InputError(f"no causal language model: {_first_line(error)}", file=recipe.model, field="model") from None
-    check_packing(model, recipe.model)
+        raise InputError(f"no causal language model: {_first_line(error)}", file=config.model, field="model") from None
+    check_packing(model, config.model)
     return model
 
 
@@ -230,13 +232,13 @@ def check_packing(model: Any, folder: Path) -> None:
         None,
         (),
         (),
-        totals=Totals(0, 0),
+        totals=StepTotals(0, 0),
     )
     before = model.config._attn_implementation
-    judge = JudgeModel(model.eval(), attention.SAMPLES)
+    judge = JudgeLossModel(model.eval(), attention.SAMPLES)
     try:
         with torch.no_grad():
-            together = judge.model.base_model(
+            collective_section = judge.model.base_model(
                 input_ids=ids, position_ids=positions, use_cache=False, **attention.packed(attention.SAMPLES, row)
             ).last_hidden_state[0]
             apart = [judge.model.base_model(input_ids=part).last_hidden_state[0] for part in (ids[:, :5], ids[:, 5:])]
@@ -247,19 +249,19 @@ def check_packing(model: Any, folder: Path) -> None:
     finally:
         model.set_attn_implementation(before)
     alone = torch.cat(apart).float()
-    if not (together.float() - alone).abs().max() <= _ALIKE * alone.std():
+    if not (collective_section.float() - alone).abs().max() <= _ALIKE * alone.std():
         raise InputError(
             f"a {type(model).__name__} does not keep the samples of a packed row apart", file=folder, field="model"
         )
 
 
-def _check_window(config: Any, corpus: ChatCorpus) -> None:
+def _check_window(model_config: Any, dataset: ChatDataset) -> None:
     """Attention within samples is causal and sees all of a sample; a model with a sliding window must not need it."""
-    layers = getattr(config, "layer_types", None) or ()
-    window = getattr(config, "sliding_window", None)
+    layers = getattr(model_config, "layer_types", None) or ()
+    window = getattr(model_config, "sliding_window", None)
     if window is None or (layers and "sliding_attention" not in layers):
         return
-    longest = int((corpus.table["prompt"].astype(int) + corpus.table["answer"]).max())
+    longest = int((dataset.table["prompt"].astype(int) + dataset.table["answer"]).max())
     if longest > window:
         raise InputError(
             f"the model looks back {window} tokens, but the longest sample has {longest}; leave out what is longer",

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from maira.judge.pairing import Paired
+from maira.judge.pairing import ReportPair
 from maira.judge.samples import ChatMessage
 from radfact.judges.prompt import Example
 from radfact.llm import Message
 
 
 @dataclass(frozen=True, slots=True)
-class Taught:
+class TrainingExample:
     """A question as messages and the answer to it.
 
     Attributes:
@@ -20,24 +20,24 @@ class Taught:
         name: of the question, unique among all.
         messages, answer: as they are trained on.
         teacher: who has answered.
-        labelled: the judgement itself, for an entailment question.
+        labeled: the judgement itself, for an entailment question.
         score: the figure of the pair, for the others.
     """
 
-    paired: Paired
+    paired: ReportPair
     name: str
     messages: tuple[ChatMessage, ...]
     answer: str
     teacher: str
-    labelled: Example | None = None
+    labeled: Example | None = None
     score: float | None = None
 
 
 @dataclass(slots=True)
-class Lesson:
+class ExampleSet:
     """All that teachers said, and why they said nothing of some questions."""
 
-    taught: list[Taught] = field(default_factory=list)
+    taught: list[TrainingExample] = field(default_factory=list)
     failures: dict[str, str] = field(default_factory=dict)
 
 

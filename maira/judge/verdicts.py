@@ -6,8 +6,8 @@ import random
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from maira.judge.pairing import Paired
-from maira.judge.training_examples import Lesson, Taught, chat_messages
+from maira.judge.pairing import ReportPair
+from maira.judge.training_examples import ExampleSet, TrainingExample, chat_messages
 from radfact.errors import Failure
 from radfact.judges import Splitter
 from radfact.judges.llm_judge import JudgePrompt
@@ -23,13 +23,13 @@ that is left out takes nothing back, one that is added leaves the rest true."""
 _OTHERS = 2
 """Entailed questions in other words, in a balanced draw, for each whose hypothesis is a premise word for word."""
 
-_Asked = tuple[Paired, str, EntailmentQuery]
+_Asked = tuple[ReportPair, str, EntailmentQuery]
 """A pair, the way it is asked about, and the question."""
 
 
-def teach_entailment(
-    pairs: Sequence[Paired], prompt: JudgePrompt, splitter: Splitter, teachers: Mapping[str, Judge | None]
-) -> Lesson:
+def make_entailment_examples(
+    pairs: Sequence[ReportPair], prompt: JudgePrompt, splitter: Splitter, teachers: Mapping[str, Judge | None]
+) -> ExampleSet:
     """RadFact's questions about pairs, in both directions, with verdict and evidence.
 
     Args:
@@ -42,7 +42,7 @@ def teach_entailment(
     Raises:
         RunError: a teacher cannot be reached.
     """
-    lesson = Lesson()
+    lesson = ExampleSet()
     begin = few_shot_messages(prompt.examples, prompt.system, prompt.answer_format, prompt.batch)
     asked = list(_questions(pairs, splitter, lesson))
     answers: list[tuple[str, Example | str | None]] = [("", None)] * len(asked)
@@ -57,11 +57,11 @@ def teach_entailment(
             lesson.failures[name] = answer
         elif answer is not None:
             messages = chat_messages((*begin, ("user", query(question.premises, question.hypothesis))))
-            lesson.taught.append(Taught(paired, name, messages, dump_yaml(worked(answer)), teacher, answer))
+            lesson.taught.append(TrainingExample(paired, name, messages, dump_yaml(worked(answer)), teacher, answer))
     return lesson
 
 
-def _questions(pairs: Sequence[Paired], splitter: Splitter, lesson: Lesson) -> Iterator[_Asked]:
+def _questions(pairs: Sequence[ReportPair], splitter: Splitter, lesson: ExampleSet) -> Iterator[_Asked]:
     """Of each pair the candidate's sentences given the reference (A), then the reference's given the candidate (B)."""
     texts = [narrative(report) for one in pairs for report in (one.pair.candidate, one.pair.reference)]
     split = splitter.split(texts)
@@ -118,7 +118,7 @@ def _word_for_word(question: EntailmentQuery) -> list[str]:
     return [premise for premise in question.premises if normalised_text(premise) == said]
 
 
-def balance(taught: Sequence[Taught], seed: int, *, few_copies: bool = True) -> list[Taught]:
+def balance(taught: Sequence[TrainingExample], seed: int, *, few_copies: bool = True) -> list[TrainingExample]:
     """As many questions that are entailed as that are not; of the former at most a third are a premise word for word.
 
     Args:
@@ -126,18 +126,16 @@ def balance(taught: Sequence[Taught], seed: int, *, few_copies: bool = True) -> 
         seed: of the draw.
         few_copies: keep to the third at any price; False takes more of them where there are too few others.
     """
-    same: list[Taught] = []
-    others: list[Taught] = []
-    wrong: list[Taught] = []
+    same: list[TrainingExample] = []
+    others: list[TrainingExample] = []
+    wrong: list[TrainingExample] = []
     for one in taught:
-        if one.labelled is None:
+        if one.labeled is None:
             continue
-        if one.labelled.status != "entailment":
+        if one.labeled.status != "entailment":
             wrong.append(one)
         else:
-            (same if _word_for_word(EntailmentQuery(one.labelled.reference, one.labelled.phrase)) else others).append(
-                one
-            )
+            (same if _word_for_word(EntailmentQuery(one.labeled.reference, one.labeled.phrase)) else others).append(one)
     most = min(len(same), len(others) // _OTHERS) if few_copies else len(same)
     half = min(len(wrong), len(others) + most)
     verbatim = min(most, max(half // (1 + _OTHERS), half - len(others)))
@@ -147,12 +145,12 @@ def balance(taught: Sequence[Taught], seed: int, *, few_copies: bool = True) -> 
     return [one for one in taught if id(one) in kept]
 
 
-def held_out_judgements(taught: Sequence[Taught]) -> list[Mapping[str, Any]]:
+def held_out_judgments(taught: Sequence[TrainingExample]) -> list[Mapping[str, Any]]:
     """Entailment questions in the published layout, which `radfact judge-check` reads; one entry a report."""
     found: dict[tuple[str, ...], list[Example]] = {}
     for one in taught:
-        if one.labelled is not None:
-            found.setdefault((one.paired.pair.sample_id, *one.labelled.reference), []).append(one.labelled)
+        if one.labeled is not None:
+            found.setdefault((one.paired.pair.sample_id, *one.labeled.reference), []).append(one.labeled)
     return [
         {
             "input": {"phrases_A": [one.phrase for one in examples], "phrases_B": list(examples[0].reference)},

@@ -19,7 +19,7 @@ _TRIES = 100
 """Locks that may be removed, by others that are refused, before it is given up to get one."""
 
 
-class Claim:
+class FolderLock:
     """Keeps other processes from training in a folder until it is closed or this process ends.
 
     Where the file system has no locks nobody is kept out.
@@ -63,7 +63,7 @@ def _locked(out: Path) -> IO[str] | None:
     """The lock of a folder, held; None where the file system has none, or nothing can be written there.
 
     Raises:
-        InputError: as `Claim`.
+        InputError: as `FolderLock`.
     """
     path = out / LOCK
     for _ in range(_TRIES):

@@ -1,4 +1,4 @@
-"""What is not as it should be: losses that are not finite, gradients that jump, unreadable images (`recipe.Faults`)."""
+"""What is not as it should be: losses that are not finite, gradients that jump, unreadable images (`config.AnomalyConfig`)."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal
 
-from maira.train.config.run_config import Faults
-from maira.train.data.batches import LeftOut, Part
+from maira.train.config.run_config import AnomalyConfig
+from maira.train.data.batches import Phase, SkippedSample
 from radfact.errors import InputError, RunError
 from radfact.io.jsonl import append_jsonl
 
@@ -24,7 +24,7 @@ Kind = Literal["not_finite", "spike"]
 
 
 @dataclass
-class FaultWatch:
+class AnomalyDetector:
     """Judges every step before the weights are changed, the same on all processes.
 
     Attributes:
@@ -35,7 +35,7 @@ class FaultWatch:
         started: when this start of the run was, which its lines in `faults.jsonl` are known by.
     """
 
-    faults: Faults
+    faults: AnomalyConfig
     norms: deque[float] = field(default_factory=lambda: deque(maxlen=REMEMBERED))
     skipped: int = 0
     unreadable: set[str] = field(default_factory=set)
@@ -76,7 +76,7 @@ class FaultWatch:
             "sample_ids": sample_ids,
         }
 
-    def leave_out(self, step: int, samples: Sequence[LeftOut], part: Part, *, of: int) -> dict[str, Any]:
+    def record_skipped(self, step: int, samples: Sequence[SkippedSample], part: Phase, *, of: int) -> dict[str, Any]:
         """A line of `faults.jsonl` on samples of all processes that a step or its validation goes without.
 
         Args:
@@ -109,15 +109,15 @@ class FaultWatch:
         self.unreadable = set(state["unreadable"])
 
 
-def fault_file(out: Path) -> Path:
+def anomaly_file(out: Path) -> Path:
     """Where the faults of a run are written down."""
     return out / "faults.jsonl"
 
 
-def write_fault(out: Path, row: dict[str, Any]) -> None:
+def append_anomaly(out: Path, row: dict[str, Any]) -> None:
     """Add a line to the faults of a run."""
     out.mkdir(parents=True, exist_ok=True)
-    append_jsonl(fault_file(out), [row])
+    append_jsonl(anomaly_file(out), [row])
 
 
 def place(row: dict[str, Any]) -> str:
@@ -132,28 +132,28 @@ def describe(row: dict[str, Any]) -> str:
     return f"the gradient norm {row['grad_norm']:.3g} is a spike over a mean of {row['mean_grad_norm']:.3g}"
 
 
-def stopped(row: dict[str, Any], out: Path, way_on: str) -> RunError:
+def anomaly_error(row: dict[str, Any], out: Path, resume_hint: str) -> RunError:
     """The error of a fault that ends a run.
 
     Args:
         row: of `faults.jsonl`.
         out: folder of the run.
-        way_on: what the same command will do.
+        resume_hint: what the same command will do.
     """
     field = "not_finite" if row["fault"] == "not_finite" else "on_spike"
     return RunError(
-        f"{describe(row)} at step {row['step']}; its samples are listed in {fault_file(out)}, and {way_on}. A lower "
+        f"{describe(row)} at step {row['step']}; its samples are listed in {anomaly_file(out)}, and {resume_hint}. A lower "
         f"learning_rate or faults.{field}=skip may help"
     )
 
 
-def unreadable(row: dict[str, Any], out: Path, way_on: str) -> InputError:
-    """The error of too many samples that cannot be read; arguments as of `stopped`."""
+def unreadable(row: dict[str, Any], out: Path, resume_hint: str) -> InputError:
+    """The error of too many samples that cannot be read; arguments as of `anomaly_error`."""
     count, of = len(row["sample_ids"]), row["of"]
     mend = "Mend them" if count == of else "Mend them, or raise faults.most_unreadable"
     return InputError(
         f"{count} of {of} samples of {place(row)} cannot be read, the first: {row['reasons'][0]}. All that "
-        f"were left out are listed in {fault_file(out)}. {mend}; {way_on}"
+        f"were left out are listed in {anomaly_file(out)}. {mend}; {resume_hint}"
     )
 
 

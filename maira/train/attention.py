@@ -19,7 +19,7 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
 from maira.model.modeling import MairaForConditionalGeneration
-from maira.train.data.items import PackedBatch
+from maira.train.data.packing import PackedBatch
 from radfact.errors import InputError
 
 _PLACE = "torch.nn.attention.varlen"

@@ -17,7 +17,7 @@ from torch import nn
 from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
 from transformers.modeling_layers import GradientCheckpointingLayer
 
-from maira.train.config.run_config import Course
+from maira.train.config.run_config import BaseTrainConfig
 
 _KEPT = frozenset(
     {
@@ -34,7 +34,7 @@ _KEPT = frozenset(
 """Operations whose outcomes "selective" keeps, since they are dear to compute: matrix products and attention."""
 
 
-def prepare_blocks(model: nn.Module, recipe: Course) -> None:
+def prepare_blocks(model: nn.Module, config: BaseTrainConfig) -> None:
     """Set activation checkpointing and compilation as a recipe says, before the model is dealt out to processes.
 
     A block that is not in training mode, as in validation and generation, computes as if nothing had been set.
@@ -42,16 +42,16 @@ def prepare_blocks(model: nn.Module, recipe: Course) -> None:
     Args:
         model: with a language model of transformers in it; blocks of a frozen encoder keep no activations and stay as
             they are.
-        recipe: its `activation_checkpointing` and `compile` count.
+        config: its `activation_checkpointing` and `compile` count.
     """
     for block in _blocks(model):
         forward: Callable[..., Any] = block.forward
-        if recipe.activation_checkpointing == "selective":
+        if config.activation_checkpointing == "selective":
             # Inside of what is compiled, whose operations nothing outside can tell apart.
             forward = MethodType(_selective, block)
-        if recipe.compile and isinstance(block, GradientCheckpointingLayer):
+        if config.compile and isinstance(block, GradientCheckpointingLayer):
             forward = torch.compile(forward, dynamic=True)
-        if recipe.activation_checkpointing == "full":
+        if config.activation_checkpointing == "full":
             forward = partial(checkpoint, forward, use_reentrant=False)
         if forward is not block.forward:
             block.forward = partial(_training_only, block, forward)

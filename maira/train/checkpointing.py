@@ -36,8 +36,8 @@ from torch.distributed.checkpoint.state_dict import (
 )
 from torch.distributed.tensor import DTensor
 
-from maira.train.config.run_config import Course
-from maira.train.parallel import PATIENCE, World
+from maira.train.config.run_config import BaseTrainConfig
+from maira.train.parallel import PATIENCE, DistributedContext
 from radfact.doctor.packages import project_version
 from radfact.errors import InputError, RunError
 from radfact.io.jsonl import read_json, write_json
@@ -59,7 +59,7 @@ _WRITING = ".writing"
 
 
 @dataclass
-class States:
+class CheckpointManager:
     """The states of a run.
 
     Attributes:
@@ -73,7 +73,7 @@ class States:
 
     out: Path
     keep: int
-    world: World
+    world: DistributedContext
     say: Callable[[str], None]
     only_trained: bool = True
     last: int | None = None
@@ -122,7 +122,7 @@ class States:
         return not faults
 
     @property
-    def way_on(self) -> str:
+    def resume_hint(self) -> str:
         """What the same command will do, for the last line of a run that ends before its time."""
         if self.last is None:
             return "no state is saved yet, so that the same command starts again"
@@ -247,7 +247,7 @@ class States:
 
 
 def read_record(state: Path) -> dict[str, Any]:
-    """What `States.save` was given beside the tensors, and `step`.
+    """What `CheckpointManager.save` was given beside the tensors, and `step`.
 
     Raises:
         InputError: it cannot be read, or a version that makes states otherwise saved it.
@@ -268,26 +268,26 @@ def _format(record: dict[str, Any]) -> Any:
     return record.get("format", 1)
 
 
-def decisive(recipe: Course) -> dict[str, Any]:
+def resume_fields(config: BaseTrainConfig) -> dict[str, Any]:
     """The part of a recipe that must stay as it is for its run to go on, as JSON values; a run may be made longer."""
-    return recipe.model_dump(mode="json", exclude=_FREE)
+    return config.model_dump(mode="json", exclude=_FREE)
 
 
-def check_same_run(state: Path, record: dict[str, Any], recipe: Course) -> None:
+def check_same_run(state: Path, record: dict[str, Any], config: BaseTrainConfig) -> None:
     """Check that a state was saved by a run of this recipe.
 
     Args:
         state: its folder.
         record: what it says of itself.
-        recipe: of the run that is to go on.
+        config: of the run that is to go on.
 
     Raises:
         InputError: it was another one; what differs is named.
     """
-    held, mine = record["recipe"], decisive(recipe)
+    held, mine = record["recipe"], resume_fields(config)
     if changed := [key for key in mine if held.get(key) != mine[key]]:
         raise InputError(
-            f"{recipe.out} holds a run with another {', '.join(changed)} ({state.name}); name another folder or remove "
+            f"{config.out} holds a run with another {', '.join(changed)} ({state.name}); name another folder or remove "
             "that one",
             field="out",
         )

@@ -26,12 +26,12 @@ from maira.model.processor import MairaProcessor
 from maira.model.prompts import NEW_TOKENS, Task
 from maira.model.study_inputs import drop_inputs
 from maira.model.task_examples import Unused, make_example
-from maira.train.config.run_config import Recipe
-from maira.train.data.batches import to_mend
-from maira.train.data.corpus import Corpus
-from maira.train.data.items import TASKS
-from maira.train.data.sources import Unreadable, look_at_images
-from maira.train.parallel import Distributed, World
+from maira.train.config.run_config import TrainConfig
+from maira.train.data.batches import unreadable_sample_error
+from maira.train.data.dataset import StudyDataset
+from maira.train.data.packing import TASKS
+from maira.train.data.sources import Unreadable, check_images
+from maira.train.parallel import DistributedContext, ParallelModel
 from radfact.io.jsonl import write_jsonl
 from radfact.io.pairs import Pair
 from radfact.records import Report, Sentence
@@ -44,7 +44,7 @@ _DRAW = (0, 1)
 """Sets the draw apart from the others of a run's seed."""
 
 
-class Round(NamedTuple):
+class DraftRound(NamedTuple):
     """What came of one round of drafts.
 
     Attributes:
@@ -56,7 +56,7 @@ class Round(NamedTuple):
     unanswered: list[str]
 
 
-class Drafter:
+class DraftEvaluator:
     """Asks a model in training for the reports of some studies, and for the boxes of their reference reports.
 
     Each process asks its share with the whole weights at hand, which sharded ones are gathered to once for the round,
@@ -64,8 +64,8 @@ class Drafter:
     would send all of them over the network for every token, and tie the processes together step by step.
 
     Args:
-        recipe: its draw, seed and preset, and what it drops count.
-        corpus: of the recipe's sources to validate on.
+        config: its draw, seed and preset, and what it drops count.
+        dataset: of the recipe's sources to validate on.
         processor: of the model.
         world: of the run.
 
@@ -73,15 +73,17 @@ class Drafter:
         InputError: a source cannot be read, or a sample, and the recipe does not say that it may be left out.
     """
 
-    def __init__(self, recipe: Recipe, corpus: Corpus, processor: MairaProcessor, world: World) -> None:
-        self._recipe, self._processor, self._world = recipe, processor, world
-        self.every = recipe.validation.drafts_every
+    def __init__(
+        self, config: TrainConfig, dataset: StudyDataset, processor: MairaProcessor, world: DistributedContext
+    ) -> None:
+        self._recipe, self._processor, self._world = config, processor, world
+        self.every = config.validation.drafts_every
         self._unread: list[str] = []
-        drawn = draw_studies(corpus, recipe)
+        drawn = sample_studies(dataset, config)
         studies: list[Study] = []
         for source, number, task in drawn:
             with self._reading():
-                studies.append(_with_answer(corpus.study(source, number), task))
+                studies.append(_with_answer(dataset.study(source, number), task))
         self._unread.clear()  # the process that is to ask about it says so
         self._references: dict[str, Report] = {
             study.sample_id: study.grounded_findings or study.findings or "" for study in studies
@@ -93,11 +95,11 @@ class Drafter:
         self._items: list[Item] = []
         for source, number, task in drawn[world.rank :: world.size]:
             with self._reading():
-                study = _on_disk(corpus.sources[source].read(number), Path(self._radiographs.name) / str(source))
-                shown = drop_inputs(_with_answer(study, task), recipe.drop)
-                if wrong := look_at_images(shown)[1]:
+                study = _on_disk(dataset.sources[source].read(number), Path(self._radiographs.name) / str(source))
+                shown = drop_inputs(_with_answer(study, task), config.drop)
+                if wrong := check_images(shown)[1]:
                     raise wrong[0]
-                self._items += list(_questions(shown, task, recipe))
+                self._items += list(_questions(shown, task, config))
         self._items.sort(key=lambda item: rough_length(item.request))
 
     @contextmanager
@@ -107,10 +109,10 @@ class Drafter:
             yield
         except Unreadable as error:
             if self._recipe.faults.unreadable == "stop":
-                raise to_mend(error, "a sample of the drafts") from None
+                raise unreadable_sample_error(error, "a sample of the drafts") from None
             self._unread.append(str(error))
 
-    def ask(self, model: Distributed, step: int) -> Round:
+    def ask(self, model: ParallelModel, step: int) -> DraftRound:
         """One round with the weights as they are; the drafts are kept in `drafts/step-N.jsonl` of the run's folder.
 
         All processes call this.
@@ -122,7 +124,7 @@ class Drafter:
         maira: Any = model.training.model
         half = torch.autocast(self._world.device.type, torch.bfloat16, enabled=model.autocast)
         # Compiled blocks know packed rows; for prompts, caches and single tokens they would be compiled over and over.
-        with whole_weights(model), half, torch.compiler.set_stance("force_eager"):
+        with gathered_weights(model), half, torch.compiler.set_stance("force_eager"):
             engine = TransformersEngine.of(maira, self._processor, EngineOptions())
             drafts, boxes, unanswered = self._answers(engine, f"step-{step}")
         if self._world.device.type == "cuda":
@@ -134,7 +136,7 @@ class Drafter:
             ordered = [by_id[sample_id] for sample_id in self._references if sample_id in by_id]
             write_jsonl(self._recipe.out / "drafts" / f"step-{step:06}.jsonl", ordered)
             figures = self._score(ordered, [row for part in parts for row in part[1]])
-        return Round(self._world.gather(figures)[0], [reason for part in parts for reason in part[2]])
+        return DraftRound(self._world.gather(figures)[0], [reason for part in parts for reason in part[2]])
 
     def _answers(self, engine: TransformersEngine, name: str) -> tuple[list[Row], list[Row], list[str]]:
         drafts: list[Row] = []
@@ -161,7 +163,7 @@ class Drafter:
         return {name: None if value is None or math.isnan(value) else value for name, value in figures.items()}
 
 
-def draw_studies(corpus: Corpus, recipe: Recipe) -> list[tuple[int, int, Task]]:
+def sample_studies(dataset: StudyDataset, config: TrainConfig) -> list[tuple[int, int, Task]]:
     """The studies that are drafted, a function of the seed and the data.
 
     Returns:
@@ -170,16 +172,16 @@ def draw_studies(corpus: Corpus, recipe: Recipe) -> list[tuple[int, int, Task]]:
     """
     tasks: dict[tuple[int, int], Task] = {}
     for task in ("findings", "grounded"):
-        rows = corpus.table[corpus.table["task"] == TASKS.index(task)]
+        rows = dataset.table[dataset.table["task"] == TASKS.index(task)]
         tasks |= dict.fromkeys(zip(rows["source"].tolist(), rows["number"].tolist(), strict=True), task)
     places = sorted(tasks)
-    rng = np.random.default_rng(np.random.SeedSequence((recipe.seed, *_DRAW)))
-    chosen = rng.choice(len(places), min(recipe.validation.drafts, len(places)), replace=False)
+    rng = np.random.default_rng(np.random.SeedSequence((config.seed, *_DRAW)))
+    chosen = rng.choice(len(places), min(config.validation.drafts, len(places)), replace=False)
     return [(*places[i], tasks[places[i]]) for i in sorted(chosen.tolist())]
 
 
 @contextmanager
-def whole_weights(model: Distributed) -> Iterator[None]:
+def gathered_weights(model: ParallelModel) -> Iterator[None]:
     """Keep the weights of a sharded model together, on every process, in the type of its computation.
 
     All processes call this; what they compute in between is each one's own.
@@ -187,7 +189,7 @@ def whole_weights(model: Distributed) -> Iterator[None]:
     from torch.distributed.fsdp import FSDPModule
 
     sharded = {name: part for name, part in model.training.named_modules() if isinstance(part, FSDPModule)}
-    with model.world.together():
+    with model.world.collective_section():
         for part in sharded.values():
             part.set_reshard_after_forward(False, recurse=False)
             part.unshard()
@@ -215,12 +217,12 @@ def _with_answer(study: Study, task: Task) -> Study:
     return study.model_copy(update={"grounded_findings": None} if task == "findings" else {"findings": None})
 
 
-def _questions(study: Study, task: Task, recipe: Recipe) -> Iterator[Item]:
+def _questions(study: Study, task: Task, config: TrainConfig) -> Iterator[Item]:
     """The report of a study, and the boxes of each sentence of a grounded reference."""
     with warnings.catch_warnings(action="ignore", category=Unused):
-        example = make_example(without_answer(study), task, preset=recipe.preset)
+        example = make_example(without_answer(study), task, preset=config.preset)
         yield Item((study.sample_id,), study.sample_id, report_request(example), partial(make_draft, example))
-        for completion in box_completions(study, preset=recipe.preset):
+        for completion in box_completions(study, preset=config.preset):
             yield completion_item(study, completion, NEW_TOKENS["phrase"])
 
 

@@ -16,31 +16,35 @@ from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_
 
 from maira.model.modeling import MairaForConditionalGeneration
 from maira.model.processor import MairaProcessor
-from maira.train.config.run_config import FromScratch, Recipe
+from maira.train.components import export_weights
+from maira.train.config.run_config import FromScratch, TrainConfig
 from maira.train.lora import added_rows, save_adapter
-from maira.train.parallel import World
-from maira.train.parts import finished_weights
+from maira.train.parallel import DistributedContext
 
 
 def write_checkpoint(
-    model: MairaForConditionalGeneration, processor: MairaProcessor, recipe: Recipe, world: World, folder: Path
+    model: MairaForConditionalGeneration,
+    processor: MairaProcessor,
+    config: TrainConfig,
+    world: DistributedContext,
+    folder: Path,
 ) -> None:
     """Write a model and its processor, whole or not at all; all processes call this.
 
     Args:
         model: perhaps sharded. The main process gathers its trained weights on the CPU, one by one.
         processor: that goes with it.
-        recipe: of the run; it decides the type of the weights, and where those come from that were not trained.
+        config: of the run; it decides the type of the weights, and where those come from that were not trained.
         world: of the run.
         folder: of the checkpoint; one that is there is replaced. Low-rank adapters stand in its `lora/` by themselves.
 
     Raises:
         OSError: it cannot be written, in the main process; the others wait.
     """
-    weights = gather_weights(model, only_trained=not isinstance(recipe.model, FromScratch))
+    weights = gather_weights(model, only_trained=not isinstance(config.model, FromScratch))
     if world.is_main:
-        with replacing(folder) as fresh:
-            _write(model, processor, recipe, weights, fresh)
+        with atomic_folder(folder) as fresh:
+            _write(model, processor, config, weights, fresh)
     world.wait()
 
 
@@ -56,7 +60,7 @@ def gather_weights(model: nn.Module, *, only_trained: bool) -> dict[str, Tensor]
 
 
 @contextmanager
-def replacing(folder: Path) -> Iterator[Path]:
+def atomic_folder(folder: Path) -> Iterator[Path]:
     """A folder to write to that takes the place of another when the block ends without an error.
 
     Raises:
@@ -82,15 +86,15 @@ def replacing(folder: Path) -> Iterator[Path]:
 def _write(
     model: MairaForConditionalGeneration,
     processor: MairaProcessor,
-    recipe: Recipe,
+    config: TrainConfig,
     weights: dict[str, Tensor],
     folder: Path,
 ) -> None:
     with torch.device("meta"):
         whole = MairaForConditionalGeneration(copy.deepcopy(model.config))
-    whole.to(getattr(torch, recipe.checkpoint_dtype))
+    whole.to(getattr(torch, config.checkpoint_dtype))
     whole.generation_config = model.generation_config
-    whole.save_pretrained(folder, state_dict=finished_weights(weights, recipe, model.config))
+    whole.save_pretrained(folder, state_dict=export_weights(weights, config, model.config))
     processor.save_pretrained(folder)
-    if recipe.lora:
-        save_adapter(weights, recipe.lora, folder / "lora", added_rows(recipe.lora, model.config))
+    if config.lora:
+        save_adapter(weights, config.lora, folder / "lora", added_rows(config.lora, model.config))

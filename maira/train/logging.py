@@ -18,18 +18,18 @@ import torch
 from rich.console import Console
 from torch import Tensor, nn
 
-from maira.train.config.run_config import Course
+from maira.train.config.run_config import BaseTrainConfig
 from maira.train.cost.accelerators import find_accelerator
 from maira.train.cost.flops import make_rates
-from maira.train.data.items import PackedBatch
+from maira.train.data.packing import PackedBatch
 from maira.train.trackers import Tracker, places, start_trackers
 from radfact.io.jsonl import dumps, open_atomic
 
 if TYPE_CHECKING:
-    from maira.train.data.schedule import Plan
-    from maira.train.parallel import World
+    from maira.train.data.schedule import DataSchedule
+    from maira.train.parallel import DistributedContext
 
-Figures = Mapping[str, float | None]
+MetricValues = Mapping[str, float | None]
 _WINDOW = 30
 """Log lines over which the pace is taken that the time left is reckoned by."""
 
@@ -99,7 +99,7 @@ class _Counts:
     paused: float = 0.0
 
 
-class Log:
+class MetricsLogger:
     """What a run says of its steps, each `log_every` of them, and of what is validated.
 
     All processes call it alike, `start` first: counts are kept by each and added up when a line is due, so that no step
@@ -107,8 +107,8 @@ class Log:
     while the run goes on is said once and does not end it.
 
     Args:
-        recipe: its folder, trackers and `log_every` count, and what it trains.
-        config: of the model; what is executed is reckoned from it (`maira.train.cost.flops`).
+        config: its folder, trackers and `log_every` count, and what it trains.
+        model_config: of the model; what is executed is reckoned from it (`maira.train.cost.flops`).
         world: the processes of the run.
         console: where lines go.
         steps: of the whole run.
@@ -117,10 +117,12 @@ class Log:
         validated: step of the last validation that is written down, known to the main process; 0 before the first.
     """
 
-    def __init__(self, recipe: Course, config: Any, world: World, console: Console, steps: int) -> None:
+    def __init__(
+        self, config: BaseTrainConfig, model_config: Any, world: DistributedContext, console: Console, steps: int
+    ) -> None:
         self.validated = 0
-        self._recipe, self._world, self._console, self._steps = recipe, world, console, steps
-        self._costs = make_rates(config, recipe)
+        self._recipe, self._world, self._console, self._steps = config, world, console, steps
+        self._costs = make_rates(model_config, config)
         self._peak = _peak(world.device)
         self._trackers: dict[str, Tracker] = {}
         self._can_write = True
@@ -142,27 +144,27 @@ class Log:
         self._counts = _Counts(time.perf_counter())
         self._pace = deque([(step, self._counts.started)], maxlen=_WINDOW + 1)
 
-    def introduce(self, plan: Plan, model: nn.Module, sharing: str, kernel: str) -> None:
+    def log_setup(self, schedule: DataSchedule, model: nn.Module, sharing: str, kernel: str) -> None:
         """Say what the run is about to do, and how.
 
         Args:
-            plan: its course.
+            schedule: its course.
             model: what is trained told from what is frozen; on this process's device.
             sharing: how the processes share it ("none", "ddp", "fsdp").
             kernel: of attention.
         """
-        recipe, world = self._recipe, self._world
+        config, world = self._recipe, self._world
         parameters = [(_numel(parameter), parameter.requires_grad) for parameter in model.parameters()]
         trained = sum(count for count, is_trained in parameters if is_trained)
         every = sum(count for count, _ in parameters)
         alike = f"{world.size} processes"
         processes = {"none": "1 process", "ddp": f"{alike} (DDP)", "fsdp": f"{alike} (FSDP2)"}
         self.say(
-            f"{len(plan.table):,} answers, {plan.items_per_epoch:,} samples an epoch, {plan.steps:,} steps of "
-            f"{recipe.global_batch}",
+            f"{len(schedule.table):,} answers, {schedule.items_per_epoch:,} samples an epoch, {schedule.steps:,} steps of "
+            f"{config.global_batch}",
             f"{_short(trained)} of {_short(every)} parameters trained",
             f"{processes[sharing]} on {world.device.type}, attention {kernel.removeprefix('maira_')}",
-            f"figures in {', '.join(places(recipe))}",
+            f"figures in {', '.join(places(config))}",
         )
 
     def state_dict(self) -> dict[str, Any]:
@@ -223,7 +225,7 @@ class Log:
             self._write(head, figures | rates)
             self.say(f"step {step}/{self._steps}", *_line(figures, rates, left))
 
-    def validation(self, step: int, figures: Figures) -> None:
+    def validation(self, step: int, figures: MetricValues) -> None:
         """Take what was validated after a step."""
         if self._world.is_main:
             self.validated = step
@@ -250,8 +252,8 @@ class Log:
         mine = [counts.tokens, counts.samples, counts.flops / 1e12, counts.waited]
         memory = [0.0] * world.size
         memory[world.rank] = _memory(world.device)
-        together = torch.tensor([*mine, *memory], dtype=torch.float64, device=world.device)
-        tokens, samples, tflop, waited, *held = world.sum(together).tolist()
+        collective_section = torch.tensor([*mine, *memory], dtype=torch.float64, device=world.device)
+        tokens, samples, tflop, waited, *held = world.sum(collective_section).tolist()
         whole = now - counts.started
         seconds = max(whole - counts.paused, 1e-9)
         self._seconds += whole
@@ -266,7 +268,7 @@ class Log:
             rates["mfu"] = rates["tflops_per_device"] * 1e12 / self._peak
         return rates | ({"memory_gb": max(held)} if max(held) else {})
 
-    def _write(self, head: Mapping[str, float], figures: Figures) -> None:
+    def _write(self, head: Mapping[str, float], figures: MetricValues) -> None:
         rounded = {name: _nine_digits(value) for name, value in figures.items()}
         try:
             self._metrics.add({**head, **rounded})
@@ -322,7 +324,7 @@ def _nine_digits(value: float | None) -> float | None:
     return None if value is None or not math.isfinite(value) else float(f"{value:.9g}")
 
 
-def _line(figures: Figures, rates: Mapping[str, float], left: float) -> list[str]:
+def _line(figures: MetricValues, rates: Mapping[str, float], left: float) -> list[str]:
     parts = [f"{name} {value:.4f}" for name, value in figures.items() if name not in ("lr", "grad_norm")]
     parts += [f"lr {figures['lr']:.2e}"] if "lr" in figures else []
     parts += [f"norm {figures['grad_norm']:.2f}"] if "grad_norm" in figures else []
@@ -332,7 +334,7 @@ def _line(figures: Figures, rates: Mapping[str, float], left: float) -> list[str
     return [*parts, f"data wait {rates['data_wait']:.0%}", f"{_duration(left)} left"]
 
 
-def _validated(figures: Figures) -> Iterator[str]:
+def _validated(figures: MetricValues) -> Iterator[str]:
     """Losses one by one; of other figures those that belong together (precision, recall, F1) side by side."""
     beside: dict[str, dict[str, str]] = {}
     for name, value in figures.items():

@@ -16,30 +16,39 @@ import torch
 from rich.console import Console
 from torch import Tensor
 
-from maira.runtime.locks import Claim
+from maira.runtime.locks import FolderLock
 from maira.runtime.signals import notices
 from maira.train import attention
-from maira.train.anomalies import FaultWatch, Kind, describe, fault_file, place, stopped, unreadable, write_fault
+from maira.train.anomalies import (
+    AnomalyDetector,
+    Kind,
+    anomaly_error,
+    anomaly_file,
+    append_anomaly,
+    describe,
+    place,
+    unreadable,
+)
 from maira.train.blocks import prepare_blocks
-from maira.train.checkpointing import States, check_same_run, decisive, read_record
-from maira.train.config.run_config import Course
-from maira.train.data.batches import LeftOut, Part, stream
-from maira.train.data.items import PackedBatch, Samples, Totals
-from maira.train.data.schedule import Plan
-from maira.train.logging import Log
-from maira.train.loss import Objective
-from maira.train.optimizers import make_optimizer, schedule
-from maira.train.parallel import Distributed, World, distribute, join_world, sharding
-from maira.train.parts import check_context
+from maira.train.checkpointing import CheckpointManager, check_same_run, read_record, resume_fields
+from maira.train.components import check_context
+from maira.train.config.run_config import BaseTrainConfig
+from maira.train.data.batches import Phase, SkippedSample, stream
+from maira.train.data.packing import PackedBatch, SampleDataset, StepTotals
+from maira.train.data.schedule import DataSchedule
+from maira.train.logging import MetricsLogger
+from maira.train.loss import PackedLossModel
+from maira.train.optimizers import make_lr_schedule, make_optimizer
+from maira.train.parallel import DistributedContext, ParallelModel, init_distributed, parallelize, sharding
 from maira.train.validation import Validator
 from radfact.errors import InputError, RunError
 from radfact.progress import ProgressDisplay
 
-CourseT = TypeVar("CourseT", bound=Course)
+ConfigT = TypeVar("ConfigT", bound=BaseTrainConfig)
 OpenedT = TypeVar("OpenedT")
 
 
-class Gradient(NamedTuple):
+class StepResult(NamedTuple):
     """What a step's rows gave, over all processes.
 
     Attributes:
@@ -55,35 +64,35 @@ class Gradient(NamedTuple):
 
 
 @dataclass
-class Run:
+class Trainer:
     """A run that is under way.
 
     Attributes:
-        recipe, world: what is run, and by whom.
+        config, world: what is run, and by whom.
         model: as this process computes with it.
         write: writes the model as it is now as a checkpoint into a folder; all processes call it.
         optimizer: of its trained weights.
         rate: factor of the learning rate by step.
-        corpus, plan: what it learns from, in which order.
+        dataset, schedule: what it learns from, in which order.
         states: where it goes on from.
         log: what it says.
         watch: what it makes of faults.
-        origin: what it began with, as in `Start`.
+        origin: what it began with, as in `TrainingSetup`.
         validator: measures it while it goes on; None without anything to validate on.
         step: optimiser steps done.
     """
 
-    recipe: Course
-    world: World
-    model: Distributed
+    config: BaseTrainConfig
+    world: DistributedContext
+    model: ParallelModel
     write: Callable[[Path], None]
     optimizer: torch.optim.Optimizer
     rate: Callable[[int], float]
-    corpus: Samples
-    plan: Plan
-    states: States
-    log: Log
-    watch: FaultWatch
+    dataset: SampleDataset
+    schedule: DataSchedule
+    checkpoints: CheckpointManager
+    log: MetricsLogger
+    watch: AnomalyDetector
     origin: dict[str, Any]
     validator: Validator | None = None
     step: int = 0
@@ -98,45 +107,47 @@ class Run:
             InputError: a sample cannot be read, here or in another process.
             RunError: a fault that ends the run, a notice to stop, or a process is gone.
         """
-        recipe, world = self.recipe, self.world
-        rows = stream(self.corpus, self.plan, self.step, rank=world.rank, world=world.size, workers=recipe.workers)
+        config, world = self.config, self.world
+        rows = stream(
+            self.dataset, self.schedule, self.step, rank=world.rank, world_size=world.size, workers=config.workers
+        )
         with closing(rows):
             self.model.wrapped.train()
             self._validate()
-            while self.step < self.plan.steps:
+            while self.step < self.schedule.steps:
                 asked = time.perf_counter()
-                _, batches, left_out = next(rows)
+                _, batches, skipped = next(rows)
                 waited = time.perf_counter() - asked
                 # Here those processes that have failed say so, while no other waits for their tensors.
-                words = world.gather((is_told_to_stop(), left_out))
+                words = world.gather((is_told_to_stop(), skipped))
                 if any(told for told, _ in words):
                     self._leave()
                 batches = self._without([sample for _, samples in words for sample in samples], batches)
-                with world.together():
+                with world.collective_section():
                     gradient = self._gradient(batches, waited)
                 if (kind := self.watch.judge(gradient.losses["loss"], gradient.length)) is None:
-                    with world.together():
+                    with world.collective_section():
                         self._update(gradient)
                 else:
                     self._skip(kind, gradient)
                 # Before a measurement too: whatever ends it, the next start of the run makes up for it.
                 is_measured = self.validator is not None and self.validator.is_due(self.step)
-                if is_measured or self.step % recipe.save_every == 0 or self.step == self.plan.steps:
+                if is_measured or self.step % config.save_every == 0 or self.step == self.schedule.steps:
                     self.save()
                 self._validate()
 
     def save(self) -> None:
         """Save the state in the background."""
         record = {
-            "recipe": decisive(self.recipe),
-            "steps": self.plan.steps,
-            "length": [self.recipe.epochs, self.recipe.passes],
+            "recipe": resume_fields(self.config),
+            "steps": self.schedule.steps,
+            "length": [self.config.epochs, self.config.passes],
             "data": self._data,
             "origin": self.origin,
             "watch": self.watch.state_dict(),
             "log": self.log.state_dict(),
         }
-        self.states.save(self.step, self.model.training, self.optimizer, record)
+        self.checkpoints.save(self.step, self.model.training, self.optimizer, record)
 
     def end(self) -> Path:
         """Write the finished checkpoint; returns its folder.
@@ -144,23 +155,23 @@ class Run:
         Raises:
             RunError: it, or the last state, could not be saved.
         """
-        is_saved, folder = self.states.finish(), self.recipe.out / "checkpoint"
+        is_saved, folder = self.checkpoints.finish(), self.config.out / "checkpoint"
         try:
             self.write(folder)
         except OSError as error:
             raise RunError(
                 f"{error.filename or folder}: {error.strerror or error}; the checkpoint could not be written, and "
-                f"{self.states.way_on}"
+                f"{self.checkpoints.resume_hint}"
             ) from None
         if not is_saved:
             raise RunError(
-                f"the checkpoint is written ({folder}), but the last state could not be saved, and {self.states.way_on}"
+                f"the checkpoint is written ({folder}), but the last state could not be saved, and {self.checkpoints.resume_hint}"
             )
         return folder
 
     def close(self) -> None:
         """Have everything written that is on its way."""
-        self.states.close()
+        self.checkpoints.close()
         self.log.close()
 
     def resume(self) -> None:
@@ -171,28 +182,28 @@ class Run:
                 its states are all damaged, or a tracker cannot be started.
         """
         record: dict[str, Any] = {"step": 0}
-        states = self.states.found()
+        states = self.checkpoints.found()
         for state in states:
             held = read_record(state)
-            check_same_run(state, held, self.recipe)
+            check_same_run(state, held, self.config)
             self._check_same_course(state, held)
             try:
-                self.states.load(state, self.model.training, self.optimizer)
+                self.checkpoints.load(state, self.model.training, self.optimizer)
             except RunError as error:
                 self.log.say(f"{error}; the state before it is taken")
                 continue
             record = held
             break
-        if states and self.states.last is None:
-            raise self.states.lost()
+        if states and self.checkpoints.last is None:
+            raise self.checkpoints.lost()
         self.step = record["step"]
         self.log.start(self.step)
         if self.step == 0:
             return
         self.watch.load_state_dict(record["watch"])
         self.log.load_state_dict(record["log"])
-        self.log.say(f"Resuming {self.recipe.out} at step {self.step} of {self.plan.steps}")
-        if record["steps"] != self.plan.steps:
+        self.log.say(f"Resuming {self.config.out} at step {self.step} of {self.schedule.steps}")
+        if record["steps"] != self.schedule.steps:
             self.log.say(f"it was to have {record['steps']} steps; the learning rate goes on by the other length")
 
     def _check_same_course(self, state: Path, held: dict[str, Any]) -> None:
@@ -200,44 +211,44 @@ class Run:
             raise InputError(
                 f"the samples to train on are others than when {state.name} was saved. Put them back as they were "
                 "(faults.unreadable=skip leaves out those that cannot be read), or train on these in "
-                f"another folder, from {self.recipe.model if isinstance(self.recipe.model, Path) else 'the start'}",
+                f"another folder, from {self.config.model if isinstance(self.config.model, Path) else 'the start'}",
                 field="train",
             )
         # States lack what is not trained, and so does the run when it is over: the checkpoint takes it from there.
         if self.world.is_main and held["origin"]["model"] != self.origin["model"]:
             raise InputError(
-                f"{self.recipe.model} is another checkpoint than when {state.name} was saved. Put it back as it was, "
+                f"{self.config.model} is another checkpoint than when {state.name} was saved. Put it back as it was, "
                 "or train from this one in another folder",
                 field="model",
             )
-        if held["step"] > self.plan.steps:
+        if held["step"] > self.schedule.steps:
             raise InputError(
-                f"the run is already past {self.plan.steps} steps: {state.name} is saved in {self.recipe.out}; make it "
+                f"the run is already past {self.schedule.steps} steps: {state.name} is saved in {self.config.out}; make it "
                 "longer, or name another folder",
-                field="epochs" if self.recipe.passes is None else "passes",
+                field="epochs" if self.config.passes is None else "passes",
             )
 
-    def _without(self, left_out: list[LeftOut], batches: list[PackedBatch]) -> list[PackedBatch]:
+    def _without(self, skipped: list[SkippedSample], batches: list[PackedBatch]) -> list[PackedBatch]:
         """Rows whose losses are divided by what is left of their step, where samples of any process cannot be read."""
-        if not left_out:
+        if not skipped:
             return batches
         tokens, samples = batches[0].totals
-        totals = Totals(tokens - sum(sample.answer_tokens for sample in left_out), samples - len(left_out))
-        self._leave_out(self.step + 1, left_out, "training", of=samples)
+        totals = StepTotals(tokens - sum(sample.answer_tokens for sample in skipped), samples - len(skipped))
+        self._leave_out(self.step + 1, skipped, "training", of=samples)
         return [replace(batch, totals=totals) for batch in batches]
 
-    def _leave_out(self, step: int, left_out: list[LeftOut], part: Part, *, of: int) -> None:
+    def _leave_out(self, step: int, skipped: list[SkippedSample], part: Phase, *, of: int) -> None:
         """Write down samples that cannot be read, and end the run if it is to end."""
-        out, known = self.recipe.out, len(self.watch.unreadable)
-        row = self.watch.leave_out(step, left_out, part, of=of)
+        out, known = self.config.out, len(self.watch.unreadable)
+        row = self.watch.record_skipped(step, skipped, part, of=of)
         if self.world.is_main:
-            write_fault(out, row)
+            append_anomaly(out, row)
         if row["action"] == "stop":
-            self.states.finish()
-            raise unreadable(row, out, self.states.way_on)
+            self.checkpoints.finish()
+            raise unreadable(row, out, self.checkpoints.resume_hint)
         if len(self.watch.unreadable) > known:
             self.log.say(
-                f"{place(row)} goes without {len(left_out)} of {of} samples, listed in {fault_file(out)}: "
+                f"{place(row)} goes without {len(skipped)} of {of} samples, listed in {anomaly_file(out)}: "
                 f"{row['reasons'][0]}"
             )
 
@@ -248,10 +259,10 @@ class Run:
                 self.step,
                 self.model,
                 self.write,
-                lambda left_out: self._leave_out(self.step, left_out, "validation", of=validator.samples),
+                lambda skipped: self._leave_out(self.step, skipped, "validation", of=validator.samples),
             )
 
-    def _gradient(self, batches: list[PackedBatch], waited: float) -> Gradient:
+    def _gradient(self, batches: list[PackedBatch], waited: float) -> StepResult:
         """Losses of a step and their gradient, from this process's rows and the others'."""
         totals, weight = batches[0].totals, self.model.training.patch_weight
         sums = torch.zeros(2, dtype=torch.float64, device=self.world.device)
@@ -267,56 +278,56 @@ class Run:
         parts = {"answer": answer / totals.answer_tokens, "patches": patches / totals.samples}
         loss = parts["answer"] + weight * parts["patches"]
         sample_ids = [sample_id for batch in batches for sample_id in batch.sample_ids]
-        return Gradient({"loss": loss} | (parts if weight else {}), norm, length, sample_ids)
+        return StepResult({"loss": loss} | (parts if weight else {}), norm, length, sample_ids)
 
-    def _update(self, gradient: Gradient) -> None:
-        rate = self.recipe.learning_rate * self.rate(self.step)
-        self.model.clip(gradient.norm, self.recipe.clip)
+    def _update(self, gradient: StepResult) -> None:
+        rate = self.config.learning_rate * self.rate(self.step)
+        self.model.clip(gradient.norm, self.config.clip)
         _set_rate(self.optimizer, rate)
         self.optimizer.step()
         self.optimizer.zero_grad()
         self.step += 1
         self.log.step(self.step, self._epoch, gradient.losses, lr=rate, grad_norm=gradient.length)
 
-    def _skip(self, kind: Kind, gradient: Gradient) -> None:
+    def _skip(self, kind: Kind, gradient: StepResult) -> None:
         """Leave weights and optimizer as they are, write down which samples it was, and end the run if it is to end."""
         sample_ids = sorted(sample_id for part in self.world.gather(gradient.sample_ids) for sample_id in part)
         row = self.watch.record(kind, self.step + 1, gradient.losses["loss"], gradient.length, sample_ids)
-        out = self.recipe.out
+        out = self.config.out
         if self.world.is_main:
-            write_fault(out, row)
+            append_anomaly(out, row)
         if row["action"] == "stop":
-            self.states.finish()
-            raise stopped(row, out, self.states.way_on)
-        self.log.say(f"step {row['step']} is skipped: {describe(row)}; its samples are listed in {fault_file(out)}")
+            self.checkpoints.finish()
+            raise anomaly_error(row, out, self.checkpoints.resume_hint)
+        self.log.say(f"step {row['step']} is skipped: {describe(row)}; its samples are listed in {anomaly_file(out)}")
         self.optimizer.zero_grad()
         self.step += 1
 
     def _leave(self) -> None:
-        self.states.finish()
-        if self.states.last != self.step:
+        self.checkpoints.finish()
+        if self.checkpoints.last != self.step:
             self.save()
-            self.states.finish()
-        raise RunError(f"told to stop at step {self.step} of {self.plan.steps}; {self.states.way_on}")
+            self.checkpoints.finish()
+        raise RunError(f"told to stop at step {self.step} of {self.schedule.steps}; {self.checkpoints.resume_hint}")
 
     @property
     def _data(self) -> str:
         """Fingerprint of the answers that the steps are taken from."""
-        return hashlib.sha256(self.corpus.table.tobytes()).hexdigest()[:16]
+        return hashlib.sha256(self.dataset.table.tobytes()).hexdigest()[:16]
 
     @property
     def _epoch(self) -> int:
-        return self.plan.epoch(self.step - 1)
+        return self.schedule.epoch(self.step - 1)
 
 
 @dataclass(frozen=True)
-class Start:
+class TrainingSetup:
     """What a run begins with: all in which kinds of models differ.
 
     Attributes:
         training: the model that reads packed rows, on the CPU, what of it is trained marked.
-        corpus: what it learns from.
-        config: of the model.
+        dataset: what it learns from.
+        model_config: of the model.
         write: writes the model as it is by then as a checkpoint into a folder; all processes call it.
         only_trained: leave out of the states what is not trained, since a checkpoint has it.
         origin: what lay on disk under the recipe's names: `model`, a fingerprint of the checkpoint to start from (None:
@@ -324,22 +335,24 @@ class Start:
         validate: makes what measures the run, of its log and steps; None without anything to validate on.
     """
 
-    training: Objective
-    corpus: Samples
-    config: Any
+    training: PackedLossModel
+    dataset: SampleDataset
+    model_config: Any
     write: Callable[[Path], None]
     only_trained: bool
     origin: dict[str, Any]
-    validate: Callable[[Log, int], Validator] | None = None
+    validate: Callable[[MetricsLogger, int], Validator] | None = None
 
 
-def run_course(
-    recipe: CourseT, start: Callable[[CourseT, World, Console], Start], console: Console | None = None
+def run_training(
+    config: ConfigT,
+    start: Callable[[ConfigT, DistributedContext, Console], TrainingSetup],
+    console: Console | None = None,
 ) -> Path:
     """Run a recipe to its end, from where it stopped if it was started before; returns the folder of the checkpoint.
 
     Args:
-        recipe: of the run.
+        config: of the run.
         start: makes what it begins with, in all processes alike.
         console: where lines go.
 
@@ -349,15 +362,15 @@ def run_course(
         RunError: a fault of a step ended the run, it was told to stop (SIGTERM, Ctrl-C), or its end could not be
             saved.
     """
-    if recipe.out.exists() and not recipe.out.is_dir():
-        raise InputError("is a file; name a folder", file=recipe.out, field="out")
-    recipe.check_sources()
-    world, console = join_world(), console or Console()
-    _seed(recipe.seed)
-    with _claimed(recipe.out, world) as claim:
+    if config.out.exists() and not config.out.is_dir():
+        raise InputError("is a file; name a folder", file=config.out, field="out")
+    config.check_sources()
+    world, console = init_distributed(), console or Console()
+    _seed(config.seed)
+    with _claimed(config.out, world) as claim:
         try:
             world.wait()  # until nobody else trains there: what stands in the folder is read from here on
-            run = _begin(recipe, start, world, console)
+            run = _begin(config, start, world, console)
         except InputError:
             if claim is not None:
                 claim.undo()
@@ -371,18 +384,23 @@ def run_course(
 
 
 @contextmanager
-def _claimed(out: Path, world: World) -> Iterator[Claim | None]:
+def _claimed(out: Path, world: DistributedContext) -> Iterator[FolderLock | None]:
     """The folder of a run, claimed by the main process for all of them; None in the others."""
     if not world.is_main:
         yield None
         return
-    with closing(Claim(out)) as claim:
+    with closing(FolderLock(out)) as claim:
         yield claim
 
 
-def _begin(recipe: CourseT, start: Callable[[CourseT, World, Console], Start], world: World, console: Console) -> Run:
+def _begin(
+    config: ConfigT,
+    start: Callable[[ConfigT, DistributedContext, Console], TrainingSetup],
+    world: DistributedContext,
+    console: Console,
+) -> Trainer:
     """A run where it stands: at its beginning, or at its last state."""
-    run = _prepare(recipe, start(recipe, world, console), world, console)
+    run = _prepare(config, start(config, world, console), world, console)
     try:
         run.resume()
     except InputError:
@@ -391,38 +409,38 @@ def _begin(recipe: CourseT, start: Callable[[CourseT, World, Console], Start], w
     return run
 
 
-def kernel_for(recipe: Course, world: World) -> str:
+def attention_kernel(config: BaseTrainConfig, world: DistributedContext) -> str:
     """The attention within samples that a recipe wants, or that runs here."""
-    half = recipe.precision == "bf16"
-    return attention.choose(recipe.attention, world.device, torch.bfloat16 if half else torch.float32)
+    half = config.precision == "bf16"
+    return attention.choose(config.attention, world.device, torch.bfloat16 if half else torch.float32)
 
 
-def _prepare(recipe: Course, start: Start, world: World, console: Console) -> Run:
+def _prepare(config: BaseTrainConfig, start: TrainingSetup, world: DistributedContext, console: Console) -> Trainer:
     """Everything of a run but its first step, the same in all processes."""
-    plan = Plan(start.corpus.table, recipe)
-    plan.check(start.corpus.sample_id, world.size)
-    check_context(start.corpus.table, start.config, start.corpus.sample_id)
-    prepare_blocks(start.training, recipe)
-    with world.together():
-        dealt = distribute(start.training, recipe, world)
-    optimizer = make_optimizer(start.training, recipe)
+    schedule = DataSchedule(start.dataset.table, config)
+    schedule.check(start.dataset.sample_id, world.size)
+    check_context(start.dataset.table, start.model_config, start.dataset.sample_id)
+    prepare_blocks(start.training, config)
+    with world.collective_section():
+        dealt = parallelize(start.training, config, world)
+    optimizer = make_optimizer(start.training, config)
     # Weights are the same in all processes, what is dropped out is not.
-    _seed(recipe.seed + world.rank)
-    log = Log(recipe, start.config, world, console, plan.steps)
-    log.introduce(plan, start.training, sharding(recipe, world), start.training.kernel)
-    states = States(recipe.out, recipe.keep, world, log.say, only_trained=start.only_trained)
-    watch = FaultWatch(recipe.faults)
-    rate = schedule(recipe, plan.steps)
-    validator = start.validate(log, plan.steps) if start.validate else None
-    return Run(
-        recipe,
+    _seed(config.seed + world.rank)
+    log = MetricsLogger(config, start.model_config, world, console, schedule.steps)
+    log.log_setup(schedule, start.training, sharding(config, world), start.training.kernel)
+    states = CheckpointManager(config.out, config.keep, world, log.say, only_trained=start.only_trained)
+    watch = AnomalyDetector(config.faults)
+    rate = make_lr_schedule(config, schedule.steps)
+    validator = start.validate(log, schedule.steps) if start.validate else None
+    return Trainer(
+        config,
         world,
         dealt,
         start.write,
         optimizer,
         rate,
-        start.corpus,
-        plan,
+        start.dataset,
+        schedule,
         states,
         log,
         watch,
@@ -431,7 +449,9 @@ def _prepare(recipe: Course, start: Start, world: World, console: Console) -> Ru
     )
 
 
-def open_in_turn(world: World, title: str, open_it: Callable[[Callable[[int, int], None] | None], OpenedT]) -> OpenedT:
+def main_process_first(
+    world: DistributedContext, title: str, open_it: Callable[[Callable[[int, int], None] | None], OpenedT]
+) -> OpenedT:
     """Open what the main process has to prepare while the others wait.
 
     Args:

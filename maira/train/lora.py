@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from maira.model.config import MairaConfig
 from maira.model.tokens import ADDED_TOKENS, IMAGE, added_ids
-from maira.train.config.run_config import Lora, LowRank
+from maira.train.config.run_config import LoraOptions, MairaLoraOptions
 from radfact.errors import InputError
 
 _LOW_RANK = re.compile(r"(?P<layer>.+)\.lora_(?P<half>[AB])\.default\.weight")
@@ -27,7 +27,7 @@ _MISPLACED = f"the tokens from {ADDED_TOKENS[0]} to {ADDED_TOKENS[-1]} do not st
 _REMEDY = "add them so, as maira assemble does, or set it to false"
 
 
-def add(language_model: Any, lora: LowRank, dtype: torch.dtype, rows: Sequence[int] = ()) -> None:
+def add(language_model: Any, lora: LoraOptions, dtype: torch.dtype, rows: Sequence[int] = ()) -> None:
     """Put adapters into a language model, in place; its other weights are frozen but for rows of tokens.
 
     Weights in 4 bits are quantised when the model is moved to its device.
@@ -60,13 +60,13 @@ def add(language_model: Any, lora: LowRank, dtype: torch.dtype, rows: Sequence[i
             parameter.data = parameter.data.to(dtype)
 
 
-def added_rows(lora: Lora, config: MairaConfig) -> range:
+def added_rows(lora: MairaLoraOptions, model_config: MairaConfig) -> range:
     """The tokens of a MAIRA-2 whose rows are trained beside the adapters.
 
     Raises:
         InputError: the model has no room for MAIRA-2's tokens before the image's.
     """
-    ids = added_ids(config.image_token_index)
+    ids = added_ids(model_config.image_token_index)
     if not lora.added_tokens:
         return ids[:0]
     if ids.start < 0:
@@ -74,9 +74,9 @@ def added_rows(lora: Lora, config: MairaConfig) -> range:
     return ids
 
 
-def check_tokens(tokenizer: Any, config: MairaConfig, file: Path) -> None:
+def check_tokens(tokenizer: Any, model_config: MairaConfig, file: Path) -> None:
     """Raise an InputError unless a checkpoint's tokens are where their rows are trained."""
-    if list(added_ids(config.image_token_index)) != tokenizer.convert_tokens_to_ids(list(ADDED_TOKENS)):
+    if list(added_ids(model_config.image_token_index)) != tokenizer.convert_tokens_to_ids(list(ADDED_TOKENS)):
         raise InputError(f"{_MISPLACED} in {file}; {_REMEDY}", field="lora.added_tokens")
 
 
@@ -86,7 +86,7 @@ def plain_name(name: str) -> str:
 
 
 def merged(
-    weights: Iterable[tuple[str, Tensor]], trained: Mapping[str, Tensor], lora: LowRank, rows: Sequence[int] = ()
+    weights: Iterable[tuple[str, Tensor]], trained: Mapping[str, Tensor], lora: LoraOptions, rows: Sequence[int] = ()
 ) -> Iterator[tuple[str, Tensor]]:
     """Weights of a checkpoint with the adapters' products added to theirs and trained rows put in, in their own type.
 
@@ -122,7 +122,7 @@ def token_rows(trained: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return {found["layer"]: tensor for name, tensor in trained.items() if (found := _ROWS.fullmatch(name))}
 
 
-def save_adapter(trained: Mapping[str, Tensor], lora: LowRank, folder: Path, rows: Sequence[int] = ()) -> None:
+def save_adapter(trained: Mapping[str, Tensor], lora: LoraOptions, folder: Path, rows: Sequence[int] = ()) -> None:
     """Write adapters and rows alone in peft's format, for the language model by itself (`PeftModel.from_pretrained`).
 
     Args:
@@ -146,7 +146,7 @@ def save_adapter(trained: Mapping[str, Tensor], lora: LowRank, folder: Path, row
     save_file(tensors, folder / "adapter_model.safetensors", metadata={"format": "pt"})
 
 
-def _peft_config(lora: LowRank, rows: Sequence[int]) -> Any:
+def _peft_config(lora: LoraOptions, rows: Sequence[int]) -> Any:
     from peft import LoraConfig
 
     return LoraConfig(

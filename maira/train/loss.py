@@ -10,7 +10,7 @@ from torch.nn import functional as F
 
 from maira.model.modeling import MairaForConditionalGeneration
 from maira.train import attention
-from maira.train.data.items import PackedBatch, Totals
+from maira.train.data.packing import PackedBatch, StepTotals
 
 
 class Losses(NamedTuple):
@@ -28,7 +28,7 @@ class Losses(NamedTuple):
     per_sample: Tensor
     tokens: Tensor
 
-    def total(self, totals: Totals, patch_weight: float) -> Tensor:
+    def total(self, totals: StepTotals, patch_weight: float) -> Tensor:
         """This row's part of the loss of its optimiser step.
 
         Args:
@@ -39,7 +39,7 @@ class Losses(NamedTuple):
         return answer + patch_weight * self.patches / totals.samples if patch_weight else answer
 
 
-class Objective(nn.Module):
+class PackedLossModel(nn.Module):
     """A model that reads packed rows and returns their losses.
 
     Attributes:
@@ -73,7 +73,7 @@ def answer_losses(hidden: Tensor, head: nn.Module, batch: PackedBatch) -> Losses
     )
 
 
-class TrainingModel(Objective):
+class MairaLossModel(PackedLossModel):
     """A MAIRA-2 that reads packed rows and returns their losses, with the auxiliary loss's head beside it.
 
     Args:

@@ -10,19 +10,19 @@ from typing import Any
 import torch
 from torch import nn
 
-from maira.train.config.run_config import Course
+from maira.train.config.run_config import BaseTrainConfig
 from radfact.errors import InputError
 
 
-def make_optimizer(model: nn.Module, recipe: Course) -> torch.optim.Optimizer:
+def make_optimizer(model: nn.Module, config: BaseTrainConfig) -> torch.optim.Optimizer:
     """AdamW over a model's trained weights, after they are dealt out to the processes.
 
     Raises:
         InputError: states in 8 bits are wanted and torchao is not installed.
     """
-    groups = parameter_groups(model, recipe.weight_decay)
-    if recipe.optimizer == "adamw":
-        return torch.optim.AdamW(groups, lr=recipe.learning_rate, betas=recipe.betas, fused=True)
+    groups = parameter_groups(model, config.weight_decay)
+    if config.optimizer == "adamw":
+        return torch.optim.AdamW(groups, lr=config.learning_rate, betas=config.betas, fused=True)
     try:
         from torchao.optim import AdamW8bit
     except ImportError:
@@ -32,9 +32,9 @@ def make_optimizer(model: nn.Module, recipe: Course) -> torch.optim.Optimizer:
         ) from None
     # To torchao's authors, when the step is compiled.
     warnings.filterwarnings("ignore", "OptimState8bit does not implement _stable_hash_for_caching")
-    stochastic = recipe.weights == "bfloat16"
+    stochastic = config.weights == "bfloat16"
     optimizer: torch.optim.Optimizer = AdamW8bit(
-        groups, lr=recipe.learning_rate, betas=recipe.betas, bf16_stochastic_round=stochastic
+        groups, lr=config.learning_rate, betas=config.betas, bf16_stochastic_round=stochastic
     )
     if all(parameter.device.type == "cpu" for parameter in model.parameters()):
         # It would be compiled for every shape, which takes minutes there, for what is meant for GPUs.
@@ -58,14 +58,14 @@ def parameter_groups(model: nn.Module, decay: float) -> list[dict[str, Any]]:
     return [group for group in groups if group["params"]]
 
 
-def schedule(recipe: Course, steps: int) -> Callable[[int], float]:
+def make_lr_schedule(config: BaseTrainConfig, steps: int) -> Callable[[int], float]:
     """Factor of the learning rate by step: linear warm-up, then half a cosine down to 0 (paper B.2).
 
     Args:
-        recipe: its share of warm-up counts.
+        config: its share of warm-up counts.
         steps: of the whole run.
     """
-    warmup = max(1, round(recipe.warmup * steps))
+    warmup = max(1, round(config.warmup * steps))
 
     def factor(step: int) -> float:
         if step < warmup:

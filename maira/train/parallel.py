@@ -19,9 +19,9 @@ from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
 from maira.runtime import processes
-from maira.train.config.run_config import Course
-from maira.train.data.items import PackedBatch
-from maira.train.loss import Losses, Objective
+from maira.train.config.run_config import BaseTrainConfig
+from maira.train.data.packing import PackedBatch
+from maira.train.loss import Losses, PackedLossModel
 from radfact.errors import InputError, RunError
 
 PATIENCE = timedelta(hours=1)
@@ -31,8 +31,8 @@ HELD_SHARE = 1 / 8
 
 
 @dataclass(frozen=True)
-class World:
-    """The processes of a run, met (`join_world`).
+class DistributedContext:
+    """The processes of a run, met (`init_distributed`).
 
     Attributes:
         rank: of this process.
@@ -77,7 +77,7 @@ class World:
         return values
 
     @contextmanager
-    def together(self) -> Iterator[None]:
+    def collective_section(self) -> Iterator[None]:
         """A stretch in which processes wait for each other's tensors, so that one that fails cannot say so in words.
 
         It ends without waiting for the others, which the launcher stops; its line says which process it was.
@@ -101,7 +101,7 @@ class World:
             raise
 
 
-def join_world() -> World:
+def init_distributed() -> DistributedContext:
     """Meet the processes that the launcher started together with this one, each on a GPU of its own where there are."""
     cuda = torch.cuda.is_available()
     device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", 0))) if cuda else torch.device("cpu")
@@ -111,12 +111,12 @@ def join_world() -> World:
         torch.cuda.set_device(device)
     members = processes.join(accelerated=cuda)
     if members.count == 1:
-        return World(0, 1, device)
+        return DistributedContext(0, 1, device)
     group = torch.distributed.new_group(backend=processes.backend(accelerated=cuda), timeout=PATIENCE)
-    return World(members.rank, members.count, device, group, members)
+    return DistributedContext(members.rank, members.count, device, group, members)
 
 
-def sharding(recipe: Course, world: World) -> str:
+def sharding(config: BaseTrainConfig, world: DistributedContext) -> str:
     """How the processes share the work: "fsdp", "ddp", or "none" for a single one.
 
     Raises:
@@ -124,44 +124,44 @@ def sharding(recipe: Course, world: World) -> str:
     """
     if world.size == 1:
         return "none"
-    quantized = recipe.lora is not None and recipe.lora.quantize is not None
-    if quantized and recipe.parallel == "fsdp":
+    quantized = config.lora is not None and config.lora.quantize is not None
+    if quantized and config.parallel == "fsdp":
         raise InputError("weights in 4 bits cannot be sharded; use ddp", field="parallel")
-    if recipe.parallel == "auto":
+    if config.parallel == "auto":
         return "fsdp" if world.device.type == "cuda" and not quantized else "ddp"
-    return recipe.parallel
+    return config.parallel
 
 
-def distribute(model: Objective, recipe: Course, world: World) -> Distributed:
+def parallelize(model: PackedLossModel, config: BaseTrainConfig, world: DistributedContext) -> ParallelModel:
     """Put a model on this process's device, dealt out as the recipe says; all processes go on with rank 0's weights.
 
     Args:
         model: of ranks above 0 only names, shapes and types of its weights count.
-        recipe: its `parallel` and `precision` count.
+        config: its `parallel` and `precision` count.
         world: of this run.
 
     Raises:
         InputError: as `sharding`.
     """
-    kind = sharding(recipe, world)
+    kind = sharding(config, world)
     if kind == "fsdp":
-        _shard(model, recipe, world)
-        return Distributed(model, model, world, holds_gradients=_can_hold(model, world))
+        _shard(model, config, world)
+        return ParallelModel(model, model, world, holds_gradients=_can_hold(model, world))
     model.to(world.device)
-    half = recipe.precision == "bf16"
+    half = config.precision == "bf16"
     if kind == "none":
-        return Distributed(model, model, world, autocast=half)
+        return ParallelModel(model, model, world, autocast=half)
     ids = [world.device.index] if world.device.type == "cuda" else None
     # The name that torch 2.15 has for it; the other is deprecated there.
     known = inspect.signature(DistributedDataParallel).parameters
     buffers = "forward_sync_buffers" if "forward_sync_buffers" in known else "broadcast_buffers"
     options: dict[str, Any] = {buffers: False, "gradient_as_bucket_view": True}
     wrapped = DistributedDataParallel(model, device_ids=ids, process_group=world.group, **options)
-    return Distributed(model, wrapped, world, autocast=half)
+    return ParallelModel(model, wrapped, world, autocast=half)
 
 
 @dataclass(frozen=True)
-class Distributed:
+class ParallelModel:
     """A model as this process computes with it.
 
     Attributes:
@@ -172,9 +172,9 @@ class Distributed:
         holds_gradients: whether gradients wait, unsharded, for the last row of a step.
     """
 
-    training: Objective
+    training: PackedLossModel
     wrapped: nn.Module
-    world: World
+    world: DistributedContext
     autocast: bool = False
     holds_gradients: bool = True
 
@@ -208,7 +208,7 @@ class Distributed:
         torch.nn.utils.clip_grads_with_norm_(trained, most, norm)
 
 
-def _shard(model: Objective, recipe: Course, world: World) -> None:
+def _shard(model: PackedLossModel, config: BaseTrainConfig, world: DistributedContext) -> None:
     """FSDP2, in place: a group of parameters for each block, the encoder, the adapter and the ends of the model."""
     from torch.distributed.checkpoint.state_dict import StateDictOptions, set_model_state_dict
     from torch.distributed.device_mesh import DeviceMesh
@@ -217,7 +217,7 @@ def _shard(model: Objective, recipe: Course, world: World) -> None:
     half = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
     options: dict[str, Any] = {
         "mesh": DeviceMesh.from_group(world.group, world.device.type),
-        "mp_policy": half if recipe.precision == "bf16" else MixedPrecisionPolicy(),
+        "mp_policy": half if config.precision == "bf16" else MixedPrecisionPolicy(),
     }
     weights = model.state_dict() if world.is_main else {}
     # Also those buffers that no state dict has, such as the frequencies of the rotary embedding.
@@ -257,7 +257,7 @@ def _groups(model: nn.Module) -> Iterator[nn.Module | list[nn.Module]]:
                 yield [body.norm, module.lm_head] if "norm" in body._modules else module.lm_head
 
 
-def _can_hold(model: nn.Module, world: World) -> bool:
+def _can_hold(model: nn.Module, world: DistributedContext) -> bool:
     if world.device.type != "cuda":
         return True
     # Gradients that wait are float32, whatever type the weights are of.

@@ -13,7 +13,7 @@ from netrc import NetrcParseError, netrc
 from typing import Any, Protocol
 from urllib.parse import urlsplit
 
-from maira.train.config.run_config import Course
+from maira.train.config.run_config import BaseTrainConfig
 from radfact.errors import InputError
 from radfact.io.jsonl import read_text
 
@@ -35,20 +35,20 @@ class TensorBoard:
     """Event files in `tensorboard/` of the run's folder.
 
     Args:
-        recipe: its folder counts.
+        config: its folder counts.
         first_step: where the run goes on; what was written of later steps is dropped.
 
     Raises:
         InputError: TensorBoard is not installed.
     """
 
-    def __init__(self, recipe: Course, first_step: int) -> None:
+    def __init__(self, config: BaseTrainConfig, first_step: int) -> None:
         try:
             from torch.utils.tensorboard import SummaryWriter
         except ImportError:
             raise InputError(_missing("tensorboard", "tensorboard"), field="trackers") from None
         writer: Any = SummaryWriter
-        self._writer = writer(str(recipe.out / "tensorboard"), purge_step=first_step + 1 if first_step else None)
+        self._writer = writer(str(config.out / "tensorboard"), purge_step=first_step + 1 if first_step else None)
 
     def write(self, step: int, figures: Mapping[str, float]) -> None:
         """Take the figures of a step."""
@@ -67,14 +67,14 @@ class Wandb:
     Figures are drawn over `step`, which is one of them: its own count of steps could not go back to a saved state.
 
     Args:
-        recipe: whole, it is the configuration of the run.
+        config: whole, it is the configuration of the run.
         first_step: where the run goes on; 0 starts another one.
 
     Raises:
         InputError: the package is not installed, there is no key, or the service refuses.
     """
 
-    def __init__(self, recipe: Course, first_step: int) -> None:
+    def __init__(self, config: BaseTrainConfig, first_step: int) -> None:
         try:
             import wandb
         except ImportError:
@@ -85,17 +85,17 @@ class Wandb:
             raise InputError(
                 "wandb has no key: say `wandb login`, set WANDB_API_KEY, or WANDB_MODE=offline", field="trackers"
             )
-        kept = recipe.out / "wandb-id.txt"
+        kept = config.out / "wandb-id.txt"
         known = read_text(kept).strip() if first_step and kept.exists() else None
-        recipe.out.mkdir(parents=True, exist_ok=True)
+        config.out.mkdir(parents=True, exist_ok=True)
         try:
             self._run = library.init(
                 project=os.environ.get("WANDB_PROJECT", WANDB_PROJECT),
-                name=recipe.out.name,
-                dir=str(recipe.out),
+                name=config.out.name,
+                dir=str(config.out),
                 id=known,
                 resume="allow" if known else None,
-                config=recipe.model_dump(mode="json"),
+                config=config.model_dump(mode="json"),
             )
         except library.Error as error:
             raise InputError(f"wandb does not start: {' '.join(str(error).split())}", field="trackers") from None
@@ -112,33 +112,33 @@ class Wandb:
         self._run.finish()
 
 
-_TRACKERS: dict[str, Callable[[Course, int], Tracker]] = {"tensorboard": TensorBoard, "wandb": Wandb}
+_TRACKERS: dict[str, Callable[[BaseTrainConfig, int], Tracker]] = {"tensorboard": TensorBoard, "wandb": Wandb}
 
 
-def start_trackers(recipe: Course, first_step: int) -> dict[str, Tracker]:
+def start_trackers(config: BaseTrainConfig, first_step: int) -> dict[str, Tracker]:
     """The trackers of a recipe by name.
 
     Raises:
         InputError: one cannot be started; what is missing is named.
     """
-    return {name: _TRACKERS[name](recipe, first_step) for name in wanted(recipe)}
+    return {name: _TRACKERS[name](config, first_step) for name in wanted(config)}
 
 
-def wanted(recipe: Course) -> list[str]:
+def wanted(config: BaseTrainConfig) -> list[str]:
     """The trackers of a recipe; one that it does not name itself is left out where its package is not installed."""
-    names: list[str] = list(dict.fromkeys(recipe.trackers))
-    if "trackers" not in recipe.model_fields_set:
+    names: list[str] = list(dict.fromkeys(config.trackers))
+    if "trackers" not in config.model_fields_set:
         names = [name for name in names if find_spec(name)]
     return names
 
 
-def places(recipe: Course) -> list[str]:
+def places(config: BaseTrainConfig) -> list[str]:
     """Where the figures of a run are to be found, in words."""
     where = {
-        "tensorboard": f"TensorBoard: {recipe.out / 'tensorboard'}",
+        "tensorboard": f"TensorBoard: {config.out / 'tensorboard'}",
         "wandb": f"Weights & Biases: project {os.environ.get('WANDB_PROJECT', WANDB_PROJECT)}",
     }
-    return [str(recipe.out / "metrics.jsonl"), *(where[name] for name in wanted(recipe))]
+    return [str(config.out / "metrics.jsonl"), *(where[name] for name in wanted(config))]
 
 
 def _has_key() -> bool:

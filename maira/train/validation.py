@@ -17,15 +17,14 @@ import torch
 from torch import nn
 
 from maira.model.processor import MairaProcessor
-from maira.train.config.run_config import Course, Recipe
-from maira.train.data.batches import LeftOut, collate_row, encode_row
-from maira.train.data.corpus import Corpus, open_corpus
-from maira.train.data.items import ALL_TASKS, PackedBatch, Samples, Totals
-from maira.train.data.packing import pack
-from maira.train.data.workers import in_workers
-from maira.train.draft_validation import Drafter
-from maira.train.logging import Figures, Log
-from maira.train.parallel import Distributed, World
+from maira.train.config.run_config import BaseTrainConfig, TrainConfig
+from maira.train.data.batches import SkippedSample, collate_row, encode_row
+from maira.train.data.dataset import StudyDataset, open_dataset
+from maira.train.data.packing import ALL_TASKS, PackedBatch, SampleDataset, StepTotals, pack
+from maira.train.data.workers import map_in_workers
+from maira.train.draft_validation import DraftEvaluator
+from maira.train.logging import MetricsLogger, MetricValues
+from maira.train.parallel import DistributedContext, ParallelModel
 from radfact.errors import InputError
 from radfact.io.jsonl import read_json, write_json
 
@@ -40,8 +39,8 @@ class Validator:
     was in, and random numbers go on as if nothing had been drawn.
 
     Args:
-        recipe: its `validation` counts.
-        corpus: of its sources.
+        config: its `validation` counts.
+        dataset: of its sources.
         world: of the run.
         log: takes the figures.
         steps: of the run; the last one is always measured.
@@ -55,18 +54,24 @@ class Validator:
     """
 
     def __init__(
-        self, recipe: Course, corpus: Samples, world: World, log: Log, steps: int, drafter: Drafter | None = None
+        self,
+        config: BaseTrainConfig,
+        dataset: SampleDataset,
+        world: DistributedContext,
+        log: MetricsLogger,
+        steps: int,
+        drafter: DraftEvaluator | None = None,
     ) -> None:
-        self._recipe, self._world, self._log, self._steps = recipe, world, log, steps
-        self._corpus, self._drafter = corpus, drafter
-        drawn = draw_answers(self._corpus, recipe)
+        self._recipe, self._world, self._log, self._steps = config, world, log, steps
+        self._corpus, self._drafter = dataset, drafter
+        drawn = sample_answers(self._corpus, config)
         self.samples = len(drawn)
         self._tasks = [ALL_TASKS[i] for i in np.unique(self._corpus.table["task"][drawn])]
-        self._rows, self._own = _deal(self._corpus, drawn, recipe, world)
+        self._rows, self._own = _shard_rows(self._corpus, drawn, config, world)
         undrawn = set(np.unique(self._corpus.table["task"])) - set(np.unique(self._corpus.table["task"][drawn]))
-        measured_on = _measured_on(self._corpus, drawn, recipe)
-        self._best = Best(recipe, self.names, {f"loss/{ALL_TASKS[task]}" for task in undrawn}, measured_on)
-        if self._best.begins_anew:
+        measured_on = _validation_fingerprint(self._corpus, drawn, config)
+        self._best = BestCheckpoint(config, self.names, {f"loss/{ALL_TASKS[task]}" for task in undrawn}, measured_on)
+        if self._best.is_reset:
             log.say("what is validated on has changed: the next checkpoint that is measured is the best so far")
 
     @property
@@ -82,9 +87,9 @@ class Validator:
     def after_step(
         self,
         step: int,
-        model: Distributed,
+        model: ParallelModel,
         write: Callable[[Path], None],
-        leave_out: Callable[[list[LeftOut]], None],
+        record_skipped: Callable[[list[SkippedSample]], None],
     ) -> None:
         """Measure what is due after a step, if that is not done; the checkpoint is written if it is the best so far.
 
@@ -92,7 +97,7 @@ class Validator:
             step: optimiser steps done.
             model: in training.
             write: writes the model as a checkpoint into a folder; all processes call it.
-            leave_out: takes the samples of all processes that cannot be read, if any, and may end the run for them,
+            record_skipped: takes the samples of all processes that cannot be read, if any, and may end the run for them,
                 before any figure that lacks them stands anywhere.
 
         Raises:
@@ -103,9 +108,9 @@ class Validator:
         figures = dict[str, float | None]()
         with self._log.pause():
             if self._measures_losses(step):
-                figures, left_out = self.losses(model)
-                if left_out:
-                    leave_out(left_out)
+                figures, skipped = self.losses(model)
+                if skipped:
+                    record_skipped(skipped)
             if self._drafts(step):
                 figures |= self.drafts(model, step)
             figures = self._finite(step, figures)
@@ -116,7 +121,7 @@ class Validator:
             # Last, since it says that all of this is done.
             self._log.validation(step, figures)
 
-    def losses(self, model: Distributed) -> tuple[dict[str, float | None], list[LeftOut]]:
+    def losses(self, model: ParallelModel) -> tuple[dict[str, float | None], list[SkippedSample]]:
         """Mean cross-entropy over the answer tokens of the draw, over all of it and by task: `loss/all`, ...
 
         Returns:
@@ -125,32 +130,32 @@ class Validator:
         Raises:
             InputError: as `after_step`.
         """
-        left_out: list[LeftOut] = []
+        skipped: list[SkippedSample] = []
         # (summed cross-entropy, answer tokens) of each task
         sums = torch.zeros(2, len(ALL_TASKS), dtype=torch.float64, device=self._world.device)
-        with undisturbed(model.wrapped), torch.no_grad():
+        with evaluation_mode(model.wrapped), torch.no_grad():
             for batch, unread, counts in self._batches():
                 # Here those processes that could not read a row say so, while no other waits for their tensors.
-                left_out += [sample for part in self._world.gather(unread if counts else []) for sample in part]
-                with self._world.together():
+                skipped += [sample for part in self._world.gather(unread if counts else []) for sample in part]
+                with self._world.collective_section():
                     found = model(batch.to(self._world.device))
                 if counts:
                     numbers = [ALL_TASKS.index(task) for task in batch.tasks]
                     tasks = torch.tensor(numbers, dtype=torch.long, device=sums.device)
                     sums.index_add_(1, tasks, torch.stack([found.per_sample, found.tokens]).double())
-        with self._world.together():
+        with self._world.collective_section():
             losses, tokens = self._world.sum(sums).tolist()
         by_name = {"all": (sum(losses), sum(tokens))} | dict(
             zip(ALL_TASKS, zip(losses, tokens, strict=True), strict=True)
         )
         means = {name: loss / count if count else None for name, (loss, count) in by_name.items()}
-        return {f"loss/{name}": means[name] for name in ("all", *self._tasks)}, left_out
+        return {f"loss/{name}": means[name] for name in ("all", *self._tasks)}, skipped
 
-    def drafts(self, model: Distributed, step: int) -> dict[str, float | None]:
+    def drafts(self, model: ParallelModel, step: int) -> dict[str, float | None]:
         """What drafts and box completions of the draw of studies score: `drafts/...`, `boxes/...`."""
         if self._drafter is None:
             return {}
-        with undisturbed(model.training):
+        with evaluation_mode(model.training):
             made = self._drafter.ask(model, step)
         if made.unanswered:
             self._log.say(f"questions without an answer: {len(made.unanswered)}; the first: {made.unanswered[0]}")
@@ -165,65 +170,69 @@ class Validator:
     def _is_time(self, step: int, every: int | None) -> bool:
         return every is not None and step > 0 and (step % every == 0 or step == self._steps)
 
-    def _finite(self, step: int, figures: Figures) -> dict[str, float | None]:
+    def _finite(self, step: int, figures: MetricValues) -> dict[str, float | None]:
         """Figures with None in the place of what is no number to compare others with, which is said."""
         lost = [name for name, value in figures.items() if value is not None and not math.isfinite(value)]
         if lost:
             self._log.say(f"{', '.join(lost)} after step {step}: not finite, and no value to choose a checkpoint by")
         return {name: None if name in lost else value for name, value in figures.items()}
 
-    def _batches(self) -> Iterator[tuple[PackedBatch, list[LeftOut], bool]]:
+    def _batches(self) -> Iterator[tuple[PackedBatch, list[SkippedSample], bool]]:
         """The rows of this process, what each goes without, and whether it counts."""
-        none, skips = Totals(1, 1), self._recipe.faults.unreadable == "skip"
+        none, skips = StepTotals(1, 1), self._recipe.faults.unreadable == "skip"
         work = partial(encode_row, self._corpus, skips, "validation")
-        with closing(in_workers(work, self._rows, self._recipe.workers)) as encoded:
+        with closing(map_in_workers(work, self._rows, self._recipe.workers)) as encoded:
             for number, row in enumerate(encoded):
-                yield collate_row(row, none, self._corpus), row.left_out, number < self._own
+                yield collate_row(row, none, self._corpus), row.skipped, number < self._own
 
 
-class Best:
+class BestCheckpoint:
     """The best checkpoint by a figure, in `checkpoint-best/` of the run's folder with `best.json` beside its files.
 
     Args:
-        recipe: its `validation.best_by` and folder count.
+        config: its `validation.best_by` and folder count.
         names: figures that there are.
         undrawn: figures that there would be if more samples were drawn.
         measured_on: names what the figures are of; those of something else are nothing to compare with.
 
     Attributes:
-        begins_anew: whether there is a best checkpoint by this figure, but of something else.
+        is_reset: whether there is a best checkpoint by this figure, but of something else.
 
     Raises:
         InputError: there is no such figure.
     """
 
-    def __init__(self, recipe: Course, names: list[str], undrawn: Collection[str] = (), measured_on: str = "") -> None:
-        self._name, self._folder = recipe.validation.best_by, recipe.out / "checkpoint-best"
+    def __init__(
+        self, config: BaseTrainConfig, names: list[str], undrawn: Collection[str] = (), measured_on: str = ""
+    ) -> None:
+        self._name, self._folder = config.validation.best_by, config.out / "checkpoint-best"
         self._value: float | None = None
         if self._name in undrawn:
             raise InputError(
                 f"there is no figure '{self._name}', since none of its samples is among the "
-                f"{recipe.validation.samples} drawn; raise validation.samples",
+                f"{config.validation.samples} drawn; raise validation.samples",
                 field="validation.best_by",
             )
         if self._name is not None and self._name not in names:
             raise InputError(
                 f"there is no figure '{self._name}'; there are {', '.join(names)}", field="validation.best_by"
             )
-        self._measured_on, self.begins_anew = measured_on, False
+        self._validation_fingerprint, self.is_reset = measured_on, False
         file = self._folder / "best.json"
         if file.exists() and (held := read_json(file)).get("figure") == self._name:
-            self.begins_anew = held.get("measured_on") != measured_on
-            self._value = None if self.begins_anew else held["value"]
+            self.is_reset = held.get("measured_on") != measured_on
+            self._value = None if self.is_reset else held["value"]
 
-    def is_beaten_by(self, figures: Figures) -> bool:
+    def is_beaten_by(self, figures: MetricValues) -> bool:
         """Whether figures are better than those of the checkpoint kept; equal ones are not."""
         value = figures.get(self._name) if self._name is not None else None
         if self._name is None or value is None:
             return False
         return self._value is None or (value < self._value if self._name.startswith("loss/") else value > self._value)
 
-    def keep(self, step: int, figures: Figures, write: Callable[[Path], None], world: World) -> str | None:
+    def keep(
+        self, step: int, figures: MetricValues, write: Callable[[Path], None], world: DistributedContext
+    ) -> str | None:
         """Let the model take the place of the checkpoint kept; all processes call this.
 
         Returns:
@@ -237,7 +246,12 @@ class Best:
             world.wait()  # where the others, in `write`, wait for the one that writes
         if world.is_main and reason is None:
             try:
-                record = {"step": step, "figure": self._name, "value": value, "measured_on": self._measured_on}
+                record = {
+                    "step": step,
+                    "figure": self._name,
+                    "value": value,
+                    "measured_on": self._validation_fingerprint,
+                }
                 write_json(self._folder / "best.json", record)
             except OSError as error:
                 reason = str(error)
@@ -248,7 +262,7 @@ class Best:
 
 
 @contextmanager
-def undisturbed(model: nn.Module) -> Iterator[None]:
+def evaluation_mode(model: nn.Module) -> Iterator[None]:
     """The model in evaluation mode; afterwards its modules are in the modes that they were in, and so are the
     generators of random numbers."""
     modes = [(module, module.training) for module in model.modules()]
@@ -265,63 +279,67 @@ def undisturbed(model: nn.Module) -> Iterator[None]:
                 module.training = mode
 
 
-def validate_drafts(recipe: Recipe, processor: MairaProcessor, world: World, log: Log, steps: int) -> Validator:
+def make_report_validator(
+    config: TrainConfig, processor: MairaProcessor, world: DistributedContext, log: MetricsLogger, steps: int
+) -> Validator:
     """What measures a MAIRA-2 in training: losses, and drafts where the recipe wants them.
 
     Raises:
         InputError: a source cannot be read or has no answers, or as `Validator`.
     """
-    corpus = _open(recipe, processor, world)
-    wants_drafts = recipe.validation.drafts_every is not None
-    drafter = Drafter(recipe, corpus, processor, world) if wants_drafts else None
-    return Validator(recipe, corpus, world, log, steps, drafter)
+    dataset = _open(config, processor, world)
+    wants_drafts = config.validation.drafts_every is not None
+    drafter = DraftEvaluator(config, dataset, processor, world) if wants_drafts else None
+    return Validator(config, dataset, world, log, steps, drafter)
 
 
-def _open(recipe: Recipe, processor: MairaProcessor, world: World) -> Corpus:
+def _open(config: TrainConfig, processor: MairaProcessor, world: DistributedContext) -> StudyDataset:
     """The corpus; the main process makes its table while the others wait."""
-    folder, sources = recipe.out / "tables", recipe.validation.sources
+    folder, sources = config.out / "tables", config.validation.sources
     if not world.is_main:
         world.wait()
-    corpus = open_corpus(recipe, sources, processor, folder)
+    dataset = open_dataset(config, sources, processor, folder)
     if world.is_main:
         world.wait()
-    return corpus
+    return dataset
 
 
-def draw_answers(corpus: Samples, recipe: Course) -> npt.NDArray[np.int64]:
+def sample_answers(dataset: SampleDataset, config: BaseTrainConfig) -> npt.NDArray[np.int64]:
     """The answers whose losses are taken, as places in the table; a function of the seed and the data.
 
     They are drawn by their shares, so that the loss over all is that of the mix that is trained.
     """
-    table = corpus.table
+    table = dataset.table
     shares = np.zeros(len(table))
-    for place, source in enumerate(recipe.validation.sources):
-        for task, share in recipe.shares(source).items():
+    for place, source in enumerate(config.validation.sources):
+        for task, share in config.shares(source).items():
             shares[(table["source"] == place) & (table["task"] == ALL_TASKS.index(task))] = share
-    rng = np.random.default_rng(np.random.SeedSequence((recipe.seed, *_DRAW)))
-    count = min(recipe.validation.samples, len(table))
+    rng = np.random.default_rng(np.random.SeedSequence((config.seed, *_DRAW)))
+    count = min(config.validation.samples, len(table))
     return np.sort(rng.choice(len(table), count, replace=False, p=shares / shares.sum()))
 
 
-def _measured_on(corpus: Samples, drawn: npt.NDArray[np.int64], recipe: Course) -> str:
+def _validation_fingerprint(dataset: SampleDataset, drawn: npt.NDArray[np.int64], config: BaseTrainConfig) -> str:
     """A short hash of the answers whose losses are taken and of the draw of studies that are drafted."""
-    digest = hashlib.sha256(corpus.table.tobytes())
-    digest.update(json.dumps([corpus.sample_id(int(row)) for row in drawn]).encode())
-    digest.update(str(getattr(recipe.validation, "drafts", None)).encode())
+    digest = hashlib.sha256(dataset.table.tobytes())
+    digest.update(json.dumps([dataset.sample_id(int(row)) for row in drawn]).encode())
+    digest.update(str(getattr(config.validation, "drafts", None)).encode())
     return digest.hexdigest()[:16]
 
 
-def _deal(corpus: Samples, drawn: npt.NDArray[np.int64], recipe: Course, world: World) -> tuple[list[list[int]], int]:
+def _shard_rows(
+    dataset: SampleDataset, drawn: npt.NDArray[np.int64], config: BaseTrainConfig, world: DistributedContext
+) -> tuple[list[list[int]], int]:
     """The packed rows of this process, as many for each, and how many of them count; the rest keep step with others."""
-    lengths = corpus.table["prompt"][drawn].astype(np.int64) + corpus.table["answer"][drawn]
+    lengths = dataset.table["prompt"][drawn].astype(np.int64) + dataset.table["answer"][drawn]
     longest = int(lengths.argmax())
-    if lengths[longest] > recipe.token_budget:
+    if lengths[longest] > config.token_budget:
         raise InputError(
-            f"sample '{corpus.sample_id(int(drawn[longest]))}' of the validation has {lengths[longest]} tokens, more "
-            f"than the {recipe.token_budget} of a row; raise it, or leave the sample out",
+            f"sample '{dataset.sample_id(int(drawn[longest]))}' of the validation has {lengths[longest]} tokens, more "
+            f"than the {config.token_budget} of a row; raise it, or leave the sample out",
             field="token_budget",
         )
-    packed = [[int(drawn[i]) for i in row] for row in pack(lengths.tolist(), recipe.token_budget)]
+    packed = [[int(drawn[i]) for i in row] for row in pack(lengths.tolist(), config.token_budget)]
     own = packed[world.rank :: world.size]
     rows = -(-len(packed) // world.size)
     return own + packed[:1] * (rows - len(own)), len(own)

@@ -36,16 +36,15 @@ from maira.model.config import RAD_DINO, VICUNA_7B, MairaConfig
 from maira.model.modeling import MairaForConditionalGeneration
 from maira.train import attention
 from maira.train.blocks import prepare_blocks
-from maira.train.config.run_config import Recipe
+from maira.train.components import MODULES, set_trainable, weight_dtype
+from maira.train.config.run_config import TrainConfig
 from maira.train.cost.accelerators import find_accelerator
 from maira.train.cost.flops import make_rates
-from maira.train.cost.memory import Row, Setting, build_shapes, estimate_memory
+from maira.train.cost.memory import ParallelSetup, Row, build_shapes, estimate_memory
 from maira.train.cost.workload import paper_workload
-from maira.train.data.items import Encoded, PackedBatch, Totals
-from maira.train.data.packing import collate, pack
-from maira.train.loss import TrainingModel
+from maira.train.data.packing import EncodedSample, PackedBatch, StepTotals, collate, pack
+from maira.train.loss import MairaLossModel
 from maira.train.optimizers import make_optimizer
-from maira.train.parts import MODULES, choose_trained, held_type
 
 SMALL_ENCODER = {"image_size": 112, "hidden_size": 96, "num_hidden_layers": 2, "num_attention_heads": 3}
 SMALL_MODEL = {
@@ -73,11 +72,11 @@ def configuration(given: argparse.Namespace) -> MairaConfig:
     return MairaConfig(vision_config=encoder, text_config=text)
 
 
-def make_recipe(given: argparse.Namespace, changes: dict[str, Any]) -> Recipe:
+def make_recipe(given: argparse.Namespace, changes: dict[str, Any]) -> TrainConfig:
     """What both sides train, and how ours does."""
     values = {"model": "none", "train": "none", "out": "none", "epochs": 1, "global_batch": given.samples}
     values |= {"precision": "bf16" if torch.cuda.is_available() else "no"} | STATES[given.states] | changes
-    return Recipe.model_validate(values)
+    return TrainConfig.model_validate(values)
 
 
 def variant(words: str, given: argparse.Namespace) -> dict[str, Any]:
@@ -90,13 +89,13 @@ def variant(words: str, given: argparse.Namespace) -> dict[str, Any]:
     return changes
 
 
-def make_model(config: MairaConfig, recipe: Recipe, device: torch.device) -> MairaForConditionalGeneration:
+def make_model(config: MairaConfig, train_config: TrainConfig, device: torch.device) -> MairaForConditionalGeneration:
     """Random weights, made on the device part by part in the types that they are held in."""
     torch.manual_seed(0)
     with torch.device("meta"):
         model: MairaForConditionalGeneration = MairaForConditionalGeneration(copy.deepcopy(config))
     for part, name in MODULES.items():
-        model.get_submodule(name).to(held_type(recipe, part))
+        model.get_submodule(name).to(weight_dtype(train_config, part))
     model.to_empty(device=device)
     with torch.no_grad():
         for parameter in model.parameters():
@@ -105,13 +104,13 @@ def make_model(config: MairaConfig, recipe: Recipe, device: torch.device) -> Mai
     rotary: Any = model.language_model.model.rotary_emb
     fresh = type(rotary)(config.text_config)
     rotary.inv_freq, rotary.original_inv_freq = fresh.inv_freq.to(device), fresh.inv_freq.to(device)
-    choose_trained(model, recipe)
+    set_trainable(model, train_config)
     return model.to(device).train()
 
 
-def make_samples(given: argparse.Namespace, config: MairaConfig, recipe: Recipe) -> list[Encoded]:
+def make_samples(given: argparse.Namespace, config: MairaConfig, train_config: TrainConfig) -> list[EncodedSample]:
     """Samples of the paper's mix, with texts and images of noise; texts vary by a third around their mean."""
-    rows = paper_workload(recipe, config, "the benchmark asks for it").rows
+    rows = paper_workload(train_config, config, "the benchmark asks for it").rows
     rng, side = np.random.default_rng(1), config.vision_config.image_size
     made = []
     for row in rows[rng.integers(len(rows), size=given.samples * given.steps)]:
@@ -122,30 +121,32 @@ def make_samples(given: argparse.Namespace, config: MairaConfig, recipe: Recipe)
         words = rng.integers(3, config.text_config.vocab_size - 10, size=text + answer)
         ids = [config.image_token_index] * pictured + words.tolist()
         radiographs = rng.standard_normal((images, side, side), np.float32)
-        made.append(Encoded(f"s{len(made)}", "findings", ids, pictured + text, radiographs))
+        made.append(EncodedSample(f"s{len(made)}", "findings", ids, pictured + text, radiographs))
     return made
 
 
-def packed_steps(samples: list[Encoded], given: argparse.Namespace, recipe: Recipe) -> Iterator[list[PackedBatch]]:
+def packed_steps(
+    samples: list[EncodedSample], given: argparse.Namespace, train_config: TrainConfig
+) -> Iterator[list[PackedBatch]]:
     """Rows of each step."""
     for begin in range(0, len(samples), given.samples):
         step = samples[begin : begin + given.samples]
-        totals = Totals(sum(len(s.input_ids) - s.prompt_tokens for s in step), len(step))
-        bins = pack([len(s.input_ids) for s in step], recipe.token_budget)
+        totals = StepTotals(sum(len(s.input_ids) - s.prompt_tokens for s in step), len(step))
+        bins = pack([len(s.input_ids) for s in step], train_config.token_budget)
         yield [collate([step[i] for i in row], totals, pad_id=0) for row in bins]
 
 
 def train_ours(
-    model: MairaForConditionalGeneration, samples: list[Encoded], given: Any, recipe: Recipe
+    model: MairaForConditionalGeneration, samples: list[EncodedSample], given: Any, train_config: TrainConfig
 ) -> dict[str, Any]:
     """Seconds of the steps after the first, which warms up, and the peak that is estimated."""
     device = next(model.parameters()).device
-    half = recipe.precision == "bf16"
-    kernel = attention.choose(recipe.attention, device, torch.bfloat16 if half else torch.float32)
-    training = TrainingModel(model, 0, 0.0, kernel)
-    prepare_blocks(training, recipe)
-    optimizer = make_optimizer(training, recipe)
-    steps = list(packed_steps(samples, given, recipe))
+    half = train_config.precision == "bf16"
+    kernel = attention.choose(train_config.attention, device, torch.bfloat16 if half else torch.float32)
+    training = MairaLossModel(model, 0, 0.0, kernel)
+    prepare_blocks(training, train_config)
+    optimizer = make_optimizer(training, train_config)
+    steps = list(packed_steps(samples, given, train_config))
     started = 0.0
     for number, rows in enumerate(steps):
         if number == 1:
@@ -161,13 +162,13 @@ def train_ours(
     flat = [batch for rows in steps for batch in rows]
     fullest = max(flat, key=lambda batch: batch.input_ids.shape[1])
     row = Row(tuple(fullest.starts.diff().tolist()), len(fullest.pixel_values), len(fullest.targets))
-    setting = Setting(kernel=kernel, holds=max(map(len, steps)) > 1)
-    shapes = build_shapes(model.config, recipe)
-    filled = sum(len(s.input_ids) for s in samples) / (len(flat) * recipe.token_budget)
+    setting = ParallelSetup(kernel=kernel, holds=max(map(len, steps)) > 1)
+    shapes = build_shapes(model.config, train_config)
+    filled = sum(len(s.input_ids) for s in samples) / (len(flat) * train_config.token_budget)
     return {
         "seconds": seconds,
         "kernel": kernel,
-        "estimate": estimate_memory(shapes, recipe, row, setting).total,
+        "estimate": estimate_memory(shapes, train_config, row, setting).total,
         "rows_filled": round(filled, 3),
     }
 
@@ -175,7 +176,7 @@ def train_ours(
 class Padded(torch.utils.data.Dataset[dict[str, Any]]):
     """Samples as a user's data set has them."""
 
-    def __init__(self, samples: list[Encoded]) -> None:
+    def __init__(self, samples: list[EncodedSample]) -> None:
         self.samples = samples
 
     def __len__(self) -> int:
@@ -230,7 +231,7 @@ class InOrder(transformers.Trainer):
 
 
 def train_plainly(
-    model: MairaForConditionalGeneration, samples: list[Encoded], given: Any, recipe: Recipe
+    model: MairaForConditionalGeneration, samples: list[EncodedSample], given: Any, train_config: TrainConfig
 ) -> dict[str, Any]:
     """transformers' Trainer over padded batches; seconds as for ours."""
     device = next(model.parameters()).device
@@ -247,7 +248,7 @@ def train_plainly(
             per_device_train_batch_size=given.batch,
             gradient_accumulation_steps=given.samples // given.batch,
             max_steps=given.steps,
-            bf16=recipe.precision == "bf16",
+            bf16=train_config.precision == "bf16",
             use_cpu=device.type == "cpu",
             gradient_checkpointing=True,
             gradient_checkpointing_kwargs={"use_reentrant": False},
@@ -264,7 +265,7 @@ def train_plainly(
             data_collator=pad,
             train_dataset=Padded(samples),
             callbacks=[Clock()],
-            optimizers=(make_optimizer(wrapped, recipe), None),
+            optimizers=(make_optimizer(wrapped, train_config), None),
         )
         trainer.train()
     return {"seconds": clock(device) - started[0]}
@@ -285,7 +286,7 @@ def peak_memory() -> int:
 
 def measure(name: str, given: argparse.Namespace, changes: dict[str, Any], config: MairaConfig) -> dict[str, Any]:
     """Train one way, from a model of its own, and say what came of it."""
-    recipe = make_recipe(given, changes)
+    train_config = make_recipe(given, changes)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     # What was compiled for another way counts towards the limit of compiled programs a function may have.
     torch.compiler.reset()
@@ -293,17 +294,19 @@ def measure(name: str, given: argparse.Namespace, changes: dict[str, Any], confi
     if device.type == "cuda":
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats()
-    samples = make_samples(given, config, recipe)
+    samples = make_samples(given, config, train_config)
     work = train_plainly if name == "baseline" else train_ours
     found: dict[str, Any] = {"name": name, "changes": {k: str(v) for k, v in changes.items()}}
     try:
-        found |= work(make_model(config, recipe, device), samples, given, recipe)
+        found |= work(make_model(config, train_config, device), samples, given, train_config)
     except torch.OutOfMemoryError:
         return found | {"failed": "out of memory"}
     timed = samples[given.samples :]
     tokens = sum(len(s.input_ids) for s in timed)
     answers = sum(len(s.input_ids) - s.prompt_tokens for s in timed)
-    flops = make_rates(config, recipe).of([len(s.input_ids) for s in timed], sum(len(s.images) for s in timed), answers)
+    flops = make_rates(config, train_config).of(
+        [len(s.input_ids) for s in timed], sum(len(s.images) for s in timed), answers
+    )
     rate = flops.total / found["seconds"]
     found |= {"tokens_per_second": tokens / found["seconds"], "tflops": rate / 1e12, "peak": peak_memory()}
     known = find_accelerator(torch.cuda.get_device_name()) if device.type == "cuda" else None

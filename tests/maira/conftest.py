@@ -18,7 +18,7 @@ from maira.model.config import MairaConfig
 from maira.model.modeling import MairaForConditionalGeneration
 from maira.model.processor import MairaImageProcessor, MairaProcessor
 from maira.model.tokens import IMAGE
-from maira.train.config.run_config import Recipe
+from maira.train.config.run_config import TrainConfig
 from maira.train.data.tokenizer import train_tokenizer
 
 TEXTS = ["The lungs are clear.", "There is a small left pleural effusion.", "No pneumothorax. Heart size is normal."]
@@ -101,10 +101,10 @@ def studies(phantoms: Path) -> list[Study]:
 
 
 @pytest.fixture
-def make_recipe(checkpoint: Path, tmp_path: Path) -> Callable[..., Recipe]:
+def make_recipe(checkpoint: Path, tmp_path: Path) -> Callable[..., TrainConfig]:
     """Recipes over the shared checkpoint, of studies that are never read."""
 
-    def make(**options: Any) -> Recipe:
+    def make(**options: Any) -> TrainConfig:
         values: dict[str, Any] = {
             "model": checkpoint,
             "train": [{"manifest": "none.jsonl"}],
@@ -112,6 +112,6 @@ def make_recipe(checkpoint: Path, tmp_path: Path) -> Callable[..., Recipe]:
             "passes": 128,
             "precision": "no",
         }
-        return Recipe.model_validate(values | options)
+        return TrainConfig.model_validate(values | options)
 
     return make

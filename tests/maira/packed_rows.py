@@ -13,8 +13,8 @@ from torch.nn import functional as F
 
 from maira.model.config import MairaConfig
 from maira.model.modeling import MairaForConditionalGeneration
-from maira.train.data.items import PackedBatch, Totals
-from maira.train.loss import TrainingModel
+from maira.train.data.packing import PackedBatch, StepTotals
+from maira.train.loss import MairaLossModel
 
 KINDS = 3
 
@@ -44,7 +44,7 @@ def make_sample(config: MairaConfig, images: int, words: int, answer: int, seed:
     return Sample(ids, prompt, pixels, torch.from_numpy(rng.random((patches, KINDS), np.float32)))
 
 
-def pack(samples: Sequence[Sample], padding: int = 0, totals: Totals | None = None) -> PackedBatch:
+def pack(samples: Sequence[Sample], padding: int = 0, totals: StepTotals | None = None) -> PackedBatch:
     """One row of samples, padding behind."""
     lengths = [len(sample.ids) for sample in samples]
     starts = np.cumsum([0, *lengths])
@@ -66,11 +66,11 @@ def pack(samples: Sequence[Sample], padding: int = 0, totals: Totals | None = No
         coverage=torch.stack([sample.coverage for sample in samples]) if samples else None,
         sample_ids=tuple(f"sample {i}" for i in range(len(samples))),
         tasks=("findings",) * len(samples),
-        totals=totals or Totals(sum(tokens), len(samples)),
+        totals=totals or StepTotals(sum(tokens), len(samples)),
     )
 
 
-def alone(training: TrainingModel, sample: Sample) -> tuple[Tensor, Tensor]:
+def alone(training: MairaLossModel, sample: Sample) -> tuple[Tensor, Tensor]:
     """Losses of one sample by the model's plain forward pass: summed cross-entropy, and the patches' loss."""
     model = training.model
     pixels = sample.images.expand(-1, 3, -1, -1)

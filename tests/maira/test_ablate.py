@@ -16,9 +16,9 @@ from data.manifest import read_manifest, write_manifest
 from maira.cli.main import app
 from maira.evaluate.ablations import differences_of, is_trained, plan_trials, read_configs
 from maira.runtime.commands import Launcher
-from maira.train.checkpointing import FORMAT, decisive
-from maira.train.config.run_config import Recipe, read_recipe
-from maira.train.data.corpus import origin_of
+from maira.train.checkpointing import FORMAT, resume_fields
+from maira.train.config.run_config import TrainConfig, read_train_config
+from maira.train.data.dataset import data_fingerprints
 from radfact.errors import InputError, RunError
 from radfact.io.jsonl import write_json
 
@@ -39,14 +39,14 @@ ROWS = {
 @pytest.mark.parametrize(("folder", "base"), [("ablations", "maira2_7b"), ("ablations/phantom", "phantom")])
 @pytest.mark.parametrize("row", ROWS)
 def test_every_row_of_the_paper_is_its_base_but_for_what_it_leaves_out(folder: str, base: str, row: str) -> None:
-    recipe = read_recipe(CONFIGS / folder / f"{row}.yaml")
-    changed = differences_of(recipe, read_recipe(CONFIGS / f"{base}.yaml"))
+    recipe = read_train_config(CONFIGS / folder / f"{row}.yaml")
+    changed = differences_of(recipe, read_train_config(CONFIGS / f"{base}.yaml"))
     changed.pop("validation.best_by", None)
     assert changed == ROWS[row]
 
 
 def test_every_recipe_that_is_shipped_can_be_read_and_has_a_folder_of_its_own() -> None:
-    folders = [read_recipe(path).out for path in CONFIGS.rglob("*.yaml") if path.parent.name != "judges"]
+    folders = [read_train_config(path).out for path in CONFIGS.rglob("*.yaml") if path.parent.name != "judges"]
     assert len(folders) == 6 + 2 * len(ROWS)
     assert len(set(folders)) == len(folders)
 
@@ -113,11 +113,11 @@ def test_two_recipes_need_two_folders_and_two_names(recipes: list[Path], tmp_pat
         read_configs([recipes[0], write_recipe(tmp_path / "other", "base")], [])
 
 
-def finished(recipe: Recipe, step: int = 7) -> None:
+def finished(recipe: TrainConfig, step: int = 7) -> None:
     """What a run of seven steps leaves behind at one of them."""
     write_json(recipe.out / "checkpoint" / "config.json", {})
-    record = {"step": step, "steps": 7, "length": [recipe.epochs, recipe.passes], "recipe": decisive(recipe)}
-    record |= {"format": FORMAT, "origin": origin_of(recipe)}
+    record = {"step": step, "steps": 7, "length": [recipe.epochs, recipe.passes], "recipe": resume_fields(recipe)}
+    record |= {"format": FORMAT, "origin": data_fingerprints(recipe)}
     write_json(recipe.out / "states" / f"step-{step:06d}" / "state.json", record)
 
 
@@ -126,13 +126,13 @@ def finished(recipe: Recipe, step: int = 7) -> None:
     [("log_every=3", True), ("passes=1001", False), ("seed=1", False), ("drop=[prior]", False)],
 )
 def test_a_recipe_is_trained_when_its_own_run_is_over(recipes: list[Path], change: str, expected: bool) -> None:
-    finished(read_recipe(recipes[0]))
-    assert is_trained(read_recipe(recipes[0]), pytest.fail)
-    assert is_trained(read_recipe(recipes[0], [change]), pytest.fail) is expected
+    finished(read_train_config(recipes[0]))
+    assert is_trained(read_train_config(recipes[0]), pytest.fail)
+    assert is_trained(read_train_config(recipes[0], [change]), pytest.fail) is expected
 
 
 def test_a_run_that_is_made_longer_is_not_over(recipes: list[Path]) -> None:
-    recipe = read_recipe(recipes[0])
+    recipe = read_train_config(recipes[0])
     finished(recipe, step=5)
     assert not is_trained(recipe, pytest.fail)
     finished(recipe)
@@ -140,7 +140,7 @@ def test_a_run_that_is_made_longer_is_not_over(recipes: list[Path]) -> None:
 
 
 def test_a_recipe_is_not_trained_when_its_data_are_others_by_now(recipes: list[Path]) -> None:
-    recipe = read_recipe(recipes[0])
+    recipe = read_train_config(recipes[0])
     finished(recipe)
     assert recipe.train[0].manifest is not None
     recipe.train[0].manifest.write_text("{}\n", encoding="utf-8")
@@ -151,18 +151,18 @@ def test_a_recipe_is_not_trained_when_its_data_are_others_by_now(recipes: list[P
 def test_a_recipe_stays_trained_when_what_it_was_trained_from_is_gone(
     gone: str, recipes: list[Path], tmp_path: Path
 ) -> None:
-    recipe, said = read_recipe(recipes[0]), list[str]()
+    recipe, said = read_train_config(recipes[0]), list[str]()
     finished(recipe)
     (tmp_path / gone).unlink()
     assert is_trained(recipe, said.append)
     (line,) = said
     assert line.startswith(f"{recipe.out}/checkpoint is taken as it is; what it was trained from cannot be compared: ")
-    assert not is_trained(read_recipe(recipes[0], ["seed=1"]), pytest.fail)
+    assert not is_trained(read_train_config(recipes[0], ["seed=1"]), pytest.fail)
 
 
 @pytest.mark.parametrize("held", ['{"format": 99, "version": "9.0"}', '{"format":'])
 def test_a_recipe_stays_trained_when_its_last_state_cannot_be_read(held: str, recipes: list[Path]) -> None:
-    recipe, said = read_recipe(recipes[0]), list[str]()
+    recipe, said = read_train_config(recipes[0]), list[str]()
     finished(recipe)
     (recipe.out / "states" / "step-000007" / "state.json").write_text(held, encoding="utf-8")
     assert is_trained(recipe, said.append)
@@ -171,7 +171,7 @@ def test_a_recipe_stays_trained_when_its_last_state_cannot_be_read(held: str, re
 
 
 def test_a_checkpoint_without_states_is_taken_as_it_is(recipes: list[Path]) -> None:
-    recipe = read_recipe(recipes[0])
+    recipe = read_train_config(recipes[0])
     assert not is_trained(recipe, pytest.fail)
     write_json(recipe.out / "checkpoint" / "config.json", {})
     assert is_trained(recipe, pytest.fail)
@@ -225,7 +225,7 @@ class Commands:
 
     def run(self, words: Sequence[str]) -> None:
         if words[0] == "train":
-            recipe = read_recipe(Path(words[1]), list(words[2:]))
+            recipe = read_train_config(Path(words[1]), list(words[2:]))
             self.trained.append(recipe.out.name)
             if recipe.out.name in self.failing:
                 raise RunError("train: the loss is nan")
@@ -297,7 +297,7 @@ def test_what_is_done_is_not_done_again(
 def test_what_is_said_of_a_checkpoint_is_said_once(
     ablate: Callable[..., Result], commands: Commands, recipes: list[Path]
 ) -> None:
-    recipe = read_recipe(recipes[0])
+    recipe = read_train_config(recipes[0])
     shutil.copytree(commands.checkpoint, recipe.out / "checkpoint")
     write_json(recipe.out / "states" / "step-000007" / "state.json", {"format": 99, "version": "9.0"})
     done = ablate("--infer")

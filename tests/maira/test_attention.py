@@ -15,7 +15,7 @@ from transformers.masking_utils import create_causal_mask
 
 from maira.model.config import MairaConfig
 from maira.train import attention
-from maira.train.loss import TrainingModel
+from maira.train.loss import MairaLossModel
 from radfact.errors import InputError
 
 WITHOUT_SHARED_HEADS = frozenset({"scale", "window_size"})
@@ -62,7 +62,7 @@ def test_both_kernels_give_the_same_losses(
     model = trainable(config, num_attention_heads=4, num_key_value_heads=2)
     row = pack([make_sample(config, n, 5, 3 * n, seed=n) for n in (2, 1, 3)], padding)
     losses = [
-        TrainingModel(model, KINDS, 0.0, kernel)(row).per_sample.tolist()
+        MairaLossModel(model, KINDS, 0.0, kernel)(row).per_sample.tolist()
         for kernel in (attention.SAMPLES, attention.VARLEN)
     ]
     assert losses[1] == pytest.approx(losses[0], rel=1e-5)

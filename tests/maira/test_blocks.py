@@ -17,11 +17,11 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from maira.model.config import MairaConfig
 from maira.train.blocks import prepare_blocks
-from maira.train.config.run_config import Recipe
-from maira.train.loss import TrainingModel
+from maira.train.config.run_config import TrainConfig
+from maira.train.loss import MairaLossModel
 
 
-def make_recipe(checkpointing: str, compiled: bool = False) -> Recipe:
+def make_recipe(checkpointing: str, compiled: bool = False) -> TrainConfig:
     """With no more than what counts for blocks."""
     values: dict[str, Any] = {
         "model": Path("none"),
@@ -31,7 +31,7 @@ def make_recipe(checkpointing: str, compiled: bool = False) -> Recipe:
         "activation_checkpointing": checkpointing,
         "compile": compiled,
     }
-    return Recipe.model_validate(values)
+    return TrainConfig.model_validate(values)
 
 
 class Alive(TorchDispatchMode):
@@ -55,13 +55,15 @@ class Alive(TorchDispatchMode):
         return sum(size for storage, size in self.made.items() if not storage.expired())
 
 
-def computed(config: MairaConfig, recipe: Recipe | None, *, training: bool = True) -> tuple[dict[str, Tensor], int]:
+def computed(
+    config: MairaConfig, train_config: TrainConfig | None, *, training: bool = True
+) -> tuple[dict[str, Tensor], int]:
     """Gradients of a step with all parts trained, and the bytes that wait for the backward pass."""
-    model = TrainingModel(trainable(config), KINDS, 0.5).train(training)
-    if recipe is not None:
-        prepare_blocks(model, recipe)
+    model = MairaLossModel(trainable(config), KINDS, 0.5).train(training)
+    if train_config is not None:
+        prepare_blocks(model, train_config)
     row = pack([make_sample(config, n, 20, 9, seed=n) for n in (1, 2)], padding=5)
-    with Alive() if recipe is None or not recipe.compile else nullcontext() as alive:
+    with Alive() if train_config is None or not train_config.compile else nullcontext() as alive:
         total = model(row).total(row.totals, 0.5)
     waiting = alive.count if alive is not None else 0
     total.backward()
@@ -86,7 +88,9 @@ def test_recomputation_keeps_less_for_the_backward_pass(config: MairaConfig) -> 
 
 def test_blocks_in_evaluation_compute_as_they_are(config: MairaConfig) -> None:
     """Generation shows them shapes and caches that nothing was prepared for."""
-    plain, prepared = (computed(config, recipe, training=False)[1] for recipe in (None, make_recipe("full")))
+    plain, prepared = (
+        computed(config, train_config, training=False)[1] for train_config in (None, make_recipe("full"))
+    )
     assert prepared == plain
 
 

@@ -14,10 +14,10 @@ from typer.testing import CliRunner
 import maira.train.cost.estimate as room
 from maira.cli.main import app
 from maira.model.config import MairaConfig
-from maira.train.config.run_config import Recipe, read_recipe
+from maira.train.config.run_config import TrainConfig, read_train_config
 from maira.train.cost.accelerators import Accelerator, find_accelerator
 from maira.train.cost.estimate import GIB, RESERVED, estimate
-from maira.train.cost.memory import Row, Setting, build_shapes, estimate_memory
+from maira.train.cost.memory import ParallelSetup, Row, build_shapes, estimate_memory
 from maira.train.cost.workload import measure_workload
 from radfact.errors import InputError
 
@@ -35,9 +35,9 @@ SMALL = {
 SMALL["vision_config"]["num_attention_heads"] = 2  # type: ignore[index]
 
 
-def make_recipe(**values: Any) -> Recipe:
+def make_recipe(**values: Any) -> TrainConfig:
     given = {"model": SMALL, "train": "absent.jsonl", "out": Path("o"), "epochs": 3, "token_budget": 2048}
-    return Recipe.model_validate(given | values)
+    return TrainConfig.model_validate(given | values)
 
 
 def test_parameters_and_time_of_the_papers_recipe() -> None:
@@ -60,11 +60,11 @@ def test_shares_of_fsdp_are_a_process_s() -> None:
 
 
 def test_what_does_not_fit_comes_with_ways_that_do(monkeypatch: pytest.MonkeyPatch) -> None:
-    recipe = make_recipe()
-    need = estimate(recipe, "h100").memory.total
+    train_config = make_recipe()
+    need = estimate(train_config, "h100").memory.total
     tight = Accelerator("tight", "tight", (RESERVED + 0.9 * need) / GIB, 1e12)
     monkeypatch.setattr(room, "ACCELERATORS", (tight,))
-    found = estimate(recipe, "tight")
+    found = estimate(train_config, "tight")
     assert not found.fits
     ways = {remedy.overrides: remedy for remedy in found.remedies}
     assert ways["activation_checkpointing=full"].fits
@@ -93,8 +93,8 @@ def test_a_checkpoint_is_read_from_its_configuration_alone(checkpoint: Path, tmp
 
 
 def test_answers_of_the_recipe_s_own_data_are_counted(phantoms: Path) -> None:
-    recipe = make_recipe(train=phantoms, tasks={"findings": 1, "grounded": 0.5})
-    workload = measure_workload(recipe, room.model_config(recipe)[0])
+    train_config = make_recipe(train=phantoms, tasks={"findings": 1, "grounded": 0.5})
+    workload = measure_workload(train_config, room.resolve_model_config(train_config)[0])
     assert workload.answers == 14 + 7
     assert "recipe's data" in workload.basis
 
@@ -109,33 +109,34 @@ CONFIGS = Path(__file__).resolve().parents[2] / "configs"
 def test_data_that_are_not_here_are_those_of_table_1_by_the_folders_names(
     name: str, samples: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    recipe = read_recipe(CONFIGS / f"{name}.yaml")
+    train_config = read_train_config(CONFIGS / f"{name}.yaml")
     monkeypatch.chdir(tmp_path)
-    workload = measure_workload(recipe, MairaConfig())
+    workload = measure_workload(train_config, MairaConfig())
     assert workload.answers == samples
     assert f"an epoch of {samples:,} samples" in workload.basis
     assert "PadChest-GR" in workload.basis
 
 
 def test_images_of_absent_data_are_those_of_table_1() -> None:
-    recipe = make_recipe(train="padchest/manifest.jsonl")
-    assert measure_workload(recipe, MairaConfig()).rows["images"].mean() == pytest.approx(1.843, abs=0.05)
-    dropped = recipe.model_copy(update={"drop": ("lateral", "prior")})
+    train_config = make_recipe(train="padchest/manifest.jsonl")
+    assert measure_workload(train_config, MairaConfig()).rows["images"].mean() == pytest.approx(1.843, abs=0.05)
+    dropped = train_config.model_copy(update={"drop": ("lateral", "prior")})
     assert set(measure_workload(dropped, MairaConfig()).rows["images"]) == {1}
 
 
 def test_shards_that_cannot_be_opened_are_said() -> None:
-    recipe = make_recipe(train=[{"shards": "memory://nothing/here"}])
+    train_config = make_recipe(train=[{"shards": "memory://nothing/here"}])
     assert (
-        "memory://nothing/here cannot be opened (memory://nothing/here" in measure_workload(recipe, MairaConfig()).basis
+        "memory://nothing/here cannot be opened (memory://nothing/here"
+        in measure_workload(train_config, MairaConfig()).basis
     )
 
 
 def test_states_in_8_bits_are_as_large_as_torchao_s() -> None:
     optim = pytest.importorskip("torchao.optim")
-    recipe = make_recipe(trained=["adapter"], optimizer="adamw_8bit", weights="bfloat16")
-    model = build_shapes(room.model_config(recipe)[0], recipe)
-    made = estimate_memory(model, recipe, Row((200,), 1, 10), Setting())
+    train_config = make_recipe(trained=["adapter"], optimizer="adamw_8bit", weights="bfloat16")
+    model = build_shapes(room.resolve_model_config(train_config)[0], train_config)
+    made = estimate_memory(model, train_config, Row((200,), 1, 10), ParallelSetup())
     trained = [torch.empty(p.shape, dtype=p.dtype) for p in model.parameters() if p.requires_grad]
     optimizer = optim.AdamW8bit([torch.nn.Parameter(torch.zeros(1))])
     size = 0

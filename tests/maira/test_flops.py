@@ -13,9 +13,9 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from maira.model.config import VICUNA_7B, MairaConfig
 from maira.model.modeling import MairaForConditionalGeneration
-from maira.train.config.run_config import Recipe
+from maira.train.config.run_config import TrainConfig
 from maira.train.cost.flops import Flops, make_rates, step_flops
-from maira.train.data.items import LENGTHS
+from maira.train.data.packing import SAMPLE_LENGTHS
 
 VISION = {"image_size": 28, "patch_size": 7, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2}
 TEXT = VICUNA_7B | {
@@ -30,8 +30,8 @@ ALL = ["encoder", "adapter", "language_model"]
 FEW = {"rank": 4, "added_tokens": False}
 
 
-def make_recipe(**values: Any) -> Recipe:
-    return Recipe.model_validate(
+def make_recipe(**values: Any) -> TrainConfig:
+    return TrainConfig.model_validate(
         {"model": Path("m"), "train": "t.jsonl", "out": Path("o"), "epochs": 1, "token_budget": 512} | values
     )
 
@@ -50,14 +50,14 @@ def counted(model: MairaForConditionalGeneration, images: int, text: int, answer
     return int(counter.get_total_flops())
 
 
-def expected(config: MairaConfig, recipe: Recipe, images: int, text: int, answers: int) -> Flops:
-    row = np.zeros(1, LENGTHS)
+def expected(config: MairaConfig, train_config: TrainConfig, images: int, text: int, answers: int) -> Flops:
+    row = np.zeros(1, SAMPLE_LENGTHS)
     row["images"], row["answer"] = images, answers
     row["prompt"] = images * config.image_seq_length + text - answers
-    return step_flops(config, recipe, row)
+    return step_flops(config, train_config, row)
 
 
-def build(config: MairaConfig, recipe: Recipe) -> MairaForConditionalGeneration:
+def build(config: MairaConfig, train_config: TrainConfig) -> MairaForConditionalGeneration:
     """A model whose parts are trained as the recipe says."""
     torch.manual_seed(0)
     model = MairaForConditionalGeneration(config)
@@ -65,12 +65,12 @@ def build(config: MairaConfig, recipe: Recipe) -> MairaForConditionalGeneration:
     parts = {"encoder": "vision_tower", "adapter": "multi_modal_projector", "language_model": "language_model"}
     for part, name in parts.items():
         model.get_submodule(name).requires_grad_(
-            part in recipe.trained and (part != "language_model" or not recipe.lora)
+            part in train_config.trained and (part != "language_model" or not train_config.lora)
         )
-    if recipe.lora is not None:
+    if train_config.lora is not None:
         from peft import LoraConfig, inject_adapter_in_model
 
-        lora = recipe.lora
+        lora = train_config.lora
         inject_adapter_in_model(
             LoraConfig(r=lora.rank, lora_alpha=lora.alpha, target_modules=list(lora.targets)), model.language_model
         )
@@ -93,17 +93,17 @@ def build(config: MairaConfig, recipe: Recipe) -> MairaForConditionalGeneration:
 )
 @pytest.mark.parametrize("stem", ["patch", "conv"])
 def test_operations_are_those_that_torch_counts(values: dict[str, Any], stem: str) -> None:
-    recipe = make_recipe(**values)
-    vision = VISION | {"frozen": "encoder" not in recipe.trained, "stem": stem}
+    train_config = make_recipe(**values)
+    vision = VISION | {"frozen": "encoder" not in train_config.trained, "stem": stem}
     if stem == "conv":
         vision |= {"image_size": 64, "patch_size": 16, "hidden_size": 64}
     config = MairaConfig(vision_config=vision, text_config=TEXT, image_token_index=100, image_merge=2)
     images, text, answers = 2, 13, 6
-    flops = expected(config, recipe, images, text, answers)
+    flops = expected(config, train_config, images, text, answers)
     # Of tokens ** 2 pairs, all of which eager attention computes, a causal mask leaves tokens * (tokens + 1) / 2.
     tokens = images * config.image_seq_length + text
     masked = flops.attention * (tokens - 1) / (tokens + 1)
-    assert flops.total + masked == pytest.approx(counted(build(config, recipe), images, text, answers), rel=1e-9)
+    assert flops.total + masked == pytest.approx(counted(build(config, train_config), images, text, answers), rel=1e-9)
 
 
 def test_samples_of_a_row_attend_only_to_themselves() -> None:

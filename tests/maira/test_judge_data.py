@@ -14,11 +14,11 @@ import yaml
 from typer.testing import CliRunner
 
 from maira.cli.main import app
-from maira.judge.data import Aside, Teacher, make_judge_data
+from maira.judge.data import HoldOut, Teacher, make_judge_data
 from maira.judge.pairing import PAIRINGS, is_held_out, make_pairs
-from maira.judge.rewording import reworded
-from maira.judge.scores import assess_errors, teach_scores, write_assessment
-from maira.judge.verdicts import balance, teach_entailment
+from maira.judge.rewording import reword
+from maira.judge.scores import assess_errors, format_assessment, make_score_examples
+from maira.judge.verdicts import balance, make_entailment_examples
 from radfact.errors import InputError
 from radfact.io.jsonl import read_jsonl
 from radfact.judges import load_splitter
@@ -102,18 +102,18 @@ def test_more_reports_move_none_to_the_other_side() -> None:
 @pytest.mark.parametrize("shots", [None, Path("none")])
 def test_entailment_is_asked_as_the_judge_asks(shots: Path | None) -> None:
     pairs = make_pairs(REPORTS, ["random"], count=1)
-    one = teach_entailment(pairs, judge_prompt(shots), load_splitter("offline"), OFFLINE).taught[0]
-    assert one.labelled is not None
+    one = make_entailment_examples(pairs, judge_prompt(shots), load_splitter("offline"), OFFLINE).taught[0]
+    assert one.labeled is not None
     backend = Recording(one.answer)
     judge = LLMJudge("m", ChatClient(backend, {"model": "m"}), judge_prompt(shots))
-    (verdict,) = judge.judge([EntailmentQuery(one.labelled.reference, one.labelled.phrase)])
+    (verdict,) = judge.judge([EntailmentQuery(one.labeled.reference, one.labeled.phrase)])
     assert backend.asked == [[(message.role, message.content) for message in one.messages]]
-    assert getattr(verdict, "status", None) == one.labelled.status
+    assert getattr(verdict, "status", None) == one.labeled.status
 
 
 def test_what_is_held_out_is_what_judge_check_reads(tmp_path: Path) -> None:
     written = make_judge_data(
-        REPORTS, "entailment", [Teacher("offline")], tmp_path, few_shots=Path("none"), aside=Aside(0.3), count=15
+        REPORTS, "entailment", [Teacher("offline")], tmp_path, few_shots=Path("none"), aside=HoldOut(0.3), count=15
     )
     found = check(OfflineJudge(), load_labelled(written.held_out))
     assert found.n == written.samples["heldout"]
@@ -125,7 +125,7 @@ def test_what_is_held_out_is_what_judge_check_reads(tmp_path: Path) -> None:
 
 def test_no_question_held_out_is_asked_in_training(tmp_path: Path) -> None:
     alike = {f"a{n}": f"{SENTENCES[n % 5]} {SENTENCES[(n + 1) % 5]}" for n in range(60)}
-    make_judge_data(alike, "entailment", [Teacher("offline")], tmp_path, pairings=["nearest"], aside=Aside(0.2))
+    make_judge_data(alike, "entailment", [Teacher("offline")], tmp_path, pairings=["nearest"], aside=HoldOut(0.2))
     rows = [row for _, row in read_jsonl(tmp_path / "samples.jsonl")]
     train, held = ([r["messages"][-1] for r in rows if r["split"] == side] for side in ("train", "heldout"))
     assert held == []
@@ -134,19 +134,19 @@ def test_no_question_held_out_is_asked_in_training(tmp_path: Path) -> None:
 
 def test_the_errors_themselves_teach_entailment_as_the_offline_judge_sees_it() -> None:
     pairs = make_pairs(REPORTS, ["permuted"])
-    taught = teach_entailment(pairs, NO_SHOTS, load_splitter("offline"), ERRORS).taught
-    labels = {one.labelled.label for one in taught if one.labelled}
+    taught = make_entailment_examples(pairs, NO_SHOTS, load_splitter("offline"), ERRORS).taught
+    labels = {one.labeled.label for one in taught if one.labeled}
     assert labels == {"entailment", "not_entailment"}
-    asked = [EntailmentQuery(one.labelled.reference, one.labelled.phrase) for one in taught if one.labelled]
+    asked = [EntailmentQuery(one.labeled.reference, one.labeled.phrase) for one in taught if one.labeled]
     said = [getattr(verdict, "status", None) for verdict in OfflineJudge().judge(asked)]
-    agree = sum(one.labelled is not None and one.labelled.status == two for one, two in zip(taught, said, strict=True))
+    agree = sum(one.labeled is not None and one.labeled.status == two for one, two in zip(taught, said, strict=True))
     assert agree / len(taught) > 0.9
 
 
 def test_what_does_not_follow_from_the_errors_is_for_the_next_teacher() -> None:
     pairs = make_pairs(REPORTS, ["permuted", "reworded"])
     alone, both = (
-        teach_entailment(pairs, NO_SHOTS, load_splitter("offline"), teachers).taught
+        make_entailment_examples(pairs, NO_SHOTS, load_splitter("offline"), teachers).taught
         for teachers in (ERRORS, ERRORS | OFFLINE)
     )
     assert {one.teacher for one in both} == {"injected", "offline"}
@@ -155,8 +155,10 @@ def test_what_does_not_follow_from_the_errors_is_for_the_next_teacher() -> None:
 
 
 def test_reports_in_other_words_teach_both_verdicts_of_sentences_that_are_no_copies() -> None:
-    taught = teach_entailment(make_pairs(REPORTS, ["reworded"]), NO_SHOTS, load_splitter("offline"), OFFLINE).taught
-    other = [one.labelled for one in taught if one.labelled and one.labelled.phrase not in one.labelled.reference]
+    taught = make_entailment_examples(
+        make_pairs(REPORTS, ["reworded"]), NO_SHOTS, load_splitter("offline"), OFFLINE
+    ).taught
+    other = [one.labeled for one in taught if one.labeled and one.labeled.phrase not in one.labeled.reference]
     assert {one.label for one in other} == {"entailment", "not_entailment"}
     assert sum(one.label == "entailment" for one in other) > len(other) / 4
 
@@ -164,19 +166,19 @@ def test_reports_in_other_words_teach_both_verdicts_of_sentences_that_are_no_cop
 def test_a_report_in_other_words_says_the_same_or_less() -> None:
     report = "There is a small left pleural effusion. The heart is normal in size. No pneumothorax or consolidation."
     said = {(fact.concept, fact.present) for fact in facts_of(report)}
-    texts = {reworded(report, random.Random(seed)) for seed in range(60)}
+    texts = {reword(report, random.Random(seed)) for seed in range(60)}
     assert len(texts) > 20
     for text in texts:
         assert text is not None
         assert {(fact.concept, fact.present) for fact in facts_of(text)} <= said
     kept = [text for text in texts if text and "left" not in text.lower()]
     assert kept, "a side is left out at times"
-    assert reworded("As dictated before.", random.Random(0)) is None
+    assert reword("As dictated before.", random.Random(0)) is None
 
 
 def test_a_balanced_draw_is_half_entailed_and_few_of_it_copies(tmp_path: Path) -> None:
     teachers = [Teacher("injected"), Teacher("offline")]
-    make_judge_data(REPORTS, "entailment", teachers, tmp_path, balanced=True, aside=Aside(0.3))
+    make_judge_data(REPORTS, "entailment", teachers, tmp_path, balanced=True, aside=HoldOut(0.3))
     rows = [row for _, row in read_jsonl(tmp_path / "samples.jsonl")]
     for split in ("train", "heldout"):
         answers = [yaml.safe_load(row["answer"]) for row in rows if row["split"] == split]
@@ -187,9 +189,11 @@ def test_a_balanced_draw_is_half_entailed_and_few_of_it_copies(tmp_path: Path) -
 
 
 def test_a_balanced_draw_takes_what_there_is() -> None:
-    taught = teach_entailment(make_pairs(REPORTS, ["edited"]), NO_SHOTS, load_splitter("offline"), OFFLINE).taught
-    copies = [one for one in taught if one.labelled and one.labelled.phrase in one.labelled.reference]
-    wrong = [one for one in taught if one.labelled and one.labelled.status != "entailment"]
+    taught = make_entailment_examples(
+        make_pairs(REPORTS, ["edited"]), NO_SHOTS, load_splitter("offline"), OFFLINE
+    ).taught
+    copies = [one for one in taught if one.labeled and one.labeled.phrase in one.labeled.reference]
+    wrong = [one for one in taught if one.labeled and one.labeled.status != "entailment"]
     assert copies
     assert wrong
     assert balance(copies + wrong, 1) == []
@@ -229,7 +233,7 @@ def test_the_command_says_that_nothing_is_held_out(tmp_path: Path) -> None:
 def test_the_errors_themselves_teach_green_in_its_notation() -> None:
     for one in make_pairs(REPORTS, ["permuted"]):
         assert one.injected is not None
-        found = read_assessment(write_assessment(assess_errors(one.injected)))
+        found = read_assessment(format_assessment(assess_errors(one.injected)))
         assert dict(zip("abcdef", found.significant.counts, strict=True)) == one.injected.counts
         assert found.insignificant.total == 0
 
@@ -256,7 +260,7 @@ def test_an_error_is_explained_by_what_is_wrong_or_missing(
         candidate=f"{modified or ''} Clear lungs.",
         changes=(change,),
     )
-    found = read_assessment(write_assessment(assess_errors(one))).significant
+    found = read_assessment(format_assessment(assess_errors(one))).significant
     assert found.said["abcdef".index(letter)] == (said,)
 
 
@@ -268,7 +272,7 @@ def test_vert_is_taught_one_decimal_of_the_teachers_score() -> None:
         "[Matched Findings]:\n1. Heart\n\n[Overall Accuracy Score]:\n0.87"
     )
     client = ChatClient(Recording(answer), {"model": "m"})
-    (taught,) = teach_scores(make_pairs(REPORTS, ["random"], count=1), "vert", {"m": client}).taught
+    (taught,) = make_score_examples(make_pairs(REPORTS, ["random"], count=1), "vert", {"m": client}).taught
     assert taught.answer == "0.9"
     assert taught.messages[0].content.startswith("Objective: Evaluate the accuracy of a candidate radiology report")
 

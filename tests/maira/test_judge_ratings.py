@@ -10,7 +10,7 @@ from click.testing import Result
 from typer.testing import CliRunner
 
 from maira.cli.main import app
-from maira.judge.data import Aside, make_rated_data
+from maira.judge.data import HoldOut, make_rated_data
 from maira.judge.experts import find_scale
 from radfact.errors import ExitCode, InputError
 from radfact.io.jsonl import read_json, read_jsonl
@@ -54,7 +54,7 @@ def test_what_is_asked_is_what_the_metric_asks(tmp_path: Path) -> None:
 
 
 def test_pairs_of_one_reference_are_on_one_side_and_agreement_reads_those_held_out(tmp_path: Path) -> None:
-    made = make_rated_data(rate_eval(tmp_path), "rate-eval", tmp_path / "out", aside=Aside(0.3))
+    made = make_rated_data(rate_eval(tmp_path), "rate-eval", tmp_path / "out", aside=HoldOut(0.3))
     held = read_ratings(made.held_out, better="higher").samples
     assert len(held) == made.samples["heldout"]
     references = [one.pair.reference for one in held]

@@ -8,19 +8,18 @@ from typing import Any
 
 import pytest
 import torch
-from tiny_judge import TEMPLATE, ask_folder, lesson, recipe, samples, texts, train_tiny_judge, write_tiny_model
+from tiny_judge import TEMPLATE, ask_folder, lesson, samples, texts, train_config, train_tiny_judge, write_tiny_model
 from tiny_runs import Command, metrics, quiet
 from transformers import AutoModelForCausalLM, AutoTokenizer, GPT2Config, GPT2LMHeadModel
 
-from maira.judge.corpus import encode_chat, open_chats
-from maira.judge.run_config import read_judge_recipe
+from maira.judge.dataset import encode_chat, open_chat_dataset
+from maira.judge.run_config import read_judge_config
 from maira.judge.samples import ChatMessage, ChatSample, write_samples
-from maira.judge.training import JudgeModel, check_packing, stops, train_judge
-from maira.judge.training_examples import Taught
-from maira.train.data.items import Totals
-from maira.train.data.packing import collate
+from maira.judge.training import JudgeLossModel, check_packing, stops, train_judge
+from maira.judge.training_examples import TrainingExample
+from maira.train.data.packing import StepTotals, collate
 from maira.train.export import gather_weights
-from maira.train.loop import Run
+from maira.train.loop import Trainer
 from radfact.errors import InputError, RunError
 from radfact.io.jsonl import read_jsonl
 from radfact.judges.check import check, load_labelled
@@ -30,46 +29,46 @@ CONFIGS = Path(__file__).resolve().parents[2] / "configs" / "judges"
 
 
 @pytest.fixture(scope="module")
-def taught() -> list[Taught]:
+def taught() -> list[TrainingExample]:
     return lesson()
 
 
 @pytest.fixture(scope="module")
-def data(taught: list[Taught], tmp_path_factory: pytest.TempPathFactory) -> Path:
+def data(taught: list[TrainingExample], tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("data") / "samples.jsonl"
     write_samples(path, samples(taught))
     return path
 
 
 @pytest.fixture(scope="module")
-def model(taught: list[Taught], tmp_path_factory: pytest.TempPathFactory) -> Path:
+def model(taught: list[TrainingExample], tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_tiny_model(tmp_path_factory.mktemp("model"), texts(taught))
 
 
 def test_a_tiny_model_trained_on_a_few_hundred_pairs_beats_the_constant_answer(tmp_path: Path) -> None:
     folder, held_out = train_tiny_judge(tmp_path)
-    labelled = load_labelled(held_out)
-    entailed = sum(one.entailed for one in labelled) / len(labelled)
-    found = check(LLMJudge("tiny", ask_folder(folder), judge_prompt(Path("none"))), labelled)
+    labeled = load_labelled(held_out)
+    entailed = sum(one.entailed for one in labeled) / len(labeled)
+    found = check(LLMJudge("tiny", ask_folder(folder), judge_prompt(Path("none"))), labeled)
     assert found.accuracy > max(entailed, 1 - entailed) + 0.2
 
 
 def test_an_interrupted_run_goes_on_and_leaves_the_same_model(
     data: Path, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    train_judge(recipe(model, data, tmp_path / "whole"), quiet())
-    plain = Run._gradient
+    train_judge(train_config(model, data, tmp_path / "whole"), quiet())
+    plain = Trainer._gradient
 
-    def gradient(run: Run, *arguments: Any) -> Any:
+    def gradient(run: Trainer, *arguments: Any) -> Any:
         if run.step == 2:
             raise KeyboardInterrupt
         return plain(run, *arguments)
 
-    monkeypatch.setattr(Run, "_gradient", gradient)
+    monkeypatch.setattr(Trainer, "_gradient", gradient)
     with pytest.raises(KeyboardInterrupt):
-        train_judge(recipe(model, data, tmp_path / "parts"), quiet())
+        train_judge(train_config(model, data, tmp_path / "parts"), quiet())
     monkeypatch.undo()
-    train_judge(recipe(model, data, tmp_path / "parts"), quiet())
+    train_judge(train_config(model, data, tmp_path / "parts"), quiet())
     assert metrics(tmp_path / "parts") == metrics(tmp_path / "whole")
     one, other = (
         AutoModelForCausalLM.from_pretrained(tmp_path / name / "checkpoint").state_dict() for name in ("parts", "whole")
@@ -83,7 +82,7 @@ def test_adapters_are_merged_into_the_folder_and_validated_on_the_way(data: Path
         "passes": 16,
         "validation": {"sources": [{"file": data, "split": "heldout"}], "every": 2, "samples": 8},
     }
-    folder = train_judge(recipe(model, data, tmp_path, **changes), quiet())
+    folder = train_judge(train_config(model, data, tmp_path, **changes), quiet())
     before, after = (AutoModelForCausalLM.from_pretrained(one).state_dict() for one in (model, folder))
     changed = {name.rsplit(".", 2)[-2] for name in before if not torch.equal(before[name], after[name])}
     assert changed == {"q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"}
@@ -93,11 +92,11 @@ def test_adapters_are_merged_into_the_folder_and_validated_on_the_way(data: Path
 
 @pytest.mark.parametrize("changes", [{}, {"lora": {"rank": 4, "alpha": 8}}])
 def test_tied_embeddings_stay_one_weight_where_they_are_sharded(
-    changes: dict[str, Any], data: Path, taught: list[Taught], tmp_path: Path
+    changes: dict[str, Any], data: Path, taught: list[TrainingExample], tmp_path: Path
 ) -> None:
     model = write_tiny_model(tmp_path / "tied", texts(taught), tie_word_embeddings=True)
-    alone = train_judge(recipe(model, data, tmp_path / "one", **changes), quiet())
-    sharded = recipe(model, data, tmp_path / "two", parallel="fsdp", **changes)
+    alone = train_judge(train_config(model, data, tmp_path / "one", **changes), quiet())
+    sharded = train_config(model, data, tmp_path / "two", parallel="fsdp", **changes)
     command = Command(
         tmp_path / "said", 2, command="judge-train", **sharded.model_dump(mode="json", exclude_unset=True)
     )
@@ -122,7 +121,7 @@ def test_trained_weights_that_have_no_place_in_the_model_are_no_result(
 
     monkeypatch.setattr("maira.judge.training.gather_weights", renamed)
     with pytest.raises(RunError, match="trained weights would be lost"):
-        train_judge(recipe(model, data, tmp_path, passes=16, **changes), quiet())
+        train_judge(train_config(model, data, tmp_path, passes=16, **changes), quiet())
     assert not (tmp_path / "checkpoint").exists()
 
 
@@ -158,19 +157,19 @@ def test_a_template_that_does_not_line_up_is_an_error_that_names_the_sample(
         encode_chat(chat(), tokenizer, frozenset([tokenizer.eos_token_id]))
 
 
-def test_losses_do_not_depend_on_how_samples_are_packed(model: Path, taught: list[Taught]) -> None:
-    from maira.judge.corpus import _NO_IMAGES
-    from maira.train.data.items import Encoded
+def test_losses_do_not_depend_on_how_samples_are_packed(model: Path, taught: list[TrainingExample]) -> None:
+    from maira.judge.dataset import _NO_IMAGES
+    from maira.train.data.packing import EncodedSample
 
     tokenizer: Any = AutoTokenizer.from_pretrained(model)
-    judge = JudgeModel(AutoModelForCausalLM.from_pretrained(model)).eval()
+    judge = JudgeLossModel(AutoModelForCausalLM.from_pretrained(model)).eval()
     encoded = []
     for sample in samples(taught)[:3]:
         ids, prompt = encode_chat(sample, tokenizer, stops(judge.model, tokenizer))
-        encoded.append(Encoded(sample.sample_id, sample.task, ids, prompt, _NO_IMAGES))
+        encoded.append(EncodedSample(sample.sample_id, sample.task, ids, prompt, _NO_IMAGES))
 
-    def losses(rows: list[list[Encoded]]) -> list[float]:
-        return [value for row in rows for value in judge(collate(row, Totals(1, 1), 0, 8)).per_sample.tolist()]
+    def losses(rows: list[list[EncodedSample]]) -> list[float]:
+        return [value for row in rows for value in judge(collate(row, StepTotals(1, 1), 0, 8)).per_sample.tolist()]
 
     assert losses([encoded]) == pytest.approx(losses([[one] for one in encoded]), abs=1e-3)
 
@@ -185,7 +184,7 @@ def test_a_model_that_mixes_samples_is_refused(model: Path, monkeypatch: pytest.
 
 @pytest.mark.parametrize("name", ["green", "vert", "entailment"])
 def test_the_recipes_are_those_of_the_papers(name: str) -> None:
-    found = read_judge_recipe(CONFIGS / f"{name}.yaml")
+    found = read_judge_config(CONFIGS / f"{name}.yaml")
     assert found.validation.sources[0].split == "heldout"
     if name == "green":
         figures = (found.learning_rate, found.warmup, found.weight_decay, found.global_batch, found.epochs, found.lora)
@@ -214,7 +213,7 @@ def test_what_cannot_be_trained_on_is_said_and_leaves_no_folder(model: Path, dat
     ]
     for changes, wrong in refusals:
         with pytest.raises(InputError, match=wrong):
-            train_judge(recipe(changes.pop("model", model), data, tmp_path / "out", **changes), quiet())
+            train_judge(train_config(changes.pop("model", model), data, tmp_path / "out", **changes), quiet())
         assert not (tmp_path / "out").exists()
 
 
@@ -226,17 +225,17 @@ def test_samples_that_cannot_be_read_any_more_end_the_run_or_are_left_out(
 
     def damage(*arguments: Any) -> Any:
         path.write_bytes(data.read_bytes())
-        opened = open_chats(*arguments)
+        opened = open_chat_dataset(*arguments)
         lines = data.read_bytes().splitlines(keepends=True)
         number = int(opened.table[3]["number"])
         path.write_bytes(b"".join([*lines[:number], lines[number].replace(b"{", b"}"), *lines[number + 1 :]]))
         return opened
 
-    monkeypatch.setattr("maira.judge.training.open_chats", damage)
+    monkeypatch.setattr("maira.judge.training.open_chat_dataset", damage)
     changes: dict[str, Any] = {"passes": None, "epochs": 1, "global_batch": 32}
     with pytest.raises(InputError, match=r"samples\.jsonl:\d+: .*faults\.unreadable=skip"):
-        train_judge(recipe(model, path, tmp_path / "stops", **changes), quiet())
-    train_judge(recipe(model, path, tmp_path / "run", faults={"unreadable": "skip"}, **changes), quiet())
+        train_judge(train_config(model, path, tmp_path / "stops", **changes), quiet())
+    train_judge(train_config(model, path, tmp_path / "run", faults={"unreadable": "skip"}, **changes), quiet())
     (fault,) = [row for _, row in read_jsonl(tmp_path / "run" / "faults.jsonl")]
     assert fault["fault"] == "unreadable"
     assert fault["sample_ids"][0].startswith(f"{path}:")
@@ -244,4 +243,4 @@ def test_samples_that_cannot_be_read_any_more_end_the_run_or_are_left_out(
 
 def test_what_only_a_maira_has_is_no_part_of_a_judges_adapters() -> None:
     with pytest.raises(InputError, match=r"lora\.added_tokens"):
-        read_judge_recipe(CONFIGS / "vert.yaml", ["lora.added_tokens=true"])
+        read_judge_config(CONFIGS / "vert.yaml", ["lora.added_tokens=true"])

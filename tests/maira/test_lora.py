@@ -20,23 +20,23 @@ from maira.model.config import MairaConfig
 from maira.model.modeling import MairaForConditionalGeneration
 from maira.model.processor import MairaProcessor
 from maira.model.tokens import ADDED_TOKENS
-from maira.train.config.run_config import Recipe
+from maira.train.components import load_model, set_trainable
+from maira.train.config.run_config import TrainConfig
 from maira.train.export import write_checkpoint
-from maira.train.loss import TrainingModel
+from maira.train.loss import MairaLossModel
 from maira.train.optimizers import make_optimizer
-from maira.train.parallel import World
-from maira.train.parts import choose_trained, load_parts
+from maira.train.parallel import DistributedContext
 from radfact.errors import InputError
 
-MakeRecipe = Callable[..., Recipe]
-HERE = World(0, 1, torch.device("cpu"))
+MakeRecipe = Callable[..., TrainConfig]
+HERE = DistributedContext(0, 1, torch.device("cpu"))
 
 
 @pytest.fixture
 def make_recipe(make_recipe: MakeRecipe) -> MakeRecipe:
     """Recipes with low-rank adapters over the shared checkpoint."""
 
-    def make(**options: Any) -> Recipe:
+    def make(**options: Any) -> TrainConfig:
         lora = {"rank": 4, "alpha": 8, "targets": ["q_proj", "down_proj"]}
         return make_recipe(**({"learning_rate": 0.05, "lora": lora} | options))
 
@@ -44,14 +44,14 @@ def make_recipe(make_recipe: MakeRecipe) -> MakeRecipe:
 
 
 def trained(
-    recipe: Recipe, config: MairaConfig, answer: list[int] | None = None
+    train_config: TrainConfig, config: MairaConfig, answer: list[int] | None = None
 ) -> tuple[MairaForConditionalGeneration, MairaProcessor, float]:
     """A model after three steps, its processor, and its loss of what it was trained on, an answer of some tokens."""
-    model, processor = load_parts(recipe, [])
+    model, processor = load_model(train_config, [])
     torch.manual_seed(0)
-    choose_trained(model, recipe)
-    training = TrainingModel(model, 0, 0.0).to("cpu")
-    optimizer = make_optimizer(training, recipe)
+    set_trainable(model, train_config)
+    training = MairaLossModel(model, 0, 0.0).to("cpu")
+    optimizer = make_optimizer(training, train_config)
     samples = [make_sample(config, 1, 5, 8, seed=i) for i in range(2)]
     if answer:
         samples = [replace(sample, ids=[*sample.ids[: sample.prompt], *answer, 2]) for sample in samples]
@@ -69,13 +69,13 @@ def loss_of(model: MairaForConditionalGeneration, config: MairaConfig) -> float:
     """Of the same samples."""
     row = pack([make_sample(config, 1, 5, 8, seed=i) for i in range(2)])
     with torch.no_grad():
-        return TrainingModel(model.eval(), 0, 0.0)(row).total(row.totals, 0).item()
+        return MairaLossModel(model.eval(), 0, 0.0)(row).total(row.totals, 0).item()
 
 
 def test_only_adapters_of_the_targets_are_trained(make_recipe: MakeRecipe) -> None:
     """In the language model; the adapter between encoder and language model is trained whole."""
-    model, _ = load_parts(recipe := make_recipe(), [])
-    choose_trained(model, recipe)
+    model, _ = load_model(train_config := make_recipe(), [])
+    set_trainable(model, train_config)
     names = {name for name, p in model.named_parameters() if p.requires_grad}
     language = {name for name in names if name.startswith("language_model.")}
     adapters = {name for name in language if ".lora_" in name}
@@ -89,8 +89,8 @@ def test_only_adapters_of_the_targets_are_trained(make_recipe: MakeRecipe) -> No
 
 
 def test_no_rows_of_tokens_are_trained_where_none_are_wanted(make_recipe: MakeRecipe) -> None:
-    model, _ = load_parts(recipe := make_recipe(lora={"rank": 4, "added_tokens": False}), [])
-    choose_trained(model, recipe)
+    model, _ = load_model(train_config := make_recipe(lora={"rank": 4, "added_tokens": False}), [])
+    set_trainable(model, train_config)
     language = model.language_model.named_parameters()
     assert all(".lora_" in name for name, parameter in language if parameter.requires_grad)
 
@@ -116,9 +116,9 @@ def test_a_freshly_assembled_model_learns_its_tokens(
             weight[ids] = weight.mean(0)
     fresh.save_pretrained(tmp_path / "fresh")
     processor.save_pretrained(tmp_path / "fresh")
-    recipe = make_recipe(model=tmp_path / "fresh", lora={"rank": 4, "quantize": quantize})
-    learnt, _, _ = trained(recipe, config, [ids[3], ids[5]])
-    write_checkpoint(learnt, processor, recipe, HERE, tmp_path / "checkpoint")
+    train_config = make_recipe(model=tmp_path / "fresh", lora={"rank": 4, "quantize": quantize})
+    learnt, _, _ = trained(train_config, config, [ids[3], ids[5]])
+    write_checkpoint(learnt, processor, train_config, HERE, tmp_path / "checkpoint")
     before, after = (load_file(tmp_path / name / "model.safetensors") for name in ("fresh", "checkpoint"))
     for layer in layers:
         old, new = (weights[f"language_model.{layer}"] for weights in (before, after))
@@ -134,15 +134,15 @@ def test_tokens_in_another_place_are_an_error(make_recipe: MakeRecipe, checkpoin
     names = json.loads((other / "config.json").read_text(encoding="utf-8"))
     (other / "config.json").write_text(json.dumps(names | {"image_token_index": 250}), encoding="utf-8")
     with pytest.raises(InputError, match=r"<obj> to </box> do not stand in order before <image>"):
-        load_parts(make_recipe(model=other), [])
+        load_model(make_recipe(model=other), [])
 
 
 def test_the_checkpoint_is_the_model_that_was_trained(
     make_recipe: MakeRecipe, config: MairaConfig, checkpoint: Path, tmp_path: Path
 ) -> None:
     """Merged: a whole checkpoint with the loss of the model in training, which is not that of the start."""
-    model, processor, loss = trained(recipe := make_recipe(), config)
-    write_checkpoint(model, processor, recipe, HERE, tmp_path / "checkpoint")
+    model, processor, loss = trained(train_config := make_recipe(), config)
+    write_checkpoint(model, processor, train_config, HERE, tmp_path / "checkpoint")
     merged = MairaForConditionalGeneration.from_pretrained(tmp_path / "checkpoint")
     start = MairaForConditionalGeneration.from_pretrained(checkpoint)
     assert loss_of(merged, config) == pytest.approx(loss, rel=1e-4)
@@ -153,8 +153,8 @@ def test_the_adapters_alone_are_read_by_peft(
     make_recipe: MakeRecipe, config: MairaConfig, checkpoint: Path, tmp_path: Path
 ) -> None:
     """Over the language model of the start they give that of the checkpoint."""
-    model, processor, _ = trained(recipe := make_recipe(), config)
-    write_checkpoint(model, processor, recipe, HERE, tmp_path / "checkpoint")
+    model, processor, _ = trained(train_config := make_recipe(), config)
+    write_checkpoint(model, processor, train_config, HERE, tmp_path / "checkpoint")
     start = MairaForConditionalGeneration.from_pretrained(checkpoint)
     merged = MairaForConditionalGeneration.from_pretrained(tmp_path / "checkpoint")
     adapted = PeftModel.from_pretrained(start.language_model, tmp_path / "checkpoint" / "lora").merge_and_unload()
@@ -170,9 +170,9 @@ def test_weights_in_4_bits_train_adapters_that_are_merged_into_whole_ones(
     """What is written are the unquantised weights of the start with the adapters' products."""
     pytest.importorskip("bitsandbytes")
     lora = {"rank": 4, "alpha": 8, "quantize": "nf4", "targets": ["q_proj"]}
-    model, processor, loss = trained(recipe := make_recipe(lora=lora), config)
+    model, processor, loss = trained(train_config := make_recipe(lora=lora), config)
     assert model.language_model.model.layers[0].mlp.up_proj.weight.dtype == torch.uint8
-    write_checkpoint(model, processor, recipe, HERE, tmp_path / "checkpoint")
+    write_checkpoint(model, processor, train_config, HERE, tmp_path / "checkpoint")
     before, after = (load_file(folder / "model.safetensors") for folder in (checkpoint, tmp_path / "checkpoint"))
     changed = {name for name in before if not torch.equal(before[name], after[name])}
     whole = {name for name in changed if name.startswith("multi_modal_projector.")}
@@ -189,12 +189,12 @@ def test_weights_in_4_bits_are_trained_on_after_an_evaluation(make_recipe: MakeR
     pytest.importorskip("bitsandbytes")
     model, _, _ = trained(make_recipe(lora={"rank": 4, "quantize": "nf4"}), config)
     row = pack([make_sample(config, 1, 5, 8, seed=0)])
-    TrainingModel(model.train(), 0, 0.0)(row).total(row.totals, 0).backward()
+    MairaLossModel(model.train(), 0, 0.0)(row).total(row.totals, 0).backward()
     assert all(p.grad is not None and p.grad.any() for p in model.multi_modal_projector.parameters())
 
 
 def test_a_target_that_is_no_layer_is_an_error(make_recipe: MakeRecipe) -> None:
     """It names those that are."""
-    model, _ = load_parts(recipe := make_recipe(lora={"targets": ["query"]}), [])
+    model, _ = load_model(train_config := make_recipe(lora={"targets": ["query"]}), [])
     with pytest.raises(InputError, match=r"no layer 'query'; there are down_proj, "):
-        choose_trained(model, recipe)
+        set_trainable(model, train_config)

@@ -13,13 +13,12 @@ from torch.distributed._tools.mem_tracker import MemTracker
 from maira.model.config import VICUNA_7B, MairaConfig
 from maira.model.modeling import MairaForConditionalGeneration
 from maira.train.blocks import prepare_blocks
-from maira.train.config.run_config import Recipe
-from maira.train.cost.memory import Memory, Row, Setting, build_shapes, estimate_memory
-from maira.train.data.items import Encoded, PackedBatch, Totals
-from maira.train.data.packing import collate
-from maira.train.loss import TrainingModel
+from maira.train.components import MODULES, set_trainable, weight_dtype
+from maira.train.config.run_config import TrainConfig
+from maira.train.cost.memory import Memory, ParallelSetup, Row, build_shapes, estimate_memory
+from maira.train.data.packing import EncodedSample, PackedBatch, StepTotals, collate
+from maira.train.loss import MairaLossModel
 from maira.train.optimizers import make_optimizer
-from maira.train.parts import MODULES, choose_trained, held_type
 
 ROW = Row((220, 150, 130), 4, 40)
 IMAGE = 300
@@ -34,8 +33,8 @@ TEXT = VICUNA_7B | {
 }
 
 
-def make_recipe(**values: Any) -> Recipe:
-    return Recipe.model_validate(
+def make_recipe(**values: Any) -> TrainConfig:
+    return TrainConfig.model_validate(
         {"model": Path("m"), "train": "t.jsonl", "out": Path("o"), "epochs": 1, "token_budget": 512} | values
     )
 
@@ -44,11 +43,11 @@ def make_config() -> MairaConfig:
     return MairaConfig(vision_config=VISION, text_config=TEXT, image_token_index=IMAGE)
 
 
-def make_model(recipe: Recipe) -> MairaForConditionalGeneration:
+def make_model(train_config: TrainConfig) -> MairaForConditionalGeneration:
     model = MairaForConditionalGeneration(make_config())
     for part, name in MODULES.items():
-        model.get_submodule(name).to(held_type(recipe, part))
-    choose_trained(model, recipe)
+        model.get_submodule(name).to(weight_dtype(train_config, part))
+    set_trainable(model, train_config)
     return model
 
 
@@ -58,22 +57,22 @@ def make_batch() -> PackedBatch:
     for tokens, images, answers in zip(ROW.samples, (2, 1, 1), (15, 13, 12), strict=True):
         ids = [IMAGE] * (64 * images) + [7] * (tokens - 64 * images)
         radiographs = np.zeros((images, 56, 56), np.float32)
-        samples.append(Encoded("s", "findings", ids, tokens - answers, radiographs))
-    return collate(samples, Totals(40, 3), pad_id=0)
+        samples.append(EncodedSample("s", "findings", ids, tokens - answers, radiographs))
+    return collate(samples, StepTotals(40, 3), pad_id=0)
 
 
-def tracked(recipe: Recipe, rows: int) -> int:
+def tracked(train_config: TrainConfig, rows: int) -> int:
     """Bytes of tensors at the fullest moment of a step of so many rows, after one that made the optimizer's states."""
     torch.manual_seed(0)
-    model = TrainingModel(make_model(recipe), kinds=0, patch_weight=0.0).train()
-    prepare_blocks(model, recipe)
-    optimizer = make_optimizer(model, recipe)
+    model = MairaLossModel(make_model(train_config), kinds=0, patch_weight=0.0).train()
+    prepare_blocks(model, train_config)
+    optimizer = make_optimizer(model, train_config)
     batch = make_batch()
     tracker: Any = MemTracker()
 
     def step() -> None:
         for _ in range(rows):
-            with torch.autocast("cpu", torch.bfloat16, enabled=recipe.precision == "bf16"):
+            with torch.autocast("cpu", torch.bfloat16, enabled=train_config.precision == "bf16"):
                 losses = model(batch)
             losses.total(batch.totals, 0.0).backward()
             tracker.reset_mod_stats()
@@ -96,8 +95,8 @@ class _Nothing:
         """There was no hook."""
 
 
-def estimated(recipe: Recipe, rows: int) -> Memory:
-    return estimate_memory(build_shapes(make_config(), recipe), recipe, ROW, Setting(holds=rows > 1))
+def estimated(train_config: TrainConfig, rows: int) -> Memory:
+    return estimate_memory(build_shapes(make_config(), train_config), train_config, ROW, ParallelSetup(holds=rows > 1))
 
 
 FULL = {"trained": ["adapter", "language_model"]}
@@ -116,5 +115,5 @@ CASES = {
 def test_fullest_moment_is_within_5_percent_of_the_tracker(
     case: str, checkpointing: str, precision: str, rows: int
 ) -> None:
-    recipe = make_recipe(**CASES[case], activation_checkpointing=checkpointing, precision=precision)
-    assert estimated(recipe, rows).total == pytest.approx(tracked(recipe, rows), rel=0.05)
+    train_config = make_recipe(**CASES[case], activation_checkpointing=checkpointing, precision=precision)
+    assert estimated(train_config, rows).total == pytest.approx(tracked(train_config, rows), rel=0.05)

@@ -14,17 +14,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from maira.train.checkpointing import States
-from maira.train.config.run_config import Recipe
-from maira.train.optimizers import make_optimizer, schedule
-from maira.train.parallel import World
+from maira.train.checkpointing import CheckpointManager
+from maira.train.config.run_config import TrainConfig
+from maira.train.optimizers import make_lr_schedule, make_optimizer
+from maira.train.parallel import DistributedContext
 from radfact.errors import InputError
 
 
-def recipe(**options: Any) -> Recipe:
+def train_config(**options: Any) -> TrainConfig:
     """With no more than what counts for optimizers."""
     values: dict[str, Any] = {"model": Path("none"), "train": [{"manifest": "none.jsonl"}], "out": "none"}
-    return Recipe.model_validate(values | {"passes": 128} | options)
+    return TrainConfig.model_validate(values | {"passes": 128} | options)
 
 
 def layers() -> nn.Sequential:
@@ -47,7 +47,7 @@ def step(model: nn.Module, optimizer: torch.optim.Optimizer) -> float:
 def test_matrices_decay_and_vectors_do_not() -> None:
     """What is not trained is left out."""
     model = layers()
-    optimizer = make_optimizer(model, recipe(weight_decay=0.1))
+    optimizer = make_optimizer(model, train_config(weight_decay=0.1))
     decay = {p: group["weight_decay"] for group in optimizer.param_groups for p in group["params"]}
     assert decay == {model[0].weight: 0.1, model[0].bias: 0.0, model[1].weight: 0.0, model[1].bias: 0.0}
 
@@ -56,7 +56,7 @@ def test_matrices_decay_and_vectors_do_not() -> None:
 @settings(deadline=None)
 def test_the_rate_rises_to_its_peak_and_falls_along_a_cosine(steps: int, warmup: float) -> None:
     """It is never 0 in the run, its peak is the recipe's, and from there it only falls."""
-    factor = schedule(recipe(warmup=warmup), steps)
+    factor = make_lr_schedule(train_config(warmup=warmup), steps)
     rates = [factor(s) for s in range(steps)]
     peak = max(1, round(warmup * steps)) - 1
     assert rates[peak] == 1
@@ -67,7 +67,7 @@ def test_the_rate_rises_to_its_peak_and_falls_along_a_cosine(steps: int, warmup:
 
 def test_the_cosine_is_half_way_down_in_its_middle() -> None:
     """And at 0 where the run has ended (paper B.2)."""
-    factor = schedule(recipe(warmup=0.03), 1000)
+    factor = make_lr_schedule(train_config(warmup=0.03), 1000)
     assert factor(30 + 970 // 2) == pytest.approx(0.5)
     assert factor(1000) == pytest.approx(0, abs=1e-12)
     assert factor(30 + 970 // 4) == pytest.approx(0.5 * (1 + math.cos(math.pi * 242 / 970)))
@@ -83,12 +83,12 @@ def no_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_states_in_8_bits_are_saved_and_gone_on_from(tmp_path: Path) -> None:
     """The losses after it are those of a run that was not interrupted."""
     optim = pytest.importorskip("torchao.optim")
-    wanted = recipe(optimizer="adamw_8bit", learning_rate=0.01)
+    wanted = train_config(optimizer="adamw_8bit", learning_rate=0.01)
     model = layers()
     optimizer = make_optimizer(model, wanted)
     for _ in range(2):
         step(model, optimizer)
-    states = States(tmp_path, 1, World(0, 1, torch.device("cpu")), print, only_trained=False)
+    states = CheckpointManager(tmp_path, 1, DistributedContext(0, 1, torch.device("cpu")), print, only_trained=False)
     states.save(2, model, optimizer, {})
     assert states.finish()
     after = [step(model, optimizer) for _ in range(3)]
@@ -107,7 +107,7 @@ def test_bfloat16_weights_move_by_less_than_their_precision() -> None:
     pytest.importorskip("torchao.optim")
     model = nn.Linear(256, 64, bias=False).to(torch.bfloat16)
     nn.init.ones_(model.weight)
-    optimizer = make_optimizer(model, recipe(optimizer="adamw_8bit", weights="bfloat16", learning_rate=1e-3))
+    optimizer = make_optimizer(model, train_config(optimizer="adamw_8bit", weights="bfloat16", learning_rate=1e-3))
     torch.manual_seed(0)
     for _ in range(4):
         model.weight.grad = torch.ones_like(model.weight)
@@ -120,7 +120,7 @@ def test_a_message_to_torchao_s_authors_is_left_out() -> None:
     pytest.importorskip("torchao.optim")
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
-        make_optimizer(layers(), recipe(optimizer="adamw_8bit"))
+        make_optimizer(layers(), train_config(optimizer="adamw_8bit"))
         warnings.warn("OptimState8bit does not implement _stable_hash_for_caching. For", stacklevel=1)
         warnings.warn("something else", stacklevel=1)
     assert [str(one.message) for one in said] == ["something else"]
@@ -130,4 +130,4 @@ def test_without_torchao_the_error_says_what_to_install(monkeypatch: pytest.Monk
     """In one line, with the extra's name."""
     monkeypatch.setitem(sys.modules, "torchao.optim", None)
     with pytest.raises(InputError, match="states8bit"):
-        make_optimizer(layers(), recipe(optimizer="adamw_8bit"))
+        make_optimizer(layers(), train_config(optimizer="adamw_8bit"))

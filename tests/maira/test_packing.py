@@ -7,12 +7,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from maira.model.prompts import Task
-from maira.train.data.items import Encoded, Totals
-from maira.train.data.packing import collate, pack
+from maira.train.data.packing import EncodedSample, StepTotals, collate, pack
 from radfact.errors import InputError
 
 BUDGET = 60
-TOTALS = Totals(7, 3)
+TOTALS = StepTotals(7, 3)
 
 
 @st.composite
@@ -77,19 +76,19 @@ def test_processes_that_would_have_no_sample_are_refused() -> None:
         pack([8, 8, 8], 10, 2)
 
 
-def sample(name: str, prompt: int, answer: int, images: int, task: Task = "grounded") -> Encoded:
+def sample(name: str, prompt: int, answer: int, images: int, task: Task = "grounded") -> EncodedSample:
     rng = np.random.default_rng(prompt * 100 + answer)
     ids = rng.integers(3, 90, prompt + answer).tolist()
     shown = rng.random((images, 8, 8), np.float32)
-    return Encoded(name, task, ids, prompt, shown, rng.random((4, 2), np.float32))
+    return EncodedSample(name, task, ids, prompt, shown, rng.random((4, 2), np.float32))
 
 
 @pytest.fixture
-def samples() -> list[Encoded]:
+def samples() -> list[EncodedSample]:
     return [sample("a", 5, 3, 2), sample("b", 4, 1, 1, "phrase"), sample("c", 7, 2, 3, "findings")]
 
 
-def test_samples_lie_one_behind_the_other_with_positions_of_their_own(samples: list[Encoded]) -> None:
+def test_samples_lie_one_behind_the_other_with_positions_of_their_own(samples: list[EncodedSample]) -> None:
     batch = collate(samples, TOTALS, pad_id=0, multiple=8)
     assert batch.input_ids.shape == batch.position_ids.shape == (1, 24)
     assert batch.starts.tolist() == [0, 8, 13, 22]
@@ -103,7 +102,7 @@ def test_samples_lie_one_behind_the_other_with_positions_of_their_own(samples: l
     assert batch.totals == TOTALS
 
 
-def test_answers_are_predicted_from_the_token_before(samples: list[Encoded]) -> None:
+def test_answers_are_predicted_from_the_token_before(samples: list[EncodedSample]) -> None:
     batch = collate(samples, TOTALS, pad_id=0, multiple=8)
     assert batch.answers.tolist() == [4, 5, 6, 11, 19, 20]
     assert batch.targets.tolist() == [t for one in samples for t in one.input_ids[one.prompt_tokens :]]
@@ -111,7 +110,7 @@ def test_answers_are_predicted_from_the_token_before(samples: list[Encoded]) -> 
     assert batch.answer_samples.tolist() == [0, 0, 0, 1, 2, 2]
 
 
-def test_every_image_is_there_once_and_frontals_are_known(samples: list[Encoded]) -> None:
+def test_every_image_is_there_once_and_frontals_are_known(samples: list[EncodedSample]) -> None:
     batch = collate(samples, TOTALS, pad_id=0)
     assert batch.pixel_values.shape == (6, 1, 8, 8)
     assert batch.frontal_rows.tolist() == [0, 2, 3]
@@ -125,7 +124,7 @@ def test_every_image_is_there_once_and_frontals_are_known(samples: list[Encoded]
 
 @pytest.mark.parametrize(("multiple", "tokens", "longest"), [(1, 22, 9), (22, 22, 9), (64, 64, 42)])
 def test_padding_is_as_long_as_the_multiple_asks_for(
-    samples: list[Encoded], multiple: int, tokens: int, longest: int
+    samples: list[EncodedSample], multiple: int, tokens: int, longest: int
 ) -> None:
     batch = collate(samples, TOTALS, pad_id=0, multiple=multiple)
     assert (batch.input_ids.shape[1], batch.longest) == (tokens, longest)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from tiny_runs import Command, held_by_another, metrics, quiet, recipe, values
+from tiny_runs import Command, held_by_another, metrics, quiet, train_config, values
 
 from data.manifest import read_manifest, write_manifest
 from maira.model.modeling import MairaForConditionalGeneration
@@ -91,7 +91,7 @@ def test_adapters_and_rows_of_tokens_learn_over_frozen_weights_as_in_one_process
         "validation": {"sources": [{"manifest": str(phantoms)}], "every": 2},
         "passes": 16,
     }
-    train(recipe(phantoms, tmp_path / "one", **changes), quiet())
+    train(train_config(phantoms, tmp_path / "one", **changes), quiet())
     rows, before = token_rows(tmp_path / "one"), token_rows(checkpoint.parent)
     assert not torch.equal(rows, before)
     # Only the first process reads the weights of a model that is sharded.

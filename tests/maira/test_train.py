@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import torch
 from safetensors import SafetensorError
-from tiny_runs import TEXT, VISION, Command, held_by_another, metrics, quiet, recipe, said, values
+from tiny_runs import TEXT, VISION, Command, held_by_another, metrics, quiet, said, train_config, values
 
 from data.manifest import read_manifest, write_manifest
 from maira.generate.answers import fingerprint
@@ -23,8 +23,8 @@ from maira.model.modeling import MairaForConditionalGeneration
 from maira.model.processor import MairaProcessor
 from maira.train import checkpointing as states
 from maira.train.checkpointing import read_record
-from maira.train.loop import Run
-from maira.train.loss import Losses, TrainingModel
+from maira.train.loop import Trainer
+from maira.train.loss import Losses, MairaLossModel
 from maira.train.report_training import train
 from radfact.errors import InputError, RunError
 
@@ -35,7 +35,7 @@ STATE = "step-" + 6 * "[0-9]"  # a state that is whole; one that is being writte
 def finished(phantoms: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of a run that was never interrupted."""
     out = tmp_path_factory.mktemp("run")
-    train(recipe(phantoms, out), quiet())
+    train(train_config(phantoms, out), quiet())
     return out
 
 
@@ -45,14 +45,14 @@ class Interrupted(BaseException):
 
 def interrupt_at(monkeypatch: pytest.MonkeyPatch, step: int) -> None:
     """Let a run end before so many steps and one are done."""
-    plain = Run._gradient
+    plain = Trainer._gradient
 
-    def gradient(run: Run, *arguments: Any) -> Any:
+    def gradient(run: Trainer, *arguments: Any) -> Any:
         if run.step == step:
             raise Interrupted
         return plain(run, *arguments)
 
-    monkeypatch.setattr(Run, "_gradient", gradient)
+    monkeypatch.setattr(Trainer, "_gradient", gradient)
 
 
 def weights(out: Path) -> dict[str, torch.Tensor]:
@@ -86,7 +86,7 @@ def test_the_auxiliary_head_is_no_part_of_the_checkpoint(finished: Path) -> None
 
 
 def test_the_loss_of_a_step_does_not_depend_on_how_it_is_packed(phantoms: Path, finished: Path, tmp_path: Path) -> None:
-    train(recipe(phantoms, tmp_path, token_budget=4096), quiet())
+    train(train_config(phantoms, tmp_path, token_budget=4096), quiet())
     for ours, theirs in zip(metrics(tmp_path), metrics(finished), strict=True):
         assert ours["loss"] == pytest.approx(theirs["loss"], abs=1e-4)
         assert ours["grad_norm"] == pytest.approx(theirs["grad_norm"], rel=1e-3)
@@ -98,22 +98,22 @@ def test_an_interrupted_run_goes_on_as_if_nothing_had_happened(
 ) -> None:
     interrupt_at(monkeypatch, step)
     with pytest.raises(Interrupted):
-        train(recipe(phantoms, tmp_path), quiet())
+        train(train_config(phantoms, tmp_path), quiet())
     assert len(metrics(tmp_path)) == step
     monkeypatch.undo()
-    train(recipe(phantoms, tmp_path), quiet())
+    train(train_config(phantoms, tmp_path), quiet())
     assert metrics(tmp_path) == metrics(finished)
     assert is_same(weights(tmp_path), weights(finished))
 
 
 def test_dropout_goes_on_where_it_was(phantoms: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     changes = {"passes": 16, "lora": {"rank": 2, "dropout": 0.5}, "save_every": 2}
-    train(recipe(phantoms, tmp_path / "whole", **changes), quiet())
+    train(train_config(phantoms, tmp_path / "whole", **changes), quiet())
     interrupt_at(monkeypatch, 2)
     with pytest.raises(Interrupted):
-        train(recipe(phantoms, tmp_path / "parts", **changes), quiet())
+        train(train_config(phantoms, tmp_path / "parts", **changes), quiet())
     monkeypatch.undo()
-    train(recipe(phantoms, tmp_path / "parts", **changes), quiet())
+    train(train_config(phantoms, tmp_path / "parts", **changes), quiet())
     assert metrics(tmp_path / "parts") == metrics(tmp_path / "whole")
 
 
@@ -166,7 +166,7 @@ def test_a_second_start_is_refused_while_the_first_is_under_way(phantoms: Path, 
     assert f"process {first.processes[0].pid} on " in second[0].said
     assert f"trains in {out}; wait for its end" in second[0].said
     last = max((out / "states").glob(STATE))
-    train(recipe(phantoms, out, passes=4 * (read_record(last)["step"] + 1)), quiet())
+    train(train_config(phantoms, out, passes=4 * (read_record(last)["step"] + 1)), quiet())
 
 
 def test_of_two_starts_at_once_in_a_folder_that_is_not_there_one_trains(phantoms: Path, tmp_path: Path) -> None:
@@ -192,12 +192,12 @@ def test_of_two_starts_at_once_in_a_folder_that_is_not_there_one_trains(phantoms
 def test_a_start_that_is_refused_for_another_run_reads_nothing_of_the_folder(phantoms: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     with held_by_another(out), pytest.raises(InputError, match="trains in"):
-        train(recipe(phantoms, out, model=tmp_path / "gone"), quiet())
+        train(train_config(phantoms, out, model=tmp_path / "gone"), quiet())
     assert [path.name for path in out.iterdir()] == [".lock"]
 
 
 def test_a_log_line_that_was_cut_off_is_dropped(phantoms: Path, tmp_path: Path) -> None:
-    short = recipe(phantoms, tmp_path, passes=8)
+    short = train_config(phantoms, tmp_path, passes=8)
     train(short, quiet())
     rows = metrics(tmp_path)
     with (tmp_path / "metrics.jsonl").open("a", encoding="utf-8") as handle:
@@ -211,64 +211,64 @@ def test_the_state_before_takes_the_place_of_one_that_cannot_be_read(
 ) -> None:
     interrupt_at(monkeypatch, 7)
     with pytest.raises(Interrupted):
-        train(recipe(phantoms, tmp_path), quiet())
+        train(train_config(phantoms, tmp_path), quiet())
     monkeypatch.undo()
     tensors = tmp_path / "states" / "step-000006" / "__0_0.distcp"
     tensors.write_bytes(bytes(tensors.stat().st_size))
     console = quiet()
-    train(recipe(phantoms, tmp_path), console)
+    train(train_config(phantoms, tmp_path), console)
     assert "step-000006: " in said(console)
     assert "at step 3 of 8" in said(console)
     assert metrics(tmp_path) == metrics(finished)
 
 
 def test_a_folder_of_another_recipe_is_refused(phantoms: Path, tmp_path: Path) -> None:
-    train(recipe(phantoms, tmp_path, passes=4), quiet())
+    train(train_config(phantoms, tmp_path, passes=4), quiet())
     with pytest.raises(InputError, match="holds a run with another global_batch, learning_rate"):
-        train(recipe(phantoms, tmp_path, passes=8, global_batch=8, learning_rate=1e-3), quiet())
+        train(train_config(phantoms, tmp_path, passes=8, global_batch=8, learning_rate=1e-3), quiet())
 
 
 def test_a_folder_of_other_studies_is_refused(phantoms: Path, tmp_path: Path) -> None:
     studies, manifest = read_manifest(phantoms), tmp_path / "manifest.jsonl"
     write_manifest(manifest, studies)
-    train(recipe(manifest, tmp_path / "out", passes=4), quiet())
+    train(train_config(manifest, tmp_path / "out", passes=4), quiet())
     write_manifest(manifest, studies[:-1])
     with pytest.raises(InputError, match="the samples to train on are others"):
-        train(recipe(manifest, tmp_path / "out", passes=8), quiet())
+        train(train_config(manifest, tmp_path / "out", passes=8), quiet())
 
 
 def test_a_run_from_another_checkpoint_of_the_same_name_is_refused(phantoms: Path, tmp_path: Path) -> None:
-    base = train(recipe(phantoms, tmp_path / "base", passes=4), quiet())
+    base = train(train_config(phantoms, tmp_path / "base", passes=4), quiet())
     changes = {"model": base, "trained": ["adapter"], "patch_loss": 0.0}
-    finished = train(recipe(phantoms, tmp_path / "out", passes=4, **changes), quiet())
+    finished = train(train_config(phantoms, tmp_path / "out", passes=4, **changes), quiet())
     before = fingerprint(finished)
     shutil.rmtree(base)
-    train(recipe(phantoms, tmp_path / "base", passes=8), quiet())
+    train(train_config(phantoms, tmp_path / "base", passes=8), quiet())
     for passes in (4, 8):
         with pytest.raises(InputError, match="is another checkpoint than when step-000001 was saved"):
-            train(recipe(phantoms, tmp_path / "out", passes=passes, **changes), quiet())
+            train(train_config(phantoms, tmp_path / "out", passes=passes, **changes), quiet())
     assert fingerprint(finished) == before
 
 
 def test_a_finished_run_can_be_made_longer(phantoms: Path, tmp_path: Path) -> None:
-    train(recipe(phantoms, tmp_path, passes=8), quiet())
+    train(train_config(phantoms, tmp_path, passes=8), quiet())
     console = quiet()
-    train(recipe(phantoms, tmp_path, passes=12), console)
+    train(train_config(phantoms, tmp_path, passes=12), console)
     assert [row["step"] for row in metrics(tmp_path)] == [1, 2, 3]
     assert "it was to have 2 steps" in said(console)
 
 
 def diverge(monkeypatch: pytest.MonkeyPatch, *rows: int) -> list[tuple[str, ...]]:
     """Make the loss of some packed rows NaN; which samples each row has, as it comes."""
-    plain = TrainingModel.forward
+    plain = MairaLossModel.forward
     seen: list[tuple[str, ...]] = []
 
-    def forward(model: TrainingModel, batch: Any) -> Losses:
+    def forward(model: MairaLossModel, batch: Any) -> Losses:
         losses = plain(model, batch)
         seen.append(batch.sample_ids)
         return losses._replace(answer=losses.answer * math.nan) if len(seen) in rows else losses
 
-    monkeypatch.setattr(TrainingModel, "forward", forward)
+    monkeypatch.setattr(MairaLossModel, "forward", forward)
     return seen
 
 
@@ -278,7 +278,7 @@ def test_a_loss_that_is_not_finite_stops_the_run_and_keeps_the_state(
     seen = diverge(monkeypatch, 5)
     line = r"the loss is nan, .* at step 5; its samples are listed in .*faults\.jsonl, and the state of step 3 is saved"
     with pytest.raises(RunError, match=line):
-        train(recipe(phantoms, tmp_path, token_budget=4096), quiet())
+        train(train_config(phantoms, tmp_path, token_budget=4096), quiet())
     (fault,) = [json.loads(line) for line in (tmp_path / "faults.jsonl").read_text(encoding="utf-8").splitlines()]
     assert fault["action"] == "stop"
     assert fault["sample_ids"] == sorted(seen[-1])
@@ -292,7 +292,7 @@ def test_a_fault_before_the_first_save_speaks_of_none_and_is_known_by_its_start(
     diverge(monkeypatch, 1, 2)
     for _ in range(2):
         with pytest.raises(RunError, match="no state is saved yet"):
-            train(recipe(phantoms, tmp_path, token_budget=4096), quiet())
+            train(train_config(phantoms, tmp_path, token_budget=4096), quiet())
     first, second = (json.loads(line) for line in (tmp_path / "faults.jsonl").read_text(encoding="utf-8").splitlines())
     assert first["started"] < second["started"]
     assert first["sample_ids"] == second["sample_ids"]
@@ -307,7 +307,7 @@ def test_a_sample_that_cannot_be_read_is_left_out_of_its_step(phantoms: Path, tm
     longest = 490
     consoles = quiet(), quiet()
     for budget, console in zip((4096, longest), consoles, strict=True):
-        train(recipe(manifest, tmp_path / str(budget), token_budget=budget, **changes), console)
+        train(train_config(manifest, tmp_path / str(budget), token_budget=budget, **changes), console)
     for ours, theirs in zip(metrics(tmp_path / "4096"), metrics(tmp_path / str(longest)), strict=True):
         assert ours["loss"] == pytest.approx(theirs["loss"], abs=1e-4)
         assert ours["patches"] == pytest.approx(theirs["patches"], abs=1e-4)
@@ -317,22 +317,22 @@ def test_a_sample_that_cannot_be_read_is_left_out_of_its_step(phantoms: Path, tm
     assert (fault["fault"], fault["sample_ids"]) == ("unreadable", [studies[7].sample_id])
     assert "goes without 1 of 4 samples" in said(consoles[0])
     with pytest.raises(InputError, match=r"radiograph\.png: .*faults\.unreadable=skip"):
-        train(recipe(manifest, tmp_path / "stops", **(changes | {"faults": {}})), quiet())
+        train(train_config(manifest, tmp_path / "stops", **(changes | {"faults": {}})), quiet())
 
 
 def test_a_skipped_step_changes_nothing(phantoms: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     held: dict[int, list[torch.Tensor]] = {}
-    plain = Run._gradient
+    plain = Trainer._gradient
 
-    def gradient(run: Run, *arguments: Any) -> Any:
+    def gradient(run: Trainer, *arguments: Any) -> Any:
         states = [value for state in run.optimizer.state.values() for value in state.values()]
         held[run.step] = [tensor.detach().clone() for tensor in (*run.model.training.parameters(), *states)]
         return plain(run, *arguments)
 
-    monkeypatch.setattr(Run, "_gradient", gradient)
+    monkeypatch.setattr(Trainer, "_gradient", gradient)
     diverge(monkeypatch, 2)
     skipping = {"token_budget": 4096, "faults": {"not_finite": "skip"}, "passes": 16}
-    train(recipe(phantoms, tmp_path, **skipping), quiet())
+    train(train_config(phantoms, tmp_path, **skipping), quiet())
     assert all(torch.equal(one, other) for one, other in zip(held[1], held[2], strict=True))
     assert not all(torch.equal(one, other) for one, other in zip(held[2], held[3], strict=True))
     assert [row["step"] for row in metrics(tmp_path)] == [1, 3, 4]
@@ -341,7 +341,7 @@ def test_a_skipped_step_changes_nothing(phantoms: Path, tmp_path: Path, monkeypa
 def test_a_run_is_not_made_shorter_than_it_is(phantoms: Path, finished: Path, tmp_path: Path) -> None:
     shutil.copytree(finished / "states", tmp_path / "states")
     with pytest.raises(InputError, match=r"'passes': the run is already past 4 steps: step-000008"):
-        train(recipe(phantoms, tmp_path, passes=16), quiet())
+        train(train_config(phantoms, tmp_path, passes=16), quiet())
 
 
 def test_a_run_whose_states_are_all_damaged_does_not_begin_anew(phantoms: Path, finished: Path, tmp_path: Path) -> None:
@@ -349,12 +349,12 @@ def test_a_run_whose_states_are_all_damaged_does_not_begin_anew(phantoms: Path, 
     for tensors in tmp_path.glob("states/*/*.distcp"):
         tensors.write_bytes(tensors.read_bytes()[:-1] + b"x")
     with pytest.raises(InputError, match=r"states: no state here can be read; remove the folder to start again"):
-        train(recipe(phantoms, tmp_path), quiet())
+        train(train_config(phantoms, tmp_path), quiet())
 
 
 def test_a_refused_run_leaves_no_folder(phantoms: Path, tmp_path: Path) -> None:
     with pytest.raises(InputError, match="token_budget"):
-        train(recipe(phantoms, tmp_path / "out", token_budget=10), quiet())
+        train(train_config(phantoms, tmp_path / "out", token_budget=10), quiet())
     assert not (tmp_path / "out").exists()
 
 
@@ -366,7 +366,7 @@ def test_the_checkpoint_is_written_though_the_last_state_is_not(
 
     monkeypatch.setattr(states.state_dict_saver, "save", full)
     with pytest.raises(RunError, match=r"the checkpoint is written .* no state is saved yet"):
-        train(recipe(phantoms, tmp_path, passes=4), quiet())
+        train(train_config(phantoms, tmp_path, passes=4), quiet())
     assert weights(tmp_path)
 
 
@@ -381,19 +381,19 @@ def test_a_checkpoint_that_cannot_be_written_leaves_nothing_half_done(
     monkeypatch.setattr(MairaForConditionalGeneration, "save_pretrained", full)
     message = r"No space left on device .*the checkpoint could not be written, and the state of step 1 is saved"
     with pytest.raises(RunError, match=message):
-        train(recipe(phantoms, tmp_path, passes=4), quiet())
+        train(train_config(phantoms, tmp_path, passes=4), quiet())
     assert not list(tmp_path.glob("checkpoint*"))
 
 
 def test_a_checkpoint_can_be_trained_further(finished: Path, phantoms: Path, tmp_path: Path) -> None:
-    train(recipe(phantoms, tmp_path, model=finished / "checkpoint", passes=4), quiet())
+    train(train_config(phantoms, tmp_path, model=finished / "checkpoint", passes=4), quiet())
     (first,) = metrics(tmp_path)
     assert first["answer"] < metrics(finished)[0]["answer"] - 0.3
 
 
 def test_a_frozen_encoder_stays_as_it_was(finished: Path, phantoms: Path, tmp_path: Path) -> None:
     changes = {"model": finished / "checkpoint", "trained": ["adapter", "language_model"], "patch_loss": 0}
-    train(recipe(phantoms, tmp_path, passes=8, **changes), quiet())
+    train(train_config(phantoms, tmp_path, passes=8, **changes), quiet())
     before, after = weights(finished), weights(tmp_path)
     changed = {name.partition(".")[0] for name in before if not torch.equal(before[name], after[name])}
     assert changed == {"multi_modal_projector", "language_model"}
@@ -401,7 +401,7 @@ def test_a_frozen_encoder_stays_as_it_was(finished: Path, phantoms: Path, tmp_pa
 
 def test_a_state_holds_no_weights_that_are_not_trained(finished: Path, phantoms: Path, tmp_path: Path) -> None:
     changes = {"model": finished / "checkpoint", "trained": ["adapter"], "patch_loss": 0, "passes": 4}
-    train(recipe(phantoms, tmp_path, **changes), quiet())
+    train(train_config(phantoms, tmp_path, **changes), quiet())
     (state,) = (tmp_path / "states").iterdir()
     (small,), (large,) = state.glob("*.distcp"), (finished / "states" / "step-000008").glob("*.distcp")
     assert small.stat().st_size < large.stat().st_size / 3
@@ -409,7 +409,7 @@ def test_a_state_holds_no_weights_that_are_not_trained(finished: Path, phantoms:
 
 def test_a_run_without_its_manifest_names_it(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"none\.jsonl: no such file"):
-        train(recipe(tmp_path / "none.jsonl", tmp_path / "out"), quiet())
+        train(train_config(tmp_path / "none.jsonl", tmp_path / "out"), quiet())
     assert not (tmp_path / "out").exists()
 
 
@@ -426,13 +426,13 @@ def test_a_recipe_whose_parts_do_not_fit_is_refused(
     changes: dict[str, Any], message: str, phantoms: Path, tmp_path: Path
 ) -> None:
     with pytest.raises(InputError, match=message):
-        train(recipe(phantoms, tmp_path / "out", **changes), quiet())
+        train(train_config(phantoms, tmp_path / "out", **changes), quiet())
 
 
 def test_an_out_that_is_a_file_is_refused(phantoms: Path, tmp_path: Path) -> None:
     (tmp_path / "out").write_text("mine", encoding="utf-8")
     with pytest.raises(InputError, match="is a file"):
-        train(recipe(phantoms, tmp_path / "out"), quiet())
+        train(train_config(phantoms, tmp_path / "out"), quiet())
 
 
 def test_prior_reports_without_an_image_are_counted(phantoms: Path, tmp_path: Path) -> None:
@@ -440,5 +440,5 @@ def test_prior_reports_without_an_image_are_counted(phantoms: Path, tmp_path: Pa
     manifest = tmp_path / "manifest.jsonl"
     write_manifest(manifest, [s.model_copy(update={"prior_report": "Clear lungs."}) for s in studies])
     console = quiet()
-    train(recipe(manifest, tmp_path / "out", passes=4), console)
+    train(train_config(manifest, tmp_path / "out", passes=4), console)
     assert "a prior report without a prior image" in said(console)

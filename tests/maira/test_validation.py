@@ -20,27 +20,34 @@ from maira.generate.drafts import generate_drafts
 from maira.grounding.evaluation import complete_boxes
 from maira.model.modeling import MairaForConditionalGeneration
 from maira.model.processor import MairaProcessor
-from maira.train.config.run_config import Recipe
-from maira.train.data.corpus import Corpus, open_corpus
-from maira.train.data.items import TASKS
-from maira.train.draft_validation import Drafter
-from maira.train.logging import Log
-from maira.train.loss import TrainingModel
-from maira.train.parallel import Distributed, World
+from maira.train.config.run_config import TrainConfig
+from maira.train.data.dataset import StudyDataset, open_dataset
+from maira.train.data.packing import TASKS
+from maira.train.draft_validation import DraftEvaluator
+from maira.train.logging import MetricsLogger
+from maira.train.loss import MairaLossModel
+from maira.train.parallel import DistributedContext, ParallelModel
 from maira.train.report_training import train
-from maira.train.validation import Best, Validator, _deal, draw_answers, undisturbed, validate_drafts
+from maira.train.validation import (
+    BestCheckpoint,
+    Validator,
+    _shard_rows,
+    evaluation_mode,
+    make_report_validator,
+    sample_answers,
+)
 from radfact.errors import InputError
 from radfact.io.pairs import read_candidates_and_references
 from radfact.judges.offline.judge import OfflineJudge
 from radfact.scoring.radfact import RadFact
 
 CHECKPOINT = Path(__file__).resolve().parents[2] / "checkpoints" / "phantom"
-ALONE = World(0, 1, torch.device("cpu"))
+ALONE = DistributedContext(0, 1, torch.device("cpu"))
 # Dropout makes the order in which random numbers are drawn show in the losses.
 TEXT = tiny_runs.TEXT | {"attention_dropout": 0.1}
 
 
-def make_recipe(manifest: Path, out: Path, validation: dict[str, Any], **changes: Any) -> Recipe:
+def make_recipe(manifest: Path, out: Path, validation: dict[str, Any], **changes: Any) -> TrainConfig:
     values: dict[str, Any] = {
         "model": CHECKPOINT,
         "train": manifest,
@@ -53,20 +60,23 @@ def make_recipe(manifest: Path, out: Path, validation: dict[str, Any], **changes
         "workers": 1,
         "trackers": [],
     }
-    return Recipe.model_validate(values | changes)
+    return TrainConfig.model_validate(values | changes)
 
 
 def make_validator(
-    recipe: Recipe, model: MairaForConditionalGeneration, processor: MairaProcessor, console: Console | None = None
+    train_config: TrainConfig,
+    model: MairaForConditionalGeneration,
+    processor: MairaProcessor,
+    console: Console | None = None,
 ) -> Validator:
-    log = Log(recipe, model.config, ALONE, console or tiny_runs.quiet(), 100)
+    log = MetricsLogger(train_config, model.config, ALONE, console or tiny_runs.quiet(), 100)
     log.start(0)
-    return validate_drafts(recipe, processor, ALONE, log, 100)
+    return make_report_validator(train_config, processor, ALONE, log, 100)
 
 
-def in_training(model: MairaForConditionalGeneration) -> Distributed:
-    training = TrainingModel(model, 0, 0.0).train()
-    return Distributed(training, training, ALONE)
+def in_training(model: MairaForConditionalGeneration) -> ParallelModel:
+    training = MairaLossModel(model, 0, 0.0).train()
+    return ParallelModel(training, training, ALONE)
 
 
 @pytest.fixture(scope="module")
@@ -84,17 +94,17 @@ def shipped() -> tuple[MairaForConditionalGeneration, MairaProcessor]:
 
 
 @pytest.fixture(scope="module")
-def corpus(radiographs: Path, shipped: Any, tmp_path_factory: pytest.TempPathFactory) -> Corpus:
-    recipe = make_recipe(radiographs, Path("out"), {})
-    return open_corpus(recipe, recipe.train, shipped[1], tmp_path_factory.mktemp("tables"))
+def dataset(radiographs: Path, shipped: Any, tmp_path_factory: pytest.TempPathFactory) -> StudyDataset:
+    train_config = make_recipe(radiographs, Path("out"), {})
+    return open_dataset(train_config, train_config.train, shipped[1], tmp_path_factory.mktemp("tables"))
 
 
 @pytest.fixture(scope="module")
 def round_of_drafts(radiographs: Path, shipped: Any, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Any]:
     """(the file of drafts, the figures) of a model in training."""
     out = tmp_path_factory.mktemp("run")
-    recipe = make_recipe(radiographs, out, {"drafts_every": 1, "drafts": 3})
-    figures = make_validator(recipe, *shipped).drafts(in_training(shipped[0]), 7)
+    train_config = make_recipe(radiographs, out, {"drafts_every": 1, "drafts": 3})
+    figures = make_validator(train_config, *shipped).drafts(in_training(shipped[0]), 7)
     return out / "drafts" / "step-000007.jsonl", figures
 
 
@@ -104,12 +114,12 @@ def read_rows(path: Path) -> list[dict[str, Any]]:
 
 
 def test_losses_are_those_of_the_samples_one_by_one(
-    radiographs: Path, shipped: Any, corpus: Corpus, tmp_path: Path
+    radiographs: Path, shipped: Any, dataset: StudyDataset, tmp_path: Path
 ) -> None:
     model = shipped[0]
     sums = {task: torch.zeros(2, dtype=torch.float64) for task in TASKS}
-    for place in range(len(corpus.table)):
-        sample = corpus.encode(place)
+    for place in range(len(dataset.table)):
+        sample = dataset.encode(place)
         ids = torch.tensor([sample.input_ids])
         labels = ids.clone()
         labels[0, : sample.prompt_tokens] = -100
@@ -120,8 +130,8 @@ def test_losses_are_those_of_the_samples_one_by_one(
         sums[sample.task] += torch.tensor([float(mean) * answer, answer], dtype=torch.float64)
     expected = {f"loss/{task}": float(total / count) for task, (total, count) in sums.items()}
     total, count = sum(sums.values(), torch.zeros(2, dtype=torch.float64))
-    figures, left_out = make_validator(make_recipe(radiographs, tmp_path, {}), *shipped).losses(in_training(model))
-    assert not left_out
+    figures, skipped = make_validator(make_recipe(radiographs, tmp_path, {}), *shipped).losses(in_training(model))
+    assert not skipped
     assert figures == pytest.approx(expected | {"loss/all": float(total / count)}, rel=1e-5)
 
 
@@ -159,33 +169,36 @@ def test_shards_are_drafted_as_the_manifest_that_they_were_packed_from(
 ) -> None:
     data.pack_shards.pack(radiographs, tmp_path / "shards")
     sources = [{"shards": str(tmp_path / "shards")}]
-    recipe = make_recipe(radiographs, tmp_path, {"sources": sources, "drafts_every": 1, "drafts": 3})
-    figures = make_validator(recipe, *shipped).drafts(in_training(shipped[0]), 7)
+    train_config = make_recipe(radiographs, tmp_path, {"sources": sources, "drafts_every": 1, "drafts": 3})
+    figures = make_validator(train_config, *shipped).drafts(in_training(shipped[0]), 7)
     assert read_rows(tmp_path / "drafts" / "step-000007.jsonl") == read_rows(round_of_drafts[0])
     assert figures == round_of_drafts[1]
 
 
 def test_what_the_recipe_drops_is_not_shown(radiographs: Path, shipped: Any, tmp_path: Path) -> None:
     drop = ["prior", "lateral", "technique", "comparison", "indication"]
-    recipe = make_recipe(radiographs, tmp_path, {"drafts_every": 1, "drafts": 4}, drop=drop)
-    drafter = make_validator(recipe, *shipped)._drafter
+    train_config = make_recipe(radiographs, tmp_path, {"drafts_every": 1, "drafts": 4}, drop=drop)
+    drafter = make_validator(train_config, *shipped)._drafter
     assert drafter is not None
     assert {len(item.request.example.images) for item in drafter._items} == {1}
 
 
 def test_a_recipe_without_the_grounding_task_drafts_narratives(radiographs: Path, shipped: Any, tmp_path: Path) -> None:
-    recipe = make_recipe(radiographs, tmp_path, {"drafts_every": 1, "drafts": 4}, tasks={"findings": 1})
-    validator = make_validator(recipe, *shipped)
+    train_config = make_recipe(radiographs, tmp_path, {"drafts_every": 1, "drafts": 4}, tasks={"findings": 1})
+    validator = make_validator(train_config, *shipped)
     assert validator._drafter is not None
     assert {item.request.form for item in validator._drafter._items} == {"narrative"}
     assert not [name for name in validator.names if name.startswith("boxes/")]
 
 
 @pytest.mark.parametrize("world", [1, 2, 3, 40])
-def test_processes_share_the_rows_and_take_as_many_each(world: int, corpus: Corpus, radiographs: Path) -> None:
-    recipe = make_recipe(radiographs, Path("out"), {"samples": 9})
-    drawn = draw_answers(corpus, recipe)
-    dealt = [_deal(corpus, drawn, recipe, World(rank, world, torch.device("cpu"))) for rank in range(world)]
+def test_processes_share_the_rows_and_take_as_many_each(world: int, dataset: StudyDataset, radiographs: Path) -> None:
+    train_config = make_recipe(radiographs, Path("out"), {"samples": 9})
+    drawn = sample_answers(dataset, train_config)
+    dealt = [
+        _shard_rows(dataset, drawn, train_config, DistributedContext(rank, world, torch.device("cpu")))
+        for rank in range(world)
+    ]
     assert len({len(rows) for rows, _ in dealt}) == 1
     counted = [place for rows, own in dealt for row in rows[:own] for place in row]
     assert sorted(counted) == drawn.tolist()
@@ -214,10 +227,10 @@ def test_a_best_by_that_is_never_measured_is_refused_at_the_start(
 def test_the_best_is_the_lowest_loss_or_the_highest_figure(
     figure: str, values: list[float | None], kept: list[int], tmp_path: Path
 ) -> None:
-    recipe = make_recipe(Path("m.jsonl"), tmp_path, {"best_by": figure})
+    train_config = make_recipe(Path("m.jsonl"), tmp_path, {"best_by": figure})
     written: list[int] = []
     for step, value in enumerate(values, start=1):
-        best = Best(recipe, [figure])  # made anew: a run that goes on remembers
+        best = BestCheckpoint(train_config, [figure])  # made anew: a run that goes on remembers
         if best.is_beaten_by({figure: value}):
             written.append(step)
             assert best.keep(step, {figure: value}, lambda folder: folder.mkdir(exist_ok=True), ALONE) is None
@@ -231,25 +244,25 @@ def test_a_checkpoint_that_was_the_best_on_other_samples_stands_in_no_other_s_wa
 ) -> None:
     console = tiny_runs.quiet()
     for samples, expected in ((2, [True]), (2, [False]), (3, [True])):
-        recipe = make_recipe(radiographs, tmp_path, {"best_by": "loss/all", "samples": samples})
-        best = make_validator(recipe, *shipped, console=console)._best
+        train_config = make_recipe(radiographs, tmp_path, {"best_by": "loss/all", "samples": samples})
+        best = make_validator(train_config, *shipped, console=console)._best
         assert [best.is_beaten_by({"loss/all": 9.0})] == expected
         best.keep(1, {"loss/all": 1.0}, lambda folder: folder.mkdir(exist_ok=True), ALONE)
     assert tiny_runs.said(console).count("what is validated on has changed") == 1
 
 
 def test_a_best_loss_of_a_task_that_was_not_drawn_wants_more_samples(tmp_path: Path) -> None:
-    recipe = make_recipe(Path("m.jsonl"), tmp_path, {"best_by": "loss/findings", "samples": 3})
+    train_config = make_recipe(Path("m.jsonl"), tmp_path, {"best_by": "loss/findings", "samples": 3})
     with pytest.raises(InputError, match=r"among the 3 drawn; raise validation\.samples"):
-        Best(recipe, ["loss/all"], {"loss/findings"})
+        BestCheckpoint(train_config, ["loss/all"], {"loss/findings"})
 
 
 def test_a_figure_that_is_not_finite_is_said_and_stands_in_no_checkpoint_s_way(
     radiographs: Path, shipped: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     console = tiny_runs.quiet()
-    recipe = make_recipe(radiographs, tmp_path, {"best_by": "loss/all", "every": 1})
-    validator = make_validator(recipe, shipped[0], shipped[1], console)
+    train_config = make_recipe(radiographs, tmp_path, {"best_by": "loss/all", "every": 1})
+    validator = make_validator(train_config, shipped[0], shipped[1], console)
     for step, value in enumerate([math.nan, 2.0, math.inf, 1.0], start=1):
         monkeypatch.setattr(validator, "losses", lambda _, value=value: ({"loss/all": value}, []))
         validator.after_step(
@@ -279,22 +292,22 @@ def test_a_sample_that_cannot_be_read_is_left_out_of_the_losses(
     write_manifest(whole, read_manifest(radiographs)[1:])
     model, losses = in_training(shipped[0]), []
     for path in (manifest, whole):
-        recipe = make_recipe(path, tmp_path / path.stem, {}, faults={"unreadable": "skip"})
-        losses.append(make_validator(recipe, *shipped).losses(model))
-    (figures, left_out), (expected, none) = losses
+        train_config = make_recipe(path, tmp_path / path.stem, {}, faults={"unreadable": "skip"})
+        losses.append(make_validator(train_config, *shipped).losses(model))
+    (figures, skipped), (expected, none) = losses
     assert figures == pytest.approx(expected, rel=1e-5)
-    assert {sample.sample_id for sample in left_out} == {sample_id}
+    assert {sample.sample_id for sample in skipped} == {sample_id}
     assert not none
 
 
 def test_a_draw_of_which_nothing_can_be_read_has_no_losses(radiographs: Path, shipped: Any, tmp_path: Path) -> None:
     manifest = cut_off(radiographs, tmp_path, to=1000)[0]
     write_manifest(manifest, read_manifest(manifest)[:1])
-    recipe = make_recipe(manifest, tmp_path, {}, tasks={"findings": 1}, faults={"unreadable": "skip"})
-    validator = make_validator(recipe, *shipped)
-    figures, left_out = validator.losses(in_training(shipped[0]))
+    train_config = make_recipe(manifest, tmp_path, {}, tasks={"findings": 1}, faults={"unreadable": "skip"})
+    validator = make_validator(train_config, *shipped)
+    figures, skipped = validator.losses(in_training(shipped[0]))
     assert figures == {"loss/all": None, "loss/findings": None}
-    assert len(left_out) == validator.samples == 1
+    assert len(skipped) == validator.samples == 1
 
 
 def test_a_study_whose_image_is_gone_is_left_out_of_the_drafts(radiographs: Path, shipped: Any, tmp_path: Path) -> None:
@@ -307,8 +320,8 @@ def test_a_study_whose_image_is_gone_is_left_out_of_the_drafts(radiographs: Path
     ):
         make_validator(make_recipe(manifest, tmp_path, validation), *shipped)
     console = tiny_runs.quiet()
-    recipe = make_recipe(manifest, tmp_path, validation, faults=faults)
-    validator = make_validator(recipe, shipped[0], shipped[1], console)
+    train_config = make_recipe(manifest, tmp_path, validation, faults=faults)
+    validator = make_validator(train_config, shipped[0], shipped[1], console)
     validator.drafts(in_training(shipped[0]), 7)
     drafted = {row["sample_id"] for row in read_rows(tmp_path / "drafts" / "step-000007.jsonl")}
     assert drafted == {study.sample_id for study in read_manifest(radiographs)} - {sample_id}
@@ -320,11 +333,11 @@ def test_a_manifest_that_is_gone_is_no_study_to_be_left_out_of_the_drafts(
 ) -> None:
     manifest = tmp_path / "manifest.jsonl"
     write_manifest(manifest, read_manifest(radiographs))
-    recipe = make_recipe(manifest, tmp_path, {"drafts_every": 1}, faults={"unreadable": "skip"})
-    opened = open_corpus(recipe, recipe.train, shipped[1], tmp_path / "tables")
+    train_config = make_recipe(manifest, tmp_path, {"drafts_every": 1}, faults={"unreadable": "skip"})
+    opened = open_dataset(train_config, train_config.train, shipped[1], tmp_path / "tables")
     manifest.unlink()
     with pytest.raises(InputError, match=r"^\S*manifest\.jsonl: cannot be read: No such file or directory$"):
-        Drafter(recipe, opened, shipped[1], ALONE)
+        DraftEvaluator(train_config, opened, shipped[1], ALONE)
 
 
 def test_a_validation_that_ends_a_run_is_made_up_for(phantoms: Path, tmp_path: Path) -> None:
@@ -377,7 +390,7 @@ def test_a_best_checkpoint_that_cannot_be_written_is_tried_again(tmp_path: Path)
     def full(_: Path) -> None:
         raise OSError(28, "No space left on device")
 
-    best = Best(make_recipe(Path("m.jsonl"), tmp_path, {"best_by": "loss/all"}), ["loss/all"])
+    best = BestCheckpoint(make_recipe(Path("m.jsonl"), tmp_path, {"best_by": "loss/all"}), ["loss/all"])
     assert "No space left" in (best.keep(1, {"loss/all": 1.0}, full, ALONE) or "")
     assert best.is_beaten_by({"loss/all": 1.5})
 
@@ -397,7 +410,7 @@ def test_modes_and_random_numbers_are_as_they_were() -> None:
     seed()
     expected = drawn()
     seed()
-    with undisturbed(model):
+    with evaluation_mode(model):
         assert not any(module.training for module in model.modules())
         drawn()
     assert [module.training for module in model.modules()] == [True, False, True]
@@ -411,13 +424,15 @@ def test_training_is_the_same_with_validation_and_without(phantoms: Path, tmp_pa
     with_it = make_recipe(phantoms, tmp_path / "with", validation, **options)
     without = make_recipe(phantoms, tmp_path / "without", {"sources": []}, **options)
     rows, weights = [], []
-    for recipe in (with_it, without):
-        folder = train(recipe, Console(file=StringIO()))
-        lines = [json.loads(line) for line in (recipe.out / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
+    for train_config in (with_it, without):
+        folder = train(train_config, Console(file=StringIO()))
+        lines = [
+            json.loads(line) for line in (train_config.out / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
+        ]
         rows.append([(row["step"], row["loss"], row["grad_norm"]) for row in lines if "lr" in row])
         weights.append(MairaForConditionalGeneration.from_pretrained(folder).state_dict())
         validated = [row["step"] for row in lines if "loss/all" in row]
-        assert validated == ([2, 4] if recipe is with_it else [])
+        assert validated == ([2, 4] if train_config is with_it else [])
     assert rows[0] == rows[1]
     assert all(torch.equal(weights[0][name], weights[1][name]) for name in weights[1])
     assert json.loads((with_it.out / "checkpoint-best" / "best.json").read_text(encoding="utf-8"))["step"] == 4

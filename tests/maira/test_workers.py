@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from maira.train.data.workers import in_workers
+from maira.train.data.workers import map_in_workers
 from radfact.errors import InputError, RunError
 
 LONG = 10**6
@@ -49,7 +49,7 @@ def square(job: int) -> int:
 
 def test_results_come_in_the_order_of_their_jobs() -> None:
     for jobs in (0, 1, 20):
-        assert list(in_workers(square, iter(range(jobs)), 3)) == [job * job for job in range(jobs)]
+        assert list(map_in_workers(square, iter(range(jobs)), 3)) == [job * job for job in range(jobs)]
     assert not workers()
 
 
@@ -61,7 +61,7 @@ def test_no_more_jobs_are_taken_than_may_be_done_ahead() -> None:
             taken.append(job)
             yield job
 
-    results = in_workers(square, jobs(), 2, ahead=3)
+    results = map_in_workers(square, jobs(), 2, ahead=3)
     assert next(results) == 0
     assert len(taken) == 2 * 3 + 1
     results.close()
@@ -74,7 +74,7 @@ def gone(_job: int) -> list[int]:
 
 def test_processes_end_with_an_error() -> None:
     with pytest.raises(InputError, match=r"^radiograph\.png: gone$") as raised:
-        list(in_workers(gone, range(100), 2))
+        list(map_in_workers(gone, range(100), 2))
     assert raised.value.file == "radiograph.png"
     assert not workers()
 
@@ -84,7 +84,7 @@ def stumble(job: int) -> int:
 
 
 def test_an_error_that_nobody_foresaw_says_where_it_was() -> None:
-    results = in_workers(stumble, range(3), 1)
+    results = map_in_workers(stumble, range(3), 1)
     assert [next(results), next(results)] == [1, 2]
     with pytest.raises(RuntimeError, match=r"in stumble\n(.*\n)+IndexError: list index out of range"):
         next(results)
@@ -95,7 +95,7 @@ def pid_of(_job: int) -> int:
 
 
 def test_a_process_that_is_killed_ends_the_run_with_one_line() -> None:
-    results = in_workers(pid_of, iter(range(1000)), 2)
+    results = map_in_workers(pid_of, iter(range(1000)), 2)
     os.kill(next(results), signal.SIGKILL)
     with pytest.raises(RunError, match=KILLED):
         list(results)
@@ -111,7 +111,7 @@ def killed_in_a_result(job: int) -> bytes:
 
 
 def test_a_process_that_is_killed_in_the_middle_of_a_result_ends_the_run_with_one_line() -> None:
-    results = in_workers(killed_in_a_result, iter(range(6)), 1)
+    results = map_in_workers(killed_in_a_result, iter(range(6)), 1)
     next(results)
     (worker,) = workers()
     worker.join()
@@ -126,7 +126,7 @@ def alarm(_job: int) -> float:
 
 @pytest.mark.parametrize("notice", [signal.SIGTERM, signal.SIGINT])
 def test_processes_outlive_a_notice_to_all_for_as_long_as_they_are_needed(notice: signal.Signals) -> None:
-    results = in_workers(alarm, iter(range(50)), 2)
+    results = map_in_workers(alarm, iter(range(50)), 2)
     next(results)
     for worker in workers():
         os.kill(worker.pid or 0, notice)
@@ -139,7 +139,7 @@ def long_result(_job: int) -> tuple[int, bytes]:
 
 def hold(told: Connection) -> None:
     """Take one result, tell whose it was, and leave the others."""
-    results = in_workers(long_result, range(100), 2)
+    results = map_in_workers(long_result, range(100), 2)
     told.send(next(results)[0])
     signal.pause()
 
@@ -149,7 +149,7 @@ kept: list[Any] = []
 
 def forget(told: Connection) -> None:
     """As `hold`, but come to an end, where the iterator is open and known to somebody."""
-    kept.append(in_workers(long_result, range(100), 1))
+    kept.append(map_in_workers(long_result, range(100), 1))
     told.send(next(kept[0])[0])
 
 

@@ -14,12 +14,12 @@ from rich.console import Console
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
-from maira.judge.pairing import Paired
-from maira.judge.run_config import JudgeRecipe
+from maira.judge.pairing import ReportPair
+from maira.judge.run_config import JudgeTrainConfig
 from maira.judge.samples import ChatSample, write_samples
 from maira.judge.training import train_judge
-from maira.judge.training_examples import Taught
-from maira.judge.verdicts import held_out_judgements, teach_entailment
+from maira.judge.training_examples import TrainingExample
+from maira.judge.verdicts import held_out_judgments, make_entailment_examples
 from radfact.io.jsonl import write_json
 from radfact.io.pairs import Pair
 from radfact.judges import load_splitter
@@ -72,20 +72,20 @@ OTHERS = (
 )
 
 
-def lesson() -> list[Taught]:
+def lesson() -> list[TrainingExample]:
     """Whether a finding is there, of reports of two findings, by the offline judge."""
     drawn = random.Random(0)
     pairs = []
     for number, (finding, there, said, other) in enumerate(product(FINDINGS, (0, 1), (0, 1), OTHERS)):
         texts = [f"{finding.capitalize()}." if yes else f"No {finding}." for yes in (there, said)]
         reference = f"{texts[0]} {other}" if drawn.random() < 0.5 else f"{other} {texts[0]}"
-        pairs.append(Paired(Pair(f"{number}", texts[1], reference), "random", f"{number}"))
+        pairs.append(ReportPair(Pair(f"{number}", texts[1], reference), "random", f"{number}"))
     offline = {"offline": OfflineJudge()}
-    taught = teach_entailment(pairs, judge_prompt(Path("none")), load_splitter("offline"), offline).taught
+    taught = make_entailment_examples(pairs, judge_prompt(Path("none")), load_splitter("offline"), offline).taught
     return [one for one in taught if "/A" in one.name]
 
 
-def samples(taught: Sequence[Taught]) -> list[ChatSample]:
+def samples(taught: Sequence[TrainingExample]) -> list[ChatSample]:
     """A fifth of them held out."""
     drawn = random.Random(1)
     aside = set(drawn.sample(range(len(taught)), len(taught) // 5))
@@ -101,7 +101,7 @@ def samples(taught: Sequence[Taught]) -> list[ChatSample]:
     ]
 
 
-def recipe(model: Path, data: Path, out: Path, **changes: Any) -> JudgeRecipe:
+def train_config(model: Path, data: Path, out: Path, **changes: Any) -> JudgeTrainConfig:
     """Three steps, of which every second is saved, unless told otherwise."""
     values: dict[str, Any] = {
         "model": model,
@@ -117,10 +117,10 @@ def recipe(model: Path, data: Path, out: Path, **changes: Any) -> JudgeRecipe:
         "log_every": 1,
         "trackers": [],
     }
-    return JudgeRecipe.model_validate(values | changes)
+    return JudgeTrainConfig.model_validate(values | changes)
 
 
-def texts(taught: Sequence[Taught]) -> list[str]:
+def texts(taught: Sequence[TrainingExample]) -> list[str]:
     """What its tokenizer needs to know."""
     return [one.messages[-1].content for one in taught] + [one.answer for one in taught]
 
@@ -133,10 +133,10 @@ def train_tiny_judge(folder: Path, **config: Any) -> tuple[Path, Path]:
     model = write_tiny_model(folder / "model", texts(taught), **config)
     write_samples(folder / "samples.jsonl", made)
     aside = [one for one, sample in zip(taught, made, strict=True) if sample.split == "heldout"]
-    write_json(folder / "heldout.json", held_out_judgements(aside))
+    write_json(folder / "heldout.json", held_out_judgments(aside))
     changes: dict[str, Any] = {"passes": None, "epochs": 16, "global_batch": 16, "save_every": 1000, "log_every": 20}
     quiet = Console(file=StringIO())
-    judge = train_judge(recipe(model, folder / "samples.jsonl", folder / "run", **changes), quiet)
+    judge = train_judge(train_config(model, folder / "samples.jsonl", folder / "run", **changes), quiet)
     return judge, folder / "heldout.json"
 
 

@@ -20,8 +20,8 @@ from typing import Any
 import yaml
 from rich.console import Console
 
-from maira.runtime.locks import Claim
-from maira.train.config.run_config import Recipe
+from maira.runtime.locks import FolderLock
+from maira.train.config.run_config import TrainConfig
 
 VISION: dict[str, Any] = {
     "image_size": 64,
@@ -67,9 +67,9 @@ def values(manifest: Path, out: Path, **changes: Any) -> dict[str, Any]:
     }
 
 
-def recipe(manifest: Path, out: Path, **changes: Any) -> Recipe:
+def train_config(manifest: Path, out: Path, **changes: Any) -> TrainConfig:
     """The same, read."""
-    return Recipe.model_validate(values(manifest, out, **changes))
+    return TrainConfig.model_validate(values(manifest, out, **changes))
 
 
 def quiet() -> Console:
@@ -106,11 +106,11 @@ class Command:
         world: int = 1,
         others: dict[str, Any] | None = None,
         command: str = "train",
-        **recipe: Any,
+        **train_config: Any,
     ) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         for rank in range(world):
-            values = recipe | ((others or {}) if rank else {})
+            values = train_config | ((others or {}) if rank else {})
             (folder / f"recipe-{rank}.yaml").write_text(yaml.safe_dump(values), encoding="utf-8")
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
@@ -181,7 +181,7 @@ def held_by_another(out: Path) -> Iterator[int]:
 
 
 def _hold(out: Path, line: Connection) -> None:
-    claim = Claim(out)
+    claim = FolderLock(out)
     line.send(os.getpid())
     signal.pause()
     claim.close()

@@ -20,7 +20,7 @@ COMMAND_LINE = "the command line"
 
 
 @dataclass(frozen=True)
-class Said:
+class ConfigValues:
     """What a recipe says, and where it says so.
 
     Attributes:
@@ -79,7 +79,7 @@ def _says(values: Any, steps: Sequence[str]) -> bool:
     return True
 
 
-def read_said(path: Path, overrides: Sequence[str] | None = None) -> Said:
+def read_config_values(path: Path, overrides: Sequence[str] | None = None) -> ConfigValues:
     """What a recipe says: its keys and values over those of its base, with the overrides in their place.
 
     Raises:
@@ -93,7 +93,7 @@ def read_said(path: Path, overrides: Sequence[str] | None = None) -> Said:
     values = copy.deepcopy(values)
     for override in overrides or ():
         _override(values, override)
-    return Said(values, files, overrides or ())
+    return ConfigValues(values, files, overrides or ())
 
 
 def _read_files(path: Path, below: tuple[Path, ...]) -> list[tuple[Path, dict[str, Any]]]:

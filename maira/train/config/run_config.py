@@ -9,15 +9,15 @@ from pydantic import Field, field_validator, model_validator
 
 from maira.model.prompts import Preset, Task
 from maira.model.study_inputs import Input
-from maira.train.config.files import read_said
+from maira.train.config.files import read_config_values
 from radfact.errors import InputError
 from radfact.records import Record
 
-Positive = Annotated[int, Field(gt=0)]
-Share = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
-Weight = Annotated[float, Field(ge=0, allow_inf_nan=False)]
-Above0 = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-Part = Literal["encoder", "adapter", "language_model"]
+PositiveInt = Annotated[int, Field(gt=0)]
+Fraction = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
+NonNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+PositiveFloat = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Component = Literal["encoder", "adapter", "language_model"]
 Beta = Annotated[float, Field(ge=0, lt=1, allow_inf_nan=False)]
 _WHOLE = (
     "hidden_size",
@@ -30,18 +30,18 @@ _WHOLE = (
 """Arguments of LlamaConfig that are whole numbers above 0."""
 
 
-class Vision(Record):
+class VisionOptions(Record):
     """The arguments of `encoders.Encoder`; what is left out is RAD-DINO's."""
 
-    image_size: Positive = 518
-    patch_size: Positive = 14
-    hidden_size: Positive = 768
-    num_hidden_layers: Positive = 12
-    num_attention_heads: Positive = 12
+    image_size: PositiveInt = 518
+    patch_size: PositiveInt = 14
+    hidden_size: PositiveInt = 768
+    num_hidden_layers: PositiveInt = 12
+    num_attention_heads: PositiveInt = 12
     stem: Literal["patch", "conv"] = "patch"
 
     @model_validator(mode="after")
-    def _fits_together(self) -> Vision:
+    def _fits_together(self) -> VisionOptions:
         _check_multiple("image_size", self.image_size, "patch_size", self.patch_size)
         _check_multiple("hidden_size", self.hidden_size, "num_attention_heads", self.num_attention_heads)
         return self
@@ -53,11 +53,11 @@ class FromScratch(Record):
     `text_config` holds arguments of transformers' LlamaConfig; the tokenizer decides those about the vocabulary.
     """
 
-    vision_config: Vision
+    vision_config: VisionOptions
     text_config: dict[str, Any]
-    image_merge: Positive = 1
-    projector_n_layers: Positive = 4
-    vocab_size: Positive = 1000
+    image_merge: PositiveInt = 1
+    projector_n_layers: PositiveInt = 4
+    vocab_size: PositiveInt = 1000
 
     @field_validator("text_config")
     @classmethod
@@ -80,7 +80,7 @@ class FromScratch(Record):
         return self
 
 
-class Source(Record):
+class DataSource(Record):
     """Studies to train or validate on.
 
     Attributes:
@@ -93,16 +93,16 @@ class Source(Record):
     manifest: Path | None = None
     shards: str | None = None
     split: str | None = None
-    tasks: dict[Task, Weight] | None = None
+    tasks: dict[Task, NonNegative] | None = None
 
     @model_validator(mode="after")
-    def _is_one_of_two(self) -> Source:
+    def _is_one_of_two(self) -> DataSource:
         if (self.manifest is None) == (self.shards is None):
             raise ValueError("give a manifest or shards, one of the two")
         return self
 
 
-class LowRank(Record):
+class LoraOptions(Record):
     """Low-rank adapters in the language model instead of its own weights (peft).
 
     Attributes:
@@ -111,14 +111,14 @@ class LowRank(Record):
         quantize: keep the weights below them in 4 bits (QLoRA; needs bitsandbytes).
     """
 
-    rank: Positive = 64
-    alpha: Above0 = 128
-    dropout: Share = 0.0
+    rank: PositiveInt = 64
+    alpha: PositiveFloat = 128
+    dropout: Fraction = 0.0
     targets: tuple[str, ...] = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
     quantize: Literal["nf4"] | None = None
 
 
-class Lora(LowRank):
+class MairaLoraOptions(LoraOptions):
     """Low-rank adapters in a MAIRA-2's language model.
 
     Attributes:
@@ -129,7 +129,7 @@ class Lora(LowRank):
     added_tokens: bool = True
 
 
-class ValidatedLosses(Record):
+class LossValidationConfig(Record):
     """Which losses are measured while a run goes on.
 
     Attributes:
@@ -140,12 +140,12 @@ class ValidatedLosses(Record):
     """
 
     sources: list[Any] = []  # noqa: RUF012
-    every: Positive = 500
-    samples: Positive = 512
+    every: PositiveInt = 500
+    samples: PositiveInt = 512
     best_by: str | None = None
 
 
-class Validation(ValidatedLosses):
+class ValidationConfig(LossValidationConfig):
     """What is measured while a run goes on: losses, and perhaps drafts.
 
     Attributes:
@@ -155,12 +155,12 @@ class Validation(ValidatedLosses):
             "boxes/iou", ...).
     """
 
-    sources: list[Source] = []  # noqa: RUF012
-    drafts_every: Positive | None = None
-    drafts: Positive = 100
+    sources: list[DataSource] = []  # noqa: RUF012
+    drafts_every: PositiveInt | None = None
+    drafts: PositiveInt = 100
 
 
-class Faults(Record):
+class AnomalyConfig(Record):
     """What becomes of a step that is not as it should be, and of a sample of which an image or a line cannot be read.
 
     Attributes:
@@ -175,12 +175,12 @@ class Faults(Record):
     not_finite: Literal["stop", "skip"] = "stop"
     spike: Annotated[float, Field(gt=1, allow_inf_nan=False)] | None = None
     on_spike: Literal["stop", "skip"] = "skip"
-    most_skipped: Positive = 3
+    most_skipped: PositiveInt = 3
     unreadable: Literal["stop", "skip"] = "stop"
-    most_unreadable: Positive = 100
+    most_unreadable: PositiveInt = 100
 
 
-class Course(Record):
+class BaseTrainConfig(Record):
     """What decides a training run, whatever is trained.
 
     Attributes:
@@ -212,20 +212,20 @@ class Course(Record):
     """
 
     model: Any
-    lora: LowRank | None = None
+    lora: LoraOptions | None = None
     train: list[Any]
-    validation: ValidatedLosses = ValidatedLosses()
-    tasks: dict[Any, Weight]
+    validation: LossValidationConfig = LossValidationConfig()
+    tasks: dict[Any, NonNegative]
     out: Path
-    epochs: Above0 | None = None
-    passes: Positive | None = None
-    global_batch: Positive = 128
-    token_budget: Positive = 8192
-    learning_rate: Above0 = 2e-5
-    warmup: Share = 0.03
-    weight_decay: Weight = 0.0
+    epochs: PositiveFloat | None = None
+    passes: PositiveInt | None = None
+    global_batch: PositiveInt = 128
+    token_budget: PositiveInt = 8192
+    learning_rate: PositiveFloat = 2e-5
+    warmup: Fraction = 0.03
+    weight_decay: NonNegative = 0.0
     betas: tuple[Beta, Beta] = (0.9, 0.999)
-    clip: Above0 = 1.0
+    clip: PositiveFloat = 1.0
     optimizer: Literal["adamw", "adamw_8bit"] = "adamw"
     precision: Literal["bf16", "no"] = "bf16"
     weights: Literal["float32", "bfloat16"] = "float32"
@@ -233,17 +233,17 @@ class Course(Record):
     activation_checkpointing: Literal["none", "selective", "full"] = "none"
     compile: bool = False
     attention: Literal["auto", "varlen", "samples"] = "auto"
-    workers: Positive = 4
+    workers: PositiveInt = 4
     checkpoint_dtype: Literal["float32", "float16", "bfloat16"] = "float32"
     seed: Annotated[int, Field(ge=0)] = 0
-    save_every: Positive = 500
-    keep: Positive = 2
-    log_every: Positive = 20
-    faults: Faults = Faults()
+    save_every: PositiveInt = 500
+    keep: PositiveInt = 2
+    log_every: PositiveInt = 20
+    faults: AnomalyConfig = AnomalyConfig()
     trackers: tuple[Literal["tensorboard", "wandb"], ...] = ("tensorboard",)
 
     @property
-    def trains(self) -> tuple[Part, ...]:
+    def trains(self) -> tuple[Component, ...]:
         """The parts of the model that are trained; with `lora` the language model's adapters stand for it."""
         return ("language_model",)
 
@@ -254,7 +254,7 @@ class Course(Record):
         return "no" if value is False else value
 
     @model_validator(mode="after")
-    def _fits_together(self) -> Course:
+    def _fits_together(self) -> BaseTrainConfig:
         if not self.train:
             raise ValueError("train: give at least one source")
         if not any(any(self.shares(source).values()) for source in self.train):
@@ -291,7 +291,7 @@ class Course(Record):
         return {task: share for task, share in own.items() if share > 0}
 
 
-class Recipe(Course):
+class TrainConfig(BaseTrainConfig):
     """Everything that decides a training run of a MAIRA-2.
 
     Attributes:
@@ -307,14 +307,14 @@ class Recipe(Course):
     """
 
     model: Path | FromScratch
-    trained: tuple[Part, ...] = ("adapter", "language_model")
-    lora: Lora | None = None
-    train: list[Source]
-    validation: Validation = Validation()
-    tasks: dict[Task, Weight] = {"findings": 1.0, "grounded": 1.0, "phrase": 1.0}  # noqa: RUF012
+    trained: tuple[Component, ...] = ("adapter", "language_model")
+    lora: MairaLoraOptions | None = None
+    train: list[DataSource]
+    validation: ValidationConfig = ValidationConfig()
+    tasks: dict[Task, NonNegative] = {"findings": 1.0, "grounded": 1.0, "phrase": 1.0}  # noqa: RUF012
     drop: tuple[Input, ...] = ()
     preset: Preset = "release"
-    patch_loss: Weight = 0.0
+    patch_loss: NonNegative = 0.0
 
     @field_validator("train", mode="before")
     @classmethod
@@ -322,7 +322,7 @@ class Recipe(Course):
         return [{"manifest": value}] if isinstance(value, str | Path) else value
 
     @model_validator(mode="after")
-    def _trains_what_it_asks_for(self) -> Recipe:
+    def _trains_what_it_asks_for(self) -> TrainConfig:
         if self.lora is not None and "language_model" not in self.trained:
             raise ValueError(
                 "lora: the language model is not trained; add language_model to trained, or leave lora out"
@@ -332,7 +332,7 @@ class Recipe(Course):
         return self
 
     @property
-    def trains(self) -> tuple[Part, ...]:
+    def trains(self) -> tuple[Component, ...]:
         """The parts of the model that are trained."""
         return self.trained
 
@@ -346,7 +346,7 @@ def _check_multiple(name: str, value: int, divisor_name: str, divisor: int) -> N
         )
 
 
-def read_recipe(path: Path, overrides: list[str] | None = None) -> Recipe:
+def read_train_config(path: Path, overrides: list[str] | None = None) -> TrainConfig:
     """Read a recipe, with `key=value` overrides (values as in YAML, nested keys with dots, items of lists by number).
 
     A recipe may name another, `base: other.yaml` (relative to itself), and give only what it does otherwise: mappings
@@ -355,7 +355,7 @@ def read_recipe(path: Path, overrides: list[str] | None = None) -> Recipe:
     Raises:
         InputError: a file is no YAML mapping, bases form a circle, a key is unknown or given twice, a value wrong.
     """
-    said = read_said(path, overrides)
+    said = read_config_values(path, overrides)
     # By itself, since pydantic reports a fault of a union as faults of all of its members.
     model = said.values.get("model")
     if "model" in said.values and not isinstance(model, str | dict):
@@ -363,4 +363,4 @@ def read_recipe(path: Path, overrides: list[str] | None = None) -> Recipe:
         raise InputError(message, file=said.source_of("model"), field="model")
     if isinstance(model, dict):
         said.values["model"] = said.checked(FromScratch, model, field="model")
-    return said.checked(Recipe, said.values)
+    return said.checked(TrainConfig, said.values)

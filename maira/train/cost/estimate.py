@@ -14,15 +14,15 @@ from huggingface_hub.errors import StrictDataclassError
 from maira.model.config import MairaConfig, read_config
 from maira.model.tokens import ADDED_TOKENS
 from maira.train import attention
-from maira.train.config.run_config import FromScratch, Lora, Recipe
+from maira.train.components import MODULES, invalid_model_config
+from maira.train.config.run_config import FromScratch, MairaLoraOptions, TrainConfig
 from maira.train.cost.accelerators import ACCELERATORS, Accelerator
 from maira.train.cost.flops import Flops, step_flops
-from maira.train.cost.memory import Memory, Row, Setting, build_shapes, estimate_memory
+from maira.train.cost.memory import Memory, ParallelSetup, Row, build_shapes, estimate_memory
 from maira.train.cost.workload import Workload, measure_workload
 from maira.train.data.batches import LENGTH_MULTIPLE
 from maira.train.data.packing import pack
-from maira.train.parallel import World, sharding
-from maira.train.parts import MODULES, unfit
+from maira.train.parallel import DistributedContext, sharding
 from radfact.errors import InputError
 
 GIB = 1 << 30
@@ -129,11 +129,11 @@ class Estimate:
         }
 
 
-def estimate(recipe: Recipe, gpu: str, gpus: int = 1, mfu: float = 0.45) -> Estimate:
+def estimate(config: TrainConfig, gpu: str, gpus: int = 1, mfu: float = 0.45) -> Estimate:
     """What a recipe takes on some GPUs; nothing of its size is allocated and no weights are read.
 
     Args:
-        recipe: to be run. A model that is not there is taken for the paper's.
+        config: to be run. A model that is not there is taken for the paper's.
         gpu: name in `ACCELERATORS`.
         gpus: processes, each with one.
         mfu: share of the peak that goes into the model's operations.
@@ -144,44 +144,44 @@ def estimate(recipe: Recipe, gpu: str, gpus: int = 1, mfu: float = 0.45) -> Esti
     accelerator = next((one for one in ACCELERATORS if one.name == gpu), None)
     if accelerator is None:
         raise InputError(f"'{gpu}' is not known; there are {', '.join(a.name for a in ACCELERATORS)}", field="--gpu")
-    config, model = model_config(recipe)
-    workload = measure_workload(recipe, config)
-    per_epoch = workload.answers // recipe.global_batch
+    model_config, model = resolve_model_config(config)
+    workload = measure_workload(config, model_config)
+    per_epoch = workload.answers // config.global_batch
     if not per_epoch:
         raise InputError(f"an epoch has {workload.answers} answers, too few for one batch", field="global_batch")
-    steps = recipe.passes // recipe.global_batch if recipe.passes else max(1, round((recipe.epochs or 0) * per_epoch))
-    memory, packing, kind = _memory(recipe, config, workload, accelerator, gpus)
+    steps = config.passes // config.global_batch if config.passes else max(1, round((config.epochs or 0) * per_epoch))
+    memory, packing, kind = _memory(config, model_config, workload, accelerator, gpus)
     limit = accelerator.memory * GIB - RESERVED
-    remedies = [] if memory.total <= limit else list(_remedies(recipe, config, workload, accelerator, gpus))
+    remedies = [] if memory.total <= limit else list(_remedies(config, model_config, workload, accelerator, gpus))
     return Estimate(
         model=model,
         accelerator=accelerator,
         gpus=gpus,
         mfu=mfu,
         sharding=kind,
-        parameters=_parameters(recipe, config),
+        parameters=_parameters(config, model_config),
         memory=memory,
         fits=memory.total <= limit,
         remedies=remedies,
         packing=packing,
         workload=workload,
         steps=steps,
-        step_samples=recipe.global_batch,
-        flops=step_flops(config, recipe, workload.rows).scaled(recipe.global_batch / len(workload.rows)),
+        step_samples=config.global_batch,
+        flops=step_flops(model_config, config, workload.rows).scaled(config.global_batch / len(workload.rows)),
     )
 
 
-def model_config(recipe: Recipe) -> tuple[MairaConfig, str]:
+def resolve_model_config(config: TrainConfig) -> tuple[MairaConfig, str]:
     """The configuration of a recipe's model, and where it comes from, in words.
 
     Raises:
         InputError: it is not that of a model of this kind.
     """
-    if isinstance(recipe.model, Path):
-        if not recipe.model.exists():
-            return MairaConfig(), f"the paper's 7B model, since {recipe.model} is not here"
-        return read_config(recipe.model), f"{recipe.model / 'config.json'}"
-    return _fresh_config(recipe.model), "the recipe's fresh model"
+    if isinstance(config.model, Path):
+        if not config.model.exists():
+            return MairaConfig(), f"the paper's 7B model, since {config.model} is not here"
+        return read_config(config.model), f"{config.model / 'model_config.json'}"
+    return _fresh_config(config.model), "the recipe's fresh model"
 
 
 def _fresh_config(parts: FromScratch) -> MairaConfig:
@@ -195,10 +195,10 @@ def _fresh_config(parts: FromScratch) -> MairaConfig:
             projector_n_layers=parts.projector_n_layers,
         )
     except (ValueError, StrictDataclassError) as error:
-        raise unfit(error) from None
+        raise invalid_model_config(error) from None
 
 
-def pack_steps(recipe: Recipe, workload: Workload, processes: int) -> Packing:
+def pack_steps(config: TrainConfig, workload: Workload, processes: int) -> Packing:
     """Pack some steps' samples as a run would.
 
     Raises:
@@ -207,10 +207,10 @@ def pack_steps(recipe: Recipe, workload: Workload, processes: int) -> Packing:
     rng, tokens = np.random.default_rng(0), workload.tokens
     counts, filled, fullest, most = [], [], Row((1,), 1, 1), 0
     for _ in range(_STEPS):
-        drawn = rng.integers(len(tokens), size=recipe.global_batch)
-        packed = pack(tokens[drawn].tolist(), recipe.token_budget, processes)
+        drawn = rng.integers(len(tokens), size=config.global_batch)
+        packed = pack(tokens[drawn].tolist(), config.token_budget, processes)
         counts.append(len(packed) / processes)
-        filled.append(tokens[drawn].sum() / (len(packed) * recipe.token_budget))
+        filled.append(tokens[drawn].sum() / (len(packed) * config.token_budget))
         # The fullest comes first.
         picked = drawn[packed[0]]
         if (total := int(tokens[picked].sum())) > most:
@@ -220,19 +220,19 @@ def pack_steps(recipe: Recipe, workload: Workload, processes: int) -> Packing:
 
 
 def _memory(
-    recipe: Recipe, config: MairaConfig, workload: Workload, accelerator: Accelerator, gpus: int
+    config: TrainConfig, model_config: MairaConfig, workload: Workload, accelerator: Accelerator, gpus: int
 ) -> tuple[Memory, Packing, str]:
-    packing = pack_steps(recipe, workload, gpus)
-    kind = sharding(recipe, World(0, gpus, torch.device("cuda")))
+    packing = pack_steps(config, workload, gpus)
+    kind = sharding(config, DistributedContext(0, gpus, torch.device("cuda")))
     # FlashAttention's kernel needs Ampere or later.
-    is_varlen = recipe.attention != "samples" and recipe.precision == "bf16" and not accelerator.name.startswith("v100")
+    is_varlen = config.attention != "samples" and config.precision == "bf16" and not accelerator.name.startswith("v100")
     kernel = attention.VARLEN if is_varlen else attention.SAMPLES
-    setting = Setting(gpus, kind, kernel, holds=packing.rows > 1, memory=round(accelerator.memory * GIB))
-    return estimate_memory(build_shapes(config, recipe), recipe, packing.fullest, setting), packing, kind
+    setting = ParallelSetup(gpus, kind, kernel, holds=packing.rows > 1, memory=round(accelerator.memory * GIB))
+    return estimate_memory(build_shapes(model_config, config), config, packing.fullest, setting), packing, kind
 
 
-def _parameters(recipe: Recipe, config: MairaConfig) -> dict[str, tuple[int, int]]:
-    model = build_shapes(config, recipe)
+def _parameters(config: TrainConfig, model_config: MairaConfig) -> dict[str, tuple[int, int]]:
+    model = build_shapes(model_config, config)
     counted = {}
     for part, name in MODULES.items():
         parameters = list(model.get_submodule(name).parameters())
@@ -242,26 +242,26 @@ def _parameters(recipe: Recipe, config: MairaConfig) -> dict[str, tuple[int, int
 
 
 def _remedies(
-    recipe: Recipe, config: MairaConfig, workload: Workload, accelerator: Accelerator, gpus: int
+    config: TrainConfig, model_config: MairaConfig, workload: Workload, accelerator: Accelerator, gpus: int
 ) -> Iterator[Remedy]:
     """Other ways to run a recipe, the less they change the earlier; shorter rows only where they are needed."""
     least = -(-int(workload.tokens.max()) // LENGTH_MULTIPLE) * LENGTH_MULTIPLE
-    full, short = {"activation_checkpointing": "full"}, {"token_budget": min(least, recipe.token_budget)}
+    full, short = {"activation_checkpointing": "full"}, {"token_budget": min(least, config.token_budget)}
     ways: list[dict[str, Any]] = [full]
-    if gpus > 1 and recipe.parallel == "ddp":
+    if gpus > 1 and config.parallel == "ddp":
         ways.append({"parallel": "fsdp"})
-    if recipe.optimizer != "adamw_8bit":
+    if config.optimizer != "adamw_8bit":
         ways.append(full | {"optimizer": "adamw_8bit", "weights": "bfloat16"})
-    if "language_model" in recipe.trained:
-        lora = recipe.lora or Lora()
+    if "language_model" in config.trained:
+        lora = config.lora or MairaLoraOptions()
         ways += [full | {"lora": lora}, full | {"lora": lora.model_copy(update={"quantize": "nf4"})}]
     for way in ways:
         for changes in (way, way | short):
-            words = _words(recipe, changes)
+            words = _words(config, changes)
             if not words:
                 continue
             try:
-                memory, _, _ = _memory(recipe.model_copy(update=changes), config, workload, accelerator, gpus)
+                memory, _, _ = _memory(config.model_copy(update=changes), model_config, workload, accelerator, gpus)
             except InputError:
                 continue
             fits = memory.total <= accelerator.memory * GIB - RESERVED
@@ -270,13 +270,13 @@ def _remedies(
                 break
 
 
-def _words(recipe: Recipe, way: dict[str, Any]) -> str:
+def _words(config: TrainConfig, way: dict[str, Any]) -> str:
     """The overrides of the command line that ask for a way, as far as the recipe does not."""
     words = []
     for key, value in way.items():
-        if value == getattr(recipe, key):
+        if value == getattr(config, key):
             continue
-        if isinstance(value, Lora):
+        if isinstance(value, MairaLoraOptions):
             words.append("lora.quantize=nf4" if value.quantize else f"lora.rank={value.rank}")
         else:
             words.append(f"{key}={value}")

@@ -20,7 +20,7 @@ import numpy.typing as npt
 
 from maira.model.config import MairaConfig, VisionConfig
 from maira.model.tokens import ADDED_TOKENS
-from maira.train.config.run_config import Course, Lora, LowRank
+from maira.train.config.run_config import BaseTrainConfig, LoraOptions, MairaLoraOptions
 
 
 @dataclass(frozen=True)
@@ -77,31 +77,31 @@ class Rates:
         )
 
 
-def step_flops(config: MairaConfig, recipe: Course, lengths: npt.NDArray[Any]) -> Flops:
+def step_flops(model_config: MairaConfig, config: BaseTrainConfig, lengths: npt.NDArray[Any]) -> Flops:
     """The model's operations for some rows of a table of answers.
 
     Args:
-        config: of the model.
-        recipe: says what is trained.
-        lengths: (answers,) of dtype `maira.train.data.items.LENGTHS`.
+        model_config: of the model.
+        config: says what is trained.
+        lengths: (answers,) of dtype `maira.train.data.packing.SAMPLE_LENGTHS`.
     """
     answers = lengths["answer"].astype(np.int64)
     tokens = lengths["prompt"].astype(np.int64) + answers
-    return make_rates(config, recipe).of(tokens, int(lengths["images"].sum()), int(answers.sum()))
+    return make_rates(model_config, config).of(tokens, int(lengths["images"].sum()), int(answers.sum()))
 
 
-def make_rates(config: Any, recipe: Course) -> Rates:
+def make_rates(model_config: Any, config: BaseTrainConfig) -> Rates:
     """Costs of a model, for what a recipe trains of it; the small head of the patch loss is left out.
 
     Args:
-        config: a MAIRA-2's, or that of a language model laid out as Llama; of experts those that a token goes through.
-        recipe: of a run.
+        model_config: a MAIRA-2's, or that of a language model laid out as Llama; of experts those that a token goes through.
+        config: of a run.
     """
-    sees = isinstance(config, MairaConfig)
-    text, lora = config.text_config if sees else config, recipe.lora
-    trains_encoder, trains_adapter = "encoder" in recipe.trains, "adapter" in recipe.trains
-    trains_all = "language_model" in recipe.trains and lora is None
-    rows = len(ADDED_TOKENS) if isinstance(lora, Lora) and lora.added_tokens else 0
+    sees = isinstance(model_config, MairaConfig)
+    text, lora = model_config.text_config if sees else model_config, config.lora
+    trains_encoder, trains_adapter = "encoder" in config.trains, "adapter" in config.trains
+    trains_all = "language_model" in config.trains and lora is None
+    rows = len(ADDED_TOKENS) if isinstance(lora, MairaLoraOptions) and lora.added_tokens else 0
     # The token embeddings, where they are trained, stand before the first block as the adapter does.
     flows = trains_encoder or trains_adapter or trains_all or rows > 0
     layers = linear_layers(text)
@@ -109,8 +109,8 @@ def make_rates(config: Any, recipe: Course) -> Rates:
     rest = _block(text, layers, trains_all, lora, first.flows)
     others = text.num_hidden_layers - 1
     return Rates(
-        encoder_image=_encoder_image(config.vision_config, trains_encoder) if sees else 0.0,
-        adapter_image=_adapter_image(config, trains_adapter, trains_encoder) if sees else 0.0,
+        encoder_image=_encoder_image(model_config.vision_config, trains_encoder) if sees else 0.0,
+        adapter_image=_adapter_image(model_config, trains_adapter, trains_encoder) if sees else 0.0,
         token=first.token + others * rest.token,
         pair=first.pair + others * rest.pair,
         answer=_linear(text.hidden_size * text.vocab_size, trains_all, rest.flows) + 2 * text.hidden_size * rows,
@@ -154,7 +154,7 @@ class _Block:
 
 
 def _block(
-    text: Any, layers: dict[str, tuple[int, int]], trains_all: bool, lora: LowRank | None, flows: bool
+    text: Any, layers: dict[str, tuple[int, int]], trains_all: bool, lora: LoraOptions | None, flows: bool
 ) -> _Block:
     targets = () if lora is None else lora.targets
     rank = 0 if lora is None else lora.rank
@@ -194,12 +194,12 @@ def _stem_image(vision: VisionConfig, is_trained: bool) -> float:
     return total + side**2 * _linear(width**2, is_trained, is_trained)
 
 
-def _adapter_image(config: MairaConfig, is_trained: bool, flows: bool) -> float:
+def _adapter_image(model_config: MairaConfig, is_trained: bool, flows: bool) -> float:
     """Operations of the adapter for one image; `flows` says whether the encoder before it is trained."""
-    widths = [config.vision_config.hidden_size * config.image_merge**2]
-    widths += [config.text_config.hidden_size] * config.projector_n_layers
+    widths = [model_config.vision_config.hidden_size * model_config.image_merge**2]
+    widths += [model_config.text_config.hidden_size] * model_config.projector_n_layers
     token = 0.0
     for before, after in pairwise(widths):
         token += _linear(before * after, is_trained, flows)
         flows = flows or is_trained
-    return token * config.image_seq_length
+    return token * model_config.image_seq_length

@@ -30,9 +30,9 @@ from maira.model.config import MairaConfig
 from maira.model.modeling import MairaForConditionalGeneration
 from maira.train import attention
 from maira.train.blocks import prepare_blocks
-from maira.train.config.run_config import Recipe
+from maira.train.components import MODULES, set_trainable, weight_dtype
+from maira.train.config.run_config import TrainConfig
 from maira.train.parallel import HELD_SHARE
-from maira.train.parts import MODULES, choose_trained, held_type
 
 _SHARING = 256
 """Numbers that share a scale in torchao's states of 8 bits."""
@@ -53,7 +53,7 @@ class Row:
 
 
 @dataclass(frozen=True)
-class Setting:
+class ParallelSetup:
     """Where a recipe runs.
 
     Attributes:
@@ -100,24 +100,26 @@ class Memory:
         return sum(vars(self).values())
 
 
-def build_shapes(config: MairaConfig, recipe: Recipe) -> MairaForConditionalGeneration:
+def build_shapes(model_config: MairaConfig, config: TrainConfig) -> MairaForConditionalGeneration:
     """The model of a recipe on the meta device, with its adapters and the types that its weights are held in."""
     # Weights in 4 bits are counted as such later; their layers are no different to what computes with shapes.
-    unquantized = recipe.lora.model_copy(update={"quantize": None}) if recipe.lora else None
+    unquantized = config.lora.model_copy(update={"quantize": None}) if config.lora else None
     with torch.device("meta"):
-        model = MairaForConditionalGeneration(copy.deepcopy(config))
+        model = MairaForConditionalGeneration(copy.deepcopy(model_config))
         for part, name in MODULES.items():
-            model.get_submodule(name).to(held_type(recipe, part))
-        choose_trained(model, recipe.model_copy(update={"lora": unquantized}))
+            model.get_submodule(name).to(weight_dtype(config, part))
+        set_trainable(model, config.model_copy(update={"lora": unquantized}))
     return model
 
 
-def estimate_memory(model: MairaForConditionalGeneration, recipe: Recipe, row: Row, setting: Setting) -> Memory:
+def estimate_memory(
+    model: MairaForConditionalGeneration, config: TrainConfig, row: Row, setting: ParallelSetup
+) -> Memory:
     """What the fullest moment of training takes on one GPU.
 
     Args:
         model: with adapters, and what is trained told from what is frozen; on any device, left as it is.
-        recipe: how it is trained.
+        config: how it is trained.
         row: the largest that a process will see.
         setting: where it runs.
     """
@@ -125,11 +127,11 @@ def estimate_memory(model: MairaForConditionalGeneration, recipe: Recipe, row: R
     share = setting.processes if is_sharded else 1
     parameters = dict(model.named_parameters())
     trained = [p for p in parameters.values() if p.requires_grad]
-    quantized = {name for name in parameters if _is_quantized(name, parameters[name], recipe)}
+    quantized = {name for name in parameters if _is_quantized(name, parameters[name], config)}
     weights = sum(_NF4 * p.numel() if name in quantized else p.nbytes for name, p in parameters.items())
     weights += sum(buffer.nbytes for buffer in model.buffers())
     gradients = sum(p.nbytes for p in trained)
-    living = _run_passes(model, recipe, row, setting)
+    living = _run_passes(model, config, row, setting)
     temporary = living["temporary"]
     if quantized:
         # One layer at a time is made whole.
@@ -137,33 +139,33 @@ def estimate_memory(model: MairaForConditionalGeneration, recipe: Recipe, row: R
     return Memory(
         weights=ceil(weights / share),
         gradients=ceil(gradients / share) if setting.holds or is_sharded else living["gradients"],
-        states=sum(_state_bytes(ceil(p.numel() / share), p.itemsize, recipe) for p in trained),
-        gathered=_gathered_bytes(model, recipe, setting) if is_sharded else 0,
+        states=sum(_state_bytes(ceil(p.numel() / share), p.itemsize, config) for p in trained),
+        gathered=_gathered_bytes(model, config, setting) if is_sharded else 0,
         temporary=temporary,
         **{part: living[part] for part in PASSES},
     )
 
 
-def _is_quantized(name: str, parameter: nn.Parameter, recipe: Recipe) -> bool:
-    if recipe.lora is None or recipe.lora.quantize is None:
+def _is_quantized(name: str, parameter: nn.Parameter, config: TrainConfig) -> bool:
+    if config.lora is None or config.lora.quantize is None:
         return False
     return name.startswith("language_model.model.layers.") and parameter.ndim == 2 and not parameter.requires_grad
 
 
-def _state_bytes(count: int, itemsize: int, recipe: Recipe) -> int:
+def _state_bytes(count: int, itemsize: int, config: TrainConfig) -> int:
     """Of the two states of a weight of so many numbers."""
-    if recipe.optimizer == "adamw_8bit" and count >= _LEAST and count % _SHARING == 0:
+    if config.optimizer == "adamw_8bit" and count >= _LEAST and count % _SHARING == 0:
         return 2 * (count + 4 * count // _SHARING + 4 * 256)
     return 2 * itemsize * count
 
 
-def _gathered_bytes(model: nn.Module, recipe: Recipe, setting: Setting) -> int:
+def _gathered_bytes(model: nn.Module, config: TrainConfig, setting: ParallelSetup) -> int:
     """What FSDP2 holds beside its shares while a block's backward pass runs.
 
     The whole weights of the block at work and of the one that is fetched ahead, the buffer that the latter arrives in,
     and the block's gradients on their way out, in float32; or all gradients, where they wait for the last row.
     """
-    size = 2 if recipe.precision == "bf16" else 4
+    size = 2 if config.precision == "bf16" else 4
     blocks = [module for module in model.modules() if isinstance(module, LlamaDecoderLayer)]
     whole = max(sum(p.numel() for p in block.parameters()) for block in blocks)
     going = max(sum(p.numel() for p in block.parameters() if p.requires_grad) for block in blocks)
@@ -216,15 +218,17 @@ class _Ledger(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._now[entry[0]] -= size
 
 
-def _run_passes(model: MairaForConditionalGeneration, recipe: Recipe, row: Row, setting: Setting) -> Counter[str]:
+def _run_passes(
+    model: MairaForConditionalGeneration, config: TrainConfig, row: Row, setting: ParallelSetup
+) -> Counter[str]:
     """Bytes by label at the fullest moment of a forward and backward pass; gradients only where none were held."""
     is_sharded = setting.sharding == "fsdp"
-    half = recipe.precision == "bf16"
+    half = config.precision == "bf16"
     place = _place(row, setting.kernel)
     with torch.device("meta"):
         shapes = copy.deepcopy(model).to("meta")
     attention.use(shapes, setting.kernel)
-    prepare_blocks(shapes, recipe.model_copy(update={"compile": False}))
+    prepare_blocks(shapes, config.model_copy(update={"compile": False}))
     if is_sharded and half:
         shapes.to(torch.bfloat16)
     usage_counter = _Ledger()
@@ -274,7 +278,7 @@ def _inputs(model: MairaForConditionalGeneration, row: Row) -> SimpleNamespace:
 def _forward(
     model: MairaForConditionalGeneration, inputs: SimpleNamespace, where: attention.Row, usage_counter: _Ledger
 ) -> Tensor:
-    """What `TrainingModel` computes, without what looks at values."""
+    """What `MairaLossModel` computes, without what looks at values."""
     usage_counter.label = "encoder"
     patches = model.encode_patches(inputs.pixels)
     usage_counter.label = "adapter"

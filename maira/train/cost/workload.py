@@ -17,9 +17,9 @@ from maira.model.prompts import Task
 from maira.model.study_inputs import drop_inputs
 from maira.model.task_examples import Unused, make_example
 from maira.model.tokens import IMAGE
-from maira.train.config.run_config import Recipe, Source
-from maira.train.data.items import LENGTHS, TASKS
-from maira.train.data.sources import Studies, open_source
+from maira.train.config.run_config import DataSource, TrainConfig
+from maira.train.data.packing import SAMPLE_LENGTHS, TASKS
+from maira.train.data.sources import StudySource, open_source
 from radfact.errors import InputError
 
 
@@ -66,7 +66,7 @@ class Workload:
 
     Attributes:
         answers: samples in it, by the recipe's shares.
-        rows: (rows,) of `LENGTHS`, as long as an epoch's on average.
+        rows: (rows,) of `SAMPLE_LENGTHS`, as long as an epoch's on average.
         basis: where these figures come from, in words.
     """
 
@@ -81,7 +81,7 @@ class Workload:
         return tokens
 
 
-def measure_workload(recipe: Recipe, config: MairaConfig) -> Workload:
+def measure_workload(config: TrainConfig, model_config: MairaConfig) -> Workload:
     """The workload of a recipe's own data; of a source that is not there, what the paper says of one of its name.
 
     A source's name is that of a folder it lies in, such as `padchest-gr`. Where there is one that table 1 does not
@@ -90,28 +90,28 @@ def measure_workload(recipe: Recipe, config: MairaConfig) -> Workload:
     Raises:
         InputError: its data are there and cannot be read, or have no answers for its tasks.
     """
-    opened = [(source, _open(source)) for source in recipe.train]
+    opened = [(source, _open(source)) for source in config.train]
     missing = [(source, reason) for source, reason in opened if isinstance(reason, str)]
     if nameless := [f"{_path(source)} {reason}" for source, reason in missing if _row_of(source) is None]:
-        return paper_workload(recipe, config, "; ".join(nameless))
-    count, how = _counter(recipe)
+        return paper_workload(config, model_config, "; ".join(nameless))
+    count, how = _counter(config)
     parts: list[npt.NDArray[Any]] = []
     weights: list[float] = []
     basis: list[str] = []
     looked = 0
     for source, found in opened:
-        shares = recipe.shares(source)
+        shares = config.shares(source)
         if isinstance(found, str):
             name = _row_of(source) or ""
             row = TABLE_1[name]
             samples = row.samples * shares.get(row.task, 0.0)
-            parts.append(_published(row, recipe, config))
+            parts.append(_published(row, config, model_config))
             weights += [samples / _ROWS] * _ROWS
             basis.append(
                 f"{name} of the paper's table 1, {round(samples):,} samples, for {_path(source)}, which {found}"
             )
             continue
-        rows, stands_for, seen = _look(found, source, recipe, config, count)
+        rows, stands_for, seen = _look(found, source, config, model_config, count)
         parts.append(rows)
         weights += [stands_for * shares[TASKS[task]] for task in rows["task"]]
         looked += seen
@@ -124,10 +124,10 @@ def measure_workload(recipe: Recipe, config: MairaConfig) -> Workload:
     return Workload(answers, drawn, "; ".join([*own, *basis, _on_average(answers, drawn)]))
 
 
-def paper_workload(recipe: Recipe, config: MairaConfig, why: str) -> Workload:
+def paper_workload(config: TrainConfig, model_config: MairaConfig, why: str) -> Workload:
     """The mix of table 1: 53.4 % of samples with a lateral, 26.5 % with a prior, about 2,800 tokens on average."""
-    weight = np.array([row.samples * recipe.tasks.get(row.task, 0.0) for row in TABLE_1.values()])
-    table = np.stack([_published(row, recipe, config) for row in TABLE_1.values()])
+    weight = np.array([row.samples * config.tasks.get(row.task, 0.0) for row in TABLE_1.values()])
+    table = np.stack([_published(row, config, model_config) for row in TABLE_1.values()])
     rng = np.random.default_rng(0)
     rows = table[rng.choice(len(table), _ROWS, p=weight / weight.sum()), rng.integers(_ROWS, size=_ROWS)]
     answers = round(weight.sum())
@@ -143,30 +143,30 @@ def _on_average(answers: int, rows: npt.NDArray[Any]) -> str:
     )
 
 
-def _published(row: Published, recipe: Recipe, config: MairaConfig) -> npt.NDArray[Any]:
-    """(rows,) of `LENGTHS`, as table 1 has them; of texts it says nothing, theirs are the mix's average."""
-    rows, rng = np.zeros(_ROWS, LENGTHS), np.random.default_rng(row.samples)
+def _published(row: Published, config: TrainConfig, model_config: MairaConfig) -> npt.NDArray[Any]:
+    """(rows,) of `SAMPLE_LENGTHS`, as table 1 has them; of texts it says nothing, theirs are the mix's average."""
+    rows, rng = np.zeros(_ROWS, SAMPLE_LENGTHS), np.random.default_rng(row.samples)
     for dropped, share in (("lateral", row.lateral), ("prior", row.prior)):
-        if dropped not in recipe.drop:
+        if dropped not in config.drop:
             rows["images"] += rng.random(_ROWS) < share
     rows["images"] += 1
     rows["task"] = TASKS.index(row.task)
-    rows["prompt"] = rows["images"].astype(int) * config.image_seq_length + _TEXT - _ANSWER
+    rows["prompt"] = rows["images"].astype(int) * model_config.image_seq_length + _TEXT - _ANSWER
     rows["answer"] = _ANSWER
     return rows
 
 
-def _path(source: Source) -> str:
+def _path(source: DataSource) -> str:
     return str(source.manifest or source.shards)
 
 
-def _row_of(source: Source) -> str | None:
+def _row_of(source: DataSource) -> str | None:
     """The row of table 1 that a source is named after, by the folder that is nearest to it."""
     folders = _path(source).lower().split("/")
     return next((_FOLDERS[folder] for folder in reversed(folders) if folder in _FOLDERS), None)
 
 
-def _open(source: Source) -> Studies | str:
+def _open(source: DataSource) -> StudySource | str:
     """The studies of a source, or why there are none to look at."""
     where = _path(source)
     if "://" in where:
@@ -179,31 +179,31 @@ def _open(source: Source) -> Studies | str:
 
 
 def _look(
-    opened: Studies, source: Source, recipe: Recipe, config: MairaConfig, count: Callable[[str], int]
+    opened: StudySource, source: DataSource, config: TrainConfig, model_config: MairaConfig, count: Callable[[str], int]
 ) -> tuple[npt.NDArray[Any], float, int]:
     """Lengths of the answers of some studies of a source, of how many each stands for, and how many were looked at."""
     looked = range(0, opened.count, max(1, opened.count // _LOOKED_AT))
     found: list[tuple[int, ...]] = []
     for number in looked:
-        for _, study, size in opened.look(number, number + 1, source.split):
-            known = drop_inputs(study, recipe.drop)
-            for task in recipe.shares(source):
+        for _, study, size in opened.scan(number, number + 1, source.split):
+            known = drop_inputs(study, config.drop)
+            for task in config.shares(source):
                 for phrase in (known.phrases or ()) if task == "phrase" else (None,):
                     with warnings.catch_warnings():
                         warnings.simplefilter("ignore", Unused)
-                        made = make_example(known, task, phrase=phrase, preset=recipe.preset, frontal_size=size)
+                        made = make_example(known, task, phrase=phrase, preset=config.preset, frontal_size=size)
                     if made.target is not None:
                         images = len(made.images)
-                        prompt = images * config.image_seq_length + count(made.prompt.replace(IMAGE, ""))
+                        prompt = images * model_config.image_seq_length + count(made.prompt.replace(IMAGE, ""))
                         found.append((0, number, TASKS.index(task), 0, images, prompt, count(made.target) + 1))
-    return np.array(found, LENGTHS), opened.count / max(1, len(looked)), len(looked)
+    return np.array(found, SAMPLE_LENGTHS), opened.count / max(1, len(looked)), len(looked)
 
 
-def _counter(recipe: Recipe) -> tuple[Callable[[str], int], str]:
+def _counter(config: TrainConfig) -> tuple[Callable[[str], int], str]:
     """Tokens of a text: counted where the model's tokenizer is there, else guessed; and which it is."""
-    if isinstance(recipe.model, Path) and (recipe.model / "config.json").is_file():
+    if isinstance(config.model, Path) and (config.model / "config.json").is_file():
         from maira.model.processor import MairaProcessor
 
-        tokenizer = MairaProcessor.from_pretrained(recipe.model).tokenizer
+        tokenizer = MairaProcessor.from_pretrained(config.model).tokenizer
         return lambda text: len(tokenizer(text)["input_ids"]), "tokens counted"
     return lambda text: ceil(len(text) / _CHARACTERS), f"{_CHARACTERS:g} characters of text taken for a token"

@@ -9,21 +9,20 @@ from dataclasses import replace
 from functools import partial
 from typing import Literal, NamedTuple
 
-from maira.train.data.items import Encoded, PackedBatch, Samples, Totals
-from maira.train.data.packing import collate
-from maira.train.data.schedule import Plan
+from maira.train.data.packing import EncodedSample, PackedBatch, SampleDataset, StepTotals, collate
+from maira.train.data.schedule import DataSchedule
 from maira.train.data.sources import Unreadable
-from maira.train.data.workers import in_workers
+from maira.train.data.workers import map_in_workers
 from radfact.errors import InputError
 
 LENGTH_MULTIPLE = 64
 """Rows are padded to multiples of this many tokens: kernels are compiled anew for every shape."""
 
-Part = Literal["training", "validation"]
+Phase = Literal["training", "validation"]
 """Of a run, what a sample is of."""
 
 
-class LeftOut(NamedTuple):
+class SkippedSample(NamedTuple):
     """A sample that is in no row, since one of its images cannot be read."""
 
     sample_id: str
@@ -37,63 +36,69 @@ class Step(NamedTuple):
     Attributes:
         number: from 0.
         rows: their totals are those of all samples of the step.
-        left_out: samples of this process's rows that are in none.
+        skipped: samples of this process's rows that are in none.
     """
 
     number: int
     rows: list[PackedBatch]
-    left_out: list[LeftOut]
+    skipped: list[SkippedSample]
 
 
 def stream(
-    corpus: Samples, plan: Plan, first_step: int = 0, *, rank: int = 0, world: int = 1, workers: int = 1
+    dataset: SampleDataset,
+    schedule: DataSchedule,
+    first_step: int = 0,
+    *,
+    rank: int = 0,
+    world_size: int = 1,
+    workers: int = 1,
 ) -> Generator[Step]:
     """The steps of a run from one on, with the rows that one process runs in each.
 
     Closed, it ends its worker processes; so it should be, whatever ends the run.
 
     Args:
-        corpus: of the table that the plan is for; its recipe says whether samples may be left out.
-        plan: of the run.
+        dataset: of the table that the plan is for; its recipe says whether samples may be left out.
+        schedule: of the run.
         first_step: from 0; the steps before it cost nothing.
-        rank, world: this process, and how many there are.
+        rank, world_size: this process, and how many there are.
         workers: processes that prepare rows.
 
     Raises:
         InputError: a sample cannot be read.
         RunError: a worker process died.
     """
-    ahead: deque[tuple[int, int, Totals]] = deque()
+    ahead: deque[tuple[int, int, StepTotals]] = deque()
 
     def jobs() -> Iterator[list[int]]:
-        for step in range(first_step, plan.steps):
-            rows = plan.rows(step, rank, world)
-            ahead.append((step, len(rows), plan.totals(step)))
+        for step in range(first_step, schedule.steps):
+            rows = schedule.rows(step, rank, world_size)
+            ahead.append((step, len(rows), schedule.totals(step)))
             yield from rows
 
-    skips = plan.recipe.faults.unreadable == "skip"
-    with closing(in_workers(partial(encode_row, corpus, skips, "training"), jobs(), workers)) as encoded:
-        for _ in range(first_step, plan.steps):
+    skips = schedule.config.faults.unreadable == "skip"
+    with closing(map_in_workers(partial(encode_row, dataset, skips, "training"), jobs(), workers)) as encoded:
+        for _ in range(first_step, schedule.steps):
             # Not taken before its first row is here: only then has its step been planned for certain.
             first = next(encoded)
             step, count, totals = ahead.popleft()
             rows = [first, *(next(encoded) for _ in range(count - 1))]
-            left_out = [sample for row in rows for sample in row.left_out]
-            yield Step(step, [collate_row(row, totals, corpus) for row in rows], left_out)
+            skipped = [sample for row in rows for sample in row.skipped]
+            yield Step(step, [collate_row(row, totals, dataset) for row in rows], skipped)
 
 
 class EncodedRow(NamedTuple):
     """The samples of a row that can be read, and those that cannot."""
 
-    samples: list[Encoded]
-    left_out: list[LeftOut]
+    samples: list[EncodedSample]
+    skipped: list[SkippedSample]
 
 
-def encode_row(corpus: Samples, skips: bool, part: Part, row: Sequence[int]) -> EncodedRow:
+def encode_row(dataset: SampleDataset, skips: bool, part: Phase, row: Sequence[int]) -> EncodedRow:
     """The samples of a row.
 
     Args:
-        corpus: what they are of.
+        dataset: what they are of.
         skips: whether samples that cannot be read may be left out.
         part: of the run, for messages.
         row: their places in the table.
@@ -104,15 +109,17 @@ def encode_row(corpus: Samples, skips: bool, part: Part, row: Sequence[int]) -> 
     encoded = EncodedRow([], [])
     for place in row:
         try:
-            encoded.samples.append(corpus.encode(place))
+            encoded.samples.append(dataset.encode(place))
         except Unreadable as error:
             if not skips:
-                raise to_mend(error, f"a sample of the {part}") from None
-            encoded.left_out.append(LeftOut(_name(corpus, place), int(corpus.table[place]["answer"]), str(error)))
+                raise unreadable_sample_error(error, f"a sample of the {part}") from None
+            encoded.skipped.append(
+                SkippedSample(_name(dataset, place), int(dataset.table[place]["answer"]), str(error))
+            )
     return encoded
 
 
-def to_mend(error: InputError, where: str) -> InputError:
+def unreadable_sample_error(error: InputError, where: str) -> InputError:
     """The error of something that cannot be read and may not be left out, with what can be done about it."""
     return InputError(
         f"{error.message}, in {where}. Mend it, or set faults.unreadable=skip to leave out such samples; the same "
@@ -122,22 +129,22 @@ def to_mend(error: InputError, where: str) -> InputError:
     )
 
 
-def _name(corpus: Samples, place: int) -> str:
+def _name(dataset: SampleDataset, place: int) -> str:
     try:
-        return corpus.sample_id(place)
+        return dataset.sample_id(place)
     except Unreadable:
         # Of a damaged shard not even the name can be read.
-        return corpus.place(place)
+        return dataset.place(place)
 
 
-def collate_row(row: EncodedRow, totals: Totals, corpus: Samples) -> PackedBatch:
+def collate_row(row: EncodedRow, totals: StepTotals, dataset: SampleDataset) -> PackedBatch:
     """The tensors of a row.
 
     Processes wait for each other's tensors in every row, so that one cannot pass over that of which nothing is left.
     """
     if row.samples:
-        return collate(row.samples, totals, corpus.pad_id, LENGTH_MULTIPLE)
-    batch = collate([corpus.blank()], totals, corpus.pad_id, LENGTH_MULTIPLE)
+        return collate(row.samples, totals, dataset.pad_id, LENGTH_MULTIPLE)
+    batch = collate([dataset.blank()], totals, dataset.pad_id, LENGTH_MULTIPLE)
     return replace(
         batch,
         frontal_rows=batch.frontal_rows[:0],

@@ -1,31 +1,157 @@
-"""Samples into rows: which go together, and the tensors of a row."""
+"""Samples as tokens, and the packing of samples into rows of a bounded number of tokens."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from heapq import heapify, heapreplace
+from typing import Any, Literal, NamedTuple, Protocol
 
 import numpy as np
+import numpy.typing as npt
 import torch
+from torch import Tensor
 
-from maira.train.data.items import Encoded, PackedBatch, Totals
+from maira.model.prompts import Task
 from radfact.errors import InputError
 
+SAMPLE_LENGTHS = np.dtype(
+    [
+        ("source", "<u2"),
+        ("number", "<u4"),
+        ("task", "u1"),
+        ("phrase", "<u2"),
+        ("images", "u1"),
+        ("prompt", "<u4"),
+        ("answer", "<u4"),
+    ]
+)
+"""One training sample: the index of its source in the configuration, of its study in the source, of its task in
+`ALL_TASKS` and of its phrase in the study (0 for other tasks); its number of images, and the tokens of its prompt
+(image tokens included) and answer."""
+TASKS: tuple[Task, ...] = ("findings", "grounded", "phrase")
+JudgeTask = Literal["entailment", "green", "vert"]
+"""Tasks of a language model that judges reports."""
+ALL_TASKS: tuple[Task | JudgeTask, ...] = (*TASKS, "entailment", "green", "vert")
+"""All tasks in the order of their numbers in `SAMPLE_LENGTHS`."""
 
-def pack(lengths: Sequence[int], budget: int, world: int = 1) -> list[list[int]]:
-    """Deal samples to k x world rows, k as small as a greedy packing finds, their loads as even as can be.
 
-    The longest goes first, into the row with the least so far; where that does not fit, into the fullest row that has
-    room. Rows come with the fullest first, so that rows i * world to (i + 1) * world, which the processes run at the
-    same time, are of about the same length. A function of its arguments alone.
+class StepTotals(NamedTuple):
+    """Divisors of the losses of one optimizer step, over all processes."""
+
+    answer_tokens: int
+    samples: int
+
+
+@dataclass(frozen=True)
+class EncodedSample:
+    """A sample as model inputs.
+
+    Attributes:
+        sample_id: name of the sample.
+        task: task of the sample.
+        input_ids: tokens of prompt and answer.
+        prompt_tokens: number of prompt tokens among them.
+        images: (images, size, size) float32, preprocessed, in the order of their placeholders.
+        coverage: (patches, kinds), share of each patch of the frontal that each labeled kind covers; None without the
+            auxiliary loss.
+    """
+
+    sample_id: str
+    task: Task | JudgeTask
+    input_ids: list[int]
+    prompt_tokens: int
+    images: npt.NDArray[np.float32]
+    coverage: npt.NDArray[np.float32] | None = None
+
+
+class SampleDataset(Protocol):
+    """A map-style dataset: samples by their row in a table.
+
+    Attributes:
+        table: (samples,) of `SAMPLE_LENGTHS`.
+    """
+
+    table: npt.NDArray[Any]
+
+    @property
+    def pad_id(self) -> int:
+        """Padding token."""
+
+    def sample_id(self, row: int) -> str:
+        """Return the name of a sample."""
+
+    def place(self, row: int) -> str:
+        """Return where a sample is read from, for messages about a sample whose name cannot be read."""
+
+    def blank(self) -> EncodedSample:
+        """Return a sample without an answer, which fills a row whose samples cannot be read."""
+
+    def encode(self, row: int) -> EncodedSample:
+        """Tokenize a sample and load its images.
+
+        Raises:
+            UnreadableSample: an image or line cannot be read.
+            InputError: the sample has changed since the table was made.
+        """
+
+
+@dataclass(frozen=True)
+class PackedBatch:
+    """Samples concatenated in one row: the inputs of one forward pass.
+
+    Attributes:
+        input_ids: (1, tokens).
+        position_ids: (1, tokens), from 0 in each sample.
+        starts: (samples + 1,) int32, first token of each sample, then the end of the last one. Tokens beyond it are
+            padding, which attention treats as one more sample.
+        longest: tokens of the longest sample (padding included as one).
+        answers: (answer tokens,), positions whose next token belongs to an answer.
+        targets: (answer tokens,), that next token.
+        answer_samples: (answer tokens,), index of the sample that each token belongs to.
+        pixel_values: (images, 1, size, size); the model expands them to three equal channels.
+        frontal_rows: (samples,), index of each sample's current frontal image.
+        coverage: (samples, patches, kinds); None without the auxiliary loss.
+        sample_ids, tasks: of each sample, without padding.
+        totals: of the optimizer step that the row belongs to.
+    """
+
+    input_ids: Tensor
+    position_ids: Tensor
+    starts: Tensor
+    longest: int
+    answers: Tensor
+    targets: Tensor
+    answer_samples: Tensor
+    pixel_values: Tensor
+    frontal_rows: Tensor
+    coverage: Tensor | None
+    sample_ids: tuple[str, ...]
+    tasks: tuple[Task | JudgeTask, ...]
+    totals: StepTotals
+
+    def to(self, device: torch.device) -> PackedBatch:
+        """Return the batch with its tensors on a device."""
+        moved: dict[str, Any] = {
+            name: value.to(device, non_blocking=True) for name, value in vars(self).items() if isinstance(value, Tensor)
+        }
+        return replace(self, **moved)
+
+
+def pack(lengths: Sequence[int], budget: int, world_size: int = 1) -> list[list[int]]:
+    """Distribute samples over k * world_size rows with loads as even as possible, for the smallest k found greedily.
+
+    The longest sample goes first, into the emptiest row; if it does not fit there, into the fullest row with space for
+    it. Rows are sorted by load, so that rows i * world_size to (i + 1) * world_size, which the processes run at the
+    same time, have about the same length. The result is a function of the arguments.
 
     Args:
         lengths: tokens of each sample.
-        budget: most tokens of a row.
-        world: processes; all get as many rows.
+        budget: maximum number of tokens of a row.
+        world_size: number of processes; all get the same number of rows.
 
     Returns:
-        For each row the indices of its samples, none of them without any.
+        For each row the indices of its samples, at least one.
 
     Raises:
         InputError: a sample is longer than a row, or there are fewer samples than rows.
@@ -33,22 +159,22 @@ def pack(lengths: Sequence[int], budget: int, world: int = 1) -> list[list[int]]
     if max(lengths, default=0) > budget:
         raise InputError(f"a sample of {max(lengths)} tokens does not fit in {budget}", field="token_budget")
     order = sorted(range(len(lengths)), key=lambda i: (-lengths[i], i))
-    rows = max(1, -(-sum(lengths) // (budget * world))) * world
+    rows = max(1, -(-sum(lengths) // (budget * world_size))) * world_size
     while True:
         if rows > len(lengths):
             raise InputError(
-                f"{len(lengths)} samples do not fill {rows} rows of up to {budget} tokens, {rows // world} for each of "
-                f"{world} processes; a multiple of {world} or a larger token_budget does",
+                f"{len(lengths)} samples do not fill {rows} rows of up to {budget} tokens, {rows // world_size} for "
+                f"each of {world_size} processes; use a multiple of {world_size} or a larger token_budget",
                 field="global_batch",
             )
-        bins = _evenly(order, lengths, budget, rows) or _tightly(order, lengths, budget, rows)
+        bins = _pack_evenly(order, lengths, budget, rows) or _pack_tightly(order, lengths, budget, rows)
         if bins is not None:
             return sorted(bins, key=lambda row: (-sum(lengths[i] for i in row), row[0]))
-        rows += world
+        rows += world_size
 
 
-def _evenly(order: Sequence[int], lengths: Sequence[int], budget: int, rows: int) -> list[list[int]] | None:
-    """Each sample into the row with the least; None where it does not fit there."""
+def _pack_evenly(order: Sequence[int], lengths: Sequence[int], budget: int, rows: int) -> list[list[int]] | None:
+    """Put each sample into the emptiest row; None if one does not fit there."""
     loads = [(0, row) for row in range(rows)]
     heapify(loads)
     bins: list[list[int]] = [[] for _ in range(rows)]
@@ -61,8 +187,8 @@ def _evenly(order: Sequence[int], lengths: Sequence[int], budget: int, rows: int
     return bins
 
 
-def _tightly(order: Sequence[int], lengths: Sequence[int], budget: int, rows: int) -> list[list[int]] | None:
-    """Each sample into the fullest row that has room; None where there is none."""
+def _pack_tightly(order: Sequence[int], lengths: Sequence[int], budget: int, rows: int) -> list[list[int]] | None:
+    """Put each sample into the fullest row with space for it; None if there is no such row."""
     loads = [0] * rows
     bins: list[list[int]] = [[] for _ in range(rows)]
     for index in order:
@@ -73,18 +199,18 @@ def _tightly(order: Sequence[int], lengths: Sequence[int], budget: int, rows: in
         bins[row].append(index)
         loads[row] += lengths[index]
     for empty in (samples for samples in bins if not samples):
-        # Every process needs something to run; the fullest row by number has two samples or more.
+        # Every process needs a row; the row with the most samples has at least two.
         empty.append(max(bins, key=len).pop())
     return bins
 
 
-def collate(encoded: Sequence[Encoded], totals: Totals, pad_id: int, multiple: int = 1) -> PackedBatch:
-    """The tensors of one row: samples one behind the other, then padding.
+def collate(encoded: Sequence[EncodedSample], totals: StepTotals, pad_id: int, multiple: int = 1) -> PackedBatch:
+    """Concatenate samples to the tensors of one row.
 
     Args:
         encoded: the samples.
-        totals: of the optimiser step that the row is a part of.
-        pad_id: token of the padding.
+        totals: of the optimizer step that the row belongs to.
+        pad_id: padding token.
         multiple: the row is padded to a multiple of this many tokens.
     """
     lengths = np.array([len(sample.input_ids) for sample in encoded])
@@ -101,20 +227,20 @@ def collate(encoded: Sequence[Encoded], totals: Totals, pad_id: int, multiple: i
         answers.append(np.arange(start + sample.prompt_tokens - 1, end - 1))
         owners.append(np.full(len(answers[-1]), number))
     positions[used:] -= used
-    where = np.concatenate(answers)
+    predicting = np.concatenate(answers)
     images = np.array([len(sample.images) for sample in encoded])
-    covers = [sample.coverage for sample in encoded if sample.coverage is not None]
+    coverages = [sample.coverage for sample in encoded if sample.coverage is not None]
     return PackedBatch(
         input_ids=torch.from_numpy(ids)[None],
         position_ids=torch.from_numpy(positions)[None],
         starts=torch.from_numpy(starts.astype(np.int32)),
         longest=max(int(lengths.max()), padding),
-        answers=torch.from_numpy(where),
-        targets=torch.from_numpy(ids[where + 1]),
+        answers=torch.from_numpy(predicting),
+        targets=torch.from_numpy(ids[predicting + 1]),
         answer_samples=torch.from_numpy(np.concatenate(owners)),
         pixel_values=torch.from_numpy(np.concatenate([sample.images for sample in encoded]))[:, None],
         frontal_rows=torch.from_numpy(images.cumsum() - images),
-        coverage=torch.from_numpy(np.stack(covers)) if covers else None,
+        coverage=torch.from_numpy(np.stack(coverages)) if coverages else None,
         sample_ids=tuple(sample.sample_id for sample in encoded),
         tasks=tuple(sample.task for sample in encoded),
         totals=totals,

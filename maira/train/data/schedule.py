@@ -8,16 +8,15 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from maira.train.config.run_config import Course
-from maira.train.data.items import ALL_TASKS, Totals
-from maira.train.data.packing import pack
+from maira.train.config.run_config import BaseTrainConfig
+from maira.train.data.packing import ALL_TASKS, StepTotals, pack
 from radfact.errors import InputError
 
 Rows = npt.NDArray[np.int64]
 """Places in the table of answers."""
 
 
-class Plan:
+class DataSchedule:
     """The course of a run.
 
     An epoch takes each answer of the table as often as the recipe's shares say: whole times, and of what is left as
@@ -26,8 +25,8 @@ class Plan:
     waits for another epoch.
 
     Args:
-        table: (answers,) of `LENGTHS`.
-        recipe: its seed, shares, batch, budget and length count.
+        table: (answers,) of `SAMPLE_LENGTHS`.
+        config: its seed, shares, batch, budget and length count.
 
     Raises:
         InputError: an epoch does not fill one step.
@@ -37,23 +36,23 @@ class Plan:
         steps_per_epoch, steps: optimiser steps of an epoch and of the run.
     """
 
-    def __init__(self, table: npt.NDArray[Any], recipe: Course) -> None:
-        self.table, self.recipe = table, recipe
+    def __init__(self, table: npt.NDArray[Any], config: BaseTrainConfig) -> None:
+        self.table, self.config = table, config
         self.lengths: Rows = table["prompt"].astype(np.int64) + table["answer"]
-        self._groups = _groups(table, recipe)
+        self._groups = _groups(table, config)
         self._order: tuple[int, Rows] | None = None
         self.items_per_epoch = sum(_times(len(rows), share) for rows, share in self._groups)
-        self.steps_per_epoch = self.items_per_epoch // recipe.global_batch
+        self.steps_per_epoch = self.items_per_epoch // config.global_batch
         if not self.steps_per_epoch:
             raise InputError(
                 f"an epoch has {self.items_per_epoch} answers to train on, too few for one global_batch of "
-                f"{recipe.global_batch}",
+                f"{config.global_batch}",
                 field="train",
             )
-        if recipe.passes is not None:
-            self.steps = recipe.passes // recipe.global_batch
+        if config.passes is not None:
+            self.steps = config.passes // config.global_batch
         else:
-            self.steps = max(1, round((recipe.epochs or 0) * self.steps_per_epoch))
+            self.steps = max(1, round((config.epochs or 0) * self.steps_per_epoch))
 
     def epoch(self, step: int) -> int:
         """The epoch that a step belongs to, from 0."""
@@ -62,7 +61,7 @@ class Plan:
     def order(self, epoch: int) -> Rows:
         """The items of an epoch in their order."""
         if self._order is None or self._order[0] != epoch:
-            rng = np.random.default_rng(np.random.SeedSequence((self.recipe.seed, epoch)))
+            rng = np.random.default_rng(np.random.SeedSequence((self.config.seed, epoch)))
             taken = []
             for rows, share in self._groups:
                 whole = int(share)
@@ -78,31 +77,31 @@ class Plan:
             step: from 0, over all epochs.
         """
         epoch, within = divmod(step, self.steps_per_epoch)
-        begin = within * self.recipe.global_batch
-        return self.order(epoch)[begin : begin + self.recipe.global_batch]
+        begin = within * self.config.global_batch
+        return self.order(epoch)[begin : begin + self.config.global_batch]
 
-    def totals(self, step: int) -> Totals:
+    def totals(self, step: int) -> StepTotals:
         """What the losses of a step are divided by."""
         items = self.step_items(step)
-        return Totals(answer_tokens=int(self.table["answer"][items].sum()), samples=len(items))
+        return StepTotals(answer_tokens=int(self.table["answer"][items].sum()), samples=len(items))
 
-    def rows(self, step: int, rank: int = 0, world: int = 1) -> list[list[int]]:
+    def rows(self, step: int, rank: int = 0, world_size: int = 1) -> list[list[int]]:
         """The packed rows that one process runs in a step, as many for each; a row is a list of places in the table."""
         items = self.step_items(step)
-        packed = pack(self.lengths[items].tolist(), self.recipe.token_budget, world)
-        return [[int(items[i]) for i in row] for row in packed[rank::world]]
+        packed = pack(self.lengths[items].tolist(), self.config.token_budget, world_size)
+        return [[int(items[i]) for i in row] for row in packed[rank::world_size]]
 
-    def check(self, sample_id: Callable[[int], str], world: int = 1) -> None:
+    def check(self, sample_id: Callable[[int], str], world_size: int = 1) -> None:
         """See before the first step that every sample fits.
 
         Args:
             sample_id: names the study of a place in the table.
-            world: processes.
+            world_size: processes.
 
         Raises:
             InputError: a sample is longer than a row, or a step has too few samples for that many processes.
         """
-        budget = self.recipe.token_budget
+        budget = self.config.token_budget
         trained = np.concatenate([rows for rows, _ in self._groups])
         longest = int(trained[self.lengths[trained].argmax()])
         if self.lengths[longest] > budget:
@@ -113,15 +112,15 @@ class Plan:
                 field="token_budget",
             )
         # No step is harder to pack than one of the longest samples.
-        hardest = np.sort(self.lengths[trained])[-self.recipe.global_batch :]
-        pack(np.resize(hardest, self.recipe.global_batch).tolist(), budget, world)
+        hardest = np.sort(self.lengths[trained])[-self.config.global_batch :]
+        pack(np.resize(hardest, self.config.global_batch).tolist(), budget, world_size)
 
 
-def _groups(table: npt.NDArray[Any], recipe: Course) -> list[tuple[Rows, float]]:
+def _groups(table: npt.NDArray[Any], config: BaseTrainConfig) -> list[tuple[Rows, float]]:
     """Places in the table that have a share of their own, with it."""
     groups = []
-    for number, source in enumerate(recipe.train):
-        for task, share in recipe.shares(source).items():
+    for number, source in enumerate(config.train):
+        for task, share in config.shares(source).items():
             rows = np.flatnonzero((table["source"] == number) & (table["task"] == ALL_TASKS.index(task)))
             groups.append((rows, share))
     return groups

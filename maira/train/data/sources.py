@@ -15,7 +15,7 @@ from data.images import Gray, image_size, load_gray
 from data.manifest import folder_of, parse_study
 from data.shards import PackedSample, Shards
 from data.study import IMAGE_COLUMNS, Study
-from maira.train.config.run_config import Source
+from maira.train.config.run_config import DataSource
 from radfact.errors import InputError
 from radfact.io.jsonl import parse_rows
 
@@ -25,7 +25,7 @@ _READ = 2**24
 _LINES = 256
 
 
-class Seen(NamedTuple):
+class StudyHeader(NamedTuple):
     """A study as far as its texts go: its number in the source, and the (width, height) of its frontal in pixels."""
 
     number: int
@@ -37,7 +37,7 @@ class Unreadable(InputError):
     """Something of a sample cannot be read, although it was there when the run began: an image's pixels, a line."""
 
 
-class Studies(Protocol):
+class StudySource(Protocol):
     """Studies by number.
 
     Attributes:
@@ -54,7 +54,9 @@ class Studies(Protocol):
     def line(self, number: int) -> int | None:
         """Where a study stands in a text file; None if it does not."""
 
-    def look(self, begin: int, end: int, split: str | None, faults: list[InputError] | None = None) -> Iterator[Seen]:
+    def scan(
+        self, begin: int, end: int, split: str | None, faults: list[InputError] | None = None
+    ) -> Iterator[StudyHeader]:
         """The studies from one number up to another, of a split or all, without the pixels of their images.
 
         Args:
@@ -83,7 +85,7 @@ class Studies(Protocol):
         """
 
 
-class ManifestStudies:
+class ManifestSource:
     """The lines of a manifest, numbered from 0.
 
     Args:
@@ -105,32 +107,34 @@ class ManifestStudies:
         return manifest_key(self.path)
 
     def line(self, number: int) -> int:
-        """As `Studies` says."""
+        """As `StudySource` says."""
         return number + 1
 
-    def look(self, begin: int, end: int, split: str | None, faults: list[InputError] | None = None) -> Iterator[Seen]:
-        """As `Studies` says."""
+    def scan(
+        self, begin: int, end: int, split: str | None, faults: list[InputError] | None = None
+    ) -> Iterator[StudyHeader]:
+        """As `StudySource` says."""
         for first in range(begin, end, _LINES):
             for line, row in self._rows(first, min(first + _LINES, end)):
                 study = parse_study(row, self._folder, file=self.path, line=line)
                 if split is not None and study.split != split:
                     continue
-                size, wrong = look_at_images(study)
+                size, wrong = check_images(study)
                 if size is not None and not wrong:
-                    yield Seen(line - 1, study, size)
+                    yield StudyHeader(line - 1, study, size)
                 elif faults is None:
                     raise wrong[0]
                 else:
                     faults += wrong
 
     def read(self, number: int) -> PackedSample:
-        """As `Studies` says."""
+        """As `StudySource` says."""
         for line, row in self._rows(number, number + 1):
             return PackedSample(parse_study(row, self._folder, file=self.path, line=line), {})
         raise InputError("has changed since it was read first: the line is blank", file=self.path, line=number + 1)
 
     def radiograph(self, sample: PackedSample, column: str) -> Gray:
-        """As `Studies` says."""
+        """As `StudySource` says."""
         return _load(getattr(sample.study, column))
 
     def _rows(self, begin: int, end: int) -> Iterator[tuple[int, dict[str, Any]]]:
@@ -149,7 +153,7 @@ class ManifestStudies:
         return parse_rows(text.removesuffix("\n").split("\n"), self.path, begin + 1)
 
 
-class ShardStudies:
+class ShardSource:
     """The samples of shards.
 
     Args:
@@ -168,10 +172,12 @@ class ShardStudies:
         return [self.where, hashlib.sha256(self.shards.rows.tobytes()).hexdigest()]
 
     def line(self, number: int) -> None:
-        """As `Studies` says."""
+        """As `StudySource` says."""
 
-    def look(self, begin: int, end: int, split: str | None, faults: list[InputError] | None = None) -> Iterator[Seen]:
-        """As `Studies` says."""
+    def scan(
+        self, begin: int, end: int, split: str | None, faults: list[InputError] | None = None
+    ) -> Iterator[StudyHeader]:
+        """As `StudySource` says."""
         splits = self.shards.index.splits
         for number in range(begin, end):
             if split is not None and splits[int(self.shards.rows[number]["split"])] != split:
@@ -184,17 +190,17 @@ class ShardStudies:
                     raise
                 faults.append(error)
             else:
-                yield Seen(number, study, size)
+                yield StudyHeader(number, study, size)
 
     def read(self, number: int) -> PackedSample:
-        """As `Studies` says."""
+        """As `StudySource` says."""
         try:
             return self.shards[number]
         except InputError as error:
             raise Unreadable(error.message, file=error.file) from None
 
     def radiograph(self, sample: PackedSample, column: str) -> Gray:
-        """As `Studies` says."""
+        """As `StudySource` says."""
         return _load(self._name(getattr(sample.study, column)), io.BytesIO(sample.images[column]))
 
     def _frontal_size(self, number: int, study: Study, head: bytes) -> tuple[int, int]:
@@ -209,7 +215,7 @@ class ShardStudies:
         return Path(self.shards.where_is(image.name))
 
 
-def open_source(source: Source, offsets: Offsets | None = None) -> Studies:
+def open_source(source: DataSource, offsets: Offsets | None = None) -> StudySource:
     """The studies of a source.
 
     Args:
@@ -220,8 +226,8 @@ def open_source(source: Source, offsets: Offsets | None = None) -> Studies:
         InputError: it cannot be read.
     """
     if source.manifest is not None:
-        return ManifestStudies(source.manifest, offsets)
-    return ShardStudies(str(source.shards))
+        return ManifestSource(source.manifest, offsets)
+    return ShardSource(str(source.shards))
 
 
 def manifest_key(path: Path) -> Any:
@@ -238,7 +244,7 @@ def manifest_key(path: Path) -> Any:
     return [str(path), status.st_size, status.st_mtime_ns]
 
 
-def look_at_images(study: Study) -> tuple[tuple[int, int] | None, list[Unreadable]]:
+def check_images(study: Study) -> tuple[tuple[int, int] | None, list[Unreadable]]:
     """(width, height) of the frontal in pixels, if it can be told, and what is wrong with any image; no pixel is read.
 
     Args:

@@ -28,7 +28,7 @@ JobT = TypeVar("JobT")
 ResultT = TypeVar("ResultT")
 
 
-def in_workers(
+def map_in_workers(
     work: Callable[[JobT], ResultT], jobs: Iterable[JobT], workers: int, *, ahead: int = 2
 ) -> Generator[ResultT]:
     """Results of jobs in their order, from processes that live as long as the iterator and work ahead of it.

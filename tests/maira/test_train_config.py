@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from maira.judge.run_config import read_judge_recipe
-from maira.train.config.run_config import Faults, FromScratch, Source, read_recipe
+from maira.judge.run_config import read_judge_config
+from maira.train.config.run_config import AnomalyConfig, DataSource, FromScratch, read_train_config
 from radfact.errors import InputError
 
 CONFIGS = Path(__file__).resolve().parents[2] / "configs"
@@ -25,26 +25,26 @@ def fresh(**changes: object) -> dict[str, object]:
 
 @pytest.mark.parametrize("path", sorted(CONFIGS.rglob("*.yaml")), ids=lambda path: path.stem)
 def test_shipped_recipes_can_be_read(path: Path) -> None:
-    read_judge_recipe(path) if path.parent.name == "judges" else read_recipe(path)
+    read_judge_config(path) if path.parent.name == "judges" else read_train_config(path)
 
 
 def test_the_defaults_are_the_papers(tmp_path: Path) -> None:
-    recipe = read_recipe(write(tmp_path))
+    train_config = read_train_config(write(tmp_path))
     # Paper 004, B.2.
-    assert (recipe.learning_rate, recipe.warmup, recipe.global_batch) == (2e-5, 0.03, 128)
-    assert recipe.preset == "release"
+    assert (train_config.learning_rate, train_config.warmup, train_config.global_batch) == (2e-5, 0.03, 128)
+    assert train_config.preset == "release"
 
 
 def test_the_path_of_a_manifest_is_a_source_of_its_own(tmp_path: Path) -> None:
-    assert read_recipe(write(tmp_path)).train == [Source(manifest=Path("manifest.jsonl"))]
+    assert read_train_config(write(tmp_path)).train == [DataSource(manifest=Path("manifest.jsonl"))]
 
 
 def test_shares_of_a_source_are_times_the_recipes(tmp_path: Path) -> None:
     tasks = {"findings": 0.5, "grounded": 2.0, "phrase": 0.0}
     sources = [{"shards": "s"}, {"shards": "s", "tasks": {"findings": 0.5, "phrase": 1.0}}]
-    recipe = read_recipe(write(tmp_path, tasks=tasks, train=sources))
-    assert recipe.shares(recipe.train[0]) == {"findings": 0.5, "grounded": 2.0}
-    assert recipe.shares(recipe.train[1]) == {"findings": 0.25}
+    train_config = read_train_config(write(tmp_path, tasks=tasks, train=sources))
+    assert train_config.shares(train_config.train[0]) == {"findings": 0.5, "grounded": 2.0}
+    assert train_config.shares(train_config.train[1]) == {"findings": 0.25}
 
 
 def test_a_recipe_says_only_what_it_does_otherwise_than_its_base(tmp_path: Path) -> None:
@@ -53,9 +53,9 @@ def test_a_recipe_says_only_what_it_does_otherwise_than_its_base(tmp_path: Path)
     middle, top = tmp_path / "rows" / "middle.yaml", tmp_path / "rows" / "top.yaml"
     middle.write_text("base: ../recipe.yaml\nfaults: {most_skipped: 7}\nbetas: [0.8, 0.9]\n", encoding="utf-8")
     top.write_text("base: middle.yaml\ndrop: [prior]\n", encoding="utf-8")
-    recipe, plain = read_recipe(top, ["seed=3"]), read_recipe(base)
-    changed = {"faults": Faults(spike=3.0, most_skipped=7), "betas": (0.8, 0.9), "drop": ("prior",), "seed": 3}
-    assert recipe == plain.model_copy(update=changed)
+    train_config, plain = read_train_config(top, ["seed=3"]), read_train_config(base)
+    changed = {"faults": AnomalyConfig(spike=3.0, most_skipped=7), "betas": (0.8, 0.9), "drop": ("prior",), "seed": 3}
+    assert train_config == plain.model_copy(update=changed)
 
 
 @pytest.mark.parametrize(
@@ -68,36 +68,40 @@ def test_a_recipe_says_only_what_it_does_otherwise_than_its_base(tmp_path: Path)
 )
 def test_a_base_that_is_none_is_refused(tmp_path: Path, base: object, message: str) -> None:
     with pytest.raises(InputError, match=message):
-        read_recipe(write(tmp_path, base=base))
+        read_train_config(write(tmp_path, base=base))
 
 
 def test_overrides_reach_into_nested_keys(tmp_path: Path) -> None:
     model = {"vision_config": {"image_size": 70}, "text_config": {"hidden_size": 32}}
-    recipe = read_recipe(write(tmp_path, model=model), ["model.text_config.hidden_size=48", "learning_rate=1.0e-3"])
-    assert isinstance(recipe.model, FromScratch)
-    assert recipe.model.text_config == {"hidden_size": 48}
-    assert recipe.model.vision_config.image_size == 70
-    assert recipe.learning_rate == 1e-3
+    train_config = read_train_config(
+        write(tmp_path, model=model), ["model.text_config.hidden_size=48", "learning_rate=1.0e-3"]
+    )
+    assert isinstance(train_config.model, FromScratch)
+    assert train_config.model.text_config == {"hidden_size": 48}
+    assert train_config.model.vision_config.image_size == 70
+    assert train_config.learning_rate == 1e-3
 
 
 def test_overrides_reach_into_lists_by_number(tmp_path: Path) -> None:
-    recipe = read_recipe(write(tmp_path, train=[{"shards": "a"}, {"shards": "b"}]), ["train.1.split=dev"])
-    assert [source.split for source in recipe.train] == [None, "dev"]
+    train_config = read_train_config(write(tmp_path, train=[{"shards": "a"}, {"shards": "b"}]), ["train.1.split=dev"])
+    assert [source.split for source in train_config.train] == [None, "dev"]
 
 
 def test_no_is_a_precision_without_quotes(tmp_path: Path) -> None:
-    assert read_recipe(write(tmp_path), ["precision=no"]).precision == "no"
+    assert read_train_config(write(tmp_path), ["precision=no"]).precision == "no"
 
 
 def test_powers_of_ten_are_numbers(tmp_path: Path) -> None:
-    recipe = read_recipe(write(tmp_path, model=fresh()), ["passes=3e2", "model.text_config.rms_norm_eps=1e-5"])
-    assert recipe.passes == 300
-    assert isinstance(recipe.model, FromScratch)
-    assert recipe.model.text_config == {"rms_norm_eps": 1e-5}
+    train_config = read_train_config(
+        write(tmp_path, model=fresh()), ["passes=3e2", "model.text_config.rms_norm_eps=1e-5"]
+    )
+    assert train_config.passes == 300
+    assert isinstance(train_config.model, FromScratch)
+    assert train_config.model.text_config == {"rms_norm_eps": 1e-5}
 
 
 def test_an_override_can_hold_an_equals_sign(tmp_path: Path) -> None:
-    assert read_recipe(write(tmp_path), ["out=a=b"]).out == Path("a=b")
+    assert read_train_config(write(tmp_path), ["out=a=b"]).out == Path("a=b")
 
 
 @pytest.mark.parametrize(
@@ -128,7 +132,7 @@ def test_an_override_can_hold_an_equals_sign(tmp_path: Path) -> None:
 )
 def test_a_wrong_value_is_named_by_file_and_field(tmp_path: Path, changes: dict[str, object], field: str) -> None:
     with pytest.raises(InputError, match=rf"recipe\.yaml, field '{field}") as caught:
-        read_recipe(write(tmp_path, **changes))
+        read_train_config(write(tmp_path, **changes))
     assert "\n" not in str(caught.value)
 
 
@@ -159,14 +163,14 @@ def test_a_recipe_whose_values_do_not_fit_together_is_refused(
     tmp_path: Path, changes: dict[str, object], message: str
 ) -> None:
     with pytest.raises(InputError, match=message):
-        read_recipe(write(tmp_path, **changes))
+        read_train_config(write(tmp_path, **changes))
 
 
 def test_a_missing_key_is_named(tmp_path: Path) -> None:
     path = tmp_path / "recipe.yaml"
     path.write_text("model: checkpoint\nout: run\npasses: 1000\n", encoding="utf-8")
     with pytest.raises(InputError, match="field 'train'"):
-        read_recipe(path)
+        read_train_config(path)
 
 
 @pytest.mark.parametrize(
@@ -182,12 +186,12 @@ def test_a_file_that_is_no_recipe_is_refused(tmp_path: Path, text: str, message:
     path = tmp_path / "recipe.yaml"
     path.write_text(text, encoding="utf-8")
     with pytest.raises(InputError, match=message):
-        read_recipe(path)
+        read_train_config(path)
 
 
 def test_a_recipe_that_is_not_there_is_named(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"none\.yaml: no such file"):
-        read_recipe(tmp_path / "none.yaml")
+        read_train_config(tmp_path / "none.yaml")
 
 
 @pytest.mark.parametrize(
@@ -210,7 +214,7 @@ def test_a_recipe_that_is_not_there_is_named(tmp_path: Path) -> None:
 )
 def test_a_wrong_override_is_refused(tmp_path: Path, override: str, message: str) -> None:
     with pytest.raises(InputError) as caught:
-        read_recipe(write(tmp_path, betas=[0.9, 0.95], train=[{"shards": "a"}]), [override])
+        read_train_config(write(tmp_path, betas=[0.9, 0.95], train=[{"shards": "a"}]), [override])
     assert str(caught.value) == message
 
 
@@ -221,7 +225,7 @@ def test_a_fault_is_looked_for_in_the_file_that_says_it(tmp_path: Path) -> None:
     def said(text: str, *overrides: str) -> str:
         top.write_text(f"base: recipe.yaml\n{text}\n", encoding="utf-8")
         with pytest.raises(InputError) as caught:
-            read_recipe(top, list(overrides))
+            read_train_config(top, list(overrides))
         return str(caught.value).replace(f"{tmp_path}/", "")
 
     assert said("").startswith("recipe.yaml: train[0].splitt: unknown field; did you mean 'split'?")
@@ -236,7 +240,7 @@ def test_a_misspelt_key_that_is_needed_is_named_and_not_the_missing_one(tmp_path
     path = tmp_path / "recipe.yaml"
     path.write_text("model: checkpoint\ntrian: m.jsonl\nout: run\npasses: 1000\n", encoding="utf-8")
     with pytest.raises(InputError, match=r"trian: unknown field; did you mean 'train'\?$"):
-        read_recipe(path)
+        read_train_config(path)
 
 
 @pytest.mark.parametrize(
@@ -260,6 +264,6 @@ def test_a_manifest_that_is_not_there_is_named_with_the_key_to_change(
     monkeypatch.chdir(tmp_path)
     Path("there.jsonl").touch()
     with pytest.raises(InputError) as caught:
-        read_recipe(write(tmp_path, **({"train": "none.jsonl"} | changes))).check_sources()
+        read_train_config(write(tmp_path, **({"train": "none.jsonl"} | changes))).check_sources()
     assert str(caught.value) == message
-    read_recipe(write(tmp_path, train="there.jsonl")).check_sources()
+    read_train_config(write(tmp_path, train="there.jsonl")).check_sources()

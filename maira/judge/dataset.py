@@ -10,10 +10,10 @@ import numpy as np
 import numpy.typing as npt
 from jinja2 import TemplateError
 
-from maira.judge.run_config import ChatSource, JudgeRecipe
+from maira.judge.run_config import ChatSource, JudgeTrainConfig
 from maira.judge.samples import ChatSample, parse_sample
-from maira.train.data.corpus import all_of
-from maira.train.data.items import ALL_TASKS, LENGTHS, Encoded
+from maira.train.data.dataset import all_of
+from maira.train.data.packing import ALL_TASKS, SAMPLE_LENGTHS, EncodedSample
 from maira.train.data.sources import Unreadable, line_offsets
 from radfact.errors import InputError
 from radfact.io.jsonl import parse_rows
@@ -58,12 +58,12 @@ class ChatFile:
         return None
 
 
-class ChatCorpus:
+class ChatDataset:
     """Samples of a judge by their place in a table.
 
     Args:
         files: the recipe's, in their order.
-        table: (answers,) of `LENGTHS`.
+        table: (answers,) of `SAMPLE_LENGTHS`.
         tokenizer: of the model, with a chat template.
         ends: tokens at which the model stops to write.
     """
@@ -88,11 +88,11 @@ class ChatCorpus:
         item = self.table[row]
         return f"{self.files[int(item['source'])].path}:{item['number'] + 1}"
 
-    def blank(self) -> Encoded:
+    def blank(self) -> EncodedSample:
         """A token that nothing is asked about."""
-        return Encoded("", ALL_TASKS[int(self.table["task"][0])], [self.pad_id], 1, _NO_IMAGES)
+        return EncodedSample("", ALL_TASKS[int(self.table["task"][0])], [self.pad_id], 1, _NO_IMAGES)
 
-    def encode(self, row: int) -> Encoded:
+    def encode(self, row: int) -> EncodedSample:
         """A conversation as tokens, the answer's behind the prompt's.
 
         Raises:
@@ -107,7 +107,7 @@ class ChatCorpus:
                 "the run began; a run's data must stay as it is",
                 file=self.files[int(item["source"])].path,
             )
-        return Encoded(sample.sample_id, sample.task, ids, prompt, _NO_IMAGES)
+        return EncodedSample(sample.sample_id, sample.task, ids, prompt, _NO_IMAGES)
 
     def _sample(self, row: int) -> ChatSample:
         file, number = self.files[int(self.table[row]["source"])], int(self.table[row]["number"])
@@ -120,17 +120,17 @@ class ChatCorpus:
         return sample
 
 
-def open_chats(
-    recipe: JudgeRecipe,
+def open_chat_dataset(
+    config: JudgeTrainConfig,
     sources: Sequence[ChatSource],
     tokenizer: Any,
     ends: frozenset[int],
     on_progress: Callable[[int, int], None] | None = None,
-) -> ChatCorpus:
+) -> ChatDataset:
     """Read all conversations of some sources once: their lengths as tokens, and whether each can be trained on.
 
     Args:
-        recipe: its shares count, and its folder takes the list of what cannot be trained on, if that is long.
+        config: its shares count, and its folder takes the list of what cannot be trained on, if that is long.
         sources: to train or validate on.
         tokenizer: of the model.
         ends: tokens at which the model stops to write.
@@ -144,7 +144,7 @@ def open_chats(
     rows: list[tuple[int, ...]] = []
     faults: list[InputError] = []
     for place, (source, file) in enumerate(zip(sources, files, strict=True)):
-        shares, before = recipe.shares(source), len(rows) + len(faults)
+        shares, before = config.shares(source), len(rows) + len(faults)
         for number, sample in _look(file, faults):
             done += 1
             if on_progress and done % 100 == 0:
@@ -161,8 +161,8 @@ def open_chats(
             split = f" in the split '{source.split}'" if source.split is not None else ""
             raise InputError(f"has no sample{split} of the task {' or '.join(shares)}", file=file.path)
     if faults:
-        raise all_of(faults, "samples cannot be trained on", recipe.out / BAD_SAMPLES)
-    return ChatCorpus(files, np.array(rows, LENGTHS), tokenizer, ends)
+        raise all_of(faults, "samples cannot be trained on", config.out / BAD_SAMPLES)
+    return ChatDataset(files, np.array(rows, SAMPLE_LENGTHS), tokenizer, ends)
 
 
 def _look(file: ChatFile, faults: list[InputError]) -> Iterator[tuple[int, ChatSample | None]]:

@@ -14,7 +14,7 @@ from tempfile import TemporaryDirectory
 import pytest
 from tiny_runs import held_by_another
 
-from maira.runtime.locks import LOCK, Claim
+from maira.runtime.locks import LOCK, FolderLock
 from radfact.errors import InputError
 
 NOBODY = 65534
@@ -25,7 +25,7 @@ def test_where_the_file_system_has_no_locks_a_run_goes_without(tmp_path: Path, m
         raise OSError(errno.ENOLCK, "No locks available")
 
     monkeypatch.setattr(fcntl, "lockf", no_locks)
-    with closing(Claim(tmp_path / "run")), closing(Claim(tmp_path / "run")) as claim:
+    with closing(FolderLock(tmp_path / "run")), closing(FolderLock(tmp_path / "run")) as claim:
         # Another run may be at work in it.
         (tmp_path / "run" / "tables").mkdir()
         claim.undo()
@@ -37,20 +37,20 @@ def test_who_holds_a_folder_is_named_until_it_ends(tmp_path: Path) -> None:
         held_by_another(tmp_path) as pid,
         pytest.raises(InputError, match=rf"process {pid} on .* trains in .*, remove \S+{LOCK}$"),
     ):
-        Claim(tmp_path)
-    with closing(Claim(tmp_path)):
+        FolderLock(tmp_path)
+    with closing(FolderLock(tmp_path)):
         assert (tmp_path / LOCK).read_text(encoding="utf-8").startswith(f"process {os.getpid()} on ")
     assert not (tmp_path / LOCK).read_text(encoding="utf-8")
 
 
 def test_a_run_that_is_refused_takes_with_it_what_it_has_made_alone(tmp_path: Path) -> None:
     fresh = tmp_path / "runs" / "fresh"
-    with closing(Claim(fresh)) as claim:
+    with closing(FolderLock(fresh)) as claim:
         (fresh / "tables").mkdir()
         claim.undo()
     assert not (tmp_path / "runs").exists()
     (tmp_path / "empty").mkdir()
-    with closing(Claim(tmp_path / "empty")) as claim:
+    with closing(FolderLock(tmp_path / "empty")) as claim:
         claim.undo()
     assert (tmp_path / "empty").exists()
 
@@ -63,7 +63,7 @@ def test_what_another_run_has_made_since_the_start_stays(tmp_path: Path, monkeyp
         lockf(file, how)
 
     monkeypatch.setattr(fcntl, "lockf", after_another)
-    with closing(Claim(out)) as claim:
+    with closing(FolderLock(out)) as claim:
         claim.undo()
     assert (out / "tables").exists()
 
@@ -72,7 +72,7 @@ def _take_turns(out: Path, start: Barrier) -> None:
     start.wait()
     for _ in range(300):
         try:
-            claim = Claim(out)
+            claim = FolderLock(out)
         except InputError:
             continue
         # Fails where another process has it too.
@@ -101,7 +101,7 @@ def test_whoever_may_write_in_a_folder_may_claim_it(folder: int, lock: int, tmp_
     tmp_path.chmod(folder)
     before = os.umask(0o022)
     try:
-        Claim(tmp_path).close()
+        FolderLock(tmp_path).close()
     finally:
         os.umask(before)
     assert (tmp_path / LOCK).stat().st_mode & 0o777 == lock
@@ -120,6 +120,6 @@ def test_a_lock_that_may_not_be_written_is_refused_by_name() -> None:
                 pytest.skip("this root may not become another user")
         try:
             with pytest.raises(InputError, match=rf"{LOCK}: out: is another user's and may not be written"):
-                Claim(out)
+                FolderLock(out)
         finally:
             os.seteuid(me)

@@ -6,26 +6,26 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from maira.train.anomalies import FEWEST, REMEMBERED, FaultWatch
-from maira.train.config.run_config import Faults
-from maira.train.data.batches import LeftOut
+from maira.train.anomalies import FEWEST, REMEMBERED, AnomalyDetector
+from maira.train.config.run_config import AnomalyConfig
+from maira.train.data.batches import SkippedSample
 
 norms = st.floats(0.1, 10, allow_nan=False)
 
 
 @pytest.mark.parametrize(("loss", "norm"), [(math.nan, 1.0), (math.inf, 1.0), (1.0, math.nan), (1.0, math.inf)])
 def test_what_is_not_finite_is_a_fault(loss: float, norm: float) -> None:
-    assert FaultWatch(Faults()).judge(loss, norm) == "not_finite"
+    assert AnomalyDetector(AnomalyConfig()).judge(loss, norm) == "not_finite"
 
 
 @settings(deadline=None)
 @given(st.lists(norms, min_size=FEWEST, max_size=2 * REMEMBERED), st.floats(1.5, 5))
 def test_a_spike_is_a_norm_so_many_times_the_mean_of_the_last(past: list[float], times: float) -> None:
-    watch = FaultWatch(Faults(spike=100))
+    watch = AnomalyDetector(AnomalyConfig(spike=100))
     for norm in past:
         assert watch.judge(1.0, norm) is None
     mean = sum(past[-REMEMBERED:]) / len(past[-REMEMBERED:])
-    watch.faults = Faults(spike=times)
+    watch.faults = AnomalyConfig(spike=times)
     state = watch.state_dict()
     assert watch.judge(1.0, mean * times * 1.01) == "spike"
     watch.load_state_dict(state)
@@ -33,12 +33,12 @@ def test_a_spike_is_a_norm_so_many_times_the_mean_of_the_last(past: list[float],
 
 
 def test_the_first_steps_of_a_run_are_no_spikes() -> None:
-    watch = FaultWatch(Faults(spike=1.1))
+    watch = AnomalyDetector(AnomalyConfig(spike=1.1))
     assert [watch.judge(1.0, 10.0**step) for step in range(FEWEST)] == [None] * FEWEST
 
 
 def test_a_fault_does_not_shape_the_mean() -> None:
-    watch = FaultWatch(Faults(spike=2))
+    watch = AnomalyDetector(AnomalyConfig(spike=2))
     for _ in range(FEWEST):
         watch.judge(1.0, 1.0)
     watch.judge(1.0, 1000.0)
@@ -46,7 +46,7 @@ def test_a_fault_does_not_shape_the_mean() -> None:
 
 
 def test_a_run_ends_when_too_many_steps_are_skipped_in_a_row() -> None:
-    watch = FaultWatch(Faults(not_finite="skip", most_skipped=2))
+    watch = AnomalyDetector(AnomalyConfig(not_finite="skip", most_skipped=2))
     stops = []
     for loss in (math.nan, math.nan, 1.0, math.nan, math.nan, math.nan):
         kind = watch.judge(loss, 1.0)
@@ -55,18 +55,18 @@ def test_a_run_ends_when_too_many_steps_are_skipped_in_a_row() -> None:
 
 
 def test_each_fault_has_an_action_of_its_own() -> None:
-    watch = FaultWatch(Faults(not_finite="stop", on_spike="skip"))
+    watch = AnomalyDetector(AnomalyConfig(not_finite="stop", on_spike="skip"))
     watch.judge(math.nan, 1.0)
     assert watch.stops("not_finite")
     assert not watch.stops("spike")
 
 
 def test_a_run_ends_when_too_many_samples_cannot_be_read_each_counted_once() -> None:
-    watch = FaultWatch(Faults(unreadable="skip", most_unreadable=2))
+    watch = AnomalyDetector(AnomalyConfig(unreadable="skip", most_unreadable=2))
     actions = []
     for name in ("a", "b", "a", "b", "c"):
-        actions.append(watch.leave_out(1, [LeftOut(name, 3, "cut")], "training", of=4)["action"])
+        actions.append(watch.record_skipped(1, [SkippedSample(name, 3, "cut")], "training", of=4)["action"])
         kept = watch.state_dict()
-        watch = FaultWatch(watch.faults)
+        watch = AnomalyDetector(watch.faults)
         watch.load_state_dict(kept)
     assert actions == ["skip"] * 4 + ["stop"]

@@ -23,10 +23,10 @@ from maira.model.processor import MairaProcessor
 from maira.model.prompts import Task
 from maira.model.study_inputs import drop_inputs
 from maira.model.task_examples import Example, Unused, make_example
-from maira.train.config.run_config import Recipe, Source
-from maira.train.data.items import LENGTHS, TASKS, Encoded
-from maira.train.data.sources import ManifestStudies, Seen, Studies, manifest_key, open_source
-from maira.train.data.workers import in_workers
+from maira.train.config.run_config import DataSource, TrainConfig
+from maira.train.data.packing import SAMPLE_LENGTHS, TASKS, EncodedSample
+from maira.train.data.sources import ManifestSource, StudyHeader, StudySource, manifest_key, open_source
+from maira.train.data.workers import map_in_workers
 from radfact.doctor.machine import usable_cores
 from radfact.errors import InputError
 from radfact.io.jsonl import open_atomic, read_json, write_json
@@ -49,7 +49,7 @@ class Table:
     """All answers that can be trained on.
 
     Attributes:
-        rows: (answers,) of `LENGTHS`, by source, study, task and phrase.
+        rows: (answers,) of `SAMPLE_LENGTHS`, by source, study, task and phrase.
         offsets: where the lines of each manifest begin; None for shards.
         kinds: of all labels, sorted.
         notes: of how many answers something cannot be used, by what it is.
@@ -81,31 +81,31 @@ class Table:
         )
 
 
-class Corpus:
+class StudyDataset:
     """Samples by their place in the table.
 
     Args:
         sources: the recipe's, opened, in their order.
         table: of them.
         processor: of the model.
-        recipe: its preset and what it drops count.
+        config: its preset and what it drops count.
         patch_grid: patches along a side of the encoder's image, for the auxiliary loss; None without it.
 
     Attributes:
-        table: (answers,) of `LENGTHS`.
+        table: (answers,) of `SAMPLE_LENGTHS`.
         kinds: labelled kinds, which the auxiliary loss tells apart.
         notes: of how many answers something cannot be used, by what it is.
     """
 
     def __init__(
         self,
-        sources: Sequence[Studies],
+        sources: Sequence[StudySource],
         table: Table,
         processor: MairaProcessor,
-        recipe: Recipe,
+        config: TrainConfig,
         patch_grid: int | None,
     ) -> None:
-        self.sources, self.processor, self.recipe, self.patch_grid = sources, processor, recipe, patch_grid
+        self.sources, self.processor, self.config, self.patch_grid = sources, processor, config, patch_grid
         self.table, self.kinds, self.notes = table.rows, table.kinds, table.notes
 
     @property
@@ -131,15 +131,15 @@ class Corpus:
         item = self.table[row]
         return f"{self.sources[int(item['source'])].where} {item['number'] + 1}"
 
-    def blank(self) -> Encoded:
+    def blank(self) -> EncodedSample:
         """An empty image that nothing is asked about."""
         ids = [self.processor.image_token_id] * self.processor.image_seq_length
         size = self.processor.image_processor.size
         grid = self.patch_grid
         cover = None if grid is None else np.zeros((grid**2, len(self.kinds)), np.float32)
-        return Encoded("", "findings", ids, len(ids), np.zeros((1, size, size), np.float32), cover)
+        return EncodedSample("", "findings", ids, len(ids), np.zeros((1, size, size), np.float32), cover)
 
-    def encode(self, row: int) -> Encoded:
+    def encode(self, row: int) -> EncodedSample:
         """An answer with its prompt as tokens, and its images prepared; each file is read once.
 
         Raises:
@@ -149,10 +149,10 @@ class Corpus:
         item = self.table[row]
         source, task = self.sources[int(item["source"])], TASKS[int(item["task"])]
         sample = source.read(int(item["number"]))
-        study = drop_inputs(sample.study, self.recipe.drop)
+        study = drop_inputs(sample.study, self.config.drop)
         radiographs = [source.radiograph(sample, column) for column in _shown(study, task)]
         height, width = radiographs[0].shape
-        example = _example(study, task, int(item["phrase"]), self.recipe, (width, height))
+        example = _example(study, task, int(item["phrase"]), self.config, (width, height))
         ids, prompt_tokens = encode_example(example, self.processor)
         if (prompt_tokens, len(ids)) != (item["prompt"], item["prompt"] + item["answer"]):
             raise InputError(
@@ -165,46 +165,46 @@ class Corpus:
         coverage = None
         if self.patch_grid is not None:
             coverage = patch_coverage(study, self.kinds, self.patch_grid, CropMap(width, height))
-        return Encoded(study.sample_id, task, ids, prompt_tokens, images, coverage)
+        return EncodedSample(study.sample_id, task, ids, prompt_tokens, images, coverage)
 
 
-def open_corpus(
-    recipe: Recipe,
-    sources: Sequence[Source],
+def open_dataset(
+    config: TrainConfig,
+    sources: Sequence[DataSource],
     processor: MairaProcessor,
     folder: Path,
     *,
     patch_grid: int | None = None,
     on_progress: Callable[[int, int], None] | None = None,
-) -> Corpus:
+) -> StudyDataset:
     """The corpus of some sources; its table is read from a folder, or made by several processes and put there.
 
     Of the processes of a run the main one comes first, and the others find what it made.
 
     Args:
-        recipe: its shares, preset and what it drops count.
+        config: its shares, preset and what it drops count.
         sources: to train or validate on.
         processor: of the model.
         folder: of the run's tables; each has a folder in it, named by a key of all that it depends on.
-        patch_grid: as for `Corpus`.
+        patch_grid: as for `StudyDataset`.
         on_progress: called with (studies done, studies in all) while a table is made.
 
     Raises:
         InputError: a study cannot be read or made a sample, or a source has no answer.
     """
-    place = folder / _key(recipe, sources, processor)
+    place = folder / _key(config, sources, processor)
     if not (place / "about.json").exists():
-        _make_table(recipe, sources, processor, on_progress, folder.with_name(BAD_IMAGES)).save(place)
+        _make_table(config, sources, processor, on_progress, folder.with_name(BAD_IMAGES)).save(place)
     table = Table.load(place)
     opened = [open_source(source, offsets) for source, offsets in zip(sources, table.offsets, strict=True)]
-    return Corpus(opened, table, processor, recipe, patch_grid)
+    return StudyDataset(opened, table, processor, config, patch_grid)
 
 
-def texts(recipe: Recipe, limit: int) -> Iterator[str]:
+def texts(config: TrainConfig, limit: int) -> Iterator[str]:
     """Prompts with their answers, findings and grounded, of the first studies of a recipe: a tokenizer's food.
 
     Args:
-        recipe: its sources, preset and what it drops count.
+        config: its sources, preset and what it drops count.
         limit: most studies.
 
     Raises:
@@ -213,14 +213,14 @@ def texts(recipe: Recipe, limit: int) -> Iterator[str]:
     passed_over: list[InputError] = []  # the table names all of them
     seen = (
         (opened, *found)
-        for source in recipe.train
+        for source in config.train
         for opened in (open_source(source),)
-        for found in opened.look(0, opened.count, source.split, passed_over)
+        for found in opened.scan(0, opened.count, source.split, passed_over)
     )
     for opened, number, study, size in islice(seen, limit):
         for task in ("findings", "grounded"):
             with _naming(opened, number):
-                example = _example(drop_inputs(study, recipe.drop), task, 0, recipe, size)
+                example = _example(drop_inputs(study, config.drop), task, 0, config, size)
             yield example.prompt + (example.target or "")
 
 
@@ -290,27 +290,27 @@ def _shown(study: Study, task: Task) -> list[str]:
     return [column for column in columns if getattr(study, column) is not None]
 
 
-def _example(study: Study, task: Task, phrase: int, recipe: Recipe, size: tuple[int, int]) -> Example:
+def _example(study: Study, task: Task, phrase: int, config: TrainConfig, size: tuple[int, int]) -> Example:
     asked = (study.phrases or [])[phrase] if task == "phrase" else None
     with warnings.catch_warnings():
         # Counted in the table, and said once for all.
         warnings.simplefilter("ignore", Unused)
-        return make_example(study, task, phrase=asked, preset=recipe.preset, frontal_size=size)
+        return make_example(study, task, phrase=asked, preset=config.preset, frontal_size=size)
 
 
-def _key(recipe: Recipe, sources: Sequence[Source], processor: MairaProcessor) -> str:
+def _key(config: TrainConfig, sources: Sequence[DataSource], processor: MairaProcessor) -> str:
     """Of all that a table depends on."""
-    parts: list[Any] = [FORMAT, recipe.preset, sorted(recipe.drop), processor.image_seq_length]
+    parts: list[Any] = [FORMAT, config.preset, sorted(config.drop), processor.image_seq_length]
     parts.append(processor.tokenizer.backend_tokenizer.to_str())
-    parts += [[_source_key(source), source.split, sorted(recipe.shares(source))] for source in sources]
+    parts += [[_source_key(source), source.split, sorted(config.shares(source))] for source in sources]
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]
 
 
-def _source_key(source: Source) -> Any:
+def _source_key(source: DataSource) -> Any:
     return manifest_key(source.manifest) if source.manifest is not None else open_source(source).key()
 
 
-def origin_of(recipe: Recipe) -> dict[str, Any]:
+def data_fingerprints(config: TrainConfig) -> dict[str, Any]:
     """What lies on disk by now under the names in a recipe: the model to start from, and the sources; JSON values.
 
     Of sources by their content, since a copy of a manifest is the same studies.
@@ -318,11 +318,11 @@ def origin_of(recipe: Recipe) -> dict[str, Any]:
     Raises:
         InputError: one of them is not there.
     """
-    model = fingerprint(recipe.model) if isinstance(recipe.model, Path) else None
-    return {"model": model, "train": [_content_key(source) for source in recipe.train]}
+    model = fingerprint(config.model) if isinstance(config.model, Path) else None
+    return {"model": model, "train": [_content_key(source) for source in config.train]}
 
 
-def _content_key(source: Source) -> Any:
+def _content_key(source: DataSource) -> Any:
     if source.manifest is None:
         return open_source(source).key()
     try:
@@ -348,34 +348,38 @@ class _Measure:
     """Looks through studies; a job is (place of the source, first number, end)."""
 
     def __init__(
-        self, recipe: Recipe, sources: Sequence[Source], studies: Sequence[Studies], processor: MairaProcessor
+        self,
+        config: TrainConfig,
+        sources: Sequence[DataSource],
+        studies: Sequence[StudySource],
+        processor: MairaProcessor,
     ) -> None:
-        self.recipe, self.sources, self.studies, self.processor = recipe, sources, studies, processor
+        self.config, self.sources, self.studies, self.processor = config, sources, studies, processor
 
     def __call__(self, job: tuple[int, int, int]) -> _Part:
         place, begin, end = job
-        split, tasks = self.sources[place].split, [t for t in TASKS if t in self.recipe.shares(self.sources[place])]
+        split, tasks = self.sources[place].split, [t for t in TASKS if t in self.config.shares(self.sources[place])]
         rows: list[tuple[int, ...]] = []
-        part = _Part(np.empty(0, LENGTHS), {}, set(), Counter(), [])
-        for seen in self.studies[place].look(begin, end, split, part.faults):
+        part = _Part(np.empty(0, SAMPLE_LENGTHS), {}, set(), Counter(), [])
+        for seen in self.studies[place].scan(begin, end, split, part.faults):
             name = hashlib.blake2b(seen.study.sample_id.encode(), digest_size=8).digest()
             self._check_unique(place, seen, part.names.setdefault(name, seen.number))
             part.kinds.update(label.kind for label in seen.study.labels or ())
-            study = drop_inputs(seen.study, self.recipe.drop)
+            study = drop_inputs(seen.study, self.config.drop)
             for task, phrase in _answers(study, tasks):
                 with _naming(self.studies[place], seen.number):
-                    example = _example(study, task, phrase, self.recipe, seen.frontal_size)
+                    example = _example(study, task, phrase, self.config, seen.frontal_size)
                     ids, prompt = encode_example(example, self.processor)
                 lengths = (len(example.images), prompt, len(ids) - prompt)
                 rows.append((place, seen.number, TASKS.index(task), phrase, *lengths))
                 part.notes.update(set(example.notes))
-        return replace(part, rows=np.array(rows, LENGTHS))
+        return replace(part, rows=np.array(rows, SAMPLE_LENGTHS))
 
-    def _check_unique(self, place: int, seen: Seen, first: int) -> None:
+    def _check_unique(self, place: int, seen: StudyHeader, first: int) -> None:
         check_unique(self.studies[place], seen.study.sample_id, first, seen.number)
 
 
-def check_unique(studies: Studies, sample_id: str, first: int, number: int) -> None:
+def check_unique(studies: StudySource, sample_id: str, first: int, number: int) -> None:
     """Raise an InputError where two studies of a source have the same name."""
     if first != number:
         message = f"'{sample_id}' must be unique, but studies {first + 1} and {number + 1} have it"
@@ -392,7 +396,7 @@ def _answers(study: Study, tasks: Iterable[Task]) -> Iterator[tuple[Task, int]]:
 
 
 @contextmanager
-def _naming(studies: Studies, number: int) -> Iterator[None]:
+def _naming(studies: StudySource, number: int) -> Iterator[None]:
     """Say of which study an error is that does not say it itself."""
     try:
         yield
@@ -421,22 +425,22 @@ def all_of(faults: list[InputError], what: str, listed: Path) -> InputError:
 
 
 def _make_table(
-    recipe: Recipe,
-    sources: Sequence[Source],
+    config: TrainConfig,
+    sources: Sequence[DataSource],
     processor: MairaProcessor,
     on_progress: Callable[[int, int], None] | None,
     bad_images: Path,
 ) -> Table:
     studies = [open_source(source) for source in sources]
     # An ablation may leave a source without any task; its studies are of no interest then.
-    used = [place for place, source in enumerate(sources) if recipe.shares(source)]
+    used = [place for place, source in enumerate(sources) if config.shares(source)]
     jobs = [
         (i, begin, min(begin + _CHUNK, studies[i].count)) for i in used for begin in range(0, studies[i].count, _CHUNK)
     ]
-    measure, in_all = _Measure(recipe, sources, studies, processor), sum(studies[i].count for i in used)
+    measure, in_all = _Measure(config, sources, studies, processor), sum(studies[i].count for i in used)
     processes = min(usable_cores(), _MOST_PROCESSES)
     parts: Iterable[_Part] = (
-        map(measure, jobs) if in_all <= _ALONE or processes == 1 else in_workers(measure, jobs, processes)
+        map(measure, jobs) if in_all <= _ALONE or processes == 1 else map_in_workers(measure, jobs, processes)
     )
     rows, names, kinds, notes, done = [], [dict[bytes, int]() for _ in studies], set[str](), Counter[str](), 0
     faults: list[InputError] = []
@@ -455,12 +459,12 @@ def _make_table(
             on_progress(done, in_all)
     if faults:
         raise all_of(faults, "images are missing or cannot be read", bad_images)
-    table = np.concatenate([np.empty(0, LENGTHS), *rows])
+    table = np.concatenate([np.empty(0, SAMPLE_LENGTHS), *rows])
     for place in used:
         source = sources[place]
         if not (table["source"] == place).any():
             split = f" in the split '{source.split}'" if source.split is not None else ""
-            tasks = " or ".join(recipe.shares(source))
+            tasks = " or ".join(config.shares(source))
             raise InputError(f"has no study{split} with an answer for the task {tasks}", file=studies[place].where)
-    offsets = [s.offsets if isinstance(s, ManifestStudies) else None for s in studies]
+    offsets = [s.offsets if isinstance(s, ManifestSource) else None for s in studies]
     return Table(table, offsets, sorted(kinds), dict(sorted(notes.items())))

@@ -21,18 +21,18 @@ import maira.train.trackers as trackers
 from maira.model.config import MairaConfig
 from maira.model.prompts import Task
 from maira.train import attention
-from maira.train.config.run_config import Recipe
+from maira.train.config.run_config import TrainConfig
 from maira.train.cost.flops import make_rates
-from maira.train.data.items import LENGTHS, PackedBatch, Totals
-from maira.train.data.schedule import Plan
-from maira.train.logging import Log
-from maira.train.parallel import World
+from maira.train.data.packing import SAMPLE_LENGTHS, PackedBatch, StepTotals
+from maira.train.data.schedule import DataSchedule
+from maira.train.logging import MetricsLogger
+from maira.train.parallel import DistributedContext
 from radfact.errors import InputError
 
-ALONE = World(0, 1, torch.device("cpu"))
+ALONE = DistributedContext(0, 1, torch.device("cpu"))
 
 
-class TwoAlike(World):
+class TwoAlike(DistributedContext):
     """A process of two that count the same."""
 
     def sum(self, values: Tensor) -> Tensor:
@@ -56,9 +56,9 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     return made
 
 
-def make_recipe(out: Path, **changes: Any) -> Recipe:
+def make_recipe(out: Path, **changes: Any) -> TrainConfig:
     values: dict[str, Any] = {"model": "m", "train": "m.jsonl", "out": out, "passes": 12800, "trackers": []}
-    return Recipe.model_validate(values | changes)
+    return TrainConfig.model_validate(values | changes)
 
 
 def make_row(lengths: list[int], padding: int = 0, images: int = 1, answers: int = 3) -> PackedBatch:
@@ -80,20 +80,24 @@ def make_row(lengths: list[int], padding: int = 0, images: int = 1, answers: int
         coverage=None,
         sample_ids=tuple(f"s{i}" for i in range(len(lengths))),
         tasks=tuple(grounded for _ in lengths),
-        totals=Totals(answers, len(lengths)),
+        totals=StepTotals(answers, len(lengths)),
     )
 
 
 def make_log(
-    recipe: Recipe, config: MairaConfig, world: World = ALONE, console: Console | None = None, step: int = 0
-) -> Log:
-    log = Log(recipe, config, world, console or Console(file=StringIO()), 100)
+    train_config: TrainConfig,
+    config: MairaConfig,
+    world: DistributedContext = ALONE,
+    console: Console | None = None,
+    step: int = 0,
+) -> MetricsLogger:
+    log = MetricsLogger(train_config, config, world, console or Console(file=StringIO()), 100)
     log.start(step)
     return log
 
 
-def rows_of(recipe: Recipe) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (recipe.out / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
+def rows_of(train_config: TrainConfig) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (train_config.out / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
 
 
 def said_by(console: Console) -> str:
@@ -104,22 +108,24 @@ def said_by(console: Console) -> str:
 def test_a_line_has_the_mean_losses_since_the_last_and_the_rate_of_its_step(
     tmp_path: Path, config: MairaConfig
 ) -> None:
-    recipe = make_recipe(tmp_path, log_every=2)
-    log = make_log(recipe, config)
+    train_config = make_recipe(tmp_path, log_every=2)
+    log = make_log(train_config, config)
     for step, loss in enumerate([4.0, 2.0, 1.0, 0.5], start=1):
         log.step(step, 0, {"loss": torch.tensor(loss)}, lr=step / 10, grad_norm=torch.tensor(1.0))
-    rows = rows_of(recipe)
+    rows = rows_of(train_config)
     assert [(row["step"], row["loss"], row["lr"]) for row in rows] == [(2, 3.0, 0.2), (4, 0.75, 0.4)]
 
 
 def test_a_run_is_introduced_in_one_line(tmp_path: Path, config: MairaConfig) -> None:
-    recipe = make_recipe(tmp_path, trackers=["tensorboard"], global_batch=4, passes=40)
-    table = np.zeros(12, LENGTHS)
+    train_config = make_recipe(tmp_path, trackers=["tensorboard"], global_batch=4, passes=40)
+    table = np.zeros(12, SAMPLE_LENGTHS)
     table["prompt"], table["answer"] = 5, 3
     model = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.Linear(4, 5))
     model[0].requires_grad_(False)
     console = Console(file=StringIO())
-    Log(recipe, config, ALONE, console, 10).introduce(Plan(table, recipe), model, "none", attention.SAMPLES)
+    MetricsLogger(train_config, config, ALONE, console, 10).log_setup(
+        DataSchedule(table, train_config), model, "none", attention.SAMPLES
+    )
     said = said_by(console)
     assert said.count("\n") == 1
     for part in (
@@ -135,57 +141,57 @@ def test_a_run_is_introduced_in_one_line(tmp_path: Path, config: MairaConfig) ->
 
 def test_a_line_has_the_memory_of_the_process_on_a_cpu(tmp_path: Path, config: MairaConfig) -> None:
     console = Console(file=StringIO())
-    make_log(recipe := make_recipe(tmp_path, log_every=1), config, console=console).step(1, 0, {"loss": 1.0})
+    make_log(train_config := make_recipe(tmp_path, log_every=1), config, console=console).step(1, 0, {"loss": 1.0})
     # A process with torch in it.
-    assert 0.05 < rows_of(recipe)[0]["memory_gb"] < 1000
+    assert 0.05 < rows_of(train_config)[0]["memory_gb"] < 1000
     assert " GB  " in said_by(console)
 
 
 def test_the_last_step_has_a_line_whatever_its_number(tmp_path: Path, config: MairaConfig) -> None:
-    recipe = make_recipe(tmp_path, log_every=30)
-    log = make_log(recipe, config)
+    train_config = make_recipe(tmp_path, log_every=30)
+    log = make_log(train_config, config)
     for step in range(1, 101):
         log.step(step, 0, {"loss": 1.0})
-    assert [row["step"] for row in rows_of(recipe)] == [30, 60, 90, 100]
+    assert [row["step"] for row in rows_of(train_config)] == [30, 60, 90, 100]
 
 
 def test_what_is_not_finite_is_null(tmp_path: Path, config: MairaConfig) -> None:
-    recipe = make_recipe(tmp_path, log_every=1)
-    make_log(recipe, config).step(1, 0, {"loss": torch.tensor(float("nan"))}, grad_norm=float("inf"))
-    (row,) = rows_of(recipe)
+    train_config = make_recipe(tmp_path, log_every=1)
+    make_log(train_config, config).step(1, 0, {"loss": torch.tensor(float("nan"))}, grad_norm=float("inf"))
+    (row,) = rows_of(train_config)
     assert row["loss"] is None
     assert row["grad_norm"] is None
 
 
 def test_a_loss_keeps_all_digits_of_float32(tmp_path: Path, config: MairaConfig) -> None:
-    recipe = make_recipe(tmp_path, log_every=1)
+    train_config = make_recipe(tmp_path, log_every=1)
     loss = torch.tensor(1.2345678)
-    make_log(recipe, config).step(1, 0, {"loss": loss})
-    assert torch.tensor(rows_of(recipe)[0]["loss"]) == loss
+    make_log(train_config, config).step(1, 0, {"loss": loss})
+    assert torch.tensor(rows_of(train_config)[0]["loss"]) == loss
 
 
 def test_rates_count_neither_padding_nor_pauses(tmp_path: Path, config: MairaConfig, clock: Clock) -> None:
-    recipe = make_recipe(tmp_path, log_every=1)
-    log = make_log(recipe, config)
+    train_config = make_recipe(tmp_path, log_every=1)
+    log = make_log(train_config, config)
     log.row(make_row([300, 100], padding=112), waited=0.5)
     clock.now += 2.0
     with log.pause():
         clock.now += 60.0
     log.step(1, 0, {"loss": 1.0})
-    (row,) = rows_of(recipe)
+    (row,) = rows_of(train_config)
     assert (row["tokens_per_second"], row["samples_per_second"], row["data_wait"]) == (200.0, 1.0, 0.25)
     assert row["seconds"] == 62.0
 
 
 def test_counts_of_all_processes_add_up(tmp_path: Path, config: MairaConfig, clock: Clock) -> None:
-    recipe = make_recipe(tmp_path, log_every=1)
-    log = make_log(recipe, config, TwoAlike(0, 2, torch.device("cpu")))
+    train_config = make_recipe(tmp_path, log_every=1)
+    log = make_log(train_config, config, TwoAlike(0, 2, torch.device("cpu")))
     log.row(make_row([300, 100]), waited=0.5)
     clock.now += 2.0
     log.step(1, 0, {"loss": 1.0})
-    (row,) = rows_of(recipe)
+    (row,) = rows_of(train_config)
     # Twice the tokens; the operations and the wait are a device's.
-    expected = make_rates(config, recipe).of([300, 100], 1, 3).total / 2e12
+    expected = make_rates(config, train_config).of([300, 100], 1, 3).total / 2e12
     assert (row["tokens_per_second"], row["data_wait"]) == (400.0, 0.25)
     assert row["tflops_per_device"] == pytest.approx(expected, rel=1e-8)
 
@@ -193,15 +199,15 @@ def test_counts_of_all_processes_add_up(tmp_path: Path, config: MairaConfig, clo
 def test_mfu_is_the_share_of_the_peak_and_no_cpu_claims_one(
     tmp_path: Path, config: MairaConfig, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    recipe = make_recipe(tmp_path, log_every=1)
-    plain = make_log(recipe, config)
+    train_config = make_recipe(tmp_path, log_every=1)
+    plain = make_log(train_config, config)
     monkeypatch.setattr(logs, "_peak", lambda _: 1e9)
-    known = make_log(recipe, config)
+    known = make_log(train_config, config)
     for log in (plain, known):
         log.row(make_row([300, 100]), waited=0)
         clock.now += 2.0
         log.step(1, 0, {"loss": 1.0})
-    without, row = rows_of(recipe)
+    without, row = rows_of(train_config)
     assert "mfu" not in without
     # The clock ran for both in the second.
     assert row["mfu"] == pytest.approx(row["tflops_per_device"] * 1e12 / 1e9)
@@ -210,38 +216,38 @@ def test_mfu_is_the_share_of_the_peak_and_no_cpu_claims_one(
 def test_the_time_left_follows_the_pace_since_the_run_went_on(
     tmp_path: Path, config: MairaConfig, clock: Clock
 ) -> None:
-    recipe = make_recipe(tmp_path, log_every=10)
+    train_config = make_recipe(tmp_path, log_every=10)
     console = Console(file=StringIO(), width=200)
-    log = make_log(recipe, config, console=console, step=50)
+    log = make_log(train_config, config, console=console, step=50)
     log.load_state_dict({"losses": {}, "count": 0, "seconds": 1e6})
     for step in range(51, 61):
         clock.now += 6.0
         log.step(step, 0, {"loss": 1.0})
     assert "4 min left" in said_by(console)
-    assert rows_of(recipe)[0]["seconds"] == 1e6 + 60
+    assert rows_of(train_config)[0]["seconds"] == 1e6 + 60
 
 
 def test_a_run_that_goes_on_drops_later_lines_and_one_that_was_cut_off(tmp_path: Path, config: MairaConfig) -> None:
-    recipe = make_recipe(tmp_path, log_every=1)
-    log = make_log(recipe, config)
+    train_config = make_recipe(tmp_path, log_every=1)
+    log = make_log(train_config, config)
     for step in (1, 2, 3):
         log.step(step, 0, {"loss": 1.0})
     log.validation(3, {"loss/all": 1.0})
     with (tmp_path / "metrics.jsonl").open("a", encoding="utf-8") as handle:
         handle.write('{"step": 2, "lo')
-    make_log(recipe, config, step=2).step(3, 0, {"loss": 5.0})
-    assert [(row["step"], row["loss"]) for row in rows_of(recipe)] == [(1, 1.0), (2, 1.0), (3, 5.0)]
+    make_log(train_config, config, step=2).step(3, 0, {"loss": 5.0})
+    assert [(row["step"], row["loss"]) for row in rows_of(train_config)] == [(1, 1.0), (2, 1.0), (3, 5.0)]
 
 
 def test_losses_between_two_lines_survive_a_state(tmp_path: Path, config: MairaConfig) -> None:
-    recipe = make_recipe(tmp_path, log_every=2)
-    log = make_log(recipe, config)
+    train_config = make_recipe(tmp_path, log_every=2)
+    log = make_log(train_config, config)
     log.step(1, 0, {"loss": torch.tensor(4.0)})
     state = json.loads(json.dumps(log.state_dict()))
-    resumed = make_log(recipe, config, step=1)
+    resumed = make_log(train_config, config, step=1)
     resumed.load_state_dict(state)
     resumed.step(2, 0, {"loss": torch.tensor(2.0)})
-    assert [row["loss"] for row in rows_of(recipe)] == [3.0]
+    assert [row["loss"] for row in rows_of(train_config)] == [3.0]
 
 
 @settings(max_examples=40, deadline=None)
@@ -277,8 +283,8 @@ def test_where_there_is_no_terminal_a_step_is_one_plain_line(tmp_path: Path, con
 
 def test_other_processes_write_nothing(tmp_path: Path, config: MairaConfig) -> None:
     console = Console(file=StringIO())
-    recipe = make_recipe(tmp_path, log_every=1, trackers=["tensorboard"])
-    log = make_log(recipe, config, TwoAlike(1, 2, torch.device("cpu")), console)
+    train_config = make_recipe(tmp_path, log_every=1, trackers=["tensorboard"])
+    log = make_log(train_config, config, TwoAlike(1, 2, torch.device("cpu")), console)
     log.step(1, 0, {"loss": 1.0})
     log.validation(1, {"loss/all": 1.0})
     log.close()
@@ -289,12 +295,12 @@ def test_other_processes_write_nothing(tmp_path: Path, config: MairaConfig) -> N
 def test_tensorboard_forgets_the_steps_that_a_run_repeats(tmp_path: Path, config: MairaConfig) -> None:
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-    recipe = make_recipe(tmp_path, log_every=1, trackers=["tensorboard"])
-    first = make_log(recipe, config)
+    train_config = make_recipe(tmp_path, log_every=1, trackers=["tensorboard"])
+    first = make_log(train_config, config)
     for step in (1, 2, 3):
         first.step(step, 0, {"loss": float(step)})
     first.close()
-    second = make_log(recipe, config, step=2)
+    second = make_log(train_config, config, step=2)
     second.step(3, 0, {"loss": 30.0})
     second.validation(3, {"drafts/logical_f1": 0.5, "drafts/spatial_f1": None})
     second.close()
@@ -320,19 +326,19 @@ def test_a_tracker_that_fails_is_said_once_and_the_run_goes_on(
 ) -> None:
     monkeypatch.setitem(trackers._TRACKERS, "wandb", lambda *_: Failing())
     console = Console(file=StringIO())
-    recipe = make_recipe(tmp_path, log_every=1, trackers=["wandb"])
-    log = make_log(recipe, config, console=console)
+    train_config = make_recipe(tmp_path, log_every=1, trackers=["wandb"])
+    log = make_log(train_config, config, console=console)
     for step in (1, 2):
         log.step(step, 0, {"loss": 1.0})
     log.close()
     assert said_by(console).count("wandb is left out from here on: no route from step 1\n") == 1
-    assert [row["step"] for row in rows_of(recipe)] == [1, 2]
+    assert [row["step"] for row in rows_of(train_config)] == [1, 2]
 
 
 def test_lines_that_cannot_be_written_wait_for_the_next(tmp_path: Path, config: MairaConfig) -> None:
     console = Console(file=StringIO())
-    recipe = make_recipe(tmp_path, log_every=1)
-    log = make_log(recipe, config, console=console)
+    train_config = make_recipe(tmp_path, log_every=1)
+    log = make_log(train_config, config, console=console)
     blocked = tmp_path / "metrics.jsonl"
     blocked.mkdir()
     log.step(1, 0, {"loss": 1.0})
@@ -340,7 +346,7 @@ def test_lines_that_cannot_be_written_wait_for_the_next(tmp_path: Path, config: 
     blocked.rmdir()
     log.step(3, 0, {"loss": 1.0})
     assert said_by(console).count("metrics.jsonl cannot be written") == 1
-    assert [row["step"] for row in rows_of(recipe)] == [1, 2, 3]
+    assert [row["step"] for row in rows_of(train_config)] == [1, 2, 3]
 
 
 @pytest.mark.parametrize("name", ["wandb", "tensorboard"])
@@ -391,9 +397,9 @@ def test_a_run_of_wandb_goes_on_with_the_training(
     step: int, wandb: FakeWandb, tmp_path: Path, config: MairaConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("WANDB_MODE", "offline")
-    recipe = make_recipe(tmp_path / "out", trackers=["wandb"], log_every=1)
-    make_log(recipe, config)
-    make_log(recipe, config, step=step).step(step + 1, 0, {"loss": 2.0})
+    train_config = make_recipe(tmp_path / "out", trackers=["wandb"], log_every=1)
+    make_log(train_config, config)
+    make_log(train_config, config, step=step).step(step + 1, 0, {"loss": 2.0})
     assert [options["id"] for options in wandb.started] == [None, "run1" if step else None]
     assert (wandb.logged[0]["step"], wandb.logged[0]["train/loss"]) == (step + 1, 2.0)
 

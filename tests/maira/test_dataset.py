@@ -13,7 +13,7 @@ import pytest
 import torch
 from PIL import Image
 
-import maira.train.data.corpus as module
+import maira.train.data.dataset as module
 from data.images import CropMap, load_gray
 from data.manifest import read_manifest, write_manifest
 from data.pack_shards import pack as pack_shards
@@ -21,27 +21,27 @@ from data.study import Label, Study
 from maira.model.processor import MairaProcessor
 from maira.model.study_inputs import drop_inputs
 from maira.model.task_examples import BOX_CLIPPED, PRIOR_REPORT_UNUSED, make_example
-from maira.train.config.run_config import Recipe
+from maira.train.config.run_config import TrainConfig
 from maira.train.data.batches import LENGTH_MULTIPLE, stream
-from maira.train.data.corpus import Corpus, encode_example, open_corpus, patch_coverage, texts
-from maira.train.data.items import TASKS
-from maira.train.data.schedule import Plan
+from maira.train.data.dataset import StudyDataset, encode_example, open_dataset, patch_coverage, texts
+from maira.train.data.packing import TASKS
+from maira.train.data.schedule import DataSchedule
 from radfact.errors import InputError
 from radfact.records import Box, Sentence
 
 
-def recipe(train: Any, **changes: Any) -> Recipe:
+def train_config(train: Any, **changes: Any) -> TrainConfig:
     values: dict[str, Any] = {"model": "m", "train": train, "out": "out", "epochs": 2, "global_batch": 8}
-    return Recipe.model_validate(values | {"token_budget": 1000} | changes)
+    return TrainConfig.model_validate(values | {"token_budget": 1000} | changes)
 
 
 @pytest.fixture
-def opened(processor: MairaProcessor, tmp_path: Path) -> Callable[..., Corpus]:
+def opened(processor: MairaProcessor, tmp_path: Path) -> Callable[..., StudyDataset]:
     """Opens the corpus of a manifest, or of the sources of a recipe."""
 
-    def opening(train: Any, *, patch_grid: int | None = None, **changes: Any) -> Corpus:
-        made = recipe(train, **changes)
-        return open_corpus(made, made.train, processor, tmp_path / "tables", patch_grid=patch_grid)
+    def opening(train: Any, *, patch_grid: int | None = None, **changes: Any) -> StudyDataset:
+        made = train_config(train, **changes)
+        return open_dataset(made, made.train, processor, tmp_path / "tables", patch_grid=patch_grid)
 
     return opening
 
@@ -54,9 +54,9 @@ def changed(manifest: Path, where: Path, **values: Any) -> Path:
 
 
 def test_the_table_has_every_answer_with_its_tokens(
-    opened: Callable[..., Corpus], phantoms: Path, processor: MairaProcessor
+    opened: Callable[..., StudyDataset], phantoms: Path, processor: MairaProcessor
 ) -> None:
-    corpus = opened(phantoms)
+    dataset = opened(phantoms)
     studies = read_manifest(phantoms)
     expected = []
     for number, study in enumerate(studies):
@@ -68,21 +68,21 @@ def test_the_table_has_every_answer_with_its_tokens(
                 prompt = len(processor.encode_prompt(example.prompt, len(example.images)))
                 answer = len(processor.encode_target(example.target))
                 expected.append((0, number, TASKS.index(task), phrase, len(example.images), prompt, answer))
-    assert corpus.table.tolist() == expected
+    assert dataset.table.tolist() == expected
     assert {task for _, _, task, *_ in expected} == {0, 1, 2}
-    assert [corpus.sample_id(row) for row in range(len(expected))] == [studies[n].sample_id for _, n, *_ in expected]
+    assert [dataset.sample_id(row) for row in range(len(expected))] == [studies[n].sample_id for _, n, *_ in expected]
 
 
 def test_a_sample_is_prompt_and_answer_with_its_images(
-    opened: Callable[..., Corpus], phantoms: Path, processor: MairaProcessor
+    opened: Callable[..., StudyDataset], phantoms: Path, processor: MairaProcessor
 ) -> None:
-    corpus = opened(phantoms)
+    dataset = opened(phantoms)
     studies = read_manifest(phantoms)
-    for row, item in enumerate(corpus.table):
+    for row, item in enumerate(dataset.table):
         study, task = studies[item["number"]], TASKS[item["task"]]
         phrase = (study.phrases or [])[item["phrase"]] if task == "phrase" else None
         example = make_example(study, task, phrase=phrase)
-        sample = corpus.encode(row)
+        sample = dataset.encode(row)
         assert (sample.sample_id, sample.task, sample.prompt_tokens) == (study.sample_id, task, item["prompt"])
         assert len(sample.input_ids) == item["prompt"] + item["answer"]
         text = processor.tokenizer.decode(sample.input_ids[sample.prompt_tokens :])
@@ -94,7 +94,7 @@ def test_a_sample_is_prompt_and_answer_with_its_images(
 
 
 def test_shards_give_the_samples_of_their_manifest(
-    opened: Callable[..., Corpus], phantoms: Path, tmp_path: Path
+    opened: Callable[..., StudyDataset], phantoms: Path, tmp_path: Path
 ) -> None:
     pack_shards(phantoms, tmp_path / "shards", shard_size=20_000)
     files, shards = (
@@ -110,14 +110,16 @@ def test_shards_give_the_samples_of_their_manifest(
 
 
 def test_a_record_longer_than_a_short_read_is_read_from_shards(
-    opened: Callable[..., Corpus], phantoms: Path, tmp_path: Path
+    opened: Callable[..., StudyDataset], phantoms: Path, tmp_path: Path
 ) -> None:
     long = changed(phantoms, tmp_path, prior_report=None, comparison="None. " * 3000)
     pack_shards(long, tmp_path / "shards")
     np.testing.assert_array_equal(opened([{"shards": str(tmp_path / "shards")}]).table, opened(long).table)
 
 
-def test_only_studies_of_the_split_are_taken(opened: Callable[..., Corpus], phantoms: Path, tmp_path: Path) -> None:
+def test_only_studies_of_the_split_are_taken(
+    opened: Callable[..., StudyDataset], phantoms: Path, tmp_path: Path
+) -> None:
     studies = read_manifest(phantoms)
     mixed = tmp_path / "mixed.jsonl"
     write_manifest(mixed, [s.model_copy(update={"split": "val" if i % 3 else "train"}) for i, s in enumerate(studies)])
@@ -129,7 +131,9 @@ def test_only_studies_of_the_split_are_taken(opened: Callable[..., Corpus], phan
             opened([source | {"split": "test"}])
 
 
-def test_a_study_without_an_answer_is_no_item(opened: Callable[..., Corpus], phantoms: Path, tmp_path: Path) -> None:
+def test_a_study_without_an_answer_is_no_item(
+    opened: Callable[..., StudyDataset], phantoms: Path, tmp_path: Path
+) -> None:
     bare = changed(phantoms, tmp_path, grounded_findings=None, phrases=None)
     assert set(opened(bare).table["task"].tolist()) == {TASKS.index("findings")}
     with pytest.raises(InputError, match="has no study with an answer for the task grounded or phrase"):
@@ -137,19 +141,19 @@ def test_a_study_without_an_answer_is_no_item(opened: Callable[..., Corpus], pha
 
 
 def test_dropped_inputs_are_never_shown(
-    opened: Callable[..., Corpus], phantoms: Path, processor: MairaProcessor
+    opened: Callable[..., StudyDataset], phantoms: Path, processor: MairaProcessor
 ) -> None:
-    corpus = opened(phantoms, drop=["prior", "lateral"], tasks={"findings": 1, "grounded": 0, "phrase": 0})
-    assert set(corpus.table["images"].tolist()) == {1}
+    dataset = opened(phantoms, drop=["prior", "lateral"], tasks={"findings": 1, "grounded": 0, "phrase": 0})
+    assert set(dataset.table["images"].tolist()) == {1}
     for row, study in enumerate(read_manifest(phantoms)):
         example = make_example(drop_inputs(study, ["prior", "lateral"]), "findings")
-        assert corpus.encode(row).input_ids == encode_example(example, processor)[0]
+        assert dataset.encode(row).input_ids == encode_example(example, processor)[0]
 
 
-def test_what_cannot_be_used_is_counted(opened: Callable[..., Corpus], phantoms: Path, tmp_path: Path) -> None:
+def test_what_cannot_be_used_is_counted(opened: Callable[..., StudyDataset], phantoms: Path, tmp_path: Path) -> None:
     alone = changed(phantoms, tmp_path, prior_frontal=None, prior_report="Clear lungs.")
-    corpus = opened(alone, tasks={"findings": 1, "grounded": 0, "phrase": 0})
-    assert corpus.notices() == [f"14 of 14 answers: {PRIOR_REPORT_UNUSED}"]
+    dataset = opened(alone, tasks={"findings": 1, "grounded": 0, "phrase": 0})
+    assert dataset.notices() == [f"14 of 14 answers: {PRIOR_REPORT_UNUSED}"]
     wide = tmp_path / "wide.png"
     Image.fromarray(np.arange(5000, dtype=np.uint8).reshape(50, 100)).save(wide)
     boxed = [Sentence(text="A nodule.", boxes=(Box(x_min=0.1, y_min=0, x_max=0.5, y_max=1),))]
@@ -158,7 +162,7 @@ def test_what_cannot_be_used_is_counted(opened: Callable[..., Corpus], phantoms:
 
 
 def test_a_table_is_made_once_and_anew_when_something_changes(
-    opened: Callable[..., Corpus], phantoms: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    opened: Callable[..., StudyDataset], phantoms: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made: list[Any] = []
     plain = module._make_table
@@ -182,24 +186,24 @@ def test_a_table_is_made_once_and_anew_when_something_changes(
 
 
 def test_several_processes_make_the_same_table(
-    opened: Callable[..., Corpus], phantoms: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    opened: Callable[..., StudyDataset], phantoms: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     alone = opened([{"manifest": phantoms}, {"manifest": phantoms, "split": "train"}])
     monkeypatch.setattr(module, "_ALONE", 0)
     monkeypatch.setattr(module, "_CHUNK", 3)
     monkeypatch.setattr(module, "usable_cores", lambda: 2)
-    made = alone.recipe
+    made = alone.train_config
     said: list[tuple[int, int]] = []
-    together = open_corpus(
+    collective_section = open_dataset(
         made, made.train, alone.processor, tmp_path / "elsewhere", on_progress=lambda *done: said.append(done)
     )
-    np.testing.assert_array_equal(alone.table, together.table)
-    assert (alone.kinds, alone.notes) == (together.kinds, together.notes)
+    np.testing.assert_array_equal(alone.table, collective_section.table)
+    assert (alone.kinds, alone.notes) == (collective_section.kinds, collective_section.notes)
     assert said[-1] == (28, 28)
 
 
 def test_a_manifest_may_have_blank_lines_a_mark_and_no_last_line_end(
-    opened: Callable[..., Corpus], phantoms: Path, tmp_path: Path
+    opened: Callable[..., StudyDataset], phantoms: Path, tmp_path: Path
 ) -> None:
     lines = phantoms.read_text(encoding="utf-8").splitlines()
     rows = [json.loads(line) | {"findings": "Clear\u2028lungs."} for line in lines]
@@ -209,16 +213,16 @@ def test_a_manifest_may_have_blank_lines_a_mark_and_no_last_line_end(
     ]
     loose = tmp_path / "loose.jsonl"
     loose.write_text("\n\n".join(json.dumps(row, ensure_ascii=False) for row in rows), encoding="utf-8-sig")
-    corpus = opened(loose)
-    assert [corpus.sample_id(row) for row in np.flatnonzero(corpus.table["task"] == 0).tolist()] == [
+    dataset = opened(loose)
+    assert [dataset.sample_id(row) for row in np.flatnonzero(dataset.table["task"] == 0).tolist()] == [
         r["sample_id"] for r in rows
     ]
-    assert corpus.encode(0).sample_id == rows[0]["sample_id"]
+    assert dataset.encode(0).sample_id == rows[0]["sample_id"]
 
 
 @pytest.mark.parametrize("apart", [False, True])
 def test_a_name_that_two_studies_have_is_refused(
-    opened: Callable[..., Corpus], phantoms: Path, apart: bool, monkeypatch: pytest.MonkeyPatch
+    opened: Callable[..., StudyDataset], phantoms: Path, apart: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if apart:
         monkeypatch.setattr(module, "_CHUNK", 5)
@@ -238,14 +242,14 @@ def test_a_name_that_two_studies_have_is_refused(
     ],
 )
 def test_what_is_no_sample_is_named_when_the_table_is_made(
-    opened: Callable[..., Corpus], phantoms: Path, tmp_path: Path, values: dict[str, Any], message: str
+    opened: Callable[..., StudyDataset], phantoms: Path, tmp_path: Path, values: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(InputError, match=message):
         opened(changed(phantoms, tmp_path, **values))
     assert not (tmp_path / "tables").exists()
 
 
-def test_a_line_that_is_no_study_is_named(opened: Callable[..., Corpus], phantoms: Path) -> None:
+def test_a_line_that_is_no_study_is_named(opened: Callable[..., StudyDataset], phantoms: Path) -> None:
     lines = phantoms.read_text(encoding="utf-8").splitlines()
     (phantoms.parent / "bad.jsonl").write_text("\n".join([*lines[:4], '{"sample_id": 3}']), encoding="utf-8")
     with pytest.raises(InputError, match=r"bad\.jsonl:5"):
@@ -253,15 +257,15 @@ def test_a_line_that_is_no_study_is_named(opened: Callable[..., Corpus], phantom
 
 
 def test_a_study_that_changed_under_the_run_is_refused(
-    opened: Callable[..., Corpus], phantoms: Path, tmp_path: Path
+    opened: Callable[..., StudyDataset], phantoms: Path, tmp_path: Path
 ) -> None:
     manifest = changed(phantoms, tmp_path)
-    corpus = opened(manifest)
+    dataset = opened(manifest)
     lines = manifest.read_text(encoding="utf-8").splitlines(keepends=True)
     lines[0] = lines[0].replace('"indication": "', '"indication": "Now ')
     manifest.write_text("".join([lines[0], *lines[1:]]), encoding="utf-8")
     with pytest.raises(InputError, match=r"a run's data must stay as it is|not JSON"):
-        [corpus.encode(row) for row in range(3)]
+        [dataset.encode(row) for row in range(3)]
 
 
 class Joining(MairaProcessor):
@@ -305,7 +309,7 @@ def test_image_tokens_that_do_not_fit_the_images_are_an_error_with_both_numbers(
 
 
 def test_texts_for_a_tokenizer_are_those_of_the_first_studies(phantoms: Path) -> None:
-    made = list(texts(recipe(phantoms), 3))
+    made = list(texts(train_config(phantoms), 3))
     studies = read_manifest(phantoms)[:3]
     examples = [make_example(study, task) for study in studies for task in ("findings", "grounded")]
     assert made == [example.prompt + (example.target or "") for example in examples]
@@ -320,67 +324,67 @@ def test_coverage_is_the_share_of_a_patch_under_boxes_of_a_kind() -> None:
     assert not cover[..., 0].any()
 
 
-def test_coverage_goes_with_each_sample(opened: Callable[..., Corpus], phantoms: Path) -> None:
-    corpus = opened(phantoms, patch_grid=4)
+def test_coverage_goes_with_each_sample(opened: Callable[..., StudyDataset], phantoms: Path) -> None:
+    dataset = opened(phantoms, patch_grid=4)
     studies = read_manifest(phantoms)
-    assert corpus.kinds == sorted({label.kind for study in studies for label in study.labels or ()})
+    assert dataset.kinds == sorted({label.kind for study in studies for label in study.labels or ()})
     for row in range(5):
-        study = studies[corpus.table[row]["number"]]
+        study = studies[dataset.table[row]["number"]]
         height, width = load_gray(study.frontal).shape
-        expected = patch_coverage(study, corpus.kinds, 4, CropMap(width, height))
-        np.testing.assert_array_equal(corpus.encode(row).coverage, expected)
+        expected = patch_coverage(study, dataset.kinds, 4, CropMap(width, height))
+        np.testing.assert_array_equal(dataset.encode(row).coverage, expected)
 
 
 @pytest.fixture
-def streamed(opened: Callable[..., Corpus], phantoms: Path) -> tuple[Corpus, Plan]:
-    corpus = opened(phantoms)
-    return corpus, Plan(corpus.table, corpus.recipe)
+def streamed(opened: Callable[..., StudyDataset], phantoms: Path) -> tuple[StudyDataset, DataSchedule]:
+    dataset = opened(phantoms)
+    return dataset, DataSchedule(dataset.table, dataset.train_config)
 
 
-def test_steps_stream_in_their_order_from_any_step_on(streamed: tuple[Corpus, Plan]) -> None:
-    corpus, plan = streamed
+def test_steps_stream_in_their_order_from_any_step_on(streamed: tuple[StudyDataset, DataSchedule]) -> None:
+    dataset, schedule = streamed
     before = torch.get_rng_state()
-    steps = list(stream(corpus, plan, 0, workers=2))
+    steps = list(stream(dataset, schedule, 0, workers=2))
     assert torch.equal(before, torch.get_rng_state())
-    assert [step for step, _, _ in steps] == list(range(plan.steps))
-    for step, rows, left_out in steps:
-        assert not left_out
-        wanted = [tuple(corpus.sample_id(item) for item in row) for row in plan.rows(step)]
+    assert [step for step, _, _ in steps] == list(range(schedule.steps))
+    for step, rows, skipped in steps:
+        assert not skipped
+        wanted = [tuple(dataset.sample_id(item) for item in row) for row in schedule.rows(step)]
         assert [row.sample_ids for row in rows] == wanted
-        assert {row.totals for row in rows} == {plan.totals(step)}
-        assert sum(len(row.targets) for row in rows) == plan.totals(step).answer_tokens
+        assert {row.totals for row in rows} == {schedule.totals(step)}
+        assert sum(len(row.targets) for row in rows) == schedule.totals(step).answer_tokens
         assert {row.input_ids.shape[1] % LENGTH_MULTIPLE for row in rows} == {0}
-    later = list(stream(corpus, plan, 3, workers=1))
-    assert [step for step, _, _ in later] == list(range(3, plan.steps))
+    later = list(stream(dataset, schedule, 3, workers=1))
+    assert [step for step, _, _ in later] == list(range(3, schedule.steps))
     for (_, ours, _), (_, theirs, _) in zip(later, steps[3:], strict=True):
         for one, other in zip(ours, theirs, strict=True):
             assert torch.equal(one.input_ids, other.input_ids)
             assert torch.equal(one.pixel_values, other.pixel_values)
 
 
-def test_processes_stream_the_samples_that_one_would(streamed: tuple[Corpus, Plan]) -> None:
-    corpus, plan = streamed
-    ranks = [list(islice(stream(corpus, plan, 2, rank=rank, world=2), 2)) for rank in (0, 1)]
+def test_processes_stream_the_samples_that_one_would(streamed: tuple[StudyDataset, DataSchedule]) -> None:
+    dataset, schedule = streamed
+    ranks = [list(islice(stream(dataset, schedule, 2, rank=rank, world_size=2), 2)) for rank in (0, 1)]
     for (step, ours, _), (_, theirs, _) in zip(*ranks, strict=True):
         dealt = Counter(sample for row in (*ours, *theirs) for sample in row.sample_ids)
-        assert dealt == Counter(corpus.sample_id(item) for item in plan.step_items(step))
+        assert dealt == Counter(dataset.sample_id(item) for item in schedule.step_items(step))
         assert len(ours) == len(theirs)
 
 
 def test_an_image_that_is_gone_in_the_middle_of_a_run_is_one_line(
-    opened: Callable[..., Corpus], phantoms: Path, tmp_path: Path
+    opened: Callable[..., StudyDataset], phantoms: Path, tmp_path: Path
 ) -> None:
     radiograph = tmp_path / "radiograph.png"
     Image.fromarray(np.eye(64, dtype=np.uint8)).save(radiograph)
-    corpus = opened(changed(phantoms, tmp_path, lateral=radiograph))
+    dataset = opened(changed(phantoms, tmp_path, lateral=radiograph))
     radiograph.unlink()
     said = r"radiograph\.png: no such file, in a sample of the training\. Mend it, or set faults\.unreadable=skip"
     with pytest.raises(InputError, match=said):
-        list(stream(corpus, Plan(corpus.table, corpus.recipe)))
+        list(stream(dataset, DataSchedule(dataset.table, dataset.train_config)))
 
 
 def test_a_sample_that_cannot_be_read_is_left_out_where_the_recipe_says_so(
-    opened: Callable[..., Corpus], phantoms: Path, tmp_path: Path
+    opened: Callable[..., StudyDataset], phantoms: Path, tmp_path: Path
 ) -> None:
     radiograph = tmp_path / "radiograph.png"
     Image.fromarray(np.random.default_rng(0).integers(0, 255, (64, 64), np.uint8)).save(radiograph)
@@ -389,20 +393,20 @@ def test_a_sample_that_cannot_be_read_is_left_out_where_the_recipe_says_so(
     manifest = tmp_path / "manifest.jsonl"
     bad = studies[number].model_copy(update={"lateral": radiograph})
     write_manifest(manifest, [*studies[:number], bad, *studies[number + 1 :]])
-    corpus = opened(manifest, faults={"unreadable": "skip"}, tasks={"findings": 1}, epochs=1, global_batch=14)
+    dataset = opened(manifest, faults={"unreadable": "skip"}, tasks={"findings": 1}, epochs=1, global_batch=14)
     radiograph.write_bytes(radiograph.read_bytes()[:1000])
-    plan = Plan(corpus.table, corpus.recipe)
-    ((_, rows, left_out),) = stream(corpus, plan)
-    assert [(name, tokens) for name, tokens, _ in left_out] == [
-        (studies[number].sample_id, int(corpus.table[number]["answer"]))
+    schedule = DataSchedule(dataset.table, dataset.train_config)
+    ((_, rows, skipped),) = stream(dataset, schedule)
+    assert [(name, tokens) for name, tokens, _ in skipped] == [
+        (studies[number].sample_id, int(dataset.table[number]["answer"]))
     ]
-    assert "radiograph.png" in left_out[0].reason
+    assert "radiograph.png" in skipped[0].reason
     shown = {name for row in rows for name in row.sample_ids}
     assert shown == {study.sample_id for study in studies} - {studies[number].sample_id}
 
 
 def test_all_images_that_are_missing_are_named_at_once(
-    opened: Callable[..., Corpus], phantoms: Path, tmp_path: Path
+    opened: Callable[..., StudyDataset], phantoms: Path, tmp_path: Path
 ) -> None:
     studies = read_manifest(phantoms)
     gone = [study.model_copy(update={"lateral": tmp_path / f"gone-{i}.png"}) for i, study in enumerate(studies)]
@@ -417,7 +421,7 @@ def test_all_images_that_are_missing_are_named_at_once(
 
 
 def test_a_text_that_is_none_for_the_model_is_named_by_its_line(
-    opened: Callable[..., Corpus], phantoms: Path, tmp_path: Path
+    opened: Callable[..., StudyDataset], phantoms: Path, tmp_path: Path
 ) -> None:
     studies, manifest = read_manifest(phantoms), tmp_path / "manifest.jsonl"
     write_manifest(manifest, [*studies[:3], studies[3].model_copy(update={"findings": "Clear.</s>"}), *studies[4:]])
@@ -425,10 +429,10 @@ def test_a_text_that_is_none_for_the_model_is_named_by_its_line(
         opened(manifest)
 
 
-def test_worker_processes_end_with_their_stream(streamed: tuple[Corpus, Plan]) -> None:
-    corpus, plan = streamed
+def test_worker_processes_end_with_their_stream(streamed: tuple[StudyDataset, DataSchedule]) -> None:
+    dataset, schedule = streamed
     before = set(multiprocessing.active_children())
-    rows = stream(corpus, plan, workers=2)
+    rows = stream(dataset, schedule, workers=2)
     next(rows)
     assert len(set(multiprocessing.active_children()) - before) == 2
     rows.close()
@@ -439,8 +443,8 @@ def test_a_source_whose_tasks_all_have_no_share_is_passed_over(
     phantoms: Path, processor: MairaProcessor, tmp_path: Path
 ) -> None:
     train = [{"manifest": phantoms, "tasks": {"findings": 1}}, {"manifest": phantoms, "tasks": {"grounded": 1}}]
-    recipe = Recipe.model_validate(
+    train_config = TrainConfig.model_validate(
         {"model": tmp_path, "train": train, "out": tmp_path, "passes": 128, "tasks": {"findings": 0, "grounded": 1}}
     )
-    table = open_corpus(recipe, recipe.train, processor, tmp_path / "tables").table
+    table = open_dataset(train_config, train_config.train, processor, tmp_path / "tables").table
     assert set(table["source"].tolist()) == {1}

@@ -14,22 +14,22 @@ from safetensors.torch import load_file
 
 from maira.model.config import MairaConfig, read_config
 from maira.model.modeling import MairaForConditionalGeneration
-from maira.train.config.run_config import Recipe
-from maira.train.data.items import LENGTHS
+from maira.train.components import check_context, load_model, set_trainable
+from maira.train.config.run_config import TrainConfig
+from maira.train.data.packing import SAMPLE_LENGTHS
 from maira.train.export import write_checkpoint
-from maira.train.loss import TrainingModel
-from maira.train.parallel import World
-from maira.train.parts import check_context, choose_trained, load_parts
+from maira.train.loss import MairaLossModel
+from maira.train.parallel import DistributedContext
 from radfact.errors import InputError
 
-MakeRecipe = Callable[..., Recipe]
+MakeRecipe = Callable[..., TrainConfig]
 ENCODER, ADAPTER, LANGUAGE = "vision_tower", "multi_modal_projector", "language_model"
 
 
-def prepared(recipe: Recipe) -> MairaForConditionalGeneration:
+def prepared(train_config: TrainConfig) -> MairaForConditionalGeneration:
     """A model as the recipe trains it."""
-    model, _ = load_parts(recipe, [])
-    choose_trained(model, recipe)
+    model, _ = load_model(train_config, [])
+    set_trainable(model, train_config)
     return model
 
 
@@ -47,7 +47,7 @@ def test_gradients_reach_the_trained_parts_and_no_others(
     """Also the adapter's through a language model that is not trained, and each of their weights."""
     model = prepared(make_recipe(trained=trained))
     row = pack([make_sample(config, 2, 5, 6, seed=1)])
-    TrainingModel(model, 0, 0.0)(row).answer.backward()
+    MairaLossModel(model, 0, 0.0)(row).answer.backward()
     found = gradients(model)
     assert {name.split(".")[0] for name in found} == modules
     assert set(found) == {name for name, p in model.named_parameters() if p.requires_grad}
@@ -55,12 +55,14 @@ def test_gradients_reach_the_trained_parts_and_no_others(
 
 def test_a_trained_encoder_is_in_training_and_its_checkpoint_says_so(make_recipe: MakeRecipe, tmp_path: Path) -> None:
     """The shared checkpoint's was frozen."""
-    recipe = make_recipe(trained=["encoder", "adapter"])
-    model, processor = load_parts(recipe, [])
+    train_config = make_recipe(trained=["encoder", "adapter"])
+    model, processor = load_model(train_config, [])
     assert model.config.vision_config.frozen
-    choose_trained(model, recipe)
+    set_trainable(model, train_config)
     assert model.train().vision_tower.training
-    write_checkpoint(model, processor, recipe, World(0, 1, torch.device("cpu")), tmp_path / "checkpoint")
+    write_checkpoint(
+        model, processor, train_config, DistributedContext(0, 1, torch.device("cpu")), tmp_path / "checkpoint"
+    )
     assert not read_config(tmp_path / "checkpoint").vision_config.frozen
 
 
@@ -85,14 +87,14 @@ def test_each_part_is_held_in_its_type(
     make_recipe: MakeRecipe, options: dict[str, Any], types: dict[str, torch.dtype], empty: bool
 ) -> None:
     """Trained weights as the recipe says, others as they are computed with."""
-    model, _ = load_parts(make_recipe(**options), [], empty=empty)
+    model, _ = load_model(make_recipe(**options), [], empty=empty)
     for name, module in model.named_children():
         assert {p.dtype for p in module.parameters()} == {types[name]}, name
 
 
 def test_weights_of_a_finer_type_are_read_as_they_are(make_recipe: MakeRecipe, checkpoint: Path) -> None:
     """The adapter's, where most of the model is held in another."""
-    model, _ = load_parts(make_recipe(precision="bf16", trained=["adapter"]), [])
+    model, _ = load_model(make_recipe(precision="bf16", trained=["adapter"]), [])
     for name, weight in load_file(checkpoint / "model.safetensors").items():
         if name.startswith(ADAPTER):
             assert torch.equal(model.state_dict()[name], weight), name
@@ -100,13 +102,15 @@ def test_weights_of_a_finer_type_are_read_as_they_are(make_recipe: MakeRecipe, c
 
 def test_what_was_not_trained_is_written_as_it_was(make_recipe: MakeRecipe, checkpoint: Path, tmp_path: Path) -> None:
     """Though it was rounded while the model was trained."""
-    recipe = make_recipe(precision="bf16", trained=["adapter"])
-    model, processor = load_parts(recipe, [])
-    choose_trained(model, recipe)
+    train_config = make_recipe(precision="bf16", trained=["adapter"])
+    model, processor = load_model(train_config, [])
+    set_trainable(model, train_config)
     with torch.no_grad():
         for parameter in model.multi_modal_projector.parameters():
             parameter.add_(1)
-    write_checkpoint(model, processor, recipe, World(0, 1, torch.device("cpu")), tmp_path / "checkpoint")
+    write_checkpoint(
+        model, processor, train_config, DistributedContext(0, 1, torch.device("cpu")), tmp_path / "checkpoint"
+    )
     before, after = (load_file(folder / "model.safetensors") for folder in (checkpoint, tmp_path / "checkpoint"))
     for name, weight in before.items():
         assert torch.equal(after[name], weight + 1 if name.startswith(ADAPTER) else weight), name
@@ -117,7 +121,7 @@ def test_parts_of_different_types_compute_together(make_recipe: MakeRecipe, conf
     model = prepared(make_recipe(precision="bf16", trained=["adapter"]))
     row = pack([make_sample(config, 1, 5, 6, seed=1), make_sample(config, 2, 5, 6, seed=2)])
     with torch.autocast("cpu", torch.bfloat16):
-        losses = TrainingModel(model, 0, 0.0)(row)
+        losses = MairaLossModel(model, 0, 0.0)(row)
     losses.answer.backward()
     assert losses.answer.dtype == torch.float32
     assert {gradient.dtype for gradient in gradients(model).values()} == {torch.float32}
@@ -133,14 +137,14 @@ def test_what_a_library_says_of_a_wrong_part_is_said_without_its_exception(make_
     """A key that only transformers knows of."""
     fresh = {"vision_config": {"image_size": 56}, "text_config": {"hidden_size": 32, "rms_norm_eps": "small"}}
     with pytest.raises(InputError, match=r"^field 'model': Field 'rms_norm_eps' expected") as caught:
-        load_parts(make_recipe(model=fresh), ["some text"])
+        load_model(make_recipe(model=fresh), ["some text"])
     assert "Error" not in str(caught.value)
 
 
 def test_a_sample_longer_than_the_language_model_s_context_is_named() -> None:
     """With both numbers; positions that are scaled count."""
     config = MairaConfig()
-    table = np.zeros(3, LENGTHS)
+    table = np.zeros(3, SAMPLE_LENGTHS)
     table["prompt"], table["answer"] = [100, 6000, 50], 144
     check_context(table, config, str)
     table["answer"][1] += 1
@@ -152,7 +156,7 @@ def test_4_bits_of_a_fresh_model_are_an_error(make_recipe: MakeRecipe) -> None:
     """Its weights could not be read again to merge into."""
     parts = {"vision_config": {"image_size": 32, "patch_size": 8, "hidden_size": 16, "num_attention_heads": 2}}
     fresh = parts | {"text_config": {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}}
-    recipe = make_recipe(model=fresh, lora={"quantize": "nf4"})
-    model, _ = load_parts(recipe, ["some text"])
+    train_config = make_recipe(model=fresh, lora={"quantize": "nf4"})
+    model, _ = load_model(train_config, ["some text"])
     with pytest.raises(InputError, match="need a checkpoint"):
-        choose_trained(model, recipe)
+        set_trainable(model, train_config)

@@ -9,21 +9,21 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from maira.train.config.run_config import Recipe
-from maira.train.data.items import LENGTHS, TASKS
-from maira.train.data.schedule import Plan
+from maira.train.config.run_config import TrainConfig
+from maira.train.data.packing import SAMPLE_LENGTHS, TASKS
+from maira.train.data.schedule import DataSchedule
 from radfact.errors import InputError
 
 
-def recipe(**changes: Any) -> Recipe:
+def train_config(**changes: Any) -> TrainConfig:
     values: dict[str, Any] = {"model": "m", "train": "manifest.jsonl", "out": "out", "epochs": 2, "global_batch": 8}
-    return Recipe.model_validate(values | {"token_budget": 100} | changes)
+    return TrainConfig.model_validate(values | {"token_budget": 100} | changes)
 
 
 def table(answers: int, source: int = 0, longest: int = 100) -> npt.NDArray[Any]:
     """Answers of all tasks and lengths."""
     rng = np.random.default_rng(answers)
-    rows = np.zeros(answers, LENGTHS)
+    rows = np.zeros(answers, SAMPLE_LENGTHS)
     rows["source"], rows["number"] = source, np.arange(answers)
     rows["task"] = rng.integers(0, len(TASKS), answers)
     rows["answer"] = rng.integers(1, 6, answers)
@@ -36,15 +36,19 @@ plans = st.tuples(st.integers(8, 90), st.integers(0, 99), st.integers(1, 4).map(
 
 @settings(max_examples=60, deadline=None)
 @given(plans, st.integers(0, 5))
-def test_an_epoch_has_every_answer_once_in_an_order_of_seed_and_epoch(plan: tuple[int, int, int], epoch: int) -> None:
-    answers, seed, batch = plan
+def test_an_epoch_has_every_answer_once_in_an_order_of_seed_and_epoch(
+    schedule: tuple[int, int, int], epoch: int
+) -> None:
+    answers, seed, batch = schedule
     if answers < batch:
         return
-    made = Plan(table(answers), recipe(seed=seed, global_batch=batch))
+    made = DataSchedule(table(answers), train_config(seed=seed, global_batch=batch))
     order = made.order(epoch)
     assert sorted(order) == list(range(answers))
     assert made.items_per_epoch == answers
-    np.testing.assert_array_equal(order, Plan(table(answers), recipe(seed=seed, global_batch=batch)).order(epoch))
+    np.testing.assert_array_equal(
+        order, DataSchedule(table(answers), train_config(seed=seed, global_batch=batch)).order(epoch)
+    )
     steps = range(epoch * made.steps_per_epoch, (epoch + 1) * made.steps_per_epoch)
     taken = np.concatenate([made.step_items(step) for step in steps])
     np.testing.assert_array_equal(taken, order[: len(taken)])
@@ -54,41 +58,41 @@ def test_an_epoch_has_every_answer_once_in_an_order_of_seed_and_epoch(plan: tupl
 @settings(max_examples=60, deadline=None)
 @given(st.integers(24, 90), st.integers(0, 20), st.sampled_from([1, 2, 3, 4, 6, 8]))
 def test_processes_share_the_same_samples_in_as_many_rows_each(answers: int, step: int, world: int) -> None:
-    plan = Plan(table(answers), recipe(global_batch=24))
-    ranks = [plan.rows(step, rank, world) for rank in range(world)]
+    schedule = DataSchedule(table(answers), train_config(global_batch=24))
+    ranks = [schedule.rows(step, rank, world) for rank in range(world)]
     assert len({len(rows) for rows in ranks}) == 1
     dealt = [item for rows in ranks for row in rows for item in row]
-    assert sorted(dealt) == sorted(plan.step_items(step))
-    assert all(plan.lengths[row].sum() <= 100 for rows in ranks for row in rows)
-    assert plan.totals(step) == (plan.table["answer"][dealt].sum(), 24)
+    assert sorted(dealt) == sorted(schedule.step_items(step))
+    assert all(schedule.lengths[row].sum() <= 100 for rows in ranks for row in rows)
+    assert schedule.totals(step) == (schedule.table["answer"][dealt].sum(), 24)
 
 
 def test_epochs_and_seeds_differ() -> None:
-    orders = [Plan(table(50), recipe(seed=seed)).order(epoch) for seed in (0, 1) for epoch in (0, 1)]
+    orders = [DataSchedule(table(50), train_config(seed=seed)).order(epoch) for seed in (0, 1) for epoch in (0, 1)]
     assert len({tuple(order) for order in orders}) == 4
 
 
 def test_steps_can_be_asked_for_in_any_order() -> None:
-    plan = Plan(table(50), recipe())
-    steps = [plan.step_items(step).tolist() for step in range(20)]
-    assert [plan.step_items(step).tolist() for step in reversed(range(20))] == steps[::-1]
+    schedule = DataSchedule(table(50), train_config())
+    steps = [schedule.step_items(step).tolist() for step in range(20)]
+    assert [schedule.step_items(step).tolist() for step in reversed(range(20))] == steps[::-1]
 
 
 @pytest.mark.parametrize("share", [0.25, 0.5, 1.0, 1.5, 3.0])
 def test_a_task_is_seen_as_often_as_its_share_says(share: float) -> None:
     rows = table(60)
     rows["task"] = 1
-    plan = Plan(rows, recipe(tasks={"grounded": share}))
-    times = Counter(plan.order(0).tolist())
-    assert plan.items_per_epoch == len(plan.order(0)) == 60 * share
+    schedule = DataSchedule(rows, train_config(tasks={"grounded": share}))
+    times = Counter(schedule.order(0).tolist())
+    assert schedule.items_per_epoch == len(schedule.order(0)) == 60 * share
     assert {times[item] for item in range(60)} <= {int(share), int(np.ceil(share))}
 
 
 def test_a_fraction_is_drawn_anew_each_epoch() -> None:
     rows = table(60)
     rows["task"] = 1
-    plan = Plan(rows, recipe(tasks={"grounded": 0.5}))
-    draws = [set(plan.order(epoch).tolist()) for epoch in range(12)]
+    schedule = DataSchedule(rows, train_config(tasks={"grounded": 0.5}))
+    draws = [set(schedule.order(epoch).tolist()) for epoch in range(12)]
     assert {len(draw) for draw in draws} == {30}
     assert set.union(*draws) == set(range(60))
 
@@ -96,7 +100,7 @@ def test_a_fraction_is_drawn_anew_each_epoch() -> None:
 def test_sources_have_shares_of_their_own() -> None:
     rows = np.concatenate([table(40), table(40, source=1)])
     sources = [{"manifest": "a.jsonl"}, {"manifest": "b.jsonl", "tasks": {"findings": 2}}]
-    order = Plan(rows, recipe(train=sources, tasks={"findings": 1, "phrase": 1})).order(0)
+    order = DataSchedule(rows, train_config(train=sources, tasks={"findings": 1, "phrase": 1})).order(0)
     seen = Counter((int(rows[item]["source"]), TASKS[rows[item]["task"]]) for item in order)
     held = Counter((int(row["source"]), TASKS[row["task"]]) for row in rows)
     wanted = {(0, "findings"): 1, (0, "phrase"): 1, (1, "findings"): 2}
@@ -108,36 +112,36 @@ def test_sources_have_shares_of_their_own() -> None:
     [({"epochs": 2}, 12), ({"epochs": 0.5}, 3), ({"epochs": 0.01}, 1), ({"epochs": None, "passes": 100}, 12)],
 )
 def test_the_length_of_a_run_is_given_in_epochs_or_samples(changes: dict[str, Any], steps: int) -> None:
-    plan = Plan(table(50), recipe(**changes))
-    assert (plan.steps, plan.steps_per_epoch) == (steps, 6)
+    schedule = DataSchedule(table(50), train_config(**changes))
+    assert (schedule.steps, schedule.steps_per_epoch) == (steps, 6)
 
 
 def test_too_few_answers_for_one_step_are_refused() -> None:
     with pytest.raises(InputError, match="an epoch has 7 answers to train on, too few for one global_batch of 8"):
-        Plan(table(7), recipe())
+        DataSchedule(table(7), train_config())
 
 
 def test_a_sample_longer_than_a_row_is_named_before_the_first_step() -> None:
     rows = table(50)
     rows["prompt"][31], rows["task"][31] = 120, 1
-    plan = Plan(rows, recipe())
+    schedule = DataSchedule(rows, train_config())
     with pytest.raises(InputError, match=r"sample 'study 31' has 12\d tokens \(task grounded\), more than the 100"):
-        plan.check(lambda row: f"study {row}")
+        schedule.check(lambda row: f"study {row}")
 
 
 def test_a_sample_that_is_never_taken_may_be_longer() -> None:
     rows = table(50)
     rows["prompt"][31], rows["task"][31] = 120, 1
-    Plan(rows, recipe(tasks={"findings": 1, "phrase": 1, "grounded": 0})).check(str)
+    DataSchedule(rows, train_config(tasks={"findings": 1, "phrase": 1, "grounded": 0})).check(str)
 
 
 @pytest.mark.parametrize(("batch", "world", "fits"), [(9, 2, False), (10, 2, True), (8, 16, False), (9, 3, True)])
 def test_processes_without_a_sample_are_refused_before_the_first_step(batch: int, world: int, fits: bool) -> None:
     rows = table(50)
     rows["prompt"], rows["answer"] = 90, 5
-    plan = Plan(rows, recipe(global_batch=batch))
+    schedule = DataSchedule(rows, train_config(global_batch=batch))
     if fits:
-        plan.check(str, world)
+        schedule.check(str, world)
     else:
         with pytest.raises(InputError, match=f"{batch} samples do not fill"):
-            plan.check(str, world)
+            schedule.check(str, world)

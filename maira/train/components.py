@@ -21,14 +21,14 @@ from maira.model.processor import MairaImageProcessor, MairaProcessor
 from maira.model.tokens import IMAGE
 from maira.model.weights import Weights
 from maira.train import lora
-from maira.train.config.run_config import Course, FromScratch, Part, Recipe
-from maira.train.data.items import ALL_TASKS
+from maira.train.config.run_config import BaseTrainConfig, Component, FromScratch, TrainConfig
+from maira.train.data.packing import ALL_TASKS
 from maira.train.data.tokenizer import train_tokenizer, words_of
 from radfact.errors import InputError
 
 TOKENIZER_STUDIES = 4000
 """Studies whose texts shape the vocabulary of a tokenizer trained from scratch."""
-MODULES: dict[Part, str] = {
+MODULES: dict[Component, str] = {
     "encoder": "vision_tower",
     "adapter": "multi_modal_projector",
     "language_model": "language_model",
@@ -36,13 +36,13 @@ MODULES: dict[Part, str] = {
 """The modules of a model by the names of its parts in recipes."""
 
 
-def load_parts(
-    recipe: Recipe, texts: Iterable[str], *, empty: bool = False
+def load_model(
+    config: TrainConfig, texts: Iterable[str], *, empty: bool = False
 ) -> tuple[MairaForConditionalGeneration, MairaProcessor]:
     """The model and processor that a recipe starts from, each part of the model in the type it is held in.
 
     Args:
-        recipe: its model, and what it trains.
+        config: its model, and what it trains.
         texts: what a fresh model's tokenizer is trained on; not looked at where there is a checkpoint.
         empty: of a checkpoint's weights only names, shapes and types, for a process that gets them from another.
 
@@ -50,33 +50,33 @@ def load_parts(
         InputError: there is no checkpoint, or its tokens are not where their rows are to be trained, or the parts of a
             fresh model do not fit each other.
     """
-    if isinstance(recipe.model, FromScratch):
-        model, processor = build_fresh(recipe.model, texts)
+    if isinstance(config.model, FromScratch):
+        model, processor = build_from_scratch(config.model, texts)
         for part, name in MODULES.items():
-            getattr(model, name).to(held_type(recipe, part))
+            getattr(model, name).to(weight_dtype(config, part))
         return model, processor
-    if not (recipe.model / "config.json").exists():
-        raise InputError("no checkpoint here (config.json is missing)", file=recipe.model)
-    processor = MairaProcessor.from_pretrained(recipe.model)
-    model = (_empty_model if empty else _read_model)(recipe, recipe.model)
-    if recipe.lora and recipe.lora.added_tokens:
-        lora.check_tokens(processor.tokenizer, model.config, recipe.model)
+    if not (config.model / "config.json").exists():
+        raise InputError("no checkpoint here (config.json is missing)", file=config.model)
+    processor = MairaProcessor.from_pretrained(config.model)
+    model = (_empty_model if empty else _read_model)(config, config.model)
+    if config.lora and config.lora.added_tokens:
+        lora.check_tokens(processor.tokenizer, model.config, config.model)
     return model, processor
 
 
-def held_type(recipe: Course, part: Part) -> torch.dtype:
+def weight_dtype(config: BaseTrainConfig, part: Component) -> torch.dtype:
     """The type of a part's weights in memory: of trained ones the recipe's, of others that of the computation."""
-    if part in recipe.trains and not (part == "language_model" and recipe.lora):
-        return torch.bfloat16 if recipe.weights == "bfloat16" else torch.float32
-    return torch.bfloat16 if recipe.precision == "bf16" else torch.float32
+    if part in config.trains and not (part == "language_model" and config.lora):
+        return torch.bfloat16 if config.weights == "bfloat16" else torch.float32
+    return torch.bfloat16 if config.precision == "bf16" else torch.float32
 
 
-def _read_model(recipe: Recipe, folder: Path) -> MairaForConditionalGeneration:
-    most = held_type(recipe, "language_model")
+def _read_model(config: TrainConfig, folder: Path) -> MairaForConditionalGeneration:
+    most = weight_dtype(config, "language_model")
     model: MairaForConditionalGeneration = MairaForConditionalGeneration.from_pretrained(folder, dtype=most)
     weights: Weights | None = None
     for part, name in MODULES.items():
-        if (dtype := held_type(recipe, part)) == most:
+        if (dtype := weight_dtype(config, part)) == most:
             continue
         # Read again rather than converted: what was rounded stays so.
         weights = weights or Weights(folder, model.config)
@@ -86,16 +86,18 @@ def _read_model(recipe: Recipe, folder: Path) -> MairaForConditionalGeneration:
     return model
 
 
-def _empty_model(recipe: Recipe, folder: Path) -> MairaForConditionalGeneration:
-    config = read_config(folder)
+def _empty_model(config: TrainConfig, folder: Path) -> MairaForConditionalGeneration:
+    model_config = read_config(folder)
     with torch.device("meta"):
-        model = MairaForConditionalGeneration(config)
+        model = MairaForConditionalGeneration(model_config)
     for part, name in MODULES.items():
-        getattr(model, name).to(held_type(recipe, part))
+        getattr(model, name).to(weight_dtype(config, part))
     return model
 
 
-def build_fresh(parts: FromScratch, texts: Iterable[str]) -> tuple[MairaForConditionalGeneration, MairaProcessor]:
+def build_from_scratch(
+    parts: FromScratch, texts: Iterable[str]
+) -> tuple[MairaForConditionalGeneration, MairaProcessor]:
     """A model with random weights, and a processor with a tokenizer trained on some texts.
 
     The weights come from torch's generator, which the caller seeds.
@@ -117,39 +119,39 @@ def build_fresh(parts: FromScratch, texts: Iterable[str]) -> tuple[MairaForCondi
         "pad_token_id": tokenizer.pad_token_id,
     }
     try:
-        config = MairaConfig(
+        model_config = MairaConfig(
             vision_config=parts.vision_config.model_dump(exclude_unset=True),
             text_config=text_config,
             image_token_index=tokenizer.convert_tokens_to_ids(IMAGE),
             image_merge=parts.image_merge,
             projector_n_layers=parts.projector_n_layers,
         )
-        model = MairaForConditionalGeneration(config)
+        model = MairaForConditionalGeneration(model_config)
     except (ValueError, StrictDataclassError) as error:
-        raise unfit(error) from None
-    images = MairaImageProcessor(size=config.vision_config.image_size)
-    return model, MairaProcessor(images, tokenizer, image_seq_length=config.image_seq_length)
+        raise invalid_model_config(error) from None
+    images = MairaImageProcessor(size=model_config.vision_config.image_size)
+    return model, MairaProcessor(images, tokenizer, image_seq_length=model_config.image_seq_length)
 
 
-def unfit(error: Exception) -> InputError:
+def invalid_model_config(error: Exception) -> InputError:
     """What a library says of a model's configuration, without the name of its exception."""
     said = str(error).splitlines()[-1].strip()
     return InputError(re.sub(r"^[A-Za-z]*Error: ", "", said), field="model")
 
 
-def check_context(table: npt.NDArray[Any], config: PretrainedConfig, sample_id: Callable[[int], str]) -> None:
+def check_context(table: npt.NDArray[Any], model_config: PretrainedConfig, sample_id: Callable[[int], str]) -> None:
     """See before the first step that the language model has a position for every token of every sample.
 
     Args:
-        table: (answers,) of `maira.train.data.items.LENGTHS`.
-        config: of the model, or of its language model.
+        table: (answers,) of `maira.train.data.packing.SAMPLE_LENGTHS`.
+        model_config: of the model, or of its language model.
         sample_id: names the study of a place in the table.
 
     Raises:
         InputError: a sample is longer.
     """
     lengths = table["prompt"].astype(np.int64) + table["answer"]
-    longest, room = int(lengths.argmax()), room_of(config.get_text_config())
+    longest, room = int(lengths.argmax()), room_of(model_config.get_text_config())
     if lengths[longest] > room:
         raise InputError(
             f"sample '{sample_id(longest)}' has {lengths[longest]} tokens (task {ALL_TASKS[table['task'][longest]]}), "
@@ -159,30 +161,30 @@ def check_context(table: npt.NDArray[Any], config: PretrainedConfig, sample_id: 
         )
 
 
-def choose_trained(model: MairaForConditionalGeneration, recipe: Recipe) -> None:
+def set_trainable(model: MairaForConditionalGeneration, config: TrainConfig) -> None:
     """Mark what of a model is trained, and put low-rank adapters into its language model if the recipe has them.
 
     Raises:
         InputError: nothing is trained, or the adapters do not fit.
     """
-    if not recipe.trained:
+    if not config.trained:
         raise InputError("names nothing to train; give encoder, adapter or language_model", field="trained")
     for part, name in MODULES.items():
         module: nn.Module = getattr(model, name)
-        module.requires_grad_(part in recipe.trained)
+        module.requires_grad_(part in config.trained)
     tower = model.vision_tower
-    tower.frozen = tower.options["frozen"] = model.config.vision_config.frozen = "encoder" not in recipe.trained
+    tower.frozen = tower.options["frozen"] = model.config.vision_config.frozen = "encoder" not in config.trained
     if (unused := tower.vit.mask_token) is not None:
         # Part of the published weights, but no part of the computation, so no gradient ever reaches it.
         unused.requires_grad_(False)
-    if recipe.lora:
-        if recipe.lora.quantize and isinstance(recipe.model, FromScratch):
+    if config.lora:
+        if config.lora.quantize and isinstance(config.model, FromScratch):
             raise InputError("weights in 4 bits need a checkpoint that they are read from", field="lora.quantize")
-        dtype = torch.bfloat16 if recipe.weights == "bfloat16" else torch.float32
-        lora.add(model.language_model, recipe.lora, dtype, lora.added_rows(recipe.lora, model.config))
+        dtype = torch.bfloat16 if config.weights == "bfloat16" else torch.float32
+        lora.add(model.language_model, config.lora, dtype, lora.added_rows(config.lora, model.config))
 
 
-def finished_weights(weights: Mapping[str, Tensor], recipe: Recipe, config: MairaConfig) -> dict[str, Tensor]:
+def export_weights(weights: Mapping[str, Tensor], config: TrainConfig, model_config: MairaConfig) -> dict[str, Tensor]:
     """The weights of a model after training, as its checkpoint has them.
 
     Weights that were not trained come from the checkpoint that the run started from, which may have them in a finer
@@ -191,24 +193,26 @@ def finished_weights(weights: Mapping[str, Tensor], recipe: Recipe, config: Mair
     Args:
         weights: of the model in training, by its names, whole; those that were trained are enough where the run
             started from a checkpoint.
-        recipe: of the run.
-        config: of the model.
+        config: of the run.
+        model_config: of the model.
     """
-    dtype: torch.dtype = getattr(torch, recipe.checkpoint_dtype)
-    whole = _unmerged(weights, recipe, config)
-    if recipe.lora:
-        whole = lora.merged(whole, weights, recipe.lora, lora.added_rows(recipe.lora, config))
+    dtype: torch.dtype = getattr(torch, config.checkpoint_dtype)
+    whole = _unmerged(weights, config, model_config)
+    if config.lora:
+        whole = lora.merged(whole, weights, config.lora, lora.added_rows(config.lora, model_config))
     return {name: tensor.to(dtype) for name, tensor in whole}
 
 
-def _unmerged(weights: Mapping[str, Tensor], recipe: Recipe, config: MairaConfig) -> Iterator[tuple[str, Tensor]]:
+def _unmerged(
+    weights: Mapping[str, Tensor], config: TrainConfig, model_config: MairaConfig
+) -> Iterator[tuple[str, Tensor]]:
     """Weights by the model's names, as float32 where they were not trained, low-rank adapters apart."""
-    if isinstance(recipe.model, FromScratch):
+    if isinstance(config.model, FromScratch):
         plain = {lora.plain_name(name): tensor for name, tensor in weights.items()}
-        yield from ((name, plain[name]) for name in expected_shapes(config))
+        yield from ((name, plain[name]) for name in expected_shapes(model_config))
         return
-    whole = tuple(f"{MODULES[part]}." for part in recipe.trained if not (part == "language_model" and recipe.lora))
-    base = Weights(recipe.model, config)
+    whole = tuple(f"{MODULES[part]}." for part in config.trained if not (part == "language_model" and config.lora))
+    base = Weights(config.model, model_config)
     for name in base.shapes:
         if name in weights and name.startswith(whole):
             yield name, weights[name]

@@ -10,16 +10,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from tiny_runs import recipe
+from tiny_runs import train_config
 from torch import nn
 
 import maira.train.checkpointing as module
-from maira.train.checkpointing import States, check_same_run, decisive, read_record
-from maira.train.parallel import World
+from maira.train.checkpointing import CheckpointManager, check_same_run, read_record, resume_fields
+from maira.train.parallel import DistributedContext
 from radfact.errors import InputError, RunError
 from radfact.io.jsonl import read_json, write_json
 
-ALONE = World(0, 1, torch.device("cpu"))
+ALONE = DistributedContext(0, 1, torch.device("cpu"))
 
 
 class Trained:
@@ -39,9 +39,9 @@ class Trained:
 
 
 @contextmanager
-def states(out: Path, keep: int = 2) -> Iterator[tuple[States, list[str]]]:
+def states(out: Path, keep: int = 2) -> Iterator[tuple[CheckpointManager, list[str]]]:
     said: list[str] = []
-    with closing(States(out, keep, ALONE, said.append)) as made:
+    with closing(CheckpointManager(out, keep, ALONE, said.append)) as made:
         yield made, said
 
 
@@ -213,13 +213,15 @@ def test_the_reason_of_a_save_that_fails_is_the_systems(tmp_path: Path) -> None:
 
 
 def test_a_recipe_may_change_in_what_does_not_decide_the_outcome(tmp_path: Path) -> None:
-    record = {"recipe": decisive(recipe(tmp_path / "m", tmp_path))}
-    changed = recipe(tmp_path / "m", tmp_path / "moved", passes=64, token_budget=4096, save_every=1, keep=9, workers=3)
+    record = {"recipe": resume_fields(train_config(tmp_path / "m", tmp_path))}
+    changed = train_config(
+        tmp_path / "m", tmp_path / "moved", passes=64, token_budget=4096, save_every=1, keep=9, workers=3
+    )
     check_same_run(tmp_path / "step-000001", record, changed)
 
 
 def test_a_state_of_another_recipe_is_refused_by_what_differs(tmp_path: Path) -> None:
-    record = {"recipe": decisive(recipe(tmp_path / "m", tmp_path))}
-    changed = recipe(tmp_path / "m", tmp_path, global_batch=8, learning_rate=1e-3)
+    record = {"recipe": resume_fields(train_config(tmp_path / "m", tmp_path))}
+    changed = train_config(tmp_path / "m", tmp_path, global_batch=8, learning_rate=1e-3)
     with pytest.raises(InputError, match=r"another global_batch, learning_rate \(step-000001\)"):
         check_same_run(tmp_path / "step-000001", record, changed)

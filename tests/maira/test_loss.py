@@ -9,17 +9,17 @@ from hypothesis import strategies as st
 from packed_rows import KINDS, Sample, alone, gradients, make_sample, pack, trainable
 
 from maira.model.config import MairaConfig
-from maira.train.data.items import Totals
-from maira.train.loss import TrainingModel
+from maira.train.data.packing import StepTotals
+from maira.train.loss import MairaLossModel
 
 MIXES = {"one image": (1, 1), "two": (2, 2), "three": (3, 3), "mixed": (1, 3, 2, 1)}
 
 
 @pytest.fixture(scope="module")
-def training(config: MairaConfig) -> TrainingModel:
+def training(config: MairaConfig) -> MairaLossModel:
     """A model whose parts are all trained, four heads that share two of keys, with a patch loss."""
     model = trainable(config, num_attention_heads=4, num_key_value_heads=2)
-    return TrainingModel(model, KINDS, patch_weight=0.5)
+    return MairaLossModel(model, KINDS, patch_weight=0.5)
 
 
 def samples_of(config: MairaConfig, images: tuple[int, ...]) -> list[Sample]:
@@ -29,7 +29,7 @@ def samples_of(config: MairaConfig, images: tuple[int, ...]) -> list[Sample]:
 
 @pytest.mark.parametrize("images", MIXES.values(), ids=MIXES)
 def test_packed_loss_is_that_of_the_samples_alone(
-    training: TrainingModel, config: MairaConfig, images: tuple[int, ...]
+    training: MairaLossModel, config: MairaConfig, images: tuple[int, ...]
 ) -> None:
     """Each sample's cross-entropy, and the sum of the auxiliary losses."""
     samples = samples_of(config, images)
@@ -43,7 +43,7 @@ def test_packed_loss_is_that_of_the_samples_alone(
 
 @pytest.mark.parametrize("images", MIXES.values(), ids=MIXES)
 def test_packed_gradients_are_those_of_the_samples_alone(
-    training: TrainingModel, config: MairaConfig, images: tuple[int, ...]
+    training: MairaLossModel, config: MairaConfig, images: tuple[int, ...]
 ) -> None:
     """All parameters', of encoder, adapter, language model and the auxiliary loss's head."""
     samples = samples_of(config, images)
@@ -61,7 +61,7 @@ def test_packed_gradients_are_those_of_the_samples_alone(
 @settings(deadline=None, max_examples=15)
 @given(st.lists(st.integers(1, 3), min_size=2, max_size=4), st.data())
 def test_a_sample_does_not_see_another(
-    training: TrainingModel, config: MairaConfig, images: list[int], data: st.DataObject
+    training: MairaLossModel, config: MairaConfig, images: list[int], data: st.DataObject
 ) -> None:
     """Other words, another image or another length beside it change no sample's loss."""
     samples = samples_of(config, tuple(images))
@@ -76,20 +76,20 @@ def test_a_sample_does_not_see_another(
     assert after[changed] != before[changed]
 
 
-def test_parts_of_a_step_add_up(training: TrainingModel, config: MairaConfig) -> None:
+def test_parts_of_a_step_add_up(training: MairaLossModel, config: MairaConfig) -> None:
     """The loss of a step is the same in one row as in two."""
     samples = samples_of(config, (1, 2, 3))
     whole = pack(samples)
     parts = [pack(samples[:1], 3, whole.totals), pack(samples[1:], 0, whole.totals)]
     with torch.no_grad():
-        together = training(whole).total(whole.totals, 0.5)
+        collective_section = training(whole).total(whole.totals, 0.5)
         apart = sum(training(part).total(part.totals, 0.5) for part in parts)
-    assert float(apart) == pytest.approx(float(together), rel=1e-6)
+    assert float(apart) == pytest.approx(float(collective_section), rel=1e-6)
 
 
-def test_a_row_without_samples_has_no_loss_and_a_gradient_of_nothing(training: TrainingModel) -> None:
+def test_a_row_without_samples_has_no_loss_and_a_gradient_of_nothing(training: MairaLossModel) -> None:
     """As a process has it where a step has fewer samples than processes."""
-    totals = Totals(10, 2)
+    totals = StepTotals(10, 2)
     loss = training(pack([], padding=8, totals=totals)).total(totals, 0.5)
     loss.backward()
     found = gradients(training)
