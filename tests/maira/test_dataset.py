@@ -192,7 +192,7 @@ def test_several_processes_make_the_same_table(
     monkeypatch.setattr(module, "_ALONE", 0)
     monkeypatch.setattr(module, "_CHUNK", 3)
     monkeypatch.setattr(module, "usable_cores", lambda: 2)
-    made = alone.train_config
+    made = alone.config
     said: list[tuple[int, int]] = []
     collective_section = open_dataset(
         made, made.train, alone.processor, tmp_path / "elsewhere", on_progress=lambda *done: said.append(done)
@@ -338,7 +338,7 @@ def test_coverage_goes_with_each_sample(opened: Callable[..., StudyDataset], pha
 @pytest.fixture
 def streamed(opened: Callable[..., StudyDataset], phantoms: Path) -> tuple[StudyDataset, DataSchedule]:
     dataset = opened(phantoms)
-    return dataset, DataSchedule(dataset.table, dataset.train_config)
+    return dataset, DataSchedule(dataset.table, dataset.config)
 
 
 def test_steps_stream_in_their_order_from_any_step_on(streamed: tuple[StudyDataset, DataSchedule]) -> None:
@@ -380,7 +380,7 @@ def test_an_image_that_is_gone_in_the_middle_of_a_run_is_one_line(
     radiograph.unlink()
     said = r"radiograph\.png: no such file, in a sample of the training\. Mend it, or set faults\.unreadable=skip"
     with pytest.raises(InputError, match=said):
-        list(stream(dataset, DataSchedule(dataset.table, dataset.train_config)))
+        list(stream(dataset, DataSchedule(dataset.table, dataset.config)))
 
 
 def test_a_sample_that_cannot_be_read_is_left_out_where_the_recipe_says_so(
@@ -395,7 +395,7 @@ def test_a_sample_that_cannot_be_read_is_left_out_where_the_recipe_says_so(
     write_manifest(manifest, [*studies[:number], bad, *studies[number + 1 :]])
     dataset = opened(manifest, faults={"unreadable": "skip"}, tasks={"findings": 1}, epochs=1, global_batch=14)
     radiograph.write_bytes(radiograph.read_bytes()[:1000])
-    schedule = DataSchedule(dataset.table, dataset.train_config)
+    schedule = DataSchedule(dataset.table, dataset.config)
     ((_, rows, skipped),) = stream(dataset, schedule)
     assert [(name, tokens) for name, tokens, _ in skipped] == [
         (studies[number].sample_id, int(dataset.table[number]["answer"]))
