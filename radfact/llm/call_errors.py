@@ -1,4 +1,4 @@
-"""Why a call brought no answer: which troubles pass, how long a server wants to wait, and what may be said of it."""
+"""Errors of calls to a model: which kinds are retried, how long a server asks to wait, and what messages may show."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from email.utils import parsedate_to_datetime
 from typing import Any, Literal
 
 CallErrorKind = Literal["unreachable", "busy", "broken", "slow", "refused", "stopped"]
-"""unreachable: no connection; busy: asked to wait; broken: an error or half an answer; slow: no answer in time;
-refused: this question is; stopped: every question is."""
+"""unreachable: no connection; busy: the server asks to wait; broken: a server error or half a response; slow: timeout;
+refused: this request is refused; stopped: every request is refused."""
 
-ATTEMPTS: Mapping[CallErrorKind, int] = {"unreachable": 24, "busy": 24, "broken": 8, "slow": 3}
-"""How often one call is tried when a trouble may pass. With the waits of `client.py` (full jitter up to a minute), 24
-attempts are about nine minutes: a server that is restarted is waited for."""
+MAX_ATTEMPTS: Mapping[CallErrorKind, int] = {"unreachable": 24, "busy": 24, "broken": 8, "slow": 3}
+"""Maximum attempts of one call by kind of error. With the backoff of `client.py` (full jitter up to a minute), 24
+attempts take about nine minutes, enough for a server to restart."""
 
-LONGEST_WAIT = 300.0
-"""Seconds beyond which a server's Retry-After is not followed."""
+MAX_WAIT = 300.0
+"""Upper bound in seconds on the Retry-After of a server."""
 
 _BUSY = frozenset({408, 409, 425, 429, 503, 529})
 _STOPPED = {
@@ -26,13 +26,13 @@ _STOPPED = {
     402: "the account cannot pay for the call",
     403: "access was refused; check the key's rights",
     404: "no such model or address; check the model's name and the base URL (it mostly ends in /v1)",
-    405: "this address takes no questions; check the base URL (it mostly ends in /v1)",
-    407: "the proxy wants a user name and password",
+    405: "this address accepts no chat requests; check the base URL (it mostly ends in /v1)",
+    407: "the proxy requires a user name and password",
 }
 _NO_QUOTA = "insufficient_quota"
 _UNSUPPORTED = ("unsupported_value", "unsupported_parameter")
 _LIMIT, _LIMIT_ELSEWHERE = "max_tokens", "max_completion_tokens"
-# A name in quotes; one before a colon is the request's own, repeated.
+# A name in quotes; a name before a colon is quoted from the request itself.
 _QUOTED = re.compile(r"""(?P<mark>['"`])(?P<name>\w+)(?P=mark)(?!\s*:)""")
 _PAGE = re.compile(r"\s*(?:<(?:!--.*?--|\?xml.*?\?)>\s*)*<(?:!doctype\s+)?html\b", re.IGNORECASE | re.DOTALL)
 _WITHHELD = frozenset(
@@ -48,7 +48,7 @@ _WITHHELD = frozenset(
         "spii",
     }
 )
-"""Providers' words for an answer that a filter ended, in lower case."""
+"""Finish reasons, in lower case, of responses that a provider's filter ended."""
 _SECRET_NAME = re.compile(r"KEY|TOKEN|SECRET|PASSWORD|CREDENTIAL", re.IGNORECASE)
 _WORD = re.compile(r"\w+")
 _WINDOW = 3
@@ -56,72 +56,80 @@ _SHOWN = 200
 
 
 class CallError(Exception):
-    """A call without an answer.
+    """A call to a model that returned no response.
 
-    Args:
-        trouble: what kind it is, which decides whether the call is tried again.
-        what: a few words of our own, such as "HTTP 503".
-        said: the server's own message; shown only through `shown`.
-        retry_after: seconds that the server wants the client to wait, if it says.
+    Attributes:
+        kind: decides whether the call is retried.
+        reason: a short description such as "HTTP 503".
+        server_message: message of the server; shown only through `safe_message`.
+        retry_after: seconds that the server asks the client to wait, if known.
     """
 
-    def __init__(self, trouble: CallErrorKind, what: str, *, said: str = "", retry_after: float | None = None) -> None:
-        super().__init__(what)
-        self.trouble, self.what, self.said, self.retry_after = trouble, what, said, retry_after
+    def __init__(
+        self, kind: CallErrorKind, reason: str, *, server_message: str = "", retry_after: float | None = None
+    ) -> None:
+        super().__init__(reason)
+        self.kind, self.reason, self.server_message, self.retry_after = kind, reason, server_message, retry_after
 
 
-def status_error(status: int, said: str = "", wait: str | None = None) -> CallError:
-    """The fault that an HTTP status means; `said` is the error's message, `wait` the header Retry-After."""
-    what = f"HTTP {status}"
-    if status == 429 and _NO_QUOTA in said:
-        return CallError("stopped", f"the account has no quota left ({what})")
+def status_error(status: int, server_message: str = "", wait: str | None = None) -> CallError:
+    """Return the error of an HTTP status.
+
+    Args:
+        status: the status, 300 or above.
+        server_message: message in the body.
+        wait: value of the header Retry-After.
+    """
+    reason = f"HTTP {status}"
+    if status == 429 and _NO_QUOTA in server_message:
+        return CallError("stopped", f"the account has no quota left ({reason})")
     if status in _STOPPED:
-        return CallError("stopped", f"{_STOPPED[status]} ({what})")
+        return CallError("stopped", f"{_STOPPED[status]} ({reason})")
     if 300 <= status < 400:
-        return CallError("stopped", f"the server is at another address than the base URL ({what})")
+        return CallError("stopped", f"the server is at another address than the base URL ({reason})")
     if status in _BUSY or status >= 500:
-        trouble: CallErrorKind = "busy" if status in _BUSY else "broken"
-        return CallError(trouble, what, said=said, retry_after=retry_after(wait))
-    return CallError("refused", what, said=said)
+        kind: CallErrorKind = "busy" if status in _BUSY else "broken"
+        return CallError(kind, reason, server_message=server_message, retry_after=retry_after(wait))
+    return CallError("refused", reason, server_message=server_message)
 
 
 def page_error() -> CallError:
-    """The fault that a web page in the place of an answer means: no waiting turns it into one."""
+    """Return the error of a web page instead of a response: a retry would not help."""
     return CallError("stopped", "this address answers with a web page; check the base URL (it mostly ends in /v1)")
 
 
 def is_page(text: str) -> bool:
-    """Whether a text is a web page."""
+    """Return whether a text is a web page."""
     return _PAGE.match(text) is not None
 
 
-def check_withheld(endings: Iterable[object], refusal: object) -> None:
-    """Refuse an answer that the provider keeps to itself: to ask for a repair of it is of no use.
+def check_withheld(finish_reasons: Iterable[object], refusal: object) -> None:
+    """Check that neither the provider nor the model withheld the response: a repair request would not help.
 
     Args:
-        endings: what the provider says of why the answer ended.
-        refusal: the model's own words in the place of an answer, if there are any.
+        finish_reasons: why the response ended, by the provider.
+        refusal: the model's refusal message instead of a response, if any.
 
     Raises:
-        CallError: it is one.
+        CallError: the response was withheld.
     """
-    for ending in endings:
-        if str(ending).lower() in _WITHHELD:
-            raise CallError("refused", f"the provider's filter withholds the answer ({ending})")
+    for finish_reason in finish_reasons:
+        if str(finish_reason).lower() in _WITHHELD:
+            raise CallError("refused", f"the provider's filter withholds the answer ({finish_reason})")
     if refusal:
-        raise CallError("refused", "the model refuses to answer", said=str(refusal))
+        raise CallError("refused", "the model refuses to answer", server_message=str(refusal))
 
 
-def leaving_out(said: str, parameters: Mapping[str, Any]) -> str:
-    """The option that leaves out a parameter which a refusal is about, whatever the question was; empty if it is not.
+def option_without_parameter(server_message: str, parameters: Mapping[str, Any]) -> str:
+    """Return the option that omits a parameter which the server refuses in every request; empty if there is none.
 
     Args:
-        said: the server's message, with the name in quotes. A limit of tokens may also be too high for one question,
-            so that it has to be called unsupported.
-        parameters: those that were sent.
+        server_message: the refusal, with the name of the parameter in quotes. A limit of tokens may be too high for
+            one request only, so the message must call it unsupported.
+        parameters: parameters of the request.
     """
-    quoted = {match["name"] for match in _QUOTED.finditer(said)}
-    unsupported = any(word in said for word in _UNSUPPORTED)
+    quoted = {match["name"] for match in _QUOTED.finditer(server_message)}
+    unsupported = any(word in server_message for word in _UNSUPPORTED)
     options = {
         name: f"--judge-arg {name}=null"
         for name in parameters
@@ -133,7 +141,7 @@ def leaving_out(said: str, parameters: Mapping[str, Any]) -> str:
 
 
 def error_message(body: Any) -> str:
-    """The message in a server's error, `message` or `detail` with its `code`, as servers do not agree on a layout."""
+    """Return the message of a server's error: its `message` or `detail` with its `code`, since layouts differ."""
     error = body.get("error", body) if isinstance(body, Mapping) else body
     if not isinstance(error, Mapping):
         return str(error)
@@ -141,7 +149,7 @@ def error_message(body: Any) -> str:
 
 
 def retry_after(value: str | None) -> float | None:
-    """Seconds to wait from a Retry-After header (seconds or an HTTP date), from 0 to LONGEST_WAIT; None if unread."""
+    """Return the seconds of a Retry-After header (seconds or an HTTP date), from 0 to MAX_WAIT; None if unreadable."""
     if value is None:
         return None
     try:
@@ -152,26 +160,26 @@ def retry_after(value: str | None) -> float | None:
         except ValueError:
             return None
         seconds = (date.replace(tzinfo=date.tzinfo or UTC) - datetime.now(UTC)).total_seconds()
-    return min(max(seconds, 0.0), LONGEST_WAIT) if seconds == seconds else None
+    return min(max(seconds, 0.0), MAX_WAIT) if seconds == seconds else None
 
 
 def redact(text: str) -> str:
-    """`text` without the value of any key, token, secret or password of the environment."""
+    """Return `text` with the values of all keys, tokens, secrets and passwords of the environment masked."""
     for name, value in os.environ.items():
         if len(value) >= 6 and _SECRET_NAME.search(name):
             text = text.replace(value, "***")
     return text
 
 
-def shown(said: str, contents: Iterable[str] = ()) -> str:
-    """A server's message as one short line for people: without keys, and empty where it repeats the conversation.
+def safe_message(server_message: str, contents: Iterable[str] = ()) -> str:
+    """Return a server's message as one short line without keys; empty if it repeats the conversation.
 
     Args:
-        said: the message.
-        contents: what was sent; reports are patients' data and prompts are long, so a message that has three words
-            in a row from them is not shown.
+        server_message: the message.
+        contents: texts that were sent. Reports are patient data and prompts are long, so a message that repeats three
+            consecutive words of them is not shown.
     """
-    line = " ".join(redact(said).split())[:_SHOWN]
+    line = " ".join(redact(server_message).split())[:_SHOWN]
     windows = _windows(line)
     if windows and any(not windows.isdisjoint(_windows(content)) for content in contents):
         return ""

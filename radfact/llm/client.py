@@ -1,4 +1,4 @@
-"""The client that all prompting goes through: calls in parallel, retried, kept, parsed, repaired and counted."""
+"""The client that sends all prompts: concurrent calls with retries, a cache, parsing, repairs and usage counts."""
 
 from __future__ import annotations
 
@@ -9,14 +9,21 @@ import weakref
 from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cache
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from radfact.errors import Failure, RunError
+from radfact.errors import ErrorCode, Failure, InputError, RunError
 from radfact.llm.cache import GroupCommit, ResponseCache, canonical_json, response_key
-from radfact.llm.call_errors import ATTEMPTS, CallError, CallErrorKind, leaving_out, redact, shown
+from radfact.llm.call_errors import (
+    MAX_ATTEMPTS,
+    CallError,
+    CallErrorKind,
+    option_without_parameter,
+    redact,
+    safe_message,
+)
 from radfact.llm.protocol import CachedResponse, ChatBackend, ChatRequest, Message
 
 if TYPE_CHECKING:
@@ -24,27 +31,35 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-PATIENCE_AT_FIRST = 5.0
-"""Seconds of waiting for a server that has not yet been reached: an address is more often wrong than late."""
+FIRST_CONNECTION_SECONDS = 5.0
+"""Seconds to wait for a server that was never reached: the address is more often wrong than the server late."""
 
-# A refusal costs nothing and says little of other questions, so far more of them are wanted than any one report has.
-# A question given up for another trouble was tried again for minutes.
-FRUITLESS: Mapping[CallErrorKind, int] = {"refused": 256, "busy": 16, "broken": 16, "slow": 16}
-"""Questions given up for one trouble, with none answered for any, after which all the others would fare the same."""
+# A refusal costs nothing and depends on the request, so the limit exceeds the requests of any one report.
+# A request that failed for another reason was retried for minutes.
+MAX_FAILED_REQUESTS: Mapping[CallErrorKind, int] = {"refused": 256, "busy": 16, "broken": 16, "slow": 16}
+"""Failed requests of one kind, without any response, after which the run stops."""
 
 _CLOSING_SECONDS = 5.0
 _INHERITED: list[tuple[ChatBackend, GroupCommit | None]] = []
-"""What a forked process keeps of its parent's clients, since what is thrown away is closed."""
-# A parser may quote the answer, which may be as long as the model's breath.
-_FAULT_SHOWN = 300
+"""References to the parent's clients in a forked process: garbage collection would close their connections."""
+# A parser may quote the response, which can be long.
+_MAX_PROBLEM_CHARACTERS = 300
 
 
 @dataclass(slots=True)
 class UsageCounter:
-    """What the answers cost, and how far they are; may be read from any thread while they come in.
+    """Cost and progress of a client's requests; safe to read from any thread during a run.
 
-    `calls` reached a model and came back; `cached` answers were there already (on disk, or an equal question's);
-    `planned` questions were given, `done` are settled, `failures` of them without a valid answer.
+    Attributes:
+        calls: calls to the model that returned a response.
+        tokens_in: tokens of all prompts.
+        tokens_out: tokens of all responses.
+        repairs: requests whose response was valid only after a repair.
+        failures: requests without a valid response.
+        cached: responses reused from the cache or from an equal request.
+        retries: calls that were repeated after an error.
+        planned: requests received.
+        done: requests completed, failures included.
     """
 
     calls: int = 0
@@ -58,16 +73,16 @@ class UsageCounter:
     done: int = 0
 
     def as_dict(self) -> dict[str, int]:
-        """All counts by name."""
+        """Return all counts by name."""
         return asdict(self)
 
 
 class ChatClient:
-    """Asks a language model many questions at once, each until its answer can be used or is given up with a reason.
+    """Sends many requests to a language model concurrently and parses the responses.
 
-    One pool keeps `concurrency` calls in flight from the first to the last question, in the order of the questions
-    (those with the same beginning stay together, for the sake of a server's prefix cache). Equal questions are asked
-    once. With a cache, an answer is on disk before it counts.
+    One pool keeps `concurrency` calls in flight, in the order of the requests (requests with the same prefix stay
+    together, which helps a server's prefix cache). Equal requests are sent once. With a cache, a response is on disk
+    before it is returned.
     """
 
     def __init__(
@@ -77,20 +92,20 @@ class ChatClient:
         *,
         concurrency: int = 16,
         cache: ResponseCache | None = None,
-        attempts: Mapping[CallErrorKind, int] = ATTEMPTS,
+        attempts: Mapping[CallErrorKind, int] = MAX_ATTEMPTS,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
-        """Take a backend; it and the cache are closed with the client.
+        """Create a client.
 
         Args:
-            backend: who answers.
-            identity: what is asked, as it stands in results: `model`, `parameters`, `base_url`, ...; JSON values, no
-                keys. All of it but the address is part of the key under which answers are kept: a server that comes
-                back on another machine or port goes on where it was, and another model wants another name.
-            concurrency: calls in flight, of all threads together.
-            cache: where answers are kept; none means in memory, as long as the client lives.
-            attempts: how often one call is tried, by the kind of trouble; a kind that is absent is not tried again.
-            sleep: how to wait, in seconds, between two attempts.
+            backend: sends the calls; closed with the client.
+            identity: description of the model for results: `model`, `parameters`, `base_url`, ...; JSON values, no
+                keys. All of it except the address is part of the cache key: a server may move to another machine or
+                port, and another model needs another name.
+            concurrency: maximum number of calls in flight, over all threads.
+            cache: cache on disk, closed with the client; None caches in memory for the life of the client.
+            attempts: maximum attempts of one call by kind of error; other kinds are not retried.
+            sleep: waits a number of seconds between two attempts.
         """
         self.backend, self.identity, self.concurrency = backend, dict(identity), concurrency
         self.attempts, self.sleep = attempts, sleep
@@ -98,23 +113,23 @@ class ChatClient:
         own_server = self.identity.get("base_url") is not None
         self._key_identity = canonical_json({**self.identity, "base_url": own_server})
         self._disk = None if cache is None else GroupCommit(cache)
-        self._asked: dict[str, asyncio.Future[CachedResponse | Failure]] = {}
+        self._responses: dict[str, asyncio.Future[CachedResponse | Failure]] = {}
         self._slots = asyncio.Semaphore(concurrency)
-        self._reached = self._answered = False
-        self._given_up: dict[CallErrorKind, tuple[int, str]] = {}
+        self._reached = self._responded = self._schema_refused = False
+        self._failed: dict[CallErrorKind, tuple[int, str]] = {}
         self._closer = weakref.finalize(self, _close, backend, self._disk, os.getpid())
 
-    def complete_all(self, asks: Sequence[ChatRequest[T]]) -> list[T | Failure]:
-        """Answers in the order of `asks`; a question whose answer cannot be had or used gives a Failure.
+    def complete_all(self, requests: Sequence[ChatRequest[T]]) -> list[T | Failure]:
+        """Return the parsed responses in the order of the requests; a Failure where no response is valid.
 
-        Works from any thread, also from within a running event loop (a notebook's), which it holds up.
+        Works from any thread, also inside a running event loop (of a notebook), which it blocks.
 
         Raises:
-            RunError: the server refuses the key or the model, cannot be reached, or refuses every question; answers
-                so far are in the cache.
+            RunError: the server refuses the key or the model, cannot be reached, or refuses every request; completed
+                responses are in the cache.
         """
-        # A loop of its own thread: works inside a notebook's loop, and connections live across calls.
-        future = asyncio.run_coroutine_threadsafe(self._ask_all(asks), _event_loop())
+        # An event loop in its own thread works inside a notebook's loop, and connections live across calls.
+        future = asyncio.run_coroutine_threadsafe(self._complete_all(requests), _event_loop())
         try:
             return future.result()
         except BaseException:
@@ -122,7 +137,7 @@ class ChatClient:
             raise
 
     def close(self) -> None:
-        """Close the backend and the cache; otherwise done when the client is forgotten or the program ends."""
+        """Close the backend and the cache; also happens on garbage collection and at exit."""
         self._closer()
 
     def __enter__(self) -> ChatClient:
@@ -131,161 +146,176 @@ class ChatClient:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self.close()
 
-    async def _ask_all(self, asks: Sequence[ChatRequest[T]]) -> list[T | Failure]:
-        self.usage_counter.planned += len(asks)
-        answers: dict[int, T | Failure] = {}
-        waiting = iter(range(len(asks)))
+    async def _complete_all(self, requests: Sequence[ChatRequest[T]]) -> list[T | Failure]:
+        self.usage_counter.planned += len(requests)
+        results: dict[int, T | Failure] = {}
+        pending = iter(range(len(requests)))
 
         async def work() -> None:
-            while not self._fruitless() and (index := next(waiting, None)) is not None:
-                answer = await self._ask(asks[index])
-                answers[index] = answer
+            while not self._stop_reason() and (index := next(pending, None)) is not None:
+                result = await self._complete(requests[index])
+                results[index] = result
                 self.usage_counter.done += 1
 
         try:
-            while len(answers) < len(asks):
-                await _all(work() for _ in range(min(self.concurrency, len(asks) - len(answers))))
-                # Not before the calls under way have ended: one may be answered, which shows that others can be.
-                if why := self._fruitless():
-                    self._given_up.clear()
-                    raise RunError(why)
+            while len(results) < len(requests):
+                await _run_all(work() for _ in range(min(self.concurrency, len(requests) - len(results))))
+                # Only after the calls in flight have ended: one response shows that others are possible.
+                if reason := self._stop_reason():
+                    self._failed.clear()
+                    raise RunError(reason, code=ErrorCode.JUDGE_FAILED)
         finally:
             if self._disk is not None:
                 await self._disk.settle()
-        return [answers[index] for index in range(len(asks))]
+        return [results[index] for index in range(len(requests))]
 
-    async def _ask(self, ask: ChatRequest[T]) -> T | Failure:
-        messages = ask.messages
-        fault = ""
-        for turn in range(ask.repairs + 1):
-            answer = await self._answer(ask, messages)
-            if isinstance(answer, Failure):
+    async def _complete(self, request: ChatRequest[T]) -> T | Failure:
+        """Send a request until its response is valid or its repairs are used up."""
+        messages = request.messages
+        problem = ""
+        for turn in range(request.repairs + 1):
+            if not request.schema_required and self._schema_refused:
+                request = replace(request, schema=None)
+            response = await self._respond(request, messages)
+            if response is _SCHEMA_REFUSED:
+                request = replace(request, schema=None)
+                response = await self._respond(request, messages)
+                self._schema_refused = self._schema_refused or isinstance(response, CachedResponse)
+            if isinstance(response, Failure):
                 self.usage_counter.failures += 1
-                return answer
+                return response
             try:
-                value = _read(answer, ask.parse)
+                value = _parse(response, request.parse)
             except ValueError as error:
-                fault = " ".join(str(error).split())[:_FAULT_SHOWN]
+                problem = " ".join(str(error).split())[:_MAX_PROBLEM_CHARACTERS]
             else:
                 self.usage_counter.repairs += turn > 0
                 return value
-            # Some chat templates refuse an empty turn, and most want the roles to alternate.
-            messages = (*messages, ("assistant", answer.text.strip() or "..."), ("user", _repair_request(fault)))
+            # Some chat templates refuse an empty turn, and most require the roles to alternate.
+            messages = (*messages, ("assistant", response.text.strip() or "..."), ("user", _repair_request(problem)))
         self.usage_counter.failures += 1
-        return Failure(f"no valid answer after {ask.repairs} repairs: {redact(fault)}")
+        return Failure(f"no valid answer after {request.repairs} repairs: {redact(problem)}")
 
-    async def _answer(self, ask: ChatRequest[T], messages: tuple[Message, ...]) -> CachedResponse | Failure:
-        key = response_key(self._key_identity, ask.prefix, messages, ask.schema)
-        while (shared := self._asked.get(key)) is not None:
-            answer = await asyncio.shield(shared)
-            if answer is not _ABANDONED:
+    async def _respond(self, request: ChatRequest[T], messages: tuple[Message, ...]) -> CachedResponse | Failure:
+        """Return the response to a conversation from an equal request, the cache or the model, in this order."""
+        key = response_key(self._key_identity, request.prefix, messages, request.schema)
+        while (shared := self._responses.get(key)) is not None:
+            response = await asyncio.shield(shared)
+            if response is not _CANCELED:
                 self.usage_counter.cached += 1
-                return answer
-        if self._disk is not None and (stored := self._disk.cache.get(key)) is not None:
+                return response
+        if self._disk is not None and (cached := self._disk.cache.get(key)) is not None:
             self.usage_counter.cached += 1
-            self._answered = True
-            return stored
-        future = self._asked[key] = asyncio.get_running_loop().create_future()
-        answer = _ABANDONED
+            self._responded = True
+            return cached
+        future = self._responses[key] = asyncio.get_running_loop().create_future()
+        response = _CANCELED
         try:
-            answer = await self._ask_model(key, ask, messages)
+            async with self._slots:
+                response = await self._call(request, messages)
+                if isinstance(response, CachedResponse) and self._disk is not None:
+                    await self._disk.put(key, response)
+            if isinstance(response, CachedResponse):
+                self.usage_counter.calls += 1
+                self.usage_counter.tokens_in += response.tokens_in
+                self.usage_counter.tokens_out += response.tokens_out
         finally:
-            if self._disk is not None or isinstance(answer, Failure):
-                del self._asked[key]
-            future.set_result(answer)
-        return answer
+            if self._disk is not None or isinstance(response, Failure):
+                del self._responses[key]
+            future.set_result(response)
+        return response
 
-    async def _ask_model(
-        self, key: str, ask: ChatRequest[T], messages: tuple[Message, ...]
-    ) -> CachedResponse | Failure:
-        async with self._slots:
-            answer = await self._call(ask, messages)
-            if isinstance(answer, CachedResponse) and self._disk is not None:
-                await self._disk.put(key, answer)
-        if isinstance(answer, CachedResponse):
-            self.usage_counter.calls += 1
-            self.usage_counter.tokens_in += answer.tokens_in
-            self.usage_counter.tokens_out += answer.tokens_out
-        return answer
-
-    async def _call(self, ask: ChatRequest[T], messages: tuple[Message, ...]) -> CachedResponse | Failure:
+    async def _call(self, request: ChatRequest[T], messages: tuple[Message, ...]) -> CachedResponse | Failure:
+        """Call the model, with retries."""
         from tenacity import AsyncRetrying, retry_if_exception
 
-        tried: Counter[CallErrorKind] = Counter()
+        errors: Counter[CallErrorKind] = Counter()
+
+        async def attempt() -> CachedResponse:
+            try:
+                response = await self.backend.complete(request.prefix, messages, request.schema)
+            except CallError as error:
+                errors[error.kind] += 1
+                self._reached = self._reached or error.kind != "unreachable"
+                raise
+            self._reached = True
+            # JSON can hold half a surrogate pair, which cannot be written to disk.
+            text = response.text.encode(errors="replace").decode()
+            return replace(response, text=text)
+
         retrying = AsyncRetrying(
-            retry=retry_if_exception(lambda error: isinstance(error, CallError) and error.trouble in self.attempts),
-            stop=lambda state: self._is_enough(state, tried),
-            wait=_wait,
+            retry=retry_if_exception(lambda error: isinstance(error, CallError) and error.kind in self.attempts),
+            stop=lambda state: self._is_last_attempt(state, errors),
+            wait=_seconds_to_wait,
             sleep=self.sleep,
             before_sleep=self._count_retry,
             reraise=True,
         )
         try:
-            answer: CachedResponse = await retrying(self._try, ask, messages, tried)
-        except CallError as fault:
-            return self._give_up(fault, ask, messages)
-        self._answered = True
-        return answer
+            response: CachedResponse = await retrying(attempt)
+        except (CallError, InputError) as error:
+            is_refused = isinstance(error, InputError) or error.kind == "refused"
+            if is_refused and request.schema is not None and not request.schema_required:
+                return _SCHEMA_REFUSED
+            if isinstance(error, InputError):
+                raise
+            return self._give_up(error, request, messages)
+        self._responded = True
+        return response
 
-    async def _try(
-        self, ask: ChatRequest[T], messages: tuple[Message, ...], tried: Counter[CallErrorKind]
-    ) -> CachedResponse:
-        try:
-            answer = await self.backend.complete(ask.prefix, messages, ask.schema)
-        except CallError as fault:
-            tried[fault.trouble] += 1
-            self._reached = self._reached or fault.trouble != "unreachable"
-            raise
-        self._reached = True
-        # Half a surrogate pair, which JSON can carry, is no text that can be written to disk.
-        text = answer.text.encode(errors="replace").decode()
-        return CachedResponse(text, answer.tokens_in, answer.tokens_out, answer.cut)
-
-    def _is_enough(self, state: RetryCallState, tried: Mapping[CallErrorKind, int]) -> bool:
-        fault = state.outcome.exception() if state.outcome else None
-        if not isinstance(fault, CallError):
+    def _is_last_attempt(self, state: RetryCallState, errors: Mapping[CallErrorKind, int]) -> bool:
+        error = state.outcome.exception() if state.outcome else None
+        if not isinstance(error, CallError):
             return True
-        if fault.trouble == "unreachable" and not self._reached:
+        if error.kind == "unreachable" and not self._reached:
             waited = max(state.idle_for, state.seconds_since_start or 0.0)
-            return waited >= PATIENCE_AT_FIRST
-        return tried[fault.trouble] >= self.attempts[fault.trouble]
+            return waited >= FIRST_CONNECTION_SECONDS
+        return errors[error.kind] >= self.attempts[error.kind]
 
     def _count_retry(self, _: RetryCallState) -> None:
         self.usage_counter.retries += 1
 
-    def _give_up(self, fault: CallError, ask: ChatRequest[T], messages: tuple[Message, ...]) -> Failure:
+    def _give_up(self, error: CallError, request: ChatRequest[T], messages: tuple[Message, ...]) -> Failure:
+        """Return the failure of a request.
+
+        Raises:
+            RunError: the error concerns every request.
+        """
         name = self.identity.get("model", "the model")
-        if fault.trouble == "unreachable":
-            raise RunError(f"{name}: the server cannot be reached{self._address()}; answers so far are kept") from None
-        said = shown(fault.said, (content for _, content in (*ask.prefix.messages, *messages)))
-        reason = f"{name}: {fault.what}" + (f" ({said})" if said else "")
-        if fault.trouble == "stopped":
-            raise RunError(reason) from None
-        # An answer shows that the model takes what is sent with every question.
-        asked = {} if self._answered else self.identity.get("parameters", {})
-        if fault.trouble == "refused" and (option := leaving_out(fault.said, asked)):
-            raise RunError(f"{reason}; leave it out with {option} (of a splitter: --splitter-arg)") from None
-        if fault.trouble in self.attempts:
-            reason += f", {self.attempts[fault.trouble]} times"
-        self._given_up[fault.trouble] = (self._given_up.get(fault.trouble, (0, ""))[0] + 1, reason)
+        if error.kind == "unreachable":
+            base_url = self.identity.get("base_url")
+            address = "" if base_url is None else f" at {base_url}"
+            raise RunError(
+                f"{name}: cannot reach the server{address}; completed responses are cached",
+                code=ErrorCode.SERVER_UNAVAILABLE,
+            ) from None
+        message = safe_message(error.server_message, (text for _, text in (*request.prefix.messages, *messages)))
+        reason = f"{name}: {error.reason}" + (f" ({message})" if message else "")
+        if error.kind == "stopped":
+            raise RunError(reason, code=ErrorCode.JUDGE_FAILED) from None
+        # After one response the model is known to accept the parameters of every request.
+        parameters = {} if self._responded else self.identity.get("parameters", {})
+        if error.kind == "refused" and (option := option_without_parameter(error.server_message, parameters)):
+            raise RunError(
+                f"{reason}; omit it with {option} (of a splitter: --splitter-arg)", code=ErrorCode.JUDGE_FAILED
+            ) from None
+        if error.kind in self.attempts:
+            reason += f", {self.attempts[error.kind]} times"
+        self._failed[error.kind] = (self._failed.get(error.kind, (0, ""))[0] + 1, reason)
         return Failure(reason)
 
-    def _fruitless(self) -> str:
-        """Why it is of no use to ask on; empty where an answer was had, or too little is known."""
-        if not self._answered:
-            for trouble, (count, reason) in self._given_up.items():
-                if count >= FRUITLESS[trouble]:
-                    return f"{reason}; {count} questions fared so, and none was answered"
+    def _stop_reason(self) -> str:
+        """Return why further requests are pointless; empty if there was a response or too few failures."""
+        if not self._responded:
+            for kind, (count, reason) in self._failed.items():
+                if count >= MAX_FAILED_REQUESTS[kind]:
+                    return f"{reason}; {count} requests failed this way and none succeeded"
         return ""
 
-    def _address(self) -> str:
-        base_url = self.identity.get("base_url")
-        return "" if base_url is None else f" at {base_url}"
 
-
-async def _all(works: Iterable[Coroutine[Any, Any, None]]) -> None:
-    """Wait for all, or for the first that fails; the others are ended then, as they are where this is cancelled."""
-    tasks = [asyncio.create_task(work) for work in works]
+async def _run_all(coroutines: Iterable[Coroutine[Any, Any, None]]) -> None:
+    """Wait for all coroutines or for the first that fails; then, and on cancellation, cancel the others."""
+    tasks = [asyncio.create_task(coroutine) for coroutine in coroutines]
     try:
         await asyncio.gather(*tasks)
     finally:
@@ -294,36 +324,38 @@ async def _all(works: Iterable[Coroutine[Any, Any, None]]) -> None:
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-# Stands in for the answer of a call that was cancelled: whoever shares the question asks it anew.
-_ABANDONED = Failure("abandoned")
+# Result of a canceled call: requests that share it send it again.
+_CANCELED = Failure("canceled")
+# Result of a call whose optional schema was refused.
+_SCHEMA_REFUSED = Failure("schema refused")
 
 
-def _read(answer: CachedResponse, parse: Callable[[str], T]) -> T:
-    if not answer.text.strip():
+def _parse(response: CachedResponse, parse: Callable[[str], T]) -> T:
+    if not response.text.strip():
         raise ValueError("it is empty")
-    if not answer.cut:
-        return parse(answer.text)
-    # Half an answer may still read like a whole one; a parser that keeps what it can use gets to see it.
+    if not response.cut:
+        return parse(response.text)
+    # Half a response can read like a whole one. A stateful parser still sees it and can use what is complete.
     with suppress(ValueError):
-        parse(answer.text)
+        parse(response.text)
     raise ValueError("it was cut off at the limit of tokens; keep it short")
 
 
-def _repair_request(fault: str) -> str:
-    return f"That answer cannot be used: {fault}. Answer again, in the same layout as before and with nothing else."
+def _repair_request(problem: str) -> str:
+    return f"That answer cannot be used: {problem}. Answer again, in the same layout as before and with nothing else."
 
 
-def _wait(state: RetryCallState) -> float:
-    """Seconds before the next attempt: what the server asks for, and at random up to a bound that doubles to 60.
+def _seconds_to_wait(state: RetryCallState) -> float:
+    """Return the seconds before the next attempt: what the server requests plus random exponential backoff up to 60.
 
-    The latter in any case: a server may ask for 0 seconds or for a time gone by, and calls that are all told the same
-    time would all come back at once.
+    The random part is always added: a server may request 0 seconds or a time in the past, and calls that all wait the
+    same time would all return at once.
     """
     from tenacity import wait_random_exponential
 
-    fault = state.outcome.exception() if state.outcome else None
-    asked = (fault.retry_after or 0.0) if isinstance(fault, CallError) else 0.0
-    return asked + float(wait_random_exponential(multiplier=1, max=60)(state))
+    error = state.outcome.exception() if state.outcome else None
+    requested = (error.retry_after or 0.0) if isinstance(error, CallError) else 0.0
+    return requested + float(wait_random_exponential(multiplier=1, max=60)(state))
 
 
 def _event_loop() -> asyncio.AbstractEventLoop:
@@ -332,7 +364,7 @@ def _event_loop() -> asyncio.AbstractEventLoop:
 
 @cache
 def _loop_of(_process: int) -> asyncio.AbstractEventLoop:
-    """The loop of a process: a forked one has its parent's, but not the thread that ran it."""
+    """Return the event loop of a process: a forked process inherits the loop but not the thread that runs it."""
     loop = asyncio.new_event_loop()
     threading.Thread(target=loop.run_forever, name="radfact-llm", daemon=True).start()
     return loop
@@ -340,8 +372,8 @@ def _loop_of(_process: int) -> asyncio.AbstractEventLoop:
 
 def _close(backend: ChatBackend, disk: GroupCommit | None, process: int) -> None:
     if os.getpid() != process:
-        # A forked process has a copy of the client, and its parent's selector: closing connections, it would take
-        # the parent's eyes off them.
+        # A forked process shares the selector of its parent: closing its copies of the connections would unregister
+        # those of the parent.
         _INHERITED.append((backend, disk))
         return
 
@@ -352,7 +384,7 @@ def _close(backend: ChatBackend, disk: GroupCommit | None, process: int) -> None
 
     loop = _event_loop()
     closing = asyncio.run_coroutine_threadsafe(close(), loop)
-    # A client may be forgotten in the loop's own thread, which cannot wait for itself.
+    # Garbage collection can run in the thread of the loop, which cannot wait for itself.
     if _running_loop() is not loop:
         with suppress(TimeoutError):
             closing.result(_CLOSING_SECONDS)

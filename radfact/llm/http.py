@@ -1,4 +1,4 @@
-"""Servers that speak the OpenAI chat-completions protocol (vLLM, llama.cpp, TGI), asked with little work."""
+"""Servers with the OpenAI chat-completions protocol (vLLM, llama.cpp, TGI), called with little overhead."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 from urllib.request import getproxies, proxy_bypass
 
-from radfact.errors import InputError
+from radfact.errors import ErrorCode, InputError
 from radfact.llm.call_errors import CallError, check_withheld, error_message, is_page, page_error, status_error
 from radfact.llm.protocol import CachedResponse, Message, PromptPrefix, messages_json
 
@@ -17,35 +17,35 @@ if TYPE_CHECKING:
     import aiohttp
 
 CONNECT_SECONDS = 5.0
-# What the judge itself decides; a stream or several answers could not be read.
-_TAKEN = ("model", "messages", "n", "stream", "response_format", "max_retries")
+# Set by the client; a stream or several choices could not be read.
+_RESERVED = ("model", "messages", "n", "stream", "response_format", "max_retries")
 
 
 class HttpBackend:
-    """One server of one's own, asked with aiohttp: the constant prefix of the conversations is serialised once."""
+    """The user's own server, called with aiohttp; the prefix of the conversations is serialized once."""
 
     def __init__(self, model: str, base_url: str, parameters: Mapping[str, Any], *, timeout: float = 600.0) -> None:
-        """Take the model's name at the server, its address, and what else each request says.
+        """Prepare the requests.
 
-        The key, if the server wants one, is OPENAI_API_KEY of the environment. Proxies are those of the environment.
+        The key is OPENAI_API_KEY of the environment, if set; proxies come from the environment as well.
 
         Args:
-            model: the name that the server knows the model by.
-            base_url: http://HOST:PORT/v1 or the like.
+            model: name of the model at the server.
+            base_url: address of the server, as in http://HOST:PORT/v1.
             parameters: fields of the request (temperature, max_tokens, ...); those in `extra_body` are fields too.
-            timeout: seconds for one request, its answer included.
+            timeout: seconds for one request and its response.
 
         Raises:
-            InputError: an address that is none, or a parameter that is not the user's to set.
+            InputError: an invalid address, or a parameter that the client sets itself.
         """
         self._url = f"{_checked_address(base_url)}/chat/completions"
         fields = {**parameters, **(parameters.get("extra_body") or {})}
         fields.pop("extra_body", None)
-        if taken := [name for name in _TAKEN if name in fields]:
-            raise InputError("the client sets this itself", field=f"judge_args.{taken[0]}")
         for name, value in fields.items():
+            if name in _RESERVED:
+                raise _invalid_option("expected no such parameter: the client sets it", f"judge_args.{name}")
             if not _is_json(value):
-                raise InputError(f"expected a JSON value, found '{value}'", field=f"judge_args.{name}")
+                raise _invalid_option(f"expected a JSON value, found '{value}'", f"judge_args.{name}")
         tail = json.dumps({"model": model, "stream": False, **fields})
         self._head, self._tail = b'{"messages":[', b"]," + tail[1:].encode()
         self._headers = {"Content-Type": "application/json"}
@@ -56,7 +56,7 @@ class HttpBackend:
         self._session: aiohttp.ClientSession | None = None
 
     def body(self, prefix: PromptPrefix, messages: Sequence[Message], schema: Mapping[str, Any] | None) -> bytes:
-        """The JSON body of a request."""
+        """Return the JSON body of a request."""
         tail = self._tail
         if schema is not None:
             form = {"type": "json_schema", "json_schema": {"name": "answer", "strict": True, "schema": dict(schema)}}
@@ -77,7 +77,7 @@ class HttpBackend:
             ) as reply:
                 raw = await reply.read()
                 if reply.status != 200:
-                    raise status_error(reply.status, _said(raw), reply.headers.get("Retry-After"))
+                    raise status_error(reply.status, _server_message(raw), reply.headers.get("Retry-After"))
         except aiohttp.ClientConnectorCertificateError:
             raise CallError("stopped", "the server's certificate is not trusted") from None
         except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError):
@@ -86,13 +86,13 @@ class HttpBackend:
             raise CallError("slow", f"no answer within {self._timeout:g} s") from None
         except (aiohttp.ClientError, OSError):
             raise CallError("broken", "the connection broke off") from None
-        return _answer(raw)
+        return _read_response(raw)
 
     def _open(self) -> aiohttp.ClientSession:
         import aiohttp
 
         self._session = aiohttp.ClientSession(
-            # How many requests are under way is the client's business, and so it has no limit here.
+            # The client limits the requests in flight.
             connector=aiohttp.TCPConnector(limit=0),
             timeout=aiohttp.ClientTimeout(total=self._timeout, sock_connect=CONNECT_SECONDS),
             cookie_jar=aiohttp.DummyCookieJar(),
@@ -112,12 +112,16 @@ def _checked_address(base_url: str) -> str:
     except ValueError:
         usable = False
     if not usable:
-        raise InputError(f"expected http://HOST:PORT/v1, found '{base_url}'", field="base_url")
+        raise _invalid_option(f"expected http://HOST:PORT/v1, found '{base_url}'", "base_url")
     if "@" in parts.netloc or parts.query or parts.fragment:
-        raise InputError(
-            "no user name, password or query in the address; keys come from the environment", field="base_url"
+        raise _invalid_option(
+            "expected no user name, password or query in the address; keys come from the environment", "base_url"
         )
     return base_url.rstrip("/")
+
+
+def _invalid_option(message: str, field: str) -> InputError:
+    return InputError(message, code=ErrorCode.INVALID_OPTION, field=field)
 
 
 def _is_json(value: Any) -> bool:
@@ -129,17 +133,17 @@ def _is_json(value: Any) -> bool:
 
 
 def _proxy(base_url: str) -> str | None:
-    """The environment's proxy for an address, looked up once instead of at every request."""
+    """Return the environment's proxy for an address, looked up once instead of for every request."""
     parts = urlsplit(base_url)
     return None if proxy_bypass(parts.netloc) else getproxies().get(parts.scheme)
 
 
-def _answer(raw: bytes) -> CachedResponse:
+def _read_response(raw: bytes) -> CachedResponse:
     try:
         body = json.loads(raw)
         if error := body.get("error"):
             code = error.get("code") if isinstance(error, dict) else None
-            raise status_error(code if isinstance(code, int) and code >= 400 else 500, _said(raw))
+            raise status_error(code if isinstance(code, int) and code >= 400 else 500, _server_message(raw))
         choice, usage = body["choices"][0], body.get("usage") or {}
         text, refusal = (choice["message"].get(name) for name in ("content", "refusal"))
         check_withheld([choice.get("finish_reason")], None if text else refusal)
@@ -152,10 +156,10 @@ def _answer(raw: bytes) -> CachedResponse:
     except (ValueError, KeyError, IndexError, TypeError, AttributeError):
         if is_page(raw.decode(errors="replace")):
             raise page_error() from None
-        raise CallError("broken", "half an answer, or none of the chat-completions protocol") from None
+        raise CallError("broken", "an incomplete response, or not of the chat-completions protocol") from None
 
 
-def _said(raw: bytes) -> str:
+def _server_message(raw: bytes) -> str:
     text = raw.decode(errors="replace")
     try:
         return error_message(json.loads(text))

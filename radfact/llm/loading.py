@@ -1,4 +1,4 @@
-"""From the name of a model, as a user writes it, to a client that asks it."""
+"""Load a chat client by the name of its model."""
 
 from __future__ import annotations
 
@@ -6,19 +6,19 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from radfact.errors import InputError
+from radfact.errors import ErrorCode, InputError
 from radfact.llm.cache import ResponseCache
 from radfact.llm.client import ChatClient
 from radfact.llm.protocol import ChatBackend
 
 CONCURRENCY_OWN_SERVER = 64
-"""Calls in flight to a model that the user serves: enough for continuous batching to fill a GPU."""
+"""Calls in flight to the user's own server: enough for continuous batching to fill a GPU."""
 
 CONCURRENCY_PROVIDER = 16
-"""Calls in flight to a provider, whose rate limits are mostly reached with fewer."""
+"""Calls in flight to a provider: most rate limits are lower."""
 
 TIMEOUT = 600.0
-"""Seconds for one call."""
+"""Default timeout of one call in seconds."""
 
 _SECRETS = frozenset({"key", "apikey", "secret", "password", "credentials", "authorization"})
 
@@ -31,44 +31,54 @@ def load_chat_client(
     concurrency: int | None = None,
     cache: Path | None = None,
 ) -> ChatClient:
-    """A client for a model; only what this one needs is imported.
+    """Create the client of a model; imports only what this model needs.
 
     Args:
-        name: "PROVIDER:MODEL" for a chat model through LangChain; "openai:MODEL" with `base_url` for any server that
-            speaks the OpenAI protocol; "vllm:PATH" for a model in this process.
-        base_url: address of such a server, http://HOST:PORT/v1.
-        parameters: sampling parameters and whatever else the model's server, class or engine takes, all of it part of
-            the key of the answers; and `timeout`, the seconds for one call (600), which is not. None leaves one out
-            (some models take no temperature, some not together with top_p).
-        concurrency: calls in flight; by default 64 for a model that the user serves, 16 for a provider.
-        cache: folder of the answers, so that none is paid for twice.
+        name: "PROVIDER:MODEL" for a chat model through LangChain; "openai:MODEL" with `base_url` for any server with
+            the OpenAI protocol; "vllm:PATH" for a model in this process; "mock:NAME" for a `MockChatModel`.
+        base_url: address of the server, http://HOST:PORT/v1.
+        parameters: sampling parameters and further arguments of the model's server, class or engine, all part of the
+            cache key; and `timeout`, the seconds for one call (600), which is not. A value of None omits a parameter
+            (some models accept no temperature, others not together with top_p). A mock model takes `responses`.
+        concurrency: calls in flight; by default 64 to the user's own server and in process, 16 to a provider.
+        cache: folder of the response cache.
 
     Raises:
-        InputError: an unknown provider, a missing package or key, an address, option or cache that does not fit.
+        InputError: an unknown provider, a missing package or key, or an invalid address, option or cache.
     """
     provider, colon, model = name.partition(":")
     if not (colon and provider and model):
-        raise InputError(f"unknown model '{name}'; use PROVIDER:MODEL as in openai:gpt-4o", field="judge")
+        raise InputError(
+            f"expected PROVIDER:MODEL as in openai:gpt-4o, found '{name}'", code=ErrorCode.UNKNOWN_NAME, field="judge"
+        )
     if base_url is not None and provider != "openai":
         raise InputError(
-            f"an address goes with openai:MODEL (any server that speaks its protocol), not with '{provider}'",
+            f"expected openai:MODEL with an address (any server with the OpenAI protocol), found '{name}'",
+            code=ErrorCode.CONFLICTING_OPTIONS,
             field="base_url",
         )
-    own = base_url is not None or provider == "vllm"
     if concurrency is None:
-        concurrency = CONCURRENCY_OWN_SERVER if own else CONCURRENCY_PROVIDER
+        is_own = base_url is not None or provider in ("vllm", "mock")
+        concurrency = CONCURRENCY_OWN_SERVER if is_own else CONCURRENCY_PROVIDER
     elif concurrency < 1:
-        raise InputError(f"expected a whole number of at least 1, found {concurrency}", field="concurrency")
+        raise InputError(
+            f"expected a whole number of at least 1, found {concurrency}",
+            code=ErrorCode.INVALID_OPTION,
+            field="concurrency",
+        )
     parameters = {key: value for key, value in (parameters or {}).items() if value is not None}
-    timeout = _seconds(parameters.pop("timeout", TIMEOUT))
+    timeout = _checked_timeout(parameters.pop("timeout", TIMEOUT))
     backend = _backend(provider, model, base_url, parameters, timeout)
     identity: dict[str, Any] = {"model": name, "base_url": base_url, "parameters": parameters}
     if provider == "vllm":
         from radfact.llm.vllm import fingerprint
 
         identity["model_sha256"] = fingerprint(model)
-    answers = None if cache is None else ResponseCache(cache)
-    return ChatClient(backend, identity, concurrency=concurrency, cache=answers)
+    if provider == "mock":
+        # A function is no JSON value.
+        identity["parameters"] = {key: value if key != "responses" else str(value) for key, value in parameters.items()}
+    responses = None if cache is None else ResponseCache(cache)
+    return ChatClient(backend, identity, concurrency=concurrency, cache=responses)
 
 
 def _backend(
@@ -82,23 +92,33 @@ def _backend(
         from radfact.llm.vllm import VLLMBackend
 
         return VLLMBackend(model, parameters)
+    if provider == "mock":
+        from radfact.llm.mock import MockChatModel
+
+        if "responses" not in parameters:
+            raise InputError(
+                "expected the responses of the mock model", code=ErrorCode.MISSING_OPTION, field="judge_args.responses"
+            )
+        return MockChatModel(parameters["responses"])
     from radfact.llm.langchain import LangChainBackend, load_chat_model
 
     return LangChainBackend(load_chat_model(f"{provider}:{model}", parameters), timeout=timeout)
 
 
-def _seconds(value: Any) -> float:
+def _checked_timeout(value: Any) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
-        raise InputError(f"expected seconds above 0, found '{value}'", field="judge_args.timeout")
+        raise InputError(
+            f"expected seconds above 0, found '{value}'", code=ErrorCode.INVALID_OPTION, field="judge_args.timeout"
+        )
     return float(value)
 
 
 def parse_model_args(model_args: Mapping[str, Any] | None, *, field: str = "judge_args") -> dict[str, Any]:
-    """Values of `--judge-arg NAME=VALUE` as numbers, booleans, lists or text, as YAML reads them.
+    """Parse the values of `--judge-arg NAME=VALUE` as YAML: numbers, booleans, lists or text.
 
     Args:
-        model_args: values by name; what is no text stays as it is.
-        field: what the option is called in errors.
+        model_args: values by name; values that are no text stay as they are.
+        field: name of the option in errors.
 
     Raises:
         InputError: an argument that looks like a key; keys come only from the environment.
@@ -111,9 +131,11 @@ def parse_model_args(model_args: Mapping[str, Any] | None, *, field: str = "judg
             values[name] = yaml.safe_load(value) if isinstance(value, str) else value
         except yaml.YAMLError:
             values[name] = value
-        if any(map(_is_secret, _names(name, values[name]))):
+        if any(map(_is_secret, _nested_names(name, values[name]))):
             raise InputError(
-                "keys come only from the environment (for example OPENAI_API_KEY)", field=f"{field}.{name}"
+                "expected no key; set it in the environment (for example OPENAI_API_KEY)",
+                code=ErrorCode.INVALID_OPTION,
+                field=f"{field}.{name}",
             )
     return values
 
@@ -124,8 +146,9 @@ def _is_secret(name: str) -> bool:
     return words[-1] == "token" or not _SECRETS.isdisjoint(words)
 
 
-def _names(name: str, value: Any) -> list[str]:
-    inner = (
-        [deeper for key, item in value.items() for deeper in _names(str(key), item)] if isinstance(value, dict) else []
-    )
-    return [name, *inner]
+def _nested_names(name: str, value: Any) -> list[str]:
+    names = [name]
+    if isinstance(value, dict):
+        for key, item in value.items():
+            names += _nested_names(str(key), item)
+    return names

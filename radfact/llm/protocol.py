@@ -1,4 +1,4 @@
-"""What goes to a language model and what comes back: messages, their constant beginning, questions and answers."""
+"""Protocol between client and backends: messages, prompt prefixes, requests and responses."""
 
 from __future__ import annotations
 
@@ -14,38 +14,38 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 REPAIRS = 2
-"""How often a question is asked again because its answer cannot be used."""
+"""How often an invalid response is returned to the model for repair."""
 
 Message = tuple[str, str]
-"""(role, content), role one of system, user, assistant."""
+"""(role, content), with role system, user or assistant."""
 
 
 def messages_json(messages: Iterable[Message]) -> bytes:
-    """Messages as the inside of a JSON array, in the layout of the OpenAI protocol."""
-    # Escaped to ASCII, so that half a surrogate pair in a report cannot break the request.
+    """Serialize messages as the elements of a JSON array, in the layout of the OpenAI protocol."""
+    # Escaped to ASCII: half a surrogate pair in a report must not break the request.
     return b",".join(
         json.dumps({"role": role, "content": content}, separators=(",", ":")).encode() for role, content in messages
     )
 
 
 class PromptPrefix:
-    """The constant beginning of many conversations: its JSON bytes and its hash are computed once."""
+    """Constant beginning of many conversations, serialized and hashed once."""
 
     __slots__ = ("_hash", "json", "messages")
 
     def __init__(self, messages: Iterable[Message] = ()) -> None:
-        """Take the messages; `json` holds them as the beginning of a JSON array, the comma after the last included."""
+        """Serialize the messages; `json` holds them with a comma after each."""
         self.messages = tuple(messages)
         self.json = messages_json(self.messages) + b"," if self.messages else b""
         self._hash = hashlib.sha256(self.json)
 
     @property
     def sha256(self) -> str:
-        """Hash of the messages, in hexadecimal."""
+        """Hash of the messages in hexadecimal."""
         return self._hash.hexdigest()
 
     def begin_hash(self) -> _Hash:
-        """A hash that has read the prefix, to be fed with what follows."""
+        """Return a copy of the hash of the prefix, to be updated with the rest."""
         return self._hash.copy()
 
 
@@ -54,26 +54,36 @@ NO_PREFIX = PromptPrefix()
 
 @dataclass(frozen=True, slots=True)
 class ChatRequest(Generic[T]):
-    """A question to a language model.
+    """A request to a language model.
 
-    Args:
-        messages: the conversation, or what follows `prefix` in it; the last message is the user's.
-        parse: reads the answer; it returns a value or raises ValueError saying what is wrong.
-        prefix: the constant beginning that this question shares with others.
-        schema: a JSON schema that the answer must follow, for servers and providers that can see to it.
-        repairs: how often it is asked again, with the fault, where its answer cannot be used.
+    Attributes:
+        messages: the conversation, or its part after `prefix`; the last message is the user's.
+        parse: reads the response; returns a value or raises ValueError with what is wrong.
+        prefix: beginning of the conversation that this request shares with others.
+        schema: JSON schema of the response.
+        schema_required: whether a server or provider without JSON schemas is an error; otherwise the client repeats the
+            request without the schema, and `parse` must read free text as well (see `structured_request`).
+        repairs: how often an invalid response is returned to the model with the problem.
     """
 
     messages: tuple[Message, ...]
     parse: Callable[[str], T]
     prefix: PromptPrefix = NO_PREFIX
     schema: Mapping[str, Any] | None = None
+    schema_required: bool = True
     repairs: int = REPAIRS
 
 
 @dataclass(frozen=True, slots=True)
 class CachedResponse:
-    """The text that a model answered, the tokens that it took, and whether it was cut off at the limit of tokens."""
+    """Response of a model as it is cached.
+
+    Attributes:
+        text: the response.
+        tokens_in: tokens of the prompt.
+        tokens_out: tokens of the response.
+        cut: whether the response ended at the limit of tokens.
+    """
 
     text: str
     tokens_in: int
@@ -82,21 +92,24 @@ class CachedResponse:
 
 
 class ChatBackend(Protocol):
-    """Whoever can answer a conversation; every method is called in the one event loop of `radfact.llm`."""
+    """Sends one conversation to a model; the client calls every method in its one event loop."""
 
     async def complete(
         self, prefix: PromptPrefix, messages: Sequence[Message], schema: Mapping[str, Any] | None
     ) -> CachedResponse:
-        """One answer to `prefix.messages` and then `messages`, following the JSON schema if there is one.
+        """Return one response. Retries, cache and parsing are left to the client.
 
-        The client waits, tries again, keeps and parses; a backend does none of this.
+        Args:
+            prefix: beginning of the conversation.
+            messages: rest of the conversation.
+            schema: JSON schema of the response.
 
         Raises:
-            CallError: there is no answer, and what kind of trouble that is.
-            InputError: what is asked for is beyond this backend (such as a schema).
+            CallError: no response, with the kind of error.
+            InputError: the backend does not support the request (such as a schema).
         """
         ...
 
     async def close(self) -> None:
-        """Give back connections, engines and the like; called once, after the last answer."""
+        """Release connections, engines and the like; called once, after the last response."""
         ...

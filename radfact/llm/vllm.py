@@ -115,7 +115,7 @@ class VLLMBackend:
         except EngineDeadError:
             raise CallError("stopped", "vLLM's engine died; its own messages say why") from None
         except Exception as error:
-            raise CallError("refused", f"vLLM: {type(error).__name__}", said=str(error)) from None
+            raise CallError("refused", f"vLLM: {type(error).__name__}", server_message=str(error)) from None
         # Only the finished output comes, not its parts on the way.
         (output,) = outputs
         answer = output.outputs[0]

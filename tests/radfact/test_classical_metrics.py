@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from metric_files import write_wordnet
-from scripted_model import scripted_client
 
 from radfact.errors import Failure, InputError
 from radfact.io.pairs import Pair
+from radfact.llm import mock_client
 from radfact.metrics.bleu import Bleu
 from radfact.metrics.chexbert import CLASSES, FIVE, class_f1, class_recall, class_specificity, macro_f1, micro_f1
 from radfact.metrics.chexbert import outcomes as chexbert_outcomes
@@ -258,7 +258,7 @@ def test_a_model_says_which_reports_speak_of_an_earlier_examination() -> None:
         asked.append(text)
         return {"Unchanged heart.": "**Yes**", "Clear lungs.": "No."}.get(text, "It may be yes or no.")
 
-    metric = ComparisonMentions(scripted_client(answer))
+    metric = ComparisonMentions(mock_client(answer))
     pairs = [pair("Unchanged heart.", "Clear lungs."), pair("", "Clear lungs.", "2"), pair("Odd.", "Clear lungs.", "3")]
     scored = metric.score(pairs)
     assert scored.values["comparison_mentions"][:2] == [1.0, 0.0]
@@ -293,12 +293,12 @@ def test_a_model_says_which_reports_speak_of_an_earlier_examination() -> None:
     ],
 )
 def test_only_an_answer_that_is_yes_or_no_or_begins_with_it_is_one(answer: str, expected: bool | None) -> None:
-    found = ComparisonMentions(scripted_client(lambda _: answer)).detect(["Heart is large."])[0]
+    found = ComparisonMentions(mock_client(lambda _: answer)).detect(["Heart is large."])[0]
     assert (None if isinstance(found, Failure) else found) is expected
 
 
 def test_a_detector_is_checked_on_sentences_half_of_which_speak_of_an_earlier_examination() -> None:
-    always = check_comparisons(ComparisonMentions(scripted_client(lambda _: "yes")))
+    always = check_comparisons(ComparisonMentions(mock_client(lambda _: "yes")))
     assert (always.accuracy, always.n, always.failures, len(always.wrong)) == (0.5, 50, 0, 25)
     assert (always.sensitivity, always.specificity) == (1.0, 0.0)
 

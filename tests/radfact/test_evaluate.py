@@ -12,11 +12,11 @@ from typing import Any, ClassVar
 
 import numpy as np
 import pytest
-from scripted_model import scripted_client
 
 from radfact.errors import InputError, RunError
 from radfact.io.jsonl import read_jsonl
 from radfact.io.pairs import Pair, Pairs
+from radfact.llm import mock_client
 from radfact.metrics.bleu import Bleu
 from radfact.metrics.protocol import Counts, Metric, Pooled, Scored, headline_of
 from radfact.metrics.registry import Entry, choose, entries
@@ -207,7 +207,7 @@ def test_figures_of_one_answer_ask_once() -> None:
     found = evaluate(
         [Pair("a", "Unchanged.", "Clear.")],
         ["comparison_mentions", "comparison_mentions_reference"],
-        model=scripted_client(answer),
+        model=mock_client(answer),
     )
     assert len(found.runs) == 1
     assert sorted(asked) == ["Clear.", "Unchanged."]
@@ -441,13 +441,13 @@ def test_radfact_takes_options_as_arguments() -> None:
 
 
 def test_options_of_a_model_are_refused_beside_a_client() -> None:
-    client = scripted_client(lambda _: "yes")
+    client = mock_client(lambda _: "yes")
     with pytest.raises(InputError, match=r"judge_args.*a client has its own"):
         evaluate(PAIRS, "comparison_mentions", model=client, judge_args={"temperature": 1})
 
 
 def test_a_client_with_other_parameters_than_a_metric_wants_is_said() -> None:
-    client = scripted_client(lambda _: "yes")
+    client = mock_client(lambda _: "yes")
     client.identity["parameters"] = {"temperature": 1, "max_tokens": 16}
     with pytest.warns(UserWarning, match="comparison_mentions is meant to be asked with temperature 0; the client"):
         evaluate(PAIRS, "comparison_mentions", model=client)

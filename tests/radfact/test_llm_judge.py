@@ -178,15 +178,13 @@ def test_an_unknown_judge_says_what_would_be_right(name: str) -> None:
 def test_questions_are_written_as_the_published_implementation_writes_them(serve: Any) -> None:
     """Lines fold at 80 columns and other than ASCII is escaped: the defaults of yaml.dump, which it uses."""
     server = serve(yes)
-    long = (
-        "Moderate left pleural effusion, larger than on the radiograph of the day before, with atelectasis beside it."
-    )
+    long = "Moderate left pleural effusion, larger than on the film of the day before, with atelectasis beside it."
     load_judge("openai:m", base_url=server.base_url).judge(
         [EntailmentQuery((long, "5\u20137 mm nodule."), "An effusion.")]
     )
     assert last(server.requests[0]) == (
         "reference:\n"
-        "- Moderate left pleural effusion, larger than on the radiograph of the day before, with\n"
+        "- Moderate left pleural effusion, larger than on the film of the day before, with\n"
         "  atelectasis beside it.\n"
         '- "5\\u20137 mm nodule."\n'
         "hypothesis: An effusion.\n"

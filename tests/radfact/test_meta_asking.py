@@ -7,9 +7,9 @@ import re
 from pathlib import Path
 
 import pytest
-from scripted_model import scripted_client
 
 from radfact.errors import Failure
+from radfact.llm import mock_client
 from radfact.meta.datasets.report_table import SiteReport
 from radfact.meta.injection.llm_editor import (
     Source,
@@ -73,9 +73,9 @@ def test_a_plausible_error_is_taken_at_once() -> None:
         asked.append(text)
         return '{"plausible": true, "reason": "ok"}' if "Modifications:" in text else answer()
 
-    (made,) = inject_by_model(scripted_client(model), [Source("s", REPORT)], "a", 1)
+    (made,) = inject_by_model(mock_client(model), [Source("s", REPORT)], "a", 1)
     assert isinstance(made, Injected)
-    assert (made.candidate, made.sample_id, made.by) == (CHANGED, "s_a1", "scripted")
+    assert (made.candidate, made.sample_id, made.by) == (CHANGED, "s_a1", "mock:model")
     assert (made.changes[0].original, made.changes[0].modified) == ("Lungs are clear.", "There is a left effusion.")
     assert len(asked) == 2
     assert "Number of errors to inject: 1" in asked[0]
@@ -90,7 +90,7 @@ def test_what_is_not_plausible_is_asked_for_up_to_five_times() -> None:
         asked.append(text)
         return '{"plausible": false, "reason": "no such anatomy"}' if "Modifications:" in text else answer()
 
-    (made,) = inject_by_model(scripted_client(model), [Source("s", REPORT)], "b", 1)
+    (made,) = inject_by_model(mock_client(model), [Source("s", REPORT)], "b", 1)
     assert made == Failure("no plausible error in 5 tries")
     asking = [text for text in asked if "Modifications:" not in text]
     assert len(asking) == 5
@@ -112,13 +112,13 @@ def test_only_the_reports_that_need_it_are_asked_again() -> None:
         return json.dumps({"plausible": key == "good" or verdicts[key] == 2, "reason": "odd"})
 
     sources = [Source("1", "A good one. Lungs are clear."), Source("2", "A bad one. Lungs are clear.")]
-    made = inject_by_model(scripted_client(model), sources, "a", 1)
+    made = inject_by_model(mock_client(model), sources, "a", 1)
     assert all(isinstance(one, Injected) for one in made)
     assert verdicts == {"good": 1, "bad": 2}
 
 
 def test_a_wrong_number_of_changes_is_repaired_and_else_a_failure() -> None:
-    (made,) = inject_by_model(scripted_client(lambda _: answer(changes=2)), [Source("s", REPORT)], "a", 1)
+    (made,) = inject_by_model(mock_client(lambda _: answer(changes=2)), [Source("s", REPORT)], "a", 1)
     assert isinstance(made, Failure)
     assert "must list 1" in made.reason
 
@@ -190,7 +190,7 @@ def test_a_verdict_that_says_neither_is_refused(text: str) -> None:
 @pytest.mark.parametrize("category", ["c", "d", "e", "f"])
 def test_the_paper_tells_how_to_make_two_kinds(category: str) -> None:
     with pytest.raises(ValueError, match=category):
-        inject_by_model(scripted_client(str), [], category, 1)  # type: ignore[arg-type]
+        inject_by_model(mock_client(str), [], category, 1)  # type: ignore[arg-type]
 
 
 def test_kinds_are_named_and_none_asks_for_other_words() -> None:
@@ -201,7 +201,7 @@ def test_kinds_are_named_and_none_asks_for_other_words() -> None:
         return "[Candidate]: The heart is large."
 
     sources = [Source("1", REPORT), Source("2", REPORT)]
-    first, second = modify_by_model(scripted_client(model), sources, [("a", "d"), ()])
+    first, second = modify_by_model(mock_client(model), sources, [("a", "d"), ()])
     assert isinstance(first, Injected)
     assert isinstance(second, Injected)
     assert (first.candidate, first.counts["a"], first.counts["d"], second.changes) == ("The heart is large.", 1, 1, ())
@@ -243,26 +243,26 @@ def test_a_report_in_other_words_may_stay_as_it_is() -> None:
 
 
 def test_a_refusal_gets_no_labels() -> None:
-    client = scripted_client(lambda _: "I'm sorry, but I can't assist with putting errors into reports.")
+    client = mock_client(lambda _: "I'm sorry, but I can't assist with putting errors into reports.")
     (made,) = modify_by_model(client, [Source("s", REPORT)], [("a",)])
     assert isinstance(made, Failure)
 
 
 def test_a_refusal_is_neither_standardised_nor_perturbed() -> None:
-    client = scripted_client(lambda _: "I'm sorry, but I can't assist with that.")
+    client = mock_client(lambda _: "I'm sorry, but I can't assist with that.")
     assert isinstance(ModelStyler(client).standardise([REPORT])[0], Failure)
     assert isinstance(ModelPerturber(client).perturb([SiteReport("1", "s", REPORT)])[0], Failure)
 
 
 def test_a_report_without_errors_is_not_perturbed() -> None:
-    (made,) = ModelPerturber(scripted_client(lambda _: REPORT)).perturb([SiteReport("1", "s", REPORT)])
+    (made,) = ModelPerturber(mock_client(lambda _: REPORT)).perturb([SiteReport("1", "s", REPORT)])
     assert isinstance(made, Failure)
     assert "as it was" in made.reason
 
 
 def test_the_styler_sends_the_papers_prompt_and_keeps_failures() -> None:
     styler = ModelStyler(
-        scripted_client(lambda text: "" if "bad" in text or "cannot be used" in text else f"**Findings:** {text}")
+        mock_client(lambda text: "" if "bad" in text or "cannot be used" in text else f"**Findings:** {text}")
     )
     good, bad = styler.standardise(["fine", "bad"])
     assert good == "Findings: fine"
