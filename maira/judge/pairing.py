@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 from maira.judge.rewording import reword
+from radfact.error_categories import CategoryLetter
 from radfact.errors import InputError
 from radfact.io.pairs import Pair
 from radfact.meta.injection.records import Injected
 from radfact.meta.injection.rules import RuleInjector
 from radfact.meta.injection.sentences import Sentences
-from radfact.metrics.error_response import Letter
 from radfact.records import Report
 
 Pairing = Literal["random", "edited", "drafted", "nearest", "permuted", "reworded"]
@@ -108,7 +108,7 @@ def _makers(
         return paired("random", key, reports[keys[place + (place >= places[key])]])
 
     def permuted(key: str) -> ReportPair | None:
-        letters: list[Letter] = drawn.sample(get_args(Letter), len(get_args(Letter)))
+        letters: list[CategoryLetter] = drawn.sample(get_args(CategoryLetter), len(get_args(CategoryLetter)))
         # Changes to what is found, how large and where (a to d) come before those to comparisons.
         for letter in sorted(letters, key=lambda one: one in "ef"):
             for number in drawn.sample((1, 2, 3), 3):

@@ -8,14 +8,15 @@ from typing import Any, Literal
 from maira.judge.pairing import ReportPair
 from maira.judge.samples import ChatMessage
 from maira.judge.training_examples import ExampleSet, TrainingExample, chat_messages
+from radfact.error_categories import ERROR_CATEGORIES
 from radfact.errors import Failure
 from radfact.judges.offline.splitter import split_narrative
 from radfact.llm import ChatClient
 from radfact.meta.injection.records import Change, Injected
 from radfact.meta.injection.sentences import Sentences
-from radfact.metrics.error_response import CATEGORIES, TITLES, Assessment, Errors, read_assessment
 from radfact.metrics.green import Green, green_score
 from radfact.metrics.llm_metric import AskedMetric
+from radfact.metrics.responses.assessment import SECTION_TITLES, Assessment, CategoryErrors, parse_assessment
 from radfact.metrics.vert import Vert, VertTuned
 from radfact.records import narrative, normalised_text
 
@@ -101,13 +102,13 @@ def format_assessment(answer: Assessment) -> str:
     findings = "; ".join(answer.findings)
     text = "\n\n".join(
         (
-            f"{TITLES['explanation']}:\n{answer.explanation}".rstrip(),
-            f"{TITLES['significant']}:\n{_error_lines(answer.significant)}",
-            f"{TITLES['insignificant']}:\n{_error_lines(answer.insignificant)}",
-            f"{TITLES['matched']}:\n{answer.matched}. {findings}".rstrip(),
+            f"{SECTION_TITLES['explanation']}:\n{answer.explanation}".rstrip(),
+            f"{SECTION_TITLES['significant']}:\n{_error_lines(answer.significant)}",
+            f"{SECTION_TITLES['insignificant']}:\n{_error_lines(answer.insignificant)}",
+            f"{SECTION_TITLES['matched']}:\n{answer.matched}. {findings}".rstrip(),
         )
     )
-    again = read_assessment(text)
+    again = parse_assessment(text)
     for said, meant in ((again.significant, answer.significant), (again.insignificant, answer.insignificant)):
         if said.counts != meant.counts:
             raise ValueError("its errors are not told apart")
@@ -116,10 +117,12 @@ def format_assessment(answer: Assessment) -> str:
     return text
 
 
-def _error_lines(errors: Errors) -> str:
+def _error_lines(errors: CategoryErrors) -> str:
     return "\n".join(
         f"({letter}) {name}: {count}. {'; '.join(said)}".rstrip()
-        for (letter, name), count, said in zip(CATEGORIES.items(), errors.counts, errors.said, strict=True)
+        for (letter, name), count, said in zip(
+            ERROR_CATEGORIES.items(), errors.counts, errors.explanations, strict=True
+        )
     )
 
 
@@ -129,16 +132,16 @@ def assess_errors(injected: Injected) -> Assessment:
     The findings that match are the sentences that reference and candidate share, and VERT's score is that of paper 003,
     D.6: max(0, 1 - 0.15 x errors).
     """
-    said: dict[str, list[str]] = {letter: [] for letter in CATEGORIES}
+    said: dict[str, list[str]] = {letter: [] for letter in ERROR_CATEGORIES}
     for change in injected.changes:
         said[change.category].append(_error(change))
     kept = {normalised_text(one) for one in Sentences.of(injected.candidate).sentences}
     findings = tuple(_clean(one) for one in Sentences.of(injected.reference).sentences if normalised_text(one) in kept)
-    counts = tuple(len(said[letter]) for letter in CATEGORIES)
-    kinds = [CATEGORIES[letter].lower() for letter in CATEGORIES if said[letter]]
+    counts = tuple(len(said[letter]) for letter in ERROR_CATEGORIES)
+    kinds = [ERROR_CATEGORIES[letter].lower() for letter in ERROR_CATEGORIES if said[letter]]
     explanation = f"The candidate differs from the reference: {'; '.join(kinds)}." if kinds else "No differences."
-    none = Errors((0,) * len(CATEGORIES), ((),) * len(CATEGORIES))
-    errors = Errors(counts, tuple(tuple(said[letter]) for letter in CATEGORIES))
+    none = CategoryErrors((0,) * len(ERROR_CATEGORIES), ((),) * len(ERROR_CATEGORIES))
+    errors = CategoryErrors(counts, tuple(tuple(said[letter]) for letter in ERROR_CATEGORIES))
     return Assessment(errors, none, len(findings), findings, explanation, max(0.0, 1 - _LOSS * sum(counts)))
 
 

@@ -6,9 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+from radfact.error_categories import ERROR_CATEGORIES
 from radfact.llm import ChatRequest, PromptPrefix
-from radfact.metrics.error_response import CATEGORIES, Errors, read_sections, section_errors
 from radfact.metrics.llm_metric import AskedMetric, load_prompt
+from radfact.metrics.responses.assessment import CategoryErrors, parse_errors, parse_sections
 from radfact.statistics.bootstrap import Direction
 
 
@@ -16,8 +17,8 @@ from radfact.statistics.bootstrap import Direction
 class ErrorCounts:
     """Errors of a candidate by significance."""
 
-    significant: Errors
-    insignificant: Errors
+    significant: CategoryErrors
+    insignificant: CategoryErrors
 
 
 class CheXprompt(AskedMetric[ErrorCounts]):
@@ -59,7 +60,7 @@ class CheXprompt(AskedMetric[ErrorCounts]):
     def detail(self, answer: ErrorCounts) -> Mapping[str, Any]:
         """The counts by letter."""
         return {
-            kind: dict(zip(CATEGORIES, errors.counts, strict=True))
+            kind: dict(zip(ERROR_CATEGORIES, errors.counts, strict=True))
             for kind, errors in (("significant", answer.significant), ("insignificant", answer.insignificant))
         }
 
@@ -70,10 +71,10 @@ def read_error_counts(text: str) -> ErrorCounts:
     Raises:
         ValueError: a count is missing or cannot be read.
     """
-    sections = read_sections(text)
+    sections = parse_sections(text)
     # In text what follows shows that a section was not cut off; in JSON all keys were asked for.
     in_json = not all(isinstance(body, str) for body in sections.get("significant", ()))
     return ErrorCounts(
-        section_errors(sections, "significant", complete=in_json),
-        section_errors(sections, "insignificant", complete=True),
+        parse_errors(sections, "significant", complete=in_json),
+        parse_errors(sections, "insignificant", complete=True),
     )

@@ -8,8 +8,8 @@ from typing import Any, ClassVar
 
 from radfact.errors import InputError
 from radfact.llm import ChatClient, ChatRequest, PromptPrefix
-from radfact.metrics.fineradscore_response import Corrections, read_corrections
 from radfact.metrics.llm_metric import AskedMetric, load_prompt
+from radfact.metrics.responses.corrections import Corrections, parse_corrections
 from radfact.statistics.bootstrap import Direction
 
 REPROMPTS = 5
@@ -70,7 +70,7 @@ class FineRadScore(AskedMetric[Corrections]):
         """The same of a candidate whose lines are given, as those of a set that radiologists have corrected are."""
         content = f"Generated Text: {numbered(lines)}\n\nGround Truth Text: {reference}\n\nCorrections:"
         return ChatRequest(
-            (("user", content),), lambda text: read_corrections(text, lines), prefix=self._prefix, repairs=REPROMPTS
+            (("user", content),), lambda text: parse_corrections(text, lines), prefix=self._prefix, repairs=REPROMPTS
         )
 
     def read(self, answer: Corrections) -> Mapping[str, float]:

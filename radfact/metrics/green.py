@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
+from radfact.error_categories import ERROR_CATEGORIES
 from radfact.llm import ChatRequest
-from radfact.metrics.error_response import CATEGORIES, Assessment, read_assessment
 from radfact.metrics.llm_metric import AskedMetric, fill, load_prompt
+from radfact.metrics.responses.assessment import Assessment, parse_assessment
 from radfact.statistics.bootstrap import Direction
 
 
@@ -29,7 +30,7 @@ def count_figures(prefix: str) -> dict[str, Direction]:
     """The figures that every answer in GREEN's notation has: all errors, by significance and by category; matches."""
     kinds = ("significant", "insignificant")
     errors = [f"{prefix}_ec", *(f"{prefix}_{kind}" for kind in kinds)]
-    errors += [f"{prefix}_{kind}_{letter}" for kind in kinds for letter in CATEGORIES]
+    errors += [f"{prefix}_{kind}_{letter}" for kind in kinds for letter in ERROR_CATEGORIES]
     return {**dict.fromkeys(errors, "lower"), f"{prefix}_matched": "higher"}
 
 
@@ -41,7 +42,7 @@ def read_counts(prefix: str, answer: Assessment) -> dict[str, float]:
     }
     for kind, errors in (("significant", answer.significant), ("insignificant", answer.insignificant)):
         counts[f"{prefix}_{kind}"] = errors.total
-        counts |= {f"{prefix}_{kind}_{letter}": n for letter, n in zip(CATEGORIES, errors.counts, strict=True)}
+        counts |= {f"{prefix}_{kind}_{letter}": n for letter, n in zip(ERROR_CATEGORIES, errors.counts, strict=True)}
     return counts
 
 
@@ -64,7 +65,7 @@ class Green(AskedMetric[Assessment]):
     def question(self, candidate: str, reference: str) -> ChatRequest[Assessment]:
         """The prompt, as the only message."""
         return ChatRequest(
-            (("user", fill(load_prompt("green"), reference=reference, candidate=candidate)),), read_assessment
+            (("user", fill(load_prompt("green"), reference=reference, candidate=candidate)),), parse_assessment
         )
 
     def read(self, answer: Assessment) -> Mapping[str, float]:

@@ -14,11 +14,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from radfact.error_categories import ERROR_CATEGORIES
 from radfact.errors import InputError
 from radfact.html.green_summary import SUMMARY_FILE
 from radfact.io.jsonl import read_jsonl, write_json
-from radfact.metrics.error_response import CATEGORIES, Assessment, Errors
 from radfact.metrics.green import green_score
+from radfact.metrics.responses.assessment import Assessment, CategoryErrors
 from radfact.records import normalised_text
 from radfact.results.radfact_writer import read_scores
 
@@ -65,7 +66,9 @@ class GreenSummary:
 
     def as_record(self) -> dict[str, Any]:
         """As JSON values, each category with its name."""
-        categories = {letter: {"name": CATEGORIES[letter], **asdict(one)} for letter, one in self.categories.items()}
+        categories = {
+            letter: {"name": ERROR_CATEGORIES[letter], **asdict(one)} for letter, one in self.categories.items()
+        }
         return {"mean": self.mean, "std": self.std, "n": self.n, "categories": categories}
 
     def as_text(self) -> str:
@@ -74,9 +77,9 @@ class GreenSummary:
             "[Summary]:",
             f"Green score: mean {self.mean:.2f} std {self.std:.2f}",
             "",
-            "[Clinically Significant Errors]:",
+            "[Clinically Significant CategoryErrors]:",
             *(
-                f"({letter}) {CATEGORIES[letter]}: {one.without:.2f} [{', '.join(one.typical)}]"
+                f"({letter}) {ERROR_CATEGORIES[letter]}: {one.without:.2f} [{', '.join(one.typical)}]"
                 for letter, one in self.categories.items()
             ),
         ]
@@ -101,7 +104,7 @@ def summarise_green(assessments: Sequence[Assessment], embed: Embed) -> GreenSum
         statistics.fmean(scores),
         statistics.pstdev(scores),
         len(scores),
-        {letter: _category(errors, place, embed) for place, letter in enumerate(CATEGORIES)},
+        {letter: _category(errors, place, embed) for place, letter in enumerate(ERROR_CATEGORIES)},
     )
 
 
@@ -146,9 +149,9 @@ def write_summary(results: Path, embed: Embed) -> GreenSummary:
 
 
 def _assessment(record: Mapping[str, Any]) -> Assessment:
-    def errors(kind: str) -> Errors:
-        rows = [record[kind].get(letter, {"count": 0, "errors": []}) for letter in CATEGORIES]
-        return Errors(tuple(int(row["count"]) for row in rows), tuple(tuple(row["errors"]) for row in rows))
+    def errors(kind: str) -> CategoryErrors:
+        rows = [record[kind].get(letter, {"count": 0, "errors": []}) for letter in ERROR_CATEGORIES]
+        return CategoryErrors(tuple(int(row["count"]) for row in rows), tuple(tuple(row["errors"]) for row in rows))
 
     matched = record["matched"]
     return Assessment(
@@ -161,9 +164,9 @@ def _assessment(record: Mapping[str, Any]) -> Assessment:
     )
 
 
-def _category(errors: Sequence[Errors], place: int, embed: Embed) -> CategorySummary:
+def _category(errors: Sequence[CategoryErrors], place: int, embed: Embed) -> CategorySummary:
     without = sum(not one.counts[place] for one in errors) / len(errors)
-    said = [text for one in errors for text in one.said[place]]
+    said = [text for one in errors for text in one.explanations[place]]
     if not said:
         return CategorySummary(without, 0, 0, 0, ())
     vectors = embed(said)

@@ -10,9 +10,10 @@ from typing import Any, ClassVar, Literal, Self
 
 from radfact.llm import ChatClient, ChatRequest
 from radfact.llm.response_text import after_thought
-from radfact.metrics.error_response import Assessment, read_assessment, read_score
 from radfact.metrics.green import count_figures, read_counts
 from radfact.metrics.llm_metric import AskedMetric, fill, load_prompt
+from radfact.metrics.responses.accuracy_score import parse_accuracy_score
+from radfact.metrics.responses.assessment import Assessment, parse_assessment
 from radfact.metrics.vert_shots import FewShot, Style, draw_shots, load_shots
 from radfact.statistics.bootstrap import Direction
 
@@ -143,8 +144,8 @@ class VertTuned(AskedMetric[float]):
 
 
 def _read(text: str) -> Assessment:
-    return read_assessment(text, scored=True)
+    return parse_assessment(text, requires_score=True)
 
 
 def _read_score(text: str) -> float:
-    return read_score(after_thought(text))
+    return parse_accuracy_score(after_thought(text))

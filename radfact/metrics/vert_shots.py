@@ -11,9 +11,10 @@ from typing import Annotated, Any, Literal, get_args
 
 from pydantic import Field
 
+from radfact.error_categories import ERROR_CATEGORIES, CategoryLetter
 from radfact.errors import InputError
 from radfact.io.jsonl import read_json
-from radfact.metrics.error_response import CATEGORIES, TITLES, Letter
+from radfact.metrics.responses.assessment import SECTION_TITLES
 from radfact.records import Record, Share, Text, validated
 
 Style = Literal["random", "rad-err", "rate-err", "rad-err-10", "rate-err-10"]
@@ -35,9 +36,9 @@ class Shot(Record):
     reference: Text
     candidate: Text
     score: Share | None = None
-    significant: dict[Letter, Count] = Field(default_factory=dict)
-    insignificant: dict[Letter, Count] = Field(default_factory=dict)
-    category: Letter | None = None
+    significant: dict[CategoryLetter, Count] = Field(default_factory=dict)
+    insignificant: dict[CategoryLetter, Count] = Field(default_factory=dict)
+    category: CategoryLetter | None = None
     explanation: str | None = None
     matched: str | None = None
 
@@ -50,7 +51,7 @@ class Shot(Record):
 class Illustration(Record):
     """What an error type looks like; `source` says whether the paper prints it or it is ours."""
 
-    category: Letter
+    category: CategoryLetter
     reference: Text
     candidate: Text
     why: Text
@@ -131,27 +132,27 @@ class FewShot:
             f"--- Example {number}{illustrates} ---\nReference Report:\n{shot.reference}",
             f"Candidate Report:\n{shot.candidate}",
             *(self._assessment(shot) if self.style != "random" else ()),
-            f"{TITLES['score'] if self.style in ('random', 'rad-err-10') else _LOWER_TITLE}:\n{shot.overall:.2f}",
+            f"{SECTION_TITLES['score'] if self.style in ('random', 'rad-err-10') else _LOWER_TITLE}:\n{shot.overall:.2f}",
         ]
         return "\n\n".join(parts) + "\n"
 
     def _assessment(self, shot: Shot) -> list[str]:
         explained = shot.explanation if self.style in ("rate-err", "rate-err-10") else None
         gap = " " if self.style == "rate-err-10" else "\n"
-        parts = [] if explained is None else [f"{TITLES['explanation']}:{gap}{explained}"]
+        parts = [] if explained is None else [f"{SECTION_TITLES['explanation']}:{gap}{explained}"]
         parts += [_counts("significant", shot.significant), _counts("insignificant", shot.insignificant)]
         if self.style == "rate-err-10" and shot.matched is not None:
-            parts.append(f"{TITLES['matched']}: {shot.matched}")
+            parts.append(f"{SECTION_TITLES['matched']}: {shot.matched}")
         return parts
 
 
 def _counts(kind: Literal["significant", "insignificant"], counts: Mapping[Any, int]) -> str:
-    lines = (f"({letter}) {name}: {counts.get(letter, 0)}." for letter, name in CATEGORIES.items())
-    return f"{TITLES[kind]}:\n" + "\n".join(lines)
+    lines = (f"({letter}) {name}: {counts.get(letter, 0)}." for letter, name in ERROR_CATEGORIES.items())
+    return f"{SECTION_TITLES[kind]}:\n" + "\n".join(lines)
 
 
 def _illustration(one: Illustration) -> str:
     return (
-        f"--- Error type ({one.category}): {CATEGORIES[one.category]} ---\nReference: {one.reference}\n"
+        f"--- Error type ({one.category}): {ERROR_CATEGORIES[one.category]} ---\nReference: {one.reference}\n"
         f"Candidate: {one.candidate}\n→ {one.why}\n"
     )

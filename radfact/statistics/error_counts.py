@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from radfact.metrics.error_response import CATEGORIES
+from radfact.error_categories import ERROR_CATEGORIES
 
 Counts = Mapping[str, float]
 """Number of errors of a report by letter; a letter that is absent counts 0, NaN is not known."""
@@ -47,7 +47,7 @@ def error_type_detection(expert: Sequence[Counts], found: Sequence[Counts]) -> d
         found: those that a model counted; a report with an unknown count is left out.
     """
     table = {}
-    for letter in CATEGORIES:
+    for letter in ERROR_CATEGORIES:
         pairs = [
             (int(h), int(g))
             for theirs, ours in zip(expert, found, strict=True)
@@ -107,7 +107,7 @@ def category_accuracy(expert: Sequence[Counts], found: Sequence[Counts]) -> dict
         found: number that a model counted; a report with an unknown count is left out.
     """
     table = {}
-    for letter in CATEGORIES:
+    for letter in ERROR_CATEGORIES:
         same = [
             math.floor(h + 0.5) == g
             for theirs, ours in zip(expert, found, strict=True)

@@ -20,6 +20,7 @@ from typing import get_args
 import numpy as np
 
 from data.sources.iu_xray import read_iu_xray
+from radfact.error_categories import CategoryLetter
 from radfact.html.meta_page import Table
 from radfact.io.jsonl import read_jsonl
 from radfact.judges.offline.segments import sentences_of
@@ -31,7 +32,6 @@ from radfact.meta.injection.rules import RuleInjector
 from radfact.meta.injection.style import RuleStyler
 from radfact.meta.robustness.rexamine import rexamine
 from radfact.meta.robustness.statistics import table_2, table_c
-from radfact.metrics.error_response import Letter
 from radfact.metrics.registry import choose
 from radfact.metrics.resources import Resources
 from radfact.pipeline import Work
@@ -84,7 +84,7 @@ def show(table: Table) -> None:
 def detected(out: Path, work: Work, seed: int) -> Table:
     """Put one to three errors of every kind into the reports of the first part, and score them."""
     injector = RuleInjector(seed=seed)
-    letters: tuple[Letter, ...] = get_args(Letter)
+    letters: tuple[CategoryLetter, ...] = get_args(CategoryLetter)
     tried = (
         injector.inject(row["sample_id"], row["original"], letter, count)
         for _, row in read_jsonl(out / "standardised.jsonl")

@@ -29,7 +29,7 @@ from radfact.judges.protocol import EntailmentQuery, Judge
 from radfact.llm import CachedResponse, ChatClient, Message, PromptPrefix
 from radfact.meta.injection.records import Change, Injected
 from radfact.meta.injection.sentences import facts_of
-from radfact.metrics.error_response import read_assessment
+from radfact.metrics.responses.assessment import parse_assessment
 
 SENTENCES = (
     "There is a small left pleural effusion. The heart is mildly enlarged. No pneumothorax.",
@@ -233,7 +233,7 @@ def test_the_command_says_that_nothing_is_held_out(tmp_path: Path) -> None:
 def test_the_errors_themselves_teach_green_in_its_notation() -> None:
     for one in make_pairs(REPORTS, ["permuted"]):
         assert one.injected is not None
-        found = read_assessment(format_assessment(assess_errors(one.injected)))
+        found = parse_assessment(format_assessment(assess_errors(one.injected)))
         assert dict(zip("abcdef", found.significant.counts, strict=True)) == one.injected.counts
         assert found.insignificant.total == 0
 
@@ -260,8 +260,8 @@ def test_an_error_is_explained_by_what_is_wrong_or_missing(
         candidate=f"{modified or ''} Clear lungs.",
         changes=(change,),
     )
-    found = read_assessment(format_assessment(assess_errors(one))).significant
-    assert found.said["abcdef".index(letter)] == (said,)
+    found = parse_assessment(format_assessment(assess_errors(one))).significant
+    assert found.explanations["abcdef".index(letter)] == (said,)
 
 
 def test_vert_is_taught_one_decimal_of_the_teachers_score() -> None:

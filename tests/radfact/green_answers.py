@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 from hypothesis import strategies as st
 
-from radfact.metrics.error_response import CATEGORIES, TITLES
+from radfact.error_categories import ERROR_CATEGORIES
+from radfact.metrics.responses.assessment import SECTION_TITLES
 
 Counts = tuple[tuple[int, ...], tuple[int, ...], int]
 
@@ -30,8 +31,8 @@ class Written:
         """In the layout that the prompt asks for."""
         parts = [
             f"[Explanation]:\n{self.explanation}",
-            f"{TITLES['significant']}:\n{_lines(self.significant)}",
-            f"{TITLES['insignificant']}:\n{_lines(self.insignificant)}",
+            f"{SECTION_TITLES['significant']}:\n{_lines(self.significant)}",
+            f"{SECTION_TITLES['insignificant']}:\n{_lines(self.insignificant)}",
             f"[Matched Findings]:\n{_said(self.findings)}",
         ]
         if self.score is not None:
@@ -41,7 +42,8 @@ class Written:
 
 def _lines(errors: tuple[tuple[str, ...], ...]) -> str:
     return "\n".join(
-        f"({letter}) {name}: {_said(said)}" for (letter, name), said in zip(CATEGORIES.items(), errors, strict=True)
+        f"({letter}) {name}: {_said(said)}"
+        for (letter, name), said in zip(ERROR_CATEGORIES.items(), errors, strict=True)
     )
 
 
@@ -69,7 +71,7 @@ def published(answer: str) -> Counts:
     """
     kinds = ("significant", "insignificant")
     significant, insignificant = (
-        tuple(_count(_section(answer, kind), letter) for letter in CATEGORIES) for kind in kinds
+        tuple(_count(_section(answer, kind), letter) for letter in ERROR_CATEGORIES) for kind in kinds
     )
     digits = _section(answer, "matched").split(".")[0]
     return significant, insignificant, int(digits) if digits.isdigit() else 0

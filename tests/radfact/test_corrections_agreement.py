@@ -25,7 +25,7 @@ from radfact.meta.agreement.line_corrections import (
     written_text,
 )
 from radfact.metrics.fineradscore import split_lines
-from radfact.metrics.fineradscore_response import Correction, Corrections
+from radfact.metrics.responses.corrections import Correction, Corrections
 from radfact.statistics.error_counts import Share
 
 LINES = ("Nodule.", "Edema.", "Effusion.", "Clear.")

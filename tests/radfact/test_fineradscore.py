@@ -17,9 +17,9 @@ from hypothesis import strategies as st
 from radfact.io.pairs import Pair
 from radfact.llm import load_chat_client
 from radfact.metrics.fineradscore import FineRadScore, split_lines
-from radfact.metrics.fineradscore_response import Correction, read_corrections
 from radfact.metrics.llm_metric import load_prompt
 from radfact.metrics.protocol import Metric
+from radfact.metrics.responses.corrections import Correction, parse_corrections
 
 PAPER = Path(__file__).resolve().parents[2].parent / "shared" / "seeds" / "001_eb2a3074c3378f2b.txt"
 LINES = ("Three left lung nodules.", "Multiple lung nodules.", "Pulmonary edema.")
@@ -83,13 +83,13 @@ def test_the_published_examples_can_be_read() -> None:
         load_prompt("fineradscore_few_shot"),
         re.DOTALL,
     )
-    found = [read_corrections(answer, re.sub(r"\[\d\] ", "", lines).split("\n")) for lines, answer in examples]
+    found = [parse_corrections(answer, re.sub(r"\[\d\] ", "", lines).split("\n")) for lines, answer in examples]
     assert [one.severities for one in found] == [[2, 2, 1], [2, 3, 1], [1, 1, 3], [2, 2], []]
     # Example 2 is printed with correction and severity swapped.
     assert found[1].items[2] == Correction(1, None, 1, "Repetitive", ())
     assert (
         found[2]
-        .applied()
+        .corrected_report()
         .endswith("Moderate cardiomegaly. The presence of a minimal left pleural effusion cannot be excluded.")
     )
 
@@ -165,53 +165,53 @@ FORMS = {
 
 @pytest.mark.parametrize("form", FORMS)
 def test_answers_as_they_are_written(form: str) -> None:
-    assert read_corrections(FORMS[form], LINES).items == EXPECTED
+    assert parse_corrections(FORMS[form], LINES).items == EXPECTED
 
 
 def test_several_insertions_under_the_same_key_all_count() -> None:
     second = json.dumps(entry("No pneumothorax.", "Emergent error"))
     text = TEXT[:-2] + f',\n    "None": {second}\n}}'
-    found = read_corrections(text, LINES)
-    assert found.inserted == ["Left basilar opacity.", "No pneumothorax."]
+    found = parse_corrections(text, LINES)
+    assert found.insertions == ["Left basilar opacity.", "No pneumothorax."]
     assert found.severities == [2, 3, 1, 4]
-    assert found.applied().endswith("Left basilar opacity. No pneumothorax.")
+    assert found.corrected_report().endswith("Left basilar opacity. No pneumothorax.")
 
 
 def test_insertions_that_say_the_same_are_two() -> None:
-    twice = read_corrections(TEXT[:-2] + f',\n    "None": {json.dumps(INSERT)}\n}}', LINES)
-    assert twice.inserted == ["Left basilar opacity."] * 2
-    assert twice.severities == [*read_corrections(TEXT, LINES).severities, 1]
+    twice = parse_corrections(TEXT[:-2] + f',\n    "None": {json.dumps(INSERT)}\n}}', LINES)
+    assert twice.insertions == ["Left basilar opacity."] * 2
+    assert twice.severities == [*parse_corrections(TEXT, LINES).severities, 1]
 
 
 def test_a_line_that_is_corrected_twice_alike_counts_once() -> None:
-    twice = read_corrections(TEXT[:-2] + f',\n    "2": {json.dumps(DELETE)}\n}}', LINES)
-    assert twice == read_corrections(TEXT, LINES)
+    twice = parse_corrections(TEXT[:-2] + f',\n    "2": {json.dumps(DELETE)}\n}}', LINES)
+    assert twice == parse_corrections(TEXT, LINES)
 
 
 def test_an_invalid_comparison_is_not_actionable() -> None:
-    assert read_corrections(json.dumps({"0": entry("Nodules.", "Invalid comparison")}), LINES).severities == [1]
+    assert parse_corrections(json.dumps({"0": entry("Nodules.", "Invalid comparison")}), LINES).severities == [1]
 
 
 @pytest.mark.parametrize("graded", [2, 2.0, "2", " 2.0 ", "Actionable nonurgent"])
 def test_a_severity_may_be_a_number(graded: Any) -> None:
-    assert read_corrections(json.dumps({"0": entry("Nodules.", graded)}), LINES).severities == [2]
+    assert parse_corrections(json.dumps({"0": entry("Nodules.", graded)}), LINES).severities == [2]
 
 
 @pytest.mark.parametrize("said", ["[Delete]", "deleted", "Delete this line.", "[delete] It is said twice."])
 def test_a_line_is_deleted_however_it_is_said(said: str) -> None:
-    (one,) = read_corrections(json.dumps({"2": entry(said, "Urgent error")}), LINES).items
+    (one,) = parse_corrections(json.dumps({"2": entry(said, "Urgent error")}), LINES).items
     assert one.text is None
 
 
 def test_a_severity_of_0_is_no_correction() -> None:
-    assert read_corrections(json.dumps({"0": entry("Nodules.", 0)}), LINES).items == ()
+    assert parse_corrections(json.dumps({"0": entry("Nodules.", 0)}), LINES).items == ()
 
 
 @pytest.mark.parametrize(
     "said", ["{}", "[]", "Corrections: {}", '{"Corrections": {}}', "It fits.\n```json\n{}\n```", '{"0": null}']
 )
 def test_nothing_to_correct_is_said_alone_or_in_a_fence(said: str) -> None:
-    assert read_corrections(said, LINES).items == ()
+    assert parse_corrections(said, LINES).items == ()
 
 
 UNREADABLE = {
@@ -241,13 +241,13 @@ UNREADABLE = {
 
 def test_a_correction_of_a_dash_between_digits_is_one() -> None:
     answer = json.dumps({"0": entry("A 1-2 mm nodule.", "Urgent error")})
-    assert read_corrections(answer, ("A 12 mm nodule.",)).items == (Correction(0, "A 1-2 mm nodule.", 3, "why", ()),)
+    assert parse_corrections(answer, ("A 12 mm nodule.",)).items == (Correction(0, "A 1-2 mm nodule.", 3, "why", ()),)
 
 
 @pytest.mark.parametrize("kind", UNREADABLE)
 def test_what_cannot_be_read_is_said(kind: str) -> None:
     with pytest.raises(ValueError, match=r"\w"):
-        read_corrections(UNREADABLE[kind], LINES)
+        parse_corrections(UNREADABLE[kind], LINES)
 
 
 entries = st.builds(
@@ -261,11 +261,11 @@ entries = st.builds(
 @given(st.text(max_size=80) | st.dictionaries(st.sampled_from(["0", "1", "2", "None", "9"]), entries).map(json.dumps))
 def test_no_answer_is_more_than_unreadable(text: str) -> None:
     try:
-        found = read_corrections(text, LINES)
+        found = parse_corrections(text, LINES)
     except ValueError:
         return
     assert all(1 <= severity <= 4 for severity in found.severities)
-    assert len(found.by_line()) + len(found.inserted) == len(found.items)
+    assert len(found.by_line()) + len(found.insertions) == len(found.items)
 
 
 keyed = st.dictionaries(st.sampled_from(["0", "1", "2", "None"]), st.just(INSERT), min_size=1)
@@ -275,12 +275,14 @@ keyed = st.dictionaries(st.sampled_from(["0", "1", "2", "None"]), st.just(INSERT
 @given(keyed, st.sampled_from(["I give {} if it fits. ", "", "Corrections:\n"]), st.booleans())
 def test_all_objects_of_an_answer_count(answer: dict[str, Any], before: str, apart: bool) -> None:
     text = "\n".join(json.dumps({key: value}) for key, value in answer.items()) if apart else json.dumps(answer)
-    assert len(read_corrections(before + text, LINES).items) == len(answer)
+    assert len(parse_corrections(before + text, LINES).items) == len(answer)
     with pytest.raises(ValueError, match="cut off"):
-        read_corrections((before + text)[:-1], LINES)
+        parse_corrections((before + text)[:-1], LINES)
 
 
 def test_an_empty_candidate_can_only_be_added_to() -> None:
-    assert read_corrections(json.dumps({"None": INSERT}), split_lines("")).applied() == "Left basilar opacity."
+    assert (
+        parse_corrections(json.dumps({"None": INSERT}), split_lines("")).corrected_report() == "Left basilar opacity."
+    )
     with pytest.raises(ValueError, match="is no line"):
-        read_corrections(json.dumps({"0": REWRITE}), split_lines(""))
+        parse_corrections(json.dumps({"0": REWRITE}), split_lines(""))

@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 
 from radfact.errors import InputError
 from radfact.io.jsonl import write_json, write_jsonl
-from radfact.metrics.error_response import Assessment, Errors
 from radfact.metrics.green_summary import (
     Embeddings,
     SentenceEmbedder,
@@ -24,14 +23,15 @@ from radfact.metrics.green_summary import (
     read_assessments,
     summarise_green,
 )
+from radfact.metrics.responses.assessment import Assessment, CategoryErrors
 
 needs_sklearn = pytest.mark.skipif(not importlib.util.find_spec("sklearn"), reason="scikit-learn is not installed")
 
 
 def assessment(matched: int, *falsely: str) -> Assessment:
     return Assessment(
-        Errors((len(falsely), 0, 0, 0, 0, 0), (tuple(falsely), (), (), (), (), ())),
-        Errors((0,) * 6, ((),) * 6),
+        CategoryErrors((len(falsely), 0, 0, 0, 0, 0), (tuple(falsely), (), (), (), (), ())),
+        CategoryErrors((0,) * 6, ((),) * 6),
         matched,
     )
 
@@ -73,7 +73,7 @@ def test_mean_and_population_deviation() -> None:
     assert summary.mean == pytest.approx(statistics.fmean(scores))
     assert summary.std == pytest.approx(statistics.pstdev(scores))
     assert summary.as_text().startswith(
-        "[Summary]:\nGreen score: mean 0.48 std 0.37\n\n[Clinically Significant Errors]:\n"
+        "[Summary]:\nGreen score: mean 0.48 std 0.37\n\n[Clinically Significant CategoryErrors]:\n"
     )
     assert "\n(f) Omitting a comparison detailing a change from a prior study: 1.00 []\n" in summary.as_text()
 

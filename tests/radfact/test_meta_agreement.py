@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from meta_run import run_meta, write_table
 from scipy import stats
 
+from radfact.error_categories import ERROR_CATEGORIES
 from radfact.errors import InputError
 from radfact.html import plots
 from radfact.html.meta_page import Table
@@ -33,7 +34,6 @@ from radfact.meta.agreement.analysis import (
 )
 from radfact.meta.datasets.preference_table import accuracies, read_preferences
 from radfact.meta.datasets.ratings import Rated, Ratings, count_directions, count_quantities
-from radfact.metrics.error_response import CATEGORIES
 from radfact.statistics.bootstrap import Direction
 from radfact.statistics.correlation import SEED, Estimate, correlate
 
@@ -162,7 +162,7 @@ def test_counts_are_set_beside_the_mean_expert() -> None:
     # One rater counts 3, the other 1.
     assert ratings.means("significant") == [2.0, 0.0]
     values: dict[str, list[float]] = {"m_significant": [3.0, 1.0]}
-    values |= {f"m_significant_{letter}": [1.0 if letter in "ac" else 0.0, 0.0] for letter in CATEGORIES}
+    values |= {f"m_significant_{letter}": [1.0 if letter in "ac" else 0.0, 0.0] for letter in ERROR_CATEGORIES}
     figures = Figures(values, dict.fromkeys(values, "lower"))
     first, *each = count_errors(ratings, figures)[:3]
     assert (first.quantity, first.rater, first.mean, first.deviation, first.n) == ("significant", MEAN, 1.0, 0.0, 2)
@@ -174,7 +174,7 @@ def test_counts_are_set_beside_the_mean_expert() -> None:
     assert found.by_category["a"].f1 == pytest.approx(2 / 3)
     assert (found.by_category["b"].false_negatives, found.by_category["c"].false_positives) == (1, 1)
     # The second report has the right number of every kind, the first of (d) to (f).
-    assert [found.accuracy[letter].value for letter in CATEGORIES] == [0.5, 0.5, 0.5, 1.0, 1.0, 1.0]
+    assert [found.accuracy[letter].value for letter in ERROR_CATEGORIES] == [0.5, 0.5, 0.5, 1.0, 1.0, 1.0]
 
 
 def test_preferences_follow_the_figure_that_prefers_as_experts_do(tmp_path: Path) -> None:

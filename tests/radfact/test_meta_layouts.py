@@ -109,7 +109,7 @@ def test_refisco_v0_gives_candidates_corrections_and_severities(tmp_path: Path) 
     assert [first.mean(name) for name in ("severity_sum", "severity_max", "problem_lines")] == [6, 3, 3]
     assert first.corrections is not None
     assert line_changes(first.corrections) == ["no_change", "rewrite", "delete"]
-    assert first.corrections.inserted == ["Heart is large."]
+    assert first.corrections.insertions == ["Heart is large."]
     assert (second.mean("severity_sum"), second.groups) == (0, {"source": "MIMIC-CXR"})
 
 

@@ -9,15 +9,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from radfact.error_categories import CategoryLetter
 from radfact.judges.offline.ontology_file import default_ontology
 from radfact.judges.offline.vocabulary import is_plural
 from radfact.meta.injection.records import Injected
 from radfact.meta.injection.rules import FINDINGS, RuleInjector
 from radfact.meta.injection.sentences import Sentences, facts_of
 from radfact.meta.injection.style import RuleStyler
-from radfact.metrics.error_response import Letter
 
-LETTERS: tuple[Letter, ...] = get_args(Letter)
+LETTERS: tuple[CategoryLetter, ...] = get_args(CategoryLetter)
 SENTENCES = (
     "The heart is normal in size.",
     "No pneumothorax.",
@@ -44,7 +44,7 @@ def facts(text: str | None) -> list[tuple[str, bool]]:
 
 @settings(deadline=None, max_examples=60)
 @given(REPORTS, st.sampled_from(LETTERS), st.integers(1, 3))
-def test_a_candidate_has_just_its_errors(report: str, letter: Letter, count: int) -> None:
+def test_a_candidate_has_just_its_errors(report: str, letter: CategoryLetter, count: int) -> None:
     made = RuleInjector(seed=1).inject("x", report, letter, count)
     if made is None:
         return
@@ -59,7 +59,7 @@ def test_a_candidate_has_just_its_errors(report: str, letter: Letter, count: int
         _says_what_the_label_says(change.category, change.original, change.modified)
 
 
-def _says_what_the_label_says(letter: Letter, original: str | None, modified: str | None) -> None:
+def _says_what_the_label_says(letter: CategoryLetter, original: str | None, modified: str | None) -> None:
     before, after = facts(original), facts(modified)
     if letter == "a":
         assert {concept for concept, present in after if present} - {concept for concept, present in before if present}
@@ -74,7 +74,7 @@ def _says_what_the_label_says(letter: Letter, original: str | None, modified: st
 
 @settings(deadline=None, max_examples=40)
 @given(REPORTS, st.sampled_from(LETTERS))
-def test_more_errors_keep_the_fewer(report: str, letter: Letter) -> None:
+def test_more_errors_keep_the_fewer(report: str, letter: CategoryLetter) -> None:
     injector = RuleInjector(seed=3)
     candidates = [made for k in (1, 2, 3) if (made := injector.inject("x", report, letter, k))]
     for fewer, more in pairwise(candidates):
@@ -111,7 +111,7 @@ def test_the_same_seed_gives_the_same_candidates_whatever_else_is_asked() -> Non
         ("a", "No pneumothorax.", {f"{text}" for text in FINDINGS["pneumothorax"]}),
     ],
 )
-def test_one_error_reads_like_this(letter: Letter, sentence: str, candidates: set[str]) -> None:
+def test_one_error_reads_like_this(letter: CategoryLetter, sentence: str, candidates: set[str]) -> None:
     found = {
         change.modified
         for seed in range(30)
@@ -138,7 +138,7 @@ def test_one_error_reads_like_this(letter: Letter, sentence: str, candidates: se
         ("a", "No pneumothorax. Corazón de tamaño normal."),
     ],
 )
-def test_no_room_is_no_candidate(letter: Letter, report: str) -> None:
+def test_no_room_is_no_candidate(letter: CategoryLetter, report: str) -> None:
     assert RuleInjector().inject("x", report, letter, 1) is None
 
 

@@ -22,10 +22,10 @@ from radfact.progress import ProgressDisplay
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from radfact.error_categories import CategoryLetter
     from radfact.llm import ChatClient
     from radfact.meta.datasets.report_table import SiteReport
     from radfact.meta.injection.records import Injected
-    from radfact.metrics.error_response import Letter
 
 INJECT_MANUAL = "\n".join(
     (
@@ -123,7 +123,7 @@ def inject(
 class _Plan:
     """Which errors are put in, how many at a time, and what is said of the image."""
 
-    letters: Sequence[Letter]
+    letters: Sequence[CategoryLetter]
     numbers: Sequence[int]
     mixed: bool
     seed: int
@@ -131,10 +131,10 @@ class _Plan:
     region: str
 
 
-def _letters(types: str) -> list[Letter]:
-    from radfact.metrics.error_response import Letter
+def _letters(types: str) -> list[CategoryLetter]:
+    from radfact.error_categories import CategoryLetter
 
-    known: tuple[Letter, ...] = get_args(Letter)
+    known: tuple[CategoryLetter, ...] = get_args(CategoryLetter)
     said = [one.strip() for one in types.split(",") if one.strip()]
     wrong = [one for one in said if one not in known]
     if wrong or not said:

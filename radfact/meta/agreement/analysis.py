@@ -10,9 +10,9 @@ from itertools import combinations
 import numpy as np
 from numpy.typing import NDArray
 
+from radfact.error_categories import ERROR_CATEGORIES
 from radfact.meta.datasets.matching import Match
 from radfact.meta.datasets.ratings import COUNTS, Better, Ratings, is_of_category
-from radfact.metrics.error_response import CATEGORIES
 from radfact.statistics.bootstrap import Direction
 from radfact.statistics.correlation import REPLICATES, SEED, Estimate, correlate
 from radfact.statistics.error_counts import (
@@ -208,11 +208,13 @@ def counted(ratings: Ratings, figures: Figures) -> list[Counted]:
         if quantity is None or quantity not in COUNTS:
             continue
         expert = _rounded(ratings.means(quantity))
-        by_letter = {letter: f"{name}_{letter}" for letter in CATEGORIES}
+        by_letter = {letter: f"{name}_{letter}" for letter in ERROR_CATEGORIES}
         categories: dict[str, Detection] = {}
         accuracy: dict[str, Share] = {}
         if all(one in figures.values and f"{quantity}_{letter}" in ratings.better for letter, one in by_letter.items()):
-            by_expert = _by_sample({letter: _rounded(ratings.means(f"{quantity}_{letter}")) for letter in CATEGORIES})
+            by_expert = _by_sample(
+                {letter: _rounded(ratings.means(f"{quantity}_{letter}")) for letter in ERROR_CATEGORIES}
+            )
             by_figure = _by_sample({letter: figures.values[one] for letter, one in by_letter.items()})
             categories = error_type_detection(by_expert, by_figure)
             accuracy = category_accuracy(by_expert, by_figure)

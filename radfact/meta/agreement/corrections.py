@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
+from radfact.error_categories import ERROR_CATEGORIES
 from radfact.errors import Failure, RunError
 from radfact.io.pairs import Pair
 from radfact.llm import ChatClient
@@ -26,9 +27,8 @@ from radfact.meta.agreement.line_corrections import (
     written_pairs,
 )
 from radfact.meta.datasets.ratings import COUNTS, SEVERITY_MAX, Rated, Ratings
-from radfact.metrics.error_response import CATEGORIES
 from radfact.metrics.fineradscore import FineRadScore, split_lines
-from radfact.metrics.fineradscore_response import Corrections
+from radfact.metrics.responses.corrections import Corrections
 from radfact.records import narrative
 from radfact.statistics.correlation import SEED
 from radfact.statistics.error_counts import Share
@@ -247,7 +247,7 @@ def _mean(values: Sequence[float]) -> Share:
 
 def has_categories(ratings: Ratings) -> bool:
     """Whether experts have counted errors by category and significance."""
-    return all(f"{kind}_{letter}" in ratings.better for kind in COUNTS[1:] for letter in CATEGORIES)
+    return all(f"{kind}_{letter}" in ratings.better for kind in COUNTS[1:] for letter in ERROR_CATEGORIES)
 
 
 def _categories(reports: Sequence[Corrected], ratings: Ratings) -> dict[str, CategoryShares]:
@@ -255,7 +255,7 @@ def _categories(reports: Sequence[Corrected], ratings: Ratings) -> dict[str, Cat
     if not has_categories(ratings):
         return {}
     known = [one for one in reports if not math.isnan(one.rated.mean("errors"))]
-    expert = [{letter: _number(one.rated, letter) for letter in CATEGORIES} for one in known]
+    expert = [{letter: _number(one.rated, letter) for letter in ERROR_CATEGORIES} for one in known]
     return category_agreement(expert, [one.model for one in known])
 
 

@@ -12,9 +12,9 @@ from radfact.errors import Failure
 from radfact.io.pairs import Pair
 from radfact.llm import ChatClient, ChatRequest
 from radfact.metrics.fineradscore import split_lines
-from radfact.metrics.fineradscore_response import CATEGORY_NAMES, Corrections
-from radfact.metrics.json_response import read_written
 from radfact.metrics.llm_metric import fill, load_prompt
+from radfact.metrics.responses.corrections import CATEGORY_NAMES, Corrections
+from radfact.metrics.responses.report_text import parse_report
 from radfact.statistics.error_counts import Share
 
 Change = Literal["no_change", "delete", "rewrite", "insert", "no_insert"]
@@ -49,8 +49,8 @@ def change_agreement(expert: Sequence[Corrections], model: Sequence[Corrections]
         if theirs.lines != ours.lines:
             raise ValueError(f"not corrections of the same lines: {len(theirs.lines)} and {len(ours.lines)}")
         wanted, found = line_changes(theirs), line_changes(ours)
-        wanted.append("insert" if theirs.inserted else "no_insert")
-        found.append("insert" if ours.inserted else "no_insert")
+        wanted.append("insert" if theirs.insertions else "no_insert")
+        found.append("insert" if ours.insertions else "no_insert")
         cases.update(wanted)
         same.update(one for one, other in zip(wanted, found, strict=True) if one == other)
     return {change: Share.of(same[change], cases[change]) for change in CHANGES}
@@ -60,7 +60,7 @@ def written_text(corrections: Corrections) -> str:
     """All lines that were rewritten or inserted, as one text: what tables 2, 5 and 8 compare, a report at a time."""
     by_line = corrections.by_line()
     rewritten = [text for number in sorted(by_line) if (text := by_line[number].text) is not None]
-    return " ".join([*rewritten, *corrections.inserted])
+    return " ".join([*rewritten, *corrections.insertions])
 
 
 def written_pairs(expert: Sequence[Corrections], model: Sequence[Corrections]) -> list[Pair]:
@@ -71,7 +71,7 @@ def written_pairs(expert: Sequence[Corrections], model: Sequence[Corrections]) -
 
 def corrected_pairs(pairs: Sequence[Pair], corrections: Sequence[Corrections]) -> list[Pair]:
     """The same pairs with the corrected candidate: a metric of both says what correction gained (tables 3, 6 and 9)."""
-    return [replace(pair, candidate=one.applied()) for pair, one in zip(pairs, corrections, strict=True)]
+    return [replace(pair, candidate=one.corrected_report()) for pair, one in zip(pairs, corrections, strict=True)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,6 +174,6 @@ def paraphrased(client: ChatClient, reports: Sequence[str]) -> list[str | Failur
 
 def _paraphrase_of(report: str, prompt: str) -> ChatRequest[str]:
     def read(text: str) -> str:
-        return read_written(text, report, alike=False)
+        return parse_report(text, report, requires_overlap=False)
 
     return ChatRequest((("user", fill(prompt, report=report)),), read)

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from radfact.error_categories import ERROR_CATEGORIES
 from radfact.html.meta_page import Table, shown
 from radfact.meta.agreement.analysis import Agreement, Counted, CountError, Raters
 from radfact.meta.agreement.preferences import Accuracy
-from radfact.metrics.error_response import CATEGORIES
 from radfact.statistics.correlation import COEFFICIENTS
 
 
 def kinds_of_errors() -> str:
     """What the letters of the categories stand for."""
-    return "; ".join(f"({letter}) {words}" for letter, words in CATEGORIES.items()) + "."
+    return "; ".join(f"({letter}) {words}" for letter, words in ERROR_CATEGORIES.items()) + "."
 
 
 def agreement_table(found: Sequence[Agreement]) -> Table:
@@ -84,7 +84,7 @@ def error_table(found: Sequence[CountError]) -> Table:
 
 def category_table(found: Sequence[Counted]) -> Table:
     """F1 and accuracy by category of error."""
-    headings = ["figure", *(f"{kind} ({letter})" for kind in ("F1", "accuracy") for letter in CATEGORIES)]
+    headings = ["figure", *(f"{kind} ({letter})" for kind in ("F1", "accuracy") for letter in ERROR_CATEGORIES)]
     rows = [
         [one.figure, *(d.f1 for d in one.by_category.values()), *(mean.value for mean in one.accuracy.values())]
         for one in found

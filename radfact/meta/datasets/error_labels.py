@@ -9,8 +9,8 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from typing import Any
 
+from radfact.error_categories import ERROR_CATEGORIES
 from radfact.llm.response_text import read_data
-from radfact.metrics.error_response import CATEGORIES
 
 GRAMMAR = "g"
 """The seventh category of RadEval's experts: an inarticulate report (paper 003, section 3)."""
@@ -57,7 +57,7 @@ def read_annotation(said: str) -> dict[str, dict[str, float]]:
         letter = next((one for one, like in _LIKE.items() if re.search(like, name, re.IGNORECASE)), None)
         if letter is None:
             letter = name.strip("() ").lower()
-            if letter not in (*CATEGORIES, GRAMMAR):
+            if letter not in (*ERROR_CATEGORIES, GRAMMAR):
                 raise ValueError(f"'{name}' is none of the categories")
         value = _count(count, name)
         of_kind = counts.setdefault(kind, {})

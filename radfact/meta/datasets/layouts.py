@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Literal, get_args
 
+from radfact.error_categories import ERROR_CATEGORIES
 from radfact.errors import InputError, check_unique_id
 from radfact.io.csv_tables import read_csv
 from radfact.io.pairs import Pair
@@ -14,7 +15,6 @@ from radfact.meta.datasets.cells import need_columns, read_count, read_id, read_
 from radfact.meta.datasets.error_labels import read_annotation
 from radfact.meta.datasets.ratings import Better, Rated, Ratings, count_directions, count_quantities
 from radfact.meta.datasets.refisco import read_refisco_v0, read_refisco_v1
-from radfact.metrics.error_response import CATEGORIES
 
 Layout = Literal["plain", "rexval", "refisco-v0", "refisco-v1", "rate-eval", "radeval"]
 LAYOUTS: tuple[Layout, ...] = get_args(Layout)
@@ -137,7 +137,7 @@ def _read_rexval(path: Path) -> Ratings:
     need_columns(ratings, columns, (*_REXVAL_COLUMNS, "num_errors"))
     counts: dict[tuple[int, str], dict[str, dict[str, dict[str, float]]]] = {}
     lines: dict[tuple[int, str, str, int, str], int] = {}
-    letters = list(CATEGORIES)
+    letters = list(ERROR_CATEGORIES)
     for line, row in rated:
         number = read_whole(row["study_number"], ratings, line, "study_number", len(texts) - 1)
         method = row["candidate_type"]

@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
+from radfact.error_categories import ERROR_CATEGORIES
 from radfact.errors import InputError
 from radfact.io.pairs import Pair
-from radfact.metrics.error_response import CATEGORIES
-from radfact.metrics.fineradscore_response import Corrections
+from radfact.metrics.responses.corrections import Corrections
 
 Better = Literal["higher", "lower"]
 
@@ -24,7 +24,7 @@ SEVERITY_MAX = "severity_max"
 def is_of_category(quantity: str) -> bool:
     """Whether a quantity is the number of errors in one category."""
     kind, _, letter = quantity.partition("_")
-    return kind in COUNTS[1:] and letter in CATEGORIES
+    return kind in COUNTS[1:] and letter in ERROR_CATEGORIES
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,8 +141,10 @@ def count_quantities(counts: Mapping[str, Mapping[str, Mapping[str, float]]]) ->
     for rater in sorted(raters):
         total = 0.0
         for kind in ("significant", "insignificant"):
-            of_kind = {letter: counts.get(kind, {}).get(letter, {}).get(rater, 0.0) for letter in CATEGORIES}
-            others = [by.get(rater, 0.0) for letter, by in counts.get(kind, {}).items() if letter not in CATEGORIES]
+            of_kind = {letter: counts.get(kind, {}).get(letter, {}).get(rater, 0.0) for letter in ERROR_CATEGORIES}
+            others = [
+                by.get(rater, 0.0) for letter, by in counts.get(kind, {}).items() if letter not in ERROR_CATEGORIES
+            ]
             for letter, number in of_kind.items():
                 found.setdefault(f"{kind}_{letter}", {})[rater] = number
             found.setdefault(kind, {})[rater] = sum(of_kind.values()) + sum(others)
@@ -153,5 +155,5 @@ def count_quantities(counts: Mapping[str, Mapping[str, Mapping[str, float]]]) ->
 
 def count_directions() -> dict[str, Better]:
     """Fewer errors are better, of every kind."""
-    names = [*COUNTS, *(f"{kind}_{letter}" for kind in COUNTS[1:] for letter in CATEGORIES)]
+    names = [*COUNTS, *(f"{kind}_{letter}" for kind in COUNTS[1:] for letter in ERROR_CATEGORIES)]
     return dict.fromkeys(names, "lower")

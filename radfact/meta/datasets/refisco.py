@@ -12,7 +12,7 @@ from radfact.io.csv_tables import read_csv
 from radfact.io.pairs import Pair
 from radfact.meta.datasets.cells import need_columns, read_id, read_number
 from radfact.meta.datasets.ratings import SEVERITY_MAX, Better, Rated, Ratings
-from radfact.metrics.fineradscore_response import SEVERITIES, Correction, Corrections, is_deletion, is_kept
+from radfact.metrics.responses.corrections import SEVERITIES, Correction, Corrections, is_deletion, is_unchanged
 
 _MOST_SEVERE = max(SEVERITIES.values())
 
@@ -80,7 +80,7 @@ def _report(key: Sequence[str], rows: Sequence[tuple[int, Mapping[str, str]]], a
     grades: list[int] = []
     for place, row in rows:
         original, edited = row[at.original].strip(), row[at.edited].strip()
-        kept = edited in ("", original) or is_kept(edited)
+        kept = edited in ("", original) or is_unchanged(edited)
         text = original if kept else None if is_deletion(edited) else edited
         if original:
             lines.append(original)

@@ -9,6 +9,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+from radfact.error_categories import ERROR_CATEGORIES
 from radfact.errors import InputError
 from radfact.html import plots
 from radfact.html.meta_page import Section, Table, write_page
@@ -19,7 +20,6 @@ from radfact.meta.agreement.analysis import Counted, Figures, counted, counted_a
 from radfact.meta.agreement.tables import category_table, kinds_of_errors
 from radfact.meta.injection.records import Injected, as_ratings
 from radfact.meta.injection.style import RuleStyler
-from radfact.metrics.error_response import CATEGORIES
 from radfact.statistics.bootstrap import round_noise
 from radfact.statistics.error_counts import Mean, mean_detected
 
@@ -152,7 +152,7 @@ def _kind(row: Injected) -> str:
 
 def _categories(rows: Sequence[Injected]) -> list[str]:
     there = {_kind(row) for row in rows if row.changes}
-    return [one for one in (*CATEGORIES, MIXED) if one in there]
+    return [one for one in (*ERROR_CATEGORIES, MIXED) if one in there]
 
 
 def write_detected(

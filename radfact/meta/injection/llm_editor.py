@@ -8,13 +8,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, get_args
 
+from radfact.error_categories import ERROR_CATEGORIES, CategoryLetter
 from radfact.errors import Failure
 from radfact.llm import ChatClient, ChatRequest, Message, PromptPrefix
 from radfact.llm.response_text import after_thought, bodies, read_data
 from radfact.meta.injection.records import Change, Injected
-from radfact.metrics.error_response import CATEGORIES, Letter
-from radfact.metrics.json_response import read_written
 from radfact.metrics.llm_metric import fill, load_prompt
+from radfact.metrics.responses.report_text import parse_report
 
 TRIES = 5
 """How often an error that is not plausible is asked for in all (paper 003, 4.2)."""
@@ -78,7 +78,7 @@ class Source:
 
 
 def inject_by_model(
-    client: ChatClient, sources: Sequence[Source], category: Letter, count: int, *, tries: int = TRIES
+    client: ChatClient, sources: Sequence[Source], category: CategoryLetter, count: int, *, tries: int = TRIES
 ) -> list[Injected | Failure]:
     """Have a model put `count` errors of a category into each report, and another question tell if they are plausible.
 
@@ -128,12 +128,14 @@ def _request(report: str, count: int) -> str:
 
 
 def _ask(
-    messages: tuple[Message, ...], prefix: PromptPrefix, source: Source, category: Letter, count: int
+    messages: tuple[Message, ...], prefix: PromptPrefix, source: Source, category: CategoryLetter, count: int
 ) -> ChatRequest[Modified]:
     return ChatRequest(messages, lambda text: read_modified(text, source.report, category, count), prefix=prefix)
 
 
-def _as_injected(source: Source, answer: Modified, category: Letter, count: int, client: ChatClient) -> Injected:
+def _as_injected(
+    source: Source, answer: Modified, category: CategoryLetter, count: int, client: ChatClient
+) -> Injected:
     return Injected(
         sample_id=f"{source.source_id}_{category}{count}",
         source_id=source.source_id,
@@ -145,7 +147,7 @@ def _as_injected(source: Source, answer: Modified, category: Letter, count: int,
     )
 
 
-def read_modified(text: str, report: str, category: Letter, count: int) -> Modified:
+def read_modified(text: str, report: str, category: CategoryLetter, count: int) -> Modified:
     """A model's report with errors, from JSON; keys may have spaces for underscores.
 
     Raises:
@@ -216,7 +218,7 @@ def read_verdict(text: str) -> Verdict:
 
 
 def modify_by_model(
-    client: ChatClient, sources: Sequence[Source], categories: Sequence[Sequence[Letter]], *, seed: int = 42
+    client: ChatClient, sources: Sequence[Source], categories: Sequence[Sequence[CategoryLetter]], *, seed: int = 42
 ) -> list[Injected | Failure]:
     """Have a model work errors of some categories into each report, or reword it where there are none (paper 000, A.4).
 
@@ -234,7 +236,7 @@ def modify_by_model(
     asks = []
     for one, letters in zip(sources, categories, strict=True):
         subtle = _SUBTLE if random.Random(f"{seed}/{one.source_id}").random() > 0.5 else ""
-        kinds = ", ".join(CATEGORIES[letter] for letter in letters)
+        kinds = ", ".join(ERROR_CATEGORIES[letter] for letter in letters)
         slots = {"report": one.report, "error_types": kinds, "subtle_change": subtle}
         prompt = fill(load_prompt("modify" if letters else "rephrase", _PACKAGE), **slots)
         asks.append(_ask_candidate(prompt, one.report, changed=bool(letters)))
@@ -260,10 +262,10 @@ def modify_by_model(
     return found
 
 
-def draw_categories(source_id: str, *, seed: int = 42) -> tuple[Letter, ...]:
+def draw_categories(source_id: str, *, seed: int = 42) -> tuple[CategoryLetter, ...]:
     """A random combination of up to three categories; the paper does not say how its combinations are drawn."""
     drawn = random.Random(f"{seed}/{source_id}/categories")
-    letters: tuple[Letter, ...] = get_args(Letter)
+    letters: tuple[CategoryLetter, ...] = get_args(CategoryLetter)
     return tuple(sorted(drawn.sample(letters, drawn.randint(0, 3))))
 
 
@@ -294,7 +296,7 @@ def ask_report(messages: tuple[Message, ...], source: str, *, changed: bool = Fa
 
 
 def read_report(text: str, source: str, *, changed: bool = False) -> str:
-    """The report that an answer is, as `radfact.metrics.json_response.read_written` reads it.
+    """The report that an answer is, as `radfact.metrics.responses.report_text.parse_report` reads it.
 
     Args:
         text: the answer.
@@ -304,7 +306,7 @@ def read_report(text: str, source: str, *, changed: bool = False) -> str:
     Raises:
         ValueError: it is no report, or the source as it was.
     """
-    report = read_written(text, source)
+    report = parse_report(text, source)
     if changed and _words(report) == _words(source):
         raise ValueError("the report is as it was; expected errors in it")
     return report

@@ -8,11 +8,11 @@ from typing import Any
 
 from pydantic import Field
 
+from radfact.error_categories import ERROR_CATEGORIES, CategoryLetter
 from radfact.errors import InputError, check_unique_id
 from radfact.io.jsonl import read_jsonl, write_jsonl
 from radfact.io.pairs import Pair
 from radfact.meta.datasets.ratings import Rated, Ratings, count_directions, count_quantities
-from radfact.metrics.error_response import CATEGORIES, Letter
 from radfact.records import Record, Text, validated
 
 BY = "injected"
@@ -22,7 +22,7 @@ BY = "injected"
 class Change(Record):
     """One error: the sentence as it was (None: the sentence is added) and as it is (None: it is taken out)."""
 
-    category: Letter
+    category: CategoryLetter
     operation: str
     original: str | None = None
     modified: str | None = None
@@ -46,7 +46,7 @@ class Injected(Record):
     source_id: Text
     reference: str
     candidate: str
-    category: Letter | None = None
+    category: CategoryLetter | None = None
     changes: tuple[Change, ...] = Field(default=())
     by: str = "rules"
     site: str | None = None
@@ -59,7 +59,7 @@ class Injected(Record):
     @property
     def counts(self) -> dict[str, float]:
         """Number of errors by letter."""
-        found = dict.fromkeys(CATEGORIES, 0.0)
+        found = dict.fromkeys(ERROR_CATEGORIES, 0.0)
         for change in self.changes:
             found[change.category] += 1
         return found

@@ -8,13 +8,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from radfact.error_categories import CategoryLetter
 from radfact.judges.offline.facts import Fact
 from radfact.judges.offline.judge import UNREAD_SHARE
 from radfact.judges.offline.ontology_file import default_ontology
 from radfact.judges.offline.splitter import split_narrative
 from radfact.meta.injection.records import Change, Injected
 from radfact.meta.injection.sentences import Sentences, facts_of
-from radfact.metrics.error_response import Letter
 
 Operation = Literal[
     "finding added",
@@ -84,7 +84,7 @@ _WITHOUT_COMPARISON: tuple[tuple[re.Pattern[str], str], ...] = tuple(
 class Edit:
     """One possible error: which sentence it changes, or follows, and what stands there then."""
 
-    category: Letter
+    category: CategoryLetter
     operation: Operation
     place: int
     text: str | None
@@ -108,7 +108,7 @@ class RuleInjector:
         """Take the seed of all choices; a report's depend on its id and text alone besides."""
         self.seed = seed
 
-    def inject(self, source_id: str, report: str, category: Letter, count: int) -> Injected | None:
+    def inject(self, source_id: str, report: str, category: CategoryLetter, count: int) -> Injected | None:
         """A candidate with `count` errors of a category; None where the report has no room for as many.
 
         Args:
@@ -136,7 +136,7 @@ class RuleInjector:
                 edits.append(edit)
         return _injected(source_id, source_id, document, edits, None)
 
-    def edits(self, source_id: str, document: Sentences, category: Letter) -> list[Edit]:
+    def edits(self, source_id: str, document: Sentences, category: CategoryLetter) -> list[Edit]:
         """All errors of a category that the report has room for together, in the order in which they are made."""
         if not is_read(document):
             return []
@@ -157,7 +157,7 @@ def is_read(document: Sentences) -> bool:
 
 
 def _injected(
-    sample_id: str, source_id: str, document: Sentences, edits: Sequence[Edit], category: Letter | None
+    sample_id: str, source_id: str, document: Sentences, edits: Sequence[Edit], category: CategoryLetter | None
 ) -> Injected:
     added: dict[int, list[str]] = {}
     for edit in edits:
@@ -248,7 +248,7 @@ def _written(concept: str) -> str:
 
 
 def _swaps(
-    words: Mapping[str, str], category: Letter, operation: Operation, changed: str, *, alone: bool = False
+    words: Mapping[str, str], category: CategoryLetter, operation: Operation, changed: str, *, alone: bool = False
 ) -> Maker:
     """Edits that exchange one word and so change one property of the facts, and nothing else.
 
@@ -345,7 +345,7 @@ def _articles(text: str) -> str:
     return re.sub(r"\b([Aa]) (?=[aeio])", r"\1n ", text)
 
 
-_MAKERS: Mapping[Letter, Maker] = {
+_MAKERS: Mapping[CategoryLetter, Maker] = {
     "a": _false_findings,
     "b": _omissions,
     "c": _both(

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from radfact.metrics.json_response import read_written
+from radfact.metrics.responses.report_text import parse_report
 
 SOURCE = "The heart is normal. Lungs are clear. There is no pleural effusion or pneumothorax."
 REPORT = "Findings: The heart is normal in size. The lungs are clear.\n\nImpression: No acute process."
@@ -38,7 +38,7 @@ AFTER = [
 @settings(deadline=None, max_examples=150)
 @given(st.sampled_from(BEFORE), st.sampled_from([REPORT, SOURCE, f"**{REPORT}**"]), st.sampled_from(AFTER))
 def test_words_to_the_asker_are_no_part_of_a_report(before: str, report: str, after: str) -> None:
-    assert read_written(before + report + after, SOURCE) == report.strip("*")
+    assert parse_report(before + report + after, SOURCE) == report.strip("*")
 
 
 @pytest.mark.parametrize(
@@ -54,7 +54,7 @@ def test_words_to_the_asker_are_no_part_of_a_report(before: str, report: str, af
     ],
 )
 def test_a_reports_own_words_stay(report: str) -> None:
-    assert read_written(report, SOURCE) == report
+    assert parse_report(report, SOURCE) == report
 
 
 @pytest.mark.parametrize(
@@ -74,20 +74,20 @@ def test_a_reports_own_words_stay(report: str) -> None:
 )
 def test_what_is_no_report_is_refused(answer: str) -> None:
     with pytest.raises(ValueError, match="report"):
-        read_written(answer, SOURCE)
+        parse_report(answer, SOURCE)
 
 
 def test_a_single_line_in_other_words_may_share_none() -> None:
-    assert read_written("Enlarged heart.", "Cardiomegaly.", alike=False) == "Enlarged heart."
+    assert parse_report("Enlarged heart.", "Cardiomegaly.", requires_overlap=False) == "Enlarged heart."
     with pytest.raises(ValueError, match="refuses"):
-        read_written("I'm sorry, I can't help with that.", "Cardiomegaly.", alike=False)
+        parse_report("I'm sorry, I can't help with that.", "Cardiomegaly.", requires_overlap=False)
 
 
 @settings(deadline=None, max_examples=150)
 @given(st.text(max_size=200), st.text(max_size=80), st.booleans())
 def test_no_answer_is_more_than_unreadable(answer: str, source: str, alike: bool) -> None:
     try:
-        found = read_written(answer, source, alike=alike)
+        found = parse_report(answer, source, requires_overlap=alike)
     except ValueError:
         return
     assert found.strip()

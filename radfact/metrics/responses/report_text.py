@@ -1,4 +1,4 @@
-"""Reports as models write them: without the words around them, and not what only looks like a report."""
+"""Parser of a rewritten report: what surrounds it is removed, and what is not a report is refused."""
 
 from __future__ import annotations
 
@@ -24,35 +24,37 @@ _PREFACE = re.compile(
     r"(?:the )?(?:\w+ ){0,2}(?:report|version|paraphrase)(?: is| is as follows)?:\s*\n\s*)?",
     re.IGNORECASE,
 )
-_OF_CHANGES = (
+_CHANGES = (
     r"(?:explanations?|rationale|notes?|(?:(?:list|summary) of )?(?:the )?"
     r"(?:changes|changed lines|perturbations|modifications|errors)(?: made| introduced)?)"
 )
 _AFTERWORD = re.compile(
-    rf"(?:(?:^|(?<=[.!]))[ \t]*\(?(?:\[{_OF_CHANGES}\]|(?:please )?let me know\b|(?:I )?hope (?:this|that|it) \w+|"
-    rf"(?:please )?feel free to\b)|^[ \t]*\(?(?:(?!notes?:){_OF_CHANGES}\s*:|"
+    rf"(?:(?:^|(?<=[.!]))[ \t]*\(?(?:\[{_CHANGES}\]|(?:please )?let me know\b|(?:I )?hope (?:this|that|it) \w+|"
+    rf"(?:please )?feel free to\b)|^[ \t]*\(?(?:(?!notes?:){_CHANGES}\s*:|"
     r"notes?:\s+(?:I\b|th[ei]se?\b|the (?:above|following|changes|errors|report)\b)|"
     r"I(?:['’]ve| have)? (?:changed|perturbed|modified|altered|introduced|rephrased|reworded)\b)).*\Z",
     re.IGNORECASE | re.DOTALL | re.MULTILINE,
 )
 _RULE = re.compile(r"^[ \t]*[-=]{3,}[ \t]*$", re.MULTILINE)
 _WORD = re.compile(r"[a-z0-9]{2,}")
-_NO_CONTENT = re.compile(
+_STOP_WORD = re.compile(
     r"the|and|are|was|were|is|of|in|on|at|to|for|with|without|no|not|or|an|as|by|be|has|have|this|that|there|from|"
     r"findings|impression|report|radiology|evidence|patient"
 )
+_STEM = 5
+"""Words with the same first letters are counted as the same, such as "effusion" and "effusions"."""
 
 
-def read_written(text: str, source: str, *, alike: bool = True) -> str:
-    """The report that an answer is, less thinking aloud, marks of Markdown, and the words to the asker around it.
+def parse_report(text: str, source: str, *, requires_overlap: bool = True) -> str:
+    """Parse a response that is a rewritten report, without reasoning text, Markdown and remarks to the user.
 
     Args:
-        text: the answer.
-        source: what was to be rewritten.
-        alike: whether it must have words of the source, as all but a single line in other words has.
+        text: the response.
+        source: the report that was to be rewritten.
+        requires_overlap: whether the response must share words with the source. A paraphrase of a single line need not.
 
     Raises:
-        ValueError: it is no report: nothing, a refusal, too short, or of something else.
+        ValueError: if the response is empty, a refusal, too short, or about something else.
     """
     plain = _RULE.sub("", re.sub(r"[*`#]", "", after_thought(text))).strip()
     report = _AFTERWORD.sub("", _PREFACE.sub("", plain, count=1)).strip().strip('"“”').strip()
@@ -60,18 +62,16 @@ def read_written(text: str, source: str, *, alike: bool = True) -> str:
         raise ValueError("expected a report, and nothing else")
     if _REFUSAL.search(report) and not _REFUSAL.search(source):
         raise ValueError("it refuses; expected a report, and nothing else")
-    if alike:
-        _must_be_of(report, source)
+    if requires_overlap:
+        _check_overlap(report, source)
     return report
 
 
-def _must_be_of(report: str, source: str) -> None:
-    """Refuse what is too short to be a report, or has too few words of its source."""
-    wanted, found = _WORD.findall(source.lower()), _WORD.findall(report.lower())
-    if len(found) < min(3, len(wanted)):
+def _check_overlap(report: str, source: str) -> None:
+    source_words, report_words = _WORD.findall(source.lower()), _WORD.findall(report.lower())
+    if len(report_words) < min(3, len(source_words)):
         raise ValueError("expected a whole report; it has only a word or two")
-    # Words are compared by how they begin, so that an effusion and effusions are one.
-    stems = {word[:5] for word in wanted if not _NO_CONTENT.fullmatch(word)}
-    shared = stems & {word[:5] for word in found}
-    if len(shared) < min(math.ceil(len(stems) / 10), len(stems)):
+    source_stems = {word[:_STEM] for word in source_words if not _STOP_WORD.fullmatch(word)}
+    shared = source_stems & {word[:_STEM] for word in report_words}
+    if len(shared) < min(math.ceil(len(source_stems) / 10), len(source_stems)):
         raise ValueError("it has nothing of the report that was given; rewrite that one")

@@ -12,7 +12,9 @@ from green_answers import Counts, Written, answers, published
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from radfact.metrics.error_response import CATEGORIES, Assessment, read_assessment, read_score
+from radfact.error_categories import ERROR_CATEGORIES
+from radfact.metrics.responses.accuracy_score import parse_accuracy_score
+from radfact.metrics.responses.assessment import Assessment, parse_assessment
 
 NOTHING: tuple[tuple[str, ...], ...] = ((),) * 6
 EXAMPLE = Written(
@@ -30,10 +32,10 @@ def counts(found: Assessment) -> Counts:
 @settings(deadline=None, max_examples=150)
 @given(answers)
 def test_well_formed_answers_give_the_published_numbers(answer: Written) -> None:
-    found = read_assessment(answer.text())
+    found = parse_assessment(answer.text())
     assert counts(found) == published(answer.text()) == answer.counts
     assert found.findings == answer.findings
-    assert found.significant.said == answer.significant
+    assert found.significant.explanations == answer.significant
 
 
 # Paper 000, appendix A.2: GPT-4's answer, with one line of significant errors only.
@@ -60,7 +62,7 @@ field, not the upper dorsal right field.
 
 
 def test_the_printed_answer() -> None:
-    found = read_assessment(PRINTED)
+    found = parse_assessment(PRINTED)
     assert counts(found) == published(PRINTED) == ((0, 0, 1, 0, 0, 0), (0,) * 6, 3)
     assert found.explanation.startswith("The candidate report misidentifies")
 
@@ -68,7 +70,8 @@ def test_the_printed_answer() -> None:
 def as_json(answer: Written, entry: Callable[[tuple[str, ...]], Any]) -> dict[str, Any]:
     def section(errors: tuple[tuple[str, ...], ...]) -> dict[str, Any]:
         return {
-            f"({letter}) {name}": entry(said) for (letter, name), said in zip(CATEGORIES.items(), errors, strict=True)
+            f"({letter}) {name}": entry(said)
+            for (letter, name), said in zip(ERROR_CATEGORIES.items(), errors, strict=True)
         }
 
     return {
@@ -94,7 +97,7 @@ def fields(written: Written, *, count: str = "Count") -> str:
     def section(errors: tuple[tuple[str, ...], ...]) -> str:
         return "\n".join(
             f"- **({letter}) {name}:**{said(items, 'Errors')}"
-            for (letter, name), items in zip(CATEGORIES.items(), errors, strict=True)
+            for (letter, name), items in zip(ERROR_CATEGORIES.items(), errors, strict=True)
         )
 
     return (
@@ -112,8 +115,8 @@ def nested(items: tuple[str, ...]) -> str:
 def flat(errors: tuple[tuple[str, ...], ...]) -> list[str]:
     """Errors one by one, their categories before them."""
     return [
-        f"({letter}) {CATEGORIES[letter]}: {one}"
-        for letter, said in zip(CATEGORIES, errors, strict=True)
+        f"({letter}) {ERROR_CATEGORIES[letter]}: {one}"
+        for letter, said in zip(ERROR_CATEGORIES, errors, strict=True)
         for one in said
     ]
 
@@ -211,7 +214,7 @@ FORMS: dict[str, Callable[[str], str]] = {
         | {
             "Clinically Significant Errors": [
                 {"category": f"({letter})", "count": len(said)}
-                for letter, said in zip(CATEGORIES, EXAMPLE.significant, strict=True)
+                for letter, said in zip(ERROR_CATEGORIES, EXAMPLE.significant, strict=True)
             ]
         }
     ),
@@ -220,7 +223,7 @@ FORMS: dict[str, Callable[[str], str]] = {
 
 @pytest.mark.parametrize("form", FORMS)
 def test_forms_that_change_the_published_score_are_read_right(form: str) -> None:
-    found = read_assessment(FORMS[form](EXAMPLE.text()), scored=True)
+    found = parse_assessment(FORMS[form](EXAMPLE.text()), requires_score=True)
     assert counts(found) == EXAMPLE.counts
     assert found.score == 0.55
 
@@ -228,13 +231,13 @@ def test_forms_that_change_the_published_score_are_read_right(form: str) -> None
 @settings(deadline=None, max_examples=80)
 @given(answers, st.sampled_from(["no full stops", "bold headers", "lower-case headers", "blank lines", "stars"]))
 def test_any_answer_is_read_right_in_these_forms(answer: Written, form: str) -> None:
-    assert counts(read_assessment(FORMS[form](answer.text()))) == answer.counts
+    assert counts(parse_assessment(FORMS[form](answer.text()))) == answer.counts
 
 
 @settings(deadline=None, max_examples=80)
 @given(answers, st.sampled_from(["Count", "Number of errors", "Total", "count", "Error count"]))
 def test_any_answer_is_read_right_in_fields(answer: Written, count: str) -> None:
-    assert counts(read_assessment(fields(answer, count=count))) == answer.counts
+    assert counts(parse_assessment(fields(answer, count=count))) == answer.counts
 
 
 @settings(deadline=None, max_examples=80)
@@ -242,13 +245,13 @@ def test_any_answer_is_read_right_in_fields(answer: Written, count: str) -> None
 def test_only_the_first_level_of_a_list_counts(items: tuple[str, ...], deeper: int) -> None:
     listed = nested(items).replace("\n      -", "\n  " + " " * deeper + "-")
     text = EXAMPLE.text().replace("3. No pneumothorax; Clear lungs; Intact bones", listed)
-    assert read_assessment(text).matched == len(items)
+    assert parse_assessment(text).matched == len(items)
 
 
 @pytest.mark.parametrize("empty", [{}, []])
 def test_a_section_of_json_without_entries_has_no_errors(empty: Any) -> None:
     said = as_json(EXAMPLE, list) | {"Clinically Insignificant Errors": empty, "Matched Findings": []}
-    found = read_assessment(json.dumps(said))
+    found = parse_assessment(json.dumps(said))
     assert (found.significant.total, found.insignificant.total, found.matched) == (3, 0, 0)
 
 
@@ -258,7 +261,7 @@ def test_an_answer_that_was_cut_off_is_read_right_or_not_at_all(answer: Written,
     text = data.draw(st.sampled_from([answer.text(), fields(answer)]))
     half = text[: data.draw(st.integers(0, len(text)))]
     try:
-        found = read_assessment(half)
+        found = parse_assessment(half)
     except ValueError:
         return
     assert counts(found) == answer.counts
@@ -268,7 +271,7 @@ def test_an_answer_that_was_cut_off_is_read_right_or_not_at_all(answer: Written,
 @given(st.text(max_size=200) | answers.flatmap(lambda answer: st.permutations(answer.text().split()).map(" ".join)))
 def test_no_text_is_more_than_unreadable(text: str) -> None:
     try:
-        found = read_assessment(text)
+        found = parse_assessment(text)
     except ValueError:
         return
     assert all(0 <= count <= 99 for count in (*found.significant.counts, *found.insignificant.counts, found.matched))
@@ -276,7 +279,7 @@ def test_no_text_is_more_than_unreadable(text: str) -> None:
 
 def line(said: str) -> str:
     """The example with another line (d) of significant errors."""
-    name = CATEGORIES["d"]
+    name = ERROR_CATEGORIES["d"]
     return EXAMPLE.text().replace(f"(d) {name}: 0.", f"(d) {name}: {said}", 1)
 
 
@@ -329,29 +332,29 @@ UNREADABLE = {
 @pytest.mark.parametrize("kind", UNREADABLE)
 def test_what_may_mean_another_thing_is_not_read(kind: str) -> None:
     with pytest.raises(ValueError, match=r"\w"):
-        read_assessment(UNREADABLE[kind])
+        parse_assessment(UNREADABLE[kind])
 
 
 @pytest.mark.parametrize("text", [f"<think>{EXAMPLE.text()}", f"{EXAMPLE.text()}\n</think>\n"])
 def test_an_answer_that_never_begins_is_said_to_be_a_thought(text: str) -> None:
     with pytest.raises(ValueError, match="ends before the answer begins"):
-        read_assessment(text)
+        parse_assessment(text)
 
 
 def test_the_fault_says_what_would_be_right() -> None:
     with pytest.raises(
         ValueError, match=r"\(d\) of \[Clinically Significant Errors\] has no number; write it first, as"
     ):
-        read_assessment(line("The candidate says severe."))
+        parse_assessment(line("The candidate says severe."))
 
 
 def test_sections_without_errors_may_say_so_in_a_word() -> None:
     text = re.sub(r"(\[Clinically I.*?:\n).*?\n\n", r"\1None.\n\n", EXAMPLE.text(), flags=re.DOTALL)
-    assert read_assessment(text).insignificant.counts == (0,) * 6
+    assert parse_assessment(text).insignificant.counts == (0,) * 6
 
 
 def test_a_count_is_the_number_and_not_the_length_of_the_list() -> None:
-    assert read_assessment(line("3. The effusions are large")).significant.counts[3] == 3
+    assert parse_assessment(line("3. The effusions are large")).significant.counts[3] == 3
 
 
 SCORES = {
@@ -387,7 +390,7 @@ SCORES = {
 @pytest.mark.parametrize("said", SCORES)
 def test_scores_as_they_are_written(said: str) -> None:
     text = EXAMPLE.text().replace("0.55", said)
-    assert read_assessment(text, scored=True).score == pytest.approx(SCORES[said])
+    assert parse_assessment(text, requires_score=True).score == pytest.approx(SCORES[said])
 
 
 @pytest.mark.parametrize(
@@ -398,7 +401,7 @@ def test_scores_as_they_are_written(said: str) -> None:
 )  # fmt: skip
 def test_what_is_no_score_is_not_read(said: str) -> None:
     with pytest.raises(ValueError, match="has no number from"):
-        read_score(said)
+        parse_accuracy_score(said)
 
 
 @settings(deadline=None, max_examples=80)
@@ -408,11 +411,11 @@ def test_what_is_no_score_is_not_read(said: str) -> None:
 def test_a_number_of_something_is_no_score(number: int, what: str) -> None:
     said = f"{number}{what}" if what.startswith(".") else f"{number} {what}"
     with pytest.raises(ValueError, match="has no number from"):
-        read_score(said)
+        parse_accuracy_score(said)
 
 
 def test_a_missing_score_is_missed_only_where_it_was_asked_for() -> None:
     text = Written(NOTHING, NOTHING, ("One",)).text()
-    assert read_assessment(text).matched == 1
+    assert parse_assessment(text).matched == 1
     with pytest.raises(ValueError, match=r"Overall Accuracy Score"):
-        read_assessment(text, scored=True)
+        parse_assessment(text, requires_score=True)

@@ -1,0 +1,330 @@
+"""Corrections of a report line by line, as FineRadScore asks for them, and the parser of their JSON."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from radfact.llm.response_text import EMPTY_WORDS, bodies
+from radfact.records import normalised_text
+
+SEVERITIES: Mapping[str, int] = {
+    "no error": 0,
+    "not actionable": 1,
+    "invalid comparison": 1,
+    "actionable nonurgent error": 2,
+    "urgent error": 3,
+    "emergent error": 4,
+}
+"""Clinical severities. Source: FineRadScore, sections 4.2 and 6.4."""
+
+CATEGORY_NAMES: Mapping[str, str] = {
+    "a": "False prediction of finding",
+    "b": "Omission of finding",
+    "c": "Incorrect location/position of finding",
+    "d": "Incorrect severity of finding",
+    "e": "Mention of comparison that is not present in the reference impression",
+    "f": "Omission of comparison describing a change from a previous study",
+}
+"""FineRadScore's names of the categories in `ERROR_CATEGORIES`."""
+
+_DELETION = re.compile(
+    r"\W*deleted?(?:\s+(?:this\s+|the\s+)?line)?\W*|.*\[\s*deleted?\s*\].*", re.IGNORECASE | re.DOTALL
+)
+_NO_EDIT = re.compile(r"\W*no[\W_]*edits?\W*", re.IGNORECASE)
+_LINE_ID = re.compile(r"\W*(?:line\s*)?\W*(\d+)\W*", re.IGNORECASE)
+_INSERTION_ID = re.compile(
+    r"\W*(?:none|null|insert(?:ion|ed)?s?|new)(?:[\W_]*(?:line|sentence))?[\W_]*\d*\W*", re.IGNORECASE
+)
+_OBJECT_START = re.compile(r"[{\[][\s{\[]*[\"']")
+_LABEL = re.compile(r"\W*(?:(?:the\s+)?(?:corrections?|answer|output|result|json)\W*)*", re.IGNORECASE)
+"""What may surround an empty object; in a sentence, "{}" states nothing about the report."""
+_TRAILING_COMMA = re.compile(r",(\s*[}\]])")
+_GRADE = re.compile(r"([0-4])(?:\.0+)?")
+_NO_LETTERS = re.compile(r"[^a-z]")
+_SEVERITY_BY_LETTERS = {
+    _NO_LETTERS.sub("", name): severity
+    for name, severity in {
+        **SEVERITIES,
+        "none": 0,
+        "not actionable error": 1,
+        "nonactionable": 1,
+        "non actionable error": 1,
+        "actionable nonurgent": 2,
+        "actionable non urgent finding": 2,
+        "nonurgent error": 2,
+        "urgent": 3,
+        "emergent": 4,
+    }.items()
+}
+_CATEGORY_STARTS = {
+    "a": ("falseprediction",),
+    "b": ("omissionoffinding", "omissionofafinding"),
+    "c": ("incorrectlocation", "incorrectposition"),
+    "d": ("incorrectseverity",),
+    "e": ("mentionof", "mentioningof"),
+    "f": ("omissionofcomparison", "omissionofacomparison"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Correction:
+    """A correction of one line.
+
+    Attributes:
+        line: index of the candidate's line, from 0; None for an insertion.
+        text: the corrected line; None for a deletion.
+        severity: clinical severity, 1 to 4.
+        comment: reason.
+        categories: letters of `ERROR_CATEGORIES`.
+    """
+
+    line: int | None
+    text: str | None
+    severity: int
+    comment: str = ""
+    categories: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Corrections:
+    """All corrections of a report, which consists of `lines`."""
+
+    lines: tuple[str, ...]
+    items: tuple[Correction, ...] = ()
+
+    @property
+    def severities(self) -> list[int]:
+        """Severity of each correction."""
+        return [correction.severity for correction in self.items]
+
+    @property
+    def insertions(self) -> list[str]:
+        """Lines that are added."""
+        return [item.text for item in self.items if item.line is None and item.text is not None]
+
+    def by_line(self) -> dict[int, Correction]:
+        """Corrections of existing lines by line."""
+        return {item.line: item for item in self.items if item.line is not None}
+
+    def corrected_report(self) -> str:
+        """Apply the corrections. Insertions go to the end, because a response does not tell their place."""
+        changes = {line: correction.text for line, correction in self.by_line().items()}
+        texts = [changes.get(index, line) for index, line in enumerate(self.lines)]
+        return " ".join([text for text in texts if text is not None] + self.insertions)
+
+    def as_record(self) -> dict[str, Any]:
+        """The corrections as JSON values."""
+        rows = [
+            {
+                "line": item.line,
+                "was": None if item.line is None else self.lines[item.line],
+                "correction": item.text,
+                "severity": item.severity,
+                "comment": item.comment,
+                "categories": list(item.categories),
+            }
+            for item in self.items
+        ]
+        return {"corrections": rows, "corrected": self.corrected_report()}
+
+
+def is_deletion(text: str) -> bool:
+    """Return whether a correction deletes its line: `[delete]` in any case, with or without brackets."""
+    return _DELETION.fullmatch(text) is not None
+
+
+def is_unchanged(text: str) -> bool:
+    """Return whether a correction keeps its line: `[no edit]` in any case, with or without brackets."""
+    return _NO_EDIT.fullmatch(text) is not None
+
+
+class _JSONObject(list[tuple[str, Any]]):
+    """A JSON object as a list of keys and values, because the key "None" may occur more than once."""
+
+    def field(self, *names: str) -> Any:
+        """The value of the first key that consists of one of these letter sequences; None if there is none."""
+        return next((value for key, value in self if _NO_LETTERS.sub("", key.lower()) in names), None)
+
+
+_Entries = list[tuple[str, Any]]
+
+
+def parse_corrections(text: str, lines: Sequence[str]) -> Corrections:
+    """Parse a JSON object by line number, with "None" (once or more) for insertions.
+
+    Correction and severity are accepted in either order, because FineRadScore's second example has them swapped.
+
+    Args:
+        text: the response.
+        lines: the candidate's lines.
+
+    Raises:
+        ValueError: if there is no such object, or an entry is invalid.
+    """
+    entries = _find_entries(text)
+    if entries is None:
+        raise ValueError("expected one JSON object by line number, {} where nothing is to be corrected")
+    items: list[Correction] = []
+    by_line: dict[int, Correction] = {}
+    for key, value in entries:
+        line = _parse_line_id(key, len(lines))
+        correction = _parse_correction(key, value, line, None if line is None else lines[line])
+        if correction is None:
+            continue
+        if line is None:
+            items.append(correction)
+        elif line not in by_line:
+            items.append(by_line.setdefault(line, correction))
+        elif by_line[line] != correction:
+            raise ValueError(f"line {line} is corrected twice")
+    return Corrections(tuple(lines), tuple(items))
+
+
+def _find_entries(text: str) -> _Entries | None:
+    """Return the entries of the objects in the fences, else of those in the whole text; None if there are none."""
+    *fenced, whole = bodies(text)
+    for body in ("\n".join(fenced), whole):
+        objects, surroundings = _find_objects(body)
+        if filled := [entries for entries in objects if entries]:
+            return _merge(filled)
+        if objects and _LABEL.fullmatch(surroundings):
+            return []
+    return None
+
+
+def _find_objects(text: str) -> tuple[list[_Entries], str]:
+    """Return the entries of every object of corrections in a text, and the text around the objects.
+
+    Raises:
+        ValueError: if an object is cut off or is not valid JSON.
+    """
+    objects, surroundings = [], ""
+    while match := re.search(r"[{\[]", text):
+        surroundings, text = surroundings + text[: match.start()], text[match.start() :]
+        data, rest = _decode(text)
+        if (entries := _entries_of(data)) is not None:
+            objects.append(list(_flatten(entries)))
+            text = rest
+            continue
+        if data is None and _OBJECT_START.match(text):
+            raise ValueError("an object is cut off, or no JSON")
+        surroundings, text = surroundings + text[0], text[1:]
+    return objects, surroundings + text
+
+
+def _decode(text: str) -> tuple[Any, str]:
+    """Return the JSON value that a text begins with (None if there is none) and the text after it."""
+    decoder = json.JSONDecoder(object_pairs_hook=_JSONObject)
+    for candidate in (text, _TRAILING_COMMA.sub(r"\1", text)):
+        try:
+            data, end = decoder.raw_decode(candidate)
+        except (ValueError, RecursionError):
+            continue
+        return data, candidate[end:]
+    return None, text
+
+
+def _entries_of(data: Any) -> _Entries | None:
+    """Return the entries of a value, or of the object in it, if it has the form of corrections."""
+    if isinstance(data, _JSONObject):
+        if not all(isinstance(value, _JSONObject | list | None) for _, value in data):
+            return None
+        inner = data[0][1] if len(data) == 1 and not _is_id(data[0][0]) else None
+        return data if inner is None else _entries_of(inner)
+    if data == []:
+        return []
+    if isinstance(data, list) and all(isinstance(item, _JSONObject) for item in data):
+        is_corrections = all("correct" in str(item) for item in data)
+        return [(str(item.field("id", "line", "lineid")), item) for item in data] if is_corrections else None
+    return None
+
+
+def _flatten(entries: _Entries) -> Iterator[tuple[str, Any]]:
+    """Yield one entry per correction: a key may hold a list of insertions."""
+    for key, value in entries:
+        if isinstance(value, list) and not isinstance(value, _JSONObject):
+            yield from ((key, item) for item in value)
+        elif value:
+            yield key, value
+
+
+def _merge(objects: Sequence[_Entries]) -> _Entries:
+    """Return the entries of one object, or of several objects about different lines."""
+    line_ids = [{match[1] for key, _ in entries if (match := _LINE_ID.fullmatch(key))} for entries in objects]
+    # Two equal objects with insertions alone may mean one insertion or two.
+    if all(entries == objects[0] for entries in objects) and (len(objects) == 1 or line_ids[0]):
+        return objects[0]
+    merged = [entry for entries in objects for entry in entries]
+    has_duplicates = any(objects.count(entries) > 1 for entries in objects)
+    has_common_lines = len(set[str]().union(*line_ids)) < sum(map(len, line_ids))
+    if has_duplicates or has_common_lines or not all(_is_id(key) for key, _ in merged):
+        raise ValueError("has several objects that differ; give one")
+    return merged
+
+
+def _is_id(key: str) -> bool:
+    return bool(_LINE_ID.fullmatch(key) or _INSERTION_ID.fullmatch(key))
+
+
+def _parse_line_id(key: str, count: int) -> int | None:
+    if _INSERTION_ID.fullmatch(key):
+        return None
+    match = _LINE_ID.fullmatch(key)
+    if match is None or not int(match[1]) < count:
+        raise ValueError(f"'{key:.40}' is no line; use the numbers 0 to {count - 1}, or \"None\" for an insertion")
+    return int(match[1])
+
+
+def _parse_correction(key: str, value: Any, line: int | None, original: str | None) -> Correction | None:
+    """Parse one entry; None if it states that there is no error."""
+    if not isinstance(value, _JSONObject):
+        raise ValueError(f"'{key}' is no object with corrections, clinical severity, comments and error category")
+    text = value.field("corrections", "correction", "correctedline")
+    severity_value = value.field("clinicalseverity", "severity")
+    if _parse_severity(severity_value) is None and _parse_severity(text) is not None:
+        text, severity_value = severity_value, text
+    severity = _parse_severity(severity_value)
+    text = text.strip() if isinstance(text, str) else ""
+    is_empty = text.lower() in EMPTY_WORDS
+    if severity == 0 or (line is None and is_empty):
+        return None
+    if severity is None:
+        raise ValueError(f"the clinical severity of '{key}' is neither 0 to 4 nor one of {', '.join(SEVERITIES)}")
+    comment = value.field("comments", "comment")
+    details = (severity, comment.strip() if isinstance(comment, str) else "", _parse_categories(value))
+    if line is not None and is_deletion(text):
+        return Correction(line, None, *details)
+    if is_empty or is_deletion(text):
+        raise ValueError(f"the correction of '{key}' is empty; give the whole line, or [delete]")
+    unchanged = () if original is None else (normalised_text(original), "no change", "unchanged")
+    if is_unchanged(text) or normalised_text(text) in unchanged:
+        raise ValueError(f"'{key}' is graded but not changed; leave it out if it is right")
+    return Correction(line, text, *details)
+
+
+def _parse_severity(value: Any) -> int | None:
+    """Return a severity from 0 to 4, given by name or as a number; None for anything else."""
+    if isinstance(value, bool) or not isinstance(value, str | int | float):
+        return None
+    if match := _GRADE.fullmatch(str(value).strip()):
+        return int(match[1])
+    return _SEVERITY_BY_LETTERS.get(_NO_LETTERS.sub("", value.lower())) if isinstance(value, str) else None
+
+
+def _parse_categories(value: _JSONObject) -> tuple[str, ...]:
+    """Return the letters of the known categories; others are dropped."""
+    categories = value.field("errorcategory", "errorcategories", "category", "categories")
+    letters = set(map(_category_letter, categories if isinstance(categories, list) else [categories]))
+    return tuple(letter for letter in CATEGORY_NAMES if letter in letters)
+
+
+def _category_letter(category: Any) -> str | None:
+    name = str(category).strip()
+    if re.fullmatch(r"[1-6]\W*", name):
+        return "abcdef"[int(name[0]) - 1]
+    name = _NO_LETTERS.sub("", name.lower())
+    return next((letter for letter, starts in _CATEGORY_STARTS.items() if name.startswith(starts)), None)

@@ -1,0 +1,259 @@
+"""Parser of counts as models write them: "2. This; that", "none" in many words, a list without a number, JSON."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from radfact.llm.response_text import unquoted
+
+MAX_COUNT = 99
+"""A greater number in one report is no count of errors or findings but a year or a size."""
+COUNT_KEYS = ("count", "number", "number_of_errors", "number of errors", "num", "n", "total")
+
+
+@dataclass(frozen=True, slots=True)
+class CountedItems:
+    """A count and the texts that follow it. The two need not agree; the count is what a metric uses."""
+
+    count: int
+    items: tuple[str, ...] = ()
+
+
+ZERO = CountedItems(0)
+
+_WIDE_CHARACTERS = str.maketrans("：．；（）０１２３４５６７８９。", ":.;()0123456789.")
+_NUMBER_WORDS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
+_NUMBER_BY_WORD = {word: number for number, word in enumerate(_NUMBER_WORDS)}
+_ANY_NUMBER_WORD = "|".join(_NUMBER_WORDS)
+_NOUN = (
+    r"(?:clinically\s+)?(?:significant\s+|insignificant\s+)?(?:match(?:ed|ing)\s+)?"
+    r"(?:errors?|findings?|instances?|occurrences?)\b"
+)
+_NUMBER = re.compile(
+    rf"[\s(\[=]*(?:[-–—]\s+)?(?:(?P<digits>[0-9]{{1,2}})(?![0-9])(?![.,][0-9])(?!\s*[/%])(?!\s*[-–—]\s*[0-9])|"
+    rf"(?P<word>{_ANY_NUMBER_WORD})(?=\s*[.;:,()\]]|\s+[-–—]\s|\s*$|\s*\n|\s+{_NOUN}))(?P<rest>.*)",
+    re.IGNORECASE | re.DOTALL,
+)
+_NUMBER_END = re.compile(rf"\s*(?:\)|\])?(?:\s+{_NOUN})?\s*(?:[.;:,)\]]+|\(|[-–—](?=\s)|$|\n)", re.IGNORECASE)
+_NOUN_AFTER_NUMBER = re.compile(rf"\s+{_NOUN}", re.IGNORECASE)
+_TEXT_AFTER_NUMBER = re.compile(
+    r"\s*(?=[A-Z\"'“‘])|\s+(?=(?:the|a|an|candidate|reference|missing|missed|mentions|omits|no)\b)"
+)
+_UNIT_AFTER_NUMBER = re.compile(
+    r"\s*(?:cm|mm|m|of|to|or|and|by|out|x(?=\s*[0-9])|days?|weeks?|months?|years?|views?)\b"
+)
+_NUMBER_ALONE = re.compile(rf"(?:[0-9]+|{_ANY_NUMBER_WORD})(?:\s+{_NOUN})?\W*", re.IGNORECASE)
+_PUBLISHED_COUNT = re.compile(r"(?<=: )([0-9]{1,2})\.(?=\s|$)(.*)", re.DOTALL)
+"""A count as GREEN's published parser finds it, anywhere after a colon."""
+_NO_ERRORS = (
+    r"(?:errors?|issues?|discrepanc(?:y|ies)|differences?|match(?:ed|ing) findings?|missing findings?|"
+    r"false (?:reports?|findings?|predictions?))"
+)
+_NONE = re.compile(
+    rf"(?:there (?:are|were|is) )?(?:none|nil|zero|n/?a|not applicable|[-–—]+|no(?: (?:other|further|additional|such|"
+    rf"clinically|significant|insignificant))*(?: {_NO_ERRORS})?)(?: (?:were|was|are|is))?"
+    r"(?: (?:found|identified|noted|detected|present|observed|reported|listed|applicable|made))?"
+    r"(?: (?:in|of) (?:this |the |these |any )?(?:category|categories|type|candidate report|candidate|report|reports))?"
+    r"\W*",
+    re.IGNORECASE,
+)
+_BULLET = re.compile(r"^\s*(?:[-•–—]\s+|\(?[0-9]{1,2}[.)]\s+)")
+_LIST_ITEM = re.compile(r"(?P<indent>[ \t]*)[-•]\s+(?P<text>\S.*)")
+_STEP_AFTER_STOP = r"(?:^|[.;]\s+|\n[-•\s]*)"
+_STEP_ANYWHERE = r"(?:^|\s)"
+_COUNT_FIELD = re.compile(
+    rf"^(?:the\s+)?(?:{_NOUN}\s+)?(?:(?:total|overall|number|count|num|no\.|#)(?:\s+of)?\s*)+(?:{_NOUN})?"
+    r"(?:\s*[:=]|\s+(?:is|are)\b)\s*",
+    re.IGNORECASE,
+)
+_ANY_FIELD = re.compile(r"[^\W\d][\w()/'’-]*(?:\s+[\w()/'’-]+){0,4}\s*[:=](?=\s|$)")
+_KNOWN_FIELD = re.compile(
+    r"(?:the\s+)?(?:errors?|(?:match(?:ed|ing)\s+)?findings?|explanations?|reason(?:s|ing)?|rationale|details?|"
+    r"descriptions?|severity|significance|impact|location|category|type|examples?|list|items?|comments?|notes?|"
+    r"count|number|total|(?:in\s+(?:the\s+)?)?(?:reference|candidate)(?:\s+report)?)\s*[:=](?=\s|$)",
+    re.IGNORECASE,
+)
+
+
+def strip_markup(line: str) -> str:
+    """Return a line without Markdown and full-width punctuation; the cells of a table row are joined by colons."""
+    line = re.sub(r"^(\s*)\*\s+", r"\1- ", line.translate(_WIDE_CHARACTERS)).replace("*", "").replace("`", "")
+    line = re.sub(r"^[\s>#]+(?=\S)", "", line) if line.lstrip()[:1] in (">", "#") else line
+    if line.lstrip().startswith("|"):
+        return ": ".join(cell.strip() for cell in line.strip().strip("|").split("|"))
+    return line
+
+
+def states_none(text: str) -> bool:
+    """Return whether the first sentence of a text states that there is nothing, and nothing else."""
+    return _NONE.fullmatch(re.split(r"[.;\n]", text.strip(), maxsplit=1)[0].strip()) is not None
+
+
+def parse_count(value: Any, *, name: str | None = None) -> CountedItems:
+    """Parse how many errors or findings a response states.
+
+    Args:
+        value: text such as "NAME: 2. This; that", or a JSON number, list or object with a count.
+        name: name that may stand before the number. Without one, the value must not be empty.
+
+    Raises:
+        ValueError: if there is no number, or a number that may be something else, such as a size.
+    """
+    required = name is None
+    if not isinstance(value, str):
+        counted = _parse_json(value, required)
+    else:
+        text = "\n".join(line for line in value.splitlines() if not re.fullmatch(r"\s*[-=_:.]{3,}\s*", line))
+        counted = _parse_text(text, required=True) if name is None else _parse_named_text(text, name)
+    if counted is None:
+        raise ValueError(f"has no number; write it first, as in '{'' if name is None else f'{name}: '}1. ...'")
+    return counted
+
+
+def _parse_json(value: Any, required: bool) -> CountedItems | None:
+    if value is None:
+        return None if required else ZERO
+    if isinstance(value, list):
+        return _parse_json_list(value)
+    if isinstance(value, Mapping):
+        fields = {str(key).lower(): item for key, item in value.items()}
+        lists = [item for item in fields.values() if isinstance(item, list)]
+        listed = _parse_json_list(lists[0]) if len(lists) == 1 else None
+        count = next((fields[key] for key in COUNT_KEYS if key in fields), None)
+        if count is None:
+            return listed
+        counted = _parse_text(count, required=True) if isinstance(count, str) else _parse_json(count, required=True)
+        return counted and CountedItems(counted.count, listed.items if listed else counted.items)
+    if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= MAX_COUNT:
+        return CountedItems(value)
+    return None
+
+
+def _parse_json_list(items: Sequence[Any]) -> CountedItems | None:
+    """Count the items of a JSON list; None if they are counts or the fields of a single item."""
+    if any(str(key).lower() in COUNT_KEYS for item in items if isinstance(item, Mapping) for key in item):
+        return None
+    texts = [_first_text(item) if isinstance(item, Mapping) else str(item) for item in items if item]
+    return None if any(_KNOWN_FIELD.match(_BULLET.sub("", text)) for text in texts) else _count_items(texts)
+
+
+def _first_text(item: Mapping[str, Any]) -> str:
+    return next((text for text in item.values() if isinstance(text, str)), str(dict(item)))
+
+
+def _parse_named_text(text: str, name: str) -> CountedItems | None:
+    """Parse "NAME: COUNT. ITEMS" where the name may be missing."""
+    text = text.strip()
+    first_word = name.split()[0].lower()
+    first_line, newline, rest = text.partition("\n")
+    bullet = _LIST_ITEM.match(first_line)
+    if text[:1].isdigit() or (bullet and not bullet["text"].lower().startswith(first_word)):
+        return _parse_text(text)
+    before, colon, after = first_line.partition(":")
+    if not colon:
+        # The name alone, or the name and the count with nothing between them.
+        has_name = before.lower().startswith(first_word)
+        after = re.sub(r"^[^0-9:]*?(?=$|[\s(\[]*[0-9])", "", before) if has_name else before
+    counted = _parse_text(after + newline + rest)
+    if counted is None and (match := _PUBLISHED_COUNT.search(first_line)):
+        return CountedItems(int(match[1]), _split_items(match[2] + newline + rest))
+    return counted
+
+
+def _parse_text(text: str, *, required: bool = False) -> CountedItems | None:
+    """Parse the count at the beginning of a text, or the length of the list that the text is."""
+    depth_known = re.match(r"[ \t]*\n", text) is not None
+    text = re.sub(r"\A(?:[ \t]*\n)+", "", text).rstrip()
+    text = text if _LIST_ITEM.match(text) else _COUNT_FIELD.sub("", text.lstrip())
+    if not text.strip(" .-–—"):
+        return None if required else ZERO
+    if states_none(text):
+        return ZERO
+    if items := _numbered_items(text.strip()):
+        has_fields = any(_KNOWN_FIELD.match(item) or _COUNT_FIELD.match(item) for item in items)
+        return _parse_fields(items, items) if has_fields else CountedItems(len(items), tuple(items))
+    lines = text.splitlines()
+    first = _LIST_ITEM.match(lines[0])
+    if first is None or _NUMBER_ALONE.fullmatch(first["text"]):
+        return _parse_number(text)
+    number = _parse_number(text) if sum(bool(_LIST_ITEM.match(line)) for line in lines) == 1 else None
+    return number or _parse_bullets(lines, may_have_names=required, depth_known=depth_known)
+
+
+def _parse_number(text: str) -> CountedItems | None:
+    match = _NUMBER.match(text)
+    if match is None:
+        return None
+    count = int(match["digits"]) if match["digits"] else _NUMBER_BY_WORD[match["word"].lower()]
+    rest = match["rest"]
+    if end := _NUMBER_END.match(rest) or _NOUN_AFTER_NUMBER.match(rest) or _TEXT_AFTER_NUMBER.match(rest):
+        text = rest[end.end() :]
+        return CountedItems(count, _split_items(text.removesuffix(")") if end[0].endswith("(") else text))
+    # "1 pleural effusion" may be a count and an error, "2 nodules described as large" is not.
+    items = _split_items(rest)
+    return CountedItems(count, items) if not _UNIT_AFTER_NUMBER.match(rest) and len(items) == count else None
+
+
+def _numbered_items(text: str) -> list[str]:
+    """Return the items of a list numbered 1, 2, 3, ...; none if the first number may be a count of the others."""
+    for step, min_items in ((_STEP_AFTER_STOP, 2), (_STEP_ANYWHERE, 3)):
+        spans: list[tuple[int, int]] = []
+        position = 0
+        while match := re.compile(rf"{step}\(?{len(spans) + 1}[.)]\s+(?=\S)").search(text, position):
+            if not spans and match.start():
+                break
+            spans.append(match.span())
+            position = match.end() - 1
+        if len(spans) >= min_items:
+            ends = [start for start, _ in spans[1:]] + [len(text)]
+            return [text[start:end].strip().rstrip(";") for (_, start), end in zip(spans, ends, strict=True)]
+    return []
+
+
+def _parse_bullets(lines: Sequence[str], *, may_have_names: bool, depth_known: bool) -> CountedItems | None:
+    """Count the items at the first level of a list, or parse the count that one of them states.
+
+    Args:
+        lines: lines of the list; the first is a bullet.
+        may_have_names: whether an item may begin with a name and a colon, as findings do with parts of the body.
+        depth_known: whether the first bullet begins its line, so that its indentation tells its level.
+    """
+    bullets = [
+        (len(match["indent"].expandtabs()), match["text"]) for line in lines if (match := _LIST_ITEM.match(line))
+    ]
+    # An indentation of one space more or less is the same level.
+    level = min(indent for indent, _ in bullets) + 1
+    items = [text for indent, text in bullets if indent <= level]
+    if bullets[0][0] > level or (not depth_known and len(items) == 1 < len(bullets)):
+        return None
+    if any(_COUNT_FIELD.match(item) for item in items):
+        return _parse_fields(items, [text for _, text in bullets])
+    field = _KNOWN_FIELD if may_have_names else _ANY_FIELD
+    return None if any(field.match(item) for item in items) else _count_items(items)
+
+
+def _parse_fields(items: Sequence[str], lines: Sequence[str]) -> CountedItems | None:
+    """Parse fields such as "Count: 2" and "Errors: ..."; None if their counts differ."""
+    values = [item[match.end() :] for item in items if (match := _COUNT_FIELD.match(item))]
+    counts = {
+        0 if states_none(value) else number.count if (number := _parse_number(value)) else None for value in values
+    }
+    count = counts.pop() if len(counts) == 1 else None
+    if count is None:
+        return None
+    texts = [_KNOWN_FIELD.sub("", line) for line in lines if not _COUNT_FIELD.match(line)]
+    return CountedItems(count, _count_items([item for text in texts for item in _split_items(text)]).items)
+
+
+def _count_items(texts: Sequence[str]) -> CountedItems:
+    items = tuple(item for text in texts if (item := unquoted(_BULLET.sub("", text).strip())) and not states_none(item))
+    return CountedItems(len(items), items)
+
+
+def _split_items(text: str) -> tuple[str, ...]:
+    """Split texts that are separated by semicolons or lines."""
+    items = (_BULLET.sub("", item).strip() for item in re.split(r";|\n", text.strip()))
+    return tuple(item for item in items if item.strip(" .-–—"))
