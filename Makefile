@@ -1,13 +1,15 @@
-# make demo: the main job, from a real radiograph and a test set to drafts and scores. make test: the tests. make docs: the
-# documentation, into build/docs; a broken link or anchor is an error. make notebooks: executes them in place.
+# make check: format, lint, types and the fast tests. make test: all tests, which CI runs. make demo: from a real
+# radiograph and a test set to drafts and scores. make docs: the documentation, into build/docs; a broken link or anchor
+# is an error. make notebooks: execute the notebooks in place.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 SERVERS := tests/servers
 OUT := demo
 CHECKPOINT := checkpoints/phantom
+LOWEST := assemble checkpoint config generate grammar model processor transformers_engine
 
-.PHONY: install demo test docs notebooks clean
+.PHONY: install demo lint check test docs notebooks clean
 
 install: $(VENV)/installed
 
@@ -28,16 +30,23 @@ demo: install
 		--unscored $(OUT)/radiograph/drafts.jsonl --out $(OUT)/results \
 		--note "The model of this demonstration was trained on phantoms: synthetic drawings of chest radiographs. It has never seen a patient, and its draft for the real radiograph at the end of this page is no reading of it."
 
-test: install $(VENV)/lowest/installed $(VENV)/vllm/installed $(VENV)/smollm2/installed
+lint: install
 	$(BIN)/python -m ruff format --check .
 	$(BIN)/python -m ruff check .
 	$(BIN)/python -m mypy
-	PYTHONPATH=$(VENV)/lowest $(BIN)/python -m pytest tests/maira/test_assemble.py \
-		tests/maira/test_checkpoint.py tests/maira/test_config.py tests/maira/test_generate.py tests/maira/test_grammar.py \
-		tests/maira/test_model.py tests/maira/test_processor.py tests/maira/test_transformers_engine.py
-	# A file of tests is never torn apart; the real servers come last and alone, since they fill a small machine.
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses 2 --dist loadfile --ignore tests/servers
-	$(BIN)/python -m pytest tests/servers
+
+# Below two minutes on two idle cores.
+check: lint
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses 2 --dist loadfile \
+		-m "not slow and not server and not browser and not gpu"
+
+test: lint $(VENV)/lowest/installed $(VENV)/vllm/installed $(VENV)/smollm2/installed
+	# The model's tests with the lowest transformers that pyproject.toml admits.
+	PYTHONPATH=$(VENV)/lowest OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses 2 --dist loadfile -m "not slow" \
+		$(addprefix tests/maira/test_,$(addsuffix .py,$(LOWEST)))
+	# Tests of one file stay in one process. Real servers come last and alone, because they fill a small machine.
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses 2 --dist loadfile -m "not server"
+	$(BIN)/python -m pytest -m server tests/servers
 
 docs: install
 	$(BIN)/python -m sphinx --fail-on-warning --keep-going --quiet --fresh-env --builder html docs build/docs

@@ -2,8 +2,20 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
+import pytest
 from hypothesis import settings
 
-# How long an example takes is the machine's affair, which may have much else to do; no test is of speed.
-settings.register_profile("unhurried", deadline=None)
-settings.load_profile("unhurried")
+# The time of an example depends on what else the machine does; no property is about speed.
+settings.register_profile("no_deadline", deadline=None)
+settings.load_profile("no_deadline")
+
+_SERVERS = Path(__file__).parent / "servers"
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark the tests of real servers by their folder."""
+    for item in items:
+        if item.path.is_relative_to(_SERVERS):
+            item.add_marker(pytest.mark.server)
