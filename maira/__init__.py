@@ -1,35 +1,42 @@
 """MAIRA-2: grounded radiology reporting.
 
-Importing this package makes the model known to transformers' Auto classes, which takes torch and so some seconds. The
-command leaves it out, so that its help comes at once and what needs no model does not wait for one.
+Importing this package loads neither torch nor transformers. The first access to a public class, or a call of
+`register`, imports the model and registers it with transformers' Auto classes.
 """
 
 from __future__ import annotations
 
-import sys
 from importlib import import_module
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from maira.runtime.library_messages import leave_out_messages
+from maira.runtime.startup import bind_packages, silence_libraries
 
-_PUBLIC = {
+if TYPE_CHECKING:
+    from maira.model.config import MairaConfig
+    from maira.model.modeling import MairaForConditionalGeneration
+    from maira.model.processor import MairaImageProcessor, MairaProcessor
+
+__all__ = ["MairaConfig", "MairaForConditionalGeneration", "MairaImageProcessor", "MairaProcessor", "register"]
+
+_MODULES = {
     "MairaConfig": "maira.model.config",
     "MairaForConditionalGeneration": "maira.model.modeling",
     "MairaImageProcessor": "maira.model.processor",
     "MairaProcessor": "maira.model.processor",
 }
-__all__ = list(_PUBLIC)
+
+bind_packages()
+silence_libraries()
+
+
+def register() -> None:
+    """Register the model with transformers' Auto classes; each module registers its classes when it is imported."""
+    for module in _MODULES.values():
+        import_module(module)
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _PUBLIC:
+    if name not in _MODULES:
         raise AttributeError(f"module 'maira' has no attribute {name!r}")
-    return getattr(import_module(_PUBLIC[name]), name)
-
-
-leave_out_messages()
-# "-m" is what stands here while `python -m maira` looks for its module.
-if Path(sys.argv[0]).stem not in ("maira", "-m"):
-    for _module in sorted(set(_PUBLIC.values())):
-        import_module(_module)
+    register()
+    return getattr(import_module(_MODULES[name]), name)

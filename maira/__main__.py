@@ -1,7 +1,7 @@
-"""So that `python -m maira` and `accelerate launch -m maira` work as the command does."""
+"""Entry point of `python -m maira`, `torchrun -m maira` and `accelerate launch -m maira`."""
 
 from maira.cli.main import main
 
-# Processes that spawn others have them import this file again.
+# Spawned processes import this file too.
 if __name__ == "__main__":
     main()

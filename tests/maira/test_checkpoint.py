@@ -349,7 +349,7 @@ def test_names_of_many_layers_are_listed_as_one() -> None:
     assert fold(names) == ["a.layers.3.b", "a.layers.{0-2,5}.w", "head"]
 
 
-def test_importing_maira_is_enough_for_the_auto_classes(folders: dict[str, Path], tmp_path: Path) -> None:
+def test_the_auto_classes_read_a_registered_checkpoint(folders: dict[str, Path], tmp_path: Path) -> None:
     folder = shutil.copytree(folders["released"], tmp_path / "released")
     llama_tokenizer(folder)
     settings = {"image_processor_type": "BitImageProcessor", "processor_class": "Maira2Processor"}
@@ -358,7 +358,7 @@ def test_importing_maira_is_enough_for_the_auto_classes(folders: dict[str, Path]
     auto = {"auto_map": {"AutoProcessor": "processing_maira2.Maira2Processor"}, "processor_class": "Maira2Processor"}
     (folder / "processor_config.json").write_text(json.dumps(auto))
     code = (
-        "import sys, maira\n"
+        "import sys, maira; maira.register()\n"
         "from transformers import AutoConfig, AutoModelForImageTextToText, AutoProcessor\n"
         "for kind in (AutoConfig, AutoModelForImageTextToText, AutoProcessor):\n"
         "    print(type(kind.from_pretrained(sys.argv[1])).__name__)"

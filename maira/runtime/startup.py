@@ -1,0 +1,75 @@
+"""What `import maira` does: find this project's packages, and silence messages for the authors of libraries."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Sequence
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec
+from importlib.util import spec_from_file_location
+from pathlib import Path
+from types import ModuleType
+
+_ROOT = Path(__file__).resolve().parents[2]
+_PACKAGES = ("data", "encoders")
+"""Packages next to `maira` whose names a user's own folders may have too."""
+
+_SILENCED = {
+    # transformers imports torchao wherever it is installed; the message is for torchao's authors.
+    "torch.utils._pytree": "%s is an Enum subclass and is now natively supported",
+    # A faster kernel for 4-bit layers on CPUs, where nobody should train them.
+    "bitsandbytes.backends.cpu.ops": "Failed to load CPU gemm_4bit_forward",
+    # Written for every compilation for the CPU on a machine with nvcc but without a GPU.
+    "torch.utils.cpp_extension": "No CUDA runtime is found",
+}
+"""Beginnings of messages, by logger."""
+
+
+class _PackageFinder(MetaPathFinder):
+    """Finds `data` and `encoders` next to `maira`, whatever lies in the current folder."""
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        del path, target
+        if fullname not in _PACKAGES:
+            return None
+        folder = _ROOT / fullname
+        return spec_from_file_location(fullname, folder / "__init__.py", submodule_search_locations=[str(folder)])
+
+
+def bind_packages() -> None:
+    """Make `import data` and `import encoders` find the packages that are installed with `maira`.
+
+    `python -m`, torchrun and accelerate put the current folder first on the import path, so that a user's own `data`
+    package would be found instead. Nothing is imported here. Processes that multiprocessing spawns import the main
+    module, and with it `maira`, before they unpickle anything.
+
+    Raises:
+        ImportError: another package of such a name was imported before.
+    """
+    for name in _PACKAGES:
+        module = sys.modules.get(name)
+        if module is not None and str(_ROOT / name) not in (str(Path(p).resolve()) for p in module.__path__):
+            raise ImportError(
+                f"maira needs its own package '{name}', but another one was imported before it "
+                f"({', '.join(module.__path__)}); import maira first, or rename that package"
+            )
+    if not any(isinstance(finder, _PackageFinder) for finder in sys.meta_path):
+        sys.meta_path.insert(0, _PackageFinder())
+
+
+def silence_libraries() -> None:
+    """Filter the messages of `_SILENCED` out of their loggers; all other messages are printed."""
+    for name, beginning in _SILENCED.items():
+        logging.getLogger(name).addFilter(_PrefixFilter(beginning))
+
+
+class _PrefixFilter(logging.Filter):
+    def __init__(self, beginning: str) -> None:
+        super().__init__()
+        self._beginning = beginning
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        return not str(record.msg).startswith(self._beginning)

@@ -1,0 +1,102 @@
+"""What `import maira` does, and what it leaves alone."""
+
+from __future__ import annotations
+
+import logging
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import maira
+from maira.runtime.startup import silence_libraries
+
+ROOT = Path(__file__).parents[2]
+
+
+def run(*arguments: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    """Python in a folder, with this project on the import path behind the folder."""
+    environment = os.environ | {
+        "PYTHONPATH": os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
+    }
+    return subprocess.run(
+        [sys.executable, *arguments], capture_output=True, text=True, check=False, cwd=folder, env=environment
+    )
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A user's folder with packages of the names of ours, and a module of their own."""
+    for name in ("data", "encoders"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "__init__.py").write_text(f"OWNER = 'user: {name}'\n")
+    return tmp_path
+
+
+def test_messages_for_authors_of_libraries_are_silenced(caplog: pytest.LogCaptureFixture) -> None:
+    silence_libraries()
+    logger = logging.getLogger("torch.utils.cpp_extension")
+    logger.warning("No CUDA runtime is found, using X")
+    logger.warning("something else")
+    assert caplog.messages == ["something else"]
+
+
+@pytest.mark.parametrize("script", ["train.py", "maira.py", "-c"])
+def test_the_auto_classes_know_the_model_whatever_the_script_is_called(script: str, tmp_path: Path) -> None:
+    code = (
+        f"import sys; sys.argv[0] = {script!r}\n"
+        "import maira; assert not {'torch', 'transformers'} & sys.modules.keys()\n"
+        "maira.register()\n"
+        "from transformers import AutoConfig; print(type(AutoConfig.for_model('maira2')).__name__)\n"
+    )
+    done = run("-c", code, folder=tmp_path)
+    assert done.stdout.split() == ["MairaConfig"], done.stderr
+
+
+def test_every_public_name_exists_and_others_do_not() -> None:
+    assert all(getattr(maira, name) is not None for name in maira.__all__)
+    with pytest.raises(AttributeError, match="'Maira'"):
+        _ = maira.Maira
+
+
+def test_the_command_runs_in_a_folder_with_a_data_package(folder: Path) -> None:
+    """Radiographs are prepared in spawned processes, which unpickle functions of `data`."""
+    (folder / "radiographs").mkdir()
+    done = run("-m", "maira", "prepare", "phantom", "--count", "2", "--size", "64", "--out", "set", folder=folder)
+    assert done.returncode == 0, done.stderr
+    assert (folder / "set/manifest.jsonl").is_file()
+
+
+SPAWNED = """
+import multiprocessing
+from concurrent.futures import ProcessPoolExecutor
+from maira import MairaConfig
+from data.images import CropMap
+
+if __name__ == "__main__":
+    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
+        print(pool.submit(CropMap, 40, 32).result(), MairaConfig.__module__)
+"""
+
+
+def test_a_script_and_its_spawned_processes_find_the_packages(folder: Path) -> None:
+    (folder / "script.py").write_text(SPAWNED)
+    done = run("script.py", folder=folder)
+    assert (done.returncode, "maira.model.config" in done.stdout) == (0, True), done.stderr
+
+
+@pytest.mark.slow
+def test_torchrun_finds_the_packages(folder: Path) -> None:
+    options = ("-m", "torch.distributed.run", "--nproc-per-node", "1", "-m")
+    command = ("prepare", "phantom", "--count", "1", "--size", "64", "--out", "set")
+    done = run(*options, "maira", *command, folder=folder)
+    assert (done.returncode, (folder / "set/manifest.jsonl").is_file()) == (0, True), done.stderr
+
+
+def test_a_package_that_was_imported_before_is_named(folder: Path) -> None:
+    done = run("-c", "import data, maira", folder=folder)
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-1].startswith("ImportError: maira needs its own package 'data'")
+    assert str(folder / "data") in done.stderr
