@@ -59,7 +59,7 @@ def generate(
     On several GPUs: accelerate launch -m maira generate ..., or torchrun; all machines must see the files.
     """
     from maira.generate.drafts import generate_drafts
-    from maira.model.study_inputs import drop_inputs
+    from maira.model.task_examples import drop_inputs
 
     dropped = dropped_inputs(drop)
     options = engine_options(engine, free, batch, device, cache, workers, worker_engine, language_model, engine_arg)
@@ -153,7 +153,7 @@ def boxes(
 ) -> None:
     """Complete the boxes of the reference reports' sentences (box completion), and compare with the references."""
     from maira.grounding.evaluation import BoxSettings, complete_boxes, has_reference_boxes
-    from maira.model.study_inputs import drop_inputs
+    from maira.model.task_examples import drop_inputs
 
     dropped = dropped_inputs(drop)
     options = engine_options(engine, free, batch, device, cache, workers, worker_engine, language_model, engine_arg)

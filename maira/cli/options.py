@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from maira.generate.request import EngineOptions
+from maira.generate.engine import EngineOptions
 from radfact.cli.options import key_values, naming_options
 from radfact.errors import InputError
 from radfact.llm.loading import parse_model_args
@@ -17,7 +17,7 @@ from radfact.llm.loading import parse_model_args
 if TYPE_CHECKING:
     from data.manifest import Failure
     from data.study import Study
-    from maira.model.study_inputs import Input
+    from maira.model.task_examples import Input
 
 
 class Task(StrEnum):
@@ -169,7 +169,7 @@ def dropped_inputs(drop: Sequence[str] | None) -> tuple[Input, ...]:
     Raises:
         InputError: the option was given twice, or an input is not known.
     """
-    from maira.model.study_inputs import parse_inputs
+    from maira.model.task_examples import parse_inputs
 
     if drop and len(drop) > 1:
         raise InputError(f"a run has one --drop; join them: --drop {'+'.join(drop)}")

@@ -12,7 +12,7 @@ from data.manifest import read_failures, read_manifest
 from maira.evaluate.comparison import Comparison, compare
 from maira.evaluate.experiments import Experiment, ReportTask, Scorer, Selection
 from maira.grounding.evaluation import has_reference_boxes
-from maira.model.study_inputs import INPUTS, Input
+from maira.model.task_examples import INPUTS, Input
 from maira.runtime.commands import Launcher
 from maira.train.config.run_config import TrainConfig, read_train_config
 from radfact.errors import InputError, RunError

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from data.study import Study
-from maira.model.study_inputs import INPUTS, Input, has_inputs, parse_inputs
+from maira.model.task_examples import INPUTS, Input, has_inputs, parse_inputs
 from radfact.errors import ExitCode, InputError
 from radfact.io.jsonl import read_json, read_jsonl
 

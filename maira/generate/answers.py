@@ -15,32 +15,15 @@ from pathlib import Path
 from typing import Any
 
 from data.manifest import Failure, read_failures, replace_failures
-from maira.generate.request import Answer, Engine, Request, Unanswered, rough_length
+from maira.generate.engine import Answer, Engine, Request, Unanswered, rough_length
+from maira.model.checkpoint import fingerprint
 from maira.runtime.processes import join
 from radfact.errors import InputError, RunError
-from radfact.fingerprint import weights_digest
 from radfact.io.jsonl import append_jsonl, parse_rows, read_json, read_text, write_json, write_jsonl
 from radfact.records import Box
 
 Row = dict[str, Any]
 Key = tuple[Any, ...]
-
-_DECIDING = (
-    "config.json",
-    "generation_config.json",
-    "preprocessor_config.json",
-    "processor_config.json",
-    "tokenizer.json",
-    "tokenizer.model",
-    "tokenizer_config.json",
-    "special_tokens_map.json",
-    "added_tokens.json",
-    "*.jinja",
-    "*.index.json",
-    "*.safetensors",
-    "*.bin",
-)
-"""Files of a checkpoint that decide its answers; drafts may lie beside them."""
 
 
 @dataclass(frozen=True)
@@ -71,27 +54,6 @@ class Item:
         boxes = None if self.reference is None else [box.model_dump() for box in self.reference]
         decides = [example.prompt, [image.stat().st_size for image in example.images], boxes]
         return hashlib.sha256(json.dumps(decides).encode()).hexdigest()[:12]
-
-
-def fingerprint(checkpoint: Path) -> str:
-    """A short hash that differs between checkpoints: of each file that decides the answers.
-
-    Weights are read as `weights_digest` does, everything else whole.
-
-    Raises:
-        InputError: the folder is no checkpoint, or a file cannot be read.
-    """
-    if not (checkpoint / "config.json").is_file():
-        raise InputError("no checkpoint here (config.json is missing)", file=checkpoint)
-    files = sorted(path for name in _DECIDING for path in checkpoint.glob(name) if path.is_file())
-    digest = hashlib.sha256()
-    try:
-        for path in files:
-            digest.update(f"\n{path.name}\n".encode())
-            digest.update(weights_digest(path) if path.suffix in (".safetensors", ".bin") else path.read_bytes())
-    except OSError as error:
-        raise InputError(f"cannot be read: {error.strerror}", file=error.filename) from None
-    return digest.hexdigest()[:12]
 
 
 def settings_of(checkpoint: Path, **options: Any) -> dict[str, Any]:

@@ -11,13 +11,11 @@ from data.images import CropMap, image_size
 from data.manifest import Failure
 from data.study import Study
 from maira.generate.answers import AnswerFile, Item, answer_all, settings_of
-from maira.generate.engines import start_engine
-from maira.generate.request import Answer, EngineKind, EngineOptions, report_request
+from maira.generate.engine import Answer, EngineKind, EngineOptions, report_request, start_engine
 from maira.model.parser import ParsedReport, parse_report
 from maira.model.prompts import NEW_TOKENS, Preset
 from maira.model.repetition import cut_repetitions
-from maira.model.study_inputs import Input, drop_inputs
-from maira.model.task_examples import Example, make_example
+from maira.model.task_examples import Example, Input, drop_inputs, make_example
 from radfact.errors import InputError
 from radfact.records import Sentence
 
@@ -87,7 +85,7 @@ def generate_drafts(
         out: drafts file (JSON Lines) to write, in the order of `studies`.
         task: what to write.
         preset: wording of the prompt.
-        drop: inputs that the model is not shown (`maira.model.study_inputs`).
+        drop: inputs that the model is not shown (`maira.model.task_examples`).
         max_new_tokens: most tokens of an answer; None takes the task's (specification, "Grounded output").
         engine: what runs the model.
         options: of the engine.

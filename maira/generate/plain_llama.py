@@ -12,13 +12,12 @@ from safetensors.torch import save_file
 from transformers import GenerationConfig
 from transformers.utils import GENERATION_CONFIG_NAME
 
-from maira.generate.answers import fingerprint
-from maira.model.checkpoint import INDEX, PREFIXES, check_json, read_headers
+from maira.model.checkpoint import INDEX, PREFIXES, check_json, fingerprint, read_headers
 from maira.model.config import read_config
 from maira.model.convert import made_whole
 from maira.model.grammar import Vocabulary
+from maira.model.modeling import CheckpointWeights
 from maira.model.processor import MairaProcessor
-from maira.model.weights import Weights
 from radfact.doctor.machine import user_cache
 from radfact.errors import InputError
 from radfact.io.jsonl import read_json, write_json
@@ -72,7 +71,7 @@ def _check(folder: Path, origin: dict[str, str]) -> None:
 
 def _export(checkpoint: Path, dtype: torch.dtype, folder: Path, origin: dict[str, str]) -> None:
     config = read_config(checkpoint)
-    weights = Weights(checkpoint, config)
+    weights = CheckpointWeights(checkpoint, config)
     parts = (PREFIXES["own"]["language"], PREFIXES["own"]["head"])
     names = {_plain(name): name for name in weights.shapes if name.startswith(parts)}
     meta = {plain: torch.empty(weights.shapes[name], dtype=dtype, device="meta") for plain, name in names.items()}

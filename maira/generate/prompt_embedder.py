@@ -10,15 +10,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from maira.generate.engine import Unanswered, prompt_error
 from maira.generate.features import ImageFeatures
-from maira.generate.request import Unanswered
 from maira.model.checkpoint import PREFIXES
 from maira.model.config import read_config
-from maira.model.context_window import too_long
-from maira.model.modeling import MairaForConditionalGeneration
+from maira.model.modeling import CheckpointWeights, MairaForConditionalGeneration
 from maira.model.processor import MairaProcessor
 from maira.model.task_examples import Example
-from maira.model.weights import Weights
 from radfact.errors import InputError
 
 _TOGETHER = 8
@@ -38,7 +36,7 @@ class PromptEmbedder:
     def __init__(self, checkpoint: Path) -> None:
         self.processor: Any = MairaProcessor.from_pretrained(checkpoint)
         config = read_config(checkpoint)
-        weights = Weights(checkpoint, config)
+        weights = CheckpointWeights(checkpoint, config)
         self._model = _front(config)
         parts = (PREFIXES["own"]["encoder"], PREFIXES["own"]["adapter"])
         names = [name for name in weights.shapes if name.startswith(parts)]
@@ -76,7 +74,7 @@ class PromptEmbedder:
 
     def _prompt(self, example: Example, encoded: Sequence[Tensor | InputError], longest: int) -> Tensor | Unanswered:
         ids = self.processor.encode_prompt(example.prompt, len(encoded))
-        if fault := too_long(len(ids), longest):
+        if fault := prompt_error(len(ids), longest):
             return fault
         images: list[Tensor] = []
         for image in encoded:

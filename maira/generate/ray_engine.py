@@ -7,9 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
-from maira.generate.answers import fingerprint
-from maira.generate.engines import start_engine
-from maira.generate.request import Answer, EngineOptions, Request, Unanswered, rough_length
+from maira.generate.engine import Answer, EngineOptions, Request, Unanswered, rough_length, start_engine
+from maira.model.checkpoint import fingerprint
 from radfact.errors import InputError
 from radfact.llm.ray_cluster import Spread, parallel_size
 

@@ -6,6 +6,8 @@ import gc
 import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from logging import Filter, LogRecord, getLogger
 from pathlib import Path
 from typing import Any
 
@@ -13,18 +15,21 @@ import torch
 from torch import Tensor
 from transformers import DynamicCache, LogitsProcessorList, StaticCache
 
-from maira.generate.answers import fingerprint
 from maira.generate.constraints import GrammarProcessor, NarrativeGuard
+from maira.generate.engine import Answer, EngineOptions, Request, Unanswered, limit_to_window, prompt_error
 from maira.generate.features import ENCODED_AT_ONCE, ImageFeatures
-from maira.generate.request import Answer, EngineOptions, Request, Unanswered
-from maira.model.context_window import in_room, room_of, too_long, without_reminder
+from maira.model.checkpoint import fingerprint
+from maira.model.config import context_window
 from maira.model.grammar import Grammar, Vocabulary
 from maira.model.modeling import MairaForConditionalGeneration
 from maira.model.processor import MairaProcessor, pad
 from maira.model.tokens import OBJECT_END
-from maira.runtime.memory import PREFILL_TOKENS, rows_that_fit
 from radfact.errors import InputError
 
+_PREFILL_TOKENS = 16_384
+"""Tokens of a batch, over all of its rows, that pass the language model together while prompts are read."""
+_SPARE = 0.9
+"""Share of the free memory that is counted on; the rest is for what allocators and kernels take."""
 _BATCH = 8
 """Requests at a time where there is no accelerator whose memory decides."""
 _LOOSE = 1.25
@@ -70,7 +75,7 @@ class TransformersEngine:
         self.grammar = Grammar(self.vocabulary)
         self.language_model: Any = self.model.language_model
         self.language_model.generation_config = self.model.generation_config
-        self._room = room_of(self.model.config.text_config)
+        self._window = context_window(self.model.config.text_config)
         self._share = 1.0  # of the batch that should fit, after some did not
         self._static: StaticCache | None = None
         self._static_shape = (0, 0)
@@ -82,10 +87,12 @@ class TransformersEngine:
         A request whose image cannot be read, or whose prompt leaves no room for an answer, has none.
         """
         lengths = [self._prompt_length(request) for request in requests]
-        requests = [in_room(request, length, self._room) for request, length in zip(requests, lengths, strict=True)]
+        requests = [
+            limit_to_window(request, length, self._window) for request, length in zip(requests, lengths, strict=True)
+        ]
         order = []
         for index, length in enumerate(lengths):
-            if fault := too_long(length, self._room):
+            if fault := prompt_error(length, self._window):
                 yield index, fault
             else:
                 order.append(index)
@@ -172,7 +179,7 @@ class TransformersEngine:
         rows = [self.processor.encode_prompt(example.prompt, len(example.images)) for example in examples]
         prompt, mask = (tensor.to(self.device) for tensor in pad(rows, tokenizer.pad_token_id, left=True))
         tokens = self._image_tokens([images[image] for example in examples for image in example.images])
-        with without_reminder():
+        with _without_length_warning():
             written = self.language_model.generate(
                 prompt,
                 attention_mask=mask,
@@ -203,7 +210,7 @@ class TransformersEngine:
         cache = self._cache(rows, length + limit)
         embeddings = self.model.embed(prompt, image_tokens)
         positions = (mask.cumsum(-1) - 1).clamp(min=0)
-        step = max(1, PREFILL_TOKENS // rows)
+        step = max(1, _PREFILL_TOKENS // rows)
         for start in range(0, length - 1, step):
             stop = min(start + step, length - 1)
             self.model.decode(
@@ -225,6 +232,43 @@ class TransformersEngine:
             self._static, self._static_shape = StaticCache(config=config, max_cache_len=length), (rows, length)
         self._static.reset()
         return self._static
+
+
+def rows_that_fit(free: int, length: int, config: Any, itemsize: int) -> int:
+    """How many sequences can be generated together, at least one.
+
+    A row keeps keys and values of all of its tokens, one layer's twice while that layer's grow, the embeddings of its
+    prompt, and its scores, of which there are up to four copies in float32. Whatever the rows, a stretch of
+    `_PREFILL_TOKENS` passes the layers: three tensors as wide as the MLP, eight as wide as the model, and the
+    attention's mask.
+
+    Args:
+        free: bytes.
+        length: of the longest row, prompt and answer, in tokens.
+        config: of the language model.
+        itemsize: bytes of a number of its weights.
+    """
+    head = config.head_dim or config.hidden_size // config.num_attention_heads
+    keys_and_values = 2 * (config.num_hidden_layers + 1) * config.num_key_value_heads * head
+    row = length * (keys_and_values + config.hidden_size) * itemsize + 4 * 4 * config.vocab_size
+    stretch = (3 * config.intermediate_size + 8 * config.hidden_size + length) * itemsize + length
+    return max(1, int((free * _SPARE - _PREFILL_TOKENS * stretch) / row))
+
+
+@contextmanager
+def _without_length_warning() -> Iterator[None]:
+    """Silence transformers' warning about the number of positions, which ignores that they are scaled."""
+
+    class _WarningFilter(Filter):
+        def filter(self, record: LogRecord) -> bool:
+            return "predefined maximum length" not in record.getMessage()
+
+    logger, warning_filter = getLogger("transformers.generation.stopping_criteria"), _WarningFilter()
+    logger.addFilter(warning_filter)
+    try:
+        yield
+    finally:
+        logger.removeFilter(warning_filter)
 
 
 def _device(name: str | None) -> torch.device:

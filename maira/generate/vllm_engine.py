@@ -18,11 +18,10 @@ import torch
 from torch import Tensor
 from transformers import GenerationConfig
 
-from maira.generate.answers import fingerprint
+from maira.generate.engine import Answer, EngineOptions, Request, Unanswered, limit_to_window
 from maira.generate.plain_llama import plain_llama
 from maira.generate.prompt_embedder import PromptEmbedder
-from maira.generate.request import Answer, EngineOptions, Request, Unanswered
-from maira.model.context_window import in_room
+from maira.model.checkpoint import fingerprint
 from maira.model.tokens import OBJECT_END
 from radfact.errors import InputError, RunError
 from radfact.llm.vllm import LINES_ABOVE, engine_arguments, require_vllm, start_engine
@@ -157,7 +156,7 @@ class VLLMEngine:
     async def _ask(self, request: Request, prompt: Tensor) -> Answer | Unanswered:
         from vllm.v1.engine.exceptions import EngineDeadError
 
-        request = in_room(request, len(prompt), self._longest)
+        request = limit_to_window(request, len(prompt), self._longest)
         self._requests += 1
         began = self._shares.start()
         try:

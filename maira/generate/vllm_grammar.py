@@ -18,7 +18,7 @@ from vllm.v1.sample.logits_processor import LogitsProcessor
 from vllm.v1.sample.logits_processor.builtin import process_dict_updates
 
 from maira.generate.constraints import GrammarMask, NarrativeGuard
-from maira.generate.request import Form
+from maira.generate.engine import Form
 from maira.model.grammar import Grammar, ReportState, Vocabulary
 from maira.model.tokens import IMAGE
 

@@ -15,13 +15,20 @@ from data.manifest import Failure
 from data.study import Study
 from maira.generate.answers import AnswerFile, Item, Row, answer_all, settings_of
 from maira.generate.drafts import on_original, read_answer, readable
-from maira.generate.engines import start_engine
-from maira.generate.request import Answer, EngineKind, EngineOptions, Request, report_request
+from maira.generate.engine import Answer, EngineKind, EngineOptions, Request, report_request, start_engine
 from maira.grounding.boxes import GRID, BoxCompletion, Overlap, box_completions, overlap, summarise_overlaps
 from maira.grounding.phrases import Phrase
 from maira.model.prompts import NEW_TOKENS, Preset
-from maira.model.study_inputs import Input, drop_inputs
-from maira.model.task_examples import BOX_CLIPPED, BOX_OUTSIDE, Example, Unused, into_crop, make_example
+from maira.model.task_examples import (
+    BOX_CLIPPED,
+    BOX_OUTSIDE,
+    Example,
+    Input,
+    Unused,
+    drop_inputs,
+    into_crop,
+    make_example,
+)
 from radfact.errors import InputError
 from radfact.io.jsonl import write_json
 from radfact.records import Box, Sentence
@@ -42,7 +49,7 @@ class BoxSettings:
         max_new_tokens: most tokens of an answer; None takes a phrase's (specification, "Grounded output").
         engine: what runs the model.
         options: of the engine.
-        drop: inputs that the model is not shown (`maira.model.study_inputs`).
+        drop: inputs that the model is not shown (`maira.model.task_examples`).
     """
 
     preset: Preset = "release"

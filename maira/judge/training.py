@@ -11,9 +11,9 @@ import torch
 from rich.console import Console
 from torch import Tensor
 
-from maira.generate.answers import fingerprint
 from maira.judge.dataset import ChatDataset, open_chat_dataset
 from maira.judge.run_config import JudgeTrainConfig, check_folder
+from maira.model.checkpoint import fingerprint
 from maira.train import attention, lora
 from maira.train.components import weight_dtype
 from maira.train.data.packing import PackedBatch, StepTotals

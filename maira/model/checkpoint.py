@@ -6,6 +6,7 @@ their encoder has the names of Hugging Face's `Dinov2Model` (`encoders.weights`)
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ from transformers.core_model_loading import Concatenate, WeightConverter, Weight
 
 from encoders.weights import ALIASES, FUSED_QKV, LEAVES, QKV, STEMS, hugging_face_names, timm_name
 from radfact.errors import InputError
+from radfact.fingerprint import weights_digest
 from radfact.io.jsonl import read_json
 
 Layout = Literal["released", "transformers5", "own"]
@@ -46,6 +48,22 @@ PREFIXES: dict[Layout, dict[str, str]] = {
 
 INDEX = "model.safetensors.index.json"
 WEIGHTS = "model.safetensors"
+_DECIDING = (
+    "config.json",
+    "generation_config.json",
+    "preprocessor_config.json",
+    "processor_config.json",
+    "tokenizer.json",
+    "tokenizer.model",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "*.jinja",
+    "*.index.json",
+    "*.safetensors",
+    "*.bin",
+)
+"""Files of a checkpoint that decide its answers; drafts may lie beside them."""
 _LISTED = 6
 """Names in an error that does not end otherwise."""
 
@@ -214,3 +232,24 @@ def loading_faults(info: Mapping[str, Any]) -> tuple[list[str], list[str], list[
         " ".join(map(str, fault)) if isinstance(fault, tuple) else str(fault) for fault in info["mismatched_keys"]
     ]
     return list(info["missing_keys"]), list(info["unexpected_keys"]), reshaped
+
+
+def fingerprint(checkpoint: Path) -> str:
+    """A short hash that differs between checkpoints: of each file that decides the answers.
+
+    Weights are read as `weights_digest` does, everything else whole.
+
+    Raises:
+        InputError: the folder is no checkpoint, or a file cannot be read.
+    """
+    if not (checkpoint / "config.json").is_file():
+        raise InputError("no checkpoint here (config.json is missing)", file=checkpoint)
+    files = sorted(path for name in _DECIDING for path in checkpoint.glob(name) if path.is_file())
+    digest = hashlib.sha256()
+    try:
+        for path in files:
+            digest.update(f"\n{path.name}\n".encode())
+            digest.update(weights_digest(path) if path.suffix in (".safetensors", ".bin") else path.read_bytes())
+    except OSError as error:
+        raise InputError(f"cannot be read: {error.strerror}", file=error.filename) from None
+    return digest.hexdigest()[:12]

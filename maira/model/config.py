@@ -145,4 +145,18 @@ def read_config(folder: Path) -> MairaConfig:
     return config
 
 
+def context_window(config: Any) -> int:
+    """Return how many tokens prompt and response may have together: 6,144 for MAIRA-2 (4,096 positions scaled by 1.5).
+
+    vLLM derives the same length from the same configuration.
+
+    Args:
+        config: configuration of the language model, a Llama.
+    """
+    rope = config.rope_parameters or {}
+    # The other kinds of scaling include their factor in the number of positions.
+    is_scaled = rope.get("rope_type") in ("linear", "dynamic")
+    return int(config.max_position_embeddings * (rope.get("factor") or 1.0 if is_scaled else 1.0))
+
+
 AutoConfig.register("maira2", MairaConfig)

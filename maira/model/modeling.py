@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Iterable, Iterator
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import safe_open
 from torch import Tensor, nn
 from torch.nn import functional as F
 from transformers import AutoModelForImageTextToText, GenerationMixin, LlamaForCausalLM
@@ -256,6 +258,35 @@ def expected_shapes(config: MairaConfig) -> dict[str, tuple[int, ...]]:
     with torch.device("meta"):
         state = MairaForConditionalGeneration(copy.deepcopy(config)).state_dict()
     return {name: tuple(tensor.shape) for name, tensor in state.items()}
+
+
+class CheckpointWeights:
+    """The parameters of a checkpoint; of the files nothing but headers is read until one is asked for.
+
+    Args:
+        folder: checkpoint, in any layout.
+        config: of its model.
+
+    Attributes:
+        shapes: of every parameter, by our names.
+
+    Raises:
+        InputError: files are missing or unreadable, or do not fit the configuration.
+    """
+
+    def __init__(self, folder: Path, config: MairaConfig) -> None:
+        self.shapes = expected_shapes(config)
+        self._stored = read_headers(folder)
+        self._plan = fit(self._stored, self.shapes, file=folder)
+
+    def read(self, names: Iterable[str], dtype: torch.dtype) -> Iterator[tuple[str, Tensor]]:
+        """Parameters by our names, each with its tensor of the given type."""
+        for name in names:
+            parts = []
+            for source in self._plan[name]:
+                with safe_open(self._stored[source].file, framework="pt") as file:
+                    parts.append(file.get_tensor(source).to(dtype))
+            yield name, parts[0] if len(parts) == 1 else torch.cat(parts)
 
 
 register_checkpoint_conversion_mapping("maira2", weight_transforms(), overwrite=True)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal, get_args
 
 from data.images import CropMap, image_size
 from data.study import Study
@@ -19,6 +20,18 @@ PRIOR_REPORT_UNUSED = "a prior report without a prior image cannot be used: the 
 BOX_CLIPPED = "a box was clipped to the centred square that the model sees"
 BOX_OUTSIDE = "a box outside of the centred square that the model sees was left out of the answer"
 MASK_UNUSED = "a mask cannot be written in the model's answer, which has boxes only"
+
+Input = Literal["prior", "lateral", "technique", "comparison", "indication"]
+INPUTS: tuple[Input, ...] = get_args(Input)
+
+_FIELDS: dict[Input, tuple[str, ...]] = {
+    "prior": ("prior_frontal", "prior_report"),
+    "lateral": ("lateral",),
+    "technique": ("technique",),
+    "comparison": ("comparison",),
+    "indication": ("indication",),
+}
+"""Fields of a Study, the one that says whether the input is there first: without its image a prior cannot be shown."""
 
 
 class Unused(UserWarning):
@@ -123,6 +136,28 @@ def into_crop(sentences: Iterable[Sentence], crop: CropMap) -> tuple[list[Senten
         boxes = tuple(part for part, _ in parts if part is not None)
         inside.append(Sentence(text=sentence.text, boxes=boxes or None))
     return inside, lost
+
+
+def parse_inputs(text: str) -> tuple[Input, ...]:
+    """Inputs as a user writes them, "prior+comparison", in the order of `INPUTS` and each once.
+
+    Raises:
+        InputError: one has no such name.
+    """
+    given = [name.strip() for name in text.split("+")]
+    if unknown := [name for name in given if name not in INPUTS]:
+        raise InputError(f"no input is called '{unknown[0]}'; known are {', '.join(INPUTS)}, joined by +")
+    return tuple(name for name in INPUTS if name in given)
+
+
+def drop_inputs(study: Study, names: Sequence[Input]) -> Study:
+    """The study as if it did not have these inputs; `prior` is the prior image and the prior report."""
+    return study.model_copy(update=dict.fromkeys(field for name in names for field in _FIELDS[name]))
+
+
+def has_inputs(study: Study, names: Sequence[Input]) -> bool:
+    """Whether a study has all of these inputs; a prior is there if its image is."""
+    return all(getattr(study, _FIELDS[name][0]) is not None for name in names)
 
 
 def _narrative(study: Study) -> str | None:

@@ -14,12 +14,10 @@ from huggingface_hub.errors import StrictDataclassError
 from torch import Tensor, nn
 from transformers import LlamaConfig, PretrainedConfig
 
-from maira.model.config import MairaConfig, read_config
-from maira.model.context_window import room_of
-from maira.model.modeling import MairaForConditionalGeneration, expected_shapes
+from maira.model.config import MairaConfig, context_window, read_config
+from maira.model.modeling import CheckpointWeights, MairaForConditionalGeneration, expected_shapes
 from maira.model.processor import MairaImageProcessor, MairaProcessor
 from maira.model.tokens import IMAGE
-from maira.model.weights import Weights
 from maira.train import lora
 from maira.train.config.run_config import BaseTrainConfig, Component, FromScratch, TrainConfig
 from maira.train.data.packing import ALL_TASKS
@@ -74,12 +72,12 @@ def weight_dtype(config: BaseTrainConfig, part: Component) -> torch.dtype:
 def _read_model(config: TrainConfig, folder: Path) -> MairaForConditionalGeneration:
     most = weight_dtype(config, "language_model")
     model: MairaForConditionalGeneration = MairaForConditionalGeneration.from_pretrained(folder, dtype=most)
-    weights: Weights | None = None
+    weights: CheckpointWeights | None = None
     for part, name in MODULES.items():
         if (dtype := weight_dtype(config, part)) == most:
             continue
         # Read again rather than converted: what was rounded stays so.
-        weights = weights or Weights(folder, model.config)
+        weights = weights or CheckpointWeights(folder, model.config)
         getattr(model, name).to(dtype)
         own = dict(weights.read([key for key in weights.shapes if key.startswith(f"{name}.")], dtype))
         model.load_state_dict(own, strict=False)
@@ -151,7 +149,7 @@ def check_context(table: npt.NDArray[Any], model_config: PretrainedConfig, sampl
         InputError: a sample is longer.
     """
     lengths = table["prompt"].astype(np.int64) + table["answer"]
-    longest, room = int(lengths.argmax()), room_of(model_config.get_text_config())
+    longest, room = int(lengths.argmax()), context_window(model_config.get_text_config())
     if lengths[longest] > room:
         raise InputError(
             f"sample '{sample_id(longest)}' has {lengths[longest]} tokens (task {ALL_TASKS[table['task'][longest]]}), "
@@ -212,7 +210,7 @@ def _unmerged(
         yield from ((name, plain[name]) for name in expected_shapes(model_config))
         return
     whole = tuple(f"{MODULES[part]}." for part in config.trained if not (part == "language_model" and config.lora))
-    base = Weights(config.model, model_config)
+    base = CheckpointWeights(config.model, model_config)
     for name in base.shapes:
         if name in weights and name.startswith(whole):
             yield name, weights[name]

@@ -18,14 +18,13 @@ from data.shards import PackedSample
 from data.study import Study
 from maira.generate.answers import Item, Row
 from maira.generate.drafts import make_draft, without_answer
-from maira.generate.request import EngineOptions, Unanswered, report_request, rough_length
+from maira.generate.engine import EngineOptions, Unanswered, report_request, rough_length
 from maira.generate.transformers_engine import TransformersEngine
 from maira.grounding.boxes import Overlap, box_completions, summarise_overlaps
 from maira.grounding.evaluation import completion_item, has_reference_boxes
 from maira.model.processor import MairaProcessor
 from maira.model.prompts import NEW_TOKENS, Task
-from maira.model.study_inputs import drop_inputs
-from maira.model.task_examples import Unused, make_example
+from maira.model.task_examples import Unused, drop_inputs, make_example
 from maira.train.config.run_config import TrainConfig
 from maira.train.data.batches import unreadable_sample_error
 from maira.train.data.dataset import StudyDataset

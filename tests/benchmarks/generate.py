@@ -37,7 +37,7 @@ from PIL import Image
 from rich.console import Console
 from rich.table import Table
 
-from maira.generate.request import Answer, EngineOptions, Request
+from maira.generate.engine import Answer, EngineOptions, Request
 from maira.generate.transformers_engine import TransformersEngine
 from maira.model.config import RAD_DINO, VICUNA_7B, MairaConfig
 from maira.model.modeling import MairaForConditionalGeneration

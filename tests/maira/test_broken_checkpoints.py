@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 import torch
 
+from maira.generate.engine import EngineOptions
 from maira.generate.plain_llama import plain_llama
 from maira.generate.prompt_embedder import PromptEmbedder
-from maira.generate.request import EngineOptions
 from maira.generate.transformers_engine import TransformersEngine
 from maira.model.convert import convert
 from maira.model.processor import MairaProcessor

@@ -19,8 +19,7 @@ from data.manifest import read_manifest, write_manifest
 from data.pack_shards import pack as pack_shards
 from data.study import Label, Study
 from maira.model.processor import MairaProcessor
-from maira.model.study_inputs import drop_inputs
-from maira.model.task_examples import BOX_CLIPPED, PRIOR_REPORT_UNUSED, make_example
+from maira.model.task_examples import BOX_CLIPPED, PRIOR_REPORT_UNUSED, drop_inputs, make_example
 from maira.train.config.run_config import TrainConfig
 from maira.train.data.batches import LENGTH_MULTIPLE, stream
 from maira.train.data.dataset import StudyDataset, encode_example, open_dataset, patch_coverage, texts

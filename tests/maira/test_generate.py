@@ -16,10 +16,11 @@ from data.images import CropMap
 from data.manifest import read_failures
 from data.study import Study
 from maira.generate import drafts
-from maira.generate.answers import AnswerFile, fingerprint
+from maira.generate.answers import AnswerFile
 from maira.generate.drafts import generate_drafts, make_draft
-from maira.generate.request import Answer, EngineOptions, Request
+from maira.generate.engine import Answer, EngineOptions, Request
 from maira.generate.transformers_engine import TransformersEngine
+from maira.model.checkpoint import fingerprint
 from maira.model.parser import parse_report
 from maira.model.task_examples import Unused, make_example
 from radfact.errors import InputError, RunError

@@ -19,7 +19,7 @@ from PIL import Image
 
 from data.manifest import Failure, read_manifest, write_manifest
 from data.study import Study
-from maira.generate.request import Answer, EngineOptions, Request, Unanswered
+from maira.generate.engine import Answer, EngineOptions, Request, Unanswered
 from maira.grounding import evaluation as grounding
 from maira.grounding.evaluation import BoxRun, BoxSettings, complete_boxes, ground_phrases
 from maira.grounding.phrases import Phrase, manifest_phrases

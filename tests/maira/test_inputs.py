@@ -28,8 +28,7 @@ from maira.evaluate.experiments import (
     without_inputs,
 )
 from maira.model.prompts import build_prompt
-from maira.model.study_inputs import INPUTS, Input, drop_inputs, has_inputs, parse_inputs
-from maira.model.task_examples import make_example, study_context
+from maira.model.task_examples import INPUTS, Input, drop_inputs, has_inputs, make_example, parse_inputs, study_context
 from radfact.errors import InputError
 from radfact.io.jsonl import write_json, write_jsonl
 from radfact.io.pairs import Pair

@@ -16,8 +16,7 @@ import pytest
 from data.manifest import read_manifest, write_manifest
 from maira.generate import drafts
 from maira.generate.drafts import generate_drafts
-from maira.generate.engines import start_engine
-from maira.generate.request import EngineKind, EngineOptions
+from maira.generate.engine import EngineKind, EngineOptions, start_engine
 from radfact.errors import InputError
 
 TIMEOUT = 120

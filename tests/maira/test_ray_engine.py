@@ -12,8 +12,8 @@ import pytest
 
 from data.study import Study
 from maira.generate.drafts import generate_drafts
+from maira.generate.engine import EngineOptions, Request
 from maira.generate.ray_engine import RayEngine
-from maira.generate.request import EngineOptions, Request
 from radfact.errors import InputError
 from radfact.llm.ray_cluster import cluster
 

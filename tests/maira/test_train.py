@@ -18,7 +18,7 @@ from safetensors import SafetensorError
 from tiny_runs import TEXT, VISION, Command, held_by_another, metrics, quiet, said, train_config, values
 
 from data.manifest import read_manifest, write_manifest
-from maira.generate.answers import fingerprint
+from maira.model.checkpoint import fingerprint
 from maira.model.modeling import MairaForConditionalGeneration
 from maira.model.processor import MairaProcessor
 from maira.train import checkpointing as states

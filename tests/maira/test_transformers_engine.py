@@ -16,15 +16,14 @@ from torch import nn
 from data.images import load_gray
 from data.study import Study
 from maira.generate import features, transformers_engine
+from maira.generate.engine import Answer, EngineOptions, Request, Unanswered, report_request
 from maira.generate.features import ImageFeatures
-from maira.generate.request import Answer, EngineOptions, Request, Unanswered, report_request
-from maira.generate.transformers_engine import TransformersEngine
+from maira.generate.transformers_engine import TransformersEngine, rows_that_fit
 from maira.grounding.boxes import box_completions
 from maira.model.config import MairaConfig
 from maira.model.processor import MairaProcessor
 from maira.model.prompts import Task
 from maira.model.task_examples import make_example
-from maira.runtime.memory import rows_that_fit
 from radfact.errors import InputError
 
 Answers = dict[int, Answer | Unanswered]
@@ -102,7 +101,7 @@ def test_a_static_cache_changes_no_answer(
 def test_prompts_read_in_short_stretches_change_no_answer(
     checkpoint: Path, requests: list[Request], said: list[tuple[str, bool]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(transformers_engine, "PREFILL_TOKENS", 50)
+    monkeypatch.setattr(transformers_engine, "_PREFILL_TOKENS", 50)
     assert _said(_answers(TransformersEngine(checkpoint, EngineOptions(batch_size=3)), requests)) == said
 
 

@@ -11,7 +11,7 @@ import torch
 
 from data.phantoms import write_phantoms
 from data.study import Study
-from maira.generate.request import Request, report_request
+from maira.generate.engine import Request, report_request
 from maira.grounding.boxes import box_completions
 from maira.model.config import MairaConfig
 from maira.model.modeling import MairaForConditionalGeneration

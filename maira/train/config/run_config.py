@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, field_validator, model_validator
 
 from maira.model.prompts import Preset, Task
-from maira.model.study_inputs import Input
+from maira.model.task_examples import Input
 from maira.train.config.files import read_config_values
 from radfact.errors import InputError
 from radfact.records import Record

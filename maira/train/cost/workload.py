@@ -14,8 +14,7 @@ import numpy.typing as npt
 
 from maira.model.config import MairaConfig
 from maira.model.prompts import Task
-from maira.model.study_inputs import drop_inputs
-from maira.model.task_examples import Unused, make_example
+from maira.model.task_examples import Unused, drop_inputs, make_example
 from maira.model.tokens import IMAGE
 from maira.train.config.run_config import DataSource, TrainConfig
 from maira.train.data.packing import SAMPLE_LENGTHS, TASKS

@@ -18,11 +18,10 @@ import numpy.typing as npt
 
 from data.images import CropMap
 from data.study import IMAGE_COLUMNS, Study
-from maira.generate.answers import fingerprint
+from maira.model.checkpoint import fingerprint
 from maira.model.processor import MairaProcessor
 from maira.model.prompts import Task
-from maira.model.study_inputs import drop_inputs
-from maira.model.task_examples import Example, Unused, make_example
+from maira.model.task_examples import Example, Unused, drop_inputs, make_example
 from maira.train.config.run_config import DataSource, TrainConfig
 from maira.train.data.packing import SAMPLE_LENGTHS, TASKS, EncodedSample
 from maira.train.data.sources import ManifestSource, StudyHeader, StudySource, manifest_key, open_source

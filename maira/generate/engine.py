@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from importlib import import_module
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
 from maira.model.prompts import NEW_TOKENS
 from maira.model.task_examples import Example
-from radfact.errors import InputError
+from maira.runtime.processes import process_count
+from radfact.errors import ErrorCode, InputError
 
 Form = Literal["narrative", "report", "boxes"]
 """What an answer is held to: no loops of a narrative; the grammar of a grounded report; that grammar from inside a
@@ -116,3 +118,41 @@ def report_request(example: Example, max_new_tokens: int | None = None) -> Reque
 def rough_length(request: Request) -> tuple[Form, int, int, int]:
     """What puts requests in the order of their length without a tokenizer, those of one form and limit together."""
     return request.form, request.max_new_tokens, len(request.example.images), len(request.example.prompt)
+
+
+def prompt_error(length: int, window: int) -> Unanswered | None:
+    """Return why a prompt of `length` tokens cannot be answered; None if the context window has room for a response."""
+    if length < window:
+        return None
+    return Unanswered(f"the prompt has {length} tokens, and the context window has {window} for prompt and response")
+
+
+def limit_to_window(request: Request, length: int, window: int) -> Request:
+    """Lower the limit of new tokens to what a prompt of `length` tokens leaves of the context window."""
+    return replace(request, max_new_tokens=min(request.max_new_tokens, window - length))
+
+
+_ENGINES: dict[EngineKind, str] = {
+    "transformers": "maira.generate.transformers_engine:TransformersEngine",
+    "vllm": "maira.generate.vllm_engine:VLLMEngine",
+    "ray": "maira.generate.ray_engine:RayEngine",
+}
+
+
+def start_engine(kind: EngineKind, checkpoint: Path, options: EngineOptions) -> Engine:
+    """An engine with a checkpoint, ready to answer.
+
+    Raises:
+        InputError: the folder is no checkpoint of ours, its tokenizer lacks the format's tokens, a package that the
+            engine needs is not installed, or a launcher started several processes of an engine that spreads by itself.
+        RunError: the engine cannot start.
+    """
+    if kind != "transformers" and process_count() > 1:
+        raise InputError(
+            f"'{kind}' drives all GPUs from one process: start it without a launcher (accelerate, torchrun)",
+            code=ErrorCode.CONFLICTING_OPTIONS,
+            field="engine",
+        )
+    module, name = _ENGINES[kind].split(":")
+    engine: Engine = getattr(import_module(module), name)(checkpoint, options)
+    return engine

@@ -10,11 +10,10 @@ import pytest
 from transformers import LlamaConfig
 
 from data.study import Study
+from maira.generate.engine import Answer, EngineOptions, Request, Unanswered, limit_to_window, report_request
 from maira.generate.prompt_embedder import PromptEmbedder
-from maira.generate.request import Answer, EngineOptions, Request, Unanswered, report_request
 from maira.generate.transformers_engine import TransformersEngine
-from maira.model.config import MairaConfig
-from maira.model.context_window import in_room, room_of
+from maira.model.config import MairaConfig, context_window
 from maira.model.modeling import MairaForConditionalGeneration
 from maira.model.processor import MairaProcessor
 from maira.model.task_examples import make_example
@@ -36,7 +35,7 @@ def _length(processor: MairaProcessor, request: Request) -> int:
 
 
 def test_maira_2_has_room_for_6144_tokens() -> None:
-    assert room_of(MairaConfig().text_config) == 6144
+    assert context_window(MairaConfig().text_config) == 6144
 
 
 @pytest.mark.parametrize(
@@ -50,7 +49,7 @@ def test_maira_2_has_room_for_6144_tokens() -> None:
 )
 def test_only_scaling_that_the_number_of_positions_leaves_out_makes_room(rope: dict[str, Any], room: int) -> None:
     config = LlamaConfig(max_position_embeddings=100, rope_parameters={"rope_theta": 10000.0, **rope})
-    assert room_of(config) == room
+    assert context_window(config) == room
 
 
 def test_a_prompt_without_room_for_an_answer_is_told_with_both_numbers_and_the_rest_goes_on(
@@ -65,10 +64,10 @@ def test_a_prompt_without_room_for_an_answer_is_told_with_both_numbers_and_the_r
     long = report_request(make_example(wordy, "findings"), 9)
     length = _length(processor, long)
     answers = dict(_engine(model, processor, length, monkeypatch).answers([long, question]))
-    said = f"the prompt has {length} tokens; prompt and answer have room for {length}"
-    assert answers[0] == Unanswered(said)
+    assert isinstance(answers[0], Unanswered)
+    assert answers[0].reason.count(str(length)) == 2
     assert isinstance(answers[1], Answer)
-    assert list(PromptEmbedder(checkpoint).prompts([long.example], length)) == [Unanswered(said)]
+    assert list(PromptEmbedder(checkpoint).prompts([long.example], length)) == [answers[0]]
 
 
 @pytest.mark.parametrize("left", [1, 4])
@@ -86,7 +85,7 @@ def test_an_answer_ends_where_the_room_does(
     assert isinstance(wanted, Answer)
     assert isinstance(found, Answer)
     assert (found.text, found.cut_off) == (wanted.text, wanted.cut_off)
-    assert in_room(question, room - left, room) == short
+    assert limit_to_window(question, room - left, room) == short
 
 
 def test_transformers_is_not_heard_where_scaled_positions_are_used(
@@ -100,7 +99,7 @@ def test_transformers_is_not_heard_where_scaled_positions_are_used(
     monkeypatch.setattr(logger, "handle", lambda record: heard.append(record) if logger.filter(record) else None)
     positions = _length(processor, question)
     engine = _engine(model, processor, positions, monkeypatch)
-    monkeypatch.setattr(engine, "_room", 2 * positions)
+    monkeypatch.setattr(engine, "_window", 2 * positions)
     ((_, answer),) = engine.answers([question])
     assert isinstance(answer, Answer)
     assert heard == []
