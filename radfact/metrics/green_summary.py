@@ -77,7 +77,7 @@ class GreenSummary:
             "[Summary]:",
             f"Green score: mean {self.mean:.2f} std {self.std:.2f}",
             "",
-            "[Clinically Significant CategoryErrors]:",
+            "[Clinically Significant Errors]:",
             *(
                 f"({letter}) {ERROR_CATEGORIES[letter]}: {one.without:.2f} [{', '.join(one.typical)}]"
                 for letter, one in self.categories.items()

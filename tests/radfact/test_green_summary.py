@@ -73,7 +73,7 @@ def test_mean_and_population_deviation() -> None:
     assert summary.mean == pytest.approx(statistics.fmean(scores))
     assert summary.std == pytest.approx(statistics.pstdev(scores))
     assert summary.as_text().startswith(
-        "[Summary]:\nGreen score: mean 0.48 std 0.37\n\n[Clinically Significant CategoryErrors]:\n"
+        "[Summary]:\nGreen score: mean 0.48 std 0.37\n\n[Clinically Significant Errors]:\n"
     )
     assert "\n(f) Omitting a comparison detailing a change from a prior study: 1.00 []\n" in summary.as_text()
 
