@@ -135,7 +135,7 @@ def test_the_commands_of_the_readme_run_as_they_stand_after_make_demo(clone: Pat
 
 def test_the_commands_of_the_guides_run_as_they_stand(clone: Path) -> None:
     _run(line for page in GUIDES for block in _blocks(page, "sh") for line in command_lines(block))
-    for made in ("results/drafts/report.html", "grounded.figures.json", "runs/try/checkpoint", "phantoms/sheet.html"):
+    for made in ("results/drafts/report.html", "grounded.scores.json", "runs/try/checkpoint", "phantoms/sheet.html"):
         assert (clone / made).exists()
 
 

@@ -34,7 +34,7 @@ from maira.cli.options import (
     engine_options,
     read_studies,
 )
-from maira.cli.show import end, say, say_unused, set_side_by_side
+from maira.cli.show import exit_with_failures, print_comparison, print_line, print_unused_inputs
 from maira.runtime.processes import process_count
 from radfact.errors import InputError, RunError
 
@@ -115,14 +115,14 @@ def ablate(
     trials = plan_trials(recipes, out, infer=infer)
     studies, left_out = read_studies(test, split)
     selection = select_studies(studies, task.value, subset, [trial.experiment for trial in trials])
-    say(console, selection.in_words)
-    say_unused(console, selection.studies, len(selection.studies))
+    print_line(console, selection.in_words)
+    print_unused_inputs(console, selection.studies, len(selection.studies))
     references = out / "manifest.jsonl"
     scoring = Scoring(references, out / "cache", judge, config, metrics, weights or ())
     scorers = [Scorer(trial.experiment, scoring) for trial in trials]
     # vLLM and Ray start processes of their own; a launcher's are for the transformers engine.
     how = Drafting(task.value, references, tuple(words), alone=engine is not Engine.TRANSFORMERS)
-    ablation = Ablation(trials, how, Launcher(launch), lambda text: say(console, text))
+    ablation = Ablation(trials, how, Launcher(launch), lambda text: print_line(console, text))
     write_manifest(references, selection.studies)
     done = ablation.run(scorers)
     failed = [(str(failure.sample_id), failure.reason) for failure in left_out] + ablation.failures
@@ -130,8 +130,8 @@ def ablate(
         raise RunError(f"no recipe came to its end; {': '.join(ablation.failures[0])}")
     settings = {"task": task.value, "subset": subset, "split": split, "test": str(test), "failures": failed}
     table, about = table_of(ablation, done, selection)
-    set_side_by_side(console, table, out, "ablation", "Ablations", settings, about)
-    end(console, failed)
+    print_comparison(console, table, out, "ablation", "Ablations", settings, about)
+    exit_with_failures(console, failed)
 
 
 def _words(**options: object) -> list[str]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
-from maira.cli.show import end, say, show_lines
+from maira.cli.show import exit_with_failures, print_line, print_table
 from radfact.errors import InputError
 from radfact.progress import ProgressDisplay
 
@@ -133,9 +133,9 @@ def sentences(
     console = Console()
     _show_changes(console, done, compared)
     if done.already:
-        say(console, f"{done.already} samples have {target.value} already and keep them")
-    say(console, f"{len(done.studies)} of {len(studies) + len(left_out)} samples: {out}")
-    end(console, _listed(failures))
+        print_line(console, f"{done.already} samples have {target.value} already and keep them")
+    print_line(console, f"{len(done.studies)} of {len(studies) + len(left_out)} samples: {out}")
+    exit_with_failures(console, _listed(failures))
 
 
 @annotate.command("export")
@@ -189,15 +189,15 @@ def export_tasks(
         with open_atomic(out / "config.xml") as handle:
             handle.write(config)
         if image_url is None:
-            say(
+            print_line(
                 console,
                 "Label Studio needs LABEL_STUDIO_LOCAL_FILES_SERVING_ENABLED=true and "
                 f"LABEL_STUDIO_LOCAL_FILES_DOCUMENT_ROOT={address.root.absolute()}, and the folder of the images below "
                 "it added to the project as local storage",
             )
     replace_failures(out / "failures.jsonl", written.name, failures)
-    say(console, f"{total - len(failures)} of {total} samples to annotate: {written}")
-    end(console, _listed(failures))
+    print_line(console, f"{total - len(failures)} of {total} samples to annotate: {written}")
+    exit_with_failures(console, _listed(failures))
 
 
 @annotate.command("import")
@@ -236,11 +236,11 @@ def import_annotations(
         agreement_file.unlink(missing_ok=True)
     replace_failures(out.with_name("failures.jsonl"), out.name, done.failures)
     for reason, count in sorted(done.dropped.items()):
-        say(console, f"phrases left out as '{reason}': {count}")
+        print_line(console, f"phrases left out as '{reason}': {count}")
     if done.ignored:
-        say(console, f"regions ignored, where the protocol wants none: {done.ignored}")
-    say(console, f"{len(done.studies)} of {len(samples)} annotated samples are grounded studies: {out}")
-    end(console, _listed(done.failures))
+        print_line(console, f"regions ignored, where the protocol wants none: {done.ignored}")
+    print_line(console, f"{len(done.studies)} of {len(samples)} annotated samples are grounded studies: {out}")
+    exit_with_failures(console, _listed(done.failures))
 
 
 def _refuse_same(manifest: Path, out: Path) -> None:
@@ -303,9 +303,9 @@ def _show_changes(console: Console, done: SplitStudies, compared: Result | None)
             figure = compared.figures[name]
             interval = "" if figure.low is None else f" [{figure.low:.3f}, {figure.high:.3f}]"
             lines.append((f"RadFact {name.replace('_', ' ')}", f"{_number(figure.point)}{interval}"))
-    show_lines(console, "Findings as lists of sentences", ("figure", "value"), lines)
+    print_table(console, "Findings as lists of sentences", ("figure", "value"), lines)
     if compared is not None:
-        say(console, f"RadFact: the sentences against the narratives' own; judge {compared.judge.get('name')}")
+        print_line(console, f"RadFact: the sentences against the narratives' own; judge {compared.judge.get('name')}")
 
 
 def _show_agreement(console: Console, agreements: Sequence[Agreement]) -> None:
@@ -323,7 +323,7 @@ def _show_agreement(console: Console, agreements: Sequence[Agreement]) -> None:
         )
         for one in agreements
     ]
-    show_lines(console, "Agreement of annotators", heads, lines)
+    print_table(console, "Agreement of annotators", heads, lines)
 
 
 def _number(value: float | None) -> str:

@@ -10,7 +10,7 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
-from maira.cli.show import say
+from maira.cli.show import print_line
 
 if TYPE_CHECKING:
     from maira.train.cost.estimate import Estimate
@@ -47,23 +47,23 @@ def estimate(
     from radfact.io.jsonl import dumps
 
     read = read_train_config(config, overrides)
-    say(Console(stderr=True), f"estimating {config}: its passes are run on tensors without bytes")
+    print_line(Console(stderr=True), f"estimating {config}: its passes are run on tensors without bytes")
     found = run(read, gpu, gpus, mfu)
     if json:
         print(dumps(found.to_json()))
         return
     console = Console()
     for line in _introduction(found):
-        say(console, line)
+        print_line(console, line)
     console.print(_parameter_table(found))
     console.print(_memory_table(found))
     for line in _verdict(found):
-        say(console, line)
+        print_line(console, line)
     console.print(_time_table(found))
-    say(console, f"samples: {found.workload.basis}")
-    say(console, "time: at the MFU given; without validation, drafts, saving and waiting for data")
+    print_line(console, f"samples: {found.workload.basis}")
+    print_line(console, "time: at the MFU given; without validation, drafts, saving and waiting for data")
     if found.is_small:
-        say(
+        print_line(
             console,
             f"time: a model of this size does not reach an MFU of {found.mfu:.0%}; run some steps, read what they do "
             "(mfu in metrics.jsonl), and give it as --mfu",

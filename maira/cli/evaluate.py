@@ -37,7 +37,15 @@ from maira.cli.options import (
     engine_options,
     read_studies,
 )
-from maira.cli.show import answering, changed, end, say, say_unused, set_side_by_side, show_figures
+from maira.cli.show import (
+    exit_with_failures,
+    generation_progress,
+    print_comparison,
+    print_line,
+    print_scores,
+    print_unused_inputs,
+    report_changed,
+)
 from maira.runtime.processes import is_main
 
 app = typer.Typer(
@@ -57,7 +65,7 @@ def evaluate_by_labels(
     from radfact.io.pairs import read_drafts
 
     figures = evaluate_labels(read_drafts(drafts), read_manifest(manifest))
-    show_figures(Console(), "Findings by the generator's labels", figures)
+    print_scores(Console(), "Findings by the generator's labels", figures)
     if out is not None:
         from dataclasses import asdict
 
@@ -79,7 +87,7 @@ def write_baseline(
     studies = read_manifest(manifest)
     report = most_frequent_report(studies)
     write_jsonl(out, ({"sample_id": study.sample_id, **report, "model": "most frequent report"} for study in studies))
-    say(Console(), f"{len(studies)} times the most frequent report: {out}")
+    print_line(Console(), f"{len(studies)} times the most frequent report: {out}")
 
 
 @app.command("inputs")
@@ -126,13 +134,13 @@ def evaluate_by_inputs(
     experiments = without_inputs(out, drop or ())
     studies, left_out = read_studies(manifest)
     selection = select_studies(studies, task.value, subset, experiments)
-    say(console, selection.in_words)
-    say_unused(console, selection.studies, len(selection.studies))
+    print_line(console, selection.in_words)
+    print_unused_inputs(console, selection.studies, len(selection.studies))
     how = Scoring(out / "manifest.jsonl", out / "cache", judge, config, metrics, weights or ())
     scorers = [Scorer(one, how) for one in experiments]
     failed: list[tuple[str, str]] = []
     for one in experiments:
-        with answering(f"drafting {one.name}") as on_progress:
+        with generation_progress(f"drafting {one.name}") as on_progress:
             _, failures = generate_drafts(
                 selection.studies,
                 checkpoint,
@@ -144,7 +152,7 @@ def evaluate_by_inputs(
                 engine=engine.value,
                 options=options,
                 failures=left_out,
-                on_changed=changed(f"studies of {one.name}", "drafted"),
+                on_changed=report_changed(f"studies of {one.name}", "drafted"),
                 on_progress=on_progress,
             )
         failed += [(f"{one.name}: {failure.sample_id}", failure.reason) for failure in failures]
@@ -153,8 +161,8 @@ def evaluate_by_inputs(
     write_manifest(how.references, selection.studies)
     for one, scorer in zip(experiments, scorers, strict=True):
         failed += [(f"{one.name}: {key}", reason) for key, reason in scorer.score()]
-        say(console, f"{one.name}: {len(one.samples)} studies scored: {one.results}")
+        print_line(console, f"{one.name}: {len(one.samples)} studies scored: {one.results}")
     table = compare(experiments, [selection.in_words], experiments[0])
     settings = {"task": task.value, "subset": subset}
-    set_side_by_side(console, table, out, "table", "Reports without some inputs", settings)
-    end(console, failed)
+    print_comparison(console, table, out, "table", "Reports without some inputs", settings)
+    exit_with_failures(console, failed)

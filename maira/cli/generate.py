@@ -29,11 +29,18 @@ from maira.cli.options import (
     WorkerEngine,
     WorkerEngineOption,
     Workers,
-    dropped_inputs,
     engine_options,
+    parse_dropped_inputs,
     read_studies,
 )
-from maira.cli.show import answering, changed, end, say, say_unused, show_boxes
+from maira.cli.show import (
+    exit_with_failures,
+    generation_progress,
+    print_box_scores,
+    print_line,
+    print_unused_inputs,
+    report_changed,
+)
 
 
 def generate(
@@ -61,10 +68,10 @@ def generate(
     from maira.generate.drafts import generate_drafts
     from maira.model.task_examples import drop_inputs
 
-    dropped = dropped_inputs(drop)
+    dropped = parse_dropped_inputs(drop)
     options = engine_options(engine, free, batch, device, cache, workers, worker_engine, language_model, engine_arg)
     studies, left_out = read_studies(manifest)
-    with answering("drafting") as on_progress:
+    with generation_progress("drafting") as on_progress:
         drafted, failures = generate_drafts(
             studies,
             checkpoint,
@@ -76,13 +83,13 @@ def generate(
             engine=engine.value,
             options=options,
             failures=left_out,
-            on_changed=changed("studies", "drafted"),
+            on_changed=report_changed("studies", "drafted"),
             on_progress=on_progress,
         )
     console = Console()
-    say_unused(console, [drop_inputs(study, dropped) for study in studies], len(studies))
-    say(console, f"{drafted} of {len(studies) + len(left_out)} studies drafted: {out}")
-    end(console, [(str(f.sample_id), f.reason) for f in failures])
+    print_unused_inputs(console, [drop_inputs(study, dropped) for study in studies], len(studies))
+    print_line(console, f"{drafted} of {len(studies) + len(left_out)} studies drafted: {out}")
+    exit_with_failures(console, [(str(f.sample_id), f.reason) for f in failures])
 
 
 def ground(
@@ -120,7 +127,7 @@ def ground(
         asked = read_phrases(phrases, [*(s.sample_id for s in studies), *(str(f.sample_id) for f in left_out)])
         left_out = [failure for failure in left_out if failure.sample_id in {phrase.sample_id for phrase in asked}]
     settings = BoxSettings(preset.value, max_new_tokens, engine.value, options)
-    with answering("locating") as on_progress:
+    with generation_progress("locating") as on_progress:
         run = ground_phrases(
             studies,
             asked,
@@ -128,10 +135,10 @@ def ground(
             out,
             settings,
             failures=left_out,
-            on_changed=changed("phrases", "located"),
+            on_changed=report_changed("phrases", "located"),
             on_progress=on_progress,
         )
-    show_boxes("Phrase grounding", f"{run.answered} of {run.asked} phrases located: {out}", run)
+    print_box_scores("Phrase grounding", f"{run.answered} of {run.asked} phrases located: {out}", run)
 
 
 def boxes(
@@ -155,22 +162,24 @@ def boxes(
     from maira.grounding.evaluation import BoxSettings, complete_boxes, has_reference_boxes
     from maira.model.task_examples import drop_inputs
 
-    dropped = dropped_inputs(drop)
+    dropped = parse_dropped_inputs(drop)
     options = engine_options(engine, free, batch, device, cache, workers, worker_engine, language_model, engine_arg)
     studies, left_out = read_studies(manifest)
     settings = BoxSettings(preset.value, max_new_tokens, engine.value, options, dropped)
-    with answering("completing") as on_progress:
+    with generation_progress("completing") as on_progress:
         run = complete_boxes(
             studies,
             checkpoint,
             out,
             settings,
             failures=left_out,
-            on_changed=changed("sentences", "completed"),
+            on_changed=report_changed("sentences", "completed"),
             on_progress=on_progress,
         )
     console = Console()
-    say_unused(console, [drop_inputs(study, dropped) for study in studies if has_reference_boxes(study)], len(studies))
+    print_unused_inputs(
+        console, [drop_inputs(study, dropped) for study in studies if has_reference_boxes(study)], len(studies)
+    )
     if without := sum(not has_reference_boxes(study) for study in studies):
-        say(console, f"{without} of {len(studies)} studies have no sentence with boxes and are not asked")
-    show_boxes("Box completion", f"boxes of {run.answered} of {run.asked} sentences completed: {out}", run)
+        print_line(console, f"{without} of {len(studies)} studies have no sentence with boxes and are not asked")
+    print_box_scores("Box completion", f"boxes of {run.answered} of {run.asked} sentences completed: {out}", run)

@@ -31,7 +31,7 @@ from maira.cli.judge_options import (
     TaskOption,
     Teachers,
 )
-from maira.cli.show import end, say
+from maira.cli.show import exit_with_failures, print_line
 from radfact.errors import InputError
 
 if TYPE_CHECKING:
@@ -155,16 +155,16 @@ def _show(written: JudgeDataSummary, out: Path, *, wanted: bool) -> None:
     """What was written; where something was to be held out and nothing is, the remedy."""
     console = Console()
     for split, number in written.samples.items():
-        say(console, f"{number} samples to {'train on' if split == 'train' else 'check with'}")
+        print_line(console, f"{number} samples to {'train on' if split == 'train' else 'check with'}")
     is_held = written.samples.get("heldout", 0) > 0
-    say(console, f"{out / 'samples.jsonl'}; held out: {written.held_out if is_held else 'nothing'}")
+    print_line(console, f"{out / 'samples.jsonl'}; held out: {written.held_out if is_held else 'nothing'}")
     if wanted and not is_held:
-        say(
+        print_line(
             console,
             "There is nothing to check or to validate with: too few references were drawn, or all that is asked of "
             "them is asked in training too. Give a greater --held-out, or more reports.",
         )
-    end(console, list(written.failures.items()))
+    exit_with_failures(console, list(written.failures.items()))
 
 
 def _references(reports: Path | None) -> dict[str, str]:
@@ -195,4 +195,4 @@ def judge_train(
 
     disable_progress_bar()
     console = Console()
-    say(console, f"judge: {train_judge(read_judge_config(config, overrides), console)}")
+    print_line(console, f"judge: {train_judge(read_judge_config(config, overrides), console)}")

@@ -16,7 +16,7 @@ from maira.cli.manifest import pack, show, stats
 from maira.cli.model import assemble, convert, train
 from maira.cli.prepare import app as prepare_app
 from maira.cli.review import app as review_app
-from maira.runtime.processes import leave_launcher, run_together
+from maira.runtime.processes import exit_process, run_as_group
 from radfact.cli.program import Version, add_examples, run_command
 
 MANUAL = "\n".join(
@@ -83,7 +83,7 @@ add_examples(app, EXAMPLES)
 def main() -> None:
     """Entry point of the command."""
     try:
-        run_command(lambda: run_together(app), "maira")
+        run_command(lambda: run_as_group(app), "maira")
     except SystemExit as end:
-        leave_launcher(end.code)
+        exit_process(end.code)
         raise

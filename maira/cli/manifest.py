@@ -12,7 +12,7 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
-from maira.cli.show import end, progress, say
+from maira.cli.show import exit_with_failures, print_line, show_progress
 
 if TYPE_CHECKING:
     from data.statistics import Column, Statistics
@@ -57,9 +57,9 @@ def show(
 
     sheet = write_contact_sheet(manifest, out, count=count or None, seed=seed, sample_ids=sample_id)
     console = Console()
-    say(console, f"{sheet.shown} of {sheet.of} samples: {out}")
+    print_line(console, f"{sheet.shown} of {sheet.of} samples: {out}")
     if sheet.missing:
-        say(console, f"{sheet.missing} images cannot be shown; the page says which")
+        print_line(console, f"{sheet.missing} images cannot be shown; the page says which")
 
 
 def pack(
@@ -76,12 +76,12 @@ def pack(
     from data.pack_shards import parse_size
 
     size = parse_size(shard_size)
-    with progress("packing") as on_progress:
+    with show_progress("packing") as on_progress:
         packed = pack_shards(manifest, out, shard_size=size, splits=split, shuffle=shuffle, on_progress=on_progress)
     console = Console()
     kept = f", {packed.kept} of them kept from an earlier run" if packed.kept else ""
-    say(console, f"{packed.samples} samples, {packed.bytes / 1e6:.1f} MB in {packed.shards} shards{kept}: {out}")
-    end(console, [(str(failure.sample_id), failure.reason) for failure in packed.failures])
+    print_line(console, f"{packed.samples} samples, {packed.bytes / 1e6:.1f} MB in {packed.shards} shards{kept}: {out}")
+    exit_with_failures(console, [(str(failure.sample_id), failure.reason) for failure in packed.failures])
 
 
 def _print_tables(console: Console, counted: Statistics, columns: Sequence[Column]) -> None:
@@ -103,9 +103,9 @@ def _print_tables(console: Console, counted: Statistics, columns: Sequence[Colum
         for number, (key, figures) in enumerate(rows):
             table.add_row(*key, *cells(figures), end_section=number == len(groups) - 1)
         console.print(table)
-    say(console, _MEANING)
+    print_line(console, _MEANING)
     if total.strangers:
-        say(console, "* studies, where the patient is not known")
+        print_line(console, "* studies, where the patient is not known")
 
 
 _MEANING = (

@@ -10,7 +10,7 @@ import typer
 from rich.console import Console
 
 from maira.cli.options import OutFolder
-from maira.cli.show import progress, say
+from maira.cli.show import print_line, show_progress
 from radfact.cli.options import naming_options
 
 
@@ -46,7 +46,7 @@ def train(
 
     disable_progress_bar()
     console = Console()
-    say(console, f"checkpoint: {run(read_train_config(config, overrides), console)}")
+    print_line(console, f"checkpoint: {run(read_train_config(config, overrides), console)}")
 
 
 def convert(
@@ -58,9 +58,9 @@ def convert(
     """Write a checkpoint in another layout, every byte of its tensors kept."""
     from maira.model.convert import convert as run
 
-    with naming_options(), progress("writing files") as on_progress:
+    with naming_options(), show_progress("writing files") as on_progress:
         written = run(checkpoint, out, to.value, shard_size=shard_size, on_progress=on_progress)
-    say(Console(), f"{written} tensors in the layout '{to.value}': {out}")
+    print_line(Console(), f"{written} tensors in the layout '{to.value}': {out}")
 
 
 def assemble(
@@ -79,4 +79,6 @@ def assemble(
 
     disable_progress_bar()
     config = run(encoder, language_model, out, seed=seed, dtype=getattr(torch, dtype.value), rope_factor=rope_factor)
-    say(Console(), f"a model of {config.text_config.vocab_size} tokens, {config.image_seq_length} an image: {out}")
+    print_line(
+        Console(), f"a model of {config.text_config.vocab_size} tokens, {config.image_seq_length} an image: {out}"
+    )

@@ -163,7 +163,7 @@ Free = Annotated[
 ]
 
 
-def dropped_inputs(drop: Sequence[str] | None) -> tuple[Input, ...]:
+def parse_dropped_inputs(drop: Sequence[str] | None) -> tuple[Input, ...]:
     """The inputs that a run is to leave out.
 
     Raises:

@@ -9,7 +9,7 @@ import typer
 from rich.console import Console
 
 from maira.cli.options import OutFolder
-from maira.cli.show import end, progress, say
+from maira.cli.show import exit_with_failures, print_line, show_progress
 from maira.cli.sources import SOURCES
 from radfact.errors import InputError, RunError
 
@@ -58,8 +58,8 @@ def prepare_dicom(
     console = Console()
     if failures:
         write_failures(out / "failures.jsonl", failures)
-    say(console, f"{len(studies)} of {len(radiographs)} radiographs converted: {out / 'manifest.jsonl'}")
-    end(console, [(str(f.source), f.reason) for f in failures])
+    print_line(console, f"{len(studies)} of {len(radiographs)} radiographs converted: {out / 'manifest.jsonl'}")
+    exit_with_failures(console, [(str(f.source), f.reason) for f in failures])
 
 
 @app.command("phantom")
@@ -74,10 +74,10 @@ def prepare_phantom(
     """Make phantom studies: synthetic radiographs with true boxes, labels and reports."""
     from data.phantoms import write_phantoms
 
-    with progress("making phantoms") as on_progress:
+    with show_progress("making phantoms") as on_progress:
         for done, _ in enumerate(write_phantoms(out, count, seed=seed, size=size, split=split, workers=workers), 1):
             on_progress(done, count)
-    say(Console(), f"{count} phantom studies of series {seed}: {out / 'manifest.jsonl'}")
+    print_line(Console(), f"{count} phantom studies of series {seed}: {out / 'manifest.jsonl'}")
 
 
 for _name, _command in SOURCES.items():

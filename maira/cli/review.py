@@ -13,7 +13,7 @@ import typer
 from rich.console import Console
 from typer.core import TyperGroup
 
-from maira.cli.show import say, show_lines
+from maira.cli.show import print_line, print_table
 from radfact.errors import InputError
 
 if TYPE_CHECKING:
@@ -89,15 +89,19 @@ def start(
     path = drafts.with_name("review.sqlite") if db is None else db
     console = Console()
     if outside := review_set.images_outside():
-        say(console, f"{outside} images lie outside the manifest's folder and are not shown; name theirs by --images")
+        print_line(
+            console, f"{outside} images lie outside the manifest's folder and are not shown; name theirs by --images"
+        )
     if review_set.unjudged:
-        say(console, f"{review_set.unjudged} drafts have no verdict on their very sentences in {results}")
+        print_line(console, f"{review_set.unjudged} drafts have no verdict on their very sentences in {results}")
 
     def ready(url: str) -> None:
-        say(console, f"{len(review_set.drafts)} drafts, kept in {path}")
-        say(console, f"Review them at {url}  (Ctrl-C ends the server)")
+        print_line(console, f"{len(review_set.drafts)} drafts, kept in {path}")
+        print_line(console, f"Review them at {url}  (Ctrl-C ends the server)")
         if not is_loopback(host):
-            say(console, "What is sent is not encrypted: for other networks than your own, use a tunnel (ssh -L)")
+            print_line(
+                console, "What is sent is not encrypted: for other networks than your own, use a tunnel (ssh -L)"
+            )
 
     with listen(host, port) as listener, closing(Store(path, review_set.drafts)) as store:
         serve(review_set, store, listener, host=host, token=token, open_browser=not no_browser, on_ready=ready)
@@ -122,11 +126,11 @@ def export(
     console = Console()
     with _opened(db) as store:
         if not store.reviewers():
-            say(Console(stderr=True), f"{db} holds no reviewer yet, and so no correction")
+            print_line(Console(stderr=True), f"{db} holds no reviewer yet, and so no correction")
         written = write_export(store, out, reviewer or store.reviewers())
-        say(console, f"corrections: {written.corrections}, in {out / 'corrections.csv'}")
+        print_line(console, f"corrections: {written.corrections}, in {out / 'corrections.csv'}")
         for name, (path, count) in written.drafts.items():
-            say(console, f"{count} of {len(store.drafts)} reports finished by {name}: {path}")
+            print_line(console, f"{count} of {len(store.drafts)} reports finished by {name}: {path}")
 
 
 @app.command()
@@ -145,7 +149,7 @@ def summary(db: _Database, out: Annotated[Path, typer.Option(help="Folder to wri
     write_json(out / "summary.json", figures)
     console = Console()
     _show_summary(console, figures)
-    say(console, f"written: {out / 'figure4.png'}, {out / 'figure4.svg'}, {out / 'summary.json'}")
+    print_line(console, f"written: {out / 'figure4.png'}, {out / 'figure4.svg'}, {out / 'summary.json'}")
 
 
 def _opened(db: Path) -> closing[Store]:
@@ -172,7 +176,7 @@ def _show_summary(console: Console, figures: dict[str, Any]) -> None:
         )
         for name, one in figures["reviewers"].items()
     ]
-    show_lines(console, "Corrections", heads, rows)
+    print_table(console, "Corrections", heads, rows)
     if figures["agreement"]:
         said = ("reviewers", "studies", "kappa: needs correction", "kappa: worst implication of a study")
         pairs = [
@@ -184,7 +188,7 @@ def _show_summary(console: Console, figures: dict[str, Any]) -> None:
             )
             for one in figures["agreement"]
         ]
-        show_lines(console, "Agreement", said, pairs)
+        print_table(console, "Agreement", said, pairs)
 
 
 def _kappa(value: float | None) -> str:

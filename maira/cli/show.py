@@ -19,8 +19,8 @@ from radfact.progress import ProgressDisplay
 if TYPE_CHECKING:
     from data.study import Study
     from maira.evaluate.comparison import Comparison
-    from maira.grounding.evaluation import BoxRun
-    from maira.grounding.labels import Figure
+    from maira.grounding.evaluation import BoxResult
+    from maira.grounding.labels import LabelScore
     from radfact.statistics.bootstrap import Summary
 
 _WINDOW = 300.0
@@ -28,24 +28,24 @@ _WINDOW = 300.0
 
 
 @contextmanager
-def answering(title: str) -> Iterator[Callable[[int, int], None]]:
+def generation_progress(title: str) -> Iterator[Callable[[int, int], None]]:
     """Progress of a model's answers; of several processes, of the main one's share."""
     from transformers.utils.logging import disable_progress_bar
 
-    from maira.model.task_examples import Unused
+    from maira.model.task_examples import UnusedInputWarning
     from radfact.cli.options import naming_options
 
     disable_progress_bar()
     title = title if process_count() == 1 else f"{title}, process 0 of {process_count()}"
     with (
-        warnings.catch_warnings(action="ignore", category=Unused),  # the commands count it themselves
+        warnings.catch_warnings(action="ignore", category=UnusedInputWarning),  # the commands count it themselves
         naming_options(engine_args="--engine-arg"),
-        progress(title) as on_progress,
+        show_progress(title) as on_progress,
     ):
         yield on_progress
 
 
-def changed(what: str, done: str) -> Callable[[int], None]:
+def report_changed(what: str, done: str) -> Callable[[int], None]:
     """Says, of as many as it is called with, that they have changed and are asked again.
 
     Args:
@@ -61,12 +61,12 @@ def changed(what: str, done: str) -> Callable[[int], None]:
             f"{which}{what} {has} changed since {'it' if count == 1 else 'they'} {was} {done}, and {are} {done} again"
         )
         if is_main():
-            say(Console(stderr=True), text)
+            print_line(Console(stderr=True), text)
 
     return tell
 
 
-def say_unused(console: Console, studies: Sequence[Study], count: int) -> None:
+def print_unused_inputs(console: Console, studies: Sequence[Study], count: int) -> None:
     """Name what of the studies has no place in a prompt.
 
     Args:
@@ -78,11 +78,11 @@ def say_unused(console: Console, studies: Sequence[Study], count: int) -> None:
 
     unused = [study.sample_id for study in studies if has_unused_prior_report(study)]
     if unused:
-        say(console, f"{len(unused)} of {count} studies, such as {unused[0]}: {PRIOR_REPORT_UNUSED}")
+        print_line(console, f"{len(unused)} of {count} studies, such as {unused[0]}: {PRIOR_REPORT_UNUSED}")
 
 
 @contextmanager
-def progress(title: str) -> Iterator[Callable[[int, int], None]]:
+def show_progress(title: str) -> Iterator[Callable[[int, int], None]]:
     """How far a run is, on standard error; gives what to call with how much is done, and of how much."""
     usage: dict[str, int] = {}
     display = ProgressDisplay(Console(stderr=True), {title: usage.copy}, window=_WINDOW)
@@ -90,24 +90,26 @@ def progress(title: str) -> Iterator[Callable[[int, int], None]]:
         yield lambda done, total: usage.update(planned=total, done=done)
 
 
-def show_boxes(title: str, summary: str, run: BoxRun) -> None:
+def print_box_scores(title: str, summary: str, run: BoxResult) -> None:
     """What came of a run of boxes, with its figures where there is something to compare with."""
     console = Console()
     if run.compared:
-        show_figures(console, title, run.figures)
+        print_scores(console, title, run.scores)
     else:
-        say(console, "no reference boxes are known, so nothing is compared")
+        print_line(console, "no reference boxes are known, so nothing is compared")
     if run.clipped:
-        say(console, f"references of which the crop cuts a part, compared as far as it shows them: {run.clipped}")
+        print_line(
+            console, f"references of which the crop cuts a part, compared as far as it shows them: {run.clipped}"
+        )
     if run.outside:
-        say(console, f"references that cover no pixel of the crop, not compared: {run.outside}")
+        print_line(console, f"references that cover no pixel of the crop, not compared: {run.outside}")
     if run.masked:
-        say(console, f"references with masks, of which only the boxes are compared: {run.masked}")
-    say(console, summary)
-    end(console, [(str(f.sample_id), f.reason) for f in run.failures])
+        print_line(console, f"references with masks, of which only the boxes are compared: {run.masked}")
+    print_line(console, summary)
+    exit_with_failures(console, [(str(f.sample_id), f.reason) for f in run.failures])
 
 
-def show_figures(console: Console, title: str, figures: Mapping[str, Figure | Summary]) -> None:
+def print_scores(console: Console, title: str, figures: Mapping[str, LabelScore | Summary]) -> None:
     """A table of figures with their intervals."""
     table = Table(title=title, title_justify="left")
     for heading in ("figure", "point", "95 % interval", "n"):
@@ -118,7 +120,7 @@ def show_figures(console: Console, title: str, figures: Mapping[str, Figure | Su
     console.print(table)
 
 
-def set_side_by_side(
+def print_comparison(
     console: Console,
     table: Comparison,
     folder: Path,
@@ -140,13 +142,13 @@ def set_side_by_side(
         heading = one.name
         if table.base is not None and one.name != table.base.name:
             heading += f", and its differences to {table.base.name}"
-        show_lines(console, heading, *lines_of(table, one))
+        print_table(console, heading, *lines_of(table, one))
     for note in footnotes(table):
-        say(console, note)
-    say(console, f"tables: {folder / f'{stem}.md'}")
+        print_line(console, note)
+    print_line(console, f"tables: {folder / f'{stem}.md'}")
 
 
-def show_lines(console: Console, title: str, heads: Sequence[str], lines: Sequence[Sequence[str]]) -> None:
+def print_table(console: Console, title: str, heads: Sequence[str], lines: Sequence[Sequence[str]]) -> None:
     """A table of text."""
     table = Table(title=title, title_justify="left")
     for heading in heads:
@@ -156,12 +158,12 @@ def show_lines(console: Console, title: str, heads: Sequence[str], lines: Sequen
     console.print(table)
 
 
-def say(console: Console, text: str) -> None:
+def print_line(console: Console, text: str) -> None:
     """A line as it is, however long."""
     console.print(escape_for_terminal(text), highlight=False, markup=False, soft_wrap=True)
 
 
-def end(console: Console, failures: list[tuple[str, str]]) -> None:
+def exit_with_failures(console: Console, failures: list[tuple[str, str]]) -> None:
     """List what was left out, and leave with the exit code that says so."""
     for key, reason in failures[:10]:
         said = escape_for_terminal(f"left out: {key}: {reason}")

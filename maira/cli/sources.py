@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 
-from maira.cli.show import end, progress, say
+from maira.cli.show import exit_with_failures, print_line, show_progress
 from radfact.errors import InputError
 
 if TYPE_CHECKING:
@@ -240,23 +240,25 @@ def _prepare(source: str, images: Path, make: SampleMaker, unread: list[Failure]
     from data.preparation import Conversion, prepare
 
     conversion = Conversion(common.size, common.apply_windows, common.workers, common.engine.value)
-    with progress("converting radiographs") as on_progress:
+    with show_progress("converting radiographs") as on_progress:
         prepared = prepare(source, images, make, common.out, conversion, unread=unread, on_progress=on_progress)
     console = Console()
-    say(
+    print_line(
         console,
         f"{len(prepared.studies)} samples, {prepared.converted} radiographs converted: {common.out}/manifest.jsonl",
     )
     if common.draw_splits is not None and (lone := sum(study.patient_id is None for study in prepared.studies)):
-        say(console, f"samples without patient_id, whose studies were drawn as patients of their own: {lone}")
+        print_line(console, f"samples without patient_id, whose studies were drawn as patients of their own: {lone}")
     if unreported := sum(not (s.findings or s.grounded_findings or s.phrases) for s in prepared.studies):
-        say(console, f"samples without a report, to draft one for but not to train on or compare with: {unreported}")
+        print_line(
+            console, f"samples without a report, to draft one for but not to train on or compare with: {unreported}"
+        )
     # What the rules leave out, such as a study without findings, is no fault of the archive or the run.
     faults = [failure for failure in prepared.failures if failure.stage != "select"]
     if unsuited := Counter(failure.reason for failure in prepared.failures if failure.stage == "select"):
         reasons = ", ".join(f"{reason} ({count})" for reason, count in unsuited.most_common())
-        say(console, f"left out by the rules: {reasons} (failures.jsonl)")
-    end(console, [(str(failure.source or failure.sample_id), failure.reason) for failure in faults])
+        print_line(console, f"left out by the rules: {reasons} (failures.jsonl)")
+    exit_with_failures(console, [(str(failure.source or failure.sample_id), failure.reason) for failure in faults])
 
 
 def _rules(common: Common, train_priors: Priors) -> Rules:

@@ -10,8 +10,8 @@ from typing import Any, Literal
 from data.images import CropMap, image_size
 from data.manifest import Failure
 from data.study import Study
-from maira.generate.answers import AnswerFile, Item, answer_all, settings_of
-from maira.generate.engine import Answer, EngineKind, EngineOptions, report_request, start_engine
+from maira.generate.engine import EngineKind, EngineOptions, Response, report_request, start_engine
+from maira.generate.response_file import GenerationItem, ResponseFile, generate_responses, run_settings
 from maira.model.parser import ParsedReport, parse_report
 from maira.model.prompts import NEW_TOKENS, Preset
 from maira.model.repetition import cut_repetitions
@@ -20,7 +20,7 @@ from radfact.errors import InputError
 from radfact.records import Sentence
 
 
-def read_answer(answer: Answer, *, cut_loops: bool) -> ParsedReport:
+def parse_response(answer: Response, *, cut_loops: bool) -> ParsedReport:
     """What a model's answer says.
 
     Args:
@@ -31,7 +31,7 @@ def read_answer(answer: Answer, *, cut_loops: bool) -> ParsedReport:
     return cut_repetitions(parsed) if cut_loops else parsed
 
 
-def on_original(sentences: Sequence[Sentence], frontal: Path) -> list[dict[str, Any]]:
+def to_original_coordinates(sentences: Sequence[Sentence], frontal: Path) -> list[dict[str, Any]]:
     """Sentences as records, their boxes brought from the model's crop to the original image."""
     crop = CropMap(*image_size(frontal))
     placed = [
@@ -41,7 +41,7 @@ def on_original(sentences: Sequence[Sentence], frontal: Path) -> list[dict[str, 
     return [sentence.model_dump(include={"text", "boxes"}) for sentence in placed]
 
 
-def make_draft(example: Example, answer: Answer, model: str, *, cut_loops: bool = True) -> dict[str, Any]:
+def make_draft(example: Example, answer: Response, model: str, *, cut_loops: bool = True) -> dict[str, Any]:
     """The record of one draft.
 
     Args:
@@ -50,11 +50,11 @@ def make_draft(example: Example, answer: Answer, model: str, *, cut_loops: bool 
         model: its name.
         cut_loops: whether a sentence's third and further copies are cut (`maira.model.repetition`).
     """
-    parsed = read_answer(answer, cut_loops=cut_loops)
+    parsed = parse_response(answer, cut_loops=cut_loops)
     is_narrative = example.task == "findings"
     return {
         "sample_id": example.sample_id,
-        "report": parsed.text if is_narrative else on_original(parsed.sentences, example.images[0]),
+        "report": parsed.text if is_narrative else to_original_coordinates(parsed.sentences, example.images[0]),
         "raw": answer.text,
         "irregularities": [irregularity.model_dump() for irregularity in parsed.irregularities],
         "model": model,
@@ -102,26 +102,26 @@ def generate_drafts(
     """
     options = options or EngineOptions()
     limit = max_new_tokens or NEW_TOKENS[task]
-    settings = settings_of(
+    settings = run_settings(
         checkpoint, task=task, preset=preset, drop=sorted(drop) or None, max_new_tokens=limit, free=options.free
     )
     items, unreadable = [], list(failures)
     for study in studies:
         try:
-            example = readable(make_example(without_answer(drop_inputs(study, drop)), task, preset=preset))
+            example = readable(make_example(without_references(drop_inputs(study, drop)), task, preset=preset))
         except InputError as error:
             unreadable.append(Failure(sample_id=study.sample_id, stage="read", reason=str(error)))
             continue
         row = partial(make_draft, example, cut_loops=not options.free)
-        items.append(Item((study.sample_id,), study.sample_id, report_request(example, limit), row))
-    file = AnswerFile(out, settings, items, unreadable)
+        items.append(GenerationItem((study.sample_id,), study.sample_id, report_request(example, limit), row))
+    file = ResponseFile(out, settings, items, unreadable)
     if file.changed and on_changed:
         on_changed(file.changed)
-    failed = answer_all(file, lambda: start_engine(engine, checkpoint, options), on_progress)
+    failed = generate_responses(file, lambda: start_engine(engine, checkpoint, options), on_progress)
     return sum(item.key in file.rows for item in items), failed
 
 
-def without_answer(study: Study) -> Study:
+def without_references(study: Study) -> Study:
     """What a model that drafts is asked about: the reference reports are nothing to it, whatever is wrong with them."""
     return study.model_copy(update={"findings": None, "grounded_findings": None})
 

@@ -20,7 +20,7 @@ EngineKind = Literal["transformers", "vllm", "ray"]
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class GenerationRequest:
     """One question.
 
     Attributes:
@@ -35,7 +35,7 @@ class Request:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class Response:
     """What the model wrote.
 
     Attributes:
@@ -50,7 +50,7 @@ class Answer:
 
 
 @dataclass(frozen=True, slots=True)
-class Unanswered:
+class FailedRequest:
     """Why there is no answer, as one line."""
 
     reason: str
@@ -98,7 +98,7 @@ class Engine(Protocol):
 
     name: str
 
-    def answers(self, requests: Sequence[Request]) -> Iterator[tuple[int, Answer | Unanswered]]:
+    def generate(self, requests: Sequence[GenerationRequest]) -> Iterator[tuple[int, Response | FailedRequest]]:
         """Each request's answer once, with its index, in whatever order they come.
 
         Raises:
@@ -109,25 +109,25 @@ class Engine(Protocol):
         """Give back what the engine holds."""
 
 
-def report_request(example: Example, max_new_tokens: int | None = None) -> Request:
+def report_request(example: Example, max_new_tokens: int | None = None) -> GenerationRequest:
     """The request for a whole answer, with the limit of its task (specification, "Grounded output") by default."""
     form: Form = "narrative" if example.task == "findings" else "report"
-    return Request(example, form, max_new_tokens or NEW_TOKENS[example.task])
+    return GenerationRequest(example, form, max_new_tokens or NEW_TOKENS[example.task])
 
 
-def rough_length(request: Request) -> tuple[Form, int, int, int]:
+def length_key(request: GenerationRequest) -> tuple[Form, int, int, int]:
     """What puts requests in the order of their length without a tokenizer, those of one form and limit together."""
     return request.form, request.max_new_tokens, len(request.example.images), len(request.example.prompt)
 
 
-def prompt_error(length: int, window: int) -> Unanswered | None:
+def prompt_error(length: int, window: int) -> FailedRequest | None:
     """Return why a prompt of `length` tokens cannot be answered; None if the context window has room for a response."""
     if length < window:
         return None
-    return Unanswered(f"the prompt has {length} tokens, and the context window has {window} for prompt and response")
+    return FailedRequest(f"the prompt has {length} tokens, and the context window has {window} for prompt and response")
 
 
-def limit_to_window(request: Request, length: int, window: int) -> Request:
+def limit_to_window(request: GenerationRequest, length: int, window: int) -> GenerationRequest:
     """Lower the limit of new tokens to what a prompt of `length` tokens leaves of the context window."""
     return replace(request, max_new_tokens=min(request.max_new_tokens, window - length))
 

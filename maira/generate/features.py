@@ -55,7 +55,7 @@ class ImageFeatures:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self._readers.shutdown(cancel_futures=True)
 
-    def of(self, first: int, stop: int) -> dict[Path, Tensor | InputError]:
+    def encode(self, first: int, stop: int) -> dict[Path, Tensor | InputError]:
         """Patch tokens (patches, width), on the CPU, of all images of the requests from `first` up to `stop`.
 
         An image that cannot be read has the reason instead. Whatever only requests before `first` needed is forgotten.

@@ -14,7 +14,7 @@ from transformers.utils import GENERATION_CONFIG_NAME
 
 from maira.model.checkpoint import INDEX, PREFIXES, check_json, fingerprint, read_headers
 from maira.model.config import read_config
-from maira.model.convert import made_whole
+from maira.model.convert import new_folder
 from maira.model.grammar import Vocabulary
 from maira.model.modeling import CheckpointWeights
 from maira.model.processor import MairaProcessor
@@ -76,7 +76,7 @@ def _export(checkpoint: Path, dtype: torch.dtype, folder: Path, origin: dict[str
     names = {_plain(name): name for name in weights.shapes if name.startswith(parts)}
     meta = {plain: torch.empty(weights.shapes[name], dtype=dtype, device="meta") for plain, name in names.items()}
     shards = split_torch_state_dict_into_shards(meta, max_shard_size=_SHARD_SIZE)
-    with made_whole(folder) as made:
+    with new_folder(folder) as made:
         for file, members in shards.filename_to_tensors.items():
             read = weights.read((names[plain] for plain in members), dtype)
             save_file({_plain(name): tensor for name, tensor in read}, made / file, metadata={"format": "pt"})
@@ -107,4 +107,4 @@ def _vocabulary(checkpoint: Path, tokenizer: Any) -> Vocabulary:
     else:
         found = GenerationConfig.from_model_config(read_config(checkpoint))
     ends = found.eos_token_id or []
-    return Vocabulary.of(tokenizer, ends if isinstance(ends, list) else [ends])
+    return Vocabulary.from_tokenizer(tokenizer, ends if isinstance(ends, list) else [ends])

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from maira.generate.engine import Unanswered, prompt_error
+from maira.generate.engine import FailedRequest, prompt_error
 from maira.generate.features import ImageFeatures
 from maira.model.checkpoint import PREFIXES
 from maira.model.config import read_config
@@ -57,7 +57,7 @@ class PromptEmbedder:
             part.to(self._device, torch.float32 if device == "cpu" else torch.bfloat16)
         self._model.get_input_embeddings().to(self._device, dtype)
 
-    def prompts(self, examples: Sequence[Example], longest: int) -> Iterator[Tensor | Unanswered]:
+    def prompts(self, examples: Sequence[Example], longest: int) -> Iterator[Tensor | FailedRequest]:
         """Every example's prompt as embeddings (length, width) on the CPU, or why there is none.
 
         Args:
@@ -72,20 +72,20 @@ class PromptEmbedder:
                     encoded = self._encode(features, place)
                 yield self._prompt(example, [encoded[image] for image in example.images], longest)
 
-    def _prompt(self, example: Example, encoded: Sequence[Tensor | InputError], longest: int) -> Tensor | Unanswered:
+    def _prompt(self, example: Example, encoded: Sequence[Tensor | InputError], longest: int) -> Tensor | FailedRequest:
         ids = self.processor.encode_prompt(example.prompt, len(encoded))
         if fault := prompt_error(len(ids), longest):
             return fault
         images: list[Tensor] = []
         for image in encoded:
             if isinstance(image, InputError):
-                return Unanswered(str(image))
+                return FailedRequest(str(image))
             images.append(image)
         return self._embed(ids, images)
 
     @torch.inference_mode()
     def _encode(self, features: ImageFeatures, place: int) -> Mapping[Path, Tensor | InputError]:
-        return features.of(place, place + _TOGETHER)
+        return features.encode(place, place + _TOGETHER)
 
     @torch.inference_mode()
     def _embed(self, ids: Sequence[int], images: Sequence[Tensor]) -> Tensor:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
-from maira.generate.engine import Answer, EngineOptions, Request, Unanswered, rough_length, start_engine
+from maira.generate.engine import EngineOptions, FailedRequest, GenerationRequest, Response, length_key, start_engine
 from maira.model.checkpoint import fingerprint
 from radfact.errors import InputError
 from radfact.llm.ray_cluster import Spread, parallel_size
@@ -39,16 +39,16 @@ class RayEngine:
             )
         self.name = f"{checkpoint.resolve().name}@{fingerprint(checkpoint)}"
         self.checkpoint, self.options = checkpoint.absolute(), options
-        self._running: Generator[tuple[int, Answer | Unanswered], None, None] | None = None
+        self._running: Generator[tuple[int, Response | FailedRequest], None, None] | None = None
 
-    def answers(self, requests: Sequence[Request]) -> Iterator[tuple[int, Answer | Unanswered]]:
+    def generate(self, requests: Sequence[GenerationRequest]) -> Iterator[tuple[int, Response | FailedRequest]]:
         """Each request's answer, as the portions are done; requests of like length share one, the longest first.
 
         Raises:
             InputError: Ray is not installed, or the engine of a worker refuses the checkpoint or the options.
             RunError: the cluster or a worker cannot do its work.
         """
-        order = sorted(range(len(requests)), key=lambda index: rough_length(requests[index]), reverse=True)
+        order = sorted(range(len(requests)), key=lambda index: length_key(requests[index]), reverse=True)
         self._running = self._spread().stream([_anywhere(requests[index]) for index in order])
         for place, answer in self._running:
             yield order[place], answer
@@ -81,9 +81,9 @@ class _WorkerEngine:
     def __init__(self, kind: Literal["transformers", "vllm"], *, checkpoint: Path, options: EngineOptions) -> None:
         self.engine = start_engine(kind, checkpoint, options)
 
-    def answer(self, requests: Sequence[Request]) -> list[Answer | Unanswered]:
+    def answer(self, requests: Sequence[GenerationRequest]) -> list[Response | FailedRequest]:
         """Answers in the order of the requests."""
-        answers = dict(self.engine.answers(requests))
+        answers = dict(self.engine.generate(requests))
         return [answers[index] for index in range(len(requests))]
 
     def usage(self) -> dict[str, int]:
@@ -91,7 +91,7 @@ class _WorkerEngine:
         return {}
 
 
-def _anywhere(request: Request) -> Request:
+def _anywhere(request: GenerationRequest) -> GenerationRequest:
     """The request with paths that do not depend on the folder that a process was started in."""
     images = tuple(image.absolute() for image in request.example.images)
     return replace(request, example=replace(request.example, images=images))

@@ -16,7 +16,14 @@ from torch import Tensor
 from transformers import DynamicCache, LogitsProcessorList, StaticCache
 
 from maira.generate.constraints import GrammarProcessor, NarrativeGuard
-from maira.generate.engine import Answer, EngineOptions, Request, Unanswered, limit_to_window, prompt_error
+from maira.generate.engine import (
+    EngineOptions,
+    FailedRequest,
+    GenerationRequest,
+    Response,
+    limit_to_window,
+    prompt_error,
+)
 from maira.generate.features import ENCODED_AT_ONCE, ImageFeatures
 from maira.model.checkpoint import fingerprint
 from maira.model.config import context_window
@@ -61,7 +68,9 @@ class TransformersEngine:
         self._hold(model.to(device), MairaProcessor.from_pretrained(checkpoint), options, name)
 
     @classmethod
-    def of(cls, model: MairaForConditionalGeneration, processor: Any, options: EngineOptions) -> TransformersEngine:
+    def from_model(
+        cls, model: MairaForConditionalGeneration, processor: Any, options: EngineOptions
+    ) -> TransformersEngine:
         """An engine with a model that is in memory already, on the device where it lies and in its type."""
         engine = cls.__new__(cls)
         engine._hold(model, processor, options, "model")
@@ -71,7 +80,9 @@ class TransformersEngine:
         self.model, self.processor, self.options, self.name = model.eval(), processor, options, name
         self.device: torch.device = model.device
         ends = self.model.generation_config.eos_token_id or []
-        self.vocabulary = Vocabulary.of(self.processor.tokenizer, ends if isinstance(ends, list) else [ends])
+        self.vocabulary = Vocabulary.from_tokenizer(
+            self.processor.tokenizer, ends if isinstance(ends, list) else [ends]
+        )
         self.grammar = Grammar(self.vocabulary)
         self.language_model: Any = self.model.language_model
         self.language_model.generation_config = self.model.generation_config
@@ -81,7 +92,7 @@ class TransformersEngine:
         self._static_shape = (0, 0)
 
     @torch.inference_mode()
-    def answers(self, requests: Sequence[Request]) -> Iterator[tuple[int, Answer | Unanswered]]:
+    def generate(self, requests: Sequence[GenerationRequest]) -> Iterator[tuple[int, Response | FailedRequest]]:
         """Each request's answer, the longest prompts first.
 
         A request whose image cannot be read, or whose prompt leaves no room for an answer, has none.
@@ -99,8 +110,8 @@ class TransformersEngine:
         yield from self._in_batches(requests, lengths, order)
 
     def _in_batches(
-        self, requests: Sequence[Request], lengths: Sequence[int], order: Sequence[int]
-    ) -> Iterator[tuple[int, Answer | Unanswered]]:
+        self, requests: Sequence[GenerationRequest], lengths: Sequence[int], order: Sequence[int]
+    ) -> Iterator[tuple[int, Response | FailedRequest]]:
         kinds = [(request.form, request.max_new_tokens) for request in requests]
         order = sorted(order, key=lambda index: (kinds[index], lengths[index]), reverse=True)
         shown = [requests[index].example.images for index in order]
@@ -119,14 +130,14 @@ class TransformersEngine:
                         self._share = (len(batch) // 2) / fitting
                         continue
                     # What a request needs that does not even fit alone says nothing about the others.
-                    answers, self._share = [Unanswered(_OUT_OF_MEMORY)], 1.0
+                    answers, self._share = [FailedRequest(_OUT_OF_MEMORY)], 1.0
                 yield from zip(batch, answers, strict=True)
                 place = stop
 
     def close(self) -> None:
         """Nothing is held that Python does not give back."""
 
-    def _prompt_length(self, request: Request) -> int:
+    def _prompt_length(self, request: GenerationRequest) -> int:
         return len(self.processor.encode_prompt(request.example.prompt, len(request.example.images)))
 
     def _rows(self, length: int) -> int:
@@ -142,19 +153,19 @@ class TransformersEngine:
         return rows_that_fit(free, length, self.model.config.text_config, self.model.dtype.itemsize)
 
     def _answer(
-        self, requests: Sequence[Request], features: ImageFeatures, first: int, stop: int
-    ) -> list[Answer | Unanswered] | None:
+        self, requests: Sequence[GenerationRequest], features: ImageFeatures, first: int, stop: int
+    ) -> list[Response | FailedRequest] | None:
         """Answers to a batch, or None if there is not enough memory for it."""
         started = time.perf_counter()
         try:
-            images = features.of(first, stop)
+            images = features.encode(first, stop)
             faults = [_fault(request, images) for request in requests]
             sound = [request for request, fault in zip(requests, faults, strict=True) if fault is None]
             written = iter(self._generate(sound, images) if sound else [])
         except torch.OutOfMemoryError:
             return None
         share = (time.perf_counter() - started) / max(1, len(sound))
-        return [fault or Answer(*next(written), share) for fault in faults]
+        return [fault or Response(*next(written), share) for fault in faults]
 
     def _give_back(self) -> None:
         self._static = None
@@ -163,7 +174,7 @@ class TransformersEngine:
             torch.cuda.empty_cache()
 
     def _generate(
-        self, requests: Sequence[Request], images: Mapping[Path, Tensor | InputError]
+        self, requests: Sequence[GenerationRequest], images: Mapping[Path, Tensor | InputError]
     ) -> list[tuple[str, bool]]:
         """For each request the text, and whether the limit of tokens decided where it ends."""
         limit, form, tokenizer = requests[0].max_new_tokens, requests[0].form, self.processor.tokenizer
@@ -294,6 +305,6 @@ def _device(name: str | None) -> torch.device:
     return device
 
 
-def _fault(request: Request, images: Mapping[Path, Tensor | InputError]) -> Unanswered | None:
+def _fault(request: GenerationRequest, images: Mapping[Path, Tensor | InputError]) -> FailedRequest | None:
     faults = (images[image] for image in request.example.images)
-    return next((Unanswered(str(fault)) for fault in faults if isinstance(fault, InputError)), None)
+    return next((FailedRequest(str(fault)) for fault in faults if isinstance(fault, InputError)), None)

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 from transformers import GenerationConfig
 
-from maira.generate.engine import Answer, EngineOptions, Request, Unanswered, limit_to_window
+from maira.generate.engine import EngineOptions, FailedRequest, GenerationRequest, Response, limit_to_window
 from maira.generate.plain_llama import plain_llama
 from maira.generate.prompt_embedder import PromptEmbedder
 from maira.model.checkpoint import fingerprint
@@ -90,13 +90,13 @@ class VLLMEngine:
             raise
         self._longest: int = self._engine.model_config.max_model_len
 
-    def answers(self, requests: Sequence[Request]) -> Iterator[tuple[int, Answer | Unanswered]]:
+    def generate(self, requests: Sequence[GenerationRequest]) -> Iterator[tuple[int, Response | FailedRequest]]:
         """Each request's answer as it comes, the longest prompts asked first.
 
         Raises:
             RunError: vLLM's engine died.
         """
-        came: SimpleQueue[tuple[int, Answer | Unanswered] | BaseException] = SimpleQueue()
+        came: SimpleQueue[tuple[int, Response | FailedRequest] | BaseException] = SimpleQueue()
         asking = asyncio.run_coroutine_threadsafe(self._ask_all(requests, came.put), self._loop)
 
         def stopped(done: Future[None]) -> None:
@@ -127,7 +127,7 @@ class VLLMEngine:
         return asyncio.run_coroutine_threadsafe(what, self._loop).result()
 
     async def _ask_all(
-        self, requests: Sequence[Request], put: Callable[[tuple[int, Answer | Unanswered]], None]
+        self, requests: Sequence[GenerationRequest], put: Callable[[tuple[int, Response | FailedRequest]], None]
     ) -> None:
         """Embed prompts ahead of vLLM, as far as the window goes, and ask them."""
         window = _Window(WINDOW_BYTES)
@@ -145,7 +145,7 @@ class VLLMEngine:
                 for index in order:
                     with _beside_vllm():
                         prompt = await asyncio.to_thread(next, prompts)
-                    if isinstance(prompt, Unanswered):
+                    if isinstance(prompt, FailedRequest):
                         put((index, prompt))
                         continue
                     await window.take(prompt.nbytes)
@@ -153,7 +153,7 @@ class VLLMEngine:
         except BaseExceptionGroup as errors:
             raise errors.exceptions[0] from None
 
-    async def _ask(self, request: Request, prompt: Tensor) -> Answer | Unanswered:
+    async def _ask(self, request: GenerationRequest, prompt: Tensor) -> Response | FailedRequest:
         from vllm.v1.engine.exceptions import EngineDeadError
 
         request = limit_to_window(request, len(prompt), self._longest)
@@ -168,12 +168,12 @@ class VLLMEngine:
         except EngineDeadError:
             raise RunError(f"vLLM's engine died; {LINES_ABOVE}") from None
         except Exception as error:
-            return Unanswered(f"vLLM: {' '.join(str(error).split()) or type(error).__name__}")
+            return FailedRequest(f"vLLM: {' '.join(str(error).split()) or type(error).__name__}")
         finally:
             seconds = self._shares.stop(began)
         return self._read(output.outputs[0], request, seconds)
 
-    def _parameters(self, request: Request) -> Any:
+    def _parameters(self, request: GenerationRequest) -> Any:
         from vllm import SamplingParams
         from vllm.sampling_params import RequestOutputKind
 
@@ -190,18 +190,18 @@ class VLLMEngine:
             output_kind=RequestOutputKind.FINAL_ONLY,
         )
 
-    def _ends_of(self, request: Request) -> frozenset[int]:
+    def _ends_of(self, request: GenerationRequest) -> frozenset[int]:
         if request.form != "boxes":
             return self._ends
         return self._ends | {self._tokenizer.convert_tokens_to_ids(OBJECT_END)}
 
-    def _read(self, said: Any, request: Request, seconds: float) -> Answer:
+    def _read(self, said: Any, request: GenerationRequest, seconds: float) -> Response:
         from maira.generate.vllm_grammar import CUT
 
         ids = list(said.token_ids)
         scores = [place[token].logprob for token, place in zip(ids, said.logprobs or (), strict=False)]
         cut_off = self._ends_of(request).isdisjoint(ids) or any(score >= CUT for score in scores)
-        return Answer(str(self._tokenizer.decode(ids, skip_special_tokens=True)).strip(), cut_off, seconds)
+        return Response(str(self._tokenizer.decode(ids, skip_special_tokens=True)).strip(), cut_off, seconds)
 
 
 @contextmanager
@@ -265,7 +265,7 @@ def _arguments(options: EngineOptions, dtype: str) -> dict[str, Any]:
     return chosen | {"dtype": dtype if wanted == "auto" else _TYPES[wanted]}
 
 
-def _order(requests: Sequence[Request]) -> list[int]:
+def _order(requests: Sequence[GenerationRequest]) -> list[int]:
     """Indices of the requests: the longest first, so that none is left alone at the end; equal images together."""
 
     def place(index: int) -> tuple[int, int, list[str], int]:

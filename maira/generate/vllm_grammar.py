@@ -58,7 +58,7 @@ class MairaLogitsProcessor(LogitsProcessor):
     def __init__(self, vllm_config: Any, device: torch.device, is_pin_memory: bool) -> None:  # noqa: ARG002
         folder = Path(vllm_config.model_config.model)
         tokenizer: Any = PreTrainedTokenizerFast.from_pretrained(folder)
-        vocabulary = Vocabulary.of(tokenizer, GenerationConfig.from_pretrained(folder).eos_token_id)
+        vocabulary = Vocabulary.from_tokenizer(tokenizer, GenerationConfig.from_pretrained(folder).eos_token_id)
         self._grammar = Grammar(vocabulary)
         self._mask = GrammarMask(self._grammar)
         self._guard = NarrativeGuard(vocabulary, tokenizer)

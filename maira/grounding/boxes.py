@@ -18,7 +18,7 @@ from data.images import CropMap, image_size
 from data.study import Study
 from maira.model.parser import IrregularityKind, parse_report, render_report
 from maira.model.prompts import Preset, build_target
-from maira.model.task_examples import BOX_CLIPPED, BOX_OUTSIDE, Example, into_crop, make_example
+from maira.model.task_examples import BOX_CLIPPED, BOX_OUTSIDE, Example, make_example, to_crop_coordinates
 from maira.model.tokens import BOX, OBJECT, OBJECT_END
 from radfact.records import Box
 from radfact.statistics.bootstrap import Summary, summarize
@@ -64,7 +64,7 @@ def overlap(answered: Iterable[Box], reference: Iterable[Box], grid: int = GRID)
     return Overlap(both / covered if covered else 0.0, both / wanted, both / (covered + wanted - both))
 
 
-def summarise_overlaps(overlaps: Sequence[Overlap], *, replicates: int = 500, seed: int = 42) -> dict[str, Summary]:
+def summarize_overlaps(overlaps: Sequence[Overlap], *, replicates: int = 500, seed: int = 42) -> dict[str, Summary]:
     """`precision`, `recall` and `mean_iou`: means over phrases with bootstrap intervals over phrases.
 
     Args:
@@ -128,7 +128,7 @@ def box_completions(study: Study, *, preset: Preset = "release") -> list[BoxComp
     """
     example = make_example(study, "grounded", preset=preset)
     sentences = study.grounded_findings or []
-    cropped, lost = into_crop(sentences, CropMap(*image_size(study.frontal)))
+    cropped, lost = to_crop_coordinates(sentences, CropMap(*image_size(study.frontal)))
     is_cut = {index for index, note in lost if note in (BOX_CLIPPED, BOX_OUTSIDE)}
     asked, before = [], ""
     for index, seen in enumerate(cropped):

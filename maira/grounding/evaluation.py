@@ -13,10 +13,10 @@ from typing import Any
 from data.images import CropMap, image_size
 from data.manifest import Failure
 from data.study import Study
-from maira.generate.answers import AnswerFile, Item, Row, answer_all, settings_of
-from maira.generate.drafts import on_original, read_answer, readable
-from maira.generate.engine import Answer, EngineKind, EngineOptions, Request, report_request, start_engine
-from maira.grounding.boxes import GRID, BoxCompletion, Overlap, box_completions, overlap, summarise_overlaps
+from maira.generate.drafts import parse_response, readable, to_original_coordinates
+from maira.generate.engine import EngineKind, EngineOptions, GenerationRequest, Response, report_request, start_engine
+from maira.generate.response_file import GenerationItem, ResponseFile, Row, generate_responses, run_settings
+from maira.grounding.boxes import GRID, BoxCompletion, Overlap, box_completions, overlap, summarize_overlaps
 from maira.grounding.phrases import Phrase
 from maira.model.prompts import NEW_TOKENS, Preset
 from maira.model.task_examples import (
@@ -24,10 +24,10 @@ from maira.model.task_examples import (
     BOX_OUTSIDE,
     Example,
     Input,
-    Unused,
+    UnusedInputWarning,
     drop_inputs,
-    into_crop,
     make_example,
+    to_crop_coordinates,
 )
 from radfact.errors import InputError
 from radfact.io.jsonl import write_json
@@ -65,11 +65,11 @@ class BoxSettings:
 
 
 @dataclass(frozen=True, slots=True)
-class BoxRun:
+class BoxResult:
     """What came of asking a set.
 
     Attributes:
-        figures: `precision`, `recall` and `mean_iou` of the answers to which the reference is known.
+        scores: `precision`, `recall` and `mean_iou` of the answers to which the reference is known.
         asked, answered: phrases, or sentences of which the crop shows a box; those of studies that cannot be read are
             asked too.
         compared: answers that have figures of their own.
@@ -79,7 +79,7 @@ class BoxRun:
         failures: everything without an answer, and why.
     """
 
-    figures: dict[str, Summary]
+    scores: dict[str, Summary]
     asked: int
     answered: int
     compared: int
@@ -99,10 +99,10 @@ def ground_phrases(
     failures: Sequence[Failure] = (),
     on_changed: Callable[[int], None] | None = None,
     on_progress: Callable[[int, int], None] | None = None,
-) -> BoxRun:
+) -> BoxResult:
     """Locate every phrase, going on where an earlier run of the same settings stopped (paper 004, D.4).
 
-    Beside `out`, `OUT.figures.json` holds what is compared with the phrases' own boxes.
+    Beside `out`, `OUT.scores.json` holds what is compared with the phrases' own boxes.
 
     Args:
         studies: whose frontal images are shown.
@@ -135,7 +135,7 @@ def ground_phrases(
             items.append(_phrase_item(by_id[phrase.sample_id], phrase, settings))
         except InputError as error:
             unreadable.append(Failure(sample_id=phrase.sample_id, stage="read", reason=str(error)))
-    file = AnswerFile(out, decides, items, unreadable, KEY)
+    file = ResponseFile(out, decides, items, unreadable, KEY)
     failed = _answer(file, checkpoint, settings, on_changed, on_progress)
     masked = sum(phrase.sentence.masks is not None for phrase in phrases)
     return _finish(file, failed, asked=len(phrases), masked=masked)
@@ -150,10 +150,10 @@ def complete_boxes(
     failures: Sequence[Failure] = (),
     on_changed: Callable[[int], None] | None = None,
     on_progress: Callable[[int, int], None] | None = None,
-) -> BoxRun:
+) -> BoxResult:
     """Complete the boxes of every grounded sentence of the reference reports (paper 004, D.1).
 
-    Goes on where an earlier run of the same settings stopped. Beside `out`, `OUT.figures.json` holds
+    Goes on where an earlier run of the same settings stopped. Beside `out`, `OUT.scores.json` holds
     the figures. Studies whose reference report has no boxes are not asked.
 
     Args:
@@ -180,7 +180,7 @@ def complete_boxes(
         asked += len(located)
         masked += sum(sentence.masks is not None for sentence in located)
         try:
-            with warnings.catch_warnings(action="ignore", category=Unused):
+            with warnings.catch_warnings(action="ignore", category=UnusedInputWarning):
                 # What the crop costs is counted here.
                 shown = drop_inputs(study, settings.drop)
                 completions = [c for c in box_completions(shown, preset=settings.preset) if readable(c.example)]
@@ -189,7 +189,7 @@ def complete_boxes(
             continue
         items += [completion_item(study, completion, settings.limit) for completion in completions]
         outside += len(located) - len(completions)
-    file = AnswerFile(out, decides, items, unreadable, KEY)
+    file = ResponseFile(out, decides, items, unreadable, KEY)
     failed = _answer(file, checkpoint, settings, on_changed, on_progress)
     return _finish(file, failed, asked=asked - outside, outside=outside, masked=masked)
 
@@ -199,11 +199,11 @@ def has_reference_boxes(study: Study) -> bool:
     return any(sentence.boxes for sentence in study.grounded_findings or ())
 
 
-def _phrase_item(study: Study, phrase: Phrase, settings: BoxSettings) -> Item:
+def _phrase_item(study: Study, phrase: Phrase, settings: BoxSettings) -> GenerationItem:
     # Without its boxes: where they fall in the crop matters to the comparison only.
     asked = Sentence(text=phrase.sentence.text)
     example = readable(make_example(study, "phrase", phrase=asked, preset=settings.preset))
-    (inside,), lost = into_crop([phrase.sentence], CropMap(*image_size(study.frontal)))
+    (inside,), lost = to_crop_coordinates([phrase.sentence], CropMap(*image_size(study.frontal)))
     row = partial(
         _phrase_row,
         example,
@@ -213,27 +213,27 @@ def _phrase_item(study: Study, phrase: Phrase, settings: BoxSettings) -> Item:
         cut_loops=not settings.options.free,
     )
     key = (phrase.sample_id, phrase.index)
-    return Item(key, phrase.sample_id, report_request(example, settings.limit), row, phrase.sentence.boxes)
+    return GenerationItem(key, phrase.sample_id, report_request(example, settings.limit), row, phrase.sentence.boxes)
 
 
 def _phrase_row(
     example: Example,
     phrase: Phrase,
-    answer: Answer,
+    answer: Response,
     model: str,
     *,
     reference: Sequence[Box],
     is_clipped: bool,
     cut_loops: bool,
 ) -> Row:
-    parsed = read_answer(answer, cut_loops=cut_loops)
+    parsed = parse_response(answer, cut_loops=cut_loops)
     said = [box for sentence in parsed.sentences for box in sentence.boxes or ()]
     true = phrase.sentence.boxes
     return {
         "sample_id": phrase.sample_id,
         "index": phrase.index,
         "phrase": phrase.sentence.text,
-        "report": on_original(parsed.sentences, example.images[0]),
+        "report": to_original_coordinates(parsed.sentences, example.images[0]),
         "reference": None if true is None else [box.model_dump() for box in true],
         "is_clipped": None if true is None else is_clipped,
         **_measures(said, reference),
@@ -244,7 +244,7 @@ def _phrase_row(
     }
 
 
-def completion_item(study: Study, completion: BoxCompletion, limit: int) -> Item:
+def completion_item(study: Study, completion: BoxCompletion, limit: int) -> GenerationItem:
     """The question for the boxes of one sentence, whose row compares them with the reference's.
 
     Args:
@@ -253,14 +253,14 @@ def completion_item(study: Study, completion: BoxCompletion, limit: int) -> Item
         limit: most tokens of the answer.
     """
     key = (study.sample_id, completion.index)
-    request = Request(completion.example, "boxes", limit)
+    request = GenerationRequest(completion.example, "boxes", limit)
     row = partial(_completion_row, study, completion)
-    return Item(key, study.sample_id, request, row, _reference(study, completion))
+    return GenerationItem(key, study.sample_id, request, row, _reference(study, completion))
 
 
-def _completion_row(study: Study, completion: BoxCompletion, answer: Answer, model: str) -> Row:
+def _completion_row(study: Study, completion: BoxCompletion, answer: Response, model: str) -> Row:
     said, kinds = completion.read(answer.text, cut_off=answer.cut_off)
-    (placed,) = on_original([Sentence(text=completion.text, boxes=said)], study.frontal)
+    (placed,) = to_original_coordinates([Sentence(text=completion.text, boxes=said)], study.frontal)
     return {
         "sample_id": study.sample_id,
         "index": completion.index,
@@ -289,7 +289,7 @@ def _reference(study: Study, completion: BoxCompletion) -> Sequence[Box]:
 
 def _settings(checkpoint: Path, settings: BoxSettings) -> dict[str, Any]:
     """What decides all answers of a run."""
-    return settings_of(
+    return run_settings(
         checkpoint,
         preset=settings.preset,
         drop=sorted(settings.drop) or None,
@@ -299,7 +299,7 @@ def _settings(checkpoint: Path, settings: BoxSettings) -> dict[str, Any]:
 
 
 def _answer(
-    file: AnswerFile,
+    file: ResponseFile,
     checkpoint: Path,
     settings: BoxSettings,
     on_changed: Callable[[int], None] | None,
@@ -307,18 +307,18 @@ def _answer(
 ) -> list[Failure]:
     if file.changed and on_changed:
         on_changed(file.changed)
-    return answer_all(file, lambda: start_engine(settings.engine, checkpoint, settings.options), on_progress)
+    return generate_responses(file, lambda: start_engine(settings.engine, checkpoint, settings.options), on_progress)
 
 
-def _finish(file: AnswerFile, failures: list[Failure], *, asked: int, outside: int = 0, masked: int) -> BoxRun:
+def _finish(file: ResponseFile, failures: list[Failure], *, asked: int, outside: int = 0, masked: int) -> BoxResult:
     """The figures of a finished run, written beside its answers."""
     # In their order, on which the bootstrap's draws depend.
     rows = [file.rows[item.key] for item in file.items if item.key in file.rows]
     known = [row for row in rows if row["reference"] is not None]
     compared = [row for row in known if row["iou"] is not None]
     overlaps = [Overlap(*(row[name] for name in Overlap._fields)) for row in compared]
-    run = BoxRun(
-        summarise_overlaps(overlaps, replicates=REPLICATES, seed=SEED),
+    run = BoxResult(
+        summarize_overlaps(overlaps, replicates=REPLICATES, seed=SEED),
         asked=asked,
         answered=len(rows),
         compared=len(compared),
@@ -329,11 +329,11 @@ def _finish(file: AnswerFile, failures: list[Failure], *, asked: int, outside: i
     )
     counts = {name: getattr(run, name) for name in _COUNTS}
     written = {
-        "figures": {name: asdict(figure) for name, figure in run.figures.items()},
+        "scores": {name: asdict(score) for name, score in run.scores.items()},
         "counts": counts | {"failures": len(failures)},
         "grid": GRID,
         "bootstrap": {"replicates": REPLICATES, "seed": SEED},
     }
     if file.group.is_main:
-        write_json(file.out.with_name(f"{file.out.stem}.figures.json"), written)
+        write_json(file.out.with_name(f"{file.out.stem}.scores.json"), written)
     return run

@@ -25,7 +25,7 @@ Finding = tuple[str, str | None]
 
 
 @dataclass(frozen=True)
-class Figure:
+class LabelScore:
     """A figure of the set with its 95 % bootstrap interval over studies; None = no value."""
 
     point: float | None
@@ -36,7 +36,7 @@ class Figure:
 
 def evaluate_labels(
     drafts: Mapping[str, Report], studies: Sequence[Study], *, replicates: int = 500, seed: int = 42
-) -> dict[str, Figure]:
+) -> dict[str, LabelScore]:
     """Precision, recall and F1 over findings (kind and side), and the mean IoU of matched findings' boxes.
 
     Args:
@@ -86,7 +86,9 @@ def _overlaps(said: Mapping[Finding, list[tuple[Box, ...]]], study: Study, match
     return values
 
 
-def _figures(counts: NDArray[np.float64], overlaps: list[list[float]], replicates: int, seed: int) -> dict[str, Figure]:
+def _figures(
+    counts: NDArray[np.float64], overlaps: list[list[float]], replicates: int, seed: int
+) -> dict[str, LabelScore]:
     sums = np.array([[sum(values), len(values)] for values in overlaps], float).reshape(-1, 2)
     table = np.hstack([counts, sums])
     rng = np.random.default_rng(seed)
@@ -99,7 +101,7 @@ def _figures(counts: NDArray[np.float64], overlaps: list[list[float]], replicate
         low, high = np.quantile(known, (0.025, 0.975)) if len(known) else (None, None)
         at = float(point[name][0])
         n = int(totals.get(name, totals["recall"]))
-        figures[name] = Figure(
+        figures[name] = LabelScore(
             None if np.isnan(at) else at, None if low is None else float(low), None if high is None else float(high), n
         )
     return figures

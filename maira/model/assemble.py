@@ -11,9 +11,9 @@ from torch import Tensor, nn
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from encoders import Encoder, load_encoder
-from maira.model.checkpoint import loading_faults, refuse
+from maira.model.checkpoint import loading_mismatches, raise_mismatch
 from maira.model.config import MairaConfig
-from maira.model.convert import made_whole
+from maira.model.convert import new_folder
 from maira.model.modeling import Adapter, MairaForConditionalGeneration
 from maira.model.processor import MairaImageProcessor, MairaProcessor, load_tokenizer
 from maira.model.tokens import IMAGE, add_tokens
@@ -47,7 +47,7 @@ def assemble(
     Raises:
         InputError: a part cannot be read, the parts do not fit each other, or `out` exists.
     """
-    with made_whole(out) as made, torch.random.fork_rng(devices=[]):
+    with new_folder(out) as made, torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         try:
             vision = load_encoder(encoder)
@@ -103,8 +103,8 @@ def _language_model(folder: Path, dtype: torch.dtype, rope_factor: float) -> Any
         language, info = LlamaForCausalLM.from_pretrained(folder, config=config, dtype=dtype, output_loading_info=True)
     except (RuntimeError, ValueError, OSError) as error:
         raise InputError(f"the language model cannot be read: {str(error).splitlines()[0]}", file=folder) from None
-    missing, unexpected, reshaped = loading_faults(info)
-    refuse(missing, unexpected, reshaped, file=folder)
+    missing, unexpected, reshaped = loading_mismatches(info)
+    raise_mismatch(missing, unexpected, reshaped, file=folder)
     return language
 
 

@@ -69,7 +69,7 @@ _LISTED = 6
 
 
 @dataclass(frozen=True, slots=True)
-class Stored:
+class StoredTensor:
     """A tensor on disk: its file, shape, and safetensors' name of its type."""
 
     file: Path
@@ -88,7 +88,7 @@ def own_name(name: str, layout: Layout) -> tuple[str, int | None]:
     return name, None
 
 
-def names_in(name: str, layout: Layout) -> tuple[str, ...]:
+def names_for_layout(name: str, layout: Layout) -> tuple[str, ...]:
     """The names of one of our parameters in a layout: one, or three where we keep three as one."""
     for part, prefix in PREFIXES["own"].items():
         if name.startswith(prefix):
@@ -98,7 +98,7 @@ def names_in(name: str, layout: Layout) -> tuple[str, ...]:
     return (name,)
 
 
-def layout_of(names: Iterable[str]) -> Layout:
+def detect_layout(names: Iterable[str]) -> Layout:
     """The layout that a checkpoint's names are of."""
     names = list(names)
     if any(name.startswith(PREFIXES["own"]["encoder"]) for name in names):
@@ -126,7 +126,7 @@ def check_json(folder: Path, *names: str) -> None:
             raise InputError("expected one JSON object", file=path)
 
 
-def read_headers(folder: Path) -> dict[str, Stored]:
+def read_headers(folder: Path) -> dict[str, StoredTensor]:
     """What the safetensors files of a folder hold, by name; nothing but their headers is read.
 
     Raises:
@@ -143,13 +143,13 @@ def read_headers(folder: Path) -> dict[str, Stored]:
         files = [folder / name for name in sorted(set(names.values()))]
     else:
         raise InputError(f"no weights here: expected {WEIGHTS}, or shards with {INDEX}", file=folder)
-    found: dict[str, Stored] = {}
+    found: dict[str, StoredTensor] = {}
     for file in files:
         try:
             with safe_open(file, framework="pt") as handle:
                 for name in handle.keys():  # noqa: SIM118 - safe_open is no mapping
                     part = handle.get_slice(name)
-                    found[name] = Stored(file, tuple(part.get_shape()), str(part.get_dtype()))
+                    found[name] = StoredTensor(file, tuple(part.get_shape()), str(part.get_dtype()))
         except FileNotFoundError:
             raise InputError(f"no such file, though {INDEX} names it", file=file) from None
         except SafetensorError as error:
@@ -157,8 +157,8 @@ def read_headers(folder: Path) -> dict[str, Stored]:
     return found
 
 
-def fit(
-    stored: Mapping[str, Stored], expected: Mapping[str, tuple[int, ...]], *, file: Path
+def match_weights(
+    stored: Mapping[str, StoredTensor], expected: Mapping[str, tuple[int, ...]], *, file: Path
 ) -> dict[str, tuple[str, ...]]:
     """For each of our parameters the names on disk that it is made of, in order.
 
@@ -170,13 +170,13 @@ def fit(
     Raises:
         InputError: names are missing or unexpected, or shapes differ; they are listed under the checkpoint's names.
     """
-    layout = layout_of(stored)
+    layout = detect_layout(stored)
     thirds: dict[str, dict[int, str]] = {}
     for name in stored:
         ours, third = own_name(name, layout)
         thirds.setdefault(ours, {})[third or 0] = name
     plan = {ours: tuple(parts[i] for i in sorted(parts)) for ours, parts in thirds.items()}
-    known = {name: names_in(name, layout) for name in expected}
+    known = {name: names_for_layout(name, layout) for name in expected}
     missing = [
         name for ours, names in known.items() for third, name in enumerate(names) if third not in thirds.get(ours, {})
     ]
@@ -187,14 +187,16 @@ def fit(
         whole = (sum(shape[0] for shape in shapes), *shapes[0][1:]) if len(shapes) > 1 else shapes[0]
         if len(shapes) == len(known[ours]) and whole != expected[ours]:
             reshaped.append(f"{' + '.join(plan[ours])} {list(whole)} instead of {list(expected[ours])}")
-    refuse(missing, unexpected, reshaped, file=file)
+    raise_mismatch(missing, unexpected, reshaped, file=file)
     return plan
 
 
-def refuse(missing: Iterable[str], unexpected: Iterable[str], reshaped: Iterable[str], *, file: Path | str) -> None:
-    """Raise an InputError that lists what does not fit, the first of each kind, unless all of it does."""
+def raise_mismatch(
+    missing: Iterable[str], unexpected: Iterable[str], reshaped: Iterable[str], *, file: Path | str
+) -> None:
+    """Raise an InputError that lists what does not match, the first of each kind, unless all of it does."""
     found = (("missing", missing), ("unexpected", unexpected), ("of another shape", reshaped))
-    lists = [f"{what}: {_first(folded)}" for what, names in found if (folded := fold(names))]
+    lists = [f"{what}: {_first(folded)}" for what, names in found if (folded := fold_layers(names))]
     if lists:
         raise InputError(f"the weights do not fit the configuration; {'; '.join(lists)}", file=file)
 
@@ -204,7 +206,7 @@ def _first(folded: Sequence[str]) -> str:
     return ", ".join(folded[:_LISTED]) + more
 
 
-def fold(names: Iterable[str]) -> list[str]:
+def fold_layers(names: Iterable[str]) -> list[str]:
     """Names sorted, those that differ in a layer's number alone written as one: `layers.{0-11}.mlp`."""
     groups: dict[str, list[int]] = {}
     for name in names:
@@ -226,7 +228,7 @@ def _ranges(numbers: list[int]) -> str:
     return text if len(set(numbers)) == 1 else f"{{{text}}}"
 
 
-def loading_faults(info: Mapping[str, Any]) -> tuple[list[str], list[str], list[str]]:
+def loading_mismatches(info: Mapping[str, Any]) -> tuple[list[str], list[str], list[str]]:
     """Missing, unexpected and reshaped names of what transformers reports of a load."""
     reshaped = [
         " ".join(map(str, fault)) if isinstance(fault, tuple) else str(fault) for fault in info["mismatched_keys"]

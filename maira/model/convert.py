@@ -18,7 +18,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from encoders.weights import config_of_options
-from maira.model.checkpoint import INDEX, Layout, Stored, fit, names_in, read_headers
+from maira.model.checkpoint import INDEX, Layout, StoredTensor, match_weights, names_for_layout, read_headers
 from maira.model.config import FIXED, MairaConfig, read_config
 from maira.model.modeling import expected_shapes
 from maira.model.tokens import IMAGE
@@ -77,9 +77,9 @@ def convert(
         values = config_in(config, layout)
     except ValueError as error:
         raise InputError(f"cannot be written as '{layout}': {error}", file=folder) from None
-    plan = fit(stored, expected_shapes(config), file=folder)
+    plan = match_weights(stored, expected_shapes(config), file=folder)
     targets = _targets(plan, stored, layout)
-    with made_whole(out) as made:
+    with new_folder(out) as made:
         for file in folder.iterdir():
             if file.is_file() and _goes_along(file):
                 shutil.copy2(file, made / file.name)
@@ -196,7 +196,7 @@ def standard_processor(folder: Path, patch_size: int) -> None:
 
 
 @contextmanager
-def made_whole(out: Path) -> Iterator[Path]:
+def new_folder(out: Path) -> Iterator[Path]:
     """A temporary folder that takes the name of `out` when the block ends without error.
 
     Raises:
@@ -217,7 +217,7 @@ def made_whole(out: Path) -> Iterator[Path]:
 class _Reader:
     """Tensors by name, from files that stay open (and mapped, so that nothing is read before it is written)."""
 
-    def __init__(self, stored: Mapping[str, Stored], stack: ExitStack) -> None:
+    def __init__(self, stored: Mapping[str, StoredTensor], stack: ExitStack) -> None:
         files = {place.file for place in stored.values()}
         self.open = {file: stack.enter_context(safe_open(file, framework="pt")) for file in files}
         self.stored = stored
@@ -234,7 +234,7 @@ class _Target:
         meta: shape and type, without data.
     """
 
-    def __init__(self, sources: tuple[str, ...], third: int | None, stored: Mapping[str, Stored]) -> None:
+    def __init__(self, sources: tuple[str, ...], third: int | None, stored: Mapping[str, StoredTensor]) -> None:
         self.sources, self.third = sources, third
         rows, *rest = stored[sources[0]].shape
         rows = rows * len(sources) if third is None else rows // 3
@@ -255,10 +255,12 @@ class _Target:
 _TYPES = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 
 
-def _targets(plan: Mapping[str, tuple[str, ...]], stored: Mapping[str, Stored], layout: Layout) -> dict[str, _Target]:
+def _targets(
+    plan: Mapping[str, tuple[str, ...]], stored: Mapping[str, StoredTensor], layout: Layout
+) -> dict[str, _Target]:
     targets: dict[str, _Target] = {}
     for ours, sources in plan.items():
-        names = names_in(ours, layout)
+        names = names_for_layout(ours, layout)
         if len(names) == len(sources):
             targets |= {name: _Target((part,), None, stored) for name, part in zip(names, sources, strict=True)}
         elif len(names) == 1:

@@ -55,7 +55,7 @@ class Vocabulary:
     decode: Callable[[list[int]], str]
 
     @classmethod
-    def of(cls, tokenizer: PreTrainedTokenizerBase, ends: Iterable[int] = ()) -> Vocabulary:
+    def from_tokenizer(cls, tokenizer: PreTrainedTokenizerBase, ends: Iterable[int] = ()) -> Vocabulary:
         """The vocabulary of a tokenizer.
 
         Args:

@@ -19,7 +19,14 @@ from transformers.modeling_utils import PreTrainedModel
 from transformers.utils import GENERATION_CONFIG_NAME
 
 from encoders import Encoder
-from maira.model.checkpoint import check_json, fit, loading_faults, read_headers, refuse, weight_transforms
+from maira.model.checkpoint import (
+    check_json,
+    loading_mismatches,
+    match_weights,
+    raise_mismatch,
+    read_headers,
+    weight_transforms,
+)
 from maira.model.config import MairaConfig, read_config
 
 
@@ -84,9 +91,9 @@ class MairaForConditionalGeneration(PreTrainedModel, GenerationMixin):
         if folder.is_dir() and not kwargs.get("subfolder") and not kwargs.get("variant"):
             config = kwargs.get("config") or read_config(folder)
             check_json(folder, GENERATION_CONFIG_NAME)
-            fit(read_headers(folder), expected_shapes(config), file=folder)
+            match_weights(read_headers(folder), expected_shapes(config), file=folder)
         loaded, info = super().from_pretrained(pretrained_model_name_or_path, *args, output_loading_info=True, **kwargs)
-        refuse(*loading_faults(info), file=str(pretrained_model_name_or_path))
+        raise_mismatch(*loading_mismatches(info), file=str(pretrained_model_name_or_path))
         return (loaded, info) if wants_info else loaded
 
     def save_pretrained(self, save_directory: Any, *args: Any, **kwargs: Any) -> Any:
@@ -277,7 +284,7 @@ class CheckpointWeights:
     def __init__(self, folder: Path, config: MairaConfig) -> None:
         self.shapes = expected_shapes(config)
         self._stored = read_headers(folder)
-        self._plan = fit(self._stored, self.shapes, file=folder)
+        self._plan = match_weights(self._stored, self.shapes, file=folder)
 
     def read(self, names: Iterable[str], dtype: torch.dtype) -> Iterator[tuple[str, Tensor]]:
         """Parameters by our names, each with its tensor of the given type."""

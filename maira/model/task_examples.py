@@ -34,7 +34,7 @@ _FIELDS: dict[Input, tuple[str, ...]] = {
 """Fields of a Study, the one that says whether the input is there first: without its image a prior cannot be shown."""
 
 
-class Unused(UserWarning):
+class UnusedInputWarning(UserWarning):
     """Something of a study cannot be used."""
 
 
@@ -83,7 +83,7 @@ def make_example(
 ) -> Example:
     """The sample of a task; its target is None where the study has no answer for the task.
 
-    What of the study cannot be used is a warning (`Unused`; Python shows each once) and one of the example's notes,
+    What of the study cannot be used is a warning (`UnusedInputWarning`; Python shows each once) and one of the example's notes,
     once for each prior report, box or mask.
 
     Args:
@@ -111,11 +111,11 @@ def make_example(
     if prompt.count(IMAGE) != len(images):
         raise InputError(f"a section of sample '{study.sample_id}' holds {IMAGE}, which stands for an image")
     for note in notes:
-        warnings.warn(note, Unused, stacklevel=2)
+        warnings.warn(note, UnusedInputWarning, stacklevel=2)
     return Example(study.sample_id, task, prompt, images, target, tuple(notes))
 
 
-def into_crop(sentences: Iterable[Sentence], crop: CropMap) -> tuple[list[Sentence], list[tuple[int, str]]]:
+def to_crop_coordinates(sentences: Iterable[Sentence], crop: CropMap) -> tuple[list[Sentence], list[tuple[int, str]]]:
     """Sentences as the model can write them: boxes in the coordinates of its crop, no masks.
 
     A box that lies partly outside is clipped, one that lies outside altogether is left out; the sentence stays.
@@ -174,7 +174,7 @@ def _grounded(
     """The answer with boxes brought into the crop; what is lost on the way is added to `notes`."""
     if not sentences:
         return None
-    inside, lost = into_crop(sentences, CropMap(*(size or image_size(study.frontal))))
+    inside, lost = to_crop_coordinates(sentences, CropMap(*(size or image_size(study.frontal))))
     notes += [note for _, note in lost]
     try:
         return build_target(render_report(inside))

@@ -31,7 +31,7 @@ class ProcessGroup:
 
     rank: int = 0
     count: int = 1
-    _has_parted: bool = False
+    _has_finished: bool = False
 
     @property
     def is_main(self) -> bool:
@@ -50,11 +50,11 @@ class ProcessGroup:
         values = self._exchange(value)
         for rank, other in enumerate(values):
             if isinstance(other, _Stopped):
-                self._has_parted = True
+                self._has_finished = True
                 raise other.error(rank)
         return values
 
-    def part(self, code: int, message: str) -> None:
+    def finish(self, code: int, message: str) -> None:
         """Wait until every process has come to its end, since a launcher stops the others when one has failed.
 
         Args:
@@ -66,9 +66,9 @@ class ProcessGroup:
             RunError: another process has stopped for another reason, and this one has not failed.
         """
         # Nobody waits for a process that was interrupted: the launcher stops the others.
-        if self.count == 1 or self._has_parted or code not in list(ExitCode):
+        if self.count == 1 or self._has_finished or code not in list(ExitCode):
             return
-        self._has_parted = True
+        self._has_finished = True
         values = self._exchange(_Stopped(code, message))
         _leave()
         failed = [(rank, end) for rank, end in enumerate(values) if isinstance(end, _Stopped) and end.has_failed]
@@ -76,11 +76,11 @@ class ProcessGroup:
             rank, end = failed[0]
             raise end.error(rank)
 
-    def desert(self) -> None:
+    def abandon(self) -> None:
         """Come to an end without waiting for the others, which are waiting for something else than words."""
-        self._has_parted = True
+        self._has_finished = True
 
-    def aloud(self, error: RunError) -> RunError:
+    def report(self, error: RunError) -> RunError:
         """The same error, said here if this is a process that does not speak otherwise."""
         if not self.is_main:
             print(error, file=sys.stderr)
@@ -93,7 +93,7 @@ class ProcessGroup:
         try:
             dist.all_gather_object(values, value)
         except RuntimeError as error:
-            self._has_parted = True
+            self._has_finished = True
             raise RunError(f"another process of the run is gone: {' '.join(str(error).split())}") from None
         return values
 
@@ -134,7 +134,7 @@ def process_count() -> int:
     return int(os.environ.get("WORLD_SIZE", 1))
 
 
-def join(*, accelerated: bool = False) -> ProcessGroup:
+def join_group(*, accelerated: bool = False) -> ProcessGroup:
     """The processes that the launcher started together with this one; met at the first call.
 
     Args:
@@ -158,7 +158,7 @@ def backend(*, accelerated: bool) -> str:
     return "cpu:gloo,cuda:nccl" if accelerated else "gloo"
 
 
-def run_together(app: Callable[[], Any]) -> None:
+def run_as_group(app: Callable[[], Any]) -> None:
     """Run a command; of several processes only the main one speaks.
 
     Those that have met end together, and the main one says what went wrong in any of them. Under a launcher, samples
@@ -182,7 +182,7 @@ def run_together(app: Callable[[], Any]) -> None:
         raise SystemExit(ExitCode.FAILURE) from None
 
 
-def leave_launcher(code: object) -> None:
+def exit_process(code: object) -> None:
     """End a process of several at once, its streams written, where otherwise the interpreter would be taken down.
 
     On a busy machine a process that was done has been seen to end with SIGABRT, which a launcher takes for a crash of
@@ -211,4 +211,4 @@ def _run_and_part(app: Callable[[], Any]) -> None:
 
 def _part(code: int, message: str) -> None:
     if _group is not None:
-        _group.part(code, message)
+        _group.finish(code, message)

@@ -16,15 +16,15 @@ import torch
 
 from data.shards import PackedSample
 from data.study import Study
-from maira.generate.answers import Item, Row
-from maira.generate.drafts import make_draft, without_answer
-from maira.generate.engine import EngineOptions, Unanswered, report_request, rough_length
+from maira.generate.drafts import make_draft, without_references
+from maira.generate.engine import EngineOptions, FailedRequest, length_key, report_request
+from maira.generate.response_file import GenerationItem, Row
 from maira.generate.transformers_engine import TransformersEngine
-from maira.grounding.boxes import Overlap, box_completions, summarise_overlaps
+from maira.grounding.boxes import Overlap, box_completions, summarize_overlaps
 from maira.grounding.evaluation import completion_item, has_reference_boxes
 from maira.model.processor import MairaProcessor
 from maira.model.prompts import NEW_TOKENS, Task
-from maira.model.task_examples import Unused, drop_inputs, make_example
+from maira.model.task_examples import UnusedInputWarning, drop_inputs, make_example
 from maira.train.config.run_config import TrainConfig
 from maira.train.data.batches import unreadable_sample_error
 from maira.train.data.dataset import StudyDataset
@@ -91,7 +91,7 @@ class DraftEvaluator:
         if any(has_reference_boxes(study) for study in studies):
             self.names += [f"boxes/{name}" for name in BOXES.values()]
         self._radiographs = TemporaryDirectory(prefix="maira-radiographs-")
-        self._items: list[Item] = []
+        self._items: list[GenerationItem] = []
         for source, number, task in drawn[world.rank :: world.size]:
             with self._reading():
                 study = _on_disk(dataset.sources[source].read(number), Path(self._radiographs.name) / str(source))
@@ -99,7 +99,7 @@ class DraftEvaluator:
                 if wrong := check_images(shown)[1]:
                     raise wrong[0]
                 self._items += list(_questions(shown, task, config))
-        self._items.sort(key=lambda item: rough_length(item.request))
+        self._items.sort(key=lambda item: length_key(item.request))
 
     @contextmanager
     def _reading(self) -> Iterator[None]:
@@ -124,7 +124,7 @@ class DraftEvaluator:
         half = torch.autocast(self._world.device.type, torch.bfloat16, enabled=model.autocast)
         # Compiled blocks know packed rows; for prompts, caches and single tokens they would be compiled over and over.
         with gathered_weights(model), half, torch.compiler.set_stance("force_eager"):
-            engine = TransformersEngine.of(maira, self._processor, EngineOptions())
+            engine = TransformersEngine.from_model(maira, self._processor, EngineOptions())
             drafts, boxes, unanswered = self._answers(engine, f"step-{step}")
         if self._world.device.type == "cuda":
             torch.cuda.empty_cache()  # the cache of keys and values is no use to training
@@ -141,9 +141,9 @@ class DraftEvaluator:
         drafts: list[Row] = []
         boxes: list[Row] = []
         unanswered = [*self._unread]
-        for index, answer in engine.answers([item.request for item in self._items]):
+        for index, answer in engine.generate([item.request for item in self._items]):
             item = self._items[index]
-            if isinstance(answer, Unanswered):
+            if isinstance(answer, FailedRequest):
                 unanswered.append(f"{item.sample_id}: {answer.reason}")
             else:
                 (boxes if item.request.form == "boxes" else drafts).append(item.row(answer, name))
@@ -157,7 +157,7 @@ class DraftEvaluator:
         figures = {f"drafts/{name}": scored[name].point if name in scored else None for name in FIGURES}
         overlaps = [Overlap(*(row[name] for name in Overlap._fields)) for row in boxes if row["iou"] is not None]
         if f"boxes/{BOXES['mean_iou']}" in self.names:
-            of_boxes = summarise_overlaps(overlaps, replicates=0)
+            of_boxes = summarize_overlaps(overlaps, replicates=0)
             figures |= {f"boxes/{ours}": of_boxes[name].point for name, ours in BOXES.items()}
         return {name: None if value is None or math.isnan(value) else value for name, value in figures.items()}
 
@@ -216,11 +216,11 @@ def _with_answer(study: Study, task: Task) -> Study:
     return study.model_copy(update={"grounded_findings": None} if task == "findings" else {"findings": None})
 
 
-def _questions(study: Study, task: Task, config: TrainConfig) -> Iterator[Item]:
+def _questions(study: Study, task: Task, config: TrainConfig) -> Iterator[GenerationItem]:
     """The report of a study, and the boxes of each sentence of a grounded reference."""
-    with warnings.catch_warnings(action="ignore", category=Unused):
-        example = make_example(without_answer(study), task, preset=config.preset)
-        yield Item((study.sample_id,), study.sample_id, report_request(example), partial(make_draft, example))
+    with warnings.catch_warnings(action="ignore", category=UnusedInputWarning):
+        example = make_example(without_references(study), task, preset=config.preset)
+        yield GenerationItem((study.sample_id,), study.sample_id, report_request(example), partial(make_draft, example))
         for completion in box_completions(study, preset=config.preset):
             yield completion_item(study, completion, NEW_TOKENS["phrase"])
 

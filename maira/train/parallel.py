@@ -88,16 +88,16 @@ class DistributedContext:
         try:
             yield
         except BaseException as error:
-            self.members.desert()
+            self.members.abandon()
             where = f"process {self.rank}: " if self.size > 1 else ""
             if isinstance(error, torch.OutOfMemoryError):
                 message = (
                     f"{where}out of memory on {self.device}; a smaller token_budget, activation_checkpointing=full, "
                     "lora or optimizer=adamw_8bit needs less"
                 )
-                raise self.members.aloud(RunError(message)) from None
+                raise self.members.report(RunError(message)) from None
             if isinstance(error, torch.distributed.DistError) or (self.size > 1 and "gloo" in str(error).lower()):
-                raise self.members.aloud(RunError(f"{where}another process of the run is gone: {error}")) from None
+                raise self.members.report(RunError(f"{where}another process of the run is gone: {error}")) from None
             raise
 
 
@@ -109,7 +109,7 @@ def init_distributed() -> DistributedContext:
         if (device.index or 0) >= (gpus := torch.cuda.device_count()):
             raise InputError(f"process {device.index} of this machine has no GPU of its own; there are {gpus} here")
         torch.cuda.set_device(device)
-    members = processes.join(accelerated=cuda)
+    members = processes.join_group(accelerated=cuda)
     if members.count == 1:
         return DistributedContext(0, 1, device)
     group = torch.distributed.new_group(backend=processes.backend(accelerated=cuda), timeout=PATIENCE)

@@ -37,7 +37,7 @@ from PIL import Image
 from rich.console import Console
 from rich.table import Table
 
-from maira.generate.engine import Answer, EngineOptions, Request
+from maira.generate.engine import EngineOptions, GenerationRequest, Response
 from maira.generate.transformers_engine import TransformersEngine
 from maira.model.config import RAD_DINO, VICUNA_7B, MairaConfig
 from maira.model.modeling import MairaForConditionalGeneration
@@ -135,7 +135,9 @@ def write_images(folder: Path, count: int, size: int) -> list[Path]:
     return paths
 
 
-def make_requests(given: argparse.Namespace, processor: MairaProcessor, images: Sequence[Path]) -> list[Request]:
+def make_requests(
+    given: argparse.Namespace, processor: MairaProcessor, images: Sequence[Path]
+) -> list[GenerationRequest]:
     """Requests for grounded reports with three images each, prompts of `text_tokens` beside those of the images."""
 
     def prompt(sentences: int) -> str:
@@ -151,7 +153,7 @@ def make_requests(given: argparse.Namespace, processor: MairaProcessor, images: 
         sentences += 1
     text = prompt(sentences)
     return [
-        Request(
+        GenerationRequest(
             Example(f"study-{study}", "grounded", text, tuple(images[IMAGES * study : IMAGES * (study + 1)])),
             "report",
             given.new_tokens,
@@ -220,7 +222,11 @@ def floor_seconds(model: Any, ceilings: Ceilings, prompt: int, new_tokens: int, 
     return reading, (new_tokens - 1) * step / ceilings.bytes
 
 
-def measure(work: Callable[[Sequence[Request]], int], warm: Sequence[Request], timed: Sequence[Request]) -> Measured:
+def measure(
+    work: Callable[[Sequence[GenerationRequest]], int],
+    warm: Sequence[GenerationRequest],
+    timed: Sequence[GenerationRequest],
+) -> Measured:
     """Time work on some requests, after it was done on others; it says how many it took at a time."""
     work(warm)
     if torch.cuda.is_available():
@@ -237,10 +243,10 @@ def peak_memory() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
 
 
-def plainly(model: Any, processor: Any) -> Callable[[Sequence[Request]], int]:
+def plainly(model: Any, processor: Any) -> Callable[[Sequence[GenerationRequest]], int]:
     """One study at a time, as the release's model card does it."""
 
-    def work(requests: Sequence[Request]) -> int:
+    def work(requests: Sequence[GenerationRequest]) -> int:
         for request in requests:
             inputs = processor([request.example.images], [request.example.prompt]).to(model.device)
             with torch.inference_mode():
@@ -252,14 +258,14 @@ def plainly(model: Any, processor: Any) -> Callable[[Sequence[Request]], int]:
     return work
 
 
-def in_batches(engine: Any, batch: int | None) -> Callable[[Sequence[Request]], int]:
+def in_batches(engine: Any, batch: int | None) -> Callable[[Sequence[GenerationRequest]], int]:
     """Ours; where the engine chooses how many at a time, equal shares of a batch's seconds tell how many it took."""
 
-    def work(requests: Sequence[Request]) -> int:
-        answers = [answer for _, answer in engine.answers(requests)]
-        if unanswered := next((answer for answer in answers if not isinstance(answer, Answer)), None):
+    def work(requests: Sequence[GenerationRequest]) -> int:
+        answers = [answer for _, answer in engine.generate(requests)]
+        if unanswered := next((answer for answer in answers if not isinstance(answer, Response)), None):
             raise SystemExit(f"not answered: {unanswered.reason}")
-        if short := sum(isinstance(answer, Answer) and not answer.cut_off for answer in answers):
+        if short := sum(isinstance(answer, Response) and not answer.cut_off for answer in answers):
             print(f"{short} of {len(answers)} answers ended before the limit")
         return batch or max(Counter(answer.seconds for answer in answers).values())
 
@@ -270,7 +276,7 @@ def start_ours(given: argparse.Namespace, model: Any, processor: Any, folder: Pa
     """The engine with the model, whose weights become files for vLLM alone."""
     options = EngineOptions(batch_size=given.batch, cache=given.cache, language_model=folder / "llama")
     if given.engine == "transformers":
-        return TransformersEngine.of(model, processor, options)
+        return TransformersEngine.from_model(model, processor, options)
     from maira.generate.vllm_engine import VLLMEngine
 
     checkpoint = folder / "checkpoint"

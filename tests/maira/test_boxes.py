@@ -19,7 +19,7 @@ from maira.grounding.boxes import (
     box_completions,
     draw_boxes,
     overlap,
-    summarise_overlaps,
+    summarize_overlaps,
 )
 from maira.model.task_examples import BOX_CLIPPED, BOX_OUTSIDE, Example, make_example
 from radfact.records import Box, Sentence
@@ -99,7 +99,7 @@ def test_overlap_is_what_sets_of_pixels_give(said: list[Box], true: list[Box], g
 
 
 def test_figures_are_means_over_phrases() -> None:
-    figures = summarise_overlaps([Overlap(1, 0.5, 0.5), Overlap(0, 0, 0), Overlap(math.nan, math.nan, math.nan)])
+    figures = summarize_overlaps([Overlap(1, 0.5, 0.5), Overlap(0, 0, 0), Overlap(math.nan, math.nan, math.nan)])
     assert {name: (figure.point, figure.n) for name, figure in figures.items()} == {
         "precision": (0.5, 2),
         "recall": (0.25, 2),
@@ -109,16 +109,16 @@ def test_figures_are_means_over_phrases() -> None:
 
 def test_intervals_are_those_of_the_bootstrap_over_phrases() -> None:
     overlaps = [Overlap(1, 1, i / 99) for i in range(100)]
-    figures = summarise_overlaps(overlaps, replicates=2000)
+    figures = summarize_overlaps(overlaps, replicates=2000)
     # The standard error of the mean of 0, 1/99, ..., 1 is 0.0292: 95 % are 1.96 of them to either side.
     assert figures["mean_iou"].low == pytest.approx(0.5 - 0.0571, abs=0.005)
     assert figures["mean_iou"].high == pytest.approx(0.5 + 0.0571, abs=0.005)
     assert (figures["recall"].low, figures["recall"].high) == (1, 1)
-    assert summarise_overlaps(overlaps, replicates=2000) == figures
+    assert summarize_overlaps(overlaps, replicates=2000) == figures
 
 
 def test_no_phrases_have_no_figures() -> None:
-    assert {figure.point for figure in summarise_overlaps([]).values()} == {None}
+    assert {figure.point for figure in summarize_overlaps([]).values()} == {None}
 
 
 NODULE = Sentence(text="Left nodule.", boxes=(box(0.5, 0.2, 0.625, 0.4), box(0.5, 0.5, 0.6, 0.6)))

@@ -17,7 +17,7 @@ from tokenizers import Tokenizer, models
 from torch import Tensor
 from transformers import PreTrainedTokenizerFast
 
-from maira.model.checkpoint import LAYOUTS, Layout, fold, layout_of, names_in, own_name, read_headers
+from maira.model.checkpoint import LAYOUTS, Layout, detect_layout, fold_layers, names_for_layout, own_name, read_headers
 from maira.model.config import MairaConfig
 from maira.model.convert import convert
 from maira.model.modeling import MairaForConditionalGeneration, expected_shapes
@@ -123,14 +123,14 @@ def test_the_released_names_are_those_of_the_specification(state: dict[str, Tens
 
 
 def test_the_release_has_522_tensors() -> None:
-    names = [name for ours in expected_shapes(MairaConfig()) for name in names_in(ours, "released")]
+    names = [name for ours in expected_shapes(MairaConfig()) for name in names_for_layout(ours, "released")]
     assert len(names) == len(set(names)) == 522
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_every_name_leads_there_and_back(layout: Layout) -> None:
     for ours in expected_shapes(MairaConfig()):
-        names = names_in(ours, layout)
+        names = names_for_layout(ours, layout)
         thirds = [None] if len(names) == 1 else [0, 1, 2]
         assert [own_name(name, layout) for name in names] == [(ours, third) for third in thirds]
 
@@ -180,7 +180,7 @@ def test_a_device_map_can_be_left_to_accelerate(
 
 def test_what_was_read_in_another_layout_is_saved_in_our_own(folders: dict[str, Path], tmp_path: Path) -> None:
     load(folders["released"]).save_pretrained(tmp_path)
-    assert layout_of(read_headers(tmp_path)) == "own"
+    assert detect_layout(read_headers(tmp_path)) == "own"
     assert content(tmp_path) == content(folders["own"])
     assert "auto_map" not in json.loads((tmp_path / "config.json").read_text())
 
@@ -222,7 +222,7 @@ def test_faults_that_only_transformers_sees_are_errors_too(
     """A transformers that no longer renamed as it was asked to would otherwise leave random weights."""
     import maira.model.modeling as module
 
-    monkeypatch.setattr(module, "fit", lambda *_, **__: {})
+    monkeypatch.setattr(module, "match_weights", lambda *_, **__: {})
     config = MairaConfig.from_pretrained(folders["released"])
     config.projector_n_layers = 5
     with pytest.raises(InputError, match=r"missing: multi_modal_projector\.layers\.8\.bias"):
@@ -346,7 +346,7 @@ def test_a_damaged_shard_is_named(state: dict[str, Tensor], tmp_path: Path) -> N
 
 def test_names_of_many_layers_are_listed_as_one() -> None:
     names = [f"a.layers.{i}.w" for i in (0, 1, 2, 5)] + ["a.layers.3.b", "head"]
-    assert fold(names) == ["a.layers.3.b", "a.layers.{0-2,5}.w", "head"]
+    assert fold_layers(names) == ["a.layers.3.b", "a.layers.{0-2,5}.w", "head"]
 
 
 def test_the_auto_classes_read_a_registered_checkpoint(folders: dict[str, Path], tmp_path: Path) -> None:

@@ -10,7 +10,14 @@ import pytest
 from transformers import LlamaConfig
 
 from data.study import Study
-from maira.generate.engine import Answer, EngineOptions, Request, Unanswered, limit_to_window, report_request
+from maira.generate.engine import (
+    EngineOptions,
+    FailedRequest,
+    GenerationRequest,
+    Response,
+    limit_to_window,
+    report_request,
+)
 from maira.generate.prompt_embedder import PromptEmbedder
 from maira.generate.transformers_engine import TransformersEngine
 from maira.model.config import MairaConfig, context_window
@@ -20,17 +27,17 @@ from maira.model.task_examples import make_example
 
 
 @pytest.fixture
-def question(studies: list[Study]) -> Request:
+def question(studies: list[Study]) -> GenerationRequest:
     """One that loops until its limit, as small random models do."""
     return report_request(make_example(studies[0], "findings"), 9)
 
 
 def _engine(model: Any, processor: MairaProcessor, room: int, monkeypatch: pytest.MonkeyPatch) -> TransformersEngine:
     monkeypatch.setattr(model.config.text_config, "max_position_embeddings", room)
-    return TransformersEngine.of(model, processor, EngineOptions(free=True))
+    return TransformersEngine.from_model(model, processor, EngineOptions(free=True))
 
 
-def _length(processor: MairaProcessor, request: Request) -> int:
+def _length(processor: MairaProcessor, request: GenerationRequest) -> int:
     return len(processor.encode_prompt(request.example.prompt, len(request.example.images)))
 
 
@@ -56,17 +63,17 @@ def test_a_prompt_without_room_for_an_answer_is_told_with_both_numbers_and_the_r
     model: MairaForConditionalGeneration,
     processor: MairaProcessor,
     checkpoint: Path,
-    question: Request,
+    question: GenerationRequest,
     studies: list[Study],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     wordy = studies[0].model_copy(update={"indication": "Cough. " * 30})
     long = report_request(make_example(wordy, "findings"), 9)
     length = _length(processor, long)
-    answers = dict(_engine(model, processor, length, monkeypatch).answers([long, question]))
-    assert isinstance(answers[0], Unanswered)
+    answers = dict(_engine(model, processor, length, monkeypatch).generate([long, question]))
+    assert isinstance(answers[0], FailedRequest)
     assert answers[0].reason.count(str(length)) == 2
-    assert isinstance(answers[1], Answer)
+    assert isinstance(answers[1], Response)
     assert list(PromptEmbedder(checkpoint).prompts([long.example], length)) == [answers[0]]
 
 
@@ -74,16 +81,16 @@ def test_a_prompt_without_room_for_an_answer_is_told_with_both_numbers_and_the_r
 def test_an_answer_ends_where_the_room_does(
     model: MairaForConditionalGeneration,
     processor: MairaProcessor,
-    question: Request,
+    question: GenerationRequest,
     monkeypatch: pytest.MonkeyPatch,
     left: int,
 ) -> None:
     room = _length(processor, question) + left
-    short = Request(question.example, question.form, left)
-    ((_, wanted),) = _engine(model, processor, 10_000, monkeypatch).answers([short])
-    ((_, found),) = _engine(model, processor, room, monkeypatch).answers([question])
-    assert isinstance(wanted, Answer)
-    assert isinstance(found, Answer)
+    short = GenerationRequest(question.example, question.form, left)
+    ((_, wanted),) = _engine(model, processor, 10_000, monkeypatch).generate([short])
+    ((_, found),) = _engine(model, processor, room, monkeypatch).generate([question])
+    assert isinstance(wanted, Response)
+    assert isinstance(found, Response)
     assert (found.text, found.cut_off) == (wanted.text, wanted.cut_off)
     assert limit_to_window(question, room - left, room) == short
 
@@ -91,7 +98,7 @@ def test_an_answer_ends_where_the_room_does(
 def test_transformers_is_not_heard_where_scaled_positions_are_used(
     model: MairaForConditionalGeneration,
     processor: MairaProcessor,
-    question: Request,
+    question: GenerationRequest,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     heard: list[logging.LogRecord] = []
@@ -100,8 +107,8 @@ def test_transformers_is_not_heard_where_scaled_positions_are_used(
     positions = _length(processor, question)
     engine = _engine(model, processor, positions, monkeypatch)
     monkeypatch.setattr(engine, "_window", 2 * positions)
-    ((_, answer),) = engine.answers([question])
-    assert isinstance(answer, Answer)
+    ((_, answer),) = engine.generate([question])
+    assert isinstance(answer, Response)
     assert heard == []
     logger.warning("other")
     assert len(heard) == 1

@@ -18,8 +18,8 @@ from maira.model.task_examples import (
     BOX_OUTSIDE,
     MASK_UNUSED,
     PRIOR_REPORT_UNUSED,
-    into_crop,
     make_example,
+    to_crop_coordinates,
 )
 from radfact.errors import InputError
 from radfact.records import Box, Mask, Sentence
@@ -154,7 +154,7 @@ def test_a_box_goes_to_the_crop_and_back_with_half_a_bin_of_error(
 ) -> None:
     crop = CropMap(width, height)
     region = box(min(x, other_x), min(y, other_y), max(x, other_x), max(y, other_y))
-    sentences, lost = into_crop([Sentence(text="Nodule.", boxes=(region,))], crop)
+    sentences, lost = to_crop_coordinates([Sentence(text="Nodule.", boxes=(region,))], crop)
     visible = sentences[0].boxes
     assume(visible is not None)
     assert visible is not None
@@ -177,7 +177,7 @@ def test_every_sentence_is_kept_and_every_change_of_a_box_is_marked(
     crop = CropMap(width, height)
     regions = [box(min(a, c), min(b, d), max(a, c), max(b, d)) for a, b, c, d in corners]
     said = [Sentence(text=f"Finding {i}.", boxes=(region,)) for i, region in enumerate(regions)]
-    inside, lost = into_crop(said, crop)
+    inside, lost = to_crop_coordinates(said, crop)
     assert [sentence.text for sentence in inside] == [sentence.text for sentence in said]
     marks = dict(lost)
     for i, (sentence, region) in enumerate(zip(inside, regions, strict=True)):

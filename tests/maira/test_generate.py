@@ -16,13 +16,13 @@ from data.images import CropMap
 from data.manifest import read_failures
 from data.study import Study
 from maira.generate import drafts
-from maira.generate.answers import AnswerFile
 from maira.generate.drafts import generate_drafts, make_draft
-from maira.generate.engine import Answer, EngineOptions, Request
+from maira.generate.engine import EngineOptions, GenerationRequest, Response
+from maira.generate.response_file import ResponseFile
 from maira.generate.transformers_engine import TransformersEngine
 from maira.model.checkpoint import fingerprint
 from maira.model.parser import parse_report
-from maira.model.task_examples import Unused, make_example
+from maira.model.task_examples import UnusedInputWarning, make_example
 from radfact.errors import InputError, RunError
 from radfact.records import Box, Sentence
 
@@ -44,13 +44,13 @@ def _without_time(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The studies that any engine is asked about."""
     ids: list[str] = []
-    answers = TransformersEngine.answers
+    answers = TransformersEngine.generate
 
-    def spy(self: TransformersEngine, requests: Sequence[Request]) -> Any:
+    def spy(self: TransformersEngine, requests: Sequence[GenerationRequest]) -> Any:
         ids.extend(request.example.sample_id for request in requests)
         return answers(self, requests)
 
-    monkeypatch.setattr(TransformersEngine, "answers", spy)
+    monkeypatch.setattr(TransformersEngine, "generate", spy)
     return ids
 
 
@@ -93,7 +93,7 @@ def test_free_is_what_generate_of_transformers_writes(
 def test_a_loop_is_cut_from_the_report_unless_free(studies: list[Study]) -> None:
     example = make_example(studies[0], "grounded")
     raw = "<obj>No mass.</obj>" * 4
-    guarded, free = (make_draft(example, Answer(raw, False, 0.5), "model", cut_loops=cut) for cut in (True, False))
+    guarded, free = (make_draft(example, Response(raw, False, 0.5), "model", cut_loops=cut) for cut in (True, False))
     assert [len(guarded["report"]), len(free["report"])] == [2, 4]
     assert {"index": 1, "kind": "repetition_cut"} in guarded["irregularities"]
 
@@ -101,7 +101,7 @@ def test_a_loop_is_cut_from_the_report_unless_free(studies: list[Study]) -> None
 def test_boxes_are_placed_on_the_original_image(studies: list[Study]) -> None:
     study = next(s for s in studies if s.labels)
     example = make_example(study, "grounded")
-    draft = make_draft(example, Answer("<obj>A mass.<box><x0><y0><x99><y99></box></obj>", False, 0.5), "model")
+    draft = make_draft(example, Response("<obj>A mass.<box><x0><y0><x99><y99></box></obj>", False, 0.5), "model")
     from PIL import Image
 
     with Image.open(study.frontal) as image:
@@ -115,7 +115,7 @@ def test_boxes_are_placed_on_the_original_image(studies: list[Study]) -> None:
 def test_findings_are_a_narrative(studies: list[Study]) -> None:
     example = make_example(studies[0], "findings")
     text = "Lungs are clear. No effusion."
-    assert make_draft(example, Answer(text, False, 0.5), "model")["report"] == text
+    assert make_draft(example, Response(text, False, 0.5), "model")["report"] == text
 
 
 def test_an_interrupted_run_asks_only_for_what_is_missing(
@@ -257,7 +257,7 @@ def test_what_is_wrong_with_a_reference_is_nothing_to_a_draft(
     outside = Sentence(text="Arm <obj>.", boxes=(Box(x_min=0, y_min=0, x_max=0.001, y_max=0.001),))
     study = studies[0].model_copy(update={"grounded_findings": [outside]})
     assert _run([study], checkpoint, tmp_path / "drafts.jsonl") == (1, [])
-    assert not [warning for warning in recwarn if issubclass(warning.category, Unused)]
+    assert not [warning for warning in recwarn if issubclass(warning.category, UnusedInputWarning)]
 
 
 def test_drafts_beside_the_weights_change_no_fingerprint(
@@ -273,7 +273,7 @@ def test_drafts_beside_the_weights_change_no_fingerprint(
 def test_a_list_of_failures_is_not_lost(tmp_path: Path, name: str, said: str) -> None:
     (tmp_path / "failures.jsonl").write_text("mine\n")
     with pytest.raises(InputError, match=said):
-        AnswerFile(tmp_path / name, {}, [])
+        ResponseFile(tmp_path / name, {}, [])
     assert [path.name for path in tmp_path.iterdir()] == ["failures.jsonl"]
 
 
@@ -281,7 +281,7 @@ def test_a_list_of_failures_is_not_lost(tmp_path: Path, name: str, said: str) ->
 def test_a_file_that_is_not_ours_is_not_overwritten(tmp_path: Path, text: str) -> None:
     (tmp_path / "drafts.jsonl").write_text(text)
     with pytest.raises(InputError, match="was not made by this command"):
-        AnswerFile(tmp_path / "drafts.jsonl", {}, [])
+        ResponseFile(tmp_path / "drafts.jsonl", {}, [])
     assert (tmp_path / "drafts.jsonl").read_text() == text
 
 

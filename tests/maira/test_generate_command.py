@@ -36,8 +36,8 @@ def _without_time(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 # Kills its own process when answers are on disk and half of the next one is too.
 KILLED = """
 import os, runpy, signal, sys
-from maira.generate.answers import AnswerFile
-add = AnswerFile.add
+from maira.generate.response_file import ResponseFile
+add = ResponseFile.add
 
 def dying(file, rows):
     add(file, rows)
@@ -46,7 +46,7 @@ def dying(file, rows):
             handle.write('{"sample_id": "phan')
         os.kill(os.getpid(), signal.SIGKILL)
 
-AnswerFile.add = dying
+ResponseFile.add = dying
 runpy.run_module("maira", run_name="__main__")
 """
 
@@ -121,13 +121,13 @@ def test_mended_studies_are_drafted_and_no_others(
         (tmp_path / f"radiograph{number}.png").write_bytes(studies[3].frontal.read_bytes())
     text = mixed.read_text().replace('"bad2", ', f'"bad2", "frontal": "{studies[4].frontal}", ')
     mixed.write_text(text)
-    answers, asked = TransformersEngine.answers, []
+    answers, asked = TransformersEngine.generate, []
 
     def spy(self: TransformersEngine, requests: Any) -> Any:
         asked.extend(request.example.sample_id for request in requests)
         return answers(self, requests)
 
-    monkeypatch.setattr(TransformersEngine, "answers", spy)
+    monkeypatch.setattr(TransformersEngine, "generate", spy)
     done = _generate(*_arguments(checkpoint, mixed, out))
     assert done.exit_code == 0, done.output
     assert sorted(asked) == ["bad0", "bad1", "bad2"]

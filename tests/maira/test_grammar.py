@@ -60,7 +60,7 @@ def _sentencepiece() -> PreTrainedTokenizerFast:
 
 
 def _grammar(tokenizer: Any) -> tuple[Any, Grammar]:
-    return tokenizer, Grammar(Vocabulary.of(tokenizer))
+    return tokenizer, Grammar(Vocabulary.from_tokenizer(tokenizer))
 
 
 def _made() -> list[tuple[Any, Grammar]]:
@@ -282,7 +282,7 @@ def test_what_may_follow(written: str, following: str, allowed: bool) -> None:
 
 def test_a_sentence_has_no_more_boxes_than_the_cap() -> None:
     tokenizer, _ = MADE[1]
-    grammar = Grammar(Vocabulary.of(tokenizer), max_boxes=2)
+    grammar = Grammar(Vocabulary.from_tokenizer(tokenizer), max_boxes=2)
     assert _accepts(grammar, [*_ids(tokenizer, f"<obj>a{BOX_A}{BOX_B}</obj>"), tokenizer.eos_token_id])
     more = BOX_B.replace("11", "12")
     assert not _accepts(grammar, [*_ids(tokenizer, f"<obj>a{BOX_A}{BOX_B}{more}</obj>"), tokenizer.eos_token_id])
@@ -390,7 +390,7 @@ def test_a_second_call_or_rows_that_move_are_an_error(following: list[list[int]]
 
 def test_a_tokenizer_without_the_format_is_refused() -> None:
     with pytest.raises(InputError, match=r"no token <obj> \(204 "):
-        Vocabulary.of(_sentencepiece())
+        Vocabulary.from_tokenizer(_sentencepiece())
 
 
 def test_a_token_costs_less_than_a_hundred_microseconds() -> None:

@@ -19,14 +19,14 @@ from PIL import Image
 
 from data.manifest import Failure, read_manifest, write_manifest
 from data.study import Study
-from maira.generate.engine import Answer, EngineOptions, Request, Unanswered
+from maira.generate.engine import EngineOptions, FailedRequest, GenerationRequest, Response
 from maira.grounding import evaluation as grounding
-from maira.grounding.evaluation import BoxRun, BoxSettings, complete_boxes, ground_phrases
+from maira.grounding.evaluation import BoxResult, BoxSettings, complete_boxes, ground_phrases
 from maira.grounding.phrases import Phrase, manifest_phrases
 from radfact.errors import InputError, RunError
 from radfact.records import Box, Mask, Sentence
 
-Script = Callable[[Request], str | Unanswered]
+Script = Callable[[GenerationRequest], str | FailedRequest]
 
 
 class ScriptedEngine:
@@ -36,14 +36,14 @@ class ScriptedEngine:
 
     def __init__(self, script: Script) -> None:
         self.script = script
-        self.asked: list[Request] = []
+        self.asked: list[GenerationRequest] = []
 
-    def answers(self, requests: Sequence[Request]) -> Iterator[tuple[int, Answer | Unanswered]]:
+    def generate(self, requests: Sequence[GenerationRequest]) -> Iterator[tuple[int, Response | FailedRequest]]:
         # In another order than asked, as real engines do.
         for index, request in reversed(list(enumerate(requests))):
             self.asked.append(request)
             said = self.script(request)
-            yield index, Answer(said, False, 0.5) if isinstance(said, str) else said
+            yield index, Response(said, False, 0.5) if isinstance(said, str) else said
 
     def close(self) -> None:
         pass
@@ -82,8 +82,8 @@ def _rows(out: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in out.read_text().splitlines()]
 
 
-def _figures(out: Path) -> Any:
-    return json.loads(out.with_name(f"{out.stem}.figures.json").read_text())
+def _scores(out: Path) -> Any:
+    return json.loads(out.with_name(f"{out.stem}.scores.json").read_text())
 
 
 # The crop of the wide image is its middle half: u = 2 x - 0.5.
@@ -100,11 +100,11 @@ def study(folder: Path) -> Study:
     return Study(sample_id="s", frontal=folder / "wide.png", grounded_findings=[UNKNOWN, LEFT, HIDDEN, CUT])
 
 
-def _ground(study: Study, phrases: Sequence[Phrase], out: Path, **arguments: Any) -> BoxRun:
+def _ground(study: Study, phrases: Sequence[Phrase], out: Path, **arguments: Any) -> BoxResult:
     return ground_phrases([study], phrases, out.parent / "checkpoint", out, **arguments)
 
 
-def _complete(studies: Sequence[Study], out: Path) -> BoxRun:
+def _complete(studies: Sequence[Study], out: Path) -> BoxResult:
     return complete_boxes(studies, out.parent / "checkpoint", out)
 
 
@@ -181,7 +181,7 @@ def test_figures_are_those_of_the_crop_s_pixels_looked_up_on_the_original(
     }
     (row,) = _rows(out)
     assert {name: row[name] for name in expected} == pytest.approx(expected, abs=1e-12)
-    assert run.figures["mean_iou"].point == pytest.approx(expected["iou"], abs=1e-12)
+    assert run.scores["mean_iou"].point == pytest.approx(expected["iou"], abs=1e-12)
 
 
 def test_references_outside_the_crop_are_counted_and_not_compared(
@@ -193,9 +193,9 @@ def test_references_outside_the_crop_are_counted_and_not_compared(
     rows = _rows(folder / "out.jsonl")
     assert [row["is_clipped"] for row in rows] == [False, True, True, None]
     assert [row["iou"] is None for row in rows] == [False, False, True, True]
-    written = _figures(folder / "out.jsonl")
-    assert written["figures"]["mean_iou"]["point"] == pytest.approx((rows[0]["iou"] + rows[1]["iou"]) / 2)
-    assert written["figures"]["mean_iou"]["n"] == 2
+    written = _scores(folder / "out.jsonl")
+    assert written["scores"]["mean_iou"]["point"] == pytest.approx((rows[0]["iou"] + rows[1]["iou"]) / 2)
+    assert written["scores"]["mean_iou"]["n"] == 2
     assert written["counts"]["outside"] == 1
 
 
@@ -214,7 +214,7 @@ def test_an_answer_without_a_box_is_zero(
     run = _ground(study, _phrases(LEFT, CUT), folder / "out.jsonl")
     rows = _rows(folder / "out.jsonl")
     assert [rows[1][name] for name in ("precision", "recall", "iou")] == [0, 0, 0]
-    assert run.figures["mean_iou"].point == pytest.approx(rows[0]["iou"] / 2)
+    assert run.scores["mean_iou"].point == pytest.approx(rows[0]["iou"] / 2)
 
 
 def test_rows_and_intervals_do_not_depend_on_where_a_run_was_interrupted(
@@ -233,7 +233,7 @@ def test_rows_and_intervals_do_not_depend_on_where_a_run_was_interrupted(
     _ground(study, _phrases(*SIX), folder / "out.jsonl")
     assert len(scripted.asked) == 4
     assert _rows(folder / "out.jsonl") == _rows(folder / "whole.jsonl")
-    assert _figures(folder / "out.jsonl") == _figures(folder / "whole.jsonl")
+    assert _scores(folder / "out.jsonl") == _scores(folder / "whole.jsonl")
 
 
 def test_a_finished_run_starts_no_engine_and_says_the_same(
@@ -275,7 +275,7 @@ def test_answers_to_phrases_that_are_not_asked_are_left_as_they_are(
 def test_what_cannot_be_answered_is_listed_and_the_rest_goes_on(
     study: Study, folder: Path, engine: Callable[[Script], ScriptedEngine]
 ) -> None:
-    engine(lambda request: Unanswered("too long") if "opacity" in request.example.prompt else WHOLE)
+    engine(lambda request: FailedRequest("too long") if "opacity" in request.example.prompt else WHOLE)
     gone = Study(sample_id="gone", frontal=folder / "none.png")
     phrases = [Phrase("gone", 0, LEFT), Phrase("gone", 1, CUT), Phrase("no radiograph", 0, LEFT), *_phrases(LEFT, CUT)]
     known = Failure(sample_id="no radiograph", stage="read", reason="no frontal")
@@ -306,7 +306,7 @@ def test_a_phrase_of_no_study_is_refused(study: Study, folder: Path) -> None:
 def test_nothing_answered_is_a_failed_run(
     study: Study, folder: Path, engine: Callable[[Script], ScriptedEngine]
 ) -> None:
-    engine(lambda _: Unanswered("out of memory"))
+    engine(lambda _: FailedRequest("out of memory"))
     with pytest.raises(RunError, match="out of memory"):
         _ground(study, _phrases(LEFT), folder / "out.jsonl")
 
@@ -363,7 +363,7 @@ def test_a_reference_that_cannot_be_shown_is_listed(
 def test_a_radiograph_that_many_phrases_are_about_is_listed_once(
     study: Study, folder: Path, engine: Callable[[Script], ScriptedEngine]
 ) -> None:
-    engine(lambda request: WHOLE if "Arm" in request.example.prompt else Unanswered("the radiograph cannot be read"))
+    engine(lambda request: WHOLE if "Arm" in request.example.prompt else FailedRequest("the radiograph cannot be read"))
     run = _ground(study, _phrases(LEFT, CUT, HIDDEN), folder / "out.jsonl")
     assert [failure.reason for failure in run.failures] == ["the radiograph cannot be read"]
     assert len(_rows(folder / "failures.jsonl")) == 1
@@ -380,7 +380,7 @@ def test_a_random_model_completes_boxes_without_an_irregularity(
     assert len(rows) == run.asked
     assert all(row["boxes"] and row["raw"].endswith("</obj>") for row in rows)
     assert {note["kind"] for row in rows for note in row["irregularities"]} <= {"cut_off"}
-    assert not math.isnan(run.figures["mean_iou"].point or 0)
+    assert not math.isnan(run.scores["mean_iou"].point or 0)
 
 
 def test_a_random_model_locates_phrases_with_and_without_the_grammar(
@@ -417,7 +417,7 @@ def test_ground_as_a_command(phantoms: Path, checkpoint: Path, tmp_path: Path) -
     assert "mean_iou" in done.stdout
     assert "left out: gone: " in done.stdout
     assert "not asked" not in done.stdout
-    assert _figures(tmp_path / "out.jsonl")["figures"]["precision"]["n"] == 2
+    assert _scores(tmp_path / "out.jsonl")["scores"]["precision"]["n"] == 2
 
 
 def test_boxes_as_a_command(phantoms: Path, checkpoint: Path, tmp_path: Path) -> None:
@@ -430,7 +430,7 @@ def test_boxes_as_a_command(phantoms: Path, checkpoint: Path, tmp_path: Path) ->
     assert f"boxes of {asked} of {asked} sentences completed" in done.stdout
     plain = sum(not any(s.boxes for s in study.grounded_findings or ()) for study in studies)
     assert (f"{plain} of {len(studies)} studies have no sentence with boxes" in done.stdout) == (plain > 0)
-    assert _figures(tmp_path / "out.jsonl")["counts"]["compared"] == asked
+    assert _scores(tmp_path / "out.jsonl")["counts"]["compared"] == asked
 
 
 def test_wrong_phrases_are_one_line_and_leave_nothing(phantoms: Path, checkpoint: Path, tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from data.manifest import read_manifest
 from data.study import Study
 from maira.generate import plain_llama as module
-from maira.generate.engine import Unanswered
+from maira.generate.engine import FailedRequest
 from maira.generate.plain_llama import plain_llama
 from maira.generate.prompt_embedder import PromptEmbedder
 from maira.model.checkpoint import LAYOUTS, Layout, fingerprint
@@ -147,10 +147,10 @@ def test_prompts_without_their_images_or_room_say_why(checkpoint: Path, study: S
     embedder = PromptEmbedder(checkpoint)
     length = len(embedder.processor.encode_prompt(example.prompt, 3))
     unread, embedded = embedder.prompts([bad, example], length + 1)
-    assert isinstance(unread, Unanswered)
+    assert isinstance(unread, FailedRequest)
     assert "is no image" in unread.reason
     assert isinstance(embedded, torch.Tensor)
     assert embedded.shape == (length, 32)
     (too_long,) = embedder.prompts([example], length)
-    assert isinstance(too_long, Unanswered)
+    assert isinstance(too_long, FailedRequest)
     assert str(length) in too_long.reason

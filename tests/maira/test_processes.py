@@ -149,19 +149,19 @@ def test_bad_input_is_said_once(checkpoint: Path, phantoms: Path, tmp_path: Path
 
 STOPS = """
 import sys
-from maira.runtime.processes import join, run_together
+from maira.runtime.processes import join_group, run_as_group
 from radfact.cli.program import run_command
 from radfact.errors import InputError
 
 def app():
-    group = join()
+    group = join_group()
     group.gather()
     if group.rank == 1:
         raise InputError("the radiograph is gone")
     group.gather()
     sys.exit(0)
 
-run_command(lambda: run_together(app), "maira")
+run_command(lambda: run_as_group(app), "maira")
 """
 
 
@@ -185,7 +185,7 @@ def test_a_process_that_dies_stops_the_others() -> None:
 def test_one_process_is_told_by_its_code_unless_launched(launch: list[str], code: int, tmp_path: Path) -> None:
     script = tmp_path / "left_out.py"
     script.write_text(
-        "import sys\nfrom maira.runtime.processes import run_together\nrun_together(lambda: sys.exit(3))\n"
+        "import sys\nfrom maira.runtime.processes import run_as_group\nrun_together(lambda: sys.exit(3))\n"
     )
     root = {"PYTHONPATH": str(Path(__file__).parents[2])}
     done = subprocess.run([sys.executable, *launch, script], capture_output=True, check=False, env=os.environ | root)

@@ -12,7 +12,7 @@ import pytest
 
 from data.study import Study
 from maira.generate.drafts import generate_drafts
-from maira.generate.engine import EngineOptions, Request
+from maira.generate.engine import EngineOptions, GenerationRequest
 from maira.generate.ray_engine import RayEngine
 from radfact.errors import InputError
 from radfact.llm.ray_cluster import cluster
@@ -66,13 +66,13 @@ def test_an_interrupted_run_asks_only_for_what_is_missing(
     assert len(drafted) == 2
 
     asked: list[str] = []
-    answers = RayEngine.answers
+    answers = RayEngine.generate
 
-    def spy(self: RayEngine, requests: Sequence[Request]) -> Any:
+    def spy(self: RayEngine, requests: Sequence[GenerationRequest]) -> Any:
         asked.extend(request.example.sample_id for request in requests)
         return answers(self, requests)
 
-    monkeypatch.setattr(RayEngine, "answers", spy)
+    monkeypatch.setattr(RayEngine, "generate", spy)
     _run(studies, checkpoint, out)
     assert sorted(asked) == sorted({study.sample_id for study in studies} - drafted)
     _run(studies, checkpoint, whole, engine="transformers")

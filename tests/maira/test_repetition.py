@@ -110,7 +110,7 @@ def _wants(text: str) -> int:
     ],
 )
 def test_only_a_narrative_that_loops_is_ended(written: str, wanted: str, ended: bool) -> None:
-    guard = NarrativeGuard(Vocabulary.of(TOKENIZER), TOKENIZER)
+    guard = NarrativeGuard(Vocabulary.from_tokenizer(TOKENIZER), TOKENIZER)
     said: list[int] = TOKENIZER(written, add_special_tokens=False)["input_ids"]
     following = TOKENIZER(wanted, add_special_tokens=False)["input_ids"][0]
     # The prompt says the same sentences, which do not count; the other row says nothing.

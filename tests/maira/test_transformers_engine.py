@@ -16,7 +16,7 @@ from torch import nn
 from data.images import load_gray
 from data.study import Study
 from maira.generate import features, transformers_engine
-from maira.generate.engine import Answer, EngineOptions, Request, Unanswered, report_request
+from maira.generate.engine import EngineOptions, FailedRequest, GenerationRequest, Response, report_request
 from maira.generate.features import ImageFeatures
 from maira.generate.transformers_engine import TransformersEngine, rows_that_fit
 from maira.grounding.boxes import box_completions
@@ -26,11 +26,11 @@ from maira.model.prompts import Task
 from maira.model.task_examples import make_example
 from radfact.errors import InputError
 
-Answers = dict[int, Answer | Unanswered]
+Answers = dict[int, Response | FailedRequest]
 
 
 @pytest.fixture(scope="module")
-def requests(studies: list[Study]) -> list[Request]:
+def requests(studies: list[Study]) -> list[GenerationRequest]:
     """Prompts of one to three images, of which some belong to several studies, in two forms and limits."""
     shown = [
         studies[0],
@@ -44,23 +44,23 @@ def requests(studies: list[Study]) -> list[Request]:
 
 
 @pytest.fixture(scope="module")
-def said(checkpoint: Path, requests: list[Request]) -> list[tuple[str, bool]]:
+def said(checkpoint: Path, requests: list[GenerationRequest]) -> list[tuple[str, bool]]:
     """What the engine answers one by one."""
     return _said(_answers(TransformersEngine(checkpoint, EngineOptions(batch_size=1)), requests))
 
 
-def _answers(engine: TransformersEngine, requests: Sequence[Request]) -> Answers:
-    given = list(engine.answers(requests))
+def _answers(engine: TransformersEngine, requests: Sequence[GenerationRequest]) -> Answers:
+    given = list(engine.generate(requests))
     assert sorted(index for index, _ in given) == list(range(len(requests)))
     return dict(given)
 
 
 def _said(answers: Answers) -> list[tuple[str, bool]]:
     every = [answers[index] for index in range(len(answers))]
-    return [(answer.text, answer.cut_off) for answer in every if isinstance(answer, Answer)]
+    return [(answer.text, answer.cut_off) for answer in every if isinstance(answer, Response)]
 
 
-def _broken(request: Request, tmp_path: Path) -> Request:
+def _broken(request: GenerationRequest, tmp_path: Path) -> GenerationRequest:
     """The request with an image that ends early."""
     broken = tmp_path / "broken.png"
     broken.write_bytes(request.example.images[0].read_bytes()[:200])
@@ -85,13 +85,13 @@ def _parrot(engine: TransformersEngine, text: str, monkeypatch: pytest.MonkeyPat
 
 @pytest.mark.parametrize("size", [None, 3])
 def test_a_batch_of_prompts_of_any_length_changes_no_answer(
-    checkpoint: Path, requests: list[Request], said: list[tuple[str, bool]], size: int | None
+    checkpoint: Path, requests: list[GenerationRequest], said: list[tuple[str, bool]], size: int | None
 ) -> None:
     assert _said(_answers(TransformersEngine(checkpoint, EngineOptions(batch_size=size)), requests)) == said
 
 
 def test_a_static_cache_changes_no_answer(
-    checkpoint: Path, requests: list[Request], said: list[tuple[str, bool]]
+    checkpoint: Path, requests: list[GenerationRequest], said: list[tuple[str, bool]]
 ) -> None:
     engine = TransformersEngine(checkpoint, EngineOptions(batch_size=2, cache="static"))
     assert _said(_answers(engine, requests)) == said
@@ -99,14 +99,14 @@ def test_a_static_cache_changes_no_answer(
 
 
 def test_prompts_read_in_short_stretches_change_no_answer(
-    checkpoint: Path, requests: list[Request], said: list[tuple[str, bool]], monkeypatch: pytest.MonkeyPatch
+    checkpoint: Path, requests: list[GenerationRequest], said: list[tuple[str, bool]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(transformers_engine, "_PREFILL_TOKENS", 50)
     assert _said(_answers(TransformersEngine(checkpoint, EngineOptions(batch_size=3)), requests)) == said
 
 
 def test_every_image_of_a_run_is_encoded_once(
-    checkpoint: Path, requests: list[Request], monkeypatch: pytest.MonkeyPatch
+    checkpoint: Path, requests: list[GenerationRequest], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     engine = TransformersEngine(checkpoint, EngineOptions(batch_size=2))
     encoder, seen = engine.model.vision_tower.forward, []
@@ -123,7 +123,7 @@ def test_every_image_of_a_run_is_encoded_once(
 
 def test_an_unreadable_image_costs_its_own_request_only(
     checkpoint: Path,
-    requests: list[Request],
+    requests: list[GenerationRequest],
     said: list[tuple[str, bool]],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -138,7 +138,7 @@ def test_an_unreadable_image_costs_its_own_request_only(
     monkeypatch.setattr(engine.language_model, "generate", count)
     answers = _answers(engine, [*requests, _broken(requests[2], tmp_path)])
     fault = answers.pop(len(requests))
-    assert isinstance(fault, Unanswered)
+    assert isinstance(fault, FailedRequest)
     assert "broken.png: cannot be read as an image" in fault.reason
     assert _said(answers) == said
     assert sum(rows) == len(requests)
@@ -161,7 +161,7 @@ def _with_room_for(rows: int, engine: TransformersEngine, monkeypatch: pytest.Mo
 
 
 def test_out_of_memory_halves_this_batch_and_those_after_it(
-    checkpoint: Path, requests: list[Request], said: list[tuple[str, bool]], monkeypatch: pytest.MonkeyPatch
+    checkpoint: Path, requests: list[GenerationRequest], said: list[tuple[str, bool]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     engine = TransformersEngine(checkpoint, EngineOptions(batch_size=5))
     tried = _with_room_for(2, engine, monkeypatch)
@@ -170,7 +170,7 @@ def test_out_of_memory_halves_this_batch_and_those_after_it(
 
 
 def test_what_does_not_fit_alone_is_unanswered_and_the_rest_goes_on_in_batches(
-    checkpoint: Path, requests: list[Request], said: list[tuple[str, bool]], monkeypatch: pytest.MonkeyPatch
+    checkpoint: Path, requests: list[GenerationRequest], said: list[tuple[str, bool]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     engine = TransformersEngine(checkpoint, EngineOptions(batch_size=4))
     longest = max(engine._prompt_length(request) for request in requests)
@@ -184,18 +184,18 @@ def test_what_does_not_fit_alone_is_unanswered_and_the_rest_goes_on_in_batches(
 
     monkeypatch.setattr(engine, "_prefilled", too_long)
     answers = _answers(engine, requests)
-    (index,) = (index for index, answer in answers.items() if isinstance(answer, Unanswered))
-    assert answers.pop(index) == Unanswered("does not fit in memory, even alone (out of memory)")
+    (index,) = (index for index, answer in answers.items() if isinstance(answer, FailedRequest))
+    assert answers.pop(index) == FailedRequest("does not fit in memory, even alone (out of memory)")
     assert engine._prompt_length(requests[index]) == longest
     answered = [answers[i] for i in sorted(answers)]
-    assert [(a.text, a.cut_off) for a in answered if isinstance(a, Answer)] == said[:index] + said[index + 1 :]
+    assert [(a.text, a.cut_off) for a in answered if isinstance(a, Response)] == said[:index] + said[index + 1 :]
     assert max(rows) == 4
 
 
 def test_boxes_are_completed_up_to_the_end_of_their_object(studies: list[Study], checkpoint: Path) -> None:
     asked = [one for study in studies for one in box_completions(study)]
     answers = _answers(
-        TransformersEngine(checkpoint, EngineOptions()), [Request(one.example, "boxes", 20) for one in asked]
+        TransformersEngine(checkpoint, EngineOptions()), [GenerationRequest(one.example, "boxes", 20) for one in asked]
     )
     assert len(_said(answers)) == len(asked) > 1
     for one, (text, _) in zip(asked, _said(answers), strict=True):
@@ -213,7 +213,7 @@ def test_boxes_end_where_the_model_ends_them(
     text = "<x10><y20><x30><y40></box></obj>"
     engine = TransformersEngine(checkpoint, EngineOptions(free=free))
     _parrot(engine, text, monkeypatch)
-    assert _said(_answers(engine, [Request(asked.example, "boxes", 40)])) == [(text, False)]
+    assert _said(_answers(engine, [GenerationRequest(asked.example, "boxes", 40)])) == [(text, False)]
 
 
 def test_boxes_that_the_limit_closes_are_cut_off(
@@ -222,7 +222,7 @@ def test_boxes_that_the_limit_closes_are_cut_off(
     asked = next(one for study in studies for one in box_completions(study))
     engine = TransformersEngine(checkpoint, EngineOptions())
     _parrot(engine, "<x10><y20><x30><y40></box><box>", monkeypatch)
-    request = Request(asked.example, "boxes", 6)
+    request = GenerationRequest(asked.example, "boxes", 6)
     assert _said(_answers(engine, [request])) == [("<x10><y20><x30><y40></box></obj>", True)]
 
 
@@ -293,7 +293,7 @@ def shown(studies: list[Study]) -> list[tuple[Path, ...]]:
 def _tokens(features: ImageFeatures, shown: Sequence[Sequence[Path]], size: int) -> list[list[float]]:
     found: list[list[float]] = []
     for first in range(0, len(shown), size):
-        tokens = features.of(first, min(len(shown), first + size))
+        tokens = features.encode(first, min(len(shown), first + size))
         for images in shown[first : first + size]:
             taken = [tokens[image] for image in images]
             found.append([one.item() for one in taken if isinstance(one, torch.Tensor)])
@@ -328,7 +328,7 @@ def test_images_are_forgotten_when_no_request_needs_them(
 ) -> None:
     with ImageFeatures(OnePixel(), processor.image_processor, shown) as kept:
         for place in range(len(shown)):
-            kept.of(place, place + 1)
+            kept.encode(place, place + 1)
             still = {image for images in shown[place:] for image in images}
             assert set(kept._held) <= still
 
@@ -338,7 +338,7 @@ def test_a_batch_that_is_asked_again_in_parts_is_encoded_once(
 ) -> None:
     encoder = OnePixel()
     with ImageFeatures(encoder, processor.image_processor, shown) as kept:
-        kept.of(0, 8)
+        kept.encode(0, 8)
         assert encoder.seen == 5
         assert _tokens(kept, shown, 4)
     assert encoder.seen == 5
@@ -349,5 +349,5 @@ def test_images_are_read_ahead_of_the_model_within_bounds(
 ) -> None:
     monkeypatch.setattr(features, "_READ_AHEAD", 2)
     with ImageFeatures(OnePixel(), processor.image_processor, shown) as ahead:
-        ahead.of(0, 1)
+        ahead.encode(0, 1)
         assert set(ahead._reading) == {*shown[1], *shown[2]} - set(shown[0])

@@ -6,7 +6,7 @@ import pytest
 from rich.console import Console
 from typer import Exit
 
-from maira.cli.show import end, say
+from maira.cli.show import exit_with_failures, print_line
 from radfact.cli.program import run_command
 from radfact.cli.tables import say_line
 from radfact.errors import InputError, RunError
@@ -64,7 +64,7 @@ def test_an_id_cannot_steer_the_terminal(steering: str, spelt: str, capsys: pyte
 
 def test_what_was_left_out_cannot_steer_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(Exit):
-        end(Console(), [("\x1b[2J", "no radiograph")])
-    say(Console(), "\x1b[2J: \u202e")
+        exit_with_failures(Console(), [("\x1b[2J", "no radiograph")])
+    print_line(Console(), "\x1b[2J: \u202e")
     say_line(Console(), "\x1b[2J: \u202e")
     assert not {"\x1b", "\u202e"} & set(capsys.readouterr().out)

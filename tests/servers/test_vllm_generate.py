@@ -73,7 +73,7 @@ def expected(folder: Path) -> dict[str, dict[str, Any]]:
     found: dict[str, dict[str, Any]] = {}
     for mode in ("guided", "free"):
         engine = TransformersEngine(folder / "checkpoint", EngineOptions(free=mode == "free"))
-        given = engine.answers([questions[name] for name in names])
+        given = engine.generate([questions[name] for name in names])
         found[mode] = {names[index]: asdict(answer) for index, answer in given}
     return found
 

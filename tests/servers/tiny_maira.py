@@ -11,7 +11,7 @@ import torch
 
 from data.phantoms import write_phantoms
 from data.study import Study
-from maira.generate.engine import Request, report_request
+from maira.generate.engine import GenerationRequest, report_request
 from maira.grounding.boxes import box_completions
 from maira.model.config import MairaConfig
 from maira.model.modeling import MairaForConditionalGeneration
@@ -59,14 +59,14 @@ def write_studies(folder: Path) -> None:
     list(write_phantoms(folder, 12, seed=7, size=64, split="test"))
 
 
-def requests(studies: list[Study], broken: Path) -> dict[str, Request]:
+def requests(studies: list[Study], broken: Path) -> dict[str, GenerationRequest]:
     """Questions of every form by a name of their own.
 
     Args:
         studies: of `write_studies`.
         broken: a file that is no image.
     """
-    asked: dict[str, Request] = {}
+    asked: dict[str, GenerationRequest] = {}
     for study, task in itertools.product(studies, ("findings", "grounded")):
         asked[f"{task} {study.sample_id}"] = report_request(make_example(study, task), NEW_TOKENS)
     for study in studies:
@@ -75,7 +75,7 @@ def requests(studies: list[Study], broken: Path) -> dict[str, Request]:
             asked[f"phrase {study.sample_id} {number}"] = report_request(example, NEW_TOKENS)
         for completion in box_completions(study):
             name = f"boxes {study.sample_id} {completion.index}"
-            asked[name] = Request(completion.example, "boxes", NEW_TOKENS)
+            asked[name] = GenerationRequest(completion.example, "boxes", NEW_TOKENS)
     first = report_request(make_example(studies[0], "findings"), NEW_TOKENS)
     asked[BROKEN] = replace(first, example=replace(first.example, images=(broken, *first.example.images[1:])))
     wordy = studies[0].model_copy(update={"indication": "Cough. " * 900})

@@ -30,7 +30,7 @@ def answers(engine: Any, questions: dict[str, Any], *, free: bool) -> dict[str, 
     """Each question's answer by its name, as JSON values."""
     engine.options = replace(engine.options, free=free)
     names = list(questions)
-    return {names[index]: asdict(answer) for index, answer in engine.answers(list(questions.values()))}
+    return {names[index]: asdict(answer) for index, answer in engine.generate(list(questions.values()))}
 
 
 def watch(engine: Any) -> list[int]:
@@ -83,7 +83,7 @@ def other_device(checkpoint: Path) -> str:
 
 def death(engine: Any, questions: dict[str, Any]) -> str:
     """What is said when vLLM's process is killed while it answers."""
-    answering = engine.answers(list(questions.values()))
+    answering = engine.generate(list(questions.values()))
     next(answering)
     (process,) = multiprocessing.active_children()
     process.kill()

@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from maira.model.config import MairaConfig
 from maira.model.prompts import Task
-from maira.model.task_examples import Unused, drop_inputs, make_example
+from maira.model.task_examples import UnusedInputWarning, drop_inputs, make_example
 from maira.model.tokens import IMAGE
 from maira.train.config.run_config import DataSource, TrainConfig
 from maira.train.data.packing import SAMPLE_LENGTHS, TASKS
@@ -189,7 +189,7 @@ def _look(
             for task in config.shares(source):
                 for phrase in (known.phrases or ()) if task == "phrase" else (None,):
                     with warnings.catch_warnings():
-                        warnings.simplefilter("ignore", Unused)
+                        warnings.simplefilter("ignore", UnusedInputWarning)
                         made = make_example(known, task, phrase=phrase, preset=config.preset, frontal_size=size)
                     if made.target is not None:
                         images = len(made.images)

@@ -21,7 +21,7 @@ from data.study import IMAGE_COLUMNS, Study
 from maira.model.checkpoint import fingerprint
 from maira.model.processor import MairaProcessor
 from maira.model.prompts import Task
-from maira.model.task_examples import Example, Unused, drop_inputs, make_example
+from maira.model.task_examples import Example, UnusedInputWarning, drop_inputs, make_example
 from maira.train.config.run_config import DataSource, TrainConfig
 from maira.train.data.packing import SAMPLE_LENGTHS, TASKS, EncodedSample
 from maira.train.data.sources import ManifestSource, StudyHeader, StudySource, manifest_key, open_source
@@ -293,7 +293,7 @@ def _example(study: Study, task: Task, phrase: int, config: TrainConfig, size: t
     asked = (study.phrases or [])[phrase] if task == "phrase" else None
     with warnings.catch_warnings():
         # Counted in the table, and said once for all.
-        warnings.simplefilter("ignore", Unused)
+        warnings.simplefilter("ignore", UnusedInputWarning)
         return make_example(study, task, phrase=asked, preset=config.preset, frontal_size=size)
 
 

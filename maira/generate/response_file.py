@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from data.manifest import Failure, read_failures, replace_failures
-from maira.generate.engine import Answer, Engine, Request, Unanswered, rough_length
+from maira.generate.engine import Engine, FailedRequest, GenerationRequest, Response, length_key
 from maira.model.checkpoint import fingerprint
-from maira.runtime.processes import join
+from maira.runtime.processes import join_group
 from radfact.errors import InputError, RunError
 from radfact.io.jsonl import append_jsonl, parse_rows, read_json, read_text, write_json, write_jsonl
 from radfact.records import Box
@@ -27,7 +27,7 @@ Key = tuple[Any, ...]
 
 
 @dataclass(frozen=True)
-class Item:
+class GenerationItem:
     """One question of a run and the row that its answer becomes.
 
     Attributes:
@@ -40,8 +40,8 @@ class Item:
 
     key: Key
     sample_id: str
-    request: Request
-    row: Callable[[Answer, str], Row]
+    request: GenerationRequest
+    row: Callable[[Response, str], Row]
     reference: Sequence[Box] | None = None
 
     @property
@@ -56,13 +56,13 @@ class Item:
         return hashlib.sha256(json.dumps(decides).encode()).hexdigest()[:12]
 
 
-def settings_of(checkpoint: Path, **options: Any) -> dict[str, Any]:
+def run_settings(checkpoint: Path, **options: Any) -> dict[str, Any]:
     """What decides the answers of a run, as JSON values."""
     values: dict[str, Any] = json.loads(json.dumps({"checkpoint": fingerprint(checkpoint), **options}))
     return values
 
 
-class AnswerFile:
+class ResponseFile:
     """The files of one run: what is answered, and what is still to ask.
 
     `OUT.partial` holds rows as they come (of processes beside the main one, `OUT.partial.1` and so on), `OUT` all of
@@ -92,11 +92,11 @@ class AnswerFile:
         self,
         out: Path,
         settings: dict[str, Any],
-        items: Sequence[Item],
+        items: Sequence[GenerationItem],
         failures: Sequence[Failure] = (),
         key: Sequence[str] = ("sample_id",),
     ) -> None:
-        self.out, self.items, self.failures, self.key, self.group = out, items, failures, tuple(key), join()
+        self.out, self.items, self.failures, self.key, self.group = out, items, failures, tuple(key), join_group()
         self.partial = out.with_name(f"{out.name}.partial" + (f".{self.group.rank}" if self.group.rank else ""))
         self.settings_file = out.with_name(f"{out.stem}.run.json")
         self.failures_file = out.with_name("failures.jsonl")
@@ -203,8 +203,8 @@ def _whole_rows(path: Path) -> Iterator[Row]:
     return (row for _, row in parse_rows(text[: text.rfind("\n") + 1].split("\n"), path))
 
 
-def answer_all(
-    file: AnswerFile, start: Callable[[], Engine], on_progress: Callable[[int, int], None] | None = None
+def generate_responses(
+    file: ResponseFile, start: Callable[[], Engine], on_progress: Callable[[int, int], None] | None = None
 ) -> list[Failure]:
     """Ask what is not answered yet, put every answer on disk as it comes, and finish the file.
 
@@ -222,7 +222,7 @@ def answer_all(
     items = file.items
     left = [item for item in items if item.key not in file.rows]
     # In the order of their length, so that no process gets all of the long ones.
-    left.sort(key=lambda item: rough_length(item.request), reverse=True)
+    left.sort(key=lambda item: length_key(item.request), reverse=True)
     share = left[file.group.rank :: file.group.count]
     known = len(items) - len(left) if file.group.count == 1 else 0
     told = on_progress or _unwatched
@@ -247,7 +247,7 @@ def answer_all(
 
 
 def _ask(
-    items: Sequence[Item], file: AnswerFile, start: Callable[[], Engine], told: Callable[[int], None]
+    items: Sequence[GenerationItem], file: ResponseFile, start: Callable[[], Engine], told: Callable[[int], None]
 ) -> tuple[list[Row], list[Failure]]:
     """The rows of the items' answers, which are on disk, and what has no answer."""
     rows: list[Row] = []
@@ -256,9 +256,9 @@ def _ask(
         return rows, failed
     engine = start()
     try:
-        for done, (index, answer) in enumerate(engine.answers([item.request for item in items]), start=1):
+        for done, (index, answer) in enumerate(engine.generate([item.request for item in items]), start=1):
             item = items[index]
-            if isinstance(answer, Unanswered):
+            if isinstance(answer, FailedRequest):
                 failed.append(Failure(sample_id=item.sample_id, stage="generate", reason=answer.reason))
             else:
                 rows.append(item.row(answer, engine.name))
