@@ -26,7 +26,7 @@ def drafted(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     folder = tmp_path_factory.mktemp("held-out")
     list(write_phantoms(folder, 24, seed=5, size=224))
     manifest, drafts = folder / "manifest.jsonl", folder / "drafts.jsonl"
-    generate_drafts(read_manifest(manifest), CHECKPOINT, drafts, task="grounded")
+    generate_drafts(read_manifest(manifest), CHECKPOINT, drafts)
     return drafts, manifest
 
 

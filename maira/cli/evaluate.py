@@ -8,35 +8,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from maira.cli.options import (
-    Batch,
-    Cache,
-    CacheOption,
-    Checkpoint,
-    Device,
-    Engine,
-    EngineArgs,
-    EngineOption,
-    Free,
-    JudgeName,
-    LanguageModel,
-    Manifest,
-    MaxNewTokens,
-    Metrics,
-    OutFolder,
-    Preset,
-    PresetOption,
-    ScoreConfig,
-    Subset,
-    Task,
-    TaskOption,
-    Weights,
-    WorkerEngine,
-    WorkerEngineOption,
-    Workers,
-    engine_options,
-    read_studies,
-)
+from maira.cli.options import Checkpoint, ComparisonOptions, Manifest, OutFolder, read_studies
 from maira.cli.show import (
     exit_with_failures,
     generation_progress,
@@ -46,7 +18,10 @@ from maira.cli.show import (
     print_unused_inputs,
     report_changed,
 )
+from maira.generate.options import EngineOptions, GenerationOptions
 from maira.runtime.processes import is_main
+from radfact.cli.command import with_options
+from radfact.options import only
 
 app = typer.Typer(
     help="Evaluate what the inputs are worth, or drafts of phantoms by their own labels.", no_args_is_help=True
@@ -91,37 +66,24 @@ def write_baseline(
 
 
 @app.command("inputs")
+@with_options
 def evaluate_by_inputs(
     checkpoint: Checkpoint,
     manifest: Manifest,
     out: OutFolder,
+    generation: Annotated[GenerationOptions, only("task", "preset", "max_new_tokens", task="findings")],
+    comparison: ComparisonOptions,
+    engine: EngineOptions,
     drop: Annotated[
         list[str] | None,
         typer.Option(
             metavar="INPUTS",
-            help="One more run without these, joined by +: prior, lateral, technique, comparison, indication; may be "
-            "repeated, and is needed once.",
+            help="One more run without these inputs, joined by +: prior, lateral, technique, comparison, indication. "
+            "Required; repeatable.",
         ),
     ] = None,
-    task: TaskOption = Task.FINDINGS,
-    subset: Subset = "all",
-    judge: JudgeName = None,
-    config: ScoreConfig = None,
-    metrics: Metrics = None,
-    weights: Weights = None,
-    preset: PresetOption = Preset.RELEASE,
-    max_new_tokens: MaxNewTokens = None,
-    engine: EngineOption = Engine.TRANSFORMERS,
-    batch: Batch = None,
-    device: Device = None,
-    cache: CacheOption = Cache.DYNAMIC,
-    language_model: LanguageModel = None,
-    engine_arg: EngineArgs = None,
-    workers: Workers = None,
-    worker_engine: WorkerEngineOption = WorkerEngine.TRANSFORMERS,
-    free: Free = False,
 ) -> None:
-    """What inputs are worth: reports with all of them and without some, scored and set side by side (paper, D.6)."""
+    """Measure what inputs contribute: score reports from all inputs and from some (MAIRA-2, appendix D.6)."""
     from data.manifest import write_manifest
     from maira.evaluate.comparison import compare
     from maira.evaluate.experiments import Scorer, Scoring, select_studies, without_inputs
@@ -129,40 +91,42 @@ def evaluate_by_inputs(
     from radfact.cli.inputs import check_folder
 
     console = Console()
-    options = engine_options(engine, free, batch, device, cache, workers, worker_engine, language_model, engine_arg)
     check_folder(out)
     experiments = without_inputs(out, drop or ())
-    studies, left_out = read_studies(manifest)
-    selection = select_studies(studies, task.value, subset, experiments)
+    studies, skipped = read_studies(manifest)
+    selection = select_studies(studies, generation.task, comparison.subset, experiments)
     print_line(console, selection.in_words)
     print_unused_inputs(console, selection.studies, len(selection.studies))
-    how = Scoring(out / "manifest.jsonl", out / "cache", judge, config, metrics, weights or ())
-    scorers = [Scorer(one, how) for one in experiments]
+    scoring = Scoring(
+        out / "manifest.jsonl",
+        out / "cache",
+        comparison.judge,
+        comparison.score_config,
+        comparison.metrics,
+        comparison.weights,
+    )
+    scorers = [Scorer(experiment, scoring) for experiment in experiments]
     failed: list[tuple[str, str]] = []
-    for one in experiments:
-        with generation_progress(f"drafting {one.name}") as on_progress:
+    for experiment in experiments:
+        with generation_progress(f"drafting {experiment.name}") as on_progress:
             _, failures = generate_drafts(
                 selection.studies,
                 checkpoint,
-                one.drafts,
-                task=task.value,
-                preset=preset.value,
-                drop=one.dropped,
-                max_new_tokens=max_new_tokens,
-                engine=engine.value,
-                options=options,
-                failures=left_out,
-                on_changed=report_changed(f"studies of {one.name}", "drafted"),
+                experiment.drafts,
+                generation.model_copy(update={"drop": experiment.dropped}),
+                engine,
+                failures=skipped,
+                on_changed=report_changed(f"studies of {experiment.name}", "drafted"),
                 on_progress=on_progress,
             )
-        failed += [(f"{one.name}: {failure.sample_id}", failure.reason) for failure in failures]
+        failed += [(f"{experiment.name}: {failure.sample_id}", failure.reason) for failure in failures]
     if not is_main():
-        return  # drafting is shared, scoring is not
-    write_manifest(how.references, selection.studies)
-    for one, scorer in zip(experiments, scorers, strict=True):
-        failed += [(f"{one.name}: {key}", reason) for key, reason in scorer.score()]
-        print_line(console, f"{one.name}: {len(one.samples)} studies scored: {one.results}")
+        return  # all processes draft, one scores
+    write_manifest(scoring.references, selection.studies)
+    for experiment, scorer in zip(experiments, scorers, strict=True):
+        failed += [(f"{experiment.name}: {key}", reason) for key, reason in scorer.score()]
+        print_line(console, f"{experiment.name}: {len(experiment.samples)} studies scored: {experiment.results}")
     table = compare(experiments, [selection.in_words], experiments[0])
-    settings = {"task": task.value, "subset": subset}
+    settings = {"task": generation.task, "subset": comparison.subset}
     print_comparison(console, table, out, "table", "Reports without some inputs", settings)
     exit_with_failures(console, failed)

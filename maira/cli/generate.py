@@ -1,4 +1,4 @@
-"""The commands that ask a model: generate, ground, boxes."""
+"""The commands that run a model: generate, ground, boxes."""
 
 from __future__ import annotations
 
@@ -8,31 +8,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from maira.cli.options import (
-    Batch,
-    Cache,
-    CacheOption,
-    Checkpoint,
-    Device,
-    Drop,
-    Engine,
-    EngineArgs,
-    EngineOption,
-    Free,
-    LanguageModel,
-    Manifest,
-    MaxNewTokens,
-    Preset,
-    PresetOption,
-    Task,
-    TaskOption,
-    WorkerEngine,
-    WorkerEngineOption,
-    Workers,
-    engine_options,
-    parse_dropped_inputs,
-    read_studies,
-)
+from maira.cli.options import Checkpoint, Manifest, read_studies
 from maira.cli.show import (
     exit_with_failures,
     generation_progress,
@@ -41,145 +17,112 @@ from maira.cli.show import (
     print_unused_inputs,
     report_changed,
 )
+from maira.generate.options import EngineOptions, GenerationOptions
+from radfact.cli.command import with_options
+from radfact.options import only
 
 
+@with_options
 def generate(
     checkpoint: Checkpoint,
     manifest: Manifest,
     out: Annotated[Path, typer.Option(help="Drafts to write (.jsonl).")],
-    task: TaskOption = Task.GROUNDED,
-    preset: PresetOption = Preset.RELEASE,
-    drop: Drop = None,
-    max_new_tokens: MaxNewTokens = None,
-    engine: EngineOption = Engine.TRANSFORMERS,
-    batch: Batch = None,
-    device: Device = None,
-    cache: CacheOption = Cache.DYNAMIC,
-    language_model: LanguageModel = None,
-    engine_arg: EngineArgs = None,
-    workers: Workers = None,
-    worker_engine: WorkerEngineOption = WorkerEngine.TRANSFORMERS,
-    free: Free = False,
+    generation: GenerationOptions,
+    engine: EngineOptions,
 ) -> None:
-    """Draft a report for every study; the same command goes on where an interrupted run stopped.
+    """Draft a report for every study. The same command resumes an interrupted run.
 
     On several GPUs: accelerate launch -m maira generate ..., or torchrun; all machines must see the files.
     """
     from maira.generate.drafts import generate_drafts
     from maira.model.task_examples import drop_inputs
 
-    dropped = parse_dropped_inputs(drop)
-    options = engine_options(engine, free, batch, device, cache, workers, worker_engine, language_model, engine_arg)
-    studies, left_out = read_studies(manifest)
+    studies, skipped = read_studies(manifest)
     with generation_progress("drafting") as on_progress:
         drafted, failures = generate_drafts(
             studies,
             checkpoint,
             out,
-            task=task.value,
-            preset=preset.value,
-            drop=dropped,
-            max_new_tokens=max_new_tokens,
-            engine=engine.value,
-            options=options,
-            failures=left_out,
+            generation,
+            engine,
+            failures=skipped,
             on_changed=report_changed("studies", "drafted"),
             on_progress=on_progress,
         )
     console = Console()
-    print_unused_inputs(console, [drop_inputs(study, dropped) for study in studies], len(studies))
-    print_line(console, f"{drafted} of {len(studies) + len(left_out)} studies drafted: {out}")
-    exit_with_failures(console, [(str(f.sample_id), f.reason) for f in failures])
+    print_unused_inputs(console, [drop_inputs(study, generation.drop) for study in studies], len(studies))
+    print_line(console, f"{drafted} of {len(studies) + len(skipped)} studies drafted: {out}")
+    exit_with_failures(console, [(str(failure.sample_id), failure.reason) for failure in failures])
 
 
+@with_options
 def ground(
     checkpoint: Checkpoint,
     manifest: Manifest,
     out: Annotated[Path, typer.Option(help="Located phrases to write (.jsonl).")],
+    generation: Annotated[GenerationOptions, only("preset", "max_new_tokens")],
+    engine: EngineOptions,
     phrases: Annotated[
         Path | None,
         typer.Option(
-            help="What to locate: a .csv of sample_id,phrase, or .jsonl of these with boxes to compare with "
+            help="Phrases to locate: a .csv of sample_id,phrase, or .jsonl of these with boxes to compare with "
             "(default: the manifest's phrases)."
         ),
     ] = None,
-    preset: PresetOption = Preset.RELEASE,
-    max_new_tokens: MaxNewTokens = None,
-    engine: EngineOption = Engine.TRANSFORMERS,
-    batch: Batch = None,
-    device: Device = None,
-    cache: CacheOption = Cache.DYNAMIC,
-    language_model: LanguageModel = None,
-    engine_arg: EngineArgs = None,
-    workers: Workers = None,
-    worker_engine: WorkerEngineOption = WorkerEngine.TRANSFORMERS,
-    free: Free = False,
 ) -> None:
-    """Locate phrases on frontal images (phrase grounding), and compare with their boxes where these are known."""
-    from maira.grounding.evaluation import BoxSettings, ground_phrases
+    """Locate phrases on frontal images (phrase grounding), and compare them with their reference boxes, if any."""
+    from maira.grounding.evaluation import ground_phrases
     from maira.grounding.phrases import manifest_phrases, read_phrases
 
-    options = engine_options(engine, free, batch, device, cache, workers, worker_engine, language_model, engine_arg)
-    studies, left_out = read_studies(manifest)
+    studies, skipped = read_studies(manifest)
     if phrases is None:
-        asked = manifest_phrases(studies)
+        items = manifest_phrases(studies)
     else:
-        asked = read_phrases(phrases, [*(s.sample_id for s in studies), *(str(f.sample_id) for f in left_out)])
-        left_out = [failure for failure in left_out if failure.sample_id in {phrase.sample_id for phrase in asked}]
-    settings = BoxSettings(preset.value, max_new_tokens, engine.value, options)
+        sample_ids = [*(study.sample_id for study in studies), *(str(failure.sample_id) for failure in skipped)]
+        items = read_phrases(phrases, sample_ids)
+        skipped = [failure for failure in skipped if failure.sample_id in {phrase.sample_id for phrase in items}]
     with generation_progress("locating") as on_progress:
         run = ground_phrases(
             studies,
-            asked,
+            items,
             checkpoint,
             out,
-            settings,
-            failures=left_out,
+            generation,
+            engine,
+            failures=skipped,
             on_changed=report_changed("phrases", "located"),
             on_progress=on_progress,
         )
     print_box_scores("Phrase grounding", f"{run.answered} of {run.asked} phrases located: {out}", run)
 
 
+@with_options
 def boxes(
     checkpoint: Checkpoint,
     manifest: Manifest,
     out: Annotated[Path, typer.Option(help="Completed sentences to write (.jsonl).")],
-    preset: PresetOption = Preset.RELEASE,
-    drop: Drop = None,
-    max_new_tokens: MaxNewTokens = None,
-    engine: EngineOption = Engine.TRANSFORMERS,
-    batch: Batch = None,
-    device: Device = None,
-    cache: CacheOption = Cache.DYNAMIC,
-    language_model: LanguageModel = None,
-    engine_arg: EngineArgs = None,
-    workers: Workers = None,
-    worker_engine: WorkerEngineOption = WorkerEngine.TRANSFORMERS,
-    free: Free = False,
+    generation: Annotated[GenerationOptions, only("preset", "drop", "max_new_tokens")],
+    engine: EngineOptions,
 ) -> None:
     """Complete the boxes of the reference reports' sentences (box completion), and compare with the references."""
-    from maira.grounding.evaluation import BoxSettings, complete_boxes, has_reference_boxes
+    from maira.grounding.evaluation import complete_boxes, has_reference_boxes
     from maira.model.task_examples import drop_inputs
 
-    dropped = parse_dropped_inputs(drop)
-    options = engine_options(engine, free, batch, device, cache, workers, worker_engine, language_model, engine_arg)
-    studies, left_out = read_studies(manifest)
-    settings = BoxSettings(preset.value, max_new_tokens, engine.value, options, dropped)
+    studies, skipped = read_studies(manifest)
     with generation_progress("completing") as on_progress:
         run = complete_boxes(
             studies,
             checkpoint,
             out,
-            settings,
-            failures=left_out,
+            generation,
+            engine,
+            failures=skipped,
             on_changed=report_changed("sentences", "completed"),
             on_progress=on_progress,
         )
     console = Console()
-    print_unused_inputs(
-        console, [drop_inputs(study, dropped) for study in studies if has_reference_boxes(study)], len(studies)
-    )
-    if without := sum(not has_reference_boxes(study) for study in studies):
-        print_line(console, f"{without} of {len(studies)} studies have no sentence with boxes and are not asked")
+    grounded = [drop_inputs(study, generation.drop) for study in studies if has_reference_boxes(study)]
+    print_unused_inputs(console, grounded, len(studies))
+    if skipped_count := len(studies) - len(grounded):
+        print_line(console, f"{skipped_count} of {len(studies)} studies have no sentence with boxes and are skipped")
     print_box_scores("Box completion", f"boxes of {run.answered} of {run.asked} sentences completed: {out}", run)

@@ -33,13 +33,11 @@ def generation_progress(title: str) -> Iterator[Callable[[int, int], None]]:
     from transformers.utils.logging import disable_progress_bar
 
     from maira.model.task_examples import UnusedInputWarning
-    from radfact.cli.options import naming_options
 
     disable_progress_bar()
     title = title if process_count() == 1 else f"{title}, process 0 of {process_count()}"
     with (
         warnings.catch_warnings(action="ignore", category=UnusedInputWarning),  # the commands count it themselves
-        naming_options(engine_args="--engine-arg"),
         show_progress(title) as on_progress,
     ):
         yield on_progress

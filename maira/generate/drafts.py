@@ -5,17 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from data.images import CropMap, image_size
 from data.manifest import Failure
 from data.study import Study
-from maira.generate.engine import EngineKind, EngineOptions, Response, report_request, start_engine
+from maira.generate.engine import Response, report_request, start_engine
+from maira.generate.options import EngineOptions, GenerationOptions
 from maira.generate.response_file import GenerationItem, ResponseFile, generate_responses, run_settings
 from maira.model.parser import ParsedReport, parse_report
-from maira.model.prompts import NEW_TOKENS, Preset
+from maira.model.prompts import NEW_TOKENS
 from maira.model.repetition import cut_repetitions
-from maira.model.task_examples import Example, Input, drop_inputs, make_example
+from maira.model.task_examples import Example, drop_inputs, make_example
 from radfact.errors import InputError
 from radfact.records import Sentence
 
@@ -66,13 +67,9 @@ def generate_drafts(
     studies: Sequence[Study],
     checkpoint: Path,
     out: Path,
+    options: GenerationOptions | None = None,
+    engine: EngineOptions | None = None,
     *,
-    task: Literal["findings", "grounded"],
-    preset: Preset = "release",
-    drop: Sequence[Input] = (),
-    max_new_tokens: int | None = None,
-    engine: EngineKind = "transformers",
-    options: EngineOptions | None = None,
     failures: Sequence[Failure] = (),
     on_changed: Callable[[int], None] | None = None,
     on_progress: Callable[[int, int], None] | None = None,
@@ -83,12 +80,8 @@ def generate_drafts(
         studies: the test set.
         checkpoint: folder with the model.
         out: drafts file (JSON Lines) to write, in the order of `studies`.
-        task: what to write.
-        preset: wording of the prompt.
-        drop: inputs that the model is not shown (`maira.model.task_examples`).
-        max_new_tokens: most tokens of an answer; None takes the task's (specification, "Grounded output").
+        options: what the model writes, and from which inputs.
         engine: what runs the model.
-        options: of the engine.
         failures: what is known to be left out; listed with the rest.
         on_changed: called with how many studies have changed since they were drafted, if any, and are drafted again.
         on_progress: called with (studies done, studies in all).
@@ -100,24 +93,30 @@ def generate_drafts(
         InputError: the checkpoint or `out` cannot be used.
         RunError: not one study could be drafted, or the engine broke.
     """
-    options = options or EngineOptions()
-    limit = max_new_tokens or NEW_TOKENS[task]
+    options, engine = options or GenerationOptions(), engine or EngineOptions()
+    limit = options.max_new_tokens or NEW_TOKENS[options.task]
     settings = run_settings(
-        checkpoint, task=task, preset=preset, drop=sorted(drop) or None, max_new_tokens=limit, free=options.free
+        checkpoint,
+        task=options.task,
+        preset=options.preset,
+        drop=sorted(options.drop) or None,
+        max_new_tokens=limit,
+        free=engine.free,
     )
     items, unreadable = [], list(failures)
     for study in studies:
         try:
-            example = readable(make_example(without_references(drop_inputs(study, drop)), task, preset=preset))
+            shown = without_references(drop_inputs(study, options.drop))
+            example = readable(make_example(shown, options.task, preset=options.preset))
         except InputError as error:
             unreadable.append(Failure(sample_id=study.sample_id, stage="read", reason=str(error)))
             continue
-        row = partial(make_draft, example, cut_loops=not options.free)
+        row = partial(make_draft, example, cut_loops=not engine.free)
         items.append(GenerationItem((study.sample_id,), study.sample_id, report_request(example, limit), row))
     file = ResponseFile(out, settings, items, unreadable)
     if file.changed and on_changed:
         on_changed(file.changed)
-    failed = generate_responses(file, lambda: start_engine(engine, checkpoint, options), on_progress)
+    failed = generate_responses(file, lambda: start_engine(checkpoint, engine), on_progress)
     return sum(item.key in file.rows for item in items), failed
 
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from importlib import import_module
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Literal, Protocol
 
+from maira.generate.options import EngineKind, EngineOptions
 from maira.model.prompts import NEW_TOKENS
 from maira.model.task_examples import Example
 from maira.runtime.processes import process_count
@@ -16,7 +17,6 @@ from radfact.errors import ErrorCode, InputError
 Form = Literal["narrative", "report", "boxes"]
 """What an answer is held to: no loops of a narrative; the grammar of a grounded report; that grammar from inside a
 sentence's first box up to the end of its object."""
-EngineKind = Literal["transformers", "vllm", "ray"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,39 +54,6 @@ class FailedRequest:
     """Why there is no answer, as one line."""
 
     reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class EngineOptions:
-    """What an engine is started with; none of it decides what a model says, but for `free`.
-
-    Attributes:
-        free: no grammar and no repetition guard: the released behaviour.
-        batch_size: most requests at a time; None takes what memory allows.
-        device: of the transformers engine; None takes the accelerator if there is one.
-        cache: of keys and values in the transformers engine: one that grows, or one of a fixed length, for which a GPU
-            compiles the step from token to token.
-        workers: of a Ray cluster; None takes one for each GPU, or for each CPU.
-        worker_engine: what each of them runs.
-        language_model: folder for the plain Llama that vLLM reads; None takes the user's cache.
-        arguments: further engine arguments by vLLM's own names.
-
-    Raises:
-        InputError: the batch size is not positive.
-    """
-
-    free: bool = False
-    batch_size: int | None = None
-    device: str | None = None
-    cache: Literal["dynamic", "static"] = "dynamic"
-    workers: int | None = None
-    worker_engine: Literal["transformers", "vllm"] = "transformers"
-    language_model: Path | None = None
-    arguments: Mapping[str, Any] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        if self.batch_size is not None and self.batch_size < 1:
-            raise InputError(f"must be at least 1, not {self.batch_size}", field="batch")
 
 
 class Engine(Protocol):
@@ -139,7 +106,7 @@ _ENGINES: dict[EngineKind, str] = {
 }
 
 
-def start_engine(kind: EngineKind, checkpoint: Path, options: EngineOptions) -> Engine:
+def start_engine(checkpoint: Path, options: EngineOptions) -> Engine:
     """An engine with a checkpoint, ready to answer.
 
     Raises:
@@ -147,6 +114,7 @@ def start_engine(kind: EngineKind, checkpoint: Path, options: EngineOptions) -> 
             engine needs is not installed, or a launcher started several processes of an engine that spreads by itself.
         RunError: the engine cannot start.
     """
+    kind = options.engine
     if kind != "transformers" and process_count() > 1:
         raise InputError(
             f"'{kind}' drives all GPUs from one process: start it without a launcher (accelerate, torchrun)",

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Generator, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Literal
 
-from maira.generate.engine import EngineOptions, FailedRequest, GenerationRequest, Response, length_key, start_engine
+from maira.generate.engine import FailedRequest, GenerationRequest, Response, length_key, start_engine
+from maira.generate.options import EngineOptions
 from maira.model.checkpoint import fingerprint
 from radfact.errors import InputError
 from radfact.llm.ray_cluster import Spread, parallel_size
@@ -60,14 +60,14 @@ class RayEngine:
 
     def _spread(self) -> Spread:
         kind, options = self.options.worker_engine, self.options
-        if options.language_model is not None:
-            options = replace(options, language_model=options.language_model.absolute())
-        gpus = parallel_size(options.arguments) if kind == "vllm" else int(options.device != "cpu")
+        folder = options.language_model and options.language_model.absolute()
+        update = {"engine": kind, "workers": None, "worker_engine": "transformers", "language_model": folder}
+        gpus = parallel_size(options.engine_args) if kind == "vllm" else int(options.device != "cpu")
         return Spread(
             _WorkerEngine,
             "answer",
             kind,
-            {"checkpoint": self.checkpoint, "options": options},
+            {"checkpoint": self.checkpoint, "options": options.model_copy(update=update)},
             workers=options.workers,
             gpus=gpus,
             fill=options.batch_size or _FILL,
@@ -78,8 +78,8 @@ class RayEngine:
 class _WorkerEngine:
     """The engine in a worker's process."""
 
-    def __init__(self, kind: Literal["transformers", "vllm"], *, checkpoint: Path, options: EngineOptions) -> None:
-        self.engine = start_engine(kind, checkpoint, options)
+    def __init__(self, _kind: str, *, checkpoint: Path, options: EngineOptions) -> None:
+        self.engine = start_engine(checkpoint, options)
 
     def answer(self, requests: Sequence[GenerationRequest]) -> list[Response | FailedRequest]:
         """Answers in the order of the requests."""

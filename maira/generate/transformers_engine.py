@@ -16,15 +16,9 @@ from torch import Tensor
 from transformers import DynamicCache, LogitsProcessorList, StaticCache
 
 from maira.generate.constraints import GrammarProcessor, NarrativeGuard
-from maira.generate.engine import (
-    EngineOptions,
-    FailedRequest,
-    GenerationRequest,
-    Response,
-    limit_to_window,
-    prompt_error,
-)
+from maira.generate.engine import FailedRequest, GenerationRequest, Response, limit_to_window, prompt_error
 from maira.generate.features import ENCODED_AT_ONCE, ImageFeatures
+from maira.generate.options import EngineOptions
 from maira.model.checkpoint import fingerprint
 from maira.model.config import context_window
 from maira.model.grammar import Grammar, Vocabulary

@@ -18,7 +18,8 @@ import torch
 from torch import Tensor
 from transformers import GenerationConfig
 
-from maira.generate.engine import EngineOptions, FailedRequest, GenerationRequest, Response, limit_to_window
+from maira.generate.engine import FailedRequest, GenerationRequest, Response, limit_to_window
+from maira.generate.options import EngineOptions
 from maira.generate.plain_llama import plain_llama
 from maira.generate.prompt_embedder import PromptEmbedder
 from maira.model.checkpoint import fingerprint
@@ -43,7 +44,7 @@ class VLLMEngine:
 
     Args:
         checkpoint: folder with the model and its processor.
-        options: `batch_size`, `free`, `language_model` and `arguments` are used; `device` can only be what vLLM was
+        options: `batch_size`, `free`, `language_model` and `engine_args` are used; `device` can only be what vLLM was
             built for.
 
     Raises:
@@ -251,12 +252,12 @@ def _arguments(options: EngineOptions, dtype: str) -> dict[str, Any]:
         "generation_config": "vllm",
     }
     known = engine_arguments()
-    for name in options.arguments:
+    for name in options.engine_args:
         if name in ours or name in ("model", "tokenizer"):
             raise InputError("is not to be chosen: prompts are embedded here", field=f"{_FIELD}.{name}")
         if name not in known:
             raise InputError("vLLM has no such engine argument", field=f"{_FIELD}.{name}")
-    chosen = {"disable_log_stats": True, **options.arguments, **ours}
+    chosen = {"disable_log_stats": True, **options.engine_args, **ours}
     if options.batch_size is not None:
         chosen.setdefault("max_num_seqs", options.batch_size)
     wanted = chosen.get("dtype", "auto")

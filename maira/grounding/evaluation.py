@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,16 +14,16 @@ from data.images import CropMap, image_size
 from data.manifest import Failure
 from data.study import Study
 from maira.generate.drafts import parse_response, readable, to_original_coordinates
-from maira.generate.engine import EngineKind, EngineOptions, GenerationRequest, Response, report_request, start_engine
+from maira.generate.engine import GenerationRequest, Response, report_request, start_engine
+from maira.generate.options import EngineOptions, GenerationOptions
 from maira.generate.response_file import GenerationItem, ResponseFile, Row, generate_responses, run_settings
 from maira.grounding.boxes import GRID, BoxCompletion, Overlap, box_completions, overlap, summarize_overlaps
 from maira.grounding.phrases import Phrase
-from maira.model.prompts import NEW_TOKENS, Preset
+from maira.model.prompts import NEW_TOKENS
 from maira.model.task_examples import (
     BOX_CLIPPED,
     BOX_OUTSIDE,
     Example,
-    Input,
     UnusedInputWarning,
     drop_inputs,
     make_example,
@@ -38,30 +38,6 @@ KEY = ("sample_id", "index")
 REPLICATES, SEED = 500, 42
 """Of the bootstrap over phrases."""
 _COUNTS = ("asked", "answered", "compared", "clipped", "outside", "masked")
-
-
-@dataclass(frozen=True, slots=True)
-class BoxSettings:
-    """How a set is asked.
-
-    Attributes:
-        preset: wording of the prompts.
-        max_new_tokens: most tokens of an answer; None takes a phrase's (specification, "Grounded output").
-        engine: what runs the model.
-        options: of the engine.
-        drop: inputs that the model is not shown (`maira.model.task_examples`).
-    """
-
-    preset: Preset = "release"
-    max_new_tokens: int | None = None
-    engine: EngineKind = "transformers"
-    options: EngineOptions = field(default_factory=EngineOptions)
-    drop: tuple[Input, ...] = ()
-
-    @property
-    def limit(self) -> int:
-        """Most tokens of an answer."""
-        return self.max_new_tokens or NEW_TOKENS["phrase"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +70,8 @@ def ground_phrases(
     phrases: Sequence[Phrase],
     checkpoint: Path,
     out: Path,
-    settings: BoxSettings | None = None,
+    options: GenerationOptions | None = None,
+    engine: EngineOptions | None = None,
     *,
     failures: Sequence[Failure] = (),
     on_changed: Callable[[int], None] | None = None,
@@ -109,7 +86,8 @@ def ground_phrases(
         phrases: what to locate.
         checkpoint: folder with the model.
         out: file (JSON Lines) to write, one phrase a line in the order given.
-        settings: how to ask.
+        options: wording of the prompts, dropped inputs and length of the responses.
+        engine: what runs the model.
         failures: what is known to be left out; listed with the rest.
         on_changed: called with how many phrases have changed since they were answered, if any, and are asked again.
         on_progress: called with (phrases done, phrases in all).
@@ -119,24 +97,24 @@ def ground_phrases(
             checkpoint or `out` cannot be used.
         RunError: not one phrase has an answer, or the engine broke.
     """
-    settings = settings or BoxSettings()
+    options, engine = options or GenerationOptions(), engine or EngineOptions()
     if not phrases:
         raise InputError("no study of the manifest has phrases; give them in a file", field="phrases")
     by_id = {study.sample_id: study for study in studies}
     known = by_id.keys() | {failure.sample_id for failure in failures}
     if unknown := next((phrase.sample_id for phrase in phrases if phrase.sample_id not in known), None):
         raise InputError(f"there is no study '{unknown}'", field="sample_id")
-    decides = _settings(checkpoint, settings)
+    decides = _settings(checkpoint, options, engine)
     items, unreadable = [], list(failures)
     for phrase in phrases:
         if phrase.sample_id not in by_id:
             continue
         try:
-            items.append(_phrase_item(by_id[phrase.sample_id], phrase, settings))
+            items.append(_phrase_item(by_id[phrase.sample_id], phrase, options, cut_loops=not engine.free))
         except InputError as error:
             unreadable.append(Failure(sample_id=phrase.sample_id, stage="read", reason=str(error)))
     file = ResponseFile(out, decides, items, unreadable, KEY)
-    failed = _answer(file, checkpoint, settings, on_changed, on_progress)
+    failed = _answer(file, checkpoint, engine, on_changed, on_progress)
     masked = sum(phrase.sentence.masks is not None for phrase in phrases)
     return _finish(file, failed, asked=len(phrases), masked=masked)
 
@@ -145,7 +123,8 @@ def complete_boxes(
     studies: Sequence[Study],
     checkpoint: Path,
     out: Path,
-    settings: BoxSettings | None = None,
+    options: GenerationOptions | None = None,
+    engine: EngineOptions | None = None,
     *,
     failures: Sequence[Failure] = (),
     on_changed: Callable[[int], None] | None = None,
@@ -160,7 +139,8 @@ def complete_boxes(
         studies: with `grounded_findings`.
         checkpoint: folder with the model.
         out: file (JSON Lines) to write, one sentence a line in the order of the studies.
-        settings: how to ask.
+        options: wording of the prompts, dropped inputs and length of the responses.
+        engine: what runs the model.
         failures: what is known to be left out; listed with the rest.
         on_changed: called with how many sentences have changed since they were answered, if any, and are asked again.
         on_progress: called with (sentences done, sentences in all).
@@ -169,11 +149,11 @@ def complete_boxes(
         InputError: no study has a reference with boxes, or the checkpoint or `out` cannot be used.
         RunError: not one sentence has an answer, or the engine broke.
     """
-    settings = settings or BoxSettings()
+    options, engine = options or GenerationOptions(), engine or EngineOptions()
     grounded = [study for study in studies if has_reference_boxes(study)]
     if not grounded:
         raise InputError("no study of the manifest has sentences with boxes in its grounded_findings")
-    decides = _settings(checkpoint, settings)
+    decides = _settings(checkpoint, options, engine)
     items, unreadable, asked, outside, masked = [], list(failures), 0, 0, 0
     for study in grounded:
         located = [sentence for sentence in study.grounded_findings or () if sentence.boxes]
@@ -182,15 +162,15 @@ def complete_boxes(
         try:
             with warnings.catch_warnings(action="ignore", category=UnusedInputWarning):
                 # What the crop costs is counted here.
-                shown = drop_inputs(study, settings.drop)
-                completions = [c for c in box_completions(shown, preset=settings.preset) if readable(c.example)]
+                shown = drop_inputs(study, options.drop)
+                completions = [c for c in box_completions(shown, preset=options.preset) if readable(c.example)]
         except InputError as error:
             unreadable.append(Failure(sample_id=study.sample_id, stage="read", reason=str(error)))
             continue
-        items += [completion_item(study, completion, settings.limit) for completion in completions]
+        items += [completion_item(study, completion, _limit(options)) for completion in completions]
         outside += len(located) - len(completions)
     file = ResponseFile(out, decides, items, unreadable, KEY)
-    failed = _answer(file, checkpoint, settings, on_changed, on_progress)
+    failed = _answer(file, checkpoint, engine, on_changed, on_progress)
     return _finish(file, failed, asked=asked - outside, outside=outside, masked=masked)
 
 
@@ -199,10 +179,10 @@ def has_reference_boxes(study: Study) -> bool:
     return any(sentence.boxes for sentence in study.grounded_findings or ())
 
 
-def _phrase_item(study: Study, phrase: Phrase, settings: BoxSettings) -> GenerationItem:
+def _phrase_item(study: Study, phrase: Phrase, options: GenerationOptions, *, cut_loops: bool) -> GenerationItem:
     # Without its boxes: where they fall in the crop matters to the comparison only.
     asked = Sentence(text=phrase.sentence.text)
-    example = readable(make_example(study, "phrase", phrase=asked, preset=settings.preset))
+    example = readable(make_example(study, "phrase", phrase=asked, preset=options.preset))
     (inside,), lost = to_crop_coordinates([phrase.sentence], CropMap(*image_size(study.frontal)))
     row = partial(
         _phrase_row,
@@ -210,10 +190,10 @@ def _phrase_item(study: Study, phrase: Phrase, settings: BoxSettings) -> Generat
         phrase,
         reference=inside.boxes or (),
         is_clipped=any(note in (BOX_CLIPPED, BOX_OUTSIDE) for _, note in lost),
-        cut_loops=not settings.options.free,
+        cut_loops=cut_loops,
     )
     key = (phrase.sample_id, phrase.index)
-    return GenerationItem(key, phrase.sample_id, report_request(example, settings.limit), row, phrase.sentence.boxes)
+    return GenerationItem(key, phrase.sample_id, report_request(example, _limit(options)), row, phrase.sentence.boxes)
 
 
 def _phrase_row(
@@ -287,27 +267,31 @@ def _reference(study: Study, completion: BoxCompletion) -> Sequence[Box]:
     return (study.grounded_findings or [])[completion.index].boxes or ()
 
 
-def _settings(checkpoint: Path, settings: BoxSettings) -> dict[str, Any]:
+def _settings(checkpoint: Path, options: GenerationOptions, engine: EngineOptions) -> dict[str, Any]:
     """What decides all answers of a run."""
     return run_settings(
         checkpoint,
-        preset=settings.preset,
-        drop=sorted(settings.drop) or None,
-        max_new_tokens=settings.limit,
-        free=settings.options.free,
+        preset=options.preset,
+        drop=sorted(options.drop) or None,
+        max_new_tokens=_limit(options),
+        free=engine.free,
     )
+
+
+def _limit(options: GenerationOptions) -> int:
+    return options.max_new_tokens or NEW_TOKENS["phrase"]
 
 
 def _answer(
     file: ResponseFile,
     checkpoint: Path,
-    settings: BoxSettings,
+    engine: EngineOptions,
     on_changed: Callable[[int], None] | None,
     on_progress: Callable[[int, int], None] | None,
 ) -> list[Failure]:
     if file.changed and on_changed:
         on_changed(file.changed)
-    return generate_responses(file, lambda: start_engine(settings.engine, checkpoint, settings.options), on_progress)
+    return generate_responses(file, lambda: start_engine(checkpoint, engine), on_progress)
 
 
 def _finish(file: ResponseFile, failures: list[Failure], *, asked: int, outside: int = 0, masked: int) -> BoxResult:

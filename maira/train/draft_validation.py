@@ -17,7 +17,8 @@ import torch
 from data.shards import PackedSample
 from data.study import Study
 from maira.generate.drafts import make_draft, without_references
-from maira.generate.engine import EngineOptions, FailedRequest, length_key, report_request
+from maira.generate.engine import FailedRequest, length_key, report_request
+from maira.generate.options import EngineOptions
 from maira.generate.response_file import GenerationItem, Row
 from maira.generate.transformers_engine import TransformersEngine
 from maira.grounding.boxes import Overlap, box_completions, summarize_overlaps

@@ -2,45 +2,46 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import typer
 
-from radfact.errors import InputError, suggest_name
+from radfact.errors import ErrorCode, InputError, suggest_name
 from radfact.io.jsonl import read_text
 
 
 def read_config(context: typer.Context, path: Path | None) -> Path | None:
-    """Take a file's values as the defaults of the command's options, so that the command line goes before them.
+    """Take the values of a file as defaults of the command's options, so that flags on the command line win.
 
-    Names are those of the options, with dashes or underscores. A switch is true or false; an option that may be
-    repeated takes a list, one of KEY=VALUE a mapping too. Options of another command are passed over, so that one file
-    can serve several commands.
+    Names are those of the flags or of the keyword arguments in Python, with dashes or underscores. A switch is true or
+    false, a repeatable option a list, and one of KEY=VALUE a mapping. Options of other commands of the program are
+    ignored, so that one file can serve several commands.
 
     Raises:
-        InputError: naming the file and the field of an unknown name or a value that does not fit.
+        InputError: an unknown name, or a value that does not fit, with file and field.
     """
     if path is None or context.resilient_parsing:
         return path
     values = _read(path)
-    known = _options(context.command)
-    group: Any = context.parent.command if context.parent else None
-    anywhere = {name for command in getattr(group, "commands", {}).values() for name in _options(command)}
+    options = _options(context.command)
+    known = {name for command in _commands(context.find_root().command) for name in _options(command)}
     defaults: dict[str, Any] = {}
     for key, value in values.items():
         name = str(key).replace("_", "-")
-        if name not in anywhere or name == "config":
-            hint = suggest_name(name, sorted(known), "--help names those that there are")
-            raise InputError(f"no such option; {hint}", file=path, field=str(key))
-        if name not in known:
+        if name not in known or name == "config":
+            hint = suggest_name(name, sorted(options), "--help lists the options")
+            raise InputError(f"unknown option; {hint}", code=ErrorCode.UNKNOWN_NAME, file=path, field=str(key))
+        if name not in options:
             continue
-        parameter, negated = known[name]
-        if negated and isinstance(value, bool):
+        parameter, is_negated = options[name]
+        if is_negated and isinstance(value, bool):
             value = not value
         if parameter.name in defaults:
-            raise InputError("is given twice", file=path, field=str(key))
-        defaults[str(parameter.name)] = _as_given(parameter, value, context, path, str(key))
+            raise InputError("duplicate option", code=ErrorCode.DUPLICATE, file=path, field=str(key))
+        defaults[str(parameter.name)] = _convert(parameter, value, context, path, str(key))
     context.default_map = {**(context.default_map or {}), **defaults}
     return path
 
@@ -52,39 +53,46 @@ def _read(path: Path) -> dict[str, Any]:
         values = yaml.safe_load(read_text(path))
     except yaml.MarkedYAMLError as error:
         line = error.problem_mark.line + 1 if error.problem_mark else None
-        raise InputError(f"not YAML: {error.problem}", file=path, line=line) from None
+        raise InputError(f"not YAML: {error.problem}", code=ErrorCode.INVALID_FORMAT, file=path, line=line) from None
     if not isinstance(values, dict):
-        raise InputError("expected options by name, one a line, as in 'judge: offline'", file=path)
+        raise InputError(
+            "expected options by name, one a line, as in 'judge: offline'", code=ErrorCode.INVALID_FORMAT, file=path
+        )
     return values
 
 
+def _commands(command: Any) -> Iterator[Any]:
+    yield command
+    for child in getattr(command, "commands", {}).values():
+        yield from _commands(child)
+
+
 def _options(command: Any) -> dict[str, tuple[Any, bool]]:
-    """Parameters by the names that a user knows, and whether the name stands for the opposite."""
-    found: dict[str, tuple[Any, bool]] = {}
+    """Return the parameters of a command by name, each with whether the name is the negative one of a switch."""
+    options: dict[str, tuple[Any, bool]] = {}
     for parameter in command.params:
-        if parameter.param_type_name == "argument":
-            found[str(parameter.name)] = (parameter, False)
-            continue
-        found |= {option.removeprefix("--"): (parameter, False) for option in parameter.opts}
-        found |= {option.removeprefix("--"): (parameter, True) for option in parameter.secondary_opts}
-    found.pop("help", None)
-    return found
+        options[str(parameter.name).replace("_", "-")] = (parameter, False)
+        if parameter.param_type_name == "option":
+            options |= {flag.removeprefix("--"): (parameter, False) for flag in parameter.opts}
+            options |= {flag.removeprefix("--"): (parameter, True) for flag in parameter.secondary_opts}
+    options.pop("help", None)
+    return options
 
 
-def _as_given(parameter: Any, value: Any, context: typer.Context, path: Path, key: str) -> Any:
-    """The value as the command line would have it."""
-    if getattr(parameter, "multiple", False):
+def _convert(parameter: Any, value: Any, context: typer.Context, path: Path, key: str) -> Any:
+    """Return a value of the file as the command line would give it."""
+    if getattr(parameter, "multiple", False) or parameter.nargs != 1:
         if isinstance(value, dict):
-            value = [f"{name}={_text(item)}" for name, item in value.items()]
-        value = [_text(item) for item in (value if isinstance(value, list) else [value])]
+            value = [f"{name}={_as_text(item)}" for name, item in value.items()]
+        value = [_as_text(item) for item in (value if isinstance(value, list) else [value])]
     elif isinstance(value, list):
-        value = ",".join(map(_text, value))
+        value = ",".join(map(_as_text, value))
     elif isinstance(value, dict):
         raise InputError("expected one value, found a mapping", file=path, field=key)
     elif value is None:
-        raise InputError("has no value; leave the name out instead", file=path, field=key)
+        raise InputError("expected a value, found none; delete the name", file=path, field=key)
     elif not isinstance(value, bool):
-        value = _text(value)
+        value = _as_text(value)
     try:
         parameter.process_value(context, value)
     except typer.BadParameter as error:
@@ -92,7 +100,5 @@ def _as_given(parameter: Any, value: Any, context: typer.Context, path: Path, ke
     return value
 
 
-def _text(value: Any) -> str:
-    import json
-
+def _as_text(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)

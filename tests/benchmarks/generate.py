@@ -37,7 +37,8 @@ from PIL import Image
 from rich.console import Console
 from rich.table import Table
 
-from maira.generate.engine import EngineOptions, GenerationRequest, Response
+from maira.generate.engine import GenerationRequest, Response
+from maira.generate.options import EngineOptions
 from maira.generate.transformers_engine import TransformersEngine
 from maira.model.config import RAD_DINO, VICUNA_7B, MairaConfig
 from maira.model.modeling import MairaForConditionalGeneration
@@ -274,8 +275,8 @@ def in_batches(engine: Any, batch: int | None) -> Callable[[Sequence[GenerationR
 
 def start_ours(given: argparse.Namespace, model: Any, processor: Any, folder: Path) -> Any:
     """The engine with the model, whose weights become files for vLLM alone."""
-    options = EngineOptions(batch_size=given.batch, cache=given.cache, language_model=folder / "llama")
     if given.engine == "transformers":
+        options = EngineOptions(batch_size=given.batch, cache=given.cache)
         return TransformersEngine.from_model(model, processor, options)
     from maira.generate.vllm_engine import VLLMEngine
 
@@ -286,6 +287,7 @@ def start_ours(given: argparse.Namespace, model: Any, processor: Any, folder: Pa
     model.to("meta")
     if torch.cuda.is_available():
         torch.cuda.empty_cache()
+    options = EngineOptions(engine="vllm", batch_size=given.batch, language_model=folder / "llama")
     return VLLMEngine(checkpoint, options)
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from maira.generate.engine import EngineOptions
+from maira.generate.options import EngineOptions
 from maira.generate.plain_llama import plain_llama
 from maira.generate.prompt_embedder import PromptEmbedder
 from maira.generate.transformers_engine import TransformersEngine

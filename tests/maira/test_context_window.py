@@ -10,14 +10,8 @@ import pytest
 from transformers import LlamaConfig
 
 from data.study import Study
-from maira.generate.engine import (
-    EngineOptions,
-    FailedRequest,
-    GenerationRequest,
-    Response,
-    limit_to_window,
-    report_request,
-)
+from maira.generate.engine import FailedRequest, GenerationRequest, Response, limit_to_window, report_request
+from maira.generate.options import EngineOptions
 from maira.generate.prompt_embedder import PromptEmbedder
 from maira.generate.transformers_engine import TransformersEngine
 from maira.model.config import MairaConfig, context_window

@@ -17,7 +17,8 @@ from data.manifest import read_failures
 from data.study import Study
 from maira.generate import drafts
 from maira.generate.drafts import generate_drafts, make_draft
-from maira.generate.engine import EngineOptions, GenerationRequest, Response
+from maira.generate.engine import GenerationRequest, Response
+from maira.generate.options import EngineOptions, GenerationOptions
 from maira.generate.response_file import ResponseFile
 from maira.generate.transformers_engine import TransformersEngine
 from maira.model.checkpoint import fingerprint
@@ -28,7 +29,7 @@ from radfact.records import Box, Sentence
 
 
 def _run(studies: list[Study], checkpoint: Path, out: Path, **options: Any) -> tuple[int, list[Any]]:
-    settings: dict[str, Any] = {"task": "grounded", "max_new_tokens": 12, "options": EngineOptions(batch_size=2)}
+    settings: dict[str, Any] = {"options": GenerationOptions(max_new_tokens=12), "engine": EngineOptions(batch_size=2)}
     return generate_drafts(studies, checkpoint, out, **settings | options)
 
 
@@ -61,7 +62,7 @@ def test_drafts_come_in_the_order_of_the_manifest(studies: list[Study], checkpoi
 
 def test_a_batch_changes_no_draft(studies: list[Study], checkpoint: Path, tmp_path: Path) -> None:
     _run(studies, checkpoint, tmp_path / "two.jsonl")
-    _run(studies, checkpoint, tmp_path / "one.jsonl", options=EngineOptions(batch_size=1))
+    _run(studies, checkpoint, tmp_path / "one.jsonl", engine=EngineOptions(batch_size=1))
     assert _without_time(_rows(tmp_path / "one.jsonl")) == _without_time(_rows(tmp_path / "two.jsonl"))
 
 
@@ -69,7 +70,7 @@ def test_a_batch_changes_no_draft(studies: list[Study], checkpoint: Path, tmp_pa
 def test_a_grounded_draft_parses_whatever_the_model(
     studies: list[Study], checkpoint: Path, tmp_path: Path, limit: int
 ) -> None:
-    _run(studies, checkpoint, tmp_path / "drafts.jsonl", max_new_tokens=limit)
+    _run(studies, checkpoint, tmp_path / "drafts.jsonl", options=GenerationOptions(max_new_tokens=limit))
     for row in _rows(tmp_path / "drafts.jsonl"):
         kinds = {note["kind"] for note in row["irregularities"]}
         assert kinds <= {"cut_off", "repeated_sentence", "repetition_cut"}
@@ -80,7 +81,7 @@ def test_free_is_what_generate_of_transformers_writes(
     studies: list[Study], checkpoint: Path, tmp_path: Path, model: Any, processor: Any
 ) -> None:
     out = tmp_path / "drafts.jsonl"
-    _run(studies, checkpoint, out, options=EngineOptions(free=True))
+    _run(studies, checkpoint, out, engine=EngineOptions(free=True))
     for row, study in zip(_rows(out), studies, strict=True):
         example = make_example(study, "grounded")
         inputs = processor([example.images], [example.prompt])
@@ -155,13 +156,20 @@ def test_a_finished_run_is_left_alone(
 def test_drafts_of_another_run_are_not_mixed(studies: list[Study], checkpoint: Path, tmp_path: Path) -> None:
     _run(studies, checkpoint, tmp_path / "drafts.jsonl")
     with pytest.raises(InputError, match="another run \\(other task"):
-        _run(studies, checkpoint, tmp_path / "drafts.jsonl", task="findings")
+        _run(
+            studies,
+            checkpoint,
+            tmp_path / "drafts.jsonl",
+            options=GenerationOptions(task="findings", max_new_tokens=12),
+        )
 
 
 def test_a_run_without_answers_takes_other_settings(studies: list[Study], checkpoint: Path, tmp_path: Path) -> None:
     with pytest.raises(InputError, match="no device"):
-        _run(studies, checkpoint, tmp_path / "drafts.jsonl", options=EngineOptions(device="gpu"))
-    assert _run(studies, checkpoint, tmp_path / "drafts.jsonl", task="findings") == (5, [])
+        _run(studies, checkpoint, tmp_path / "drafts.jsonl", engine=EngineOptions(device="gpu"))
+    assert _run(
+        studies, checkpoint, tmp_path / "drafts.jsonl", options=GenerationOptions(task="findings", max_new_tokens=12)
+    ) == (5, [])
 
 
 def test_drafts_that_are_not_asked_for_are_left_as_they_are(

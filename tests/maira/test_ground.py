@@ -19,9 +19,10 @@ from PIL import Image
 
 from data.manifest import Failure, read_manifest, write_manifest
 from data.study import Study
-from maira.generate.engine import EngineOptions, FailedRequest, GenerationRequest, Response
+from maira.generate.engine import FailedRequest, GenerationRequest, Response
+from maira.generate.options import EngineOptions, GenerationOptions
 from maira.grounding import evaluation as grounding
-from maira.grounding.evaluation import BoxResult, BoxSettings, complete_boxes, ground_phrases
+from maira.grounding.evaluation import BoxResult, complete_boxes, ground_phrases
 from maira.grounding.phrases import Phrase, manifest_phrases
 from radfact.errors import InputError, RunError
 from radfact.records import Box, Mask, Sentence
@@ -373,8 +374,8 @@ def test_a_radiograph_that_many_phrases_are_about_is_listed_once(
 def test_a_random_model_completes_boxes_without_an_irregularity(
     phantoms: Path, checkpoint: Path, tmp_path: Path
 ) -> None:
-    limits = BoxSettings(max_new_tokens=20, options=EngineOptions(batch_size=8))
-    run = complete_boxes(read_manifest(phantoms)[:6], checkpoint, tmp_path / "out.jsonl", limits)
+    options, engine = GenerationOptions(max_new_tokens=20), EngineOptions(batch_size=8)
+    run = complete_boxes(read_manifest(phantoms)[:6], checkpoint, tmp_path / "out.jsonl", options, engine)
     rows = _rows(tmp_path / "out.jsonl")
     assert rows
     assert len(rows) == run.asked
@@ -390,8 +391,8 @@ def test_a_random_model_locates_phrases_with_and_without_the_grammar(
     phrases = manifest_phrases(studies)
     for free in (False, True):
         out = tmp_path / f"{free}.jsonl"
-        limits = BoxSettings(max_new_tokens=20, options=EngineOptions(free=free))
-        run = ground_phrases(studies, phrases, checkpoint, out, limits)
+        options, engine = GenerationOptions(max_new_tokens=20), EngineOptions(free=free)
+        run = ground_phrases(studies, phrases, checkpoint, out, options, engine)
         assert (run.answered, run.failures) == (len(phrases), [])
         assert [(row["sample_id"], row["index"]) for row in _rows(out)] == [(p.sample_id, p.index) for p in phrases]
 

@@ -340,7 +340,7 @@ def test_another_judge_takes_the_drafts_that_are_there(
 
 def test_options_of_scoring_come_from_a_configuration_file(arguments: list[str], tmp_path: Path) -> None:
     (tmp_path / "judge.yaml").write_text("judge: offline\nbootstrap: 0\n")
-    _command([*arguments, "--config", str(tmp_path / "judge.yaml")])
+    _command([*arguments, "--score-config", str(tmp_path / "judge.yaml")])
     figures = json.loads((tmp_path / "out" / "table.json").read_text())["experiments"]["no-prior"]["figures"]
     assert figures[LATERAL_MENTIONS]["low"] is None
     assert figures[LATERAL_MENTIONS]["point"] is not None

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from data.manifest import read_manifest
 from maira.cli.main import app
-from radfact.errors import InputError
+from radfact.errors import ErrorCode, InputError
 
 MAIRA = [sys.executable, "-m", "maira"]
 
@@ -107,19 +107,20 @@ def test_bad_input_is_one_line_and_exit_code_2(
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    "options",
     [
-        (("--workers", "2"), "--workers goes with --engine ray"),
-        (("--worker-engine", "vllm"), "--worker-engine goes with --engine ray"),
-        (("--engine-arg", "seed=1"), "--engine-arg goes with --engine vllm"),
-        (("--language-model", "folder", "--engine", "ray"), "--language-model goes with --engine vllm"),
-        (("--engine", "vllm", "--cache", "static"), "--cache static goes with the transformers engine"),
+        ("--workers", "2"),
+        ("--worker-engine", "vllm"),
+        ("--engine-arg", "seed=1"),
+        ("--language-model", "folder", "--engine", "ray"),
+        ("--cache", "static", "--engine", "vllm"),
     ],
 )
-def test_an_option_that_the_engine_does_not_have_is_refused(options: tuple[str, ...], said: str) -> None:
-    needed = ("--checkpoint", "none", "--manifest", "none.jsonl", "--out", "boxes.jsonl")
-    with pytest.raises(InputError, match=said):
-        CliRunner().invoke(app, ["boxes", *needed, *options], catch_exceptions=False)
+def test_an_option_that_the_engine_does_not_have_is_refused(options: tuple[str, ...]) -> None:
+    required = ("--checkpoint", "none", "--manifest", "none.jsonl", "--out", "boxes.jsonl")
+    with pytest.raises(InputError) as error:
+        CliRunner().invoke(app, ["boxes", *required, *options], catch_exceptions=False)
+    assert (error.value.code, error.value.field) == (ErrorCode.CONFLICTING_OPTIONS, options[0])
 
 
 def test_the_baseline_says_the_same_of_every_study(tmp_path: Path) -> None:

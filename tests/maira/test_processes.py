@@ -16,7 +16,8 @@ import pytest
 from data.manifest import read_manifest, write_manifest
 from maira.generate import drafts
 from maira.generate.drafts import generate_drafts
-from maira.generate.engine import EngineKind, EngineOptions, start_engine
+from maira.generate.engine import start_engine
+from maira.generate.options import EngineKind, EngineOptions, GenerationOptions
 from radfact.errors import InputError
 
 TIMEOUT = 120
@@ -74,7 +75,7 @@ def manifest(phantoms: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def alone(checkpoint: Path, manifest: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What one process drafts."""
     out = tmp_path_factory.mktemp("alone") / "drafts.jsonl"
-    generate_drafts(read_manifest(manifest), checkpoint, out, task="grounded", max_new_tokens=12)
+    generate_drafts(read_manifest(manifest), checkpoint, out, GenerationOptions(max_new_tokens=12))
     return out
 
 
@@ -132,7 +133,7 @@ def test_a_run_goes_on_with_another_number_of_processes(
         out.with_name(f"drafts.jsonl.{name}").write_text("".join(lines[rank::3]) + torn)
     sound = [study for study in read_manifest(manifest) if study.frontal.name != "broken.png"]
     monkeypatch.delattr(drafts, "start_engine")
-    generate_drafts(sound, checkpoint, out, task="grounded", max_new_tokens=12)
+    generate_drafts(sound, checkpoint, out, GenerationOptions(max_new_tokens=12))
     assert out.read_text() == alone.read_text()
     assert sorted(path.name for path in tmp_path.iterdir()) == ["drafts.jsonl", "drafts.run.json"]
 
@@ -198,4 +199,4 @@ def test_engines_that_spread_by_themselves_refuse_a_launcher(
 ) -> None:
     monkeypatch.setenv("WORLD_SIZE", "2")
     with pytest.raises(InputError, match="without a launcher"):
-        start_engine(kind, checkpoint, EngineOptions())
+        start_engine(checkpoint, EngineOptions(engine=kind))

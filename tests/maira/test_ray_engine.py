@@ -12,7 +12,8 @@ import pytest
 
 from data.study import Study
 from maira.generate.drafts import generate_drafts
-from maira.generate.engine import EngineOptions, GenerationRequest
+from maira.generate.engine import GenerationRequest
+from maira.generate.options import EngineOptions, GenerationOptions
 from maira.generate.ray_engine import RayEngine
 from radfact.errors import InputError
 from radfact.llm.ray_cluster import cluster
@@ -20,7 +21,7 @@ from radfact.llm.ray_cluster import cluster
 pytest.importorskip("ray", reason='Ray is not installed: pip install "ray[data]"')
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning:ray.data.context")
 
-ONE, TWO = (EngineOptions(batch_size=1, workers=workers) for workers in (1, 2))
+ONE, TWO = (EngineOptions(engine="ray", batch_size=1, workers=workers) for workers in (1, 2))
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -30,7 +31,7 @@ def two_workers() -> Iterator[None]:
 
 
 def _run(studies: Sequence[Study], checkpoint: Path, out: Path, **options: Any) -> tuple[int, list[Any]]:
-    settings: dict[str, Any] = {"task": "grounded", "max_new_tokens": 12, "engine": "ray", "options": ONE}
+    settings: dict[str, Any] = {"options": GenerationOptions(max_new_tokens=12), "engine": ONE}
     return generate_drafts(studies, checkpoint, out, **settings | options)
 
 
@@ -43,8 +44,8 @@ def test_two_workers_draft_as_one_process_does(studies: list[Study], checkpoint:
     broken.write_bytes(studies[0].frontal.read_bytes()[:200])
     asked = [studies[0].model_copy(update={"sample_id": "broken", "frontal": broken}), *studies]
     spread, local = tmp_path / "spread" / "drafts.jsonl", tmp_path / "local" / "drafts.jsonl"
-    outcome = _run(asked, checkpoint, spread, options=TWO)
-    assert outcome == _run(asked, checkpoint, local, engine="transformers", options=EngineOptions(batch_size=2))
+    outcome = _run(asked, checkpoint, spread, engine=TWO)
+    assert outcome == _run(asked, checkpoint, local, engine=EngineOptions(batch_size=2))
     assert outcome[0] == len(studies)
     assert [failure.sample_id for failure in outcome[1]] == ["broken"]
     assert _rows(spread) == _rows(local)
@@ -75,7 +76,7 @@ def test_an_interrupted_run_asks_only_for_what_is_missing(
     monkeypatch.setattr(RayEngine, "generate", spy)
     _run(studies, checkpoint, out)
     assert sorted(asked) == sorted({study.sample_id for study in studies} - drafted)
-    _run(studies, checkpoint, whole, engine="transformers")
+    _run(studies, checkpoint, whole, engine=EngineOptions())
     assert _rows(out) == _rows(whole)
 
 
@@ -91,4 +92,4 @@ def test_a_checkpoint_that_no_worker_can_load_is_wrong_input(
 
 def test_one_gpu_for_all_workers_is_refused(checkpoint: Path) -> None:
     with pytest.raises(InputError, match="device: 'cuda:1' is one GPU"):
-        RayEngine(checkpoint, EngineOptions(device="cuda:1"))
+        RayEngine(checkpoint, EngineOptions(engine="ray", device="cuda:1"))

@@ -16,8 +16,9 @@ from torch import nn
 from data.images import load_gray
 from data.study import Study
 from maira.generate import features, transformers_engine
-from maira.generate.engine import EngineOptions, FailedRequest, GenerationRequest, Response, report_request
+from maira.generate.engine import FailedRequest, GenerationRequest, Response, report_request
 from maira.generate.features import ImageFeatures
+from maira.generate.options import EngineOptions
 from maira.generate.transformers_engine import TransformersEngine, rows_that_fit
 from maira.grounding.boxes import box_completions
 from maira.model.config import MairaConfig

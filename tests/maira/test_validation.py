@@ -138,7 +138,7 @@ def test_losses_are_those_of_the_samples_one_by_one(
 def test_drafts_are_those_of_maira_generate(round_of_drafts: Any, radiographs: Path, tmp_path: Path) -> None:
     rows = read_rows(round_of_drafts[0])
     chosen = [study for study in read_manifest(radiographs) if study.sample_id in {row["sample_id"] for row in rows}]
-    generate_drafts(chosen, CHECKPOINT, tmp_path / "drafts.jsonl", task="grounded")
+    generate_drafts(chosen, CHECKPOINT, tmp_path / "drafts.jsonl")
     assert len(rows) == 3
     assert rows == read_rows(tmp_path / "drafts.jsonl")
 

@@ -17,7 +17,8 @@ from real_servers import HERE, VLLM_ENVIRONMENT, VLLM_PYTHON, missing
 from data.manifest import read_manifest, write_manifest
 from maira.cli.main import app
 from maira.generate.drafts import generate_drafts
-from maira.generate.engine import Engine, EngineOptions, start_engine
+from maira.generate.engine import Engine, start_engine
+from maira.generate.options import EngineOptions, GenerationOptions
 from maira.generate.transformers_engine import TransformersEngine
 from maira.model.config import context_window, read_config
 from radfact.errors import ExitCode, InputError
@@ -159,7 +160,7 @@ def test_the_command_drafts_as_with_transformers(folder: Path, answered: dict[st
     assert "Traceback" not in done.stderr
     assert {path: path.stat().st_mtime_ns for path in exported.iterdir()} == before
     ours = tmp_path / "ours.jsonl"
-    generate_drafts(studies[:5], folder / "checkpoint", ours, task="grounded", max_new_tokens=tiny_maira.NEW_TOKENS)
+    generate_drafts(studies[:5], folder / "checkpoint", ours, GenerationOptions(max_new_tokens=tiny_maira.NEW_TOKENS))
     rows, wanted = ([json.loads(line) for line in path.read_text().splitlines()] for path in (out, ours))
     assert [row | {"seconds": None} for row in rows] == [row | {"seconds": None} for row in wanted]
     assert rows[0]["model"] == answered["name"]
@@ -183,7 +184,7 @@ def test_the_command_names_its_option_where_vllm_refuses_an_argument(
 ) -> None:
     given: list[EngineOptions] = []
 
-    def refuse(_: str, __: Path, options: EngineOptions) -> Engine:
+    def refuse(_: Path, options: EngineOptions) -> Engine:
         given.append(options)
         raise InputError("vLLM has no such engine argument", field="engine_args.nonsense")
 
@@ -194,10 +195,10 @@ def test_the_command_names_its_option_where_vllm_refuses_an_argument(
     words += ["--out", tmp_path / "drafts.jsonl", "--engine", "vllm", "--engine-arg", "nonsense=1"]
     with pytest.raises(InputError, match=r"^--engine-arg nonsense: vLLM has no such"):
         app([str(word) for word in words], standalone_mode=False)
-    assert given[0].arguments == {"nonsense": 1}
+    assert given[0].engine_args == {"nonsense": 1}
 
 
 @pytest.mark.skipif(importlib.util.find_spec("vllm") is not None, reason="vLLM is installed here")
 def test_vllm_that_is_missing_is_named_with_its_install_command(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r'pip install "maira-radfact\[vllm\]"'):
-        start_engine("vllm", tmp_path, EngineOptions())
+        start_engine(tmp_path, EngineOptions(engine="vllm"))

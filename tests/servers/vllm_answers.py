@@ -19,7 +19,7 @@ import torchvision_operators  # noqa: F401
 
 from data.manifest import read_manifest
 from maira.generate import vllm_engine
-from maira.generate.engine import EngineOptions
+from maira.generate.options import EngineOptions
 from radfact.errors import InputError, RunError
 
 WINDOW_BYTES = 500_000
@@ -53,7 +53,7 @@ def refusals(checkpoint: Path) -> dict[str, str]:
     said = {}
     for arguments in ({"nonsense": 1}, {"model": "other"}, {"dtype": "int8"}):
         try:
-            vllm_engine.VLLMEngine(checkpoint, EngineOptions(arguments=arguments))
+            vllm_engine.VLLMEngine(checkpoint, EngineOptions(engine="vllm", engine_args=arguments))
         except InputError as error:
             said[next(iter(arguments))] = str(error)
     return said
@@ -64,7 +64,7 @@ def no_start(checkpoint: Path, folder: Path) -> str:
     broken = folder.with_name("broken_language_model")
     shutil.copytree(folder, broken)
     (broken / "tokenizer.json").unlink()
-    options = EngineOptions(language_model=broken, arguments={"enforce_eager": True})
+    options = EngineOptions(engine="vllm", language_model=broken, engine_args={"enforce_eager": True})
     try:
         vllm_engine.VLLMEngine(checkpoint, options).close()
     except RunError as error:
@@ -75,7 +75,7 @@ def no_start(checkpoint: Path, folder: Path) -> str:
 def other_device(checkpoint: Path) -> str:
     """What is said of a device that vLLM does not run on."""
     try:
-        vllm_engine.VLLMEngine(checkpoint, EngineOptions(device="cuda"))
+        vllm_engine.VLLMEngine(checkpoint, EngineOptions(engine="vllm", device="cuda"))
     except InputError as error:
         return str(error)
     return "it started"
@@ -124,7 +124,7 @@ if __name__ == "__main__":
     checkpoint, manifest, broken, folder, out = map(Path, sys.argv[1:])
     questions = tiny_maira.requests(read_manifest(manifest), broken)
     vllm_engine.WINDOW_BYTES = WINDOW_BYTES
-    options = EngineOptions(batch_size=4, language_model=folder, arguments={"enforce_eager": True})
+    options = EngineOptions(engine="vllm", batch_size=4, language_model=folder, engine_args={"enforce_eager": True})
     started = vllm_engine.VLLMEngine(checkpoint, options)
     held = watch(started)
     found = {

@@ -1,0 +1,164 @@
+"""Typer commands whose options come from option models (`radfact.options`)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from enum import Enum, StrEnum
+from functools import wraps
+from inspect import Parameter, signature
+from pathlib import Path
+from typing import Annotated, Any, Literal, get_args, get_origin
+
+import typer
+from pydantic.fields import FieldInfo
+from typer.models import OptionInfo
+
+from radfact.cli.config import read_config
+from radfact.errors import InputError
+from radfact.options import Options, Subset, flag_of, option_of, parse_key_values, value_type
+
+
+def with_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Turn every parameter that is an option model into one flag per field, and add `--config`.
+
+    The command receives checked instances of the models. A parameter annotated with
+    `Annotated[Model, only("field", other=1)]` takes some fields only, or has defaults of its own. An `InputError` that
+    names an option of the command by its Python name is raised again under the name of its flag.
+    """
+    own = signature(command, eval_str=True).parameters.values()
+    parameters: list[Parameter] = []
+    models: dict[str, tuple[type[Options], list[str]]] = {}
+    flags: dict[str, str] = {}
+    for parameter in own:
+        model, subset = _model_of(parameter.annotation)
+        if model is None:
+            parameters.append(parameter)
+            flags[parameter.name] = _own_flag(parameter)
+            continue
+        names = [name for name in model.model_fields if not subset.names or name in subset.names]
+        models[parameter.name] = model, names
+        parameters += [_typer_parameter(model, name, subset.defaults or {}) for name in names]
+        flags |= {name: flag_of(model, name).partition("/")[0] for name in names}
+    parameters.append(Parameter("config", Parameter.KEYWORD_ONLY, default=None, annotation=_config_option(parameters)))
+
+    @wraps(command)
+    def run(**values: Any) -> None:
+        del values["config"]
+        with flag_errors(flags):
+            for parameter, (model, names) in models.items():
+                given = {name: value for name in names if (value := values.pop(name)) is not None}
+                values[parameter] = model(**{name: _value(model, name, value) for name, value in given.items()})
+            command(**values)
+
+    parameters = [parameter.replace(kind=Parameter.KEYWORD_ONLY) for parameter in parameters]
+    run.__signature__ = signature(command).replace(parameters=parameters)  # type: ignore[attr-defined]
+    run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    return run
+
+
+@contextmanager
+def flag_errors(flags: Mapping[str, str]) -> Iterator[None]:
+    """Raise an `InputError` about an argument again as one about the flag that the value came from.
+
+    Args:
+        flags: flags by the names of arguments; errors about other fields, or about a file, pass unchanged.
+    """
+    try:
+        yield
+    except InputError as error:
+        name, _, key = (error.field or "").partition(".")
+        if error.file is not None or name not in flags:
+            raise
+        raise InputError(error.message, code=error.code, field=f"{flags[name]} {key}".rstrip()) from None
+
+
+def _model_of(annotation: Any) -> tuple[type[Options] | None, Subset]:
+    subset = Subset()
+    if get_origin(annotation) is Annotated:
+        annotation, *metadata = get_args(annotation)
+        subset = next((item for item in metadata if isinstance(item, Subset)), subset)
+    is_model = isinstance(annotation, type) and issubclass(annotation, Options)
+    return (annotation if is_model else None), subset
+
+
+def _own_flag(parameter: Parameter) -> str:
+    """Return the flag of a parameter that is declared for Typer directly; an argument has its name alone."""
+    for item in getattr(parameter.annotation, "__metadata__", ()):
+        if isinstance(item, OptionInfo):
+            names = [name for name in item.param_decls or () if name.startswith("--")]
+            return names[0].partition("/")[0] if names else f"--{parameter.name.replace('_', '-')}"
+    return parameter.name
+
+
+def _config_option(parameters: list[Parameter]) -> Any:
+    """Return `--config`, which stands in the same panel as the first option."""
+    infos = [item for one in parameters for item in getattr(one.annotation, "__metadata__", ())]
+    panel = next((info.rich_help_panel for info in infos if isinstance(info, OptionInfo)), None)
+    option = typer.Option(
+        metavar="FILE",
+        help="YAML file with options of this command by name. Flags on the command line win.",
+        is_eager=True,
+        callback=read_config,
+        rich_help_panel=panel,
+    )
+    return Annotated[Path | None, option]
+
+
+def _typer_parameter(model: type[Options], name: str, defaults: Mapping[str, Any]) -> Parameter:
+    field, option = model.model_fields[name], option_of(model, name)
+    kind, bounds = (option.cli_type, {}) if option.cli_type is not None else _typer_type(field)
+    default = defaults[name] if name in defaults else field.get_default(call_default_factory=True)
+    if field.is_required() and name not in defaults:
+        default = Parameter.empty
+    elif isinstance(default, tuple | Mapping):
+        default = list(default) or None
+    elif isinstance(kind, type) and issubclass(kind, Enum) and default is not None:
+        default = kind(default)
+    info = typer.Option(
+        flag_of(model, name),
+        help=option.help,
+        metavar=option.metavar,
+        show_default=option.show_default,
+        rich_help_panel=option.panel or model.panel,
+        **bounds,
+    )
+    if default is None:
+        kind = kind | None
+    return Parameter(name, Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[kind, info])
+
+
+def _typer_type(field: FieldInfo) -> tuple[Any, dict[str, Any]]:
+    """Return the type that Typer reads for a field, and the bounds of its value."""
+    kind, metadata = value_type(field.annotation), list(field.metadata)
+    if get_origin(kind) is Annotated:
+        kind, *inner = get_args(kind)
+        metadata += inner
+    bounds: dict[str, Any] = {}
+    step = 1 if kind is int else 0
+    for item in metadata:
+        for attribute, bound, offset in (("ge", "min", 0), ("gt", "min", step), ("le", "max", 0), ("lt", "max", -step)):
+            if (value := getattr(item, attribute, None)) is not None:
+                bounds[bound] = value + offset
+    origin = get_origin(kind)
+    if origin in (dict, Mapping):
+        kind = list[str]
+    elif origin is tuple and Ellipsis in get_args(kind):
+        kind = list[_as_choice(get_args(kind)[0])]  # type: ignore[misc]
+    return _as_choice(kind), bounds
+
+
+def _as_choice(kind: Any) -> Any:
+    """Return an enumeration of the values of a `Literal`, which Typer reads in every place."""
+    return StrEnum("Choice", {str(value): value for value in get_args(kind)}) if get_origin(kind) is Literal else kind
+
+
+def _value(model: type[Options], name: str, value: Any) -> Any:
+    """Return the value of a field from that of the command line."""
+    if isinstance(value, Enum):
+        return value.value
+    if isinstance(value, list):
+        if get_origin(value_type(model.model_fields[name].annotation)) in (dict, Mapping):
+            return parse_key_values(value, flag_of(model, name))
+        return tuple(item.value if isinstance(item, Enum) else item for item in value)
+    return value
