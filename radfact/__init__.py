@@ -23,17 +23,16 @@ if TYPE_CHECKING:
         split_narrative,
     )
     from radfact.metrics.protocol import Metric, Pooled, Scored
-    from radfact.pipeline import evaluate
+    from radfact.pipeline import RadFact, evaluate
     from radfact.records import Box, Mask, Report, Sentence
-    from radfact.results.evaluation import Evaluation
-    from radfact.results.radfact_writer import write_results
-    from radfact.scoring.radfact import RadFact, Result
+    from radfact.results.evaluation import EvaluationResult
+    from radfact.results.writer import write_results
     from radfact.statistics.bootstrap import Summary
 
 __all__ = [
     "Box",
     "EntailmentQuery",
-    "Evaluation",
+    "EvaluationResult",
     "ExitCode",
     "Failure",
     "InputError",
@@ -45,7 +44,6 @@ __all__ = [
     "Pooled",
     "RadFact",
     "Report",
-    "Result",
     "RunError",
     "Scored",
     "Sentence",
@@ -76,11 +74,10 @@ _HOMES = {
         "split_narrative",
     ),
     "metrics.protocol": ("Metric", "Pooled", "Scored"),
-    "pipeline": ("evaluate",),
+    "pipeline": ("RadFact", "evaluate"),
     "records": ("Box", "Mask", "Report", "Sentence"),
-    "results.evaluation": ("Evaluation",),
-    "results.radfact_writer": ("write_results",),
-    "scoring.radfact": ("RadFact", "Result"),
+    "results.evaluation": ("EvaluationResult",),
+    "results.writer": ("write_results",),
     "statistics.bootstrap": ("Summary",),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}

@@ -1,22 +1,37 @@
-"""Many metrics over the same pairs: one evaluation, whatever each of them needs."""
+"""The scoring pipeline: pairs of reports in, an `EvaluationResult` and a results folder out."""
 
 from __future__ import annotations
 
+import asyncio
+import concurrent.futures
 import math
+import platform
+import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from importlib.metadata import version
 from pathlib import Path
-from typing import Any, Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 
-from radfact.errors import InputError, RunError
-from radfact.io.pairs import Pair, Pairs, check_ids
+from radfact.errors import ErrorCode, InputError, RunError, brief
+from radfact.io.pairs import Pair, Pairs, check_ids, narratives
 from radfact.metrics.protocol import Metric, Scored, check_scored, naming_metric
+from radfact.metrics.radfact_metric import RadFactMetric
 from radfact.metrics.registry import Choice, MissingRequirementError, choose, is_ours
 from radfact.metrics.resources import ResourceOptions, Resources
-from radfact.results.evaluation import Evaluation, MetricRun
-from radfact.results.folder import Store, write_evaluation
+from radfact.records import Report, Sentence
+from radfact.results.evaluation import EvaluationResult, MetricRun
+from radfact.results.metric_cache import MetricCache
+from radfact.results.writer import write_results
+from radfact.scoring.radfact import OnFailure
+from radfact.scoring.regions import Compat
 from radfact.statistics.bootstrap import Direction, Summary, summarize, summarize_counts
+
+if TYPE_CHECKING:
+    from radfact.html.page import PageOptions
+    from radfact.judges import Judge, Splitter
+    from radfact.judges.callable_judge import JudgeFunction
 
 
 def evaluate(
@@ -25,199 +40,403 @@ def evaluate(
     *,
     bootstrap: int = 500,
     seed: int = 42,
-    out: Path | None = None,
+    out: Path | str | None = None,
+    run: Mapping[str, Any] | None = None,
+    page: PageOptions | None = None,
     **options: Unpack[ResourceOptions],
-) -> Evaluation:
-    """Score pairs by several metrics.
+) -> EvaluationResult:
+    """Score pairs by one or more metrics, and write a results folder with a page.
 
-    A metric that lacks weights, a key or a package is left out and named in `unavailable`; the others go on.
+    A metric that lacks weights, a key or a package is skipped and named in `unavailable`; the others continue.
 
     Args:
-        pairs: as `radfact.io.pairs` reads them, or any pairs.
-        metrics: names of metrics or of single figures, `module:object` of one's own, "all", or metrics themselves.
+        pairs: from `read_pairs` or `read_candidates_and_references`, or any pairs.
+        metrics: names of metrics or of single scores, `module:object` of a custom metric, "all", or metrics themselves.
         bootstrap: replicates for the intervals; 0 for none.
         seed: of the bootstrap.
-        out: results folder; a metric that stands there with the same input is not computed again.
-        options: what metrics are made of (`judge`, `model`, `judge_args`, `weights`, `metric_args`, ...): all are in
+        out: results folder; a metric with a cached result for the same input is not computed again.
+        run: further fields of `run.json`, JSON values only.
+        page: images and notes of `report.html`.
+        options: judge, model, weights and arguments of the metrics, as in
             `radfact.metrics.resources.ResourceOptions`. The `cache` is by default in `out`.
 
     Raises:
-        InputError: a name is no metric, an option has a value that it cannot have, or no metric can be made.
+        InputError: a name is not a metric, an option is not valid, or no metric can be created.
         RunError: no metric could score anything.
     """
+    started = time.monotonic()
     folder = None if out is None else Path(out)
-    given = [metrics] if isinstance(metrics, str) else metrics
-    names = [one for one in given if isinstance(one, str)]
-    own = [Choice.of(one) for one in given if not isinstance(one, str)]
-    options["radfact"] = {**(options.get("radfact") or {}), "bootstrap": bootstrap, "seed": seed}
+    pairs = pairs if isinstance(pairs, Pairs) else list(pairs)
     options["cache"] = options.get("cache") or (folder and folder / "cache")
     resources = Resources(**options)
+    resources.needs_splitter = bool(narratives(pairs))
     try:
-        work = Work([*(choose(names) if names or not own else []), *own], resources)
-        evaluation = work.run(pairs, bootstrap=bootstrap, seed=seed, folder=folder)
+        runner = MetricRunner(select_metrics(metrics), resources)
+        result = runner.run(pairs, bootstrap=bootstrap, seed=seed, folder=folder)
     finally:
         resources.close()
     if folder is not None:
-        from radfact.html.page import write_page
-
-        write_evaluation(evaluation, folder)
-        write_page(folder)
-    return evaluation
+        record = {**run_record(pairs, started=started), **(run or {})}
+        write_results_and_page(result, folder, record, page)
+    return result
 
 
-class Work:
-    """The metrics of an evaluation, made before anything is asked, so that a display can watch what they spend."""
+def write_results_and_page(
+    result: EvaluationResult, folder: Path, run: Mapping[str, Any] | None = None, page: PageOptions | None = None
+) -> Path:
+    """Write a results folder and its page.
+
+    Args:
+        result: of an evaluation.
+        folder: results folder.
+        run: further fields of `run.json`.
+        page: images and notes of the page.
+
+    Returns:
+        The path of the page.
+    """
+    from radfact.html.page import PageOptions, write_page
+
+    record = (page or PageOptions()).record(folder).model_dump(mode="json")
+    write_results(result, folder, {**(run or {}), "page": record})
+    return write_page(folder)
+
+
+def run_record(pairs: Pairs | Sequence[Pair], *, started: float) -> dict[str, Any]:
+    """Return versions, input and duration of a run for `run.json`.
+
+    Args:
+        pairs: the input.
+        started: `time.monotonic()` at the start of the run.
+    """
+    record: dict[str, Any] = {"versions": versions()}
+    if isinstance(pairs, Pairs):
+        record["input"] = {
+            "files": list(map(str, pairs.files)),
+            "read": pairs.read,
+            "skipped": pairs.skipped,
+            "empty_candidates": len(pairs.emptied),
+            "without_reference": len(pairs.unreferenced),
+        }
+    record["seconds"] = round(time.monotonic() - started, 3)
+    return record
+
+
+def versions() -> dict[str, str]:
+    """Return the versions of Python and of the packages that every score depends on."""
+    packages = {name: version(name) for name in ("maira-radfact", "numpy", "pydantic")}
+    return {"python": platform.python_version(), **packages}
+
+
+def select_metrics(metrics: str | Sequence[str | Metric]) -> list[Choice]:
+    """Return the selected metrics, each once.
+
+    Args:
+        metrics: names as in `evaluate`, or metrics themselves.
+
+    Raises:
+        InputError: a name is not a metric, or an object is not a metric.
+    """
+    selected = [metrics] if isinstance(metrics, str) else metrics
+    names = [metric for metric in selected if isinstance(metric, str)]
+    objects = [Choice.of(metric) for metric in selected if not isinstance(metric, str)]
+    return [*(choose(names) if names or not objects else []), *objects]
+
+
+class MetricRunner:
+    """The metrics of an evaluation, created before any model is queried, so that a display can watch their usage."""
 
     def __init__(self, choices: Sequence[Choice], resources: Resources) -> None:
-        """Make what can be made.
+        """Create the metrics.
 
         Raises:
-            InputError: none can be made, two have the same name or give a figure of the same name, or arguments do
+            InputError: none can be created, two have the same name or give a score of the same name, or arguments do
                 not fit their metric.
         """
-        self.resources, self.choices = resources, choices
+        self.resources, self.choices, self.started = resources, choices, time.monotonic()
         self.metrics: dict[str, tuple[Choice, Metric]] = {}
         self.unavailable: dict[str, str] = {}
-        homes: dict[str, str] = {}
+        errors: list[InputError] = []
+        metric_of_score: dict[str, str] = {}
         for name in resources.metric_args:
             if name not in {choice.entry.name for choice in choices}:
-                raise InputError("no such metric is asked for", field=f"metric_args.{name}")
+                raise InputError(
+                    "this metric is not selected", code=ErrorCode.CONFLICTING_OPTIONS, field=f"metric_args.{name}"
+                )
         for choice in choices:
             try:
                 metric = choice.metric or resources.metric(choice.entry)
             except InputError as error:
+                # An unknown argument is wrong input; a missing package or weight only makes the metric unavailable.
                 if choice.entry.name in resources.metric_args and not isinstance(error, MissingRequirementError):
                     raise
                 self.unavailable[choice.entry.name] = str(error)
+                errors.append(error)
                 continue
             except ModuleNotFoundError as error:
                 self.unavailable[choice.entry.name] = f"needs the package {error.name}"
                 continue
             if metric.name in self.metrics:
-                raise InputError(f"two metrics are called '{metric.name}'; give one another name", field="metrics")
-            _check(metric, homes)
+                raise InputError(
+                    f"two metrics have the name '{metric.name}'; rename one", code=ErrorCode.DUPLICATE, field="metrics"
+                )
+            for score in metric.figures:
+                other = metric_of_score.setdefault(score, metric.name)
+                if other != metric.name:
+                    raise InputError(
+                        f"the metrics {other} and {metric.name} both give the score '{score}'",
+                        code=ErrorCode.DUPLICATE,
+                        field="metrics",
+                    )
             self.metrics[metric.name] = (choice, metric)
         if not self.metrics:
+            if len(self.unavailable) == len(errors) == 1:
+                raise errors[0]
             raise InputError(
                 "no metric can be computed: " + "; ".join(f"{name}: {why}" for name, why in self.unavailable.items()),
+                code=ErrorCode.MISSING_REQUIREMENT,
                 field="metrics",
             )
 
     def run(
-        self,
-        pairs: Pairs | Iterable[Pair],
-        *,
-        bootstrap: int,
-        seed: int,
-        folder: Path | None = None,
-        before: Callable[[str], None] | None = None,
-    ) -> Evaluation:
-        """Score pairs by each metric in turn.
+        self, pairs: Pairs | Iterable[Pair], *, bootstrap: int, seed: int, folder: Path | None = None
+    ) -> EvaluationResult:
+        """Score pairs by each metric.
 
         Args:
             pairs: as for `evaluate`.
             bootstrap: replicates.
             seed: of the bootstrap.
-            folder: of earlier results of the same input, which are taken as they are; each metric's are written there
-                when it is done.
-            before: told the name of each metric before it begins.
+            folder: results folder with cached results; the result of each metric is cached there when it is done.
 
         Raises:
-            InputError: an id stands twice, or there are no pairs.
+            InputError: two pairs have the same id, or there are no pairs.
             RunError: no metric could score anything.
         """
-        given = list(pairs)
-        check_ids(given)
-        if not given:
-            raise InputError("no pairs to score")
-        store = None if folder is None else Store(folder, given)
+        scored_pairs = as_pairs(pairs)
+        if not scored_pairs:
+            raise InputError("no pairs to score", code=ErrorCode.EMPTY_INPUT)
+        cache = None if folder is None else MetricCache(folder, scored_pairs)
+        draws = {"bootstrap": bootstrap, "seed": seed}
         runs: dict[str, MetricRun] = {}
         unavailable = dict(self.unavailable)
         for name, (choice, metric) in self.metrics.items():
-            if before is not None:
-                before(name)
             try:
-                runs[name] = self._run_one(choice, metric, given, store, {"replicates": bootstrap, "seed": seed})
+                with naming_metric(name, RunError):
+                    runs[name] = self._run_metric(choice, metric, scored_pairs, cache, draws)
             except RunError as error:
+                if len(self.choices) == 1:
+                    raise
                 unavailable[choice.entry.name] = str(error)
         if not runs:
-            raise RunError("; ".join(f"{name}: {why}" for name, why in unavailable.items()))
-        left_out = pairs.left_out if isinstance(pairs, Pairs) else ()
-        return Evaluation(given, runs, self.choices, unavailable, left_out, {"bootstrap": bootstrap, "seed": seed})
+            raise RunError(
+                "; ".join(f"{name}: {why}" for name, why in unavailable.items()), code=ErrorCode.NOTHING_SCORED
+            )
+        without_candidate = pairs.left_out if isinstance(pairs, Pairs) else ()
+        return EvaluationResult(scored_pairs, runs, self.choices, unavailable, without_candidate, draws)
 
-    def _run_one(
-        self, choice: Choice, metric: Metric, pairs: Sequence[Pair], store: Store | None, draws: Mapping[str, int]
+    def _run_metric(
+        self,
+        choice: Choice,
+        metric: Metric,
+        pairs: Sequence[Pair],
+        cache: MetricCache | None,
+        draws: Mapping[str, int],
     ) -> MetricRun:
-        """Score pairs by one metric, or take what it said of them before.
+        started = time.monotonic()
+        identity = None if cache is None else self.resources.identity(choice, metric)
+        cached = None if cache is None else cache.read(metric, identity)
+        scored = cached or metric.score(pairs)
+        check_scored(scored, metric, len(pairs))
+        for name in metric.figures:
+            if any(math.isinf(value) for value in scored.values.get(name, ())):
+                raise RunError(f"gave an infinite value for '{name}'", code=ErrorCode.INVALID_PLUGIN)
+        if choice.metric is not None or not is_ours(choice.entry):
+            scored = _with_reasons(scored)
+        if len(scored.failures) == len(pairs):
+            raise RunError(
+                f"no sample could be scored ({scored.failures[0]}); responses of a model stay in the cache",
+                code=ErrorCode.NOTHING_SCORED,
+            )
+        selected = choice.wanted(metric.figures)
+        summaries = aggregate(metric, scored, selected, replicates=draws["bootstrap"], seed=draws["seed"])
+        if cache is not None and cached is None:
+            cache.write(metric, identity, scored)
+        return MetricRun(
+            metric,
+            choice,
+            selected,
+            scored,
+            summaries,
+            seconds=round(time.monotonic() - started, 3),
+            arguments=self.resources.metric_args.get(choice.entry.name, {}),
+            reused=cached is not None,
+        )
+
+
+class RadFact:
+    """RadFact with a judge: which sentences of each report follow from the other one, and where they lie.
+
+    Source: MAIRA-2, appendix C.
+    """
+
+    def __init__(
+        self,
+        judge: Judge | JudgeFunction,
+        *,
+        compat: Compat = "paper",
+        threshold: float = 0.5,
+        on_failure: OnFailure = "drop",
+        bootstrap: int = 500,
+        seed: int = 42,
+        splitter: Splitter | Callable[[str], Sequence[str]] | None = None,
+    ) -> None:
+        """Set the judge and the options.
+
+        Args:
+            judge: decides the entailment queries, or a function of (premises, hypothesis), see
+                `radfact.judges.callable_judge.CallableJudge`.
+            compat: as in `radfact.scoring.radfact.ScoringOptions`.
+            threshold: likewise.
+            on_failure: likewise.
+            bootstrap: number of replicates for the intervals; 0 for none.
+            seed: of the bootstrap.
+            splitter: splits narratives into sentences, or a function of one narrative; by default the judge's model
+                does, or the offline rules if it has none.
 
         Raises:
-            RunError: it could not, or fails.
+            InputError: an option, the judge or the splitter is not valid.
         """
-        started = time.monotonic()
-        ours = choice.metric is None and is_ours(choice.entry)
-        with naming_metric(metric.name, RunError):
-            identity = self.resources.identity(choice, metric)
-            kept = None if store is None else store.read(metric, identity)
-            scored = kept or metric.score(pairs)
-            check_scored(scored, metric, len(pairs))
-            _check_finite(scored, metric)
-            if not ours:
-                scored = _with_reasons(scored)
-            if len(scored.failures) == len(pairs):
-                raise RunError(f"no sample could be scored ({scored.failures[0]})")
-            wanted = choice.wanted(metric.figures)
-            found = summaries(metric, scored, wanted, **draws)
-            if store is not None and kept is None:
-                store.write(metric, identity, scored)
-        seconds = round(time.monotonic() - started, 3)
-        arguments = self.resources.metric_args.get(choice.entry.name, {})
-        return MetricRun(metric, choice, wanted, scored, found, seconds, arguments, reused=kept is not None)
+        for name, number in (("bootstrap", bootstrap), ("seed", seed)):
+            if number < 0:
+                raise InputError(f"expected 0 or more, found {number!r}", code=ErrorCode.INVALID_OPTION, field=name)
+        self.metric = RadFactMetric(judge, splitter, compat=compat, threshold=threshold, on_failure=on_failure)
+        self.bootstrap, self.seed = bootstrap, seed
+
+    def score(
+        self, candidates: Iterable[Pair] | Sequence[Report], references: Sequence[Report] | None = None
+    ) -> EvaluationResult:
+        """Score pairs, or a list of candidates against the list of their references (numbered from 0 then).
+
+        Args:
+            candidates: pairs, or reports.
+            references: reports, if the candidates are reports.
+
+        Raises:
+            InputError: the two lists differ in length or hold something else than reports, or an id is a duplicate.
+            RunError: with `on_failure="stop"`, a query or a narrative has no valid response.
+        """
+        pairs = as_pairs(candidates, references)
+        scored = self.metric.score(pairs)
+        draws = {"bootstrap": self.bootstrap, "seed": self.seed}
+        directions = dict(self.metric.figures)
+        summaries = aggregate(self.metric, scored, directions, replicates=self.bootstrap, seed=self.seed)
+        (choice,) = choose([self.metric.name])
+        run = MetricRun(self.metric, choice, directions, scored, summaries)
+        without_candidate = candidates.left_out if isinstance(candidates, Pairs) else ()
+        return EvaluationResult(pairs, {run.metric.name: run}, [choice], {}, without_candidate, draws)
+
+    async def ascore(
+        self, candidates: Iterable[Pair] | Sequence[Report], references: Sequence[Report] | None = None
+    ) -> EvaluationResult:
+        """Score as `score` does, in a thread, so that the event loop stays free.
+
+        Cancellation stops the waiting. Queries that were sent to a model continue until they are answered or the
+        program ends; with a cache no response is lost, and the same call sends only what is missing.
+
+        Args:
+            candidates: as in `score`.
+            references: as in `score`.
+
+        Raises:
+            InputError: as `score`.
+            RunError: as `score`.
+        """
+        outcome: concurrent.futures.Future[EvaluationResult] = concurrent.futures.Future()
+
+        def work() -> None:
+            outcome.set_running_or_notify_cancel()
+            try:
+                outcome.set_result(self.score(candidates, references))
+            except BaseException as error:
+                outcome.set_exception(error)
+
+        # A daemon thread, because the threads of a pool would keep an interrupted program alive until the last
+        # response.
+        threading.Thread(target=work, name="radfact-score", daemon=True).start()
+        return await asyncio.wrap_future(outcome)
 
 
-def summaries(
-    metric: Metric, scored: Scored, wanted: Mapping[str, Direction], *, replicates: int, seed: int
-) -> dict[str, Summary]:
-    """The figures of a set: means of the samples', those that are pooled, or as the metric itself takes them.
+def as_pairs(candidates: Iterable[Pair] | Sequence[Report], references: Sequence[Report] | None = None) -> list[Pair]:
+    """Return a list of valid pairs.
 
     Args:
-        metric: one with a method `summarize`, as RadFact has, draws its replicates itself.
-        scored: what it said.
-        wanted: figures.
+        candidates: pairs, or reports.
+        references: reports, if the candidates are reports.
+
+    Raises:
+        InputError: the two lists differ in length or hold something else than reports, or an id is a duplicate.
+    """
+    if isinstance(candidates, str) or isinstance(references, str):
+        raise InputError("expected a list of reports, found one text")
+    items = list(candidates)
+    if references is None:
+        pairs = [item for item in items if isinstance(item, Pair)]
+        if len(pairs) != len(items):
+            raise InputError("expected pairs, or a list of candidates and the list of their references")
+    else:
+        reports = [item for item in items if not isinstance(item, Pair)]
+        if len(reports) != len(references):
+            raise InputError(
+                f"expected as many references as candidates, found {len(reports)} candidates and "
+                f"{len(references)} references",
+                code=ErrorCode.MISMATCH,
+            )
+        pairs = [Pair(str(i), *both) for i, both in enumerate(zip(reports, references, strict=True))]
+    check_ids(pairs)
+    for pair in pairs:
+        for side, report in (("candidate", pair.candidate), ("reference", pair.reference)):
+            # A list of reports and a list of sentences are easily confused.
+            is_sentences = isinstance(report, list | tuple) and all(isinstance(item, Sentence) for item in report)
+            if not (isinstance(report, str) or is_sentences):
+                raise InputError(
+                    f"expected a list of Sentence or one narrative, found {brief(report)}",
+                    field=f"{pair.sample_id}.{side}",
+                )
+    return pairs
+
+
+def aggregate(
+    metric: Metric, scored: Scored, selected: Mapping[str, Direction], *, replicates: int, seed: int
+) -> dict[str, Summary]:
+    """Compute dataset-level scores: means, pooled scores, or as the metric itself aggregates.
+
+    Args:
+        metric: the metric.
+        scored: its result.
+        selected: scores and their directions.
         replicates: of the bootstrap.
         seed: of the bootstrap.
     """
     own = getattr(metric, "summarize", None)
     if own is not None:
-        found: dict[str, Summary] = dict(own(scored, replicates=replicates, seed=seed))
+        summaries: dict[str, Summary] = dict(own(scored, replicates=replicates, seed=seed))
     else:
-        means = {name: scored.values[name] for name in wanted if name in scored.values and name not in scored.pooled}
-        found = summarize(means, replicates=replicates, seed=seed) if means else {}
+        means = {name: scored.values[name] for name in selected if name in scored.values and name not in scored.pooled}
+        summaries = summarize(means, replicates=replicates, seed=seed) if means else {}
         groups: dict[int, dict[str, Any]] = {}
-        for name in wanted:
+        for name in selected:
             if name in scored.pooled:
                 groups.setdefault(id(scored.pooled[name].counts), {})[name] = scored.pooled[name]
         for group in groups.values():
             counts = next(iter(group.values())).counts
             values = {name: pooled.value for name, pooled in group.items()}
-            found |= summarize_counts(counts, values, replicates=replicates, seed=seed)
-    return {name: replace(found[name], direction=direction) for name, direction in wanted.items()}
-
-
-def _check(metric: Metric, homes: dict[str, str]) -> None:
-    for figure in metric.figures:
-        if figure in homes:
-            raise InputError(f"the metrics {homes[figure]} and {metric.name} both give '{figure}'", field="metrics")
-        homes[figure] = metric.name
-
-
-def _check_finite(scored: Scored, metric: Metric) -> None:
-    for name in metric.figures:
-        if any(math.isinf(value) for value in scored.values.get(name, ())):
-            raise RunError(f"gave an infinite value for '{name}'")
+            summaries |= summarize_counts(counts, values, replicates=replicates, seed=seed)
+    return {name: replace(summaries[name], direction=direction) for name, direction in selected.items()}
 
 
 def _with_reasons(scored: Scored) -> Scored:
-    """A metric of one's own may leave samples without any value and not say why: they are failures all the same."""
+    """Count samples without any value as failures where a custom metric gives no reason."""
     columns = list(scored.values.values())
     silent = [
         place

@@ -62,8 +62,7 @@ def make_reward(
         raise InputError(f"expected {len(metrics)} finite numbers, one a metric, found {factors}", field="weights")
     if "folders" in options:
         options["weights"] = options.pop("folders")
-    # Intervals are for people.
-    resources = Resources(**{**options, "radfact": {"bootstrap": 0, **(options.get("radfact") or {})}})
+    resources = Resources(**options)
     parts = [_part(one, resources) for one in metrics]
     if weights is None:
         for _, figure, direction in parts:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from data.manifest import Failure
     from data.sentences import SplitStudies
     from radfact.judges import Judge
-    from radfact.scoring.radfact import Result
+    from radfact.results.evaluation import EvaluationResult
 
 annotate = typer.Typer(
     help="Have findings located by annotators (paper 004, appendix G): tasks out, annotations back.",
@@ -126,8 +126,8 @@ def sentences(
     write_jsonl(out.with_name(f"{out.stem}.map.jsonl"), done.map_rows())
     record = {"changes": asdict(done.changes), "splitter": splitter.describe(), "splitting": splitter.usage()}
     if compared is not None:
-        figures = {name: asdict(compared.figures[name]) for name in _COMPARED}
-        record |= {"figures": figures, "judge": dict(compared.judge)}
+        figures = {name: asdict(compared.scores[name]) for name in _COMPARED}
+        record |= {"figures": figures, "judge": dict(compared.judge or {})}
     write_json(out.with_name(f"{out.stem}.changes.json"), record)
     replace_failures(out.with_name("failures.jsonl"), out.name, failures)
     console = Console()
@@ -262,11 +262,11 @@ def _categories(name: str) -> Sequence[str]:
     return named
 
 
-def _compare(done: SplitStudies, judge: Judge) -> Result:
+def _compare(done: SplitStudies, judge: Judge) -> EvaluationResult:
     """RadFact's logical figures of the sentences as candidates against the narratives' own sentences."""
     from radfact.io.pairs import Pair
+    from radfact.pipeline import RadFact
     from radfact.records import Sentence
-    from radfact.scoring.radfact import RadFact
 
     pairs = [
         Pair(
@@ -293,14 +293,14 @@ def _rows(samples: Sequence[AnnotatedSample]) -> list[dict[str, object]]:
     ]
 
 
-def _show_changes(console: Console, done: SplitStudies, compared: Result | None) -> None:
+def _show_changes(console: Console, done: SplitStudies, compared: EvaluationResult | None) -> None:
     """What table B.3 is about, with the figures that there are."""
     from dataclasses import asdict
 
     lines = [(name.replace("_", " "), f"{count:,}") for name, count in asdict(done.changes).items()]
     if compared is not None:
         for name in _COMPARED:
-            figure = compared.figures[name]
+            figure = compared.scores[name]
             interval = "" if figure.low is None else f" [{figure.low:.3f}, {figure.high:.3f}]"
             lines.append((f"RadFact {name.replace('_', ' ')}", f"{_number(figure.point)}{interval}"))
     print_table(console, "Findings as lists of sentences", ("figure", "value"), lines)

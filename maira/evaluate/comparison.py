@@ -107,7 +107,7 @@ def _row(experiment: Experiment, functions: Mapping[str, Mapping[str, CountsFunc
         for folder in (experiment.results, experiment.metrics)
         for name, column in read_system(folder, experiment.name, functions).columns.items()
     }
-    found = {**experiment.scores["figures"], **experiment.measured["figures"]}
+    found = {**experiment.scores["scores"], **experiment.measured["scores"]}
     phrases = experiment.completions
     completed = {COMPLETION + name: [float(row[name]) for row in phrases.values()] for name in _OVERLAPS}
     keys = [f"{sample_id} {index}" for sample_id, index in phrases]
@@ -140,7 +140,7 @@ def _notes(experiments: Sequence[Experiment]) -> list[str]:
     notes += [
         f"{one.name}: {one.scores['counts']['left_out']} studies could not be scored."
         for one in experiments
-        if one.scores["counts"]["left_out"]
+        if one.scores["counts"]["excluded"]
     ]
     return notes
 

@@ -13,7 +13,8 @@ from typing import Any, Literal
 from data.study import Study
 from maira.model.task_examples import INPUTS, Input, has_inputs, parse_inputs
 from radfact.errors import ExitCode, InputError
-from radfact.io.jsonl import read_json, read_jsonl
+from radfact.io.jsonl import read_jsonl
+from radfact.results.reader import read_scores
 
 LATERAL_MENTIONS, COMPARISON_MENTIONS = "lateral_mentions", "comparison_mentions"
 PAPER = (
@@ -67,12 +68,12 @@ class Experiment:
     @cached_property
     def scores(self) -> dict[str, Any]:
         """What stands in RadFact's `scores.json`."""
-        return dict(read_json(self.results / "scores.json"))
+        return read_scores(self.results).model_dump(mode="json")
 
     @cached_property
     def measured(self) -> dict[str, Any]:
         """What stands in the `scores.json` of the other metrics."""
-        return dict(read_json(self.metrics / "scores.json"))
+        return read_scores(self.metrics).model_dump(mode="json")
 
     @cached_property
     def samples(self) -> dict[str, dict[str, Any]]:

@@ -13,11 +13,11 @@ from data.manifest import Failure, folder_of, iter_manifest
 from data.study import IMAGE_COLUMNS, Study
 from maira.review.store import Draft
 from radfact.errors import InputError, list_some
-from radfact.html.markup import Row
 from radfact.io.jsonl import read_jsonl
 from radfact.io.pairs import read_drafts
 from radfact.judges.offline.segments import sentences_of
 from radfact.records import Report, Sentence, validated
+from radfact.results.schema import Row
 
 
 class Verdict(Row):

@@ -34,9 +34,9 @@ from maira.train.data.sources import Unreadable, check_images
 from maira.train.parallel import DistributedContext, ParallelModel
 from radfact.io.jsonl import write_jsonl
 from radfact.io.pairs import Pair
+from radfact.pipeline import RadFact
 from radfact.records import Report, Sentence
-from radfact.scoring.radfact import RadFact
-from radfact.scoring.sample import FIGURES
+from radfact.scoring.radfact import SCORES
 
 BOXES = {"precision": "precision", "recall": "recall", "mean_iou": "iou"}
 """Figures of box completion, and what they are called while a model is trained."""
@@ -88,7 +88,7 @@ class DraftEvaluator:
         self._references: dict[str, Report] = {
             study.sample_id: study.grounded_findings or study.findings or "" for study in studies
         }
-        self.names = [f"drafts/{name}" for name in FIGURES] if studies else []
+        self.names = [f"drafts/{name}" for name in SCORES] if studies else []
         if any(has_reference_boxes(study) for study in studies):
             self.names += [f"boxes/{name}" for name in BOXES.values()]
         self._radiographs = TemporaryDirectory(prefix="maira-radiographs-")
@@ -154,8 +154,8 @@ class DraftEvaluator:
         from radfact.judges.offline.judge import OfflineJudge
 
         pairs = [Pair(row["sample_id"], _report(row["report"]), self._references[row["sample_id"]]) for row in drafts]
-        scored = RadFact(OfflineJudge(), bootstrap=0).score(pairs).figures
-        figures = {f"drafts/{name}": scored[name].point if name in scored else None for name in FIGURES}
+        scored = RadFact(OfflineJudge(), bootstrap=0).score(pairs).scores
+        figures = {f"drafts/{name}": scored[name].point if name in scored else None for name in SCORES}
         overlaps = [Overlap(*(row[name] for name in Overlap._fields)) for row in boxes if row["iou"] is not None]
         if f"boxes/{BOXES['mean_iou']}" in self.names:
             of_boxes = summarize_overlaps(overlaps, replicates=0)

@@ -1,10 +1,8 @@
-"""`radfact evaluate`: pairs of reports in, the figures of many metrics out, in one results folder with one page."""
+"""`radfact evaluate` and `radfact score`: pairs of reports in, a results folder with a page out."""
 
 from __future__ import annotations
 
-import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+import inspect
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -12,33 +10,38 @@ import typer
 
 from radfact.cli import options as shared
 from radfact.cli.green_summary import EmbeddingsOption, check_embeddings, summarise_where_possible
-from radfact.cli.inputs import check_files, check_folder, check_images, drafts_apart, read_reports, with_images
+from radfact.cli.inputs import (
+    check_files,
+    check_folder,
+    check_images,
+    describe_difference,
+    page_options,
+    read_reports,
+)
 from radfact.cli.library_output import quiet_libraries
 from radfact.cli.metrics import MetricArgs, WeightsOption, read_metric_args, read_weights
-from radfact.cli.options import FIGURES, JudgeOptions, naming_options
-from radfact.cli.price import Price, read_price
-from radfact.cli.run_record import read_in_words, versions
-from radfact.cli.tables import new_console, say, say_path, show_evaluation
+from radfact.cli.options import FIGURES, JUDGE, JudgeOptions, naming_options
+from radfact.cli.price import read_price
+from radfact.cli.tables import describe_input, new_console, say, say_path, show_results
 from radfact.errors import ExitCode
 from radfact.progress import ProgressDisplay
 
 if TYPE_CHECKING:
-    from radfact.io.pairs import Pairs
     from radfact.judges import Judge, Splitter
-    from radfact.results.evaluation import Evaluation
+    from radfact.results.evaluation import EvaluationResult
 
 # Rich keeps line ends as they are, so a paragraph is one line here.
-MANUAL = "\n".join(
+EVALUATE_MANUAL = "\n".join(
     (
         "Score candidates against references by many metrics and write one results folder with one page.",
         "",
-        "Metrics are named as 'radfact metrics' lists them; the name of one figure (bleu_4) gives that one alone, all "
-        "gives whatever can be computed, module:object is a metric of your own. One that lacks weights, a key or a "
-        "package says so in one line, and the others go on.",
+        "Metrics are named as 'radfact metrics' lists them; the name of one score (bleu_4) selects that one alone, all "
+        "selects whatever can be computed, module:object is a custom metric. A metric that lacks weights, a key or a "
+        "package is reported in one line, and the others continue.",
         "",
-        "The folder holds scores.json, samples.jsonl (every figure of every sample), metrics/ (the details of each "
-        "metric: explanations, corrections, findings), run.json and report.html. The same command finishes a run that "
-        "was cut short; a metric that is done is not computed again, and no model is asked twice.",
+        "The folder holds scores.json, samples.jsonl (every score of every sample), sentences.jsonl, metrics/ (the "
+        "details of each metric: explanations, corrections, findings), run.json and report.html. The same command "
+        "finishes an interrupted run; a metric that is done is not computed again, and no model is queried twice.",
         "",
         "[bold]Examples[/bold]",
         "  radfact evaluate pairs.csv --metrics rouge_l,bleu_4,radfact \\",
@@ -51,7 +54,29 @@ MANUAL = "\n".join(
         "",
         "[bold]Exit codes[/bold]",
         "  0 done; 1 the run failed; 2 wrong input or options;",
-        "  3 done, with samples or named metrics left out and listed",
+        "  3 done, with samples or named metrics excluded and listed",
+    )
+)
+SCORE_MANUAL = "\n".join(
+    (
+        "Score candidates against references by RadFact and write a results folder with a page to read.",
+        "",
+        "The same as 'radfact evaluate --metrics radfact'. The folder holds scores.json, samples.jsonl, sentences.jsonl "
+        "(each sentence with its verdict and evidence), run.json (judge, options, calls) and report.html; responses "
+        "of a model are cached in cache/. The same command finishes an interrupted run and sends no query twice. "
+        "Another judge or other options replace the results as a whole; the cached responses stay.",
+        "",
+        "[bold]Examples[/bold]",
+        "  radfact score pairs.json --judge offline",
+        "  radfact score pairs.csv --judge openai:MODEL --splitter offline \\",
+        "      --price 0.5,1.5 --out results/model",
+        "  radfact score --candidates drafts.jsonl --references manifest.jsonl \\",
+        "      --judge openai:MODEL --base-url http://127.0.0.1:8000/v1",
+        "  radfact score --config llama.yaml --compat exact",
+        "",
+        "[bold]Exit codes[/bold]",
+        "  0 done; 1 the run failed; 2 wrong input or options;",
+        "  3 done, with samples excluded and listed",
     )
 )
 
@@ -61,23 +86,33 @@ def evaluate(
     candidates: shared.Candidates = None,
     references: shared.References = None,
     missing: shared.MissingOption = shared.Missing.REFUSE,
+    narrative: shared.NarrativeOption = None,
     metrics: Annotated[
         str,
-        typer.Option(metavar="NAMES", help="Metrics or figures, separated by commas, or all.", rich_help_panel=FIGURES),
+        typer.Option(metavar="NAMES", help="Metrics or scores, separated by commas, or all.", rich_help_panel=FIGURES),
     ] = "all",
     metric_arg: MetricArgs = None,
     weights: WeightsOption = None,
-    config: shared.Config = None,  # noqa: ARG001
+    config: shared.Config = None,
     judge: shared.JudgeName = None,
     judge_arg: shared.JudgeArgs = None,
     base_url: shared.BaseUrl = None,
-    concurrency: shared.Concurrency = None,
     few_shots: shared.FewShots = None,
     system: shared.System = None,
     answer_format: shared.Format = shared.AnswerFormat.YAML,
     batch: shared.BatchOption = shared.Batch.SENTENCE,
+    concurrency: shared.Concurrency = None,
     splitter: shared.SplitterName = None,
+    splitter_arg: shared.SplitterArgs = None,
+    splitter_few_shots: shared.SplitterFewShots = None,
     price: shared.PriceOption = None,
+    engine: shared.EngineOption = shared.Engine.LOCAL,
+    workers: Annotated[
+        int | None, typer.Option(min=1, metavar="N", help="Workers of --engine ray.", rich_help_panel=JUDGE)
+    ] = None,
+    compat: shared.CompatOption = shared.CompatMode.PAPER,
+    threshold: shared.Threshold = 0.5,
+    on_failure: shared.OnFailureOption = shared.OnFailureMode.DROP,
     bootstrap: shared.Bootstrap = 500,
     seed: shared.Seed = 42,
     embeddings: EmbeddingsOption = None,
@@ -89,99 +124,87 @@ def evaluate(
     images: shared.Images = None,
 ) -> None:
     """Score candidates against references by many metrics and write one results folder with one page."""
-    from radfact.html.page import page_record, write_page
-    from radfact.results.folder import write_evaluation
+    del config
+    from radfact.io.pairs import narratives
+    from radfact.metrics.registry import choose
+    from radfact.metrics.resources import Resources
+    from radfact.pipeline import MetricRunner, run_record, write_results_and_page
 
-    console, started = new_console(), time.monotonic()
-    who = JudgeOptions(judge, judge_arg, base_url, few_shots, system, answer_format, batch, concurrency)
-    rate = read_price(price)
-    request = _Request(_names(metrics), read_metric_args(metric_arg), read_weights(weights), who, splitter)
+    console, rate = new_console(), read_price(price)
+    judge_options = JudgeOptions(
+        judge, judge_arg, base_url, few_shots, system, answer_format, batch, concurrency, engine, workers
+    )
+    metric_args, weight_folders = read_metric_args(metric_arg), read_weights(weights)
     check_files(manifest, unscored)
     check_embeddings(embeddings)
-    read = read_reports(pairs, candidates, references, missing=missing)
+    read = read_reports(pairs, candidates, references, missing=missing, narrative=narrative)
     check_images(manifest, unscored, read)
     check_folder(out)
-    say(console, read_in_words(read))
-    evaluation = request.run(
-        read, rate, cache=cache or out / "cache", out=out, draws={"bootstrap": bootstrap, "seed": seed}
-    )
-    files = [path for path in (pairs, candidates, references) if path is not None]
-    record = {
-        "versions": versions(),
-        "input": {
-            "files": list(map(str, files)),
-            "read": read.read,
-            "skipped": read.skipped,
-            "without_reference": len(read.unreferenced),
-        },
-        "options": {"missing": missing.value, "metrics": metrics},
-        "seconds": round(time.monotonic() - started, 3),
-        "page": page_record(
-            out,
-            manifest or with_images(references),
-            note or [],
-            *drafts_apart(unscored, candidates, read),
-            images.value if images else None,
-        ),
-    }
-    write_evaluation(evaluation, out, record)
-    show_evaluation(console, evaluation, rate)
-    if "green" in evaluation.runs:
-        summarise_where_possible(console, out, embeddings)
-    say_path(console, "Read the studies in", write_page(out))
-    if _incomplete(evaluation):
+    cache = cache or out / "cache"
+
+    def load_judge_and_splitter() -> tuple[Judge, Splitter | None]:
+        loaded = judge_options.load(cache)
+        if not narratives(read):
+            return loaded, None
+        return loaded, judge_options.load_splitter(loaded, splitter, splitter_arg, splitter_few_shots, cache)
+
+    scoring = {"compat": compat.value, "threshold": threshold, "on_failure": on_failure.value}
+    with naming_options(metric_args="--metric-arg"):
+        choices = choose([name.strip() for name in metrics.split(",") if name.strip()])
+        is_radfact_alone = [choice.entry.name for choice in choices] == ["radfact"]
+        resources = Resources(
+            # Without a judge, RadFact is one of the metrics that are not available.
+            entailment=load_judge_and_splitter if judge_options.named or is_radfact_alone else None,
+            judge=judge_options.named,
+            judge_args=judge_options.arguments,
+            base_url=base_url,
+            concurrency=concurrency,
+            cache=cache,
+            weights=weight_folders,
+            radfact=scoring,
+            metric_args=metric_args,
+        )
+    try:
+        with quiet_libraries(), naming_options(metric_args="--metric-arg"):
+            runner = MetricRunner(choices, resources)
+        say(console, describe_input(read))
+        run_options = {"missing": missing.value, "narrative": narrative, "metrics": metrics, "engine": engine.value}
+        draws = {"bootstrap": bootstrap, "seed": seed}
+        if difference := describe_difference(out, read, runner, {**run_options, **draws}):
+            say(console, f"{out} holds scores {difference}; they are replaced when this run is done", style="yellow")
+        with quiet_libraries(), ProgressDisplay(new_console(stderr=True), resources.usage_by_role, rate):
+            result = runner.run(read, folder=out, **draws)
+    finally:
+        resources.close()
+    record = {**run_record(read, started=runner.started), "options": run_options}
+    options = page_options(read, manifest, note, unscored, images)
+    page = write_results_and_page(result, out, record, options)
+    show_results(console, result, rate)
+    if "green" in result.runs and summarise_where_possible(console, out, embeddings):
+        from radfact.html.page import write_page
+
+        page = write_page(out)
+    say_path(console, "Read the studies in", page)
+    if _is_incomplete(result):
         raise typer.Exit(ExitCode.INCOMPLETE)
 
 
-@dataclass(frozen=True)
-class _Request:
-    """What is to be computed, as the user named it."""
-
-    metrics: Sequence[str]
-    metric_args: Mapping[str, Mapping[str, Any]]
-    weights: dict[str, Path] | list[Path]
-    who: JudgeOptions
-    splitter: str | None
-
-    def run(self, read: Pairs, rate: Price | None, *, cache: Path, out: Path, draws: Mapping[str, int]) -> Evaluation:
-        """Make the metrics, show how far they are, and give back what they hold at the end."""
-        from radfact.metrics.registry import choose
-        from radfact.metrics.resources import Resources
-        from radfact.pipeline import Work
-
-        who = self.who
-        with naming_options(metric_args="--metric-arg"):
-            choices = choose(self.metrics)
-            resources = Resources(
-                entailment=None if who.named is None else lambda: self._entailment(cache),
-                model=who.named,
-                judge_args=who.arguments,
-                base_url=who.base_url,
-                concurrency=who.concurrency,
-                cache=cache,
-                weights=self.weights,
-                radfact=draws,
-                metric_args=self.metric_args,
-            )
-        try:
-            with quiet_libraries(), naming_options(metric_args="--metric-arg"):
-                work = Work(choices, resources)
-            with quiet_libraries(), ProgressDisplay(new_console(stderr=True), resources.usage_by_role, rate):
-                return work.run(read, bootstrap=draws["bootstrap"], seed=draws["seed"], folder=out)
-        finally:
-            resources.close()
-
-    def _entailment(self, cache: Path) -> tuple[Judge, Splitter]:
-        judge = self.who.load(cache)
-        return judge, self.who.load_splitter(judge, self.splitter, cache=cache)
+def score(**options: Any) -> None:
+    """Score candidates against references by RadFact and write a results folder with a page to read."""
+    evaluate(**options, metrics="radfact")
 
 
-def _names(metrics: str) -> list[str]:
-    return [name.strip() for name in metrics.split(",") if name.strip()]
+# `radfact score` has the options of `radfact evaluate`, except those of other metrics.
+_PARAMETERS = {
+    name: parameter
+    for name, parameter in inspect.signature(evaluate, eval_str=True).parameters.items()
+    if name not in ("metrics", "metric_arg", "weights", "embeddings")
+}
+score.__signature__ = inspect.Signature([*_PARAMETERS.values()], return_annotation=None)  # type: ignore[attr-defined]
+score.__annotations__ = {name: parameter.annotation for name, parameter in _PARAMETERS.items()}
 
 
-def _incomplete(evaluation: Evaluation) -> bool:
-    """Whether samples were left out, or a metric that was named gave nothing."""
-    named = {choice.entry.name for choice in evaluation.choices if choice.by_name}
-    left_out = bool(evaluation.left_out) or any(evaluation.failures)
-    return left_out or not named.isdisjoint(evaluation.unavailable)
+def _is_incomplete(result: EvaluationResult) -> bool:
+    """Return whether samples are excluded, or a metric that was named is unavailable."""
+    named = {choice.entry.name for choice in result.choices if choice.by_name}
+    return result.counts["excluded"] > 0 or not named.isdisjoint(result.unavailable)

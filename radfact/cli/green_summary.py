@@ -67,8 +67,8 @@ def check_embeddings(folder: Path | None) -> None:
         SentenceEmbedder(folder)
 
 
-def summarise_where_possible(console: Console, results: Path, embeddings: Path | None) -> None:
-    """The summary of a run that has GREEN; what it lacks is said in one line, since the figures do not need it."""
+def summarise_where_possible(console: Console, results: Path, embeddings: Path | None) -> bool:
+    """Write and print the summary of a run that has GREEN; return whether that was possible."""
     from radfact.metrics.green_summary import SentenceEmbedder, write_summary
 
     try:
@@ -76,5 +76,6 @@ def summarise_where_possible(console: Console, results: Path, embeddings: Path |
             summary = write_summary(results, SentenceEmbedder(embeddings))
     except InputError as error:
         say(console, f"without GREEN's summary: {error}", style="yellow")
-    else:
-        say(console, summary.as_text())
+        return False
+    say(console, summary.as_text())
+    return True

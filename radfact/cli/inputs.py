@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from radfact.cli.options import Missing
+from radfact.cli.options import ImagePlace, Missing
 from radfact.errors import InputError
 
 if TYPE_CHECKING:
+    from radfact.html.page import PageOptions
     from radfact.io.pairs import Pairs
+    from radfact.pipeline import MetricRunner
 
 
 def read_reports(
@@ -38,25 +41,34 @@ def read_reports(
     if not (len(read) or read.left_out):
         why = "; none of these drafts has a reference report" if read.unreferenced else ""
         raise InputError(f"no pairs to score{why}", file=pairs or candidates)
-    return _as_asked(read, narrative)
+    return _as_requested(read, narrative)
 
 
-def with_images(references: Path | None) -> Path | None:
-    """The references as manifest of the page; a COCO file is none."""
-    return _json_lines(references)
+def page_options(
+    pairs: Pairs, manifest: Path | None, notes: Sequence[str] | None, unscored: Path | None, images: ImagePlace | None
+) -> PageOptions:
+    """Return the options of the page of a run.
 
-
-def drafts_apart(unscored: Path | None, candidates: Path | None, read: Pairs) -> tuple[Path | None, Sequence[str]]:
-    """The file of drafts without a reference for the page, and which of it (none named: all).
+    Images come from the references if these are a manifest. Candidates without a reference are shown apart unless
+    another file of drafts is named.
 
     Args:
-        unscored: as the user named it; without one it is the candidates where some of these have no reference.
-        candidates: the file that the pairs were read from; a COCO file is no drafts.
-        read: the pairs.
+        pairs: the pairs that were read.
+        manifest: `--manifest`.
+        notes: `--note`.
+        unscored: `--unscored`.
+        images: `--images`.
     """
-    if unscored is not None or not read.unreferenced:
-        return unscored, ()
-    return _json_lines(candidates), read.unreferenced
+    from radfact.html.page import PageOptions
+
+    # A COCO file is neither a manifest nor a file of drafts.
+    candidates, references = (
+        path if path.suffix.lower() == ".jsonl" else None for path in (pairs.files[0], pairs.files[-1])
+    )
+    drafts: Sequence[str] = ()
+    if unscored is None and pairs.unreferenced:
+        unscored, drafts = candidates, pairs.unreferenced
+    return PageOptions(manifest or references, notes or (), unscored, drafts, images.value if images else None)
 
 
 def check_files(*paths: Path | None) -> None:
@@ -102,11 +114,42 @@ def check_folder(folder: Path) -> None:
         raise InputError("the folder for the results cannot be written to", file=existing)
 
 
-def _json_lines(path: Path | None) -> Path | None:
-    return path if path is not None and path.suffix.lower() == ".jsonl" else None
+def describe_difference(folder: Path, pairs: Pairs, runner: MetricRunner, options: Mapping[str, Any]) -> str:
+    """Return how finished results in a folder differ from those of a coming run; empty if they do not, or if none.
+
+    Args:
+        folder: results folder.
+        pairs: input of the coming run.
+        runner: its metrics.
+        options: its options, by their names in `run.json`.
+    """
+    from radfact.io.jsonl import dumps
+    from radfact.results.reader import read_run
+
+    if not (folder / "scores.json").exists():
+        return ""
+    try:
+        earlier = read_run(folder)
+    except InputError:
+        return "of a run whose record cannot be read"
+    if list(earlier.input.files) != list(map(str, pairs.files)):
+        return f"of other files ({', '.join(earlier.input.files)})"
+    if "radfact" in runner.metrics:
+        settings = json.loads(dumps(runner.metrics["radfact"][1].describe()))
+        options = {**options, **settings["options"]}
+        for role, before in (("judge", earlier.judge), ("splitter", earlier.splitter)):
+            before, now = before if isinstance(before, dict) else {}, settings[role] or {}
+            if before.get("name") != now.get("name"):
+                return f"of the {role} {before.get('name')}" if before else f"without a {role}"
+            if before != now:
+                return f"of the same {role} with other settings"
+    differing = [
+        f"{name} {earlier.options.get(name)}" for name, value in options.items() if earlier.options.get(name) != value
+    ]
+    return f"with {', '.join(differing)}" if differing else ""
 
 
-def _as_asked(pairs: Pairs, narrative: bool | None) -> Pairs:
+def _as_requested(pairs: Pairs, narrative: bool | None) -> Pairs:
     from dataclasses import replace
 
     from radfact.records import narrative as as_text

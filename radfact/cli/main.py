@@ -7,8 +7,7 @@ import typer
 from radfact.cli.compare import MANUAL as COMPARE_MANUAL
 from radfact.cli.compare import compare
 from radfact.cli.doctor import doctor
-from radfact.cli.evaluate import MANUAL as EVALUATE_MANUAL
-from radfact.cli.evaluate import evaluate
+from radfact.cli.evaluate import EVALUATE_MANUAL, SCORE_MANUAL, evaluate, score
 from radfact.cli.examples import EXAMPLES
 from radfact.cli.export import export
 from radfact.cli.green_summary import MANUAL as SUMMARY_MANUAL
@@ -19,8 +18,6 @@ from radfact.cli.meta.app import app as meta
 from radfact.cli.metrics import metrics
 from radfact.cli.page import page
 from radfact.cli.program import Version, add_examples, run_command
-from radfact.cli.score import MANUAL as SCORE_MANUAL
-from radfact.cli.score import score
 
 # Rich keeps line ends as they are, so a paragraph is one line here.
 MANUAL = "\n".join(

@@ -44,6 +44,21 @@ class Batch(StrEnum):
     REPORT = "report"
 
 
+class CompatMode(StrEnum):
+    """How regions are compared."""
+
+    PAPER = "paper"
+    EXACT = "exact"
+
+
+class OnFailureMode(StrEnum):
+    """What becomes of a sample with a failed judgment."""
+
+    DROP = "drop"
+    NOT_ENTAILED = "not-entailed"
+    STOP = "stop"
+
+
 class Engine(StrEnum):
     """Where the judging runs."""
 
@@ -68,6 +83,15 @@ MissingOption = Annotated[
     Missing,
     typer.Option(
         help="A reference without a candidate: refuse it, leave it out and list it, or take an empty report.",
+        rich_help_panel=INPUT,
+    ),
+]
+NarrativeOption = Annotated[
+    bool | None,
+    typer.Option(
+        "--narrative/--grounded",
+        help="Split every report anew and ignore its regions / insist on sentences. Default: as the file has it.",
+        show_default=False,
         rich_help_panel=INPUT,
     ),
 ]
@@ -126,6 +150,45 @@ SplitterName = Annotated[
         metavar="NAME",
         help="Who splits narratives into sentences: offline or a model. Default: the judge.",
         rich_help_panel=JUDGE,
+    ),
+]
+SplitterArgs = Annotated[
+    list[str] | None,
+    typer.Option(metavar="KEY=VALUE", help="As --judge-arg, for the splitter.", rich_help_panel=JUDGE),
+]
+SplitterFewShots = Annotated[
+    Path | None,
+    typer.Option(metavar="FILE", help="Worked examples of splitting, published layout.", rich_help_panel=JUDGE),
+]
+EngineOption = Annotated[
+    Engine,
+    typer.Option(
+        help="local: this process; ray: a Ray cluster, each worker with a judge in its process.", rich_help_panel=JUDGE
+    ),
+]
+CompatOption = Annotated[
+    CompatMode,
+    typer.Option(
+        help="RadFact: paper: as the published implementation computes; exact: without its resolution.",
+        rich_help_panel=FIGURES,
+    ),
+]
+Threshold = Annotated[
+    float,
+    typer.Option(
+        min=0,
+        max=1,
+        metavar="SHARE",
+        help="RadFact: share of a region that its evidence must cover.",
+        rich_help_panel=FIGURES,
+    ),
+]
+OnFailureOption = Annotated[
+    OnFailureMode,
+    typer.Option(
+        help="RadFact: a sample with a query without a valid response: exclude it, count the sentence as not entailed "
+        "(as published), or stop.",
+        rich_help_panel=FIGURES,
     ),
 ]
 Bootstrap = Annotated[
@@ -332,9 +395,8 @@ def naming_options(**names: str) -> Iterator[None]:
     try:
         yield
     except InputError as error:
-        if error.file is not None or error.field is None:
+        if error.file is not None or error.field is None or error.field.startswith("--"):
             raise
         argument, _, inner = error.field.partition(".")
         option = names.get(argument, f"--{argument.replace('_', '-')}")
-        message = str(error).removeprefix(f"field '{error.field}': ")
-        raise InputError(f"{option} {inner}: {message}" if inner else f"{option}: {message}") from None
+        raise InputError(error.message, code=error.code, field=f"{option} {inner}".strip()) from None

@@ -14,11 +14,12 @@ from radfact.errors import escape_for_terminal
 from radfact.progress import short
 
 if TYPE_CHECKING:
+    from radfact.io.pairs import Pairs
     from radfact.judges.check import Check, Confusion
-    from radfact.results.evaluation import Evaluation
-    from radfact.scoring.radfact import Result
+    from radfact.results.evaluation import EvaluationResult
 
 _LISTED = 10
+RADFACT = "radfact"
 MARKS = {"higher": "↑", "lower": "↓", "neutral": ""}
 """Which way is better."""
 
@@ -28,93 +29,69 @@ def new_console(*, stderr: bool = False) -> Console:
     return Console(stderr=stderr, emoji=False, highlight=False)
 
 
-def show_result(console: Console, result: Result, title: str, price: Price | None) -> None:
-    """The figures of a run, who gave them, what they cost, and what was left out."""
-    from radfact.judges.offline.judge import unread_note
-
-    table = Table(title=escape(title), title_justify="left")
-    for heading in ("figure", "point", "median", "95 % interval", "n"):
-        table.add_column(heading, justify="left" if heading == "figure" else "right")
-    for name, figure in result.figures.items():
-        interval = f"{number(figure.low)} to {number(figure.high)}" if figure.low is not None else "-"
-        table.add_row(name, number(figure.point), number(figure.median), interval, str(figure.n))
-    console.print(table)
-    counts = result.counts
-    say(
-        console,
-        f"{counts['scored']} of {counts['samples']} samples scored; {counts['candidate_sentences']} candidate and "
-        f"{counts['reference_sentences']} reference sentences; {counts['judgements']} judgements, "
-        f"{counts['failed_judgements']} without a valid answer",
-    )
-    for part, usage in result.usage.items():
-        if usage.get("calls") or usage.get("cached"):
-            say(console, f"{part}: {answers(usage)}{_cost(usage, price)}")
-    # What a judge says of its own figures belongs beside them.
-    if result.splitter is not None:
-        say(console, f"Narratives split by: {result.splitter.get('name')}")
-    for who in filter(None, (result.judge, result.splitter)):
-        for key, lead in (("note", ""), ("few_shots_from", f"Few-shot examples of {who.get('name')}: ")):
-            if said := who.get(key):
-                say(console, f"{lead}{said}", style="yellow")
-    if said := unread_note(counts.get("unread_sentences", 0), len(result.sentences)):
-        say(console, said, style="yellow")
-    left_out = [sample for sample in result.samples if sample.failure is not None]
-    for sample in left_out[:_LISTED]:
-        say(console, f"left out: {sample.sample_id}: {sample.failure}", style="red")
-    if len(left_out) > _LISTED:
-        say(console, f"and {len(left_out) - _LISTED} more, listed in samples.jsonl", style="red")
+def describe_input(pairs: Pairs) -> str:
+    """Return how many records were read, skipped and paired."""
+    empty = f", of these {len(pairs.emptied)} with an empty candidate" if pairs.emptied else ""
+    apart = f"; drafts without a reference report, not scored: {len(pairs.unreferenced)}" if pairs.unreferenced else ""
+    return f"records read: {pairs.read}, skipped: {pairs.skipped}, pairs: {len(pairs)}{empty}{apart}"
 
 
-def show_evaluation(console: Console, evaluation: Evaluation, price: Price | None) -> None:
-    """The figures of a run by metric, what they cost, and what was left out."""
+def show_results(console: Console, result: EvaluationResult, price: Price | None) -> None:
+    """Print the scores by metric, the usage of models, and what was excluded."""
     table = Table()
-    for heading in ("figure", "point", "95 % interval", "n", "failed"):
-        table.add_column(heading, justify="left" if heading == "figure" else "right", no_wrap=heading != "figure")
-    for run in evaluation.runs.values():
+    for heading in ("score", "point", "median", "95 % interval", "n", "failed"):
+        table.add_column(heading, justify="left" if heading == "score" else "right", no_wrap=heading != "score")
+    for run in result.runs.values():
         failed = str(len(run.scored.failures))
-        for figure, one in run.summaries.items():
-            interval = f"{number(one.low)} to {number(one.high)}" if one.low is not None else "-"
-            lead = f"{escape(figure)} {MARKS[one.direction]}".strip()
-            table.add_row(lead, number(one.point), interval, str(one.n), failed)
+        for name, score in run.summaries.items():
+            interval = f"{number(score.low)} to {number(score.high)}" if score.low is not None else "-"
+            label = f"{escape(name)} {MARKS[score.direction]}".strip()
+            table.add_row(label, number(score.point), number(score.median), interval, str(score.n), failed)
         table.add_section()
     console.print(table)
     say(console, "↑ higher is better, ↓ lower is better, others are neither.")
-    for name, run in evaluation.runs.items():
-        usage = run.scored.usage
+    for role, usage in result.usage.items():
         if usage.get("calls") or usage.get("cached"):
-            say(console, f"{name}: {answers(usage)}{_cost(usage, price)}")
+            say(console, f"{role}: {answers(usage)}{_cost(usage, price)}")
+    if RADFACT in result.runs:
+        _show_radfact(console, result)
+    for name, run in result.runs.items():
         for place, reason in list(run.scored.failures.items())[:_LISTED]:
-            say_line(console, f"{name}: left out: {evaluation.pairs[place].sample_id}: {reason}", style="red")
+            say_line(console, f"{name}: excluded: {result.pairs[place].sample_id}: {reason}", style="red")
         if len(run.scored.failures) > _LISTED:
             say(console, f"{name}: and {len(run.scored.failures) - _LISTED} more, listed in samples.jsonl", style="red")
-    for note in _notes_of_judges(evaluation):
-        say(console, note, style="yellow")
-    for name, why in evaluation.unavailable.items():
+    for sample_id in result.without_candidate[:_LISTED]:
+        say_line(console, f"excluded: {sample_id}: no candidate report", style="red")
+    if len(result.without_candidate) > _LISTED:
+        say(console, f"and {len(result.without_candidate) - _LISTED} more, listed in samples.jsonl", style="red")
+    for name, why in result.unavailable.items():
         say_line(console, f"without {name}: {why}", style="yellow")
-    if evaluation.left_out:
-        say(console, f"{len(evaluation.left_out)} references without a candidate are in no figure", style="red")
-    kept = [name for name, run in evaluation.runs.items() if run.reused]
-    if kept:
-        say(console, f"taken from the earlier run: {', '.join(kept)}")
+    if cached := [name for name, run in result.runs.items() if run.reused]:
+        say(console, f"cached, from the earlier run: {', '.join(cached)}")
 
 
-def _notes_of_judges(evaluation: Evaluation) -> list[str]:
-    """What RadFact's judge and splitter say of their own figures."""
+def _show_radfact(console: Console, result: EvaluationResult) -> None:
     from radfact.judges.offline.judge import unread_note
 
-    run = evaluation.runs.get("radfact")
-    if run is None:
-        return []
-    who = evaluation.settings_of_radfact
-    judge, splitter = who.get("judge") or {}, who.get("splitter") or {}
+    judge, splitter, counts = result.judge or {}, result.splitter or {}, result.counts
     split = f", narratives split by {splitter.get('name')}" if splitter else ""
-    usage = run.scored.usage
-    unread = unread_note(usage.get("unread_sentences", 0), usage.get("sentences", 0))
-    return [
-        f"radfact: judge {judge.get('name')}{split}",
-        *dict.fromkeys(str(one["note"]) for one in (judge, splitter) if one.get("note")),
-        *([unread] if unread else []),
+    say(console, f"radfact: judge {judge.get('name')}, {result.options['compat']} mode{split}")
+    say(
+        console,
+        f"{counts['scored']} of {counts['samples']} samples scored; {counts['candidate_sentences']} candidate and "
+        f"{counts['reference_sentences']} reference sentences; {counts['judgments']} judgments, "
+        f"{counts['failed_judgments']} without a valid answer",
+    )
+    notes = [str(model["note"]) for model in (judge, splitter) if model.get("note")]
+    notes += [
+        f"Few-shot examples of {model.get('name')}: {model['few_shots_from']}"
+        for model in (judge, splitter)
+        if model.get("few_shots_from")
     ]
+    sentences = counts["candidate_sentences"] + counts["reference_sentences"]
+    notes += filter(None, [unread_note(counts.get("unread_sentences", 0), sentences)])
+    for note in dict.fromkeys(notes):
+        say(console, note, style="yellow")
 
 
 def answers(usage: Mapping[str, int]) -> str:

@@ -7,12 +7,9 @@ from pathlib import Path
 
 from pydantic import FiniteFloat, NonNegativeInt
 
-from radfact.html.markup import Row
 from radfact.io.jsonl import read_json
 from radfact.records import validated
-
-SUMMARY_FILE = "green_summary.json"
-"""In the results folder."""
+from radfact.results.schema import GREEN_SUMMARY_FILE, Row
 
 
 class _Category(Row):
@@ -37,7 +34,7 @@ def green_section(folder: Path) -> str:
     Raises:
         InputError: the file holds something else.
     """
-    path = folder / SUMMARY_FILE
+    path = folder / GREEN_SUMMARY_FILE
     if not path.is_file():
         return ""
     summary = validated(_Summary, read_json(path), file=path)

@@ -13,9 +13,8 @@ from importlib.resources.abc import Traversable
 from string import Template
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, NonNegativeInt
-
-from radfact.scoring.sample import F1_PARTS, FIGURES
+from radfact.results.schema import RADFACT, ScoreRecord, ScoresFile, metric_of_scores
+from radfact.scoring.radfact import F1_PARTS, SCORES
 from radfact.statistics.bootstrap import Direction
 
 STATIC = resources.files("radfact.html") / "static"
@@ -24,49 +23,9 @@ STATIC = resources.files("radfact.html") / "static"
 _MOST_FAILURES = 100
 
 
-class Row(BaseModel):
-    """A record of a file that may hold more than the page shows."""
-
-    model_config = ConfigDict(extra="ignore", coerce_numbers_to_str=True)
-
-
-class Figure(Row):
-    """One figure of the set as `scores.json` holds it; None stands for a figure without a value."""
-
-    point: FiniteFloat | None = None
-    low: FiniteFloat | None = None
-    q25: FiniteFloat | None = None
-    median: FiniteFloat | None = None
-    q75: FiniteFloat | None = None
-    high: FiniteFloat | None = None
-    n: NonNegativeInt | None = None
-    direction: Direction = "higher"
-
-
-class MetricRecord(Row):
-    """What `scores.json` says of one of several metrics."""
-
-    figures: tuple[str, ...]
-    failed: NonNegativeInt = 0
-    model: dict[str, Any] | None = None
-    settings: dict[str, Any] | None = None
-    arguments: dict[str, Any] | None = None
-
-
-class Scores(Row):
-    """`scores.json`."""
-
-    figures: dict[str, Figure]
-    judge: str | dict[str, Any] | None = None
-    splitter: dict[str, Any] | None = None
-    counts: dict[str, Any] = Field(default_factory=dict)
-    metrics: dict[str, MetricRecord] = Field(default_factory=dict)
-    unavailable: dict[str, str] = Field(default_factory=dict)
-
-
 def render(
     title: str,
-    scores: Scores,
+    scores: ScoresFile,
     run: Mapping[str, Any],
     studies: Sequence[dict[str, Any]],
     drafts: Sequence[dict[str, Any]],
@@ -85,14 +44,14 @@ def render(
         sections: HTML below the figures of the set.
     """
     data = {
-        "metrics": bool(scores.metrics),
+        "metrics": _has_other_metrics(scores),
         # Without RadFact there are reports and no verdicts.
-        "judged": not scores.metrics or "radfact" in scores.metrics,
+        "judged": RADFACT in scores.metrics,
         # Also of what precision, recall and F1 have in common, as which they are shown together.
         "names": {
-            one: words(one) for name in scores.figures for one in (name, re.sub("_(precision|recall|f1)$", "", name))
+            one: words(one) for name in scores.scores for one in (name, re.sub("_(precision|recall|f1)$", "", name))
         },
-        "directions": {name: figure.direction for name, figure in scores.figures.items()},
+        "directions": {name: figure.direction for name, figure in scores.scores.items()},
         "studies": studies,
         "unscored": drafts,
     }
@@ -152,13 +111,17 @@ def _source(text: str) -> str:
     return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode('ascii')}'"
 
 
-def _judge(scores: Scores, run: Mapping[str, Any]) -> str:
+def _has_other_metrics(scores: ScoresFile) -> bool:
+    return list(scores.metrics) != [RADFACT]
+
+
+def _judge(scores: ScoresFile, run: Mapping[str, Any]) -> str:
     about = [judge for judge in (scores.judge, run.get("judge")) if isinstance(judge, dict)]
     name = scores.judge if isinstance(scores.judge, str) else next((j["name"] for j in about if "name" in j), None)
     note = next((j["note"] for j in about if j.get("note")), None)
     said = f" {escape(str(note))}" if note else ""
     splitter = (scores.splitter or {}).get("name")
-    if name is None and scores.metrics:
+    if name is None and RADFACT not in scores.metrics:
         return ""
     split = f" Narratives split by <strong>{escape(str(splitter))}</strong>." if splitter else ""
     return f'<p class="judge">Judge: <strong>{escape(str(name or "not named"))}</strong>.{said}{split}</p>'
@@ -169,9 +132,9 @@ def _notes(notes: Sequence[str]) -> str:
     return f'<div class="notes" role="note">{lines}</div>' if notes else ""
 
 
-def _summary(scores: Scores, run: Mapping[str, Any], studies: Sequence[Mapping[str, Any]]) -> str:
+def _summary(scores: ScoresFile, run: Mapping[str, Any], studies: Sequence[Mapping[str, Any]]) -> str:
     failures = [study for study in studies if study["failure"]]
-    meaning = _MEANING if any(name in FIGURES for name in scores.figures) else ""
+    meaning = _MEANING if any(name in SCORES for name in scores.scores) else ""
     return (
         '<section aria-labelledby="figures-title"><h2 id="figures-title">Figures</h2><div class="summary">'
         f'<div class="panel">{_figure_table(scores)}{_unavailable(scores)}{meaning}</div>'
@@ -180,21 +143,21 @@ def _summary(scores: Scores, run: Mapping[str, Any], studies: Sequence[Mapping[s
     )
 
 
-def _counts(scores: Scores) -> dict[str, Any]:
+def _counts(scores: ScoresFile) -> dict[str, Any]:
     """As `scores.json` has them; of several metrics by each that could not score all."""
     if len(scores.metrics) < 2:
         return scores.counts
-    names = {"scored": "scored by every metric", "left_out": "not scored by every metric"}
+    names = {"scored": "scored by every metric", "excluded": "not scored by every metric"}
     counts = {names.get(name, name): count for name, count in scores.counts.items()}
     return counts | {f"not scored by {name}": one.failed for name, one in scores.metrics.items() if one.failed}
 
 
-def _figure_table(scores: Scores) -> str:
-    metric_of = {figure: name for name, one in scores.metrics.items() for figure in one.figures}
-    bars = {name: _bar(figure) for name, figure in scores.figures.items()}
+def _figure_table(scores: ScoresFile) -> str:
+    metric_of = metric_of_scores(scores) if _has_other_metrics(scores) else {}
+    bars = {name: _bar(figure) for name, figure in scores.scores.items()}
     drawn = any(bars.values())
     rows, previous = [], None
-    for name, figure in scores.figures.items():
+    for name, figure in scores.scores.items():
         group = metric_of.get(name, "").replace("radfact", "") or name.rsplit("_", 1)[0]
         css = ' class="group"' if previous not in (None, group) else ""
         previous = group
@@ -214,9 +177,9 @@ def _figure_table(scores: Scores) -> str:
     )
 
 
-def _caption(scores: Scores, drawn: bool) -> str:
-    over = " or, as corpus BLEU and F1 of findings, computed from all of them" if scores.metrics else ""
-    is_f1_there = any(name in F1_PARTS for name in scores.figures)
+def _caption(scores: ScoresFile, drawn: bool) -> str:
+    over = " or, as corpus BLEU and F1 of findings, computed from all of them" if _has_other_metrics(scores) else ""
+    is_f1_there = any(name in F1_PARTS for name in scores.scores)
     f1 = "; RadFact's F1: the harmonic mean of the set's precision and recall" if is_f1_there else ""
     return (
         f"↑ higher is better, ↓ lower is better. Mean over the studies that have a value{over}{f1}. Beside it: its "
@@ -229,7 +192,7 @@ _FAILED = '<th scope="col">Failed</th>'
 _WAYS: Mapping[Direction, str] = {"higher": " ↑", "lower": " ↓", "neutral": ""}
 
 
-def _unavailable(scores: Scores) -> str:
+def _unavailable(scores: ScoresFile) -> str:
     items = "".join(
         f"<li><strong>{escape(name)}</strong>: {escape(why)}</li>" for name, why in scores.unavailable.items()
     )
@@ -237,7 +200,7 @@ def _unavailable(scores: Scores) -> str:
     return f"<details><summary>Metrics not computed: {count}</summary><ul>{items}</ul></details>" if items else ""
 
 
-def _bar(figure: Figure) -> str:
+def _bar(figure: ScoreRecord) -> str:
     """The interval on an axis from 0 to 1; nothing for figures that live elsewhere, which share no axis."""
     known = [value for value in (figure.point, figure.low, figure.high) if value is not None]
     if not known or min(known) < 0 or max(known) > 1:

@@ -4,56 +4,31 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
-from pydantic import ConfigDict, Field, NonNegativeInt
-
-from radfact.errors import InputError, check_unique_id
+from radfact.errors import ErrorCode, InputError, check_unique_id
 from radfact.html.green_summary import green_section
 from radfact.html.images import MOST_EMBEDDED, keep_images, load_images
-from radfact.html.markup import Row, Scores, render
-from radfact.io.jsonl import open_atomic, read_json, read_jsonl
-from radfact.records import Box, Mask, parse_sentences, validated
-
-Place = Literal["inside", "beside"]
-"""Where the images of a page are: in its file, or as files in a folder beside it."""
+from radfact.html.markup import render
+from radfact.io.jsonl import open_atomic, read_jsonl
+from radfact.records import parse_sentences, validated
+from radfact.results.reader import read_run, read_samples, read_scores
+from radfact.results.schema import (
+    METRICS_FOLDER,
+    RADFACT,
+    ImagePlace,
+    MetricCacheRow,
+    PageRecord,
+    Row,
+    SentenceRow,
+)
 
 _BESIDE = "report_images"
 _IMAGES = ("frontal", "lateral", "prior_frontal")
 _SHOWN = {"text", "boxes", "masks", "prior_boxes", "status", "spatial", "why"}
 _CONTEXT = ("indication", "technique", "comparison", "prior_report")
-
-
-class _Sample(Row):
-    model_config = ConfigDict(extra="allow", coerce_numbers_to_str=True)
-    sample_id: str
-    failure: str | None = None
-    failures: dict[str, str] = Field(default_factory=dict)
-
-    @property
-    def reason(self) -> str | None:
-        """Why it was not scored: by the one metric, or by which of several."""
-        return "; ".join(f"{metric}: {why}" for metric, why in self.failures.items()) or self.failure
-
-
-class _Detail(Row):
-    sample_id: str
-    details: dict[str, Any] = Field(default_factory=dict)
-
-
-class _Sentence(Row):
-    sample_id: str
-    side: Literal["candidate", "reference"]
-    index: NonNegativeInt
-    text: str
-    boxes: tuple[Box, ...] | None = None
-    masks: tuple[Mask, ...] | None = None
-    prior_boxes: tuple[Box, ...] | None = None
-    status: str | None = None
-    evidence: tuple[NonNegativeInt, ...] | None = None
-    spatial: str | None = None
-    why: str | None = None
 
 
 class _Study(Row):
@@ -73,27 +48,33 @@ class _Draft(Row):
     model: str | None = None
 
 
-def page_record(
-    folder: Path,
-    manifest: Path | None,
-    notes: Sequence[str],
-    unscored: Path | None,
-    drafts: Sequence[str] = (),
-    images: Place | None = None,
-) -> dict[str, Any]:
-    """What `run.json` should hold under `page` so that the page can be drawn again; paths are relative to `folder`.
+@dataclass(frozen=True)
+class PageOptions:
+    """What a page shows in addition to the results.
 
-    Args:
-        folder, manifest, notes, unscored, images: as `write_page` takes them.
-        drafts: those of `unscored` that are shown, by `sample_id`; none named: all.
+    Attributes:
+        manifest: records with images and context, as for `write_page`.
+        notes: sentences of the banner.
+        unscored: drafts without a reference.
+        drafts: ids of the drafts in `unscored` that are shown; by default all.
+        images: where the images go.
     """
-    paths = {"manifest": manifest, "unscored": unscored}
-    return {
-        **{name: None if path is None else os.path.relpath(path, folder) for name, path in paths.items()},
-        "drafts": list(drafts),
-        "notes": list(notes),
-        "images": images,
-    }
+
+    manifest: Path | None = None
+    notes: Sequence[str] = ()
+    unscored: Path | None = None
+    drafts: Sequence[str] = ()
+    images: ImagePlace | None = None
+
+    def record(self, folder: Path) -> PageRecord:
+        """Return the record in `run.json` from which the page can be drawn again; paths are relative to the folder."""
+        return PageRecord(
+            manifest=None if self.manifest is None else os.path.relpath(self.manifest, folder),
+            unscored=None if self.unscored is None else os.path.relpath(self.unscored, folder),
+            drafts=tuple(self.drafts),
+            notes=tuple(self.notes),
+            images=self.images,
+        )
 
 
 def write_page(
@@ -102,7 +83,7 @@ def write_page(
     manifest: Path | None = None,
     notes: Sequence[str] | None = None,
     unscored: Path | None = None,
-    images: Place | None = None,
+    images: ImagePlace | None = None,
 ) -> Path:
     """Write `report.html` into a results folder: its figures, and each study as in figure E.1 of paper 004.
 
@@ -126,12 +107,11 @@ def write_page(
             nothing is written then.
     """
     folder, given = Path(folder), manifest
-    scores = validated(Scores, read_json(folder / "scores.json"), file=folder / "scores.json")
-    run = _read_run(folder / "run.json")
-    record = validated(_PageRecord, run.get("page") or {}, file=folder / "run.json")
+    scores, run = read_scores(folder), read_run(folder)
+    record = run.page or PageRecord()
     chosen = set(record.drafts if unscored is None else ())
     manifest, notes, unscored = _sources(folder, record, manifest, notes, unscored)
-    studies = _read_studies(folder, list(scores.figures), [name for name in scores.metrics if name != "radfact"])
+    studies = _read_studies(folder, list(scores.scores), [name for name in scores.metrics if name != RADFACT])
     drafts = _read_drafts(Path(unscored)) if unscored else []
     drafts = [draft for draft in drafts if not chosen or draft["sample_id"] in chosen]
     if given is not None and (studies or drafts):
@@ -147,9 +127,9 @@ def write_page(
     load_images([*studies, *drafts], None if inside else folder / _BESIDE)
 
     page = render(
-        f"{'Results' if scores.metrics else 'RadFact results'}: {folder.resolve().name}",
+        f"{'RadFact results' if list(scores.metrics) == [RADFACT] else 'Results'}: {folder.resolve().name}",
         scores,
-        run,
+        run.model_dump(mode="json", exclude_unset=True),
         studies,
         drafts,
         notes,
@@ -182,24 +162,9 @@ def check_manifest(manifest: Path, sample_ids: Sequence[str]) -> None:
         )
 
 
-def _read_run(path: Path) -> dict[str, Any]:
-    run = read_json(path) if path.exists() else {}
-    if not isinstance(run, dict):
-        raise InputError(f"expected one JSON object, found {type(run).__name__}", file=path)
-    return run
-
-
-class _PageRecord(Row):
-    manifest: str | None = None
-    unscored: str | None = None
-    drafts: tuple[str, ...] = ()
-    notes: tuple[str, ...] = ()
-    images: Place | None = None
-
-
 def _sources(
     folder: Path,
-    record: _PageRecord,
+    record: PageRecord,
     manifest: Path | None,
     notes: Sequence[str] | None,
     unscored: Path | None,
@@ -220,69 +185,60 @@ def _sources(
 
 
 def _read_studies(folder: Path, names: Sequence[str], metrics: Sequence[str]) -> list[dict[str, Any]]:
-    """Samples in input order, each with its per-sample figures and the sentences of both sides."""
-    path = folder / "samples.jsonl"
+    """Return the samples in input order, each with its scores, the sentences of both sides and details of metrics."""
     studies: dict[str, dict[str, Any]] = {}
-    seen: dict[str, int] = {}
-    for line, row in read_jsonl(path):
-        sample = validated(_Sample, row, file=path, line=line)
-        check_unique_id(seen, sample.sample_id, line, file=path)
+    for sample in read_samples(folder, names):
+        columns = sample.model_extra or {}
         studies[sample.sample_id] = {
             "sample_id": sample.sample_id,
             "scored": True,
-            "figures": {name: _figure(row[name], path, line, name) for name in names if name in row},
+            "figures": {name: columns[name] for name in names if name in columns},
             "failure": sample.reason,
             "candidate": [],
             "reference": [],
         }
     _add_sentences(studies, folder / "sentences.jsonl")
     for metric in metrics:
-        _add_details(studies, folder / "metrics" / f"{metric}.jsonl", metric)
+        path = folder / METRICS_FOLDER / f"{metric}.jsonl"
+        for line, row in read_jsonl(path) if path.is_file() else ():
+            detail = validated(MetricCacheRow, row, file=path, line=line)
+            if detail.details and detail.sample_id in studies:
+                studies[detail.sample_id].setdefault("details", {})[metric] = detail.details
     return list(studies.values())
-
-
-def _add_details(studies: Mapping[str, dict[str, Any]], path: Path, metric: str) -> None:
-    """What a metric says of each study; RadFact's is its sentences."""
-    for line, row in read_jsonl(path) if path.is_file() else ():
-        detail = validated(_Detail, row, file=path, line=line)
-        if detail.details and detail.sample_id in studies:
-            studies[detail.sample_id].setdefault("details", {})[metric] = detail.details
 
 
 def _add_sentences(studies: Mapping[str, dict[str, Any]], path: Path) -> None:
     lines: dict[tuple[str, str, int], int] = {}
-    rows: dict[tuple[str, str, int], _Sentence] = {}
+    rows: dict[tuple[str, str, int], SentenceRow] = {}
     for line, row in read_jsonl(path):
-        sentence = validated(_Sentence, row, file=path, line=line)
+        sentence = validated(SentenceRow, row, file=path, line=line)
         key: tuple[str, str, int] = (sentence.sample_id, sentence.side, sentence.index)
         if sentence.sample_id not in studies:
-            raise InputError(f"{key[0]!r} is not in samples.jsonl", file=path, line=line, field="sample_id")
+            raise InputError(
+                f"expected a sample of samples.jsonl, found {key[0]!r}",
+                code=ErrorCode.MISMATCH,
+                file=path,
+                line=line,
+                field="sample_id",
+            )
         if key in rows:
-            message = f"{key[1]} sentence {key[2]} of {key[0]!r} stands in line {lines[key]} too"
-            raise InputError(message, file=path, line=line, field="index")
+            message = f"duplicate {key[1]} sentence {key[2]} of {key[0]!r}, first at line {lines[key]}"
+            raise InputError(message, code=ErrorCode.DUPLICATE, file=path, line=line, field="index")
         rows[key], lines[key] = sentence, line
     for key in sorted(rows):
         sample_id, side, index = key
         sentences = studies[sample_id][side]
         if index != len(sentences):
-            message = f"there is no {side} sentence {len(sentences)} of {sample_id!r} before this one"
-            raise InputError(message, file=path, line=lines[key], field="index")
-        evidence = rows[key].evidence or ()
+            message = f"expected {side} sentence {len(sentences)} of {sample_id!r}, found {index}"
+            raise InputError(message, code=ErrorCode.MISMATCH, file=path, line=lines[key], field="index")
+        evidence = rows[key].evidence
         other = "reference" if side == "candidate" else "candidate"
         for at in evidence:
             if (sample_id, other, at) not in rows:
-                message = f"{sample_id!r} has no {other} sentence {at}"
-                raise InputError(message, file=path, line=lines[key], field="evidence")
+                message = f"expected a {other} sentence of {sample_id!r}, found index {at}"
+                raise InputError(message, code=ErrorCode.MISMATCH, file=path, line=lines[key], field="evidence")
         shown = rows[key].model_dump(include=_SHOWN, exclude_none=True)
         sentences.append({**shown, "evidence": evidence})
-
-
-def _figure(value: Any, file: Path, line: int, name: str) -> float | None:
-    if value is None:
-        return None
-    if isinstance(value, bool) or not isinstance(value, int | float) or value - value != 0:
-        raise InputError(f"expected a finite number or null, found {value!r}", file=file, line=line, field=name)
-    return float(value)
 
 
 def _read_drafts(path: Path) -> list[dict[str, Any]]:

@@ -11,7 +11,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
 
-from radfact.errors import InputError
+from radfact.errors import ErrorCode, InputError
 
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS)
 """What writing to an open file fails with; Python does not say to which."""
@@ -109,11 +109,11 @@ def read_text(path: Path | str) -> str:
     try:
         return Path(path).read_text(encoding="utf-8-sig")
     except FileNotFoundError:
-        raise InputError("no such file", file=path) from None
+        raise InputError("no such file", code=ErrorCode.FILE_NOT_FOUND, file=path) from None
     except UnicodeDecodeError as error:
-        raise InputError(f"not UTF-8 text (byte {error.start})", file=path) from None
+        raise InputError(f"not UTF-8 text (byte {error.start})", code=ErrorCode.FILE_UNREADABLE, file=path) from None
     except OSError as error:
-        raise InputError(f"cannot be read: {error.strerror}", file=path) from None
+        raise InputError(f"cannot be read: {error.strerror}", code=ErrorCode.FILE_UNREADABLE, file=path) from None
 
 
 def read_json(path: Path | str) -> Any:
@@ -168,11 +168,13 @@ def read_lines(path: Path | str) -> Iterator[str]:
                 yield line.decode("utf-8-sig" if read == 0 else "utf-8").removesuffix("\n")
                 read += len(line)
     except FileNotFoundError:
-        raise InputError("no such file", file=path) from None
+        raise InputError("no such file", code=ErrorCode.FILE_NOT_FOUND, file=path) from None
     except UnicodeDecodeError as error:
-        raise InputError(f"not UTF-8 text (byte {read + error.start})", file=path) from None
+        raise InputError(
+            f"not UTF-8 text (byte {read + error.start})", code=ErrorCode.FILE_UNREADABLE, file=path
+        ) from None
     except OSError as error:
-        raise InputError(f"cannot be read: {error.strerror}", file=path) from None
+        raise InputError(f"cannot be read: {error.strerror}", code=ErrorCode.FILE_UNREADABLE, file=path) from None
 
 
 def _parse(text: str, path: Path | str, first_line: int = 1) -> Any:

@@ -37,7 +37,7 @@ class Pairs(Sequence[Pair]):
 
     Of the references without a candidate, `left_out` names those that make no pair, and `emptied` those that stand
     among the pairs with an empty candidate. `unreferenced` names candidates whose record has no report, one of the
-    skipped.
+    skipped. `files` are those that the pairs were read from.
     """
 
     pairs: tuple[Pair, ...]
@@ -46,6 +46,7 @@ class Pairs(Sequence[Pair]):
     left_out: tuple[str, ...] = ()
     emptied: tuple[str, ...] = ()
     unreferenced: tuple[str, ...] = ()
+    files: tuple[Path, ...] = ()
 
     def __len__(self) -> int:
         return len(self.pairs)
@@ -107,7 +108,7 @@ def read_pairs(path: Path | str) -> Pairs:
             "drafts and a manifest are given as --candidates and --references",
             file=path,
         )
-    return reader(path)
+    return replace(reader(path), files=(path,))
 
 
 def read_candidates_and_references(
@@ -154,7 +155,13 @@ def read_candidates_and_references(
         )
 
     pairs = [Pair(key, report, wanted[key]) for key, report in drafted.items() if key in wanted]
-    found = Pairs(tuple(pairs), len(recorded), len(recorded) - len(pairs) - len(missed), unreferenced=unreferenced)
+    found = Pairs(
+        tuple(pairs),
+        read=len(recorded),
+        skipped=len(recorded) - len(pairs) - len(missed),
+        unreferenced=unreferenced,
+        files=(Path(candidates), Path(references)),
+    )
     if missing == "leave-out":
         return replace(found, left_out=missed)
     pairs += [Pair(key, "" if isinstance(wanted[key], str) else [], wanted[key]) for key in missed]

@@ -16,12 +16,12 @@ from numpy.typing import NDArray
 
 from radfact.error_categories import ERROR_CATEGORIES
 from radfact.errors import InputError
-from radfact.html.green_summary import SUMMARY_FILE
 from radfact.io.jsonl import read_jsonl, write_json
 from radfact.metrics.green import green_score
 from radfact.metrics.responses.assessment import Assessment, CategoryErrors
 from radfact.records import normalised_text
-from radfact.results.radfact_writer import read_scores
+from radfact.results.reader import read_scores
+from radfact.results.schema import GREEN_SUMMARY_FILE
 
 Embeddings = NDArray[np.float64]
 Embed = Callable[[Sequence[str]], Embeddings]
@@ -144,7 +144,7 @@ def write_summary(results: Path, embed: Embed) -> GreenSummary:
         InputError: as `read_assessments`, or no report has an answer.
     """
     summary = summarise_green(read_assessments(results), embed)
-    write_json(results / SUMMARY_FILE, summary.as_record())
+    write_json(results / GREEN_SUMMARY_FILE, summary.as_record())
     return summary
 
 

@@ -59,6 +59,8 @@ class Scored:
             where there is nothing to say.
         failures: why a sample was not scored, by its place.
         usage: calls, tokens, repairs, failures of a model that was asked.
+        usage_by_role: the same by model, of a metric that queries more than one.
+        counts: numbers of the set, such as judgments.
     """
 
     values: Mapping[str, Sequence[float]]
@@ -66,6 +68,8 @@ class Scored:
     details: Sequence[Mapping[str, Any]] = ()
     failures: Mapping[int, str] = field(default_factory=dict)
     usage: Mapping[str, int] = field(default_factory=dict)
+    usage_by_role: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    counts: Mapping[str, int] = field(default_factory=dict)
 
 
 @runtime_checkable

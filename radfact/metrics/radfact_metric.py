@@ -1,4 +1,4 @@
-"""RadFact as one of the metrics: its figures, and its sentences as details."""
+"""RadFact: which sentences of each report follow from the other one, and where they lie."""
 
 from __future__ import annotations
 
@@ -7,72 +7,126 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from radfact.io.pairs import Pair
-from radfact.judges import Judge, Splitter
+from radfact.errors import ErrorCode, Failure, RunError
+from radfact.io.pairs import Pair, narratives
+from radfact.judges import Judge, Splitter, splitter_of
+from radfact.judges.callable_judge import as_judge
+from radfact.judges.callable_splitter import as_splitter
+from radfact.judges.offline.judge import OfflineJudge, count_unread
+from radfact.judges.protocol import EntailmentQuery, query_judge
 from radfact.metrics.protocol import Counts, Pooled, Scored
-from radfact.results.radfact_writer import sentence_row
-from radfact.scoring.radfact import RadFact
-from radfact.scoring.sample import F1_PARTS, FIGURES, SampleScore
+from radfact.records import Report, Sentence, validated
+from radfact.scoring.radfact import F1_PARTS, PARTS, SCORES, ScoringOptions, Side, SplitPair, Verdicts
 from radfact.statistics.bootstrap import Direction, Summary, summarize
 from radfact.statistics.significance import f1_counts, f1_from_counts
 
 if TYPE_CHECKING:
+    from radfact.judges.callable_judge import JudgeFunction
     from radfact.metrics.resources import Resources
+
+SplitReports = Mapping[str, Sequence[str] | Failure]
+"""Sentences of each distinct narrative."""
 
 
 class RadFactMetric:
-    """RadFact (paper 004, appendix C) behind the protocol of metrics."""
+    """RadFact: logical, grounding and spatial precision, recall and F1 of sentences, by the verdicts of a judge.
+
+    Source: MAIRA-2, appendix C.
+    """
 
     name = "radfact"
-    figures: Mapping[str, Direction] = dict.fromkeys(FIGURES, "higher")
+    figures: Mapping[str, Direction] = dict.fromkeys(SCORES, "higher")
     headline = ("logical_f1",)
     pooled: Mapping[str, Callable[[Counts], float]] = dict.fromkeys(F1_PARTS, f1_from_counts)
-    of_boxes = frozenset(name for name in FIGURES if not name.startswith("logical"))
+    of_boxes = frozenset(name for name in SCORES if not name.startswith("logical"))
     worst: Mapping[str, float] = {"logical_precision": 0.0, "logical_f1": 0.0}
 
-    def __init__(self, judge: Judge, splitter: Splitter, options: Mapping[str, Any]) -> None:
-        """Take who answers, and the options of `radfact.scoring.radfact.RadFact`."""
-        self.judge, self.splitter = judge, splitter
-        self.radfact = RadFact(judge, splitter=splitter, **options)
+    def __init__(
+        self,
+        judge: Judge | JudgeFunction,
+        splitter: Splitter | Callable[[str], Sequence[str]] | None = None,
+        **options: Any,
+    ) -> None:
+        """Set judge, splitter and options.
+
+        Args:
+            judge: decides the entailment queries; a function of (premises, hypothesis) is wrapped.
+            splitter: splits narratives into sentences; by default the judge's model does, or the offline rules.
+            options: fields of `radfact.scoring.radfact.ScoringOptions`.
+
+        Raises:
+            InputError: an option, the judge or the splitter is not valid.
+        """
+        self.judge = as_judge(judge)
+        self.splitter = None if splitter is None else as_splitter(splitter)
+        self.options = validated(ScoringOptions, options)
 
     @classmethod
     def make(cls, resources: Resources, **options: Any) -> RadFactMetric:
-        """With the judge and the splitter of a run, and further options of `radfact.scoring.radfact.RadFact`."""
-        return cls(*resources.entailment(), {**resources.radfact, **options})
+        """Create the metric with the judge and the splitter of a run, and further scoring options."""
+        return cls(*resources.entailment(), **{**resources.radfact, **options})
 
     def describe(self) -> dict[str, Any]:
-        """Everything that changes a value."""
-        options = {name: value for name, value in self.radfact.options.items() if name not in ("bootstrap", "seed")}
-        return {"judge": self.judge.describe(), "splitter": self.splitter.describe(), "options": options}
+        """Return everything that changes a score."""
+        splitter = None if self.splitter is None else self.splitter.describe()
+        return {"judge": self.judge.describe(), "splitter": splitter, "options": self.options.model_dump()}
 
     def score(self, pairs: Sequence[Pair]) -> Scored:
-        """Nine figures; details are the numbers of sentences and a row a sentence, as `sentences.jsonl` has them."""
-        result = self.radfact.score(list(pairs))
-        rows: dict[str, list[dict[str, Any]]] = {sample.sample_id: [] for sample in result.samples}
-        for sentence in result.sentences:
-            rows[sentence.sample_id].append(sentence_row(sentence))
-        usage: dict[str, int] = {}
-        for spent in result.usage.values():
-            for name, count in spent.items():
-                usage[name] = usage.get(name, 0) + count
-        if "unread_sentences" in result.counts:
-            usage |= {"unread_sentences": result.counts["unread_sentences"], "sentences": len(result.sentences)}
+        """Split narratives, query the judge and score the pairs.
+
+        Each record of the details has the counts and the rows of `sentences.jsonl` of one pair.
+
+        Raises:
+            RunError: with `on_failure="stop"`, a query or a narrative has no valid response.
+        """
+        unsplit = narratives(pairs)
+        if unsplit and self.splitter is None:
+            self.splitter = splitter_of(self.judge)
+        roles: dict[str, Judge | Splitter] = {"judge": self.judge}
+        if unsplit and self.splitter is not None:
+            roles["splitter"] = self.splitter
+        usage_before = {role: model.usage() for role, model in roles.items()}
+
+        reports = self._split(unsplit)
+        split_pairs = [_split_pair(pair, reports) for pair in pairs]
+        verdicts = self._judge(split_pairs)
+        scored = [pair.score(verdicts, self.options) for pair in split_pairs]
+
+        counts = {
+            "judgments": len(verdicts),
+            "failed_judgments": sum(isinstance(verdict, Failure) for verdict in verdicts.values()),
+            "narratives": len(reports),
+            "failed_narratives": sum(isinstance(sentences, Failure) for sentences in reports.values()),
+        }
+        if self.judge.name == OfflineJudge.name:
+            counts["unread_sentences"] = count_unread(row.why for pair in scored for row in pair.sentences)
+        usages = {
+            role: {name: count - usage_before[role].get(name, 0) for name, count in model.usage().items()}
+            for role, model in roles.items()
+        }
+        names = dict.fromkeys(name for usage in usages.values() for name in usage)
+        f1_tables = {
+            name: np.array([[pair.scores[precision], pair.scores[recall]] for pair in scored], dtype=np.float64)
+            for name, (precision, recall) in F1_PARTS.items()
+        }
         return Scored(
-            {name: [sample.figures[name] for sample in result.samples] for name in FIGURES},
-            pooled={
-                name: Pooled(f1_counts(_parts(result.samples, *parts)), f1_from_counts)
-                for name, parts in F1_PARTS.items()
-            },
-            details=[{"counts": dict(sample.counts), "sentences": rows[sample.sample_id]} for sample in result.samples],
-            failures={place: one.failure for place, one in enumerate(result.samples) if one.failure is not None},
-            usage=usage,
+            {name: [pair.scores[name] for pair in scored] for name in SCORES},
+            pooled={name: Pooled(f1_counts(table.reshape(-1, 2)), f1_from_counts) for name, table in f1_tables.items()},
+            details=[
+                {"counts": dict(pair.counts), "sentences": [row.model_dump(mode="json") for row in pair.sentences]}
+                for pair in scored
+            ],
+            failures={place: pair.failure for place, pair in enumerate(scored) if pair.failure is not None},
+            counts=counts,
+            usage={name: sum(usage.get(name, 0) for usage in usages.values()) for name in names},
+            usage_by_role=usages,
         )
 
     def summarize(self, scored: Scored, *, replicates: int, seed: int) -> dict[str, Summary]:
-        """The figures of the set as `RadFact` gives them: replicates are drawn from samples with two reports to judge.
+        """Summarize the scores of a set; the bootstrap draws from samples with two reports to judge.
 
         Args:
-            scored: as `score` gave it.
+            scored: result of `score`.
             replicates: of the bootstrap.
             seed: of the bootstrap.
         """
@@ -84,9 +138,55 @@ class RadFactMetric:
         values = {
             name: [column[place] for place in judged] for name, column in scored.values.items() if name not in F1_PARTS
         }
-        found = summarize(values, f1=F1_PARTS, replicates=replicates, seed=seed)
-        return {name: found[name] for name in FIGURES}
+        summaries = summarize(values, f1=F1_PARTS, replicates=replicates, seed=seed)
+        return {name: summaries[name] for name in SCORES}
+
+    def _split(self, unsplit: Sequence[str]) -> SplitReports:
+        if not unsplit or self.splitter is None:
+            return {}
+        reports = self.splitter.split(unsplit)
+        if len(reports) != len(unsplit):
+            raise RunError(
+                f"splitter '{self.splitter.name}' gave {len(reports)} answers to {len(unsplit)} narratives",
+                code=ErrorCode.INVALID_PLUGIN,
+            )
+        self._stop_at_failures(reports, "narratives")
+        return dict(zip(unsplit, reports, strict=True))
+
+    def _judge(self, pairs: Sequence[SplitPair]) -> Verdicts:
+        """Query the judge once for the whole set, queries with the same premises adjacent and without duplicates."""
+        by_premises: dict[tuple[str, ...], dict[EntailmentQuery, None]] = {}
+        for pair in pairs:
+            for side in PARTS:
+                for query in pair.queries(side):
+                    by_premises.setdefault(query.premises, {})[query] = None
+        queries = [query for group in by_premises.values() for query in group]
+        verdicts = query_judge(self.judge, queries) if queries else []
+        self._stop_at_failures(verdicts, "judgments")
+        return dict(zip(queries, verdicts, strict=True))
+
+    def _stop_at_failures(self, responses: Sequence[object], noun: str) -> None:
+        failures = [response for response in responses if isinstance(response, Failure)]
+        if failures and self.options.on_failure == "stop":
+            raise RunError(
+                f"{len(failures)} of {len(responses)} {noun} have no valid answer (first: {failures[0].reason})",
+                code=ErrorCode.JUDGE_FAILED,
+            )
 
 
-def _parts(samples: Sequence[SampleScore], precision: str, recall: str) -> Counts:
-    return np.array([[one.figures[precision], one.figures[recall]] for one in samples], dtype=np.float64)
+def _split_pair(pair: Pair, reports: SplitReports) -> SplitPair:
+    """Return the sentences of both reports; with a narrative on either side there are no regions to compare."""
+    sides: dict[Side, Report] = {"candidate": pair.candidate, "reference": pair.reference}
+    has_narrative = any(isinstance(report, str) for report in sides.values())
+    sentences: dict[Side, Sequence[Sentence]] = {}
+    failure = None
+    for side, report in sides.items():
+        if isinstance(report, str):
+            split = reports[report] if report.strip() else ()
+            if isinstance(split, Failure):
+                failure = failure or f"the {side} report could not be split: {split.reason}"
+                split = ()
+            sentences[side] = [Sentence(text=text) for text in split if text.strip()]
+        else:
+            sentences[side] = [Sentence(text=one.text) for one in report] if has_narrative else report
+    return SplitPair(pair.sample_id, sentences["candidate"], sentences["reference"], failure)

@@ -13,7 +13,7 @@ from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any, Literal
 
-from radfact.errors import InputError, suggest_name
+from radfact.errors import ErrorCode, InputError, suggest_name
 from radfact.judges.callable_judge import search_here
 from radfact.metrics.protocol import Metric, check_metric, headline_of
 from radfact.statistics.bootstrap import Direction
@@ -34,7 +34,7 @@ class MissingRequirementError(InputError):
 
     def __init__(self, need: str, mend: str) -> None:
         self.need, self.mend = need, mend
-        super().__init__(f"{need}: {mend}")
+        super().__init__(f"{need}: {mend}", code=ErrorCode.MISSING_REQUIREMENT)
 
 
 @dataclass(frozen=True, slots=True)

@@ -43,12 +43,12 @@ class ResourceOptions(TypedDict, total=False):
             judge's model, or the offline rules where it has none.
         weights: folders of weights by name (`wordnet`, `bertscore`, `chexbert`, `radgraph`), or folders that hold
             folders of these names.
-        radfact: further options of `radfact.scoring.radfact.RadFact`.
+        radfact: fields of `radfact.scoring.radfact.ScoringOptions`.
         metric_args: by the name of a metric, arguments that it is made with, such as `zero_shot` of fineradscore.
     """
 
     judge: str | Judge | JudgeFunction | None
-    entailment: Callable[[], tuple[Judge, Splitter]] | None
+    entailment: Callable[[], tuple[Judge, Splitter | None]] | None
     model: str | ChatClient | None
     judge_args: Mapping[str, Any] | None
     base_url: str | None
@@ -81,6 +81,7 @@ class Resources:
         self._judge_args = dict(options.get("judge_args") or {})
         self.metric_args = {name: dict(given) for name, given in (options.get("metric_args") or {}).items()}
         self.weights = _weights(options.get("weights") or ())
+        self.needs_splitter = True
         self._clients: list[ChatClient] = []
         self._metrics: dict[str, Metric] = {}
         self.usage_by_role: dict[str, Callable[[], Mapping[str, int]]] = {}
@@ -184,18 +185,20 @@ class Resources:
         self.usage_by_role[name] = made.usage_counter.as_dict
         return made
 
-    def entailment(self) -> tuple[Judge, Splitter]:
-        """The judge and the splitter of RadFact.
+    def entailment(self) -> tuple[Judge, Splitter | None]:
+        """The judge and the splitter of RadFact; no splitter where `needs_splitter` is false.
 
         Raises:
             MissingRequirementError: no judge is named.
             InputError: it cannot be made.
         """
         judge, splitter = (self._entailment or self._named)()
-        self.usage_by_role |= {"splitting": splitter.usage, "judging": judge.usage}
+        if splitter is not None:
+            self.usage_by_role["splitting"] = splitter.usage
+        self.usage_by_role["judging"] = judge.usage
         return judge, splitter
 
-    def _named(self) -> tuple[Judge, Splitter]:
+    def _named(self) -> tuple[Judge, Splitter | None]:
         from radfact.judges import load_splitter, splitter_of
         from radfact.judges.callable_splitter import as_splitter
 
@@ -206,6 +209,8 @@ class Resources:
             options: dict[str, Any] = self._options if _is_model(judge) else {}
             judge = load_judge(judge, judge_args=self._judge_args, **options)
         judge = as_judge(judge)
+        if not self.needs_splitter:
+            return judge, None
         same = isinstance(splitter, str) and splitter == self.judge
         if splitter is None or (same and isinstance(judge, SplittingJudge)):
             return judge, splitter_of(judge)

@@ -1,31 +1,36 @@
-"""What many metrics said of the same pairs."""
+"""The result of an evaluation: scores of a set of pairs by one or more metrics."""
 
 from __future__ import annotations
 
 import importlib
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from functools import cached_property
+from typing import Any, Literal
 
 from radfact.io.pairs import Pair, narratives
 from radfact.metrics.protocol import Described, Metric, Scored
 from radfact.metrics.registry import Choice
+from radfact.records import digest
+from radfact.results.schema import RADFACT, SentenceRow
+from radfact.scoring.radfact import PARTS
 from radfact.statistics.bootstrap import Direction, Summary
 
 
 @dataclass(frozen=True, slots=True)
 class MetricRun:
-    """What one metric said.
+    """The result of one metric.
 
     Attributes:
-        metric: the metric itself.
-        choice: as it was asked for.
-        figures: those that are wanted, and which way is better.
-        scored: what it said of every pair, wanted or not.
-        summaries: of the wanted figures.
-        seconds: that it took.
-        arguments: that it was made with.
-        reused: whether it stands in the results folder from an earlier run.
+        metric: the metric.
+        choice: how it was selected.
+        figures: selected scores and their directions.
+        scored: result for every pair, including scores that were not selected.
+        summaries: dataset-level values of the selected scores.
+        seconds: time of the computation.
+        arguments: arguments that the metric was created with.
+        reused: whether the result comes from an earlier run in the same results folder.
     """
 
     metric: Metric
@@ -33,41 +38,70 @@ class MetricRun:
     figures: Mapping[str, Direction]
     scored: Scored
     summaries: Mapping[str, Summary]
-    seconds: float
+    seconds: float = 0.0
     arguments: Mapping[str, Any] = field(default_factory=dict)
     reused: bool = False
 
+    @property
+    def usage_by_role(self) -> Mapping[str, Mapping[str, int]]:
+        """Usage of each model that the metric queried: judge and splitter of RadFact, or one named as the metric."""
+        usages = self.scored.usage_by_role or {self.metric.name: self.scored.usage}
+        return {
+            role: {name: count for name, count in usage.items() if name not in ("planned", "done")}
+            for role, usage in usages.items()
+        }
+
 
 @dataclass(frozen=True, slots=True)
-class Evaluation:
-    """The figures of a set of pairs by several metrics, in input order.
+class SampleScore:
+    """The scores of one sample.
 
     Attributes:
-        pairs: that were scored.
-        runs: by the metric's name.
-        choices: all that was asked for.
-        unavailable: why a metric that was asked for gave nothing.
-        left_out: references without a candidate, of which no metric says anything.
-        options: of the bootstrap.
-        reports: `digest` of the reports by id, where these are not the texts of the pairs; None = not known.
+        scores: by name; NaN = no value.
+        counts: numbers of sentences, where RadFact was computed.
+        failure: why the sample is excluded, or None.
+        failures: the same by metric.
+        reports: digest of both reports; None if there is no candidate.
+    """
+
+    sample_id: str
+    scores: Mapping[str, float]
+    counts: Mapping[str, int]
+    failure: str | None = None
+    failures: Mapping[str, str] = field(default_factory=dict)
+    reports: str | None = None
+
+
+@dataclass(frozen=True)
+class EvaluationResult:
+    """Scores of a set of pairs, in input order.
+
+    Attributes:
+        pairs: the scored pairs.
+        runs: result of each metric by name.
+        choices: the selected metrics.
+        unavailable: metrics that could not be computed, with the reason.
+        without_candidate: references without a candidate, which no metric scores.
+        draws: replicates and seed of the bootstrap.
+        report_digests: digest of the reports by sample, where these are not the texts of the pairs.
     """
 
     pairs: Sequence[Pair]
     runs: Mapping[str, MetricRun]
     choices: Sequence[Choice] = ()
     unavailable: Mapping[str, str] = field(default_factory=dict)
-    left_out: Sequence[str] = ()
-    options: Mapping[str, Any] = field(default_factory=dict)
-    reports: Mapping[str, str | None] = field(default_factory=dict)
+    without_candidate: Sequence[str] = ()
+    draws: Mapping[str, int] = field(default_factory=dict)
+    report_digests: Mapping[str, str | None] = field(default_factory=dict)
 
     @property
-    def figures(self) -> dict[str, Summary]:
-        """All figures of the set by name."""
-        return {name: one for run in self.runs.values() for name, one in run.summaries.items()}
+    def scores(self) -> dict[str, Summary]:
+        """Dataset-level scores by name."""
+        return {name: summary for run in self.runs.values() for name, summary in run.summaries.items()}
 
     @property
     def values(self) -> dict[str, Sequence[float]]:
-        """All figures of the samples by name; NaN = not scored."""
+        """Sample-level scores by name, one value per pair; NaN = no value."""
         return {
             name: run.scored.values[name]
             for run in self.runs.values()
@@ -75,24 +109,117 @@ class Evaluation:
             if name in run.scored.values
         }
 
-    @property
-    def settings_of_radfact(self) -> dict[str, Any]:
-        """Judge, splitter and options of RadFact where it was scored; no splitter where nothing was split."""
-        run = self.runs.get("radfact")
-        if run is None or not isinstance(run.metric, Described):
-            return {}
-        return {**run.metric.describe(), **({} if narratives(self.pairs) else {"splitter": None})}
-
-    @property
+    @cached_property
     def failures(self) -> list[dict[str, str]]:
-        """Of every pair, why metrics could not score it, by the metric's name."""
+        """Why metrics could not score each pair, by metric."""
         return [
             {name: run.scored.failures[place] for name, run in self.runs.items() if place in run.scored.failures}
             for place in range(len(self.pairs))
         ]
 
-    def to_frame(self) -> Any:
-        """The samples as a pandas DataFrame, indexed by `sample_id`, a column a figure.
+    @cached_property
+    def samples(self) -> list[SampleScore]:
+        """Scores of every sample; references without a candidate come last."""
+        values, details = self.values, self._radfact_details
+        samples = []
+        for place, (pair, failures) in enumerate(zip(self.pairs, self.failures, strict=True)):
+            # Where RadFact was computed its failure counts alone, because `radfact export` selects samples by it.
+            failure = failures.get(RADFACT) if RADFACT in self.runs else "; ".join(failures.values()) or None
+            if pair.sample_id in self.report_digests:
+                reports = self.report_digests[pair.sample_id]
+            else:
+                reports = digest(pair.candidate, pair.reference)
+            samples.append(
+                SampleScore(
+                    pair.sample_id,
+                    {name: column[place] for name, column in values.items()},
+                    details[place]["counts"] if details else {},
+                    failure,
+                    failures,
+                    reports,
+                )
+            )
+        reason = "no candidate report"
+        no_scores = dict.fromkeys(values, math.nan)
+        no_counts = dict.fromkeys(_COUNTS, 0) if RADFACT in self.runs else {}
+        samples += [
+            SampleScore(key, no_scores, no_counts, reason, dict.fromkeys(self.runs, reason))
+            for key in self.without_candidate
+        ]
+        return samples
+
+    @cached_property
+    def sentences(self) -> list[SentenceRow]:
+        """Sentences with the verdicts of RadFact; the sentences of the reports where it was not computed."""
+        if RADFACT in self.runs:
+            return [SentenceRow.model_validate(row) for detail in self._radfact_details for row in detail["sentences"]]
+        rows = []
+        for pair in self.pairs:
+            for side in PARTS:
+                report = pair.candidate if side == "candidate" else pair.reference
+                if isinstance(report, str):
+                    fields: list[dict[str, Any]] = [{"text": report}] if report.strip() else []
+                else:
+                    fields = [dict(sentence) for sentence in report]
+                rows += [
+                    SentenceRow(sample_id=pair.sample_id, side=side, index=index, **sentence)
+                    for index, sentence in enumerate(fields)
+                ]
+        return rows
+
+    @cached_property
+    def counts(self) -> dict[str, int]:
+        """Numbers of samples, and of the sentences and judgments of RadFact."""
+        excluded = sum(bool(failures) for failures in self.failures)
+        missing = len(self.without_candidate)
+        counts = {
+            "samples": len(self.pairs) + missing,
+            "scored": len(self.pairs) - excluded,
+            "excluded": excluded + missing,
+        }
+        if RADFACT in self.runs:
+            for name in _COUNTS[:-1]:
+                counts[name] = sum(detail["counts"][name] for detail in self._radfact_details)
+            counts |= self.runs[RADFACT].scored.counts
+        return counts
+
+    @property
+    def judge(self) -> Mapping[str, Any] | None:
+        """The judge of RadFact."""
+        return self._radfact_settings.get("judge")
+
+    @property
+    def splitter(self) -> Mapping[str, Any] | None:
+        """The splitter of RadFact; None where no report was split."""
+        return self._radfact_settings.get("splitter")
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """Scoring options of RadFact, and replicates and seed of the bootstrap."""
+        return {**self._radfact_settings.get("options", {}), **self.draws}
+
+    @property
+    def usage(self) -> dict[str, Mapping[str, int]]:
+        """Calls, tokens and failures of each model that was queried."""
+        return {role: usage for run in self.runs.values() for role, usage in run.usage_by_role.items()}
+
+    @property
+    def _radfact_details(self) -> Sequence[Mapping[str, Any]]:
+        return self.runs[RADFACT].scored.details if RADFACT in self.runs else ()
+
+    @cached_property
+    def _radfact_settings(self) -> dict[str, Any]:
+        run = self.runs.get(RADFACT)
+        if run is None or not isinstance(run.metric, Described):
+            return {}
+        return {**run.metric.describe(), **({} if narratives(self.pairs) else {"splitter": None})}
+
+    def to_dataframe(self, rows: Literal["samples", "sentences"] = "samples") -> Any:
+        """Return the samples or the sentences as a pandas DataFrame.
+
+        Args:
+            rows: `samples` gives one row per sample, indexed by `sample_id`, NaN where a score has no value;
+                `sentences` one row per sentence, with the columns of `SentenceRow`.
 
         Raises:
             ImportError: pandas is not installed.
@@ -100,6 +227,15 @@ class Evaluation:
         try:
             pandas = importlib.import_module("pandas")
         except ImportError:
-            raise ImportError("a frame needs pandas: pip install pandas") from None
-        index = pandas.Index([pair.sample_id for pair in self.pairs], name="sample_id")
-        return pandas.DataFrame(dict(self.values), index=index)
+            raise ImportError("a DataFrame needs pandas: pip install pandas") from None
+        if rows == "sentences":
+            return pandas.DataFrame([dict(row) for row in self.sentences], columns=list(SentenceRow.model_fields))
+        records = [{**sample.scores, **sample.counts, "failure": sample.failure} for sample in self.samples]
+        index = pandas.Index([sample.sample_id for sample in self.samples], name="sample_id")
+        return pandas.DataFrame(records, index=index)
+
+
+_COUNTS = (
+    *(f"{side}_sentences{kind}" for side in PARTS for kind in ("", "_with_boxes")),
+    "failed_sentences",
+)

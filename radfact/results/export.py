@@ -5,16 +5,17 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict, NonNegativeInt
+from pydantic import BaseModel, NonNegativeInt
 
 from radfact.errors import InputError
-from radfact.io.jsonl import read_json, read_jsonl, write_json
+from radfact.io.jsonl import write_json
 from radfact.records import validated
-from radfact.scoring.sample import F1_PARTS, FIGURES
+from radfact.results.reader import read_run, read_samples, read_scores
+from radfact.results.schema import RadFactSampleRow, ScoresFile
+from radfact.scoring.radfact import F1_PARTS, SCORES
 from radfact.statistics.bootstrap import bootstrap, summarize
 
 # The published names, in the published order, and the columns of samples.jsonl that hold their values.
@@ -35,49 +36,9 @@ _QUANTILES = {"p2.5th": 0.025, "p25th": 0.25, "median": 0.5, "p75th": 0.75, "p97
 _SAME = 1e-9
 
 
-class _Sample(BaseModel):
-    model_config = ConfigDict(extra="ignore")
-
-    logical_precision: float | None
-    logical_recall: float | None
-    spatial_precision: float | None
-    spatial_recall: float | None
-    grounding_precision: float | None
-    grounding_recall: float | None
-    candidate_sentences: NonNegativeInt
-    reference_sentences: NonNegativeInt
-    candidate_sentences_with_boxes: NonNegativeInt
-    reference_sentences_with_boxes: NonNegativeInt
-    failed_sentences: NonNegativeInt
-    failure: str | None
-
-    @property
-    def judged(self) -> bool:
-        return self.failure is None or self.failed_sentences > 0
-
-
-class _Options(BaseModel):
+class _Draws(BaseModel):
     bootstrap: NonNegativeInt
     seed: NonNegativeInt
-
-
-class _Input(BaseModel):
-    files: list[str] = []
-
-
-class _Run(BaseModel):
-    options: _Options
-    input: _Input = _Input()
-
-
-class _Figure(BaseModel):
-    point: float | None
-    median: float | None
-
-
-class _Scores(BaseModel):
-    figures: dict[str, _Figure]
-    splitter: dict[str, Any] | None = None
 
 
 def export(folder: Path | str, path: Path | str | None = None) -> Path:
@@ -101,39 +62,35 @@ def export(folder: Path | str, path: Path | str | None = None) -> Path:
         InputError: the folder is not finished, or its files do not belong together.
     """
     folder = Path(folder)
-    if not (folder / "scores.json").is_file():
-        raise InputError("expected a finished results folder, but it has no scores.json", file=folder)
-    scores = validated(_Scores, read_json(folder / "scores.json"), file=folder / "scores.json")
-    run = validated(_Run, read_json(folder / "run.json"), file=folder / "run.json")
-    path_of_samples = folder / "samples.jsonl"
-    rows = [validated(_Sample, row, file=path_of_samples, line=line) for line, row in read_jsonl(path_of_samples)]
-    samples = [row for row in rows if row.judged]
-    _check(scores, samples, run.options, folder)
+    scores, run = read_scores(folder), read_run(folder)
+    draws = validated(_Draws, run.options, file=folder / "run.json", field="options")
+    samples = [row for row in read_samples(folder, (), RadFactSampleRow) if row.is_judged]
+    _check(scores, samples, draws, folder)
     if path is None:
         stem = Path(run.input.files[0]).stem if run.input.files else folder.resolve().name
         path = folder / f"radfact_scores_{stem}.json"
     # The published command has no boxes to look at in narratives and writes zeros for what depends on them.
     boxes = any(one.candidate_sentences_with_boxes or one.reference_sentences_with_boxes for one in samples)
-    write_json(path, _flat(samples, run.options, zero_boxes=scores.splitter is not None and not boxes))
+    write_json(path, _flat(samples, draws, zero_boxes=scores.splitter is not None and not boxes))
     return Path(path)
 
 
-def _check(scores: _Scores, samples: Sequence[_Sample], options: _Options, folder: Path) -> None:
+def _check(scores: ScoresFile, samples: Sequence[RadFactSampleRow], options: _Draws, folder: Path) -> None:
     """The scores must be those of these samples and options, or the export would give other numbers in silence."""
-    figures = {name: _column(samples, name) for name in _MEANS if name in FIGURES}
+    figures = {name: _column(samples, name) for name in _MEANS if name in SCORES}
     again = summarize(figures, f1=_F1, replicates=options.bootstrap, seed=options.seed)
     for name, summary in again.items():
         for kind in ("point", "median"):
-            found, wanted = getattr(scores.figures.get(name), kind, None), getattr(summary, kind)
+            found, wanted = getattr(scores.scores.get(name), kind, None), getattr(summary, kind)
             if (found is None) != (wanted is None) or (wanted is not None and abs(found - wanted) > _SAME):
                 raise InputError(
                     f"samples.jsonl and the seed in run.json give {wanted}, found {found}; score the pairs again",
                     file=folder / "scores.json",
-                    field=f"figures.{name}.{kind}",
+                    field=f"scores.{name}.{kind}",
                 )
 
 
-def _flat(samples: Sequence[_Sample], options: _Options, *, zero_boxes: bool) -> dict[str, float | None]:
+def _flat(samples: Sequence[RadFactSampleRow], options: _Draws, *, zero_boxes: bool) -> dict[str, float | None]:
     scored = [float(one.failure is None) for one in samples]
     values = {name: _column(samples, column) for name, column in _MEANS.items()}
     settings = {"replicates": options.bootstrap, "seed": options.seed}
@@ -160,7 +117,7 @@ def _flat(samples: Sequence[_Sample], options: _Options, *, zero_boxes: bool) ->
     return flat
 
 
-def _column(samples: Sequence[_Sample], name: str) -> list[float]:
+def _column(samples: Sequence[RadFactSampleRow], name: str) -> list[float]:
     values = [getattr(one, name) if one.failure is None else None for one in samples]
     return [math.nan if value is None else float(value) for value in values]
 

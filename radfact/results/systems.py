@@ -10,14 +10,14 @@ from typing import Any
 
 import numpy as np
 
-from radfact.html.markup import Scores
 from radfact.io.jsonl import read_jsonl
 from radfact.metrics.protocol import Counts
 from radfact.metrics.registry import choose, entries, is_ours
 from radfact.records import normalised_text
-from radfact.results.folder import RADFACT, read_kept
-from radfact.results.radfact_writer import read_sample_figures, read_scores
-from radfact.scoring.sample import F1_PARTS
+from radfact.results.metric_cache import read_metric_cache
+from radfact.results.reader import read_sample_scores, read_scores
+from radfact.results.schema import RADFACT, ScoresFile, metric_of_scores
+from radfact.scoring.radfact import F1_PARTS
 from radfact.statistics.bootstrap import CountsFunction, Direction, RowFilter, scored_rows
 from radfact.statistics.significance import (
     Pairing,
@@ -105,7 +105,7 @@ def read_system(folder: Path, name: str, functions: Mapping[str, Mapping[str, Co
     Raises:
         InputError: it is not finished, or a file holds something else.
     """
-    scores, samples = read_scores(folder), read_sample_figures(folder)
+    scores, samples = read_scores(folder), read_sample_scores(folder)
     rows, directions = samples.rows, samples.directions
     columns, pooled = _pooled(folder, scores, functions)
     for figure in directions:
@@ -116,19 +116,19 @@ def read_system(folder: Path, name: str, functions: Mapping[str, Mapping[str, Co
             counts = mean_counts([row[figure] for row in rows.values()])
             columns[figure] = Column(dict(zip(rows, counts, strict=True)), mean_from_counts)
     ordered = {figure: columns[figure] for figure in directions if figure in columns}
-    return System(name, list(rows), directions, ordered, _references(folder), asked(scores), metric_of(scores))
+    return System(name, list(rows), directions, ordered, _references(folder), asked(scores), metric_of_scores(scores))
 
 
 def _pooled(
-    folder: Path, scores: Scores, functions: Mapping[str, Mapping[str, CountsFunction]]
+    folder: Path, scores: ScoresFile, functions: Mapping[str, Mapping[str, CountsFunction]]
 ) -> tuple[dict[str, Column], set[str]]:
     """Columns of the pooled figures whose functions are known, and the names of all that are pooled."""
     columns: dict[str, Column] = {}
     pooled: set[str] = set()
     for metric in scores.metrics:
-        kept = read_kept(folder, metric)
+        kept = read_metric_cache(folder, metric)
         known = functions.get(metric, {})
-        for place, names in enumerate(kept.record["pooled"] if kept else ()):
+        for place, names in enumerate(kept.file.pooled if kept else ()):
             pooled.update(names)
             if kept is not None and any(name in known for name in names):
                 counts = dict(zip(kept.sample_ids, kept.counts(place), strict=True))
@@ -136,17 +136,10 @@ def _pooled(
     return columns, pooled
 
 
-def metric_of(scores: Scores) -> dict[str, str]:
-    """The metric of each figure in `scores.json`."""
-    if not scores.metrics:
-        return dict.fromkeys(scores.figures, RADFACT)
-    return {figure: name for name, one in scores.metrics.items() for figure in one.figures}
-
-
-def asked(scores: Scores) -> dict[str, Any]:
+def asked(scores: ScoresFile) -> dict[str, Any]:
     """By metric of `scores.json`, who was asked and how; the address of a server is nothing to a figure."""
     judge = {"judge": scores.judge, "splitter": scores.splitter}
-    found: dict[str, Any] = {} if scores.metrics and RADFACT not in scores.metrics else {RADFACT: judge}
+    found: dict[str, Any] = {RADFACT: judge} if RADFACT in scores.metrics else {}
     for name, one in scores.metrics.items():
         model = {key: value for key, value in (one.model or {}).items() if key != "base_url"}
         said = {"model": model, "settings": one.settings, "arguments": one.arguments}

@@ -1,297 +1,217 @@
-"""RadFact: entailment verdicts and regions of a set of report pairs become figures."""
+"""RadFact of one pair of reports: its entailment queries, and the scores that follow from the verdicts."""
 
 from __future__ import annotations
 
-import asyncio
-import concurrent.futures
-import importlib
-import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, get_args
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Literal
 
-from radfact.errors import Failure, InputError, RunError, brief
-from radfact.io.pairs import Pair, Pairs, check_ids, narratives
-from radfact.judges import Splitter, splitter_of
-from radfact.judges.callable_judge import as_judge
-from radfact.judges.callable_splitter import as_splitter
-from radfact.judges.offline.judge import OfflineJudge, count_unread
-from radfact.judges.protocol import EntailmentQuery, Judge, query_judge
-from radfact.records import Report, Sentence, digest
-from radfact.scoring.regions import Compat
-from radfact.scoring.sample import (
-    F1_PARTS,
-    FIGURES,
-    PARTS,
-    Answers,
-    OnFailure,
-    Rules,
-    Sample,
-    SampleScore,
-    SentenceScore,
-    Side,
-)
-from radfact.statistics.bootstrap import Summary, summarize
+from pydantic import ConfigDict, Field, NonNegativeInt
 
-if TYPE_CHECKING:
-    from radfact.judges.callable_judge import JudgeFunction
+from radfact.errors import Failure
+from radfact.judges.protocol import EntailmentQuery, Verdict
+from radfact.records import Box, Mask, Record, Sentence, normalised_text
+from radfact.scoring.regions import Compat, spatially_entailed
+from radfact.statistics.bootstrap import harmonic_mean
 
-Texts = Mapping[str, Sequence[str] | Failure]
+OnFailure = Literal["drop", "not-entailed", "stop"]
+Side = Literal["candidate", "reference"]
+Spatial = Literal["entailed", "not_entailed", "no_boxes"]
+Verdicts = Mapping[EntailmentQuery, Verdict | Failure]
+
+PARTS: Mapping[Side, str] = {"candidate": "precision", "reference": "recall"}
+KINDS = ("logical", "grounding", "spatial")
+F1_PARTS = {f"{kind}_f1": (f"{kind}_precision", f"{kind}_recall") for kind in KINDS}
+SCORES = tuple(f"{kind}_{part}" for kind in KINDS for part in ("precision", "recall", "f1"))
+
+
+class ScoringOptions(Record):
+    """How verdicts become scores.
+
+    Attributes:
+        compat: `paper` computes what the published implementation does, `exact` the same without its resolution.
+        threshold: share of a sentence's region that its evidence must cover.
+        on_failure: what becomes of a sample with a query without a valid response: `drop` excludes it from every score,
+            `not-entailed` counts the sentence as not entailed, `stop` raises. A narrative that could not be split has
+            no sentences to count, so its sample is excluded in both of the first two.
+    """
+
+    compat: Compat = "paper"
+    threshold: Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)] = 0.5
+    on_failure: OnFailure = "drop"
+
+
+class SentenceScore(Record):
+    """One sentence as a hypothesis: a row of `sentences.jsonl`.
+
+    Attributes:
+        side: report that the sentence stands in.
+        index: place of the sentence in its report.
+        prior_boxes: boxes on the prior image, which are not scored.
+        status: `entailment` or `not_entailment`; None where there is no valid verdict.
+        evidence: indices into the other report.
+        spatial: `entailed`, `not_entailed` or `no_boxes`; None where there is no valid verdict.
+        why: explanation of the judge, or reason why there is no verdict.
+    """
+
+    # A results folder may come from an earlier version.
+    model_config = ConfigDict(extra="ignore", coerce_numbers_to_str=True)
+
+    sample_id: str
+    side: Side
+    index: NonNegativeInt
+    text: str
+    boxes: tuple[Box, ...] | None = None
+    masks: tuple[Mask, ...] | None = None
+    prior_boxes: tuple[Box, ...] | None = None
+    status: str | None = None
+    evidence: tuple[NonNegativeInt, ...] = ()
+    spatial: str | None = None
+    why: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Result:
-    """The figures of a set of samples, and everything that they were computed from, in input order.
+class PairScores:
+    """The scores of one pair (NaN = no value), its counts of sentences, and why it is excluded, if it is."""
 
-    `judge` and `splitter` describe who answered (no splitter where nothing was split), `options` hold those of
-    `RadFact`, and `usage` what the answers of each cost.
+    scores: Mapping[str, float]
+    counts: Mapping[str, int]
+    sentences: Sequence[SentenceScore]
+    failure: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SplitPair:
+    """A pair of reports as lists of sentences.
+
+    Attributes:
+        sample_id: of the pair.
+        candidate: sentences of the candidate.
+        reference: sentences of the reference.
+        failure: why a report could not be split; the pair is then neither judged nor scored.
     """
 
-    figures: Mapping[str, Summary]
-    samples: Sequence[SampleScore]
-    sentences: Sequence[SentenceScore]
-    counts: Mapping[str, int]
-    judge: Mapping[str, Any] = field(default_factory=dict)
-    splitter: Mapping[str, Any] | None = None
-    options: Mapping[str, Any] = field(default_factory=dict)
-    usage: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    sample_id: str
+    candidate: Sequence[Sentence] = ()
+    reference: Sequence[Sentence] = ()
+    failure: str | None = None
 
-    def to_frame(self, rows: Literal["samples", "sentences"] = "samples") -> Any:
-        """The samples, or the sentences, as a pandas DataFrame.
+    def direction(self, side: Side) -> tuple[Sequence[Sentence], Sequence[Sentence]]:
+        """Return (hypotheses, premises) of the side whose sentences are tested."""
+        return (self.candidate, self.reference) if side == "candidate" else (self.reference, self.candidate)
+
+    def queries(self, side: Side) -> list[EntailmentQuery]:
+        """Return one query per hypothesis; sentences with the same normalized text share the query of the first.
+
+        Nothing follows from an empty report, so there is no query then.
+        """
+        hypotheses, premises = self.direction(side)
+        if not premises or self.failure is not None:
+            return []
+        texts = tuple(premise.text for premise in premises)
+        first: dict[str, str] = {}
+        return [
+            EntailmentQuery(texts, first.setdefault(normalised_text(sentence.text), sentence.text))
+            for sentence in hypotheses
+        ]
+
+    def score(self, verdicts: Verdicts, options: ScoringOptions) -> PairScores:
+        """Compute the scores of this pair and of its sentences.
 
         Args:
-            rows: `samples` gives one row a sample, indexed by `sample_id`, NaN where a figure has no value; `sentences`
-                one row a sentence and direction, with the columns of `SentenceScore`.
+            verdicts: responses to all `queries` of both sides.
+            options: geometry, and the treatment of failed queries.
 
-        Raises:
-            ImportError: pandas is not installed.
+        Source: MAIRA-2, appendix C.
         """
-        try:
-            pandas = importlib.import_module("pandas")
-        except ImportError:
-            raise ImportError("a frame needs pandas: pip install pandas") from None
-        if rows == "sentences":
-            columns = list(SentenceScore.__dataclass_fields__)
-            table = [[getattr(one, name) for name in columns] for one in self.sentences]
-            return pandas.DataFrame(table, columns=columns)
-        records = [{**sample.figures, **sample.counts, "failure": sample.failure} for sample in self.samples]
-        index = pandas.Index([sample.sample_id for sample in self.samples], name="sample_id")
-        return pandas.DataFrame(records, index=index)
-
-
-class RadFact:
-    """RadFact (paper 004, appendix C): which sentences of each report follow from the other one, and where they lie."""
-
-    def __init__(
-        self,
-        judge: Judge | JudgeFunction,
-        *,
-        compat: Compat = "paper",
-        threshold: float = 0.5,
-        on_failure: OnFailure = "drop",
-        bootstrap: int = 500,
-        seed: int = 42,
-        splitter: Splitter | Callable[[str], Sequence[str]] | None = None,
-    ) -> None:
-        """Take the judge and the options.
-
-        Args:
-            judge: answers the entailment questions; all of a set in one call, questions with the same premises
-                adjacent. A plain function of (premises, hypothesis) will do, see
-                `radfact.judges.callable_judge.CallableJudge`.
-            compat: `paper` computes what the published implementation does, `exact` the same without its resolution.
-            threshold: share in [0, 1] of a sentence's region that its evidence must cover.
-            on_failure: what becomes of a sample with a question that the judge could not answer: `drop` leaves it out
-                of every figure, `not-entailed` counts the sentence as not entailed, `stop` raises. A narrative that
-                could not be split has no sentences to count, so its sample is left out in both of the first two.
-            bootstrap: number of replicates for the intervals; 0 for none.
-            seed: of the bootstrap.
-            splitter: makes single-finding sentences of narratives, all in one call, or is a function of one narrative;
-                by default the judge's model does, or the offline rules where it has none.
-
-        Raises:
-            InputError: an option has a value that it cannot have, or judge or splitter are of another kind.
-        """
-        for name, value, choices in (
-            ("compat", compat, get_args(Compat)),
-            ("on_failure", on_failure, get_args(OnFailure)),
-        ):
-            if value not in choices:
-                raise InputError(f"expected one of {', '.join(choices)}, found {value!r}", field=name)
-        if not 0 <= threshold <= 1:
-            raise InputError(f"expected a share from 0 to 1, found {threshold!r}", field="threshold")
-        for name, number in (("bootstrap", bootstrap), ("seed", seed)):
-            if number < 0:
-                raise InputError(f"expected 0 or more, found {number!r}", field=name)
-        self.judge = as_judge(judge)
-        self.rules = Rules(compat, threshold, on_failure)
-        self.bootstrap, self.seed = bootstrap, seed
-        self._splitter = None if splitter is None else as_splitter(splitter)
-
-    @property
-    def options(self) -> dict[str, Any]:
-        """The options by name, as they stand in `run.json`."""
-        return {**asdict(self.rules), "bootstrap": self.bootstrap, "seed": self.seed}
-
-    def score(
-        self, candidates: Iterable[Pair] | Sequence[Report], references: Sequence[Report] | None = None
-    ) -> Result:
-        """Score pairs, or a list of candidates against the list of their references (numbered from 0 then).
-
-        Raises:
-            InputError: the two lists differ in length or hold something else than reports, or an id stands twice.
-            RunError: with `on_failure="stop"`, a question or a narrative stayed without a valid answer.
-        """
-        pairs = _as_pairs(candidates, references)
-        unsplit = narratives(pairs)
-        if unsplit and self._splitter is None:
-            self._splitter = splitter_of(self.judge)
-        splitter = self._splitter if unsplit else None
-        askers = {"judge": self.judge} | ({"splitter": splitter} if splitter else {})
-        before = {name: one.usage() for name, one in askers.items()}
-        texts = self._split(splitter, unsplit) if splitter else {}
-        samples = [_sample(pair, texts) for pair in pairs]
-        if isinstance(candidates, Pairs):
-            samples += [Sample(key, failure="no candidate report") for key in candidates.left_out]
-        answers = self._ask(samples)
-        scored: list[SampleScore] = []
         sentences: list[SentenceScore] = []
-        for sample in samples:
-            row, rows = sample.score(answers, self.rules)
-            scored.append(row)
+        counts: dict[str, int] = {}
+        scores: dict[str, float] = {}
+        failures: list[Failure] = []
+        for side, part in PARTS.items():
+            responses = self._responses(side, verdicts)
+            failures += [response for response in responses if isinstance(response, Failure)]
+            rows = self._score_sentences(side, responses, options)
             sentences += rows
-        asked = {
-            "judgements": len(answers),
-            "failed_judgements": sum(isinstance(answer, Failure) for answer in answers.values()),
-            "narratives": len(texts),
-            "failed_narratives": sum(isinstance(text, Failure) for text in texts.values()),
-        }
-        if self.judge.name == OfflineJudge.name:
-            asked["unread_sentences"] = count_unread(one.why for one in sentences)
-        return Result(
-            figures=_figures(scored, self.bootstrap, self.seed),
-            samples=scored,
-            sentences=sentences,
-            counts=_total(scored) | asked,
-            judge=self.judge.describe(),
-            splitter=splitter.describe() if splitter else None,
-            options=self.options,
-            usage={name: _since(before[name], one.usage()) for name, one in askers.items()},
-        )
+            # A zero denominator gives NaN, never 0 and never 1.
+            entailed = [row for row in rows if row.status == "entailment"]
+            located = sum(row.spatial != "no_boxes" for row in rows)
+            entailed_in_place = sum(row.spatial == "entailed" for row in rows)
+            scores[f"logical_{part}"] = _ratio(len(entailed), len(rows))
+            scores[f"grounding_{part}"] = _ratio(entailed_in_place, sum(row.spatial != "no_boxes" for row in entailed))
+            scores[f"spatial_{part}"] = _ratio(entailed_in_place, located)
+            counts |= {f"{side}_sentences": len(rows), f"{side}_sentences_with_boxes": located}
+        failure = self.failure
+        if failure is None and failures and options.on_failure == "drop":
+            failure = failures[0].reason
+        scores |= {name: harmonic_mean(scores[p], scores[r]) for name, (p, r) in F1_PARTS.items()}
+        scores = {name: scores[name] if failure is None else math.nan for name in SCORES}
+        counts["failed_sentences"] = len(failures) if self.failure is None else 0
+        return PairScores(scores, counts, sentences, failure)
 
-    async def ascore(
-        self, candidates: Iterable[Pair] | Sequence[Report], references: Sequence[Report] | None = None
-    ) -> Result:
-        """Score as `score` does, in a thread of its own, so that the running loop is free meanwhile.
+    def _responses(self, side: Side, verdicts: Verdicts) -> list[Verdict | Failure]:
+        hypotheses, premises = self.direction(side)
+        if self.failure is not None:
+            return [Failure(self.failure)] * len(hypotheses)
+        if not premises:
+            return [Verdict("not_entailment", why="the other report is empty")] * len(hypotheses)
+        return [verdicts[query] for query in self.queries(side)]
 
-        Cancelling stops the waiting. Questions already put to a model run on until they are answered or the program
-        ends; with a cache no answer is lost, and the same call asks only for what is missing.
-
-        Raises:
-            InputError: as `score`.
-            RunError: as `score`.
-        """
-        outcome: concurrent.futures.Future[Result] = concurrent.futures.Future()
-
-        def work() -> None:
-            outcome.set_running_or_notify_cancel()
-            try:
-                outcome.set_result(self.score(candidates, references))
-            except BaseException as error:
-                outcome.set_exception(error)
-
-        # A daemon, because a pool's threads would keep a program that was told to stop until the last answer.
-        threading.Thread(target=work, name="radfact-score", daemon=True).start()
-        return await asyncio.wrap_future(outcome)
-
-    def _split(self, splitter: Splitter, unsplit: Sequence[str]) -> Texts:
-        split = splitter.split(unsplit)
-        if len(split) != len(unsplit):
-            raise RunError(f"splitter '{splitter.name}' gave {len(split)} answers to {len(unsplit)} narratives")
-        self._stop_at_failures([one for one in split if isinstance(one, Failure)], len(split), "narratives")
-        return dict(zip(unsplit, split, strict=True))
-
-    def _ask(self, samples: Sequence[Sample]) -> Answers:
-        by_premises: dict[tuple[str, ...], dict[EntailmentQuery, None]] = {}
-        for sample in samples:
-            for side in PARTS:
-                for question in sample.questions(side):
-                    by_premises.setdefault(question.premises, {})[question] = None
-        questions = [question for group in by_premises.values() for question in group]
-        answers = query_judge(self.judge, questions) if questions else []
-        self._stop_at_failures([one for one in answers if isinstance(one, Failure)], len(answers), "judgements")
-        return dict(zip(questions, answers, strict=True))
-
-    def _stop_at_failures(self, failures: Sequence[Failure], asked: int, noun: str) -> None:
-        if failures and self.rules.on_failure == "stop":
-            raise RunError(f"{len(failures)} of {asked} {noun} have no valid answer (first: {failures[0].reason})")
-
-
-def _since(before: Mapping[str, int], after: Mapping[str, int]) -> dict[str, int]:
-    """What was spent between two readings of an usage: who answers may have been asked by others, and before."""
-    return {name: count - before.get(name, 0) for name, count in after.items()}
-
-
-def _as_pairs(candidates: Iterable[Pair] | Sequence[Report], references: Sequence[Report] | None) -> list[Pair]:
-    if isinstance(candidates, str) or isinstance(references, str):
-        raise InputError("expected a list of reports, found one text")
-    given = list(candidates)
-    if references is None:
-        pairs = [one for one in given if isinstance(one, Pair)]
-        if len(pairs) != len(given):
-            raise InputError("expected pairs, or a list of candidates and the list of their references")
-    else:
-        reports = [one for one in given if not isinstance(one, Pair)]
-        if len(reports) != len(references):
-            raise InputError(f"{len(reports)} candidates but {len(references)} references; expected as many of each")
-        pairs = [Pair(str(i), *both) for i, both in enumerate(zip(reports, references, strict=True))]
-    check_ids(pairs)
-    for pair in pairs:
-        for side, report in (("candidate", pair.candidate), ("reference", pair.reference)):
-            if not _is_report(report):
-                raise InputError(
-                    f"expected a list of Sentence or one narrative, found {brief(report)}",
-                    field=f"{pair.sample_id}.{side}",
+    def _score_sentences(
+        self, side: Side, responses: Sequence[Verdict | Failure], options: ScoringOptions
+    ) -> list[SentenceScore]:
+        hypotheses, premises = self.direction(side)
+        occurrences = _occurrences(premises, options.compat)
+        rows = []
+        for index, (sentence, response) in enumerate(zip(hypotheses, responses, strict=True)):
+            status: str | None
+            evidence: tuple[int, ...] = ()
+            spatial: Spatial | None = "not_entailed" if sentence.has_region else "no_boxes"
+            if isinstance(response, Failure):
+                why: str | None = response.reason
+                if self.failure is None:
+                    why = f"no valid answer: {response.reason}"
+                status = "not_entailment" if options.on_failure == "not-entailed" and self.failure is None else None
+                if status is None and sentence.has_region:
+                    spatial = None
+            else:
+                status, why = response.status, response.why
+                evidence = tuple(dict.fromkeys(place for named in response.evidence for place in occurrences[named]))
+                if status == "entailment" and sentence.has_region:
+                    regions = [premises[place] for place in evidence]
+                    if spatially_entailed(sentence, regions, compat=options.compat, threshold=options.threshold):
+                        spatial = "entailed"
+            rows.append(
+                SentenceScore(
+                    sample_id=self.sample_id,
+                    side=side,
+                    index=index,
+                    text=sentence.text,
+                    boxes=sentence.boxes,
+                    masks=sentence.masks,
+                    prior_boxes=sentence.prior_boxes,
+                    status=status,
+                    evidence=evidence,
+                    spatial=spatial,
+                    why=why,
                 )
-    return pairs
+            )
+        return rows
 
 
-def _is_report(value: object) -> bool:
-    """Whether it is one report: a list of reports and a list of sentences are easily taken for each other."""
-    return isinstance(value, str) or (
-        isinstance(value, list | tuple) and all(isinstance(one, Sentence) for one in value)
-    )
+def _occurrences(premises: Sequence[Sentence], compat: Compat) -> list[list[int]]:
+    """Map each premise to the premises that evidence with its text refers to.
+
+    The published implementation looks evidence up by its normalized text, even where it equals a premise exactly, and
+    takes the first match; `exact` takes all of them.
+    """
+    places: dict[str, list[int]] = {}
+    keys = [normalised_text(premise.text) for premise in premises]
+    for index, key in enumerate(keys):
+        places.setdefault(key, []).append(index)
+    return [places[key][:1] if compat == "paper" else places[key] for key in keys]
 
 
-def _sample(pair: Pair, texts: Texts) -> Sample:
-    """The sentences of both reports; with a narrative on either side there are no regions to compare."""
-    sides: dict[Side, Report] = {"candidate": pair.candidate, "reference": pair.reference}
-    narrative = any(isinstance(report, str) for report in sides.values())
-    sentences: dict[Side, Sequence[Sentence]] = {}
-    failure = None
-    for side, report in sides.items():
-        if isinstance(report, str):
-            split = texts[report] if report.strip() else ()
-            if isinstance(split, Failure):
-                failure = failure or f"the {side} report could not be split: {split.reason}"
-                split = ()
-            sentences[side] = [Sentence(text=text) for text in split if text.strip()]
-        else:
-            sentences[side] = [Sentence(text=one.text) for one in report] if narrative else report
-    came = digest(pair.candidate, pair.reference)
-    return Sample(pair.sample_id, sentences["candidate"], sentences["reference"], failure, came)
-
-
-def _figures(samples: Sequence[SampleScore], replicates: int, seed: int) -> dict[str, Summary]:
-    judged = [one.figures for one in samples if one.judged]
-    values = {name: [figures[name] for figures in judged] for name in FIGURES if name not in F1_PARTS}
-    summaries = summarize(values, f1=F1_PARTS, replicates=replicates, seed=seed)
-    return {name: summaries[name] for name in FIGURES}
-
-
-def _total(samples: Sequence[SampleScore]) -> dict[str, int]:
-    left_out = sum(sample.failure is not None for sample in samples)
-    totals = {"samples": len(samples), "scored": len(samples) - left_out, "left_out": left_out}
-    for name in (f"{side}_sentences{kind}" for side in PARTS for kind in ("", "_with_boxes")):
-        totals[name] = sum(sample.counts[name] for sample in samples)
-    return totals
+def _ratio(numerator: int, denominator: int) -> float:
+    return numerator / denominator if denominator else math.nan

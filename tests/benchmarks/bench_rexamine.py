@@ -34,7 +34,7 @@ from radfact.meta.robustness.rexamine import rexamine
 from radfact.meta.robustness.statistics import table_2, table_c
 from radfact.metrics.registry import choose
 from radfact.metrics.resources import Resources
-from radfact.pipeline import Work
+from radfact.pipeline import MetricRunner
 
 METRICS = ("rouge_l", "bleu_1", "bleu_2", "bleu_4", "logical_f1", "logical_recall")
 NOTES = (
@@ -57,7 +57,7 @@ def main() -> None:
     began = time.perf_counter()
     names = [*METRICS, *(("meteor", "bertscore", "chexbert", "radgraph") if given.weights else ())]
     resources = Resources(judge="offline", weights=given.weights, radfact={"bootstrap": 0})
-    work = Work(choose(names), resources)
+    work = MetricRunner(choose(names), resources)
     found = rexamine(
         pseudo_sites(read_findings(given.root)),
         given.out,
@@ -81,7 +81,7 @@ def show(table: Table) -> None:
         print("\t".join(f"{cell:.2f}" if isinstance(cell, float) else str(cell) for cell in row))
 
 
-def detected(out: Path, work: Work, seed: int) -> Table:
+def detected(out: Path, work: MetricRunner, seed: int) -> Table:
     """Put one to three errors of every kind into the reports of the first part, and score them."""
     injector = RuleInjector(seed=seed)
     letters: tuple[CategoryLetter, ...] = get_args(CategoryLetter)

@@ -34,8 +34,8 @@ from data.phantoms.generate import LATERAL_SHARE, PRIOR_SHARE, draw_findings, dr
 from data.phantoms.render import render_frontal
 from radfact.errors import InputError
 from radfact.judges.offline.judge import OfflineJudge
+from radfact.pipeline import RadFact
 from radfact.records import Sentence
-from radfact.scoring.radfact import RadFact
 
 SIZE = 64
 seeds = st.integers(0, 2**31)
@@ -317,7 +317,7 @@ def test_two_dictations_of_the_same_findings_entail_each_other() -> None:
         for report in reports:
             report.append([Sentence(text=said.text) for said in dictate(findings, prior, rng)])
     result = RadFact(OfflineJudge(), bootstrap=0).score(*reports)
-    assert result.figures["logical_f1"].point >= 0.98
+    assert result.scores["logical_f1"].point >= 0.98
 
 
 def test_a_wrong_side_is_not_entailed() -> None:
@@ -326,7 +326,7 @@ def test_a_wrong_side_is_not_entailed() -> None:
         [[Sentence(text=said.text) for said in dictate((f,), None, np.random.default_rng(0)) if said.finding]]
         for f in (finding, replace(finding, sides=("right",)))
     ]
-    assert RadFact(OfflineJudge(), bootstrap=0).score(*reports).figures["logical_precision"].point == 0
+    assert RadFact(OfflineJudge(), bootstrap=0).score(*reports).scores["logical_precision"].point == 0
 
 
 @pytest.mark.parametrize("workers", [1, 2])

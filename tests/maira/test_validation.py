@@ -39,7 +39,7 @@ from maira.train.validation import (
 from radfact.errors import InputError
 from radfact.io.pairs import read_candidates_and_references
 from radfact.judges.offline.judge import OfflineJudge
-from radfact.scoring.radfact import RadFact
+from radfact.pipeline import RadFact
 
 CHECKPOINT = Path(__file__).resolve().parents[2] / "checkpoints" / "phantom"
 ALONE = DistributedContext(0, 1, torch.device("cpu"))
@@ -146,7 +146,7 @@ def test_drafts_are_those_of_maira_generate(round_of_drafts: Any, radiographs: P
 def test_figures_of_drafts_are_those_of_radfact(round_of_drafts: Any, radiographs: Path) -> None:
     file, figures = round_of_drafts
     pairs = read_candidates_and_references(file, radiographs, missing="leave-out")
-    expected = RadFact(OfflineJudge(), bootstrap=0).score(pairs.pairs).figures
+    expected = RadFact(OfflineJudge(), bootstrap=0).score(pairs.pairs).scores
     assert expected["logical_f1"].point
     for name, summary in expected.items():
         assert figures[f"drafts/{name}"] == pytest.approx(summary.point)

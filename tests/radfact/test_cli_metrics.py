@@ -55,7 +55,7 @@ def test_all_metrics_that_can_be_computed_are_and_the_others_say_why(run: Run) -
     assert "without chexbert: needs weights: --weights chexbert=FOLDER with chexbert.pth, vocab.txt" in out
     (radcliq,) = (line for line in out.splitlines() if line.startswith("without radcliq:"))
     assert all(f"--weights {name}=FOLDER" in radcliq for name in ("radgraph", "bertscore", "chexbert"))
-    assert "radfact: judge offline, narratives split by offline" in out
+    assert "radfact: judge offline, paper mode, narratives split by offline" in out
     assert str(load_judge("offline").describe()["note"]) in out.replace("\n", " ")
     record = json.loads(Path("r/run.json").read_text())
     assert record["judge"]["name"] == "offline"
@@ -69,7 +69,7 @@ def test_where_nothing_was_split_nobody_is_said_to_have_split(run: Run) -> None:
     Path("pairs.json").write_text(json.dumps([{"example_id": "1", "prediction": sentences, "target": sentences}]))
     code, out, _ = run("evaluate", "pairs.json", "--metrics", "rouge_l,radfact", "--judge", "offline", "--out", "r")
     assert code == 0
-    assert "radfact: judge offline\n" in out
+    assert "radfact: judge offline, paper mode\n" in out
     assert (json.loads(Path("r/scores.json").read_text())["splitter"], "split by" in out) == (None, False)
     assert "Narratives split" not in Path("r/report.html").read_text()
 
@@ -83,7 +83,7 @@ def test_drafts_of_studies_without_a_report_are_counted_and_shown_apart(run: Run
     files = ["--candidates", "drafts.jsonl", "--references", "manifest.jsonl"]
     code, out, _ = run(*command, *files, "--judge", "offline", "--out", "r")
     assert code == 0
-    assert "records read: 2, skipped: 1, pairs: 1; drafts without a reference report, in no figure: 1" in out
+    assert "records read: 2, skipped: 1, pairs: 1; drafts without a reference report, not scored: 1" in out
     assert json.loads(Path("r/run.json").read_text())["input"]["without_reference"] == 1
     before = Path("r/report.html").read_text()
     data = json.loads(before.split('id="page-data">')[1].split("</script>")[0])
@@ -151,7 +151,7 @@ def test_metrics_are_asked_with_their_arguments(run: Run, serve: Callable[..., C
         ("vert.shot=1", "--metric-arg: radfact.metrics.vert:Vert: got an unexpected keyword argument 'shot'"),
         ("vert", "--metric-arg: expected KEY=VALUE, found 'vert'"),
         ("vert=1", "--metric-arg: expected METRIC.KEY=VALUE, found 'vert=1'"),
-        ("green.x=1", "--metric-arg green: no such metric is asked for"),
+        ("green.x=1", "--metric-arg green: this metric is not selected"),
     ],
 )
 def test_arguments_of_metrics_that_do_not_fit_are_wrong_input(run: Run, argument: str, message: str) -> None:
@@ -193,7 +193,7 @@ def test_greens_summary_is_printed_kept_and_on_the_page(
     assert (code, err.count("\n")) == (2, 1)
     assert "no scores.json" in err
     code, _, err = run("evaluate", "pairs.csv", "--metrics", "rouge_l", "--embeddings", "lost", "--out", "r")
-    assert (code, err) == (2, "radfact: lost: no model in the layout of sentence-transformers (no config.json)\n")
+    assert (code, err.startswith("radfact: lost: no model in the layout")) == (2, True)
     # What stands there of another run is no summary of this one.
     run("evaluate", "pairs.csv", "--metrics", "rouge_l", "--out", "r")
     assert not Path("r/green_summary.json").exists()
@@ -202,8 +202,8 @@ def test_greens_summary_is_printed_kept_and_on_the_page(
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--metrics", "bleu_5"], "--metrics: no metric and no figure is called 'bleu_5'"),
-        (["--metrics", "green"], "no metric can be computed: green: needs a language model: --judge PROVIDER:MODEL"),
+        (["--metrics", "bleu_5"], "did you mean 'bleu_"),
+        (["--metrics", "green"], "needs a language model: --judge PROVIDER:MODEL"),
         (["--metrics", "nowhere:Metric"], "metric 'nowhere:Metric' cannot be loaded"),
         (["--weights", "lost"], "lost: --weights: no such folder"),
         (["--weights", "bleu=."], "no metric has weights of that name"),

@@ -201,7 +201,7 @@ def test_n_of_an_f1_is_that_of_the_results(tmp_path: Path, chosen: list[str]) ->
     given = [Pair(str(place), *both) for place, both in enumerate(zip(said, true, strict=True))]
     results = evaluate(given, chosen, judge="offline", out=tmp_path / "a", bootstrap=20)
     evaluate(given, chosen, judge="offline", out=tmp_path / "b", bootstrap=20)
-    summary = results.figures["grounding_f1"]
+    summary = results.scores["grounding_f1"]
     first, second = compare([tmp_path / "a", tmp_path / "b"], replicates=20, rounds=20).figures["grounding_f1"]
     assert second.difference is not None
     # The second sample has a precision and no recall: it counts in the F1's precision, and has none itself.

@@ -11,10 +11,11 @@ from radfact.errors import InputError
 from radfact.io.jsonl import read_json, read_jsonl, write_json, write_jsonl
 from radfact.io.pairs import Pair, Pairs
 from radfact.judges import EntailmentQuery, Failure, Verdict
+from radfact.pipeline import RadFact
 from radfact.records import Box, Sentence
+from radfact.results.evaluation import EvaluationResult
 from radfact.results.export import export
-from radfact.results.radfact_writer import write_results
-from radfact.scoring.radfact import RadFact, Result
+from radfact.results.writer import write_results
 
 # Origin: the keys that the published command writes, less the counters of its own client.
 PUBLISHED_NAMES = [
@@ -71,12 +72,12 @@ CANDIDATES = ["A b c", "a bad", "C D", "b", "A A e"]
 REFERENCES = ["A c", "a", "C d x", "c", "A"]
 
 
-def scored(replicates: int = 40) -> Result:
+def scored(replicates: int = 40) -> EvaluationResult:
     metric = RadFact(Verbatim(), bootstrap=replicates, seed=7)
     return metric.score([texts(one) for one in CANDIDATES], [texts(one) for one in REFERENCES])
 
 
-def folder_of(result: Result, folder: Path, **run: Any) -> Path:
+def folder_of(result: EvaluationResult, folder: Path, **run: Any) -> Path:
     write_results(result, folder, run)
     return folder
 
@@ -90,13 +91,13 @@ def test_without_replicates_a_figure_is_one_key(tmp_path: Path) -> None:
     result = scored(0)
     written = read_json(export(folder_of(result, tmp_path)))
     assert list(written) == PUBLISHED_NAMES
-    assert written["logical_f1"] == pytest.approx(result.figures["logical_f1"].point)
+    assert written["logical_f1"] == pytest.approx(result.scores["logical_f1"].point)
 
 
 def test_the_quantiles_are_those_of_the_result(tmp_path: Path) -> None:
     result = scored()
     written = read_json(export(folder_of(result, tmp_path)))
-    for name, figure in result.figures.items():
+    for name, figure in result.scores.items():
         wanted = [figure.low, figure.q25, figure.median, figure.q75, figure.high]
         assert [written[f"{name}/{kind}"] for kind in STATISTICS[2:]] == pytest.approx(wanted, abs=1e-12)
 
@@ -107,7 +108,7 @@ def test_mean_and_error_are_those_of_replicates_drawn_one_by_one(tmp_path: Path)
     generator = np.random.default_rng(7)
     draws = [generator.choice(5, 5, replace=True) for _ in range(40)]
     for name, column in {
-        "logical_precision": [one.figures["logical_precision"] for one in result.samples],
+        "logical_precision": [one.scores["logical_precision"] for one in result.samples],
         "num_candidate_phrases": [3, math.nan, 2, 1, 3],
     }.items():
         means = [np.nanmean(np.array(column)[draw]) for draw in draws]
@@ -181,7 +182,7 @@ def lost_sample(folder: Path) -> None:
 
 def lost_figure(folder: Path) -> None:
     scores = read_json(folder / "scores.json")
-    del scores["figures"]["logical_f1"]
+    del scores["scores"]["logical_f1"]
     write_json(folder / "scores.json", scores)
 
 
@@ -189,7 +190,7 @@ def lost_figure(folder: Path) -> None:
 def test_files_that_do_not_belong_together_are_refused(change: Any, tmp_path: Path) -> None:
     folder = folder_of(scored(), tmp_path)
     change(folder)
-    with pytest.raises(InputError, match=r"scores\.json: figures\.\w+\.(point|median): samples\.jsonl and "):
+    with pytest.raises(InputError, match=r"scores\.json: scores\.\w+\.(point|median): samples\.jsonl and "):
         export(folder)
     assert not list(folder.glob("radfact_scores*"))
 
@@ -198,7 +199,7 @@ def test_files_that_do_not_belong_together_are_refused(change: Any, tmp_path: Pa
     ("name", "change", "message"),
     [
         ("run.json", {"options": {"bootstrap": 5}}, "run.json: options.seed: "),
-        ("scores.json", {"figures": []}, "scores.json: figures: "),
+        ("scores.json", {"scores": []}, "scores.json: scores: "),
         ("samples.jsonl", {"sample_id": "x"}, "samples.jsonl:1: logical_precision: "),
     ],
 )

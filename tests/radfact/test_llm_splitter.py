@@ -25,9 +25,8 @@ from radfact.judges.llm_splitter import (
 )
 from radfact.judges.splitter import SplitSentence, sentences_of_split
 from radfact.llm.response_text import dump_yaml
-from radfact.pipeline import evaluate
+from radfact.pipeline import RadFact, evaluate
 from radfact.rewards import make_reward
-from radfact.scoring.radfact import RadFact
 
 SHARED = Path(__file__).resolve().parents[2].parent / "shared"
 PUBLISHED = SHARED / "data" / "radfact" / "report_to_phrases_few_shot_examples.json"
@@ -305,7 +304,7 @@ def test_whoever_judges_splits_whichever_way_it_is_given(judging: Any) -> None:
 @pytest.mark.parametrize("splitter", ["offline", load_splitter("offline"), lambda text: [text]])
 def test_a_splitter_that_is_given_splits_in_the_place_of_the_judge(judging: Any, splitter: Any) -> None:
     options: dict[str, Any] = {"judge": "openai:m", "base_url": judging.base_url, "splitter": splitter}
-    assert evaluate([NARRATIVES], ["radfact"], bootstrap=0, **options).figures["logical_precision"].point == 0
+    assert evaluate([NARRATIVES], ["radfact"], bootstrap=0, **options).scores["logical_precision"].point == 0
     reward = make_reward("logical_precision", **options)
     assert reward([str(NARRATIVES.candidate)], ground_truth=[NARRATIVES.reference]) == [0.0]
     assert not splits(judging)

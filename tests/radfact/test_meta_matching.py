@@ -12,10 +12,9 @@ from radfact.io.pairs import Pair
 from radfact.judges.offline.judge import OfflineJudge
 from radfact.meta.datasets.matching import digests_of, match
 from radfact.meta.ensembles.model import fit_ensemble
-from radfact.pipeline import evaluate
+from radfact.pipeline import RadFact, evaluate
 from radfact.results.compare import compare
-from radfact.results.radfact_writer import write_results
-from radfact.scoring.radfact import RadFact
+from radfact.results.writer import write_results
 
 PAIRS = [Pair(str(i), f"Clear lungs {i}.", "Clear lungs. No effusion.") for i in range(6)]
 

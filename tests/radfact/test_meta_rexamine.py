@@ -25,7 +25,7 @@ from radfact.meta.injection.records import Change, Injected, read_injected
 from radfact.meta.injection.style import RuleStyler
 from radfact.meta.robustness.rexamine import rexamine
 from radfact.meta.robustness.statistics import Ranking, StyleTest, rankings, style_tests, table_2, table_c, threshold
-from radfact.results.radfact_writer import read_sample_figures
+from radfact.results.reader import read_sample_scores
 
 SITES = ["x"] * 4 + ["y"] * 3
 
@@ -488,7 +488,7 @@ def test_an_ensemble_is_fitted_applied_and_compared_with_experts(
     assert "1.000" in capsys.readouterr().out
     assert read_json(fitted)["coefficients"] == {"one/m": pytest.approx(2.0), "two/m": pytest.approx(1.0)}
     assert run_meta(monkeypatch, "ensemble", "apply", fitted, *judges, "--out", scores) == 0
-    applied = read_sample_figures(scores)
+    applied = read_sample_scores(scores)
     assert applied.directions == {"ensemble": "lower"}
     expected = [float(row[3]) for row in rows]
     assert [row["ensemble"] for row in applied.rows.values()] == pytest.approx(expected)

@@ -15,9 +15,10 @@ from pycocotools import mask as coco
 
 from radfact.io.pairs import Pair, read_pairs
 from radfact.judges import EntailmentQuery, Failure, Verdict
+from radfact.pipeline import RadFact
 from radfact.records import Box, Mask, Sentence
-from radfact.scoring.radfact import RadFact, Result
-from radfact.scoring.sample import FIGURES
+from radfact.results.evaluation import EvaluationResult
+from radfact.scoring.radfact import SCORES
 
 PUBLISHED = Path(__file__).resolve().parents[2].parent / "shared" / "data" / "radfact"
 needs_published = pytest.mark.skipif(not PUBLISHED.is_dir(), reason="the published examples are not on this machine")
@@ -96,7 +97,7 @@ def plain_f1(precision: float, recall: float) -> float:
 
 
 def plain_figures(rows: np.ndarray) -> list[float]:
-    """The nine figures of a set of (precisions, recalls) rows, in the order of `FIGURES`."""
+    """The nine figures of a set of (precisions, recalls) rows, in the order of `SCORES`."""
     means = []
     for column in rows.T:
         known = column[~np.isnan(column)]
@@ -104,7 +105,9 @@ def plain_figures(rows: np.ndarray) -> list[float]:
     return [value for p, r in zip(means[:3], means[3:], strict=True) for value in (p, r, plain_f1(p, r))]
 
 
-def assert_equal_to_the_definition(pairs: Sequence[Pair], judge: Dice, result: Result, replicates: int) -> None:
+def assert_equal_to_the_definition(
+    pairs: Sequence[Pair], judge: Dice, result: EvaluationResult, replicates: int
+) -> None:
     rows = np.array(
         [
             [*plain_direction(p.candidate, p.reference, judge), *plain_direction(p.reference, p.candidate, judge)]
@@ -112,12 +115,12 @@ def assert_equal_to_the_definition(pairs: Sequence[Pair], judge: Dice, result: R
         ]
     )
     for sample, row in zip(result.samples, rows, strict=True):
-        found = [sample.figures[name] for name in FIGURES]
+        found = [sample.scores[name] for name in SCORES]
         assert found == pytest.approx(plain_figures(row[None]), abs=1e-9, nan_ok=True)
     generator = np.random.default_rng(42)
     drawn = [plain_figures(rows[generator.choice(len(rows), len(rows), replace=True)]) for _ in range(replicates)]
-    for name, point, column in zip(FIGURES, plain_figures(rows), np.array(drawn).T, strict=True):
-        figure, known = result.figures[name], column[~np.isnan(column)]
+    for name, point, column in zip(SCORES, plain_figures(rows), np.array(drawn).T, strict=True):
+        figure, known = result.scores[name], column[~np.isnan(column)]
         wanted = [point, *np.quantile(known, [0.025, 0.25, 0.5, 0.75, 0.975])] if known.size else [point] + [None] * 5
         if math.isnan(point):
             wanted = [None] * 6
@@ -185,7 +188,7 @@ class Table(Dice):
 def figures(candidate: list[Sentence], reference: list[Sentence], entailed: Evidence, compat: Any) -> list[Any]:
     """Precision and recall of each kind, None for no value, where `entailed` names the evidence of hypotheses."""
     (sample,) = RadFact(Table(entailed), compat=compat, bootstrap=0).score([candidate], [reference]).samples
-    values = [sample.figures[f"{kind}_{part}"] for kind in KINDS for part in ("precision", "recall")]
+    values = [sample.scores[f"{kind}_{part}"] for kind in KINDS for part in ("precision", "recall")]
     return [None if math.isnan(value) else value for value in values]
 
 
@@ -286,8 +289,8 @@ def test_corner(corner: str, compat: str) -> None:
 
 def test_an_f1_of_no_precision_and_no_recall_is_zero_in_the_sample_the_set_and_every_replicate() -> None:
     result = RadFact(Table({}), bootstrap=10).score([[located("a")]], [[located("x")]])
-    figure = result.figures["logical_f1"]
-    assert [result.samples[0].figures["logical_f1"], figure.point, figure.median, figure.high] == [0, 0, 0, 0]
+    figure = result.scores["logical_f1"]
+    assert [result.samples[0].scores["logical_f1"], figure.point, figure.median, figure.high] == [0, 0, 0, 0]
 
 
 def test_golden_figures_of_the_published_metric() -> None:

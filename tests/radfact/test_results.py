@@ -6,13 +6,16 @@ from typing import Any
 
 import pytest
 
-from radfact.errors import InputError
+from radfact.errors import ErrorCode, InputError
 from radfact.io.jsonl import read_json, read_jsonl, write_json, write_jsonl
 from radfact.judges import EntailmentQuery, Failure, Verdict
+from radfact.pipeline import RadFact
 from radfact.records import Box, Mask, Sentence, digest
-from radfact.results.radfact_writer import read_sample_figures, write_results
-from radfact.scoring.radfact import RadFact, Result
-from radfact.scoring.sample import FIGURES
+from radfact.results.evaluation import EvaluationResult
+from radfact.results.reader import read_sample_scores, read_scores
+from radfact.results.schema import VERSION
+from radfact.results.writer import write_results
+from radfact.scoring.radfact import SCORES
 
 
 class FirstPremise:
@@ -41,7 +44,7 @@ LEFT = Box(x_min=0.5, y_min=0.0, x_max=1.0, y_max=1.0)
 
 
 @pytest.fixture
-def result() -> Result:
+def result() -> EvaluationResult:
     candidates = [[Sentence(text="nodule", boxes=(LEFT,)), Sentence(text="clear")], [Sentence(text="bad")]]
     references = [[Sentence(text="no effusion", boxes=(LEFT,))], [Sentence(text="bone")]]
     return RadFact(judge=FirstPremise()).score(candidates, references)
@@ -51,19 +54,19 @@ def rows(path: Path) -> list[dict[str, Any]]:
     return [row for _, row in read_jsonl(path)]
 
 
-def test_scores_hold_every_figure_the_judge_and_the_counts(result: Result, tmp_path: Path) -> None:
+def test_scores_hold_every_figure_the_judge_and_the_counts(result: EvaluationResult, tmp_path: Path) -> None:
     write_results(result, tmp_path, {})
     scores = read_json(tmp_path / "scores.json")
-    assert list(scores) == ["figures", "judge", "splitter", "counts"]
-    assert list(scores["figures"]) == list(FIGURES)
-    assert list(scores["figures"]["logical_f1"]) == [
+    assert list(scores) == ["version", "scores", "judge", "splitter", "counts", "metrics", "unavailable"]
+    assert list(scores["scores"]) == list(SCORES)
+    assert list(scores["scores"]["logical_f1"]) == [
         "point", "low", "q25", "median", "q75", "high", "n", "direction",
     ]  # fmt: skip
     assert scores["judge"] == {"name": "first premise", "version": 1}
-    assert (scores["counts"]["samples"], scores["counts"]["left_out"]) == (2, 1)
+    assert (scores["counts"]["samples"], scores["counts"]["excluded"]) == (2, 1)
 
 
-def test_a_sample_is_one_row_with_null_for_what_has_no_value(result: Result, tmp_path: Path) -> None:
+def test_a_sample_is_one_row_with_null_for_what_has_no_value(result: EvaluationResult, tmp_path: Path) -> None:
     write_results(result, tmp_path, {})
     scored, left_out = rows(tmp_path / "samples.jsonl")
     assert scored == {
@@ -83,13 +86,14 @@ def test_a_sample_is_one_row_with_null_for_what_has_no_value(result: Result, tmp
         "reference_sentences_with_boxes": 1,
         "failed_sentences": 0,
         "failure": None,
+        "failures": {},
         "reports": digest("nodule clear", "no effusion"),
     }
-    assert [left_out[name] for name in FIGURES] == [None] * 9
+    assert [left_out[name] for name in SCORES] == [None] * 9
     assert left_out["failure"] == "no YAML"
 
 
-def test_a_sentence_is_one_row_that_can_be_drawn(result: Result, tmp_path: Path) -> None:
+def test_a_sentence_is_one_row_that_can_be_drawn(result: EvaluationResult, tmp_path: Path) -> None:
     write_results(result, tmp_path, {})
     nodule, clear, effusion, bad, _ = rows(tmp_path / "sentences.jsonl")
     assert nodule == {
@@ -110,24 +114,22 @@ def test_a_sentence_is_one_row_that_can_be_drawn(result: Result, tmp_path: Path)
     assert (bad["status"], bad["why"]) == (None, "no valid answer: no YAML")
 
 
-def test_a_run_holds_what_is_given_the_options_and_who_answered(result: Result, tmp_path: Path) -> None:
+def test_a_run_holds_what_is_given_the_options_and_who_answered(result: EvaluationResult, tmp_path: Path) -> None:
     write_results(result, tmp_path, {"options": {"narrative": None}, "seconds": 1.5})
-    assert read_json(tmp_path / "run.json") == {
-        "seconds": 1.5,
-        "judge": {"name": "first premise", "version": 1},
-        "splitter": None,
-        "options": {
-            "narrative": None,
-            "compat": "paper",
-            "threshold": 0.5,
-            "on_failure": "drop",
-            "bootstrap": 500,
-            "seed": 42,
-        },
+    run = read_json(tmp_path / "run.json")
+    assert (run["seconds"], run["calls"], run["usage"]) == (1.5, 0, {"judge": {"calls": 0}})
+    assert (run["judge"], run["splitter"]) == ({"name": "first premise", "version": 1}, None)
+    assert run["options"] == {
+        "narrative": None,
+        "compat": "paper",
+        "threshold": 0.5,
+        "on_failure": "drop",
+        "bootstrap": 500,
+        "seed": 42,
     }
 
 
-def test_the_same_result_gives_the_same_bytes(result: Result, tmp_path: Path) -> None:
+def test_the_same_result_gives_the_same_bytes(result: EvaluationResult, tmp_path: Path) -> None:
     for name in ("one", "two"):
         write_results(result, tmp_path / name, {"seed": 42})
     files = sorted(path.name for path in (tmp_path / "one").iterdir())
@@ -149,7 +151,7 @@ def test_who_split_narratives_stands_in_the_scores(tmp_path: Path) -> None:
     assert read_json(tmp_path / "scores.json")["splitter"] == {"name": "str.split"}
 
 
-def test_an_unfinished_folder_has_no_scores(result: Result, tmp_path: Path) -> None:
+def test_an_unfinished_folder_has_no_scores(result: EvaluationResult, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="not JSON compliant"):
         write_results(result, tmp_path, {"seconds": math.nan})
     assert not (tmp_path / "scores.json").exists()
@@ -158,16 +160,16 @@ def test_an_unfinished_folder_has_no_scores(result: Result, tmp_path: Path) -> N
 def test_a_set_without_samples_is_written_as_null_figures(tmp_path: Path) -> None:
     write_results(RadFact(judge=FirstPremise()).score([], []), tmp_path, {})
     text = (tmp_path / "scores.json").read_text()
-    assert {figure["point"] for figure in json.loads(text)["figures"].values()} == {None}
+    assert {figure["point"] for figure in json.loads(text)["scores"].values()} == {None}
 
 
 def test_the_figures_of_samples_are_read_from_a_folder(tmp_path: Path) -> None:
     rows = [{"sample_id": "b", "x": 0.5, "n": 3, "failure": None}, {"sample_id": "a", "x": None}]
     write_jsonl(tmp_path / "samples.jsonl", rows)
     with pytest.raises(InputError, match=r"no scores\.json"):
-        read_sample_figures(tmp_path)
+        read_sample_scores(tmp_path)
     write_json(tmp_path / "scores.json", {"figures": {"x": {"direction": "lower"}, "of_the_set": {}}})
-    found = read_sample_figures(tmp_path)
+    found = read_sample_scores(tmp_path)
     assert found.directions == {"x": "lower", "of_the_set": "higher"}
     assert list(found.rows) == ["b", "a"]
     assert found.rows["b"] == {"x": 0.5}
@@ -177,13 +179,33 @@ def test_the_figures_of_samples_are_read_from_a_folder(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("rows", "wrong"),
     [
-        ([{"sample_id": "a"}, {"sample_id": "a"}], "line 2: sample_id"),
-        ([{"sample_id": 1}], "line 1: sample_id"),
-        ([{"sample_id": "a", "x": "high"}], "line 1: x: expected a finite number"),
+        ([{"sample_id": "a"}, {"sample_id": "a"}], (ErrorCode.DUPLICATE, 2, "sample_id")),
+        ([{"sample_id": None}], (ErrorCode.INVALID_VALUE, 1, "sample_id")),
+        ([{"sample_id": "a", "x": "high"}], (ErrorCode.INVALID_VALUE, 1, "x")),
+        ([{"sample_id": "a", "x": True}], (ErrorCode.INVALID_VALUE, 1, "x")),
     ],
 )
-def test_figures_that_are_none_are_named(tmp_path: Path, rows: list[dict[str, Any]], wrong: str) -> None:
+def test_rows_that_do_not_match_the_schema_are_named(
+    tmp_path: Path, rows: list[dict[str, Any]], wrong: tuple[ErrorCode, int, str]
+) -> None:
     write_jsonl(tmp_path / "samples.jsonl", rows)
-    write_json(tmp_path / "scores.json", {"figures": {"x": {}}})
-    with pytest.raises(InputError, match=wrong):
-        read_sample_figures(tmp_path)
+    write_json(tmp_path / "scores.json", {"scores": {"x": {}}})
+    with pytest.raises(InputError) as error:
+        read_sample_scores(tmp_path)
+    assert (error.value.code, error.value.line, error.value.field) == wrong
+
+
+def test_a_folder_of_a_later_version_is_refused(tmp_path: Path) -> None:
+    write_json(tmp_path / "scores.json", {"version": VERSION + 1, "scores": {}})
+    with pytest.raises(InputError) as error:
+        read_sample_scores(tmp_path)
+    assert (error.value.code, error.value.field) == (ErrorCode.UNSUPPORTED_VERSION, "version")
+
+
+def test_a_folder_of_the_first_version_is_read(tmp_path: Path) -> None:
+    counts = {"samples": 2, "left_out": 1, "failed_judgements": 3}
+    write_json(tmp_path / "scores.json", {"figures": {"logical_f1": {"point": 0.5}}, "counts": counts})
+    scores = read_scores(tmp_path)
+    assert scores.scores["logical_f1"].point == 0.5
+    assert scores.counts == {"samples": 2, "excluded": 1, "failed_judgments": 3}
+    assert scores.metrics["radfact"].scores == ("logical_f1",)

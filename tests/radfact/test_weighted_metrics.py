@@ -214,7 +214,7 @@ def test_radcliq_shares_what_the_others_compute(weights: Path, tmp_path: Path, m
     assert [row["chexbert_similarity"] for row in parts] == list(found.values["chexbert_similarity"])
     again = evaluate(PAIRS, names, weights=[weights], out=tmp_path)
     assert all(run.reused for run in again.runs.values())
-    assert again.figures == found.figures
+    assert again.scores == found.scores
     assert len(computed) == 3
 
 

@@ -23,7 +23,6 @@ from radfact.cli.meta.agreement import (
 )
 from radfact.cli.meta.options import say_matches, show_table
 from radfact.cli.options import FIGURES, INPUT, OUTPUT, key_values, naming_options
-from radfact.cli.run_record import versions
 from radfact.cli.tables import new_console, say, say_path
 from radfact.errors import ExitCode, InputError
 
@@ -148,7 +147,8 @@ def apply_ensemble(
     from radfact.meta.datasets.matching import match
     from radfact.meta.ensembles.fit import apply_to_folders
     from radfact.meta.ensembles.model import Ensemble
-    from radfact.results.radfact_writer import read_digests
+    from radfact.pipeline import versions
+    from radfact.results.reader import read_digests
 
     loaded, folders = Ensemble.load(ensemble), _folders(judges)
     check_folder(out)

@@ -107,7 +107,7 @@ class Scoring:
         """
         from radfact.metrics.registry import choose
         from radfact.metrics.resources import Resources
-        from radfact.pipeline import Work
+        from radfact.pipeline import MetricRunner
 
         with naming_options():
             choices = choose(self.names)
@@ -118,11 +118,10 @@ class Scoring:
             concurrency=self.who.concurrency,
             cache=self.cache,
             weights=read_weights(self.weights),
-            radfact={"bootstrap": 0},
         )
         try:
             with naming_options():
-                work = Work(choices, resources)
+                work = MetricRunner(choices, resources)
             with ProgressDisplay(new_console(stderr=True), resources.usage_by_role, None):
                 yield Scorer(work, self.missing, headline)
         finally:

@@ -12,11 +12,11 @@ from radfact.errors import InputError
 from radfact.io.pairs import Pair
 from radfact.meta.agreement.analysis import Figures
 from radfact.meta.datasets.matching import digests_of, match
-from radfact.results.radfact_writer import read_sample_figures
+from radfact.results.reader import read_sample_scores
 from radfact.statistics.bootstrap import Direction
 
 if TYPE_CHECKING:
-    from radfact.pipeline import Work
+    from radfact.pipeline import MetricRunner
 
 
 def read_figures(folders: Sequence[Path], pairs: Sequence[Pair]) -> Figures:
@@ -45,7 +45,7 @@ def read_figures(folders: Sequence[Path], pairs: Sequence[Pair]) -> Figures:
 
 
 def _read_folder(folder: Path, sample_ids: Sequence[str]) -> Figures:
-    found = read_sample_figures(folder)
+    found = read_sample_scores(folder)
     if not any(key in found.rows for key in sample_ids):
         raise InputError("has none of the samples of the set", file=folder / "samples.jsonl", field="sample_id")
     values = {name: [found.rows.get(key, {}).get(name, math.nan) for key in sample_ids] for name in found.directions}
@@ -58,7 +58,7 @@ def _with_values(values: Mapping[str, Sequence[float]], directions: Mapping[str,
     return Figures(kept, {name: directions[name] for name in kept})
 
 
-def compute_figures(pairs: Sequence[Pair], work: Work, folder: Path, *, headline: bool = False) -> Figures:
+def compute_figures(pairs: Sequence[Pair], work: MetricRunner, folder: Path, *, headline: bool = False) -> Figures:
     """The figures of pairs by the metrics of `work`, kept as a results folder.
 
     A metric that stands there with the same input is not computed again.
@@ -73,12 +73,10 @@ def compute_figures(pairs: Sequence[Pair], work: Work, folder: Path, *, headline
         RunError: no metric could score anything.
         InputError: two pairs have one id.
     """
-    from radfact.html.page import write_page
-    from radfact.results.folder import write_evaluation
+    from radfact.pipeline import write_results_and_page
 
     evaluation = work.run(pairs, bootstrap=0, seed=0, folder=folder)
-    write_evaluation(evaluation, folder)
-    write_page(folder)
+    write_results_and_page(evaluation, folder)
     runs = evaluation.runs.values()
     directions = {
         name: run.figures[name]

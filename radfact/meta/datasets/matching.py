@@ -9,7 +9,7 @@ from pathlib import Path
 from radfact.errors import list_some
 from radfact.io.pairs import Pair
 from radfact.records import digest
-from radfact.results.radfact_writer import read_digests
+from radfact.results.reader import read_digests
 
 
 @dataclass(frozen=True, slots=True)

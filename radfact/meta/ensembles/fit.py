@@ -11,7 +11,6 @@ from typing import Any
 
 from radfact.errors import InputError
 from radfact.html.meta_page import Table
-from radfact.html.page import write_page
 from radfact.io.jsonl import read_jsonl
 from radfact.io.pairs import Pair
 from radfact.meta.datasets.ratings import Ratings
@@ -27,11 +26,11 @@ from radfact.meta.ensembles.model import (
 from radfact.metrics.protocol import Scored
 from radfact.metrics.registry import Choice, Entry
 from radfact.metrics.resources import Resources
-from radfact.pipeline import Work
-from radfact.results.evaluation import Evaluation
-from radfact.results.folder import write_evaluation
-from radfact.results.radfact_writer import read_digests, read_scores
-from radfact.results.systems import asked, metric_of
+from radfact.pipeline import MetricRunner, write_results_and_page
+from radfact.results.evaluation import EvaluationResult
+from radfact.results.reader import read_digests, read_scores
+from radfact.results.schema import metric_of_scores
+from radfact.results.systems import asked
 from radfact.statistics.bootstrap import Direction
 from radfact.statistics.correlation import COEFFICIENTS, REPLICATES, SEED, correlate
 
@@ -133,7 +132,7 @@ def apply_to_folders(
     run: Mapping[str, Any] | None = None,
     bootstrap: int = 500,
     seed: int = SEED,
-) -> Evaluation:
+) -> EvaluationResult:
     """Score the samples of results folders by an ensemble, and write a results folder of its own.
 
     Args:
@@ -153,12 +152,11 @@ def apply_to_folders(
     choice = Choice(Entry(NAME, f"{__name__}:{EnsembleMetric.__qualname__}", "VERT (003), 5.1.5"), metric=metric)
     source = _with_reports(list(folders.values()))
     pairs, digests = read_pairs(source, judged.sample_ids), read_digests(source)
-    evaluation = Work([choice], Resources()).run(pairs, bootstrap=bootstrap, seed=seed, folder=out)
-    evaluation = replace(evaluation, reports={key: digests[key] for key in judged.sample_ids})
+    evaluation = MetricRunner([choice], Resources()).run(pairs, bootstrap=bootstrap, seed=seed, folder=out)
+    evaluation = replace(evaluation, report_digests={key: digests[key] for key in judged.sample_ids})
     judge = {"name": f"ensemble of {', '.join(metric.describe()['judges'])}", **metric.describe()}
     seconds = round(time.monotonic() - started, 3)
-    write_evaluation(evaluation, out, {**(run or {}), "judge": judge, "seconds": seconds})
-    write_page(out)
+    write_results_and_page(evaluation, out, {**(run or {}), "judge": judge, "seconds": seconds})
     return evaluation
 
 
@@ -168,7 +166,7 @@ def _judges(ensemble: Ensemble, folders: Mapping[str, Path]) -> dict[str, dict[s
     judges: dict[str, dict[str, Any]] = {}
     for feature in ensemble.coefficients:
         judge, _, figure = feature.rpartition("/")
-        metric = metric_of(scores[judge]).get(figure, figure)
+        metric = metric_of_scores(scores[judge]).get(figure, figure)
         judges.setdefault(judge, {})[metric] = asked(scores[judge]).get(metric)
     return judges
 

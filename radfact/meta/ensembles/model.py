@@ -15,7 +15,7 @@ from pydantic import Field, FiniteFloat
 from radfact.errors import InputError
 from radfact.io.jsonl import read_json, write_json
 from radfact.records import Record, validated
-from radfact.results.radfact_writer import read_sample_figures
+from radfact.results.reader import read_sample_scores
 from radfact.statistics.bootstrap import Direction
 
 Method = Literal["average", "linear_regression"]
@@ -171,7 +171,7 @@ def read_features(runs: Mapping[str, Path | str], figures: Sequence[str] | None 
     Raises:
         InputError: no such file or figure, an id that stands twice, or no sample in common.
     """
-    tables = {judge: read_sample_figures(place) for judge, place in runs.items()}
+    tables = {judge: read_sample_scores(place) for judge, place in runs.items()}
     samples = [table.rows for table in tables.values()]
     common = [key for key in next(iter(samples), {}) if all(key in rows for rows in samples)]
     if not common:

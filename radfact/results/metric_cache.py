@@ -1,0 +1,175 @@
+"""Cached results of metrics in a results folder, so that the same metric on the same input is not computed twice."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from radfact.errors import InputError
+from radfact.io.jsonl import dumps, read_json, read_jsonl, write_json, write_jsonl
+from radfact.io.pairs import Pair
+from radfact.llm.cache import canonical_json
+from radfact.metrics.protocol import Counts, Metric, Pooled, Scored
+from radfact.records import Report, validated
+from radfact.results.schema import METRICS_FOLDER, VERSION, MetricCacheFile, MetricCacheRow
+from radfact.statistics.bootstrap import CountsFunction
+
+
+class MetricCache:
+    """Results of metrics for one set of pairs, on disk.
+
+    Args:
+        folder: results folder.
+        pairs: input; results of other pairs are not reused.
+    """
+
+    def __init__(self, folder: Path, pairs: Sequence[Pair]) -> None:
+        self._folder, self._pairs = Path(folder), pairs
+        rows = [[pair.sample_id, _plain(pair.candidate), _plain(pair.reference)] for pair in pairs]
+        self._input = hashlib.sha256(dumps(rows).encode(errors="replace")).hexdigest()
+
+    def read(self, metric: Metric, identity: Mapping[str, Any] | None) -> Scored | None:
+        """Return the cached result of a metric; None if there is none, or if it must be computed again.
+
+        Args:
+            metric: the metric.
+            identity: everything that determines its result; None disables the cache.
+        """
+        key = self._key(identity)
+        if key is None:
+            return None
+        try:
+            cached = read_metric_cache(self._folder, metric.name)
+        except InputError:
+            return None
+        if cached is None or cached.file.key != key or not cached.is_of(self._pairs):
+            return None
+        scored = cached.scored(getattr(metric, "pooled", {}))
+        # A server that was unavailable may be back; its earlier responses are in the response cache.
+        return None if scored is None or scored.failures else scored
+
+    def write(self, metric: Metric, identity: Mapping[str, Any] | None, scored: Scored) -> None:
+        """Write the result of a metric, replacing an earlier one."""
+        path = self._folder / METRICS_FOLDER / f"{metric.name}.json"
+        path.unlink(missing_ok=True)
+        groups: dict[int, list[str]] = {}
+        for name, pooled in scored.pooled.items():
+            groups.setdefault(id(pooled.counts), []).append(name)
+        tables = [scored.pooled[names[0]].counts for names in groups.values()]
+        write_jsonl(
+            path.with_suffix(".jsonl"),
+            (
+                {
+                    "sample_id": pair.sample_id,
+                    "scores": {name: _finite(column[place]) for name, column in scored.values.items()},
+                    "counts": [[_finite(value) for value in table[place]] for table in tables],
+                    "failure": scored.failures.get(place),
+                    "details": scored.details[place] if scored.details else {},
+                }
+                for place, pair in enumerate(self._pairs)
+            ),
+        )
+        file = MetricCacheFile(
+            key=self._key(identity),
+            scores=dict(metric.figures),
+            pooled=list(groups.values()),
+            usage=dict(scored.usage),
+            usage_by_role={role: dict(usage) for role, usage in scored.usage_by_role.items()},
+            counts=dict(scored.counts),
+            has_details=bool(scored.details),
+        )
+        write_json(path, file.model_dump(mode="json"))
+
+    def _key(self, identity: Mapping[str, Any] | None) -> str | None:
+        if identity is None:
+            return None
+        return hashlib.sha256(canonical_json({**identity, "input": self._input, "schema": VERSION})).hexdigest()
+
+
+@dataclass(frozen=True, slots=True)
+class CachedMetric:
+    """The cached result of a metric as it is on disk."""
+
+    file: MetricCacheFile
+    rows: Sequence[MetricCacheRow]
+
+    @property
+    def sample_ids(self) -> list[str]:
+        """Ids in the order of the rows."""
+        return [row.sample_id for row in self.rows]
+
+    def is_of(self, pairs: Sequence[Pair]) -> bool:
+        """Whether there is one row per pair, in order, all with the same scores and counts."""
+        shapes = {(tuple(row.scores), tuple(map(len, row.counts))) for row in self.rows}
+        groups = len(self.file.pooled)
+        return (
+            self.sample_ids == [pair.sample_id for pair in pairs]
+            and len(shapes) == 1
+            and all(len(row.counts) == groups for row in self.rows)
+        )
+
+    def counts(self, group: int) -> Counts:
+        """Return the counts of one group of pooled scores, (samples, k)."""
+        return np.array([list(map(_number, row.counts[group])) for row in self.rows], dtype=np.float64)
+
+    def scored(self, functions: Mapping[str, CountsFunction]) -> Scored | None:
+        """Return the result as the metric gave it; None if a pooled score has no function.
+
+        Args:
+            functions: of the pooled scores, by name.
+        """
+        pooled = {}
+        for group, names in enumerate(self.file.pooled):
+            counts = self.counts(group)
+            for name in names:
+                if name not in functions:
+                    return None
+                pooled[name] = Pooled(counts, functions[name])
+        names = list(self.rows[0].scores) if self.rows else []
+        return Scored(
+            {name: [_number(row.scores[name]) for row in self.rows] for name in names},
+            pooled=pooled,
+            details=[row.details for row in self.rows] if self.file.has_details else (),
+            failures={place: row.failure for place, row in enumerate(self.rows) if row.failure is not None},
+            usage=self.file.usage,
+            usage_by_role=self.file.usage_by_role,
+            counts=self.file.counts,
+        )
+
+
+def read_metric_cache(folder: Path, name: str) -> CachedMetric | None:
+    """Read the cached result of a metric from a results folder; None if there is none, or if it is incomplete.
+
+    Args:
+        folder: results folder.
+        name: of the metric.
+
+    Raises:
+        InputError: a file does not match its schema.
+    """
+    path = folder / METRICS_FOLDER / f"{name}.json"
+    if not path.is_file():
+        return None
+    lines = path.with_suffix(".jsonl")
+    rows = [validated(MetricCacheRow, row, file=lines, line=line) for line, row in read_jsonl(lines)]
+    return CachedMetric(validated(MetricCacheFile, read_json(path), file=path), rows)
+
+
+def _plain(report: Report) -> Any:
+    if isinstance(report, str):
+        return report
+    return [sentence.model_dump(mode="json", exclude_none=True) for sentence in report]
+
+
+def _finite(value: float) -> float | None:
+    return None if math.isnan(value) else float(value)
+
+
+def _number(value: float | None) -> float:
+    return math.nan if value is None else value

@@ -1,0 +1,133 @@
+"""Reading a results folder."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+from radfact.errors import ErrorCode, InputError, check_unique_id
+from radfact.io.jsonl import read_json, read_jsonl
+from radfact.records import digest, validated
+from radfact.results.schema import VERSION, RunFile, SampleRow, ScoresFile
+from radfact.statistics.bootstrap import Direction
+
+_RowT = TypeVar("_RowT", bound=SampleRow)
+
+
+def read_scores(folder: Path | str) -> ScoresFile:
+    """Read `scores.json` of a results folder.
+
+    Raises:
+        InputError: the folder is not finished, the file does not match the schema, or a later version wrote it.
+    """
+    path = Path(folder) / "scores.json"
+    if not path.is_file():
+        raise InputError(
+            "expected a finished results folder, but it has no scores.json", code=ErrorCode.FILE_NOT_FOUND, file=folder
+        )
+    scores = validated(ScoresFile, read_json(path), file=path)
+    if scores.version > VERSION:
+        raise InputError(
+            f"expected version {VERSION} of the results schema or an earlier one, found {scores.version}; "
+            "update maira-radfact",
+            code=ErrorCode.UNSUPPORTED_VERSION,
+            file=path,
+            field="version",
+        )
+    return scores
+
+
+def read_run(folder: Path | str) -> RunFile:
+    """Read `run.json` of a results folder; a folder without one has an empty record.
+
+    Raises:
+        InputError: the file does not match the schema.
+    """
+    path = Path(folder) / "run.json"
+    return validated(RunFile, read_json(path) if path.exists() else {}, file=path)
+
+
+def read_samples(
+    folder: Path | str,
+    names: Sequence[str],
+    model: type[_RowT] = SampleRow,  # type: ignore[assignment]
+) -> list[_RowT]:
+    """Read `samples.jsonl` of a results folder.
+
+    Args:
+        folder: results folder.
+        names: columns that hold scores.
+        model: of a row.
+
+    Raises:
+        InputError: there is no such file, a row does not match the schema, an id is a duplicate, or a score is not a
+            finite number.
+    """
+    path = Path(folder) / "samples.jsonl"
+    rows: list[_RowT] = []
+    seen: dict[str, int] = {}
+    for line, values in read_jsonl(path):
+        row = validated(model, values, file=path, line=line)
+        check_unique_id(seen, row.sample_id, line, file=path)
+        for name in names:
+            value = values.get(name)
+            is_number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+            if value is not None and not is_number:
+                raise InputError(f"expected a finite number or null, found {value!r}", file=path, line=line, field=name)
+        rows.append(row)
+    return rows
+
+
+@dataclass(frozen=True, slots=True)
+class SampleScores:
+    """Sample-level scores of a results folder.
+
+    Attributes:
+        rows: `sample_id` -> score -> value, NaN = no value, in the order of the file.
+        directions: direction of every score, including those that exist only for the dataset.
+    """
+
+    rows: Mapping[str, Mapping[str, float]]
+    directions: Mapping[str, Direction]
+
+
+def read_sample_scores(folder: Path | str) -> SampleScores:
+    """Read the sample-level scores of a finished results folder.
+
+    Raises:
+        InputError: as `read_scores` and `read_samples`.
+    """
+    directions = {name: score.direction for name, score in read_scores(folder).scores.items()}
+    rows = {}
+    for sample in read_samples(folder, list(directions)):
+        columns = sample.model_extra or {}
+        rows[sample.sample_id] = {
+            name: math.nan if columns[name] is None else float(columns[name]) for name in directions if name in columns
+        }
+    return SampleScores(rows, directions)
+
+
+def read_digests(folder: Path | str) -> dict[str, str | None]:
+    """Read the digest of the reports of each sample; None where the folder does not have it.
+
+    It is in `samples.jsonl`; if no sample has one there, it is computed from the sentences.
+
+    Raises:
+        InputError: there is no `samples.jsonl`.
+    """
+    digests: dict[str, str | None] = {}
+    for _, row in read_jsonl(Path(folder) / "samples.jsonl"):
+        reports = row.get("reports")
+        digests[str(row.get("sample_id"))] = reports if isinstance(reports, str) else None
+    path = Path(folder) / "sentences.jsonl"
+    if any(digests.values()) or not path.is_file():
+        return digests
+    texts: dict[str, dict[Any, list[str]]] = {}
+    for _, row in read_jsonl(path):
+        sides = texts.setdefault(str(row.get("sample_id")), {"candidate": [], "reference": []})
+        sides.setdefault(row.get("side"), []).append(str(row.get("text")))
+    known = {key: digest(" ".join(one["candidate"]), " ".join(one["reference"])) for key, one in texts.items()}
+    return {key: known.get(key) for key in digests}

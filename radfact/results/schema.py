@@ -1,0 +1,182 @@
+"""Schema of a results folder: one model per file, used by the writer and by every reader.
+
+| file | model |
+|---|---|
+| `scores.json` | `ScoresFile` |
+| `samples.jsonl` | `SampleRow` per line |
+| `sentences.jsonl` | `SentenceRow` per line |
+| `run.json` | `RunFile` |
+| `metrics/NAME.json` | `MetricCacheFile` |
+| `metrics/NAME.jsonl` | `MetricCacheRow` per line |
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+
+from pydantic import AliasChoices, BaseModel, ConfigDict, Field, FiniteFloat, NonNegativeInt, model_validator
+
+from radfact.scoring.radfact import SentenceScore
+from radfact.statistics.bootstrap import Direction
+
+VERSION = 2
+"""Version of the schema. Version 1, which has no `version` field, called the scores `figures`."""
+
+RADFACT = "radfact"
+GREEN_SUMMARY_FILE = "green_summary.json"
+METRICS_FOLDER = "metrics"
+
+ImagePlace = Literal["inside", "beside"]
+"""Images of a page: inside its file, or as files in a folder alongside it."""
+
+SentenceRow = SentenceScore
+Scores = Field(validation_alias=AliasChoices("scores", "figures"))
+
+
+class Row(BaseModel):
+    """A record that may hold more fields than its model, as later versions write them."""
+
+    model_config = ConfigDict(extra="ignore", coerce_numbers_to_str=True)
+
+
+class ScoreRecord(Row):
+    """A dataset-level score; None means no value."""
+
+    point: FiniteFloat | None = None
+    low: FiniteFloat | None = None
+    q25: FiniteFloat | None = None
+    median: FiniteFloat | None = None
+    q75: FiniteFloat | None = None
+    high: FiniteFloat | None = None
+    n: NonNegativeInt | None = None
+    direction: Direction = "higher"
+
+
+class MetricRecord(Row):
+    """A metric in `scores.json`: its scores, failed samples, and how it was computed."""
+
+    scores: Annotated[tuple[str, ...], Scores]
+    source: str | None = None
+    failed: NonNegativeInt = 0
+    model: dict[str, Any] | None = None
+    settings: dict[str, Any] | None = None
+    arguments: dict[str, Any] | None = None
+
+
+class ScoresFile(Row):
+    """`scores.json`."""
+
+    version: int = 1
+    scores: Annotated[dict[str, ScoreRecord], Scores]
+    judge: str | dict[str, Any] | None = None
+    splitter: dict[str, Any] | None = None
+    counts: dict[str, Any] = Field(default_factory=dict)
+    metrics: dict[str, MetricRecord] = Field(default_factory=dict)
+    unavailable: dict[str, str] = Field(default_factory=dict)
+
+    @model_validator(mode="after")
+    def _upgrade(self) -> ScoresFile:
+        for old, new in (("left_out", "excluded"), ("judgements", "judgments")):
+            for name in [name for name in self.counts if old in name]:
+                self.counts[name.replace(old, new)] = self.counts.pop(name)
+        if not self.metrics:
+            self.metrics[RADFACT] = MetricRecord.model_validate({"scores": tuple(self.scores)})
+        return self
+
+
+class SampleRow(Row):
+    """A row of `samples.jsonl`; its scores and counts of sentences are further columns."""
+
+    model_config = ConfigDict(extra="allow")
+
+    sample_id: str
+    failure: str | None = None
+    failures: dict[str, str] = Field(default_factory=dict)
+    reports: str | None = None
+
+    @property
+    def reason(self) -> str | None:
+        """Why the sample was not scored, by metric."""
+        return "; ".join(f"{metric}: {why}" for metric, why in self.failures.items()) or self.failure
+
+
+class RadFactSampleRow(SampleRow):
+    """A row of `samples.jsonl` with the columns of RadFact."""
+
+    logical_precision: float | None
+    logical_recall: float | None
+    spatial_precision: float | None
+    spatial_recall: float | None
+    grounding_precision: float | None
+    grounding_recall: float | None
+    candidate_sentences: NonNegativeInt
+    reference_sentences: NonNegativeInt
+    candidate_sentences_with_boxes: NonNegativeInt
+    reference_sentences_with_boxes: NonNegativeInt
+    failed_sentences: NonNegativeInt
+
+    @property
+    def is_judged(self) -> bool:
+        """Whether there were two reports to judge."""
+        return self.failure is None or self.failed_sentences > 0
+
+
+class PageRecord(Row):
+    """What `report.html` shows in addition to the results; paths are relative to the folder."""
+
+    manifest: str | None = None
+    unscored: str | None = None
+    drafts: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+    images: ImagePlace | None = None
+
+
+class InputRecord(Row):
+    """Input files of a run, and counts of their records."""
+
+    files: tuple[str, ...] = ()
+    read: int | None = None
+    skipped: int | None = None
+    empty_candidates: int | None = None
+    without_reference: int | None = None
+
+
+class RunFile(Row):
+    """`run.json`: how the results were computed. Other fields hold totals such as `calls` and `tokens_in`."""
+
+    model_config = ConfigDict(extra="allow")
+
+    version: int | str = 1
+    input: InputRecord = InputRecord()
+    options: dict[str, Any] = Field(default_factory=dict)
+    judge: dict[str, Any] | str | None = None
+    splitter: dict[str, Any] | None = None
+    page: PageRecord | None = None
+
+
+class MetricCacheFile(Row):
+    """`metrics/NAME.json`: what the cached result of a metric was computed from."""
+
+    key: str | None
+    scores: Annotated[dict[str, Direction], Scores]
+    pooled: list[list[str]]
+    usage: dict[str, int]
+    usage_by_role: dict[str, dict[str, int]] = Field(default_factory=dict)
+    counts: dict[str, int] = Field(default_factory=dict)
+    has_details: bool
+
+
+class MetricCacheRow(Row):
+    """A row of `metrics/NAME.jsonl`: scores, counts of pooled scores, failure and details of one sample."""
+
+    sample_id: str
+    scores: Annotated[dict[str, float | None], Scores] = Field(default_factory=dict)
+    counts: list[list[float | None]] = Field(default_factory=list)
+    failure: str | None = None
+    details: dict[str, Any] = Field(default_factory=dict)
+
+
+def metric_of_scores(scores: ScoresFile) -> Mapping[str, str]:
+    """Map each score of `scores.json` to its metric."""
+    return {score: name for name, metric in scores.metrics.items() for score in metric.scores}
