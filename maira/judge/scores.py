@@ -15,7 +15,7 @@ from radfact.llm import ChatClient
 from radfact.meta.injection.records import Change, Injected
 from radfact.meta.injection.sentences import Sentences
 from radfact.metrics.green import Green, green_score
-from radfact.metrics.llm_metric import AskedMetric
+from radfact.metrics.llm_metric import LLMMetric
 from radfact.metrics.responses.assessment import SECTION_TITLES, Assessment, CategoryErrors, parse_assessment
 from radfact.metrics.vert import Vert, VertTuned
 from radfact.records import narrative, normalised_text
@@ -65,7 +65,7 @@ def _assess(
 ) -> Sequence[Assessment | Failure | None]:
     if client is None:
         return [None if one.injected is None else assess_errors(one.injected) for one in pairs]
-    return (Green if task == "green" else Vert)(client).assess([one.pair for one in pairs])
+    return (Green if task == "green" else Vert)(client).query([one.pair for one in pairs])
 
 
 def _taught(paired: ReportPair, task: ScoreTask, answer: Assessment, teacher: str) -> TrainingExample:
@@ -88,8 +88,8 @@ def make_vert_example(paired: ReportPair, score: float, teacher: str) -> Trainin
     return TrainingExample(paired, name, _ask(VertTuned, paired), f"{score:.1f}", teacher, score=score)
 
 
-def _ask(metric: type[AskedMetric[Any]], paired: ReportPair) -> tuple[ChatMessage, ...]:
-    asked = metric(_NOBODY).question(narrative(paired.pair.candidate), narrative(paired.pair.reference))
+def _ask(metric: type[LLMMetric[Any]], paired: ReportPair) -> tuple[ChatMessage, ...]:
+    asked = metric(_NOBODY).request(narrative(paired.pair.candidate), narrative(paired.pair.reference))
     return chat_messages(asked.messages)
 
 

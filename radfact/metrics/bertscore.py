@@ -1,4 +1,4 @@
-"""BERTScore by the library bert-score, with its model from a local folder."""
+"""BERTScore with the package bert-score and a model from a local folder."""
 
 from __future__ import annotations
 
@@ -8,22 +8,22 @@ from collections.abc import Mapping, Sequence
 from importlib import resources
 from pathlib import Path
 
-from radfact.errors import InputError
+from radfact.errors import ErrorCode, InputError
 from radfact.io.pairs import Pair
 from radfact.metrics.protocol import Scored
 from radfact.records import narrative
 from radfact.statistics.bootstrap import Direction
 
 LAYER = 5
-"""Of distilroberta-base, as the library has it for this model; its baseline is that of this layer."""
+"""Layer of distilroberta-base that bert-score recommends; its baseline is that of this layer."""
 
-LONGEST = 512
+MAX_TOKENS = 512
 
 
 class BertScore:
-    """F1 of BERTScore with distilroberta-base, rescaled with the library's baseline, without idf.
+    """F1 of BERTScore with distilroberta-base, rescaled with the baseline of bert-score, as in RadCliQ.
 
-    Without idf, because a score must not depend on the other pairs. Source: RadCliQ's part of that name.
+    There is no idf weighting, because a score must not depend on the other pairs.
     """
 
     name = "bertscore"
@@ -33,12 +33,12 @@ class BertScore:
         """Load the model.
 
         Args:
-            folder: distilroberta-base as transformers writes it: `config.json`, the tokenizer, the weights.
+            folder: distilroberta-base as transformers writes it: `config.json`, tokenizer, weights.
             batch_size: texts in one forward pass.
 
         Raises:
-            InputError: the folder holds another model.
-            ModuleNotFoundError: bert-score is not installed.
+            InputError: if the folder holds another model.
+            ModuleNotFoundError: if bert-score is not installed.
         """
         from bert_score import BERTScorer
         from transformers import AutoTokenizer
@@ -55,31 +55,36 @@ class BertScore:
                 use_fast_tokenizer=True,
             )
         except (OSError, ValueError, KeyError, AssertionError) as error:
-            raise InputError(f"not distilroberta-base: {error!s:.200}", file=folder) from None
-        # The library asks for a space before the first word at every call (sent_encode), as published figures have it;
-        # tokenizers of transformers 5 pass over that, and take it only when they are loaded.
+            raise InputError(
+                f"expected distilroberta-base: {error!s:.200}", code=ErrorCode.INVALID_FORMAT, file=folder
+            ) from None
+        # Published scores have a space before the first word. bert-score requests it at every call, which tokenizers of
+        # transformers 5 ignore: they accept the option only when they are loaded.
         tokenizer = AutoTokenizer.from_pretrained(str(folder), add_prefix_space=True)
-        # A folder without that setting would have no text cut to what the model can take.
-        tokenizer.model_max_length = min(tokenizer.model_max_length, LONGEST)
+        # A folder without this setting would not truncate texts.
+        tokenizer.model_max_length = min(tokenizer.model_max_length, MAX_TOKENS)
         self._scorer._tokenizer = tokenizer
 
     def score(self, pairs: Sequence[Pair]) -> Scored:
-        """One value a pair, mostly from 0 to 1 (rescaled values may be below 0); the figure of the set is their mean.
+        """Score pairs, mostly from 0 to 1; rescaled values may be below 0.
 
-        A pair with an empty report has the value of no similarity at all, the baseline's 0; the library, and with it
-        the published RadCliQ, has (0 - baseline) / (1 - baseline) = -5.55 there.
+        A pair with an empty report scores the baseline's 0. bert-score, and with it the published RadCliQ, returns
+        (0 - baseline) / (1 - baseline) = -5.55.
         """
-        texts = [tuple(_one_line(narrative(one)) for one in (pair.candidate, pair.reference)) for pair in pairs]
+        candidates = [_normalize_spaces(narrative(pair.candidate)) for pair in pairs]
+        references = [_normalize_spaces(narrative(pair.reference)) for pair in pairs]
         values = [0.0] * len(pairs)
-        places = [place for place, both in enumerate(texts) if all(both)]
-        if places:
+        indices = [index for index in range(len(pairs)) if candidates[index] and references[index]]
+        if indices:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
-                _, _, f1 = self._scorer.score([texts[one][0] for one in places], [texts[one][1] for one in places])
-            for place, value in zip(places, f1.tolist(), strict=True):
-                values[place] = float(value)
+                _, _, f1 = self._scorer.score(
+                    [candidates[index] for index in indices], [references[index] for index in indices]
+                )
+            for index, value in zip(indices, f1.tolist(), strict=True):
+                values[index] = float(value)
         return Scored({"bertscore": values})
 
 
-def _one_line(text: str) -> str:
+def _normalize_spaces(text: str) -> str:
     return re.sub(" +", " ", text).strip()

@@ -1,4 +1,4 @@
-"""BLEU by the library sacrebleu."""
+"""BLEU with the package sacrebleu."""
 
 from __future__ import annotations
 
@@ -16,29 +16,34 @@ ORDERS = 4
 
 
 def corpus_bleu(counts: Counts, order: int, *, sentence: bool = False) -> float:
-    """BLEU of summed counts, from 0 to 100, smoothed as sacrebleu does by default.
+    """Compute BLEU from 0 to 100 from summed counts, with sacrebleu's default smoothing.
 
     Args:
-        counts: words of the candidates, words of the references, matching n-grams of orders 1 to 4, all n-grams of the
-            candidates of orders 1 to 4.
+        counts: (10,), words of the candidates, words of the references, matching n-grams of orders 1 to 4, all n-grams
+            of the candidates of orders 1 to 4.
         order: longest n-gram.
-        sentence: of a single report, whose orders without any n-gram are left out (effective order).
+        sentence: whether to skip orders without any n-gram (effective order), as for a single report.
     """
     from sacrebleu.metrics.bleu import BLEU
 
-    whole = [int(count) for count in counts]
-    matching, total = whole[2 : 2 + order], whole[2 + ORDERS : 2 + ORDERS + order]
-    found = BLEU.compute_bleu(
-        matching, total, whole[0], whole[1], smooth_method="exp", effective_order=sentence, max_ngram_order=order
+    candidate_length, reference_length, *ngrams = (int(count) for count in counts)
+    bleu = BLEU.compute_bleu(
+        ngrams[:order],
+        ngrams[ORDERS : ORDERS + order],
+        candidate_length,
+        reference_length,
+        smooth_method="exp",
+        effective_order=sentence,
+        max_ngram_order=order,
     )
-    # By logarithms the library has 100.00000000000004 for equal texts.
-    return min(float(found.score), 100.0)
+    # Rounding errors give equal texts 100.00000000000004.
+    return min(float(bleu.score), 100.0)
 
 
 class Bleu:
-    """BLEU-1 to BLEU-4: tokenizer 13a, lower case; of the set by its summed counts, of a sample with effective order.
+    """BLEU-1 to BLEU-4 with tokenizer 13a in lower case: corpus BLEU, and sentence BLEU with effective order.
 
-    Source: paper 004, D.1.
+    Source: MAIRA-2, appendix D.1.
     """
 
     name = "bleu"
@@ -49,17 +54,17 @@ class Bleu:
     }
 
     def __init__(self) -> None:
-        """Load the library.
+        """Load the package.
 
         Raises:
-            ModuleNotFoundError: it is not installed.
+            ModuleNotFoundError: if sacrebleu is not installed.
         """
         from sacrebleu.metrics.bleu import BLEU
 
         self._scorer = BLEU(lowercase=True, tokenize="13a", max_ngram_order=ORDERS, effective_order=True)
 
     def score(self, pairs: Sequence[Pair]) -> Scored:
-        """Four values a pair, from 0 to 100; the figures of the set are corpus BLEU."""
+        """Score pairs from 0 to 100."""
         rows = np.array([self._count(pair) for pair in pairs], dtype=np.float64).reshape(len(pairs), 2 + 2 * ORDERS)
         values = {
             name: [corpus_bleu(row, order, sentence=True) for row in rows]
@@ -68,5 +73,5 @@ class Bleu:
         return Scored(values, pooled={name: Pooled(rows, value) for name, value in self.pooled.items()})
 
     def _count(self, pair: Pair) -> list[int]:
-        found = self._scorer.sentence_score(narrative(pair.candidate), [narrative(pair.reference)])
-        return [found.sys_len, found.ref_len, *found.counts, *found.totals]
+        bleu = self._scorer.sentence_score(narrative(pair.candidate), [narrative(pair.reference)])
+        return [bleu.sys_len, bleu.ref_len, *bleu.counts, *bleu.totals]

@@ -1,4 +1,4 @@
-"""CheXbert: 14 findings of two reports compared, and the similarity of the vectors that they are read from."""
+"""CheXbert: F1 of the findings that a BERT model labels in two reports, and the similarity of its embeddings."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from radfact.errors import InputError
+from radfact.errors import ErrorCode, InputError
 from radfact.io.pairs import Pair
 from radfact.metrics.protocol import Counts, Pooled, Scored
 from radfact.records import narrative
@@ -25,57 +25,61 @@ CLASSES = (
 
 FIVE = ("Cardiomegaly", "Edema", "Consolidation", "Atelectasis", "Pleural Effusion")
 LABELS = ("blank", "positive", "negative", "uncertain")
-"""What a head says, by the place of its highest value; that of No Finding has the first two only."""
+"""Classes of a head. The head of No Finding has the first two only."""
 
-BATCH = 32
-LONGEST = 512
+BATCH_SIZE = 32
+MAX_TOKENS = 512
 
 
-def outcomes(candidate: NDArray[np.int_], reference: NDArray[np.int_]) -> Counts:
-    """What each sample adds to the counts, (samples, 4 * classes): true positives of all classes, then false
-    positives, false negatives and true negatives.
+def confusion_counts(candidate: NDArray[np.int_], reference: NDArray[np.int_]) -> Counts:
+    """Count true positives, false positives, false negatives and true negatives; uncertain counts as negative.
 
     Args:
-        candidate: (samples, classes), places in `LABELS`. A finding counts where it is positive; uncertain is none, as
-            MAIRA-2 counts.
-        reference: likewise.
+        candidate: (samples, 14), indices of `LABELS`.
+        reference: (samples, 14), indices of `LABELS`.
+
+    Returns:
+        (samples, 4 * 14), in the order above, each for all classes.
+
+    Source: MAIRA-2, appendix D.1.
     """
-    said, true = candidate == LABELS.index("positive"), reference == LABELS.index("positive")
-    return np.concatenate([said & true, said & ~true, ~said & true, ~said & ~true], axis=1).astype(np.float64)
+    predicted, actual = candidate == LABELS.index("positive"), reference == LABELS.index("positive")
+    outcomes = [predicted & actual, predicted & ~actual, ~predicted & actual, ~predicted & ~actual]
+    return np.concatenate(outcomes, axis=1).astype(np.float64)
 
 
 def macro_f1(counts: Counts, classes: Sequence[int]) -> float:
-    """Mean over classes of their F1; 0 for one that neither side shows, as scikit-learn's report has it."""
-    hits, false, missed, _ = _of(counts, classes)
-    total = 2 * hits + false + missed
-    return float(np.divide(2 * hits, total, out=np.zeros_like(total), where=total > 0).mean())
+    """Compute the mean F1 of classes; a class without positives counts 0, as in scikit-learn."""
+    tp, fp, fn, _ = _select(counts, classes)
+    total = 2 * tp + fp + fn
+    return float(np.divide(2 * tp, total, out=np.zeros_like(total), where=total > 0).mean())
 
 
 def micro_f1(counts: Counts, classes: Sequence[int]) -> float:
-    """F1 of the findings of all classes together; NaN where there are none."""
-    hits, false, missed, _ = _of(counts, classes).sum(axis=1)
-    return _ratio(2 * hits, 2 * hits + false + missed)
+    """Compute the F1 of all findings of some classes; NaN without positives."""
+    tp, fp, fn, _ = _select(counts, classes).sum(axis=1)
+    return _ratio(2 * tp, 2 * tp + fp + fn)
 
 
 def class_f1(counts: Counts, index: int) -> float:
-    """F1 of one class; NaN where neither side shows it."""
+    """Compute the F1 of one class; NaN without positives."""
     return micro_f1(counts, [index])
 
 
 def class_recall(counts: Counts, index: int) -> float:
-    """Share of the references with a finding whose candidate has it too; NaN where no reference has it."""
-    hits, _, missed, _ = _of(counts, [index])[:, 0]
-    return _ratio(hits, hits + missed)
+    """Compute the recall of one class; NaN if no reference has the finding."""
+    tp, _, fn, _ = _select(counts, [index])[:, 0]
+    return _ratio(tp, tp + fn)
 
 
 def class_specificity(counts: Counts, index: int) -> float:
-    """Share of the references without a finding whose candidate is without it; NaN where all references have it."""
-    _, false, _, rejected = _of(counts, [index])[:, 0]
-    return _ratio(rejected, rejected + false)
+    """Compute the specificity of one class; NaN if all references have the finding."""
+    _, fp, _, tn = _select(counts, [index])[:, 0]
+    return _ratio(tn, tn + fp)
 
 
-def _of(counts: Counts, classes: Sequence[int]) -> Counts:
-    """(4, classes): hits, false alarms, misses, true rejections."""
+def _select(counts: Counts, classes: Sequence[int]) -> Counts:
+    """Select the counts of some classes, (4 * 14,) -> (4, classes)."""
     return counts.reshape(4, len(CLASSES))[:, list(classes)]
 
 
@@ -98,9 +102,9 @@ _POOLED = {
 
 
 class CheXbert:
-    """F1 of the 14 and of the 5 findings, each finding by itself, and the cosine of the reports' CheXbert vectors.
+    """F1 of 14 and of 5 findings, F1, recall and specificity of each, and the cosine of the reports' embeddings.
 
-    Source: paper 004, D.1, figures 3 and 5, table B.3.
+    Source: MAIRA-2, appendix D.1, figures 3 and 5, table B.3.
     """
 
     name = "chexbert"
@@ -110,38 +114,36 @@ class CheXbert:
     of_the_set = frozenset(_POOLED)
 
     def __init__(self, folder: Path) -> None:
-        """Load the labeller.
+        """Load the labeler.
 
         Args:
-            folder: with `chexbert.pth`, the published checkpoint (BERT and 14 linear heads), and `vocab.txt`, the
-                words of bert-base-uncased.
+            folder: holds `chexbert.pth`, the published checkpoint (BERT and 14 linear heads), and `vocab.txt`, the
+                vocabulary of bert-base-uncased.
 
         Raises:
-            InputError: a file is not what it should be.
-            ModuleNotFoundError: torch or transformers is not installed.
+            InputError: if a file is invalid.
+            ModuleNotFoundError: if torch or transformers is not installed.
         """
-        self._labeller = Labeller(folder)
+        self._labeler = Labeler(folder)
 
     def score(self, pairs: Sequence[Pair]) -> Scored:
-        """Similarities of the pairs, counts of the findings, and the findings of both reports as details."""
-        candidates, references = (
-            self._labeller.read([narrative(getattr(pair, side)) for pair in pairs])
-            for side in ("candidate", "reference")
-        )
-        counts = outcomes(candidates.labels, references.labels)
+        """Score pairs, with the findings of both reports as details."""
+        candidate_labels, candidate_embeddings = self._labeler.label([narrative(pair.candidate) for pair in pairs])
+        reference_labels, reference_embeddings = self._labeler.label([narrative(pair.reference) for pair in pairs])
+        counts = confusion_counts(candidate_labels, reference_labels)
         details = [
-            {"candidate": _findings(said), "reference": _findings(true)}
-            for said, true in zip(candidates.labels, references.labels, strict=True)
+            {"candidate": _findings(candidate), "reference": _findings(reference)}
+            for candidate, reference in zip(candidate_labels, reference_labels, strict=True)
         ]
         return Scored(
-            {"chexbert_similarity": cosines(candidates.vectors, references.vectors)},
+            {"chexbert_similarity": cosines(candidate_embeddings, reference_embeddings)},
             pooled={name: Pooled(counts, value) for name, value in self.pooled.items()},
             details=details,
         )
 
 
 def cosines(left: NDArray[np.float64], right: NDArray[np.float64]) -> list[float]:
-    """Cosine of the angle between each two rows; both (samples, width)."""
+    """Compute the cosine similarity of corresponding rows of two arrays (samples, width)."""
     lengths = np.linalg.norm(left, axis=1) * np.linalg.norm(right, axis=1)
     return [float(value) for value in (left * right).sum(axis=1) / lengths]
 
@@ -150,87 +152,111 @@ def _findings(labels: NDArray[np.int_]) -> dict[str, str]:
     return {CLASSES[index]: LABELS[label] for index, label in enumerate(labels) if LABELS[label] != "blank"}
 
 
-class Read:
-    """What the labeller makes of texts: `labels` (texts, 14), places in `LABELS`, and `vectors` (texts, width)."""
-
-    def __init__(self, labels: NDArray[np.int_], vectors: NDArray[np.float64]) -> None:
-        self.labels, self.vectors = labels, vectors
-
-
-class Labeller:
-    """The published CheXbert: BERT's first vector and a linear head a finding."""
+class Labeler:
+    """The published CheXbert: BERT and a linear head per finding on the hidden state of the first token."""
 
     def __init__(self, folder: Path) -> None:
-        """Load it from `chexbert.pth` and `vocab.txt`; sizes are those of the checkpoint's tensors.
+        """Load `chexbert.pth` and `vocab.txt`; the checkpoint's tensors determine all sizes.
 
         Raises:
-            InputError: naming the file that is not what it should be.
+            InputError: if a file is invalid.
         """
         import torch
         from transformers import BertModel, BertTokenizer
 
         path = Path(folder) / "chexbert.pth"
-        weights = _weights(path)
+        weights = _load_checkpoint(path)
         heads = [weights.pop(f"linear_heads.{index}.{part}", None) for index in _ALL for part in ("weight", "bias")]
         bert = {name.removeprefix("bert."): value for name, value in weights.items() if name.startswith("bert.")}
         bert.pop("embeddings.position_ids", None)
         if not bert or any(head is None for head in heads):
-            raise InputError("expected CheXbert: BERT and 14 linear heads", file=path, field="model_state_dict")
+            raise InputError(
+                "expected CheXbert: BERT and 14 linear heads",
+                code=ErrorCode.INVALID_FORMAT,
+                file=path,
+                field="model_state_dict",
+            )
         try:
             self._model = BertModel(_config(bert))
             self._model.load_state_dict(bert, strict=True)
         except KeyError as error:
-            raise InputError(f"not BERT: without {error}", file=path, field="model_state_dict") from None
+            raise InputError(
+                f"expected the tensor {error} of BERT",
+                code=ErrorCode.INVALID_FORMAT,
+                file=path,
+                field="model_state_dict",
+            ) from None
         except (RuntimeError, ValueError) as error:
-            raise InputError(f"not BERT: {' '.join(str(error).split())[:200]}", file=path) from None
+            reason = " ".join(str(error).split())
+            raise InputError(f"expected BERT: {reason:.200}", code=ErrorCode.INVALID_FORMAT, file=path) from None
         self._device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         self._model.to(self._device).eval()
         self._heads = list(zip(heads[0::2], heads[1::2], strict=True))
         self._tokenizer = BertTokenizer.from_pretrained(str(folder))
-        if len(self._tokenizer) > len(bert["embeddings.word_embeddings.weight"]):
-            raise InputError("has more words than the checkpoint", file=Path(folder) / "vocab.txt")
+        words = len(bert["embeddings.word_embeddings.weight"])
+        if len(self._tokenizer) > words:
+            raise InputError(
+                f"expected {words} words as in the checkpoint, found {len(self._tokenizer)}",
+                code=ErrorCode.MISMATCH,
+                file=Path(folder) / "vocab.txt",
+            )
 
-    def read(self, texts: Sequence[str]) -> Read:
-        """Findings and vectors of texts, in their order; one that is longer than 510 tokens is cut there, as
-        published."""
+    def label(self, texts: Sequence[str]) -> tuple[NDArray[np.int_], NDArray[np.float64]]:
+        """Label texts; each is truncated to 510 tokens, as published.
+
+        Returns:
+            labels (texts, 14), indices of `LABELS`, and embeddings (texts, width).
+        """
         import torch
 
         clean = [" ".join(text.split()) for text in texts]
         distinct = sorted(set(clean), key=len)
-        vectors: dict[str, NDArray[np.float32]] = {}
+        embeddings: dict[str, NDArray[np.float32]] = {}
         labels: dict[str, list[int]] = {}
-        for start in range(0, len(distinct), BATCH):
-            some = distinct[start : start + BATCH]
-            tokens = self._tokenizer(some, padding=True, truncation=True, max_length=LONGEST, return_tensors="pt")
+        for start in range(0, len(distinct), BATCH_SIZE):
+            batch = distinct[start : start + BATCH_SIZE]
+            tokens = self._tokenizer(batch, padding=True, truncation=True, max_length=MAX_TOKENS, return_tensors="pt")
             with torch.inference_mode():
                 hidden = self._model(**tokens.to(self._device)).last_hidden_state[:, 0].float().cpu()  # (texts, width)
-                said = [(hidden @ weight.T + bias).argmax(dim=1) for weight, bias in self._heads]
-            for place, text in enumerate(some):
-                vectors[text] = hidden[place].numpy()
-                labels[text] = [int(one[place]) for one in said]
-        return Read(
+                batch_labels = torch.stack(
+                    [(hidden @ weight.T + bias).argmax(dim=1) for weight, bias in self._heads], dim=1
+                )  # (texts, 14)
+            for index, text in enumerate(batch):
+                embeddings[text] = hidden[index].numpy()
+                labels[text] = batch_labels[index].tolist()
+        return (
             np.array([labels[text] for text in clean], dtype=np.int_).reshape(-1, len(CLASSES)),
-            np.array([vectors[text] for text in clean], dtype=np.float64).reshape(len(clean), -1),
+            np.array([embeddings[text] for text in clean], dtype=np.float64).reshape(len(clean), -1),
         )
 
 
-def _weights(path: Path) -> dict[str, Any]:
-    """Tensors of a checkpoint by name, without the prefix that data parallelism leaves."""
+def _load_checkpoint(path: Path) -> dict[str, Any]:
+    """Load the tensors of a checkpoint by name, without the prefix of data parallelism."""
     import pickle
 
     import torch
 
     try:
-        held = torch.load(path, map_location="cpu", weights_only=True)
+        checkpoint = torch.load(path, map_location="cpu", weights_only=True)
     except (OSError, RuntimeError, pickle.UnpicklingError, EOFError) as error:
-        raise InputError(f"not a checkpoint of tensors: {error!s:.200}", file=path) from None
-    if not isinstance(held, dict) or not isinstance(held.get("model_state_dict"), dict):
-        raise InputError("missing; expected the published checkpoint", file=path, field="model_state_dict")
-    weights = held["model_state_dict"]
+        raise InputError(
+            f"expected a checkpoint of tensors: {error!s:.200}", code=ErrorCode.FILE_UNREADABLE, file=path
+        ) from None
+    weights = checkpoint.get("model_state_dict") if isinstance(checkpoint, dict) else None
+    if not isinstance(weights, dict):
+        raise InputError(
+            "missing; expected the published checkpoint",
+            code=ErrorCode.MISSING_FIELD,
+            file=path,
+            field="model_state_dict",
+        )
     for name, value in weights.items():
         if not isinstance(value, torch.Tensor):
             raise InputError(
-                f"expected a tensor, found {type(value).__name__}", file=path, field=f"model_state_dict.{name}"
+                f"expected a tensor, found {type(value).__name__}",
+                code=ErrorCode.INVALID_FORMAT,
+                file=path,
+                field=f"model_state_dict.{name}",
             )
     return {name.removeprefix("module."): value.float() for name, value in weights.items()}
 
@@ -243,7 +269,7 @@ def _config(bert: Mapping[str, Any]) -> Any:
         vocab_size=words,
         hidden_size=width,
         num_hidden_layers=sum(name.endswith(".attention.self.query.weight") for name in bert),
-        # A head of BERT has 64 dimensions, whatever its size; the weights do not say.
+        # The weights do not tell the number of heads; a head of BERT has 64 dimensions at any size.
         num_attention_heads=max(1, width // 64),
         intermediate_size=len(bert["encoder.layer.0.intermediate.dense.bias"]),
         max_position_embeddings=len(bert["embeddings.position_embeddings.weight"]),

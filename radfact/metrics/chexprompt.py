@@ -1,4 +1,4 @@
-"""Counts of errors in the manner of CheXprompt (G-Rad): how many a report has, and whether it has any (paper 004)."""
+"""CheXprompt (G-Rad): errors of a report, counted by a language model."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 from radfact.error_categories import ERROR_CATEGORIES
 from radfact.llm import ChatRequest, PromptPrefix
-from radfact.metrics.llm_metric import AskedMetric, load_prompt
+from radfact.metrics.llm_metric import LLMMetric, load_prompt
 from radfact.metrics.responses.assessment import CategoryErrors, parse_errors, parse_sections
 from radfact.statistics.bootstrap import Direction
 
@@ -21,12 +21,14 @@ class ErrorCounts:
     insignificant: CategoryErrors
 
 
-class CheXprompt(AskedMetric[ErrorCounts]):
-    """Errors of a report, counted by a language model in six categories by significance; the prompt is OURS.
+class CheXprompt(LLMMetric[ErrorCounts]):
+    """Errors of a report in six categories by significance, counted by a language model with OUR prompt.
 
-    The published prompt is in none of the papers, so figures compare among themselves, not with published ones.
+    No paper prints CheXprompt's prompt, so these scores compare among themselves and not with published ones.
     `chexprompt_errors` and `chexprompt_significant` are numbers of errors; `chexprompt_error_free` and
-    `chexprompt_significant_error_free` are 100 or 0 a report, so that the mean is a percentage (paper 004, table D.1).
+    `chexprompt_significant_error_free` are 100 or 0 per report, so that the mean is a percentage.
+
+    Source: MAIRA-2, table D.1, for the scores.
     """
 
     name: ClassVar[str] = "chexprompt"
@@ -39,17 +41,17 @@ class CheXprompt(AskedMetric[ErrorCounts]):
     headline = ("chexprompt_errors",)
     parameters: ClassVar[Mapping[str, Any]] = {"temperature": 0, "max_tokens": 1024}
 
-    def question(self, candidate: str, reference: str) -> ChatRequest[ErrorCounts]:
-        """The instructions as the system message, the two reports after it."""
+    def request(self, candidate: str, reference: str) -> ChatRequest[ErrorCounts]:
+        """Build the instructions as the system message, and the two reports as the user's."""
         content = f"Reference report:\n{reference}\n\nCandidate report:\n{candidate}"
         return ChatRequest(
-            (("user", content),), read_error_counts, prefix=PromptPrefix([("system", load_prompt("chexprompt"))])
+            (("user", content),), parse_error_counts, prefix=PromptPrefix([("system", load_prompt("chexprompt"))])
         )
 
-    def read(self, answer: ErrorCounts) -> Mapping[str, float]:
-        """Numbers of errors, and whether there are none."""
-        significant = answer.significant.total
-        errors = significant + answer.insignificant.total
+    def compute_scores(self, response: ErrorCounts) -> Mapping[str, float]:
+        """Compute numbers of errors, and whether there are none."""
+        significant = response.significant.total
+        errors = significant + response.insignificant.total
         return {
             "chexprompt_errors": errors,
             "chexprompt_significant": significant,
@@ -57,24 +59,24 @@ class CheXprompt(AskedMetric[ErrorCounts]):
             "chexprompt_significant_error_free": 0.0 if significant else 100.0,
         }
 
-    def detail(self, answer: ErrorCounts) -> Mapping[str, Any]:
-        """The counts by letter."""
+    def record(self, response: ErrorCounts) -> Mapping[str, Any]:
+        """Return the counts by letter."""
         return {
             kind: dict(zip(ERROR_CATEGORIES, errors.counts, strict=True))
-            for kind, errors in (("significant", answer.significant), ("insignificant", answer.insignificant))
+            for kind, errors in (("significant", response.significant), ("insignificant", response.insignificant))
         }
 
 
-def read_error_counts(text: str) -> ErrorCounts:
-    """Read an answer, in JSON as asked for or in GREEN's notation.
+def parse_error_counts(text: str) -> ErrorCounts:
+    """Parse a response in JSON, as the prompt asks for, or in GREEN's notation.
 
     Raises:
-        ValueError: a count is missing or cannot be read.
+        ValueError: if a count is missing or invalid.
     """
     sections = parse_sections(text)
-    # In text what follows shows that a section was not cut off; in JSON all keys were asked for.
-    in_json = not all(isinstance(body, str) for body in sections.get("significant", ()))
+    # In text, the next section shows that a section is not cut off; JSON must have all the keys of the prompt.
+    is_json = not all(isinstance(body, str) for body in sections.get("significant", ()))
     return ErrorCounts(
-        parse_errors(sections, "significant", complete=in_json),
+        parse_errors(sections, "significant", complete=is_json),
         parse_errors(sections, "insignificant", complete=True),
     )

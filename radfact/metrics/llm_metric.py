@@ -1,4 +1,4 @@
-"""What the metrics that ask a language model have in common: one question a pair, NaN where no answer can be used."""
+"""Base class of the metrics that query a language model once per pair."""
 
 from __future__ import annotations
 
@@ -17,72 +17,74 @@ from radfact.metrics.protocol import Scored
 from radfact.records import narrative
 from radfact.statistics.bootstrap import Direction
 
-AnswerT = TypeVar("AnswerT")
+ResponseT = TypeVar("ResponseT")
 
 _SLOT = re.compile(r"\{(\w+)\}")
 
 
 @cache
 def load_prompt(name: str, package: str = "radfact.metrics") -> str:
-    """A prompt of a package, to the last character as it is sent but for its slots."""
+    """Return a prompt of a package, character by character as it is sent, with unfilled slots."""
     return (resources.files(package) / "prompts" / f"{name}.txt").read_text(encoding="utf-8")
 
 
-def fill(template: str, **slots: str) -> str:
-    """A prompt with its slots `{name}` filled; braces in what fills them, and all other braces, stay as they are."""
+def fill_prompt(template: str, **slots: str) -> str:
+    """Fill the slots `{name}` of a prompt; all other braces stay as they are."""
     return _SLOT.sub(lambda match: slots.get(match[1], match[0]), template)
 
 
-class AskedMetric(ABC, Generic[AnswerT]):
-    """A metric that asks a chat model one question a pair of reports, and reads all its figures from the answer.
+class LLMMetric(ABC, Generic[ResponseT]):
+    """A metric that sends one request per pair and computes all its scores from the response.
 
-    A report is shown whole, a grounded one as its sentences joined by spaces.
+    The model sees a narrative as it is, and a grounded report as its sentences joined by spaces. A pair without a valid
+    response scores NaN.
     """
 
     name: ClassVar[str]
     figures: ClassVar[Mapping[str, Direction]]
     parameters: ClassVar[Mapping[str, Any]]
-    """Sampling parameters that the client should be made with, where the user names no others."""
+    """Sampling parameters of the client, unless the user sets others."""
 
     def __init__(self, client: ChatClient) -> None:
-        """Take the client of the model that is asked."""
+        """Take the client of the model."""
         self.client = client
 
     @abstractmethod
-    def question(self, candidate: str, reference: str) -> ChatRequest[AnswerT]:
-        """What is asked about a pair."""
+    def request(self, candidate: str, reference: str) -> ChatRequest[ResponseT]:
+        """Build the request for a pair."""
 
     @abstractmethod
-    def read(self, answer: AnswerT) -> Mapping[str, float]:
-        """The figures of a pair, by name."""
+    def compute_scores(self, response: ResponseT) -> Mapping[str, float]:
+        """Compute the scores of a pair by name."""
 
     @abstractmethod
-    def detail(self, answer: AnswerT) -> Mapping[str, Any]:
-        """What the model said of a pair, as JSON values for a person to read."""
+    def record(self, response: ResponseT) -> Mapping[str, Any]:
+        """Return a response as JSON values, for a person to read."""
 
-    def assess(self, pairs: Sequence[Pair]) -> list[AnswerT | Failure]:
-        """The model's answers in the order of the pairs.
+    def query(self, pairs: Sequence[Pair]) -> list[ResponseT | Failure]:
+        """Query the model about each pair.
 
         Raises:
-            RunError: the server refuses the key or the model, cannot be reached, or refuses every question.
+            RunError: if the server refuses the key or the model, cannot be reached, or refuses every request.
         """
-        return self.client.complete_all(
-            [self.question(narrative(one.candidate), narrative(one.reference)) for one in pairs]
-        )
+        requests = [self.request(narrative(pair.candidate), narrative(pair.reference)) for pair in pairs]
+        return self.client.complete_all(requests)
 
     def score(self, pairs: Sequence[Pair]) -> Scored:
-        """All figures of every pair; NaN and the reason where the model gave no answer that can be used.
+        """Score pairs; a pair without a valid response is NaN, with the reason.
 
         Raises:
-            RunError: as `assess`.
+            RunError: see `query`.
         """
         before = self.client.usage_counter.as_dict()
-        answers = self.assess(pairs)
+        responses = self.query(pairs)
         usage = {name: count - before[name] for name, count in self.client.usage_counter.as_dict().items()}
-        rows = [{} if isinstance(answer, Failure) else self.read(answer) for answer in answers]
+        rows = [{} if isinstance(response, Failure) else self.compute_scores(response) for response in responses]
         return Scored(
-            {figure: [row.get(figure, math.nan) for row in rows] for figure in self.figures},
-            details=[{} if isinstance(answer, Failure) else self.detail(answer) for answer in answers],
-            failures={place: answer.reason for place, answer in enumerate(answers) if isinstance(answer, Failure)},
+            {name: [row.get(name, math.nan) for row in rows] for name in self.figures},
+            details=[{} if isinstance(response, Failure) else self.record(response) for response in responses],
+            failures={
+                index: response.reason for index, response in enumerate(responses) if isinstance(response, Failure)
+            },
             usage=usage,
         )

@@ -1,4 +1,4 @@
-"""Mentions of a lateral view and of a comparison: how often reports speak of what the model may not have seen."""
+"""Mentions of a lateral view and of an earlier examination: what reports refer to that the model may not have seen."""
 
 from __future__ import annotations
 
@@ -27,26 +27,27 @@ _LATERAL = re.compile(
 
 
 def mentions_lateral(report: Report) -> bool:
-    """Whether a report speaks of a lateral view, by the paper's expression (paper 004, listing 6).
+    """Return whether a report mentions a lateral view; a mention never spans two sentences of a list.
 
-    Args:
-        report: a narrative or a list of sentences, no mention goes across two of these.
+    Source: MAIRA-2, listing 6.
     """
     texts = [report] if isinstance(report, str) else [sentence.text for sentence in report]
     return any(_LATERAL.search(text) for text in texts)
 
 
 class LateralMentions:
-    """Shares of candidates and of references that speak of a lateral view (paper 004, D.6.1).
+    """Shares of candidates and of references that mention a lateral view.
 
-    Neither is good or bad: one reads them side by side, and for studies that have no lateral image.
+    Neither direction is better: compare the two, for studies without a lateral image.
+
+    Source: MAIRA-2, appendix D.6.1 and listing 6.
     """
 
     name = "lateral_mentions"
     figures: Mapping[str, Direction] = {"lateral_mentions": "neutral", "lateral_mentions_reference": "neutral"}
 
     def score(self, pairs: Sequence[Pair]) -> Scored:
-        """1 where a report speaks of a lateral view, else 0."""
+        """Score 1 if a report mentions a lateral view, else 0."""
         return Scored(
             {
                 "lateral_mentions": [float(mentions_lateral(pair.candidate)) for pair in pairs],
@@ -64,14 +65,16 @@ as compared with before;
 A patient's history (prior surgery, an old or healed fracture, a chronic change, a line in a usual position) is no \
 such mention, nor is the statement that no earlier study is available.
 Answer with one word: yes or no."""
-"""Ours: the paper says that a model was asked (paper 004, D.6.1), not how."""
+"""Our prompt: MAIRA-2, appendix D.6.1, uses a model and does not print its prompt."""
 
 
 class ComparisonMentions:
-    """Shares of candidates and of references that speak of an earlier examination, as a language model reads them.
+    """Shares of candidates and of references that mention an earlier examination, as a language model detects it.
 
-    The prompt is ours (`COMPARISON_PROMPT`); the paper's detector agreed with people on 96 to 98 % of reports. Source:
-    paper 004, D.6.1. `check_comparisons` says how often a model is right on sentences of our own.
+    The prompt is ours (`COMPARISON_PROMPT`). The paper's detector agreed with people on 96 to 98 % of the reports;
+    `check_comparisons` measures a model on our own labeled texts.
+
+    Source: MAIRA-2, appendix D.6.1.
     """
 
     name = "comparison_mentions"
@@ -79,72 +82,67 @@ class ComparisonMentions:
     parameters: Mapping[str, Any] = {"temperature": 0, "max_tokens": 16}
 
     def __init__(self, client: ChatClient) -> None:
-        """Take the client of the model that reads."""
+        """Take the client of the model."""
         self.client = client
         self._prefix = PromptPrefix([("system", COMPARISON_PROMPT)])
 
     def score(self, pairs: Sequence[Pair]) -> Scored:
-        """1 where a report speaks of an earlier examination, else 0; NaN where the model gave no valid answer."""
-        texts = [(narrative(pair.candidate), narrative(pair.reference)) for pair in pairs]
+        """Score 1 if a report mentions an earlier examination, else 0; NaN without a valid response."""
+        texts = [narrative(report) for pair in pairs for report in (pair.candidate, pair.reference)]
         before = self.client.usage_counter.as_dict()
-        said = self.detect([text for both in texts for text in both])
+        results = self.detect(texts)
         usage = {name: count - before[name] for name, count in self.client.usage_counter.as_dict().items()}
-        values = [math.nan if isinstance(one, Failure) else float(one) for one in said]
-        reasons = [one.reason if isinstance(one, Failure) else None for one in said]
-        failures = {
-            place: reason
-            for place in range(len(pairs))
-            if (reason := reasons[2 * place] or reasons[2 * place + 1]) is not None
-        }
-        names = list(self.figures)
-        return Scored({names[0]: values[0::2], names[1]: values[1::2]}, failures=failures, usage=usage)
+        values = [math.nan if isinstance(result, Failure) else float(result) for result in results]
+        failures: dict[int, str] = {}
+        for index, result in enumerate(results):
+            if isinstance(result, Failure):
+                failures.setdefault(index // 2, result.reason)
+        columns = {"comparison_mentions": values[0::2], "comparison_mentions_reference": values[1::2]}
+        return Scored(columns, failures=failures, usage=usage)
 
     def detect(self, texts: Sequence[str]) -> list[bool | Failure]:
-        """Whether each text speaks of an earlier examination; an empty one does not, and is not asked about."""
-        asked = list(dict.fromkeys(text for text in texts if text.strip()))
-        answers = self.client.complete_all([ChatRequest((("user", text),), _yes_or_no, self._prefix) for text in asked])
-        known: dict[str, bool | Failure] = dict(zip(asked, answers, strict=True))
-        return [known.get(text, False) for text in texts]
+        """Detect for each text whether it mentions an earlier examination; the model does not see empty texts."""
+        distinct = list(dict.fromkeys(text for text in texts if text.strip()))
+        requests = [ChatRequest((("user", text),), _parse_yes_or_no, self._prefix) for text in distinct]
+        results: dict[str, bool | Failure] = dict(zip(distinct, self.client.complete_all(requests), strict=True))
+        return [results.get(text, False) for text in texts]
 
 
-_ALONE = r"\b(yes|no)\b(?=[^\w\s]|\s+[-–—(]|\s*$|\s*\n)"
-_SAID = re.compile(r"\W*(?:(?:the\s+)?(?:final\s+)?answer(?:\s+is)?\W+)?" + _ALONE, re.IGNORECASE)
-"""The whole answer, or its first word before a mark: "No earlier image is at hand" answers nothing."""
-_EITHER = re.compile(_ALONE, re.IGNORECASE)
+_YES_OR_NO = r"\b(yes|no)\b(?=[^\w\s]|\s+[-–—(]|\s*$|\s*\n)"
+"""A word alone or before a punctuation mark: the "no" in "No earlier image is at hand" answers nothing."""
+_ANSWER = re.compile(r"\W*(?:(?:the\s+)?(?:final\s+)?answer(?:\s+is)?\W+)?" + _YES_OR_NO, re.IGNORECASE)
+_ANY_ANSWER = re.compile(_YES_OR_NO, re.IGNORECASE)
 
 
-def _yes_or_no(answer: str) -> bool:
-    """The word that an answer is or begins with, after any thinking aloud; a "no" in prose says nothing of the report.
+def _parse_yes_or_no(text: str) -> bool:
+    """Parse the word that a response consists of or begins with.
 
     Raises:
-        ValueError: there is no such word, or the other one follows.
+        ValueError: if there is no such word, or the other one follows.
     """
-    plain = re.sub(r"[*_`]", "", after_thought(answer))
-    said = _SAID.match(plain)
-    if said is None or len({word.lower() for word in _EITHER.findall(plain)}) != 1:
+    plain = re.sub(r"[*_`]", "", after_thought(text))
+    match = _ANSWER.match(plain)
+    if match is None or len({word.lower() for word in _ANY_ANSWER.findall(plain)}) != 1:
         raise ValueError("expected the one word yes or no")
-    return said[1].lower() == "yes"
+    return match[1].lower() == "yes"
 
 
-class _Labelled(Record):
+class _LabeledText(Record):
     text: str
     mention: bool
 
 
-_labelled = TypeAdapter(list[_Labelled])
-
-
 @dataclass(frozen=True, slots=True)
 class DetectorCheck:
-    """How often a detector of comparisons is right; a failed answer counts as wrong.
+    """Accuracy of a detector of comparisons; a failed query counts as wrong.
 
     Attributes:
         accuracy: over all texts.
-        sensitivity: over those that speak of an earlier examination.
+        sensitivity: over the texts that mention an earlier examination.
         specificity: over the others.
         n: number of texts.
-        failures: texts without a valid answer.
-        wrong: the texts that were read wrongly.
+        failures: number of texts without a valid response.
+        wrong: texts with a wrong result.
     """
 
     accuracy: float
@@ -156,19 +154,18 @@ class DetectorCheck:
 
 
 def check_comparisons(metric: ComparisonMentions) -> DetectorCheck:
-    """Put our own labelled findings to a detector, half of which speak of an earlier examination."""
+    """Measure a detector on our own labeled texts, half of which mention an earlier examination."""
     with resources.as_file(resources.files("radfact.metrics") / "comparisons.json") as file:
-        rows = _labelled.validate_python(read_json(file))
-    said = metric.detect([row.text for row in rows])
-    right = [one == row.mention for row, one in zip(rows, said, strict=True)]
-    of_mentions, of_others = (
-        [met for row, met in zip(rows, right, strict=True) if row.mention == label] for label in (True, False)
-    )
+        rows = TypeAdapter(list[_LabeledText]).validate_python(read_json(file))
+    results = metric.detect([row.text for row in rows])
+    correct = [result == row.mention for row, result in zip(rows, results, strict=True)]
+    mentions = [is_correct for row, is_correct in zip(rows, correct, strict=True) if row.mention]
+    others = [is_correct for row, is_correct in zip(rows, correct, strict=True) if not row.mention]
     return DetectorCheck(
-        accuracy=sum(right) / len(right),
-        sensitivity=sum(of_mentions) / len(of_mentions),
-        specificity=sum(of_others) / len(of_others),
+        accuracy=sum(correct) / len(correct),
+        sensitivity=sum(mentions) / len(mentions),
+        specificity=sum(others) / len(others),
         n=len(rows),
-        failures=sum(isinstance(one, Failure) for one in said),
-        wrong=[row.text for row, met in zip(rows, right, strict=True) if not met],
+        failures=sum(isinstance(result, Failure) for result in results),
+        wrong=[row.text for row, is_correct in zip(rows, correct, strict=True) if not is_correct],
     )

@@ -1,4 +1,4 @@
-"""METEOR by the library nltk, with WordNet from a local folder."""
+"""METEOR with the package nltk and WordNet from a local folder."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from radfact.errors import InputError
+from radfact.errors import ErrorCode, InputError
 from radfact.io.pairs import Pair
 from radfact.metrics.protocol import Scored
 from radfact.records import narrative
@@ -14,9 +14,9 @@ from radfact.statistics.bootstrap import Direction
 
 
 class Meteor:
-    """METEOR with stems and synonyms (alpha 0.9, beta 3, gamma 0.5), on words and marks in lower case.
+    """METEOR with stems and synonyms (alpha 0.9, beta 3, gamma 0.5) on lower-case tokens of `wordpunct_tokenize`.
 
-    Words are cut by `nltk.wordpunct_tokenize`, which needs no model of its own. Source: paper 004, D.1.
+    Source: MAIRA-2, appendix D.1.
     """
 
     name = "meteor"
@@ -29,33 +29,37 @@ class Meteor:
             folder: WordNet in NLTK's layout, with `lexnames`, `data.*`, `index.*` and `*.exc`.
 
         Raises:
-            InputError: the folder holds something else.
-            ModuleNotFoundError: nltk is not installed.
+            InputError: if the folder does not hold WordNet.
+            ModuleNotFoundError: if nltk is not installed.
         """
         import nltk.data
         from nltk.corpus.reader.wordnet import WordNetCorpusReader
 
         folder = Path(folder).resolve()
-        # NLTK reads only from folders that it was told of.
+        # NLTK refuses to read from other folders.
         if str(folder) not in nltk.data.path:
             nltk.data.path.append(str(folder))
-        # Its map between versions of WordNet, for other languages, would want WordNet in NLTK's own folder too.
+        # Mapping WordNet versions, which only other languages need, would require WordNet in NLTK's own folder too.
         english = type("English", (WordNetCorpusReader,), {"map_wn": lambda *_: None})
         with warnings.catch_warnings():
-            # It says that other languages than English are not there.
+            # NLTK warns that languages other than English are missing.
             warnings.simplefilter("ignore", UserWarning)
             try:
                 self._wordnet = english(str(folder), None)
             except (OSError, LookupError, ValueError, AssertionError) as error:
-                raise InputError(f"not WordNet in NLTK's layout: {error!s:.200}", file=folder) from None
+                raise InputError(
+                    f"expected WordNet in NLTK's layout: {error!s:.200}", code=ErrorCode.INVALID_FORMAT, file=folder
+                ) from None
 
     def score(self, pairs: Sequence[Pair]) -> Scored:
-        """One value a pair, from 0 to 1; the figure of the set is their mean."""
+        """Score pairs from 0 to 1."""
         from nltk.tokenize import wordpunct_tokenize
         from nltk.translate.meteor_score import single_meteor_score
 
         values = []
         for pair in pairs:
-            reference, candidate = (wordpunct_tokenize(narrative(one)) for one in (pair.reference, pair.candidate))
+            reference, candidate = (
+                wordpunct_tokenize(narrative(report)) for report in (pair.reference, pair.candidate)
+            )
             values.append(float(single_meteor_score(reference, candidate, wordnet=self._wordnet)))
         return Scored({"meteor": values})

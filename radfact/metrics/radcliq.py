@@ -1,4 +1,4 @@
-"""RadCliQ: four metrics joined by linear regressions to predict the errors that radiologists counted."""
+"""RadCliQ: linear regressions from four metrics to the number of errors that radiologists counted."""
 
 from __future__ import annotations
 
@@ -20,16 +20,17 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Regression:
-    """z-scores of RadGraph-F1, BERTScore, CheXbert similarity and BLEU-2, in this order, times coefficients."""
+    """Linear regression on the z-scores of RadGraph-F1, BERTScore, CheXbert similarity and BLEU-2, in this order."""
 
     mean: tuple[float, float, float, float]
     scale: tuple[float, float, float, float]
     coefficients: tuple[float, float, float, float]
     intercept: float
 
-    def predict(self, parts: NDArray[np.float64]) -> NDArray[np.float64]:
-        """One score a row of `parts` (samples, 4)."""
-        scores: NDArray[np.float64] = ((parts - self.mean) / self.scale) @ np.array(self.coefficients) + self.intercept
+    def predict(self, features: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Predict a score for each row of `features`, (samples, 4) -> (samples,)."""
+        standardized = (features - self.mean) / self.scale
+        scores: NDArray[np.float64] = standardized @ np.array(self.coefficients) + self.intercept
         return scores
 
 
@@ -49,30 +50,32 @@ PARTS = ("radgraph_f1", "bertscore", "chexbert_similarity")
 
 
 def bleu_2(candidate: str, reference: str) -> float:
-    """BLEU-2 as RadCliQ was fitted with: lower case, full stops set off, split on spaces, smoothed by method 1."""
+    """Compute BLEU-2 as in RadCliQ: lower case, full stops are words, split on spaces, smoothing method 1."""
     from nltk.translate.bleu_score import SmoothingFunction, sentence_bleu
 
-    said, true = (
+    candidate_words, reference_words = (
         [word for word in text.lower().replace(".", " .").split(" ") if word] for text in (candidate, reference)
     )
+    if not candidate_words:
+        return 0.0
     smoothing = SmoothingFunction().method1
-    return float(sentence_bleu([true], said, weights=(0.5, 0.5), smoothing_function=smoothing)) if said else 0.0
+    return float(sentence_bleu([reference_words], candidate_words, weights=(0.5, 0.5), smoothing_function=smoothing))
 
 
 class RadCliQ:
-    """RadCliQ of versions 0 and 1, lower is better; the figures of the set are means.
+    """RadCliQ, versions 0 and 1.
 
-    Source: paper 004, D.1 (version 0); constants of the published regressions.
+    Source: MAIRA-2, appendix D.1 (version 0); constants of the published regressions.
     """
 
     name = "radcliq"
     figures: Mapping[str, Direction] = {"radcliq_v0": "lower", "radcliq_v1": "lower"}
 
     def __init__(self, radgraph: Metric, bertscore: Metric, chexbert: Metric) -> None:
-        """Take the metrics that it is made of.
+        """Take the metrics that it combines.
 
         Raises:
-            ModuleNotFoundError: nltk is not installed.
+            ModuleNotFoundError: if nltk is not installed.
         """
         import nltk.translate.bleu_score  # noqa: F401
 
@@ -80,19 +83,19 @@ class RadCliQ:
 
     @classmethod
     def make(cls, resources: Resources) -> RadCliQ:
-        """From the metrics that the others of a run use too, so that each is computed once."""
+        """Create RadCliQ from the shared metrics of a run, so that each is computed once."""
         return cls(*(resources.shared(name) for name in ("radgraph", "bertscore", "chexbert")))
 
     def score(self, pairs: Sequence[Pair]) -> Scored:
-        """Two values a pair, and its four parts as details; NaN where a part has none."""
+        """Score pairs, with the four parts as details; NaN if a part is NaN."""
         columns = [part.score(pairs).values[name] for name, part in zip(PARTS, self._parts, strict=True)]
         columns.append([bleu_2(narrative(pair.candidate), narrative(pair.reference)) for pair in pairs])
-        table = np.array(columns, dtype=np.float64).T.reshape(len(pairs), 4)
+        features = np.array(columns, dtype=np.float64).T.reshape(len(pairs), 4)
         names = (*PARTS, "bleu_2_split_on_spaces")
         return Scored(
-            {"radcliq_v0": V0.predict(table).tolist(), "radcliq_v1": V1.predict(table).tolist()},
+            {"radcliq_v0": V0.predict(features).tolist(), "radcliq_v1": V1.predict(features).tolist()},
             details=[
                 {name: None if np.isnan(value) else float(value) for name, value in zip(names, row, strict=True)}
-                for row in table
+                for row in features
             ],
         )

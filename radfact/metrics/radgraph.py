@@ -1,4 +1,4 @@
-"""RadGraph: entities and relations of two reports compared, read by the library radgraph."""
+"""RadGraph: F1 of the entities and relations of two reports, extracted by the package radgraph."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 from pickle import UnpicklingError
 from typing import Any
 
-from radfact.errors import InputError
+from radfact.errors import ErrorCode, InputError
 from radfact.io.jsonl import read_json
 from radfact.io.pairs import Pair
 from radfact.metrics.protocol import Scored
@@ -19,62 +19,62 @@ from radfact.records import narrative
 from radfact.statistics.bootstrap import Direction
 
 Graph = Mapping[str, Any]
-"""Annotations of one report: `entities` by id, each with `tokens`, `label` and `relations`, a list of (kind, id)."""
+"""Annotations of a report: `entities` by id, each with `tokens`, `label` and `relations`, a list of (kind, id)."""
 
 Annotate = Callable[[Sequence[str]], Sequence[Graph]]
 
 
 def combined_f1(candidate: Graph, reference: Graph) -> float:
-    """RadGraph-F1: mean of the F1 of the entities and that of the relations; an empty set gives 0.
+    """Compute RadGraph-F1: the mean of the F1 of entities and the F1 of relations; an empty set gives 0.
 
-    Source: the RadCliQ paper's code, as paper 004, D.1 has it.
+    Source: code of RadCliQ; MAIRA-2, appendix D.1.
     """
     return (_f1(_entities(candidate), _entities(reference)) + _f1(_relations(candidate), _relations(reference))) / 2
 
 
 def entity_reward(candidate: Graph, reference: Graph) -> float:
-    """RG_E, reward "simple": F1 of the entities with their labels."""
+    """Compute RG_E, the reward "simple": F1 of the entities with their labels."""
     return _f1(_entities(candidate), _entities(reference))
 
 
 def partial_reward(candidate: Graph, reference: Graph) -> float:
-    """RG_ER, reward "partial": F1 of the entities with their labels and whether they have a relation."""
-    return _f1(_linked(candidate), _linked(reference))
+    """Compute RG_ER, the reward "partial": F1 of the entities with labels and whether they have a relation."""
+    return _f1(_entities_with_link(candidate), _entities_with_link(reference))
 
 
 def complete_reward(candidate: Graph, reference: Graph) -> float:
-    """Reward "complete": F1 of the entities with their relations, kind and target included."""
-    return _f1(_spelled_out(candidate), _spelled_out(reference))
+    """Compute the reward "complete": F1 of the entities with kind and target of their relations."""
+    return _f1(_entities_with_relations(candidate), _entities_with_relations(reference))
 
 
 def _entities(graph: Graph) -> set[Hashable]:
-    return {(one["tokens"].lower(), one["label"]) for one in graph["entities"].values()}
+    return {(entity["tokens"].lower(), entity["label"]) for entity in graph["entities"].values()}
 
 
 def _relations(graph: Graph) -> set[Hashable]:
     entities = graph["entities"]
-    names = {key: (one["tokens"].lower(), one["label"]) for key, one in entities.items()}
+    names = {key: (entity["tokens"].lower(), entity["label"]) for key, entity in entities.items()}
     return {
         (names[key], names[target], kind)
-        for key, one in entities.items()
-        for kind, target in one["relations"]
+        for key, entity in entities.items()
+        for kind, target in entity["relations"]
         if target in names
     }
 
 
-def _linked(graph: Graph) -> set[Hashable]:
-    return {(one["tokens"].lower(), one["label"], bool(one["relations"])) for one in graph["entities"].values()}
+def _entities_with_link(graph: Graph) -> set[Hashable]:
+    entities = graph["entities"].values()
+    return {(entity["tokens"].lower(), entity["label"], bool(entity["relations"])) for entity in entities}
 
 
-def _spelled_out(graph: Graph) -> set[Hashable]:
+def _entities_with_relations(graph: Graph) -> set[Hashable]:
     entities = graph["entities"]
-    found: set[Hashable] = set()
-    for one in entities.values():
-        name = (one["tokens"].lower(), one["label"])
-        found |= {
-            (*name, kind, entities[target]["tokens"].lower()) for kind, target in one["relations"] if target in entities
-        } or {name}
-    return found
+    result: set[Hashable] = set()
+    for entity in entities.values():
+        name = (entity["tokens"].lower(), entity["label"])
+        relations = [(kind, target) for kind, target in entity["relations"] if target in entities]
+        result |= {(*name, kind, entities[target]["tokens"].lower()) for kind, target in relations} or {name}
+    return result
 
 
 def _f1(candidate: set[Hashable], reference: set[Hashable]) -> float:
@@ -91,51 +91,61 @@ _FIGURES: Mapping[str, Callable[[Graph, Graph], float]] = {
 
 
 class RadGraph:
-    """RadGraph-F1 and the rewards of the library radgraph, on texts in lower case (paper 004, D.1)."""
+    """RadGraph-F1 and the rewards of the package radgraph, on texts in lower case.
+
+    Source: MAIRA-2, appendix D.1.
+    """
 
     name = "radgraph"
     figures: Mapping[str, Direction] = dict.fromkeys(_FIGURES, "higher")
     headline = ("radgraph_f1",)
 
     def __init__(self, folder: Path | None = None, *, annotate: Annotate | None = None) -> None:
-        """Load the model, or take what annotates reports instead.
+        """Load the model, or take a function that annotates reports instead.
 
         Args:
             folder: the published model `radgraph`: `config.json`, `weights.th`, `vocabulary/`, and `encoder/` with the
                 BERT that its configuration names, as transformers writes it.
-            annotate: gives the graph of every text.
+            annotate: function from texts to their graphs.
 
         Raises:
-            InputError: neither or both are given, or the folder holds something else.
-            ModuleNotFoundError: radgraph is not installed.
+            InputError: if not exactly one argument is given, or the folder holds another model.
+            ModuleNotFoundError: if radgraph is not installed.
         """
         if (folder is None) == (annotate is None):
-            raise InputError("expected either a folder or a function that annotates")
-        self._annotate = annotate if annotate is not None else _load(Path(str(folder)))
+            raise InputError(
+                "expected either a folder or a function that annotates reports", code=ErrorCode.CONFLICTING_OPTIONS
+            )
+        self._annotate = annotate if annotate is not None else _load_model(Path(str(folder)))
 
     def score(self, pairs: Sequence[Pair]) -> Scored:
-        """Four values a pair, from 0 to 1, and both graphs as details; the figures of the set are means."""
+        """Score pairs from 0 to 1, with both graphs as details."""
         texts = [(narrative(pair.candidate).lower(), narrative(pair.reference).lower()) for pair in pairs]
-        distinct = list(dict.fromkeys(text for both in texts for text in both if text.strip()))
+        distinct = list(dict.fromkeys(text for pair_texts in texts for text in pair_texts if text.strip()))
         graphs = dict(zip(distinct, self._annotate(distinct), strict=True)) if distinct else {}
-        both = [tuple(graphs.get(text, {"entities": {}}) for text in one) for one in texts]
+        empty: Graph = {"entities": {}}
+        graph_pairs = [(graphs.get(candidate, empty), graphs.get(reference, empty)) for candidate, reference in texts]
         return Scored(
-            {name: [value(*one) for one in both] for name, value in _FIGURES.items()},
-            details=[{"candidate": _in_words(said), "reference": _in_words(true)} for said, true in both],
+            {name: [f1(*graph_pair) for graph_pair in graph_pairs] for name, f1 in _FIGURES.items()},
+            details=[
+                {"candidate": _describe(candidate), "reference": _describe(reference)}
+                for candidate, reference in graph_pairs
+            ],
         )
 
 
-def _in_words(graph: Graph) -> list[str]:
+def _describe(graph: Graph) -> list[str]:
     entities = graph["entities"]
     lines = []
-    for one in entities.values():
-        links = "".join(f"; {kind} {entities[to]['tokens']}" for kind, to in one["relations"] if to in entities)
-        lines.append(f"{one['tokens']} ({one['label']}{links})")
+    for entity in entities.values():
+        relations = [(kind, entities[target]["tokens"]) for kind, target in entity["relations"] if target in entities]
+        links = "".join(f"; {kind} {tokens}" for kind, tokens in relations)
+        lines.append(f"{entity['tokens']} ({entity['label']}{links})")
     return lines
 
 
-def _load(folder: Path) -> Annotate:
-    """The library's model, held to files of the folder, because by itself it fetches what its configuration names."""
+def _load_model(folder: Path) -> Annotate:
+    """Load the model with the files of the folder alone; by itself radgraph downloads what its configuration names."""
     import radgraph
 
     config = read_json(folder / "config.json")
@@ -143,31 +153,33 @@ def _load(folder: Path) -> Annotate:
         config["dataset_reader"]["token_indexers"]["bert"]["model_name"] = str(folder / "encoder")
         config["model"]["embedder"]["token_embedders"]["bert"]["model_name"] = str(folder / "encoder")
     except (KeyError, TypeError):
-        raise InputError("not the configuration of RadGraph", file=folder / "config.json") from None
-    restore_methods_of_tokenizers()
-    # The library says on standard output which device it took.
-    with tempfile.TemporaryDirectory() as place, contextlib.redirect_stdout(io.StringIO()):
-        home = Path(place) / "radgraph"
-        home.mkdir()
-        (home / "config.json").write_text(json.dumps(config), encoding="utf-8")
+        raise InputError(
+            "expected the configuration of RadGraph", code=ErrorCode.INVALID_FORMAT, file=folder / "config.json"
+        ) from None
+    patch_tokenizers()
+    # radgraph prints its device.
+    with tempfile.TemporaryDirectory() as cache, contextlib.redirect_stdout(io.StringIO()):
+        model_folder = Path(cache) / "radgraph"
+        model_folder.mkdir()
+        (model_folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
         for name in ("weights.th", "vocabulary"):
-            (home / name).symlink_to((folder / name).resolve())
+            (model_folder / name).symlink_to((folder / name).resolve())
         try:
-            model = radgraph.RadGraph(model_type="radgraph", model_cache_dir=place)
+            model = radgraph.RadGraph(model_type="radgraph", model_cache_dir=cache)
         except (OSError, RuntimeError, LookupError, TypeError, ValueError, UnpicklingError) as error:
-            said = " ".join(str(error).replace(str(home), str(folder)).split())
-            raise InputError(f"not RadGraph: {said:.200}", file=folder) from None
+            reason = " ".join(str(error).replace(str(model_folder), str(folder)).split())
+            raise InputError(f"expected RadGraph: {reason:.200}", code=ErrorCode.INVALID_FORMAT, file=folder) from None
 
     def annotate(texts: Sequence[str]) -> list[Graph]:
         with contextlib.redirect_stdout(io.StringIO()):
-            found = model(list(texts))
-        return [found[str(index)] for index in range(len(texts))]
+            annotations = model(list(texts))
+        return [annotations[str(index)] for index in range(len(texts))]
 
     return annotate
 
 
-def restore_methods_of_tokenizers() -> None:
-    """Give the library's tokenizers two methods that it calls and that transformers 5 has no more."""
+def patch_tokenizers() -> None:
+    """Add two tokenizer methods that radgraph calls and transformers 5 has removed."""
     from radgraph.allennlp.common import cached_transformers
 
     get = cached_transformers.get_tokenizer

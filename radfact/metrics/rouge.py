@@ -1,4 +1,4 @@
-"""ROUGE-L by the library rouge-score."""
+"""ROUGE-L with the package rouge-score."""
 
 from __future__ import annotations
 
@@ -11,22 +11,25 @@ from radfact.statistics.bootstrap import Direction
 
 
 class RougeL:
-    """F1 of the longest common subsequence of words, lower case, without stemming (paper 004, D.1)."""
+    """F1 of the longest common subsequence of words, in lower case and without stemming.
+
+    Source: MAIRA-2, appendix D.1.
+    """
 
     name = "rouge_l"
     figures: Mapping[str, Direction] = {"rouge_l": "higher"}
 
     def __init__(self) -> None:
-        """Load the library.
+        """Load the package.
 
         Raises:
-            ModuleNotFoundError: it is not installed.
+            ModuleNotFoundError: if rouge-score is not installed.
         """
         from rouge_score.rouge_scorer import RougeScorer
 
         self._scorer = RougeScorer(["rougeL"], use_stemmer=False)
 
     def score(self, pairs: Sequence[Pair]) -> Scored:
-        """One value a pair, from 0 to 1; the figure of the set is their mean."""
+        """Score pairs from 0 to 1."""
         texts = ((narrative(pair.reference), narrative(pair.candidate)) for pair in pairs)
-        return Scored({"rouge_l": [self._scorer.score(*both)["rougeL"].fmeasure for both in texts]})
+        return Scored({"rouge_l": [self._scorer.score(*pair_texts)["rougeL"].fmeasure for pair_texts in texts]})

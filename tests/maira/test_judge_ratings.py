@@ -49,7 +49,7 @@ def test_ratings_of_rate_eval_become_scores_with_one_decimal(tmp_path: Path) -> 
 def test_what_is_asked_is_what_the_metric_asks(tmp_path: Path) -> None:
     make_rated_data(rate_eval(tmp_path), "rate-eval", tmp_path / "out")
     first = samples(tmp_path / "out")[0]
-    asked = VertTuned.question(VertTuned.__new__(VertTuned), "Mass 0.", "Nodule 0.").messages
+    asked = VertTuned.request(VertTuned.__new__(VertTuned), "Mass 0.", "Nodule 0.").messages
     assert first["messages"] == [{"role": role, "content": content} for role, content in asked]
 
 

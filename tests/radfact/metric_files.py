@@ -112,7 +112,7 @@ def write_radgraph(folder: Path) -> Path:
     from radgraph import radgraph as library
     from transformers import BertConfig, BertModel, BertTokenizer
 
-    from radfact.metrics.radgraph import restore_methods_of_tokenizers
+    from radfact.metrics.radgraph import patch_tokenizers
 
     (folder / "encoder").mkdir(parents=True)
     (folder / "vocabulary").mkdir()
@@ -146,7 +146,7 @@ def write_radgraph(folder: Path) -> Path:
     config = {"dataset_reader": {"token_indexers": named, "max_span_width": 4}, "model": model}
     (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
 
-    restore_methods_of_tokenizers()
+    patch_tokenizers()
     encoder = library.token_embedders.PretrainedTransformerMismatchedEmbedder(str(folder / "encoder"), max_length=512)
     made = library.dygie.DyGIE(
         vocab=library.Vocabulary.from_files(str(folder / "vocabulary"), None, None),

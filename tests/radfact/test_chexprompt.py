@@ -12,7 +12,7 @@ from chat_server import ChatServer, Reply, last
 
 from radfact.io.pairs import Pair
 from radfact.llm import load_chat_client
-from radfact.metrics.chexprompt import CheXprompt, read_error_counts
+from radfact.metrics.chexprompt import CheXprompt, parse_error_counts
 from radfact.metrics.protocol import Metric
 
 NONE = dict.fromkeys("abcdef", 0)
@@ -44,7 +44,7 @@ def test_figures(serve: Callable[..., ChatServer]) -> None:
 
 
 def test_answers_in_words_are_read_too() -> None:
-    found = read_error_counts(
+    found = parse_error_counts(
         "**Significant errors:**\n- (a) False report of a finding in the candidate: 1\n\nInsignificant errors: none"
     )
     assert (found.significant.counts, found.insignificant.total) == ((1, 0, 0, 0, 0, 0), 0)
@@ -65,4 +65,4 @@ def test_answers_in_words_are_read_too() -> None:
 )
 def test_counts_that_are_missing_are_not_made_up(answer: str) -> None:
     with pytest.raises(ValueError, match=r"\w"):
-        read_error_counts(answer)
+        parse_error_counts(answer)

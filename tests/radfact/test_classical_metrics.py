@@ -11,12 +11,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from metric_files import write_wordnet
 
-from radfact.errors import Failure, InputError
+from radfact.errors import ErrorCode, Failure, InputError
 from radfact.io.pairs import Pair
 from radfact.llm import mock_client
 from radfact.metrics.bleu import Bleu
-from radfact.metrics.chexbert import CLASSES, FIVE, class_f1, class_recall, class_specificity, macro_f1, micro_f1
-from radfact.metrics.chexbert import outcomes as chexbert_outcomes
+from radfact.metrics.chexbert import (
+    CLASSES,
+    FIVE,
+    class_f1,
+    class_recall,
+    class_specificity,
+    confusion_counts,
+    macro_f1,
+    micro_f1,
+)
 from radfact.metrics.mentions import ComparisonMentions, LateralMentions, check_comparisons, mentions_lateral
 from radfact.metrics.meteor import Meteor
 from radfact.metrics.protocol import Metric, Scored
@@ -104,8 +112,9 @@ def test_meteor_takes_synonyms_of_wordnet_for_matches(tmp_path: Path) -> None:
 
 
 def test_a_folder_without_wordnet_is_named(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"not WordNet in NLTK's layout"):
+    with pytest.raises(InputError) as error:
         Meteor(tmp_path)
+    assert (error.value.code, error.value.file) == (ErrorCode.INVALID_FORMAT, tmp_path.resolve())
 
 
 def test_radcliq_has_the_stated_values_where_all_parts_are_one() -> None:
@@ -213,7 +222,7 @@ def counts_of(
     candidate: list[dict[str, int]], reference: list[dict[str, int]]
 ) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
     tables = [np.array([[row.get(name, 0) for name in CLASSES] for row in rows]) for rows in (candidate, reference)]
-    total: np.ndarray[tuple[int], np.dtype[np.float64]] = chexbert_outcomes(*tables).sum(axis=0)
+    total: np.ndarray[tuple[int], np.dtype[np.float64]] = confusion_counts(*tables).sum(axis=0)
     return total
 
 

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from radfact.io.pairs import Pair
 from radfact.llm import load_chat_client
 from radfact.metrics.green import Green, green_score
-from radfact.metrics.llm_metric import fill, load_prompt
+from radfact.metrics.llm_metric import fill_prompt, load_prompt
 from radfact.metrics.protocol import Metric
 from radfact.metrics.responses.assessment import parse_assessment
 from radfact.records import Sentence
@@ -128,7 +128,7 @@ def test_the_score_is_0_where_nothing_matches(matched: int, significant: int, sc
 
 @given(answers)
 def test_scores_are_shares_and_f1_is_never_below_green(answer: Written) -> None:
-    read = Green.read(Green.__new__(Green), parse_assessment(answer.text()))
+    read = Green.compute_scores(Green.__new__(Green), parse_assessment(answer.text()))
     assert 0 <= read["green_weighted"] <= read["green"] <= read["green_f1"] <= 1
     letters = [value for name, value in read.items() if name[-2:-1] == "_"]
     assert sum(letters) == read["green_ec"] == read["green_significant"] + read["green_insignificant"]
@@ -136,4 +136,4 @@ def test_scores_are_shares_and_f1_is_never_below_green(answer: Written) -> None:
 
 @given(st.text(), st.text())
 def test_braces_in_reports_stay_as_they_are(first: str, second: str) -> None:
-    assert fill("<{a}|{b}|{c}|{}>", a=first, b=second) == f"<{first}|{second}|{{c}}|{{}}>"
+    assert fill_prompt("<{a}|{b}|{c}|{}>", a=first, b=second) == f"<{first}|{second}|{{c}}|{{}}>"

@@ -96,7 +96,7 @@ def correct(
     if setting == "shuffled":
         references = {key: shuffled(text, seed=seed) for key, text in references.items()}
     said = metric.client.complete_all(
-        [metric.question_of_lines(lines, references[key]) for key, lines in shown.items()]
+        [metric.request_for_lines(lines, references[key]) for key, lines in shown.items()]
     )
     answers: dict[str, Corrections | Failure] = dict(zip(shown, said, strict=True))
     reports = []

@@ -12,7 +12,7 @@ from radfact.errors import Failure
 from radfact.io.pairs import Pair
 from radfact.llm import ChatClient, ChatRequest
 from radfact.metrics.fineradscore import split_lines
-from radfact.metrics.llm_metric import fill, load_prompt
+from radfact.metrics.llm_metric import fill_prompt, load_prompt
 from radfact.metrics.responses.corrections import CATEGORY_NAMES, Corrections
 from radfact.metrics.responses.report_text import parse_report
 from radfact.statistics.error_counts import Share
@@ -176,4 +176,4 @@ def _paraphrase_of(report: str, prompt: str) -> ChatRequest[str]:
     def read(text: str) -> str:
         return parse_report(text, report, requires_overlap=False)
 
-    return ChatRequest((("user", fill(prompt, report=report)),), read)
+    return ChatRequest((("user", fill_prompt(prompt, report=report)),), read)

@@ -13,7 +13,7 @@ import numpy as np
 from radfact.errors import Failure
 from radfact.llm import ChatClient, ChatRequest
 from radfact.llm.response_text import after_thought
-from radfact.metrics.llm_metric import fill, load_prompt
+from radfact.metrics.llm_metric import fill_prompt, load_prompt
 from radfact.statistics.bootstrap import round_noise
 
 Preference = Literal["first", "second", "equal"]
@@ -65,7 +65,7 @@ def ask_preferences(client: ChatClient, rivals: Sequence[Rivals]) -> list[Prefer
         RunError: the server refuses the key or the model, or cannot be reached.
     """
     prompt = load_prompt("preference")
-    texts = (fill(prompt, reference=one.reference, first=one.first, second=one.second) for one in rivals)
+    texts = (fill_prompt(prompt, reference=one.reference, first=one.first, second=one.second) for one in rivals)
     return client.complete_all([ChatRequest((("user", text),), read_preference) for text in texts])
 
 

@@ -13,7 +13,7 @@ from radfact.errors import Failure
 from radfact.llm import ChatClient, ChatRequest, Message, PromptPrefix
 from radfact.llm.response_text import after_thought, bodies, read_data
 from radfact.meta.injection.records import Change, Injected
-from radfact.metrics.llm_metric import fill, load_prompt
+from radfact.metrics.llm_metric import fill_prompt, load_prompt
 from radfact.metrics.responses.report_text import parse_report
 
 TRIES = 5
@@ -238,7 +238,7 @@ def modify_by_model(
         subtle = _SUBTLE if random.Random(f"{seed}/{one.source_id}").random() > 0.5 else ""
         kinds = ", ".join(ERROR_CATEGORIES[letter] for letter in letters)
         slots = {"report": one.report, "error_types": kinds, "subtle_change": subtle}
-        prompt = fill(load_prompt("modify" if letters else "rephrase", _PACKAGE), **slots)
+        prompt = fill_prompt(load_prompt("modify" if letters else "rephrase", _PACKAGE), **slots)
         asks.append(_ask_candidate(prompt, one.report, changed=bool(letters)))
     answers = client.complete_all(asks)
     found: list[Injected | Failure] = []
