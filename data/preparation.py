@@ -239,10 +239,10 @@ def _in_pool(
 
 
 def _by_ray(targets: Sequence[Target], conversion: Conversion) -> Iterator[tuple[Radiograph, str | None]]:
-    from radfact.llm.ray_cluster import Spread
+    from radfact.llm.ray_cluster import RayWorkers
 
     options = {"size": conversion.size, "apply_windows": conversion.apply_windows}
-    spread = Spread(_RayWorker, "convert", "radiographs", options, workers=conversion.workers, largest=256)
+    spread = RayWorkers(_RayWorker, "convert", "radiographs", options, workers=conversion.workers, max_chunk=256)
     for index, reason in spread.stream(targets):
         yield targets[index][0], reason
 

@@ -9,7 +9,7 @@ from typing import Any, Literal
 from data.manifest import Failure
 from data.study import Study
 from radfact.errors import Failure as Unanswered
-from radfact.judges.splitter import ExplainingSplitter, SplitSentence, sentences_of_split
+from radfact.judges.protocol import ExplainingSplitter, SplitSentence, flatten_split
 from radfact.records import Sentence
 
 Target = Literal["grounded_findings", "phrases"]
@@ -113,7 +113,7 @@ def split_findings(
             failures.append(Failure(sample_id=study.sample_id, stage=STAGE, reason=answer.reason))
         else:
             pairs[study.sample_id] = answer
-            if sentences := [Sentence(text=text) for text in sentences_of_split(answer)]:
+            if sentences := [Sentence(text=text) for text in flatten_split(answer)]:
                 result.append(study.model_copy(update={target: sentences}))
             else:
                 reason = "no sentence of its findings describes a finding"

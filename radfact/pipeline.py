@@ -31,7 +31,7 @@ from radfact.statistics.bootstrap import Direction, Summary, summarize, summariz
 if TYPE_CHECKING:
     from radfact.html.page import PageOptions
     from radfact.judges import Judge, Splitter
-    from radfact.judges.callable_judge import JudgeFunction
+    from radfact.judges.callables import JudgeFunction
 
 
 def evaluate(
@@ -295,7 +295,7 @@ class RadFact:
 
         Args:
             judge: decides the entailment queries, or a function of (premises, hypothesis), see
-                `radfact.judges.callable_judge.CallableJudge`.
+                `radfact.judges.callables.CallableJudge`.
             compat: as in `radfact.scoring.radfact.ScoringOptions`.
             threshold: likewise.
             on_failure: likewise.

@@ -85,7 +85,6 @@ def sentences(
     from radfact.cli.options import key_values, naming_options
     from radfact.io.jsonl import write_json, write_jsonl
     from radfact.judges import load_judge, load_splitter
-    from radfact.judges.batched_judge import in_steps
 
     _refuse_same(manifest, out)
     left_out: list[Failure] = []
@@ -106,14 +105,13 @@ def sentences(
         # The model that splits is reached where it is; another one is named by the environment alone.
         same = compare == judge
         with naming_options(judge="--compare"):
-            loaded = load_judge(
+            judging = load_judge(
                 compare,
                 base_url=base_url if same else None,
                 judge_args=arguments if same else None,
                 concurrency=concurrency if same else None,
                 cache=cache,
             )
-        judging = in_steps(loaded)
     watch = Console(stderr=True)
     with ProgressDisplay(watch, {"splitting": splitter.usage}):
         done = split_findings(studies, splitter, target.value)

@@ -10,7 +10,7 @@ from maira.generate.engine import FailedRequest, GenerationRequest, Response, le
 from maira.generate.options import EngineOptions
 from maira.model.checkpoint import fingerprint
 from radfact.errors import InputError
-from radfact.llm.ray_cluster import Spread, parallel_size
+from radfact.llm.ray_cluster import RayWorkers, gpus_per_engine
 
 _FILL = 32
 """Requests in a portion where no batch size is asked for: what memory allows of a 7B model is seldom more."""
@@ -58,12 +58,12 @@ class RayEngine:
         if self._running is not None:
             self._running.close()
 
-    def _spread(self) -> Spread:
+    def _spread(self) -> RayWorkers:
         kind, options = self.options.worker_engine, self.options
         folder = options.language_model and options.language_model.absolute()
         update = {"engine": kind, "workers": None, "worker_engine": "transformers", "language_model": folder}
-        gpus = parallel_size(options.engine_args) if kind == "vllm" else int(options.device != "cpu")
-        return Spread(
+        gpus = gpus_per_engine(options.engine_args) if kind == "vllm" else int(options.device != "cpu")
+        return RayWorkers(
             _WorkerEngine,
             "answer",
             kind,

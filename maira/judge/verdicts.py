@@ -11,7 +11,7 @@ from maira.judge.training_examples import ExampleSet, TrainingExample, chat_mess
 from radfact.errors import Failure
 from radfact.judges import Splitter
 from radfact.judges.llm_judge import JudgePrompt
-from radfact.judges.prompt import Example, Label, few_shot_messages, query, worked
+from radfact.judges.prompt import Example, Label, few_shot_messages, query_message, worked_response
 from radfact.judges.protocol import EntailmentQuery, Judge, Verdict, query_judge
 from radfact.llm.response_text import dump_yaml
 from radfact.meta.injection.records import Injected
@@ -56,8 +56,8 @@ def make_entailment_examples(
         if isinstance(answer, str):
             lesson.failures[name] = answer
         elif answer is not None:
-            messages = chat_messages((*begin, ("user", query(question.premises, question.hypothesis))))
-            lesson.taught.append(TrainingExample(paired, name, messages, dump_yaml(worked(answer)), teacher, answer))
+            messages = chat_messages((*begin, ("user", query_message(question.premises, question.hypothesis))))
+            lesson.taught.append(TrainingExample(paired, name, messages, dump_yaml(worked_response(answer)), teacher, answer))
     return lesson
 
 
@@ -154,7 +154,7 @@ def held_out_judgments(taught: Sequence[TrainingExample]) -> list[Mapping[str, A
     return [
         {
             "input": {"phrases_A": [one.phrase for one in examples], "phrases_B": list(examples[0].reference)},
-            "output": {"phrases_A_evidenced": [worked(one) for one in examples], "phrases_B_evidenced": []},
+            "output": {"phrases_A_evidenced": [worked_response(one) for one in examples], "phrases_B_evidenced": []},
         }
         for examples in found.values()
     ]

@@ -74,7 +74,7 @@ def judge_check(
 ) -> None:
     """Put labelled judgements to a judge and print how often it was right."""
     from radfact.io.jsonl import write_json
-    from radfact.judges.check import check, load_labelled
+    from radfact.judges.check import check_judge, load_labeled_queries
 
     console = new_console()
     who = JudgeOptions(judge, judge_arg, base_url, few_shots, system, answer_format, batch, concurrency)
@@ -86,10 +86,10 @@ def judge_check(
             raise InputError("--comparisons has sentences of its own; leave the file out")
         _check_comparisons(console, who, rate, out)
         return
-    questions = load_labelled(labelled)
+    questions = load_labeled_queries(labelled)
     loaded = who.load(None if out is None else out.parent / "cache")
     with ProgressDisplay(new_console(stderr=True), {"judging": loaded.usage}, rate):
-        found = check(loaded, questions)
+        found = check_judge(loaded, questions)
     show_check(console, found, rate)
     if out is not None:
         write_json(out, {**found.as_dict(), "described": loaded.describe()})

@@ -14,7 +14,6 @@ import typer
 
 from radfact.cli.config import read_config
 from radfact.errors import InputError
-from radfact.judges.batched_judge import in_steps
 
 if TYPE_CHECKING:
     from radfact.judges import Judge, Splitter
@@ -315,10 +314,10 @@ class JudgeOptions:
         }
         with naming_options():
             if self.engine is Engine.RAY:
-                from radfact.judges.ray_judge import ray_judge
+                from radfact.judges.ray import load_ray_judge
 
-                return ray_judge(self.name, workers=self.workers, cache=cache, **options)
-            return in_steps(load_judge(self.name, cache=cache, **options))
+                return load_ray_judge(self.name, workers=self.workers, cache=cache, **options)
+            return load_judge(self.name, cache=cache, **options)
 
     def load_splitter(
         self,
@@ -361,9 +360,9 @@ class JudgeOptions:
             if same and make_own and name.startswith("python:"):
                 raise InputError("the judge's own splitter takes no arguments; name another --splitter", field=given)
             if self.engine is Engine.RAY:
-                from radfact.judges.ray_splitter import ray_splitter
+                from radfact.judges.ray import load_ray_splitter
 
-                return ray_splitter(name, workers=self.workers, cache=cache, **options)
+                return load_ray_splitter(name, workers=self.workers, cache=cache, **options)
             return load_splitter(name, cache=cache, **options)
 
 

@@ -15,7 +15,7 @@ from radfact.progress import short
 
 if TYPE_CHECKING:
     from radfact.io.pairs import Pairs
-    from radfact.judges.check import Check, Confusion
+    from radfact.judges.check import Confusion, JudgeCheck
     from radfact.results.evaluation import EvaluationResult
 
 _LISTED = 10
@@ -114,7 +114,7 @@ def _cost(usage: Mapping[str, int], price: Price | None) -> str:
     return "" if price is None else f", cost {price.of(usage):.2f}"
 
 
-def show_check(console: Console, check: Check, price: Price | None) -> None:
+def show_check(console: Console, check: JudgeCheck, price: Price | None) -> None:
     """How often a judge was right, in what it was wrong, and what it took."""
     say(console, f"Judge {check.judge} on {check.n} labelled judgements")
     table = Table()
@@ -141,7 +141,7 @@ def show_check(console: Console, check: Check, price: Price | None) -> None:
 
 def _confusion_table(heading: str, rows: Mapping[str, Confusion]) -> Table:
     """One line a label or topic: how many, how they were judged, and the share that was judged rightly."""
-    from radfact.judges.check import FAILED, accuracy_of
+    from radfact.judges.check import FAILED, confusion_accuracy
 
     table = Table()
     table.add_column(heading)
@@ -156,7 +156,7 @@ def _confusion_table(heading: str, rows: Mapping[str, Confusion]) -> Table:
             escape(name),
             str(sum(said.values())),
             *(str(count) for count in said.values()),
-            number(accuracy_of(confusion)),
+            number(confusion_accuracy(confusion)),
         )
     return table
 

@@ -3,24 +3,36 @@
 from __future__ import annotations
 
 from radfact.errors import Failure
-from radfact.judges.callable_judge import CallableJudge
-from radfact.judges.loading import load_judge, load_splitter, splitter_of
+from radfact.judges.callables import CallableJudge, CallableSplitter
+from radfact.judges.loading import default_splitter, load_judge, load_splitter
+from radfact.judges.mock import MockJudge
 from radfact.judges.offline.splitter import split_narrative
-from radfact.judges.protocol import EntailmentQuery, Judge, Status, Verdict
-from radfact.judges.splitter import ExplainingSplitter, SplitSentence, Splitter
+from radfact.judges.protocol import (
+    EntailmentQuery,
+    ExplainingSplitter,
+    Judge,
+    SplitSentence,
+    Splitter,
+    Status,
+    Verdict,
+    query_judge,
+)
 
 __all__ = [
     "CallableJudge",
+    "CallableSplitter",
     "EntailmentQuery",
     "ExplainingSplitter",
     "Failure",
     "Judge",
+    "MockJudge",
     "SplitSentence",
     "Splitter",
     "Status",
     "Verdict",
+    "default_splitter",
     "load_judge",
     "load_splitter",
+    "query_judge",
     "split_narrative",
-    "splitter_of",
 ]

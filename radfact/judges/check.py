@@ -1,4 +1,4 @@
-"""Is a judge any good: its verdicts against labelled judgements."""
+"""Measure a judge against labeled judgments."""
 
 from __future__ import annotations
 
@@ -9,42 +9,53 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from radfact.errors import Failure, InputError
+from radfact.errors import ErrorCode, Failure, InputError
 from radfact.judges.prompt import Label, load_few_shots
 from radfact.judges.protocol import EntailmentQuery, Judge, Verdict, query_judge
 from radfact.judges.response import match_evidence
 from radfact.statistics.bootstrap import harmonic_mean
 
-DEFAULT_LABELLED = Path(__file__).with_name("labeled.json")
+DEFAULT_LABELED = Path(__file__).with_name("labeled.json")
 FAILED = "failed"
 
 Confusion = Mapping[str, Mapping[str, int]]
-"""Counts by label (entailment, neutral, ...) and then by what the judge said (a status, or failed)."""
-_Answers = Sequence[Verdict | Failure]
+"""Counts by label (entailment, neutral, ...) and then by outcome (a status, or failed)."""
+_Verdicts = Sequence[Verdict | Failure]
 _Scores = tuple[float | None, float | None, float | None]
 """Precision, recall and F1."""
 
 
 @dataclass(frozen=True, slots=True)
-class Labelled:
-    """A question with its right answer; `evidence` indexes the premises, `topic` says what the question is about."""
+class LabeledQuery:
+    """An entailment query with its label.
 
-    question: EntailmentQuery
+    Attributes:
+        query: the query.
+        label: the correct label.
+        evidence: indices of the premises that decide it.
+        topic: what the query tests.
+    """
+
+    query: EntailmentQuery
     label: Label
     evidence: tuple[int, ...]
     topic: str | None = None
 
     @property
-    def entailed(self) -> bool:
-        """Whether the right answer is entailment."""
+    def is_entailed(self) -> bool:
+        """Whether the label is entailment."""
         return self.label == "entailment"
 
 
 @dataclass(frozen=True, slots=True)
 class Agreement:
-    """Asking for a report at a time against asking for a sentence at a time, on the same `n` questions.
+    """Agreement of a judge with itself: a whole report per call against one sentence per call.
 
-    `share` of them have the same status both ways (a failed answer agrees with none); the accuracies are as in `Check`.
+    Attributes:
+        n: number of queries.
+        share: share of the queries with the same status; a failure agrees with none.
+        accuracy_report: accuracy with a report per call, as in `JudgeCheck`.
+        accuracy_sentence: accuracy with a sentence per call.
     """
 
     n: int
@@ -54,13 +65,23 @@ class Agreement:
 
 
 @dataclass(frozen=True, slots=True)
-class Check:
-    """What a judge got right of `n` labelled questions.
+class JudgeCheck:
+    """Scores of a judge on labeled queries; a score without a denominator is None.
 
-    A question without a valid answer counts as wrong: it lowers the accuracy, and the recall if it is entailed.
-    Precision, recall and F1 are those of the entailed class. `evidence_f1` is the micro F1 of evidence indices over
-    the questions that are labelled entailment and answered so. A value without a denominator is None.
-    `seconds` are those of the clock; `calls`, `tokens_in` and `tokens_out` what the answers cost.
+    A failed query counts as wrong: it lowers the accuracy, and the recall if it is entailed.
+
+    Attributes:
+        judge: name of the judge.
+        n: number of queries.
+        failures: queries without a valid verdict.
+        accuracy: share of correct verdicts.
+        precision, recall, f1: of the entailed class.
+        evidence_f1: micro F1 of evidence indices over the entailed queries that are judged entailed.
+        confusion: counts by label and outcome.
+        by_topic: the same by topic.
+        seconds: wall-clock time.
+        calls, tokens_in, tokens_out: cost.
+        agreement: of a judge with `batch="report"`.
     """
 
     judge: str
@@ -80,126 +101,128 @@ class Check:
     agreement: Agreement | None = None
 
     def as_dict(self) -> dict[str, Any]:
-        """All of it as JSON values."""
+        """Return all fields as JSON values."""
         return asdict(self)
 
 
-def load_labelled(path: Path | str | None = None) -> list[Labelled]:
-    """Read labelled judgements in the published few-shot layout; a phrase may carry a `topic` too.
+def load_labeled_queries(path: Path | str | None = None) -> list[LabeledQuery]:
+    """Read labeled judgments in the published few-shot layout; a phrase may have a `topic` too.
 
     Args:
-        path: the file; by default the judgements that come with this package.
+        path: the file; by default the judgments of this package.
 
     Raises:
-        InputError: the file cannot be read, or names the field or the evidence that is wrong.
+        InputError: the file cannot be read, or has a wrong field or evidence.
     """
-    path = DEFAULT_LABELLED if path is None else path
-    labelled = []
+    path = DEFAULT_LABELED if path is None else path
+    labeled = []
     for example in load_few_shots(path):
         evidence = []
         for text in example.evidence:
             index = match_evidence(text, example.reference)
             if index is None:
                 raise InputError(
-                    f"the evidence '{text:.80}' of '{example.phrase:.80}' is no sentence of the other report", file=path
+                    f"expected a sentence of the other report as evidence of '{example.phrase:.80}', "
+                    f"found '{text:.80}'",
+                    code=ErrorCode.MISMATCH,
+                    file=path,
                 )
             evidence.append(index)
-        question = EntailmentQuery(example.reference, example.phrase)
-        labelled.append(Labelled(question, example.label, tuple(evidence), example.topic))
-    return labelled
+        query = EntailmentQuery(example.reference, example.phrase)
+        labeled.append(LabeledQuery(query, example.label, tuple(evidence), example.topic))
+    return labeled
 
 
-def check(judge: Judge, labelled: Sequence[Labelled]) -> Check:
-    """Put labelled questions to a judge and compare.
+def check_judge(judge: Judge, labeled: Sequence[LabeledQuery]) -> JudgeCheck:
+    """Query a judge with labeled queries and compute its scores.
 
-    A model that is asked for a report at a time is asked for a sentence at a time too, so that what this changes is
-    measured; seconds and costs are those of the former alone.
+    A model with a report per call is also queried with a sentence per call to measure the agreement; seconds and cost
+    cover only the former.
 
     Raises:
-        InputError: there are no questions.
-        RunError: the judge cannot be reached, or does not answer every question.
+        InputError: no queries.
+        RunError: the judge cannot be reached or returns too few verdicts.
     """
-    if not labelled:
-        raise InputError("there are no labelled questions to check the judge with")
-    questions = [one.question for one in labelled]
+    if not labeled:
+        raise InputError("expected at least one labeled judgment, found none", code=ErrorCode.EMPTY_INPUT)
     before, started = judge.usage(), time.perf_counter()
-    answers = query_judge(judge, questions)
+    verdicts = query_judge(judge, [item.query for item in labeled])
     seconds, after = time.perf_counter() - started, judge.usage()
     cost = {name: after.get(name, 0) - before.get(name, 0) for name in ("calls", "tokens_in", "tokens_out")}
-    precision, recall, f1 = _entailed_class(labelled, answers)
-    topics = dict.fromkeys(one.topic for one in labelled if one.topic is not None)
-    return Check(
+    precision, recall, f1 = _entailed_class_scores(labeled, verdicts)
+    topics = dict.fromkeys(item.topic for item in labeled if item.topic is not None)
+    return JudgeCheck(
         judge=judge.name,
-        n=len(labelled),
-        failures=sum(isinstance(answer, Failure) for answer in answers),
-        accuracy=_accuracy(labelled, answers),
+        n=len(labeled),
+        failures=sum(isinstance(verdict, Failure) for verdict in verdicts),
+        accuracy=_accuracy(labeled, verdicts),
         precision=precision,
         recall=recall,
         f1=f1,
-        evidence_f1=_evidence_f1(labelled, answers),
-        confusion=_confusion(labelled, answers),
-        by_topic={topic: _confusion(labelled, answers, topic) for topic in topics},
+        evidence_f1=_evidence_f1(labeled, verdicts),
+        confusion=_confusion(labeled, verdicts),
+        by_topic={topic: _confusion(labeled, verdicts, topic) for topic in topics},
         seconds=seconds,
         **cost,
-        agreement=_agreement(judge, labelled, answers),
+        agreement=_agreement(judge, labeled, verdicts),
     )
 
 
-def accuracy_of(confusion: Confusion) -> float | None:
-    """The share of right answers in a confusion; None if it is empty."""
+def confusion_accuracy(confusion: Confusion) -> float | None:
+    """Return the accuracy of a confusion matrix; None if it is empty."""
     total = sum(sum(row.values()) for row in confusion.values())
-    right = sum(
+    correct = sum(
         row.get("entailment" if label == "entailment" else "not_entailment", 0) for label, row in confusion.items()
     )
-    return right / total if total else None
+    return correct / total if total else None
 
 
-def _said(answer: Verdict | Failure) -> str:
-    return FAILED if isinstance(answer, Failure) else answer.status
+def _outcome(verdict: Verdict | Failure) -> str:
+    return FAILED if isinstance(verdict, Failure) else verdict.status
 
 
-def _accuracy(labelled: Sequence[Labelled], answers: _Answers) -> float:
-    right = ("entailment" if one.entailed else "not_entailment" for one in labelled)
-    return sum(_said(answer) == status for answer, status in zip(answers, right, strict=True)) / len(labelled)
+def _accuracy(labeled: Sequence[LabeledQuery], verdicts: _Verdicts) -> float:
+    correct = ("entailment" if item.is_entailed else "not_entailment" for item in labeled)
+    return sum(_outcome(verdict) == status for verdict, status in zip(verdicts, correct, strict=True)) / len(labeled)
 
 
-def _entailed_class(labelled: Sequence[Labelled], answers: _Answers) -> _Scores:
-    said = [_said(answer) == "entailment" for answer in answers]
-    both = sum(yes and one.entailed for yes, one in zip(said, labelled, strict=True))
-    return _scores(both, sum(said), sum(one.entailed for one in labelled))
+def _entailed_class_scores(labeled: Sequence[LabeledQuery], verdicts: _Verdicts) -> _Scores:
+    predicted = [_outcome(verdict) == "entailment" for verdict in verdicts]
+    true_positives = sum(entailed and item.is_entailed for entailed, item in zip(predicted, labeled, strict=True))
+    return _scores(true_positives, sum(predicted), sum(item.is_entailed for item in labeled))
 
 
-def _scores(both: int, found: int, wanted: int) -> _Scores:
-    precision = both / found if found else None
-    recall = both / wanted if wanted else None
+def _scores(true_positives: int, predicted: int, actual: int) -> _Scores:
+    precision = true_positives / predicted if predicted else None
+    recall = true_positives / actual if actual else None
     f1 = None if precision is None or recall is None else harmonic_mean(precision, recall)
     return precision, recall, f1
 
 
-def _evidence_f1(labelled: Sequence[Labelled], answers: _Answers) -> float | None:
-    both = found = wanted = 0
-    for one, answer in zip(labelled, answers, strict=True):
-        if one.entailed and isinstance(answer, Verdict) and answer.status == "entailment":
-            both += len(set(answer.evidence) & set(one.evidence))
-            found += len(set(answer.evidence))
-            wanted += len(set(one.evidence))
-    return _scores(both, found, wanted)[2]
+def _evidence_f1(labeled: Sequence[LabeledQuery], verdicts: _Verdicts) -> float | None:
+    true_positives = predicted = actual = 0
+    for item, verdict in zip(labeled, verdicts, strict=True):
+        if item.is_entailed and isinstance(verdict, Verdict) and verdict.status == "entailment":
+            true_positives += len(set(verdict.evidence) & set(item.evidence))
+            predicted += len(set(verdict.evidence))
+            actual += len(set(item.evidence))
+    return _scores(true_positives, predicted, actual)[2]
 
 
-def _confusion(labelled: Sequence[Labelled], answers: _Answers, topic: str | None = None) -> Confusion:
+def _confusion(labeled: Sequence[LabeledQuery], verdicts: _Verdicts, topic: str | None = None) -> Confusion:
     counts: dict[str, Counter[str]] = {}
-    for one, answer in zip(labelled, answers, strict=True):
-        if topic is None or one.topic == topic:
-            counts.setdefault(one.label, Counter())[_said(answer)] += 1
+    for item, verdict in zip(labeled, verdicts, strict=True):
+        if topic is None or item.topic == topic:
+            counts.setdefault(item.label, Counter())[_outcome(verdict)] += 1
     return {label: dict(row) for label, row in counts.items()}
 
 
-def _agreement(judge: Judge, labelled: Sequence[Labelled], answers: _Answers) -> Agreement | None:
+def _agreement(judge: Judge, labeled: Sequence[LabeledQuery], verdicts: _Verdicts) -> Agreement | None:
     from radfact.judges.llm_judge import LLMJudge
 
     if not isinstance(judge, LLMJudge) or judge.batch != "report":
         return None
-    alone = query_judge(judge.one_by_one(), [one.question for one in labelled])
-    same = sum(_said(a) == _said(b) != FAILED for a, b in zip(answers, alone, strict=True))
-    n = len(labelled)
-    return Agreement(n, same / n, _accuracy(labelled, answers), _accuracy(labelled, alone))
+    single = query_judge(judge.with_sentence_batches(), [item.query for item in labeled])
+    same = sum(_outcome(a) == _outcome(b) != FAILED for a, b in zip(verdicts, single, strict=True))
+    n = len(labeled)
+    return Agreement(n, same / n, _accuracy(labeled, verdicts), _accuracy(labeled, single))

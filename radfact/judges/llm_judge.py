@@ -1,4 +1,4 @@
-"""The paper's judge: a chat model shown ten worked reports, asked for evidence first and status second."""
+"""The judge of the paper: a chat model with ten worked reports that gives evidence first and status second."""
 
 from __future__ import annotations
 
@@ -7,53 +7,50 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, get_args
+from typing import Any, get_args
 
-from radfact.errors import Failure, InputError
+from radfact.errors import ErrorCode, Failure, InputError
 from radfact.io.jsonl import read_text
-from radfact.judges import load_splitter
+from radfact.judges.loading import load_splitter
 from radfact.judges.prompt import (
     DEFAULT_FEW_SHOTS,
     SYSTEM_MESSAGE,
     AnswerFormat,
     Batch,
     Example,
-    answer_schema,
     few_shot_messages,
     load_few_shots,
-    query,
-    report_query,
+    query_message,
+    report_message,
     report_schema,
+    verdict_schema,
 )
-from radfact.judges.protocol import EntailmentQuery, Verdict
-from radfact.judges.response import parse_answer, parse_report_answer
+from radfact.judges.protocol import EntailmentQuery, Splitter, Verdict
+from radfact.judges.response import parse_report_response, parse_response
 from radfact.llm import ChatClient, ChatRequest, PromptPrefix, load_chat_client, parse_model_args
 
-if TYPE_CHECKING:
-    from radfact.judges import Splitter
-
 PARAMETERS: Mapping[str, Any] = {"temperature": 0, "top_p": 1, "max_tokens": 1024}
-"""Paper 004, appendix C.2, and the published configuration."""
+"""Source: MAIRA-2, appendix C.2, and the published configuration."""
 NO_SHOTS = "none"
-"""In the place of a file with worked examples: none are shown, to a model that was trained without them."""
+"""Value of `few_shots` for a model that was trained without worked examples."""
 REPORT_MAX_TOKENS = 3072
-REPORT_MOST = 24
-"""Hypotheses in one call with `batch="report"`; an answer of so many fits into REPORT_MAX_TOKENS."""
+REPORT_MAX_HYPOTHESES = 24
+"""Hypotheses in one call with `batch="report"`; their response fits into REPORT_MAX_TOKENS."""
 
-_NOTHING_TO_QUOTE = Verdict("not_entailment", (), "the other report is empty")
+_NO_PREMISES = Verdict("not_entailment", (), "the other report is empty")
 
 
 @dataclass(frozen=True, slots=True)
 class JudgePrompt:
-    """What is shown before every question, and where it comes from.
+    """Constant part of the prompt and its sources.
 
-    Args:
-        examples: worked questions.
-        system: the system message.
-        answer_format: yaml, or JSON held to a schema.
-        batch: one hypothesis a call, or all of a report.
-        examples_from: what the results say of the examples' origin.
-        system_from: what they say of the system message's.
+    Attributes:
+        examples: worked queries.
+        system: system message.
+        answer_format: YAML, or JSON constrained to a schema.
+        batch: one hypothesis per call, or all of a report.
+        examples_from: source of the examples, as recorded in results.
+        system_from: source of the system message, as recorded in results.
     """
 
     examples: Sequence[Example]
@@ -61,32 +58,32 @@ class JudgePrompt:
     answer_format: AnswerFormat = "yaml"
     batch: Batch = "sentence"
     examples_from: str = "default examples (not the published ones)"
-    system_from: str = "paper 004, listing 3"
+    system_from: str = "MAIRA-2, listing 3"
 
 
 @dataclass(slots=True)
 class _ReportCall:
-    """Hypotheses of one report that are asked together, and what has been answered so far."""
+    """Hypotheses of one call, and the verdicts so far with their numbers of dropped quotations."""
 
     premises: tuple[str, ...]
     hypotheses: Sequence[str]
-    found: dict[int, tuple[Verdict, int]] = field(default_factory=dict)
+    verdicts: dict[int, tuple[Verdict, int]] = field(default_factory=dict)
 
     def parse(self, text: str) -> int:
-        """Keep what can be used of an answer; how many hypotheses are answered.
+        """Add the valid verdicts of a response; return the number of all verdicts.
 
         Raises:
-            ValueError: what is still missing or wrong.
+            ValueError: a verdict is still missing or wrong.
         """
-        answer = parse_report_answer(text, self.premises, self.hypotheses)
-        self.found |= answer.verdicts
-        if len(self.found) < len(self.hypotheses):
-            raise ValueError("; ".join(answer.faults))
-        return len(self.found)
+        response = parse_report_response(text, self.premises, self.hypotheses)
+        self.verdicts |= response.verdicts
+        if len(self.verdicts) < len(self.hypotheses):
+            raise ValueError("; ".join(response.problems))
+        return len(self.verdicts)
 
 
 class LLMJudge:
-    """A chat model as judge, asked exactly as in the paper (paper 004, appendix C.2), or a whole report at a time."""
+    """A chat model as judge, with the prompts of the paper (MAIRA-2, appendix C.2) or with a whole report per call."""
 
     def __init__(
         self,
@@ -95,13 +92,13 @@ class LLMJudge:
         prompt: JudgePrompt,
         make_splitter: Callable[[], Splitter] = partial(load_splitter, "offline"),
     ) -> None:
-        """Take what to ask and how.
+        """Prepare the constant part of the prompt.
 
         Args:
-            name: of the judge as it stands in results.
-            client: to ask through.
-            prompt: what is shown before every question.
-            make_splitter: makes who splits beside this judge; by default the offline rules do.
+            name: name of the judge in results.
+            client: client of the model.
+            prompt: constant part of the prompt.
+            make_splitter: makes the splitter of the same model; by default the offline splitter.
         """
         self.name, self.client, self.prompt, self.make_splitter = name, client, prompt, make_splitter
         self._prefix = PromptPrefix(
@@ -111,86 +108,94 @@ class LLMJudge:
 
     @property
     def batch(self) -> Batch:
-        """How many hypotheses a call holds."""
+        """Hypotheses per call."""
         return self.prompt.batch
 
-    def judge(self, questions: Sequence[EntailmentQuery]) -> list[Verdict | Failure]:
-        """One answer a question, in order; equal questions are asked once, those with the same premises together.
+    def judge(self, queries: Sequence[EntailmentQuery]) -> list[Verdict | Failure]:
+        """Return one verdict or failure per query, in order.
+
+        Equal queries are sent once, and queries with the same premises one after another.
 
         Raises:
             RunError: the server refuses the key or the model, or cannot be reached.
         """
         by_premises: dict[tuple[str, ...], dict[str, None]] = {}
-        for question in questions:
-            by_premises.setdefault(question.premises, {})[question.hypothesis] = None
-        nothing = by_premises.pop((), {})
-        ask = self._ask_sentences if self.batch == "sentence" else self._ask_reports
-        verdicts = dict.fromkeys((EntailmentQuery((), one) for one in nothing), _NOTHING_TO_QUOTE) | ask(by_premises)
-        return [verdicts[question] for question in questions]
+        for query in queries:
+            by_premises.setdefault(query.premises, {})[query.hypothesis] = None
+        without_premises = by_premises.pop((), {})
+        verdicts: dict[EntailmentQuery, Verdict | Failure] = {
+            EntailmentQuery((), hypothesis): _NO_PREMISES for hypothesis in without_premises
+        }
+        verdicts |= self._judge_sentences(by_premises) if self.batch == "sentence" else self._judge_reports(by_premises)
+        return [verdicts[query] for query in queries]
 
-    def _ask_sentences(
+    def _judge_sentences(
         self, by_premises: Mapping[tuple[str, ...], Iterable[str]]
     ) -> dict[EntailmentQuery, Verdict | Failure]:
-        questions = [EntailmentQuery(premises, one) for premises, group in by_premises.items() for one in group]
-        answers = self.client.complete_all([self._sentence(question) for question in questions])
-        return dict(zip(questions, answers, strict=True))
+        queries = [
+            EntailmentQuery(premises, hypothesis)
+            for premises, hypotheses in by_premises.items()
+            for hypothesis in hypotheses
+        ]
+        verdicts = self.client.complete_all([self._sentence_request(query) for query in queries])
+        return dict(zip(queries, verdicts, strict=True))
 
-    def _sentence(self, question: EntailmentQuery) -> ChatRequest[Verdict]:
+    def _sentence_request(self, query: EntailmentQuery) -> ChatRequest[Verdict]:
         def parse(text: str) -> Verdict:
-            verdict, dropped = parse_answer(text, question.premises)
+            verdict, dropped = parse_response(text, query.premises)
             self._counts["evidence_dropped"] += dropped
             return verdict
 
-        content = query(question.premises, question.hypothesis)
-        schema = answer_schema(question.premises, question.hypothesis) if self._constrained else None
+        content = query_message(query.premises, query.hypothesis)
+        schema = verdict_schema(query.premises, query.hypothesis) if self._has_schema else None
         return ChatRequest((("user", content),), parse, prefix=self._prefix, schema=schema)
 
-    def _ask_reports(
+    def _judge_reports(
         self, by_premises: Mapping[tuple[str, ...], Iterable[str]]
     ) -> dict[EntailmentQuery, Verdict | Failure]:
-        """Ask report by report; what stays open after the repairs of its report is asked once more, on its own."""
-        together = [
-            _ReportCall(premises, hypotheses[start : start + REPORT_MOST])
+        """Judge report by report; a hypothesis without a verdict after the repairs gets a call of its own."""
+        calls = [
+            _ReportCall(premises, hypotheses[start : start + REPORT_MAX_HYPOTHESES])
             for premises, hypotheses in ((premises, list(group)) for premises, group in by_premises.items())
-            for start in range(0, len(hypotheses), REPORT_MOST)
+            for start in range(0, len(hypotheses), REPORT_MAX_HYPOTHESES)
         ]
-        verdicts = self._settle(together)
-        incomplete = [call for call in together if 1 < len(call.hypotheses) > len(call.found)]
+        verdicts = self._complete_calls(calls)
+        incomplete = [call for call in calls if 1 < len(call.hypotheses) > len(call.verdicts)]
         self._counts["asked_again"] += len(incomplete)
-        alone = [
+        single_calls = [
             _ReportCall(call.premises, [hypothesis])
             for call in incomplete
             for index, hypothesis in enumerate(call.hypotheses)
-            if index not in call.found
+            if index not in call.verdicts
         ]
-        return verdicts | self._settle(alone)
+        return verdicts | self._complete_calls(single_calls)
 
-    def _settle(self, calls: Sequence[_ReportCall]) -> dict[EntailmentQuery, Verdict | Failure]:
+    def _complete_calls(self, calls: Sequence[_ReportCall]) -> dict[EntailmentQuery, Verdict | Failure]:
         verdicts: dict[EntailmentQuery, Verdict | Failure] = {}
-        outcomes = self.client.complete_all([self._report(call) for call in calls])
+        outcomes = self.client.complete_all([self._report_request(call) for call in calls])
         for call, outcome in zip(calls, outcomes, strict=True):
-            open_end = outcome if isinstance(outcome, Failure) else Failure("not answered")
+            failure = outcome if isinstance(outcome, Failure) else Failure("not answered")
             for index, hypothesis in enumerate(call.hypotheses):
-                verdict, dropped = call.found.get(index, (open_end, 0))
+                verdict, dropped = call.verdicts.get(index, (failure, 0))
                 verdicts[EntailmentQuery(call.premises, hypothesis)] = verdict
                 self._counts["evidence_dropped"] += dropped
         return verdicts
 
-    def _report(self, call: _ReportCall) -> ChatRequest[int]:
-        content = report_query(call.premises, call.hypotheses)
-        schema = report_schema(call.premises, call.hypotheses) if self._constrained else None
+    def _report_request(self, call: _ReportCall) -> ChatRequest[int]:
+        content = report_message(call.premises, call.hypotheses)
+        schema = report_schema(call.premises, call.hypotheses) if self._has_schema else None
         return ChatRequest((("user", content),), call.parse, prefix=self._prefix, schema=schema)
 
     @property
-    def _constrained(self) -> bool:
+    def _has_schema(self) -> bool:
         return self.prompt.answer_format == "schema"
 
-    def one_by_one(self) -> LLMJudge:
-        """The same judge with one hypothesis a call, to measure what asking for a report at a time changes."""
+    def with_sentence_batches(self) -> LLMJudge:
+        """Return the same judge with one hypothesis per call, to measure the effect of `batch="report"`."""
         return LLMJudge(self.name, self.client, replace(self.prompt, batch="sentence"), self.make_splitter)
 
     def describe(self) -> dict[str, Any]:
-        """Name, model parameters, the hash of the constant prompt, and whose words and examples it shows."""
+        """Return the name, the model's parameters, and the hash and sources of the constant part of the prompt."""
         return {
             "name": self.name,
             **self.client.identity,
@@ -203,16 +208,16 @@ class LLMJudge:
         }
 
     def usage(self) -> dict[str, int]:
-        """The client's usage_counter, `evidence_dropped` quotations, and `asked_again` reports.
+        """Return the client's usage, and the numbers of `evidence_dropped` quotations and `asked_again` reports.
 
-        A report that was asked again, hypothesis by hypothesis, is no failure; what stayed open even so is.
+        A report that was sent again hypothesis by hypothesis is no failure; a hypothesis that still has no verdict is.
         """
         counts = self.client.usage_counter.as_dict()
         counts["failures"] -= self._counts["asked_again"]
         return counts | {name: self._counts[name] for name in ("evidence_dropped", "asked_again")}
 
     def close(self) -> None:
-        """Give back connections and the answers' file."""
+        """Close the client."""
         self.client.close()
 
 
@@ -228,7 +233,7 @@ def load_llm_judge(
     concurrency: int | None = None,
     cache: Path | None = None,
 ) -> LLMJudge:
-    """Make the paper's judge; the arguments are those of `radfact.judges.load_judge`.
+    """Load the judge of the paper; the arguments are those of `load_judge`.
 
     Raises:
         InputError: an unknown provider, a missing package or key, or an option that does not fit.
@@ -238,41 +243,44 @@ def load_llm_judge(
         ("batch", batch, get_args(Batch)),
     ):
         if value not in choices:
-            raise InputError(f"expected {' or '.join(choices)}, found '{value}'", field=option)
-    longest = {"max_tokens": REPORT_MAX_TOKENS} if batch == "report" else {}
-    parameters = {**PARAMETERS, **longest, **parse_model_args(judge_args)}
+            raise InputError(
+                f"expected {' or '.join(choices)}, found '{value}'", code=ErrorCode.INVALID_OPTION, field=option
+            )
+    report_parameters = {"max_tokens": REPORT_MAX_TOKENS} if batch == "report" else {}
+    parameters = {**PARAMETERS, **report_parameters, **parse_model_args(judge_args)}
     prompt = judge_prompt(few_shots, answer_format=answer_format, batch=batch)
     if system is not None:
         prompt = replace(prompt, system=_system_message(system), system_from=Path(system).name)
     client = load_chat_client(name, base_url=base_url, parameters=parameters, concurrency=concurrency, cache=cache)
-    # A client of its own, because splitting has its own limit of tokens and its own usage.
-    splitter = partial(
+    # The splitter has a client of its own, with another limit of tokens and a separate usage.
+    make_splitter = partial(
         load_splitter, name, base_url=base_url, splitter_args=judge_args, concurrency=concurrency, cache=cache
     )
-    return LLMJudge(name, client, prompt, splitter)
+    return LLMJudge(name, client, prompt, make_splitter)
 
 
 def judge_prompt(
     few_shots: Path | None = None, *, answer_format: AnswerFormat = "yaml", batch: Batch = "sentence"
 ) -> JudgePrompt:
-    """What a judge is shown before every question.
+    """Load the constant part of the prompt.
 
     Args:
-        few_shots: file of worked examples in the published layout, or `none`; None takes our own.
-        answer_format, batch: as for `load_llm_judge`.
+        few_shots: file of worked examples in the published layout, or `none`; None uses our own.
+        answer_format: as in `load_judge`.
+        batch: as in `load_judge`.
 
     Raises:
         InputError: the file cannot be read.
     """
     if few_shots is None:
         return JudgePrompt(load_few_shots(DEFAULT_FEW_SHOTS), answer_format=answer_format, batch=batch)
-    shown = () if str(few_shots) == NO_SHOTS else load_few_shots(few_shots)
-    return JudgePrompt(shown, answer_format=answer_format, batch=batch, examples_from=Path(few_shots).name)
+    examples = () if str(few_shots) == NO_SHOTS else load_few_shots(few_shots)
+    return JudgePrompt(examples, answer_format=answer_format, batch=batch, examples_from=Path(few_shots).name)
 
 
 def _system_message(path: Path) -> str:
-    """The file as it is, its last line end included, as the published implementation reads its own."""
+    """Read the file unchanged, with its final line end, as the published implementation does."""
     text = read_text(path)
     if not text.strip():
-        raise InputError("expected a system message, found nothing", file=path)
+        raise InputError("expected a system message, found an empty file", code=ErrorCode.EMPTY_INPUT, file=path)
     return text

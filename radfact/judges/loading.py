@@ -1,4 +1,4 @@
-"""Judges and splitters by name; only what is named is imported."""
+"""Load judges and splitters by name; imports only what the name needs."""
 
 from __future__ import annotations
 
@@ -6,10 +6,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from radfact.errors import InputError
-from radfact.judges.callable_judge import load_python_judge
-from radfact.judges.protocol import Judge, SplittingJudge
-from radfact.judges.splitter import ExplainingSplitter, Splitter
+from radfact.errors import ErrorCode, InputError
+from radfact.judges.callables import load_custom_judge
+from radfact.judges.protocol import ExplainingSplitter, Judge, Splitter, SplittingJudge
 
 if TYPE_CHECKING:
     from radfact.judges.prompt import AnswerFormat, Batch
@@ -29,27 +28,27 @@ def load_judge(
     concurrency: int | None = None,
     cache: Path | None = None,
 ) -> Judge:
-    """Make a judge from its name; only the judge asked for is imported.
+    """Load a judge by name.
 
     Args:
         name: "offline"; "PROVIDER:MODEL" for a chat model through LangChain ("openai:MODEL" with `base_url` for any
-            server that speaks the OpenAI protocol); "vllm:PATH" for a model in this process; "python:MODULE:OBJECT"
-            for a judge of your own (a `Judge`, a factory of one, or a function as for `CallableJudge`).
-        base_url: address of such a server.
+            server with the OpenAI protocol); "vllm:PATH" for a model in this process; "python:MODULE:OBJECT" for a
+            custom judge (a `Judge`, a factory of one, or a function as in `CallableJudge`); "mock" for a `MockJudge`.
+        base_url: address of the server.
         judge_args: further arguments by name: of the model (reasoning effort and the like), of the offline judge
-            (`ontology`, a file), or of your own factory. In texts, numbers, booleans and lists are written as in YAML.
-        few_shots: worked examples in the published layout, for a model instead of our own; `none` shows none.
-        system: a file that replaces the system message of a model (paper 004, listing 3).
-        answer_format: of a model: "yaml" as in the paper, or "schema" for JSON that the server holds to a schema.
-        batch: one hypothesis a call to a model ("sentence", as in the paper), or all of a "report".
+            (`ontology`, a file), or of the factory. Texts are parsed as YAML (numbers, booleans, lists).
+        few_shots: worked examples in the published layout, for a model; `none` shows none. Default: our own.
+        system: file that replaces the system message of a model (MAIRA-2, listing 3).
+        answer_format: of a model: "yaml" as in the paper, or "schema" for JSON that the server constrains to a schema.
+        batch: one hypothesis per call to a model ("sentence", as in the paper), or all of a "report".
         concurrency: calls in flight to a model.
-        cache: folder for the answers of a model, so that none is paid for twice; other judges keep none.
+        cache: folder of the response cache of a model; other judges have none.
 
     Raises:
-        InputError: an unknown name or provider, an option that does not fit the judge, or a package that is missing.
+        InputError: an unknown name or provider, an option that does not fit the judge, or a missing package.
     """
-    kind, _, rest = name.partition(":")
-    for_models = {
+    kind, _, path = name.partition(":")
+    model_options = {
         "base_url": base_url,
         "few_shots": few_shots,
         "system": system,
@@ -58,15 +57,22 @@ def load_judge(
         "concurrency": concurrency,
     }
     if name == "offline":
-        _refuse("the offline judge asks no server and no model", for_models)
-        return _offline_judge(judge_args or {})
+        from radfact.judges.offline.judge import OfflineJudge
+
+        _check_no_model_options(name, model_options)
+        return OfflineJudge(_ontology_argument(judge_args, "judge_args"))
+    if name == "mock":
+        from radfact.judges.mock import MockJudge
+
+        _check_no_model_options(name, model_options)
+        return MockJudge()
     if kind == "python":
-        _refuse(f"{name} is a judge of your own, not a model", for_models)
         from radfact.llm import parse_model_args
 
-        return load_python_judge(rest, parse_model_args(judge_args))
-    if not (kind and rest):
-        raise InputError(f"unknown judge '{name}'; use {JUDGE_NAMES}", field="judge")
+        _check_no_model_options(name, model_options)
+        return load_custom_judge(path, parse_model_args(judge_args))
+    if not (kind and path):
+        raise InputError(f"expected {JUDGE_NAMES}, found '{name}'", code=ErrorCode.UNKNOWN_NAME, field="judge")
     from radfact.judges.llm_judge import load_llm_judge
 
     return load_llm_judge(
@@ -82,20 +88,6 @@ def load_judge(
     )
 
 
-def _refuse(reason: str, options: Mapping[str, Any]) -> None:
-    for option, value in options.items():
-        if value is not None:
-            raise InputError(f"{reason}; leave this out, or name a model", field=option)
-
-
-def _offline_judge(judge_args: Mapping[str, Any]) -> Judge:
-    if unknown := sorted(set(judge_args) - {"ontology"}):
-        raise InputError("the offline judge takes only 'ontology'", field=f"judge_args.{unknown[0]}")
-    from radfact.judges.offline.judge import OfflineJudge
-
-    return OfflineJudge(judge_args.get("ontology"))
-
-
 def load_splitter(
     name: str,
     *,
@@ -105,31 +97,30 @@ def load_splitter(
     concurrency: int | None = None,
     cache: Path | None = None,
 ) -> ExplainingSplitter:
-    """Make a splitter from its name; what asks a model is imported only for one.
+    """Load a splitter by name.
 
     Args:
         name: "offline"; "PROVIDER:MODEL" for a chat model through LangChain ("openai:MODEL" with `base_url` for any
-            server that speaks the OpenAI protocol); "vllm:PATH" for a model in this process.
-        base_url: address of such a server.
-        splitter_args: further arguments by name, of the model, or of the offline splitter (`ontology`, a file).
-        few_shots: worked examples in the published layout, for a model instead of our own.
+            server with the OpenAI protocol); "vllm:PATH" for a model in this process.
+        base_url: address of the server.
+        splitter_args: further arguments by name, of the model or of the offline splitter (`ontology`, a file).
+        few_shots: worked examples in the published layout, for a model. Default: our own.
         concurrency: calls in flight to a model.
-        cache: folder for the answers of a model, so that none is paid for twice.
+        cache: folder of the response cache of a model.
 
     Raises:
-        InputError: an unknown name or provider, an option that does not fit the splitter, or a package that is missing.
+        InputError: an unknown name or provider, an option that does not fit the splitter, or a missing package.
     """
     if name == "offline":
-        for option, value in (("base_url", base_url), ("few_shots", few_shots), ("concurrency", concurrency)):
-            if value is not None:
-                raise InputError(
-                    "the offline splitter asks no server and no model; leave this out, or name a model", field=option
-                )
-        return _offline_splitter(splitter_args or {})
+        from radfact.judges.offline.splitter import OfflineSplitter
+
+        _check_no_model_options(name, {"base_url": base_url, "few_shots": few_shots, "concurrency": concurrency})
+        return OfflineSplitter(_ontology_argument(splitter_args, "splitter_args"))
     provider, _, model = name.partition(":")
     if not (provider and model) or provider == "python":
         raise InputError(
-            f"unknown splitter '{name}'; use offline, PROVIDER:MODEL as in openai:gpt-4o, or vllm:PATH",
+            f"expected offline, PROVIDER:MODEL as in openai:gpt-4o, or vllm:PATH, found '{name}'",
+            code=ErrorCode.UNKNOWN_NAME,
             field="splitter",
         )
     from radfact.judges.llm_splitter import load_llm_splitter
@@ -144,18 +135,32 @@ def load_splitter(
     )
 
 
-def splitter_of(judge: Judge) -> Splitter:
-    """Who splits beside a judge where nobody else is named: its model or rules, or the offline rules if it has none.
+def default_splitter(judge: Judge) -> Splitter:
+    """Return the splitter of the judge's own model or rules, or the offline splitter if the judge has none.
 
     Raises:
-        InputError: what the judge's splitter needs is not there.
+        InputError: something that the judge's splitter needs is missing.
     """
     return judge.make_splitter() if isinstance(judge, SplittingJudge) else load_splitter("offline")
 
 
-def _offline_splitter(splitter_args: Mapping[str, Any]) -> ExplainingSplitter:
-    if unknown := sorted(set(splitter_args) - {"ontology"}):
-        raise InputError("the offline splitter takes only 'ontology'", field=f"splitter_args.{unknown[0]}")
-    from radfact.judges.offline.splitter import OfflineSplitter
+def _check_no_model_options(name: str, options: Mapping[str, Any]) -> None:
+    for option, value in options.items():
+        if value is not None:
+            raise InputError(
+                f"expected no such option, since '{name}' is no language model; omit it or name a model",
+                code=ErrorCode.CONFLICTING_OPTIONS,
+                field=option,
+            )
 
-    return OfflineSplitter(splitter_args.get("ontology"))
+
+def _ontology_argument(arguments: Mapping[str, Any] | None, option: str) -> Path | str | None:
+    """Return the argument `ontology`, the only one of the offline judge and splitter."""
+    arguments = arguments or {}
+    if unknown := sorted(set(arguments) - {"ontology"}):
+        raise InputError(
+            f"expected only 'ontology', found '{unknown[0]}'",
+            code=ErrorCode.INVALID_OPTION,
+            field=f"{option}.{unknown[0]}",
+        )
+    return arguments.get("ontology")

@@ -1,4 +1,4 @@
-"""What the LLM judge is shown: the system message, worked examples, questions, and the schema of its answers."""
+"""Prompt of the LLM judge: system message, worked examples, query messages and response schemas."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from radfact.errors import InputError, brief
+from radfact.errors import ErrorCode, InputError, brief
 from radfact.io.jsonl import read_json
 from radfact.judges.protocol import Status
 from radfact.llm import Message
 from radfact.llm.response_text import dump_yaml
 
 AnswerFormat = Literal["yaml", "schema"]
-"""yaml: as in the paper; schema: JSON that the server holds to a JSON schema."""
+"""yaml: as in the paper; schema: JSON that the server constrains to a JSON schema."""
 Batch = Literal["sentence", "report"]
-"""sentence: one hypothesis a call, as in the paper; report: all hypotheses with the same premises in one call."""
+"""sentence: one hypothesis per call, as in the paper; report: all hypotheses with the same premises in one call."""
 Label = Literal["entailment", "neutral", "contradiction", "not_entailment"]
 
-# Paper 004, listing 3, word for word.
+# Source: MAIRA-2, listing 3, verbatim.
 SYSTEM_MESSAGE = (
     "You are an AI radiology assistant. Your task is to assess whether a statement about a chest X-ray "
     '(the "hypothesis") is true or not, given a reference report about the chest X-ray. '
@@ -33,18 +33,26 @@ REPORT_NOTE = (
     "You are given several hypotheses at once, each with its number. Assess every one of them on its own, against the "
     "reference alone, and answer all of them in their order."
 )
-"""Follows the system message where a call holds all hypotheses of a report."""
+"""Appended to the system message if a call holds all hypotheses of a report."""
 DEFAULT_FEW_SHOTS = Path(__file__).with_name("few_shots.json")
 
-MOST_CHOICES = 250
-"""Premises beyond which a schema no longer lists them: OpenAI's servers and the grammars of others have such limits."""
-_LONGEST_TEXT = 1000
+MAX_CHOICES = 250
+"""Maximum number of premises that a schema enumerates; OpenAI's servers and the grammars of others have such limits."""
+_MAX_TEXT_LENGTH = 1000
 _DIRECTIONS = (("A", "B"), ("B", "A"))
 
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """One worked question: the report, the hypothesis, the sentences that decide it, the label, and its topic."""
+    """A worked query in the published layout.
+
+    Attributes:
+        reference: sentences of the report.
+        phrase: the hypothesis.
+        evidence: sentences of the report that decide it.
+        label: its label.
+        topic: what the query tests.
+    """
 
     reference: tuple[str, ...]
     phrase: str
@@ -54,40 +62,40 @@ class Example:
 
     @property
     def status(self) -> Status:
-        """The label as a verdict: what is neutral or contradicted is not entailed."""
+        """Status of the label: neutral and contradicted hypotheses are not entailed."""
         return "entailment" if self.label == "entailment" else "not_entailment"
 
 
 def load_few_shots(path: Path | str = DEFAULT_FEW_SHOTS) -> list[Example]:
-    """Read examples in the published bidirectional layout: one a sentence of A given B, then of B given A.
+    """Read examples in the published bidirectional layout: the sentences of A given B, then of B given A.
 
     Raises:
-        InputError: the file cannot be read, or names the field that is wrong.
+        InputError: the file cannot be read or has a wrong field.
     """
     reports = read_json(path)
     if not isinstance(reports, list) or not reports:
-        raise InputError("expected a list of at least one example", file=path)
-    examples = [one for index, report in enumerate(reports) for one in _examples(report, path, index)]
+        raise InputError("expected a list of at least one example", code=ErrorCode.INVALID_FORMAT, file=path)
+    examples = [example for index, report in enumerate(reports) for example in _read_examples(report, path, index)]
     if not examples:
-        raise InputError("expected at least one sentence with its status", file=path)
+        raise InputError("expected at least one sentence with its status", code=ErrorCode.EMPTY_INPUT, file=path)
     return examples
 
 
-def _examples(report: Any, path: Path | str, index: int) -> Iterable[Example]:
-    for own, other in _DIRECTIONS:
-        field = f"[{index}].input.phrases_{other}"
-        reference = _texts(_inside(report, path, f"[{index}]", "input", f"phrases_{other}"), path, field)
-        field = f"[{index}].output.phrases_{own}_evidenced"
-        items = _inside(report, path, f"[{index}]", "output", f"phrases_{own}_evidenced")
+def _read_examples(report: Any, path: Path | str, index: int) -> Iterable[Example]:
+    for hypotheses, premises in _DIRECTIONS:
+        field = f"[{index}].input.phrases_{premises}"
+        reference = _texts(_get(report, path, f"[{index}]", "input", f"phrases_{premises}"), path, field)
+        field = f"[{index}].output.phrases_{hypotheses}_evidenced"
+        items = _get(report, path, f"[{index}]", "output", f"phrases_{hypotheses}_evidenced")
         if not isinstance(items, list):
-            raise _unlike_published(path, field)
+            raise _layout_error(path, field)
         for number, item in enumerate(items):
-            yield _example(reference, item, path, f"{field}[{number}]")
+            yield _read_example(reference, item, path, f"{field}[{number}]")
 
 
-def _example(reference: tuple[str, ...], item: Any, path: Path | str, field: str) -> Example:
-    phrase, label = _inside(item, path, field, "phrase"), _inside(item, path, field, "status")
-    evidence = _texts(_inside(item, path, field, "evidence"), path, f"{field}.evidence")
+def _read_example(reference: tuple[str, ...], item: Any, path: Path | str, field: str) -> Example:
+    phrase, label = _get(item, path, field, "phrase"), _get(item, path, field, "status")
+    evidence = _texts(_get(item, path, field, "evidence"), path, f"{field}.evidence")
     topic = item.get("topic")
     if label not in get_args(Label):
         expected = ", ".join(get_args(Label))
@@ -101,58 +109,65 @@ def _example(reference: tuple[str, ...], item: Any, path: Path | str, field: str
     return Example(reference, phrase, evidence, label, topic)
 
 
-def _inside(value: Any, path: Path | str, field: str, *keys: str) -> Any:
+def _get(value: Any, path: Path | str, field: str, *keys: str) -> Any:
     for key in keys:
         field = f"{field}.{key}"
         if not isinstance(value, Mapping) or key not in value:
-            raise _unlike_published(path, field)
+            raise _layout_error(path, field)
         value = value[key]
     return value
 
 
 def _texts(value: Any, path: Path | str, field: str) -> tuple[str, ...]:
     if not isinstance(value, list) or not all(isinstance(text, str) for text in value):
-        raise _unlike_published(path, field)
+        raise _layout_error(path, field)
     return tuple(value)
 
 
-def _unlike_published(path: Path | str, field: str) -> InputError:
-    return InputError("missing or of another kind than in the published layout", file=path, field=field)
+def _layout_error(path: Path | str, field: str) -> InputError:
+    return InputError(
+        "expected a value as in the published layout, found none or another type",
+        code=ErrorCode.INVALID_FORMAT,
+        file=path,
+        field=field,
+    )
 
 
 def few_shot_messages(
     examples: Sequence[Example], system: str, answer_format: AnswerFormat, batch: Batch
 ) -> tuple[Message, ...]:
-    """The constant part of every prompt: the system message, then a user and an assistant message a question.
+    """Return the constant part of every prompt: the system message, then the worked queries with their responses.
 
-    With the schema the worked answers are JSON too: a model that is shown YAML while its tokens are held to JSON is
-    pushed off the answer that it was about to give.
+    With a schema the worked responses are JSON too: YAML examples would contradict the constraint to JSON.
 
     Args:
-        examples: worked questions; with `batch="report"`, neighbours with the same reference share a question.
-        system: the system message.
-        answer_format: how the worked answers are written.
-        batch: how many hypotheses a question has.
+        examples: worked queries; with `batch="report"`, consecutive examples with the same reference share a message.
+        system: system message.
+        answer_format: format of the worked responses.
+        batch: hypotheses per message.
     """
     dump = dump_yaml if answer_format == "yaml" else _dump_json
     if batch == "sentence":
         messages: list[Message] = [("system", system)]
-        for one in examples:
-            messages += [("user", query(one.reference, one.phrase)), ("assistant", dump(worked(one)))]
+        for example in examples:
+            messages += [
+                ("user", query_message(example.reference, example.phrase)),
+                ("assistant", dump(worked_response(example))),
+            ]
         return tuple(messages)
     messages = [("system", f"{system.rstrip()}\n\n{REPORT_NOTE}")]
-    for reference, group in groupby(examples, key=lambda one: one.reference):
-        of_report = list(group)
-        answers = [{"number": number, **worked(one)} for number, one in enumerate(of_report, start=1)]
+    for reference, group in groupby(examples, key=lambda example: example.reference):
+        report = list(group)
+        answers = [{"number": number, **worked_response(example)} for number, example in enumerate(report, start=1)]
         messages += [
-            ("user", report_query(reference, [one.phrase for one in of_report])),
+            ("user", report_message(reference, [example.phrase for example in report])),
             ("assistant", dump({"answers": answers})),
         ]
     return tuple(messages)
 
 
-def worked(example: Example) -> dict[str, Any]:
-    """The answer to a worked question, as fields in their order."""
+def worked_response(example: Example) -> dict[str, Any]:
+    """Return the fields of the response to a worked query, in order."""
     return {"phrase": example.phrase, "evidence": list(example.evidence), "status": example.status}
 
 
@@ -160,48 +175,48 @@ def _dump_json(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False)
 
 
-def query(reference: Sequence[str], hypothesis: str) -> str:
-    """A question as the user message of the protocol (paper 004, listing 5)."""
+def query_message(reference: Sequence[str], hypothesis: str) -> str:
+    """Return the user message of one query (MAIRA-2, listing 5)."""
     return _reference_yaml(tuple(reference)) + dump_yaml({"hypothesis": hypothesis})
 
 
-def report_query(reference: Sequence[str], hypotheses: Sequence[str]) -> str:
-    """All hypotheses of a report, numbered from 1, as one user message."""
+def report_message(reference: Sequence[str], hypotheses: Sequence[str]) -> str:
+    """Return the user message of all hypotheses of a report, numbered from 1."""
     return _reference_yaml(tuple(reference)) + dump_yaml({"hypotheses": dict(enumerate(hypotheses, start=1))})
 
 
 @lru_cache(maxsize=64)
 def _reference_yaml(reference: tuple[str, ...]) -> str:
-    """Questions about one report are asked one after another, so its sentences are written once."""
+    """Serialize a report, cached: queries about one report follow one another."""
     return dump_yaml({"reference": list(reference)})
 
 
-def answer_schema(premises: Sequence[str], hypothesis: str) -> dict[str, Any]:
-    """The JSON schema of the answer to one question.
+def verdict_schema(premises: Sequence[str], hypothesis: str) -> dict[str, Any]:
+    """Return the JSON schema of the response to one query.
 
-    Every text is one of a list, or bounded where the list would be too long, and every list is bounded: a server that
-    is left to choose writes on to its limit of tokens.
+    Every text is one of a list, or bounded in length if the list would be too long, and every list is bounded:
+    otherwise some models generate up to the limit of tokens.
     """
-    return _object(_answer_fields(premises, {"type": "string", "enum": [hypothesis]}))
+    return _object(_verdict_fields(premises, {"type": "string", "enum": [hypothesis]}))
 
 
 def report_schema(premises: Sequence[str], hypotheses: Sequence[str]) -> dict[str, Any]:
-    """The JSON schema of the answers to all hypotheses of a report."""
+    """Return the JSON schema of the response to all hypotheses of a report."""
     count = len(hypotheses)
     phrase = {"type": "string", "enum": list(dict.fromkeys(hypotheses))}
     number = {"type": "integer", "enum": list(range(1, count + 1))}
-    item = _object({"number": number, **_answer_fields(premises, phrase)})
+    item = _object({"number": number, **_verdict_fields(premises, phrase)})
     return _object({"answers": {"type": "array", "items": item, "minItems": count, "maxItems": count}})
 
 
-def _answer_fields(premises: Sequence[str], phrase: Mapping[str, Any]) -> dict[str, Any]:
+def _verdict_fields(premises: Sequence[str], phrase: Mapping[str, Any]) -> dict[str, Any]:
     choices = list(dict.fromkeys(premises))
     quoted: dict[str, Any] = {"type": "string", "enum": choices}
-    if len(choices) > MOST_CHOICES:
-        quoted = {"type": "string", "maxLength": _LONGEST_TEXT}
+    if len(choices) > MAX_CHOICES:
+        quoted = {"type": "string", "maxLength": _MAX_TEXT_LENGTH}
     return {
         "phrase": phrase,
-        "evidence": {"type": "array", "items": quoted, "maxItems": min(len(choices), MOST_CHOICES)},
+        "evidence": {"type": "array", "items": quoted, "maxItems": min(len(choices), MAX_CHOICES)},
         "status": {"type": "string", "enum": list(get_args(Status))},
     }
 

@@ -1,16 +1,13 @@
-"""The judge protocol: questions in, verdicts out, whoever answers."""
+"""Protocols of judges and splitters: any object with these methods can decide entailment or split narratives."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from numbers import Integral
-from typing import TYPE_CHECKING, Any, Literal, Protocol, get_args, runtime_checkable
+from typing import Any, Literal, Protocol, get_args, runtime_checkable
 
-from radfact.errors import Failure, RunError, brief
-
-if TYPE_CHECKING:
-    from radfact.judges.splitter import Splitter
+from radfact.errors import ErrorCode, Failure, RunError, brief
 
 Status = Literal["entailment", "not_entailment"]
 
@@ -25,7 +22,13 @@ class EntailmentQuery:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """An answer. `evidence` holds indices into the premises; an entailment has at least one."""
+    """Response to an entailment query.
+
+    Attributes:
+        status: whether the hypothesis is entailed.
+        evidence: indices of the premises that decide it; an entailment has at least one.
+        why: explanation of the judge.
+    """
 
     status: Status
     evidence: tuple[int, ...] = ()
@@ -34,72 +37,122 @@ class Verdict:
 
 @runtime_checkable
 class Judge(Protocol):
-    """Anything that answers entailment questions (paper 004, RadFact)."""
+    """Decides whether sentences follow from reports (MAIRA-2, section RadFact)."""
 
     name: str
 
-    def judge(self, questions: Sequence[EntailmentQuery]) -> list[Verdict | Failure]:
-        """One answer a question, in the order of the questions. Never raises for a single bad answer."""
+    def judge(self, queries: Sequence[EntailmentQuery]) -> list[Verdict | Failure]:
+        """Return one verdict or failure per query, in order. A single invalid response must not raise."""
         ...
 
     def describe(self) -> dict[str, Any]:
-        """Everything that changes an answer (name, version, prompt hash, options), for `run.json`; JSON values only."""
+        """Return everything that changes a verdict (name, version, prompt hash, options) as JSON values."""
         ...
 
     def usage(self) -> dict[str, int]:
-        """What the answers cost so far: `calls`, `tokens_in`, `tokens_out`, `repairs`, `failures`, `cached`."""
+        """Return the cost so far: `calls`, `tokens_in`, `tokens_out`, `repairs`, `failures`, `cached`.
+
+        A judge that also counts `planned` and `done` queries gets a progress bar.
+        """
+        ...
+
+
+@runtime_checkable
+class Splitter(Protocol):
+    """Splits narrative findings into sentences of one finding each (MAIRA-2, appendix B.5.1)."""
+
+    name: str
+
+    def split(self, narratives: Sequence[str]) -> list[list[str] | Failure]:
+        """Return the sentences of each narrative, in order. A single invalid response must not raise."""
+        ...
+
+    def describe(self) -> dict[str, Any]:
+        """Return everything that changes a sentence (name, version, prompt hash) as JSON values."""
+        ...
+
+    def usage(self) -> dict[str, int]:
+        """Return the cost so far, as in `Judge.usage`."""
         ...
 
 
 @runtime_checkable
 class SplittingJudge(Judge, Protocol):
-    """A judge that can also say what its sentences are: by the same model, or by the same rules."""
+    """A judge with a splitter of the same model or rules."""
 
     def make_splitter(self) -> Splitter:
-        """A splitter that answers as the judge does, with an usage of its own.
+        """Return the splitter, with a usage of its own.
 
         Raises:
-            InputError: what it needs is not there.
+            InputError: something that the splitter needs is missing.
         """
         ...
 
 
-def query_judge(judge: Judge, questions: Sequence[EntailmentQuery]) -> list[Verdict | Failure]:
-    """The judge's answers, in order; one that breaks the protocol becomes a failure, not a score in silence.
+@dataclass(frozen=True, slots=True)
+class SplitSentence:
+    """Result of splitting one sentence (MAIRA-2, listing 2).
+
+    Attributes:
+        orig: a sentence of the narrative, or several that depend on each other.
+        new: single-finding sentences; empty if the sentence was removed.
+    """
+
+    orig: str
+    new: tuple[str, ...]
+
+
+class ExplainingSplitter(Splitter, Protocol):
+    """A splitter that reports the source of every sentence."""
+
+    def explain(self, narratives: Sequence[str]) -> list[list[SplitSentence] | Failure]:
+        """Return the split sentences of each narrative, in order. A single invalid response must not raise."""
+        ...
+
+
+def flatten_split(split: Sequence[SplitSentence]) -> list[str]:
+    """Return the single-finding sentences of one narrative, in order."""
+    return [new for sentence in split for new in sentence.new]
+
+
+def query_judge(judge: Judge, queries: Sequence[EntailmentQuery]) -> list[Verdict | Failure]:
+    """Query a judge and validate its verdicts; an invalid one becomes a failure.
 
     Raises:
-        RunError: there are not as many answers as questions.
+        RunError: the number of verdicts differs from the number of queries.
     """
-    answers = judge.judge(questions)
-    if len(answers) != len(questions):
-        raise RunError(f"judge '{judge.name}' gave {len(answers)} answers to {len(questions)} questions")
-    return [_checked(answer, question) for question, answer in zip(questions, answers, strict=True)]
+    verdicts = judge.judge(queries)
+    if len(verdicts) != len(queries):
+        raise RunError(
+            f"judge '{judge.name}': expected {len(queries)} verdicts, found {len(verdicts)}",
+            code=ErrorCode.JUDGE_FAILED,
+        )
+    return [_validate(verdict, query) for query, verdict in zip(queries, verdicts, strict=True)]
 
 
-def plain_verdict(answer: Any) -> Verdict | None:
-    """A verdict with its evidence as a tuple of int; None where the answer is no verdict, its status is none of the two
-    or its evidence is anything but a sequence of whole numbers, which a bool is not."""
-    if not isinstance(answer, Verdict) or answer.status not in get_args(Status):
+def normalize_verdict(value: Any) -> Verdict | None:
+    """Return a verdict with its evidence as a tuple of int; None if the value is no valid verdict."""
+    if not isinstance(value, Verdict) or value.status not in get_args(Status):
         return None
-    evidence: Any = answer.evidence
+    evidence: Any = value.evidence
     if not isinstance(evidence, Sequence) or isinstance(evidence, str | bytes):
         return None
     if any(isinstance(index, bool) or not isinstance(index, Integral) for index in evidence):
         return None
-    return replace(answer, evidence=tuple(map(int, evidence)))
+    return replace(value, evidence=tuple(map(int, evidence)))
 
 
-def _checked(answer: Any, question: EntailmentQuery) -> Verdict | Failure:
-    if isinstance(answer, Failure):
-        return answer
-    verdict = plain_verdict(answer)
+def _validate(value: Any, query: EntailmentQuery) -> Verdict | Failure:
+    if isinstance(value, Failure):
+        return value
+    verdict = normalize_verdict(value)
     if verdict is None:
         return Failure(
             f"expected a Verdict of {' or '.join(get_args(Status))} with indices into the premises as its evidence, "
-            f"found {brief(answer)}"
+            f"found {brief(value)}"
         )
     if verdict.status == "entailment" and not verdict.evidence:
         return Failure("entailment without evidence")
-    if any(not 0 <= index < len(question.premises) for index in verdict.evidence):
-        return Failure(f"evidence {list(verdict.evidence)} outside of the {len(question.premises)} premises")
+    if any(not 0 <= index < len(query.premises) for index in verdict.evidence):
+        return Failure(f"evidence {list(verdict.evidence)} outside of the {len(query.premises)} premises")
     return verdict

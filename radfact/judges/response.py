@@ -1,4 +1,4 @@
-"""A model's answer as a verdict: strict on meaning, lenient on form (YAML or JSON, fenced or not, loosely quoted)."""
+"""Parse responses of the LLM judge: strict on content, lenient on form (YAML or JSON, fenced or not, loose quotes)."""
 
 from __future__ import annotations
 
@@ -30,104 +30,106 @@ Fields = Mapping[str, Any]
 
 
 @dataclass(slots=True)
-class ReportAnswer:
-    """What can be used of the answer to all hypotheses of a report, and what is wrong with the rest.
+class ReportResponse:
+    """Response to all hypotheses of a report.
 
-    `verdicts` holds, by the hypothesis' index from 0, the verdict and the number of dropped evidence texts.
+    Attributes:
+        verdicts: valid verdicts with their numbers of dropped evidence texts, by index of the hypothesis.
+        problems: what is wrong with the rest.
     """
 
     verdicts: dict[int, tuple[Verdict, int]] = field(default_factory=dict)
-    faults: list[str] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
 
 
-def parse_answer(text: str, premises: Sequence[str]) -> tuple[Verdict, int]:
-    """Read the answer to one question.
+def parse_response(text: str, premises: Sequence[str]) -> tuple[Verdict, int]:
+    """Parse the response to one query.
 
     Args:
         text: YAML or JSON with `evidence` and `status`, fenced or not.
         premises: the sentences that evidence may quote.
 
     Returns:
-        The verdict, and how many evidence texts matched no premise and were dropped.
+        The verdict, and the number of evidence texts that matched no premise and were dropped.
 
     Raises:
         ValueError: no status, an unknown one, or an entailment without evidence among the premises.
     """
     for body in bodies(text):
-        if fields := _one(body):
-            return _verdict(fields, premises)
-    return _verdict({}, premises)
+        if fields := _read_fields(body):
+            return _to_verdict(fields, premises)
+    return _to_verdict({}, premises)
 
 
-def parse_report_answer(text: str, premises: Sequence[str], hypotheses: Sequence[str]) -> ReportAnswer:
-    """Read the answers to all hypotheses of a report; never raises.
+def parse_report_response(text: str, premises: Sequence[str], hypotheses: Sequence[str]) -> ReportResponse:
+    """Parse the response to all hypotheses of a report; never raises.
 
-    An item belongs to the hypothesis with its number, or, without a number of the list, to the one that it quotes. An
-    item that carries one hypothesis' number and quotes another belongs to none, nor do two that disagree.
+    An item belongs to the hypothesis with its number or, without a valid number, to the hypothesis that it quotes. An
+    item with the number of one hypothesis that quotes another belongs to none, and neither do two items that disagree.
 
     Args:
         text: YAML or JSON, a list of `number`, `phrase`, `evidence` and `status`, fenced or not.
         premises: the sentences that evidence may quote.
-        hypotheses: the sentences that were asked about, in the order of their numbers.
+        hypotheses: hypotheses of the query, in the order of their numbers.
     """
-    items: Sequence[Fields] = next(filter(None, map(_many, bodies(text))), [])
-    answer = ReportAnswer()
-    disputed: set[int] = set()
+    items: Sequence[Fields] = next(filter(None, map(_read_items, bodies(text))), [])
+    response = ReportResponse()
+    invalid: set[int] = set()
     for item in items:
         try:
-            index = _belongs(item, hypotheses)
+            index = _hypothesis_index(item, hypotheses)
         except ValueError as error:
-            answer.faults.append(str(error))
+            response.problems.append(str(error))
             continue
         try:
-            found = _verdict(item, premises)
+            verdict = _to_verdict(item, premises)
         except ValueError as error:
-            answer.faults.append(f"number {index + 1}: {error}")
-            disputed.add(index)
+            response.problems.append(f"number {index + 1}: {error}")
+            invalid.add(index)
             continue
-        if answer.verdicts.setdefault(index, found) != found:
-            answer.faults.append(f"number {index + 1} is answered twice, differently")
-            disputed.add(index)
-    for index in disputed:
-        answer.verdicts.pop(index, None)
-    absent = sorted(set(range(len(hypotheses))) - set(answer.verdicts) - disputed)
-    if absent:
-        answer.faults.append(f"no answer to number {', '.join(str(index + 1) for index in absent)}")
-    return answer
+        if response.verdicts.setdefault(index, verdict) != verdict:
+            response.problems.append(f"number {index + 1} is answered twice, differently")
+            invalid.add(index)
+    for index in invalid:
+        response.verdicts.pop(index, None)
+    missing = sorted(set(range(len(hypotheses))) - set(response.verdicts) - invalid)
+    if missing:
+        response.problems.append(f"no answer to number {', '.join(str(index + 1) for index in missing)}")
+    return response
 
 
 def match_evidence(quoted: str, premises: Sequence[str]) -> int | None:
-    """The first premise that a quotation means: verbatim, then normalised, then by the longest common substring."""
+    """Return the first premise that a quotation means: verbatim, normalized, or by the longest common substring."""
     if quoted in premises:
         return list(premises).index(quoted)
-    wanted, known = normalised_text(quoted), [normalised_text(premise) for premise in premises]
-    if wanted in known:
-        return known.index(wanted)
+    text, normalized = normalised_text(quoted), [normalised_text(premise) for premise in premises]
+    if text in normalized:
+        return normalized.index(text)
     best, best_size = None, 0
-    for index, premise in enumerate(known):
-        size = SequenceMatcher(None, wanted, premise, autojunk=False).find_longest_match().size
+    for index, premise in enumerate(normalized):
+        size = SequenceMatcher(None, text, premise, autojunk=False).find_longest_match().size
         if size > best_size:
             best, best_size = index, size
-    return best if wanted and best_size >= EVIDENCE_COVER * len(wanted) else None
+    return best if text and best_size >= EVIDENCE_COVER * len(text) else None
 
 
-def _verdict(fields: Fields, premises: Sequence[str]) -> tuple[Verdict, int]:
-    word = _word(fields.get("status"))
-    if word not in _ENTAILED | _NOT_ENTAILED:
-        found = f"found '{word:.40}'" if word else "found none"
+def _to_verdict(fields: Fields, premises: Sequence[str]) -> tuple[Verdict, int]:
+    status = _normalize_status(fields.get("status"))
+    if status not in _ENTAILED | _NOT_ENTAILED:
+        found = f"found '{status:.40}'" if status else "found none"
         raise ValueError(f"status must be {' or '.join(get_args(Status))}, {found}")
     matches = [match_evidence(quoted, premises) for quoted in _quotations(fields.get("evidence"))]
     evidence = tuple(sorted({match for match in matches if match is not None}))
     dropped = matches.count(None)
-    if word in _NOT_ENTAILED:
+    if status in _NOT_ENTAILED:
         return Verdict("not_entailment", evidence), dropped
     if not evidence:
         raise ValueError("entailment needs evidence: quote at least one sentence of the reference word for word")
     return Verdict("entailment", evidence), dropped
 
 
-def _word(status: Any) -> str:
-    """A status as words in lower case; JSON's true and false are words too."""
+def _normalize_status(status: Any) -> str:
+    """Return a status as words in lower case; true and false of JSON are accepted."""
     text = str(status) if isinstance(status, str | bool) else ""
     return " ".join(re.split(r"[\s_-]+", text.strip(" .*\"'`").lower()))
 
@@ -138,36 +140,33 @@ def _quotations(evidence: Any) -> list[str]:
     return [text for text in stripped if text.lower() not in EMPTY_WORDS]
 
 
-def _one(body: str) -> Fields:
-    """The fields of one answer; empty if there are none."""
+def _read_fields(body: str) -> Fields:
+    """Return the fields of one verdict; empty if there are none."""
     data = read_data(body)
-    if isinstance(data, str | bool) and _word(data) in _ENTAILED | _NOT_ENTAILED:
+    if isinstance(data, str | bool) and _normalize_status(data) in _ENTAILED | _NOT_ENTAILED:
         return {"status": data}
     if isinstance(data, list) and len(data) == 1:
         data = data[0]
-    fields = _named(data)
-    # A model that runs on invents further questions and answers; the first answer is the one to ours.
+    fields = _verdict_fields(data)
+    # Some models continue with invented queries and answers; the first answer is the requested one.
     if fields and len(_STATUS_LINE.findall(body)) < 2:
         return fields
     return next((block for block in _blocks(body) if "status" in block), {})
 
 
-def _many(body: str) -> list[Fields]:
-    """The fields of each answer of a report; empty if there are none."""
+def _read_items(body: str) -> list[Fields]:
+    """Return the fields of each verdict of a report; empty if there are none."""
     data = read_data(body)
-    if isinstance(data, dict) and not _named(data):
+    if isinstance(data, dict) and not _verdict_fields(data):
         lists = [value for value in data.values() if isinstance(value, list)]
-        data = lists[0] if lists else [_with_number(key, value) for key, value in data.items()]
-    items: list[Fields] = [_named(item) for item in (data if isinstance(data, list) else [data])]
+        by_number = [{"number": key, **value} if isinstance(value, dict) else value for key, value in data.items()]
+        data = lists[0] if lists else by_number
+    items: list[Fields] = [_verdict_fields(item) for item in (data if isinstance(data, list) else [data])]
     return items if items and all(items) else [block for block in _blocks(body) if "status" in block]
 
 
-def _with_number(key: Any, value: Any) -> Any:
-    return {"number": key, **value} if isinstance(value, dict) else value
-
-
-def _named(data: Any) -> dict[str, Any]:
-    """A mapping with a status and readable evidence, its keys in lower case; anything else gives an empty one."""
+def _verdict_fields(data: Any) -> dict[str, Any]:
+    """Return a mapping with a status and readable evidence with keys in lower case; empty for other data."""
     if not isinstance(data, dict):
         return {}
     fields = {str(key).strip().lower(): value for key, value in data.items() if isinstance(key, str | int)}
@@ -178,7 +177,7 @@ def _named(data: Any) -> dict[str, Any]:
 
 
 def _blocks(body: str) -> list[dict[str, Any]]:
-    """Answers read line by line where the whole is no YAML; one begins at its number, or where a key comes again."""
+    """Read verdicts line by line if the whole is no YAML; a number or a repeated key begins the next verdict."""
     blocks: list[dict[str, list[str]]] = []
     key = ""
     for line in body.splitlines():
@@ -190,24 +189,23 @@ def _blocks(body: str) -> list[dict[str, Any]]:
         elif key == "evidence":
             blocks[-1][key].append(line)
     return [
-        {key: read_list(lines) if key == "evidence" else _scalar(lines[0]) for key, lines in block.items()}
+        {
+            key: read_list(lines) if key == "evidence" else unquoted(lines[0].strip(" \t,}"))
+            for key, lines in block.items()
+        }
         for block in blocks
     ]
 
 
-def _scalar(text: str) -> str:
-    return unquoted(text.strip(" \t,}"))
-
-
-def _belongs(item: Fields, hypotheses: Sequence[str]) -> int:
-    """The index of the hypothesis that an item answers.
+def _hypothesis_index(item: Fields, hypotheses: Sequence[str]) -> int:
+    """Return the index of the hypothesis of an item.
 
     Raises:
-        ValueError: it carries no number of the list and quotes no hypothesis, or one's number and another's text.
+        ValueError: no valid number and no quoted hypothesis, or the number of one hypothesis and the text of another.
     """
     phrase, number = item.get("phrase"), _NUMBER.search(str(item.get("number", "")))
-    said = normalised_text(phrase) if isinstance(phrase, str) else ""
-    quoted = [index for index, one in enumerate(hypotheses) if said and normalised_text(one) == said]
+    text = normalised_text(phrase) if isinstance(phrase, str) else ""
+    quoted = [index for index, hypothesis in enumerate(hypotheses) if text and normalised_text(hypothesis) == text]
     index = int(number[0]) - 1 if number and len(number[0]) < 9 else -1
     if not 0 <= index < len(hypotheses):
         if not quoted:

@@ -1,4 +1,4 @@
-"""One model in process, on many machines: questions to it, spread over a Ray cluster by Ray Data."""
+"""Distribute items over workers of a Ray cluster with Ray Data, for models in process on many machines."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
-from radfact.errors import InputError, RunError
+from radfact.errors import ErrorCode, InputError, RunError
 
-ROUNDS = 4
-"""Portions that each worker gets, so that the last to finish is not much behind the others."""
-ATTEMPTS = 3
-"""Times that a portion is begun before the run fails: a machine may be taken away, and Ray then tries for ever."""
+CHUNKS_PER_WORKER = 4
+"""Chunks per worker, so that all workers finish at about the same time."""
+MAX_ATTEMPTS = 3
+"""Attempts at one chunk before the run fails: Ray itself retries forever when workers die."""
 
 _OWN_CLUSTER = {
-    # A cluster that this process starts for itself listens on the loopback address alone: Ray asks nobody for a key.
+    # A cluster of this process listens only on the loopback address: Ray has no authentication.
     "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_BACKEND_LOG_LEVEL": "fatal",
@@ -32,25 +32,24 @@ _OBJECT_STORE_BYTES = 512 * 1024**2
 
 
 @dataclass
-class Spread:
-    """Work for workers that each load the same judge, splitter or engine.
+class RayWorkers:
+    """Workers that each load the same judge, splitter or engine.
 
-    Where answers are kept, each worker keeps them in a store of its own, as `radfact.llm.shared_cache` has them.
-
-    Args:
-        load: makes what is asked from `name` and `options`, and from `cache` where answers are kept; a function or
-            class of a module, so that workers find it. What it makes has `usage`, counts of what it did so far.
-        method: the name of the method that takes a list of questions, and gives an answer to each in order.
-        name: of what is asked.
-        options: further arguments of `load`, all but `cache`.
-        cache: folder of the main store, if answers are kept.
-        workers: how many; by default one for each `gpus` GPUs, or for each CPU.
-        gpus: GPUs that one worker takes where the cluster has any.
-        fill: questions that a worker answers no slower than one; portions hold a multiple, if that leaves none idle.
-        largest: most questions in a portion, for progress in a large run.
+    With a cache, each worker writes to a cache of its own (see `radfact.llm.shared_cache`).
 
     Attributes:
-        planned, done: questions that were given so far, and that are answered.
+        load: makes the object from `name` and `options`, and from `cache` if given; a function or class of a module, so
+            that workers can import it. The object has a method `usage`.
+        method: name of its method that takes a list of items and returns one result per item, in order.
+        name: name of the judge, splitter or engine.
+        options: further arguments of `load`, without `cache`.
+        cache: folder of the main response cache.
+        workers: number of workers; by default one for each `gpus` GPUs, or for each CPU.
+        gpus: GPUs per worker, if the cluster has any.
+        batch: items that a worker processes as fast as one; chunks hold a multiple if that leaves no worker idle.
+        max_chunk: largest number of items in a chunk, for progress in a large run.
+        planned: items received so far.
+        done: items processed so far.
     """
 
     load: Callable[..., Any]
@@ -60,79 +59,79 @@ class Spread:
     cache: Path | None = None
     workers: int | None = None
     gpus: int = 0
-    fill: int = 4
-    largest: int = 8192
+    batch: int = 4
+    max_chunk: int = 8192
     planned: int = 0
     done: int = 0
-    _accounts: dict[str, Mapping[str, int]] = field(default_factory=dict)
+    _usage_by_worker: dict[str, Mapping[str, int]] = field(default_factory=dict)
 
-    def run(self, items: Sequence[Any], together: Callable[[Any], Any]) -> list[Any]:
-        """An answer to each item, in order; arguments and errors as of `stream`."""
-        answers = dict(self.stream(items, together))
-        return [answers[index] for index in range(len(items))]
+    def run(self, items: Sequence[Any], group_key: Callable[[Any], Any]) -> list[Any]:
+        """Return one result per item, in order; arguments and errors as in `stream`."""
+        results = dict(self.stream(items, group_key))
+        return [results[index] for index in range(len(items))]
 
     def stream(
-        self, items: Sequence[Any], together: Callable[[Any], Any] | None = None
+        self, items: Sequence[Any], group_key: Callable[[Any], Any] | None = None
     ) -> Generator[tuple[int, Any], None, None]:
-        """Each item's answer with its index, as the portions are done; closed early, it ends the work.
+        """Yield (index, result) of every item as chunks finish; closing the generator ends the work.
 
         Args:
-            items: questions; they travel pickled.
-            together: neighbours for which this is equal are given to the same worker at once.
+            items: items, which must be picklable.
+            group_key: consecutive items with equal keys go to the same worker in one chunk.
 
         Raises:
             InputError: Ray is not installed, or a worker cannot use its options.
-            RunError: the cluster or a worker cannot do its work; answers so far are in the main store.
+            RunError: the cluster or a worker fails; completed responses are in the main cache.
         """
         self.planned += len(items)
         if not items:
             return
-        with self._stores() as stores, cluster(self.workers) as resources:
-            workers, gpus = self._places(resources)
-            portions = list(_portions(items, together, self._portion_size(len(items), workers)))
-            starts = [0, *accumulate(map(len, portions))]
-            for portion, answers in self._map(portions, stores, workers, gpus):
-                self.done += len(answers)
-                yield from enumerate(answers, starts[portion])
+        with self._worker_caches() as caches, connect_cluster(self.workers) as resources:
+            workers, gpus = self._plan_workers(resources)
+            chunks = list(_split_chunks(items, group_key, self._chunk_size(len(items), workers)))
+            starts = [0, *accumulate(map(len, chunks))]
+            for chunk, results in self._map(chunks, caches, workers, gpus):
+                self.done += len(results)
+                yield from enumerate(results, starts[chunk])
 
     def usage(self) -> dict[str, int]:
-        """The workers' usage_by_role added up, with the questions `planned` and `done`."""
+        """Return the sum of the workers' usage, with the items `planned` and `done`."""
         total: Counter[str] = Counter()
-        for usage in self._accounts.values():
+        for usage in self._usage_by_worker.values():
             total.update({name: count for name, count in usage.items() if name not in ("planned", "done")})
         return {**total, "planned": self.planned, "done": self.done}
 
-    def _places(self, resources: Mapping[str, float]) -> tuple[int, int]:
-        """How many workers there are, and how many GPUs each takes."""
+    def _plan_workers(self, resources: Mapping[str, float]) -> tuple[int, int]:
+        """Return the number of workers and the GPUs of each."""
         in_cluster = int(resources.get("GPU", 0))
         gpus = self.gpus if in_cluster else 0
         if gpus > in_cluster:
-            raise RunError(f"{self.name}: a worker takes {gpus} GPUs, the cluster has {in_cluster}")
-        most = in_cluster // gpus if gpus else int(resources.get("CPU", 1))
-        return self.workers or max(most, 1), gpus
+            raise RunError(f"{self.name}: expected {gpus} GPUs for a worker, found {in_cluster} in the cluster")
+        max_workers = in_cluster // gpus if gpus else int(resources.get("CPU", 1))
+        return self.workers or max(max_workers, 1), gpus
 
-    def _portion_size(self, items: int, workers: int) -> int:
-        share, wanted = -(-items // workers), -(-items // (workers * ROUNDS))
-        return min(-(-wanted // self.fill) * self.fill, share, self.largest)
+    def _chunk_size(self, items: int, workers: int) -> int:
+        share, size = -(-items // workers), -(-items // (workers * CHUNKS_PER_WORKER))
+        return min(-(-size // self.batch) * self.batch, share, self.max_chunk)
 
-    def _stores(self) -> AbstractContextManager[Path | None]:
+    def _worker_caches(self) -> AbstractContextManager[Path | None]:
         if self.cache is None:
             return nullcontext()
-        from radfact.llm.shared_cache import worker_stores
+        from radfact.llm.shared_cache import worker_caches
 
-        return worker_stores(self.cache)
+        return worker_caches(self.cache)
 
     def _map(
-        self, portions: Sequence[Sequence[Any]], stores: Path | None, workers: int, gpus: int
+        self, chunks: Sequence[Sequence[Any]], caches: Path | None, workers: int, gpus: int
     ) -> Iterator[tuple[int, list[Any]]]:
         import ray.data
         from ray.exceptions import RayError
 
         attempts = ray.remote(num_cpus=0)(_Attempts).remote()
-        rows = [{"portion": index, "items": pickle.dumps(list(one))} for index, one in enumerate(portions)]
+        rows = [{"chunk": index, "items": pickle.dumps(list(chunk))} for index, chunk in enumerate(chunks)]
         dataset = ray.data.from_items(rows, override_num_blocks=len(rows)).map_batches(
             _Worker,
-            fn_constructor_args=(self.load, self.method, self.name, dict(self.options), self.cache, stores, attempts),
+            fn_constructor_args=(self.load, self.method, self.name, dict(self.options), self.cache, caches, attempts),
             compute=ray.data.ActorPoolStrategy(size=min(workers, len(rows))),
             batch_size=1,
             num_cpus=1,
@@ -141,14 +140,14 @@ class Spread:
         try:
             for row in dataset.iter_rows():
                 outcome: _Outcome = pickle.loads(row["outcome"])
-                if outcome.fault is not None:
-                    raise outcome.fault
-                # Portions need not come back in the order in which a worker took them; its counts only grow.
-                before = self._accounts.get(outcome.worker, {})
-                self._accounts[outcome.worker] = {
+                if outcome.error is not None:
+                    raise outcome.error
+                # Chunks of a worker can return in another order; its counts only grow.
+                before = self._usage_by_worker.get(outcome.worker, {})
+                self._usage_by_worker[outcome.worker] = {
                     name: max(count, before.get(name, 0)) for name, count in outcome.usage.items()
                 }
-                yield int(row["portion"]), outcome.answers
+                yield int(row["chunk"]), outcome.results
         except RayError as error:
             lines = str(error).strip().splitlines()
             raise RunError(f"{self.name}: the Ray cluster failed: {lines[-1] if lines else ''}") from None
@@ -156,28 +155,28 @@ class Spread:
 
 @dataclass(frozen=True)
 class _Outcome:
-    """What a worker makes of one portion: answers, and its usage so far; or why there are none."""
+    """Results of one chunk with the worker's usage so far, or the error that ends the run."""
 
     worker: str
-    answers: list[Any] = field(default_factory=list)
+    results: list[Any] = field(default_factory=list)
     usage: Mapping[str, int] = field(default_factory=dict)
-    fault: InputError | RunError | None = None
+    error: InputError | RunError | None = None
 
 
 class _Attempts:
-    """Lives in a process of the cluster, outlives workers, and counts how often each portion was begun."""
+    """Ray actor that outlives workers and counts the attempts at each chunk."""
 
     def __init__(self) -> None:
-        self.begun: Counter[int] = Counter()
+        self.counts: Counter[int] = Counter()
 
-    def begin(self, portion: int) -> int:
-        """Which attempt at a portion this is, from 1."""
-        self.begun[portion] += 1
-        return self.begun[portion]
+    def begin(self, chunk: int) -> int:
+        """Return the number of this attempt at a chunk, from 1."""
+        self.counts[chunk] += 1
+        return self.counts[chunk]
 
 
 class _Worker:
-    """Lives in a process of the cluster; it loads what it asks with the first portion."""
+    """Ray actor that loads the object with its first chunk."""
 
     def __init__(
         self,
@@ -186,102 +185,106 @@ class _Worker:
         name: str,
         options: Mapping[str, Any],
         cache: Path | None,
-        stores: Path | None,
+        caches: Path | None,
         attempts: Any,
     ) -> None:
         self.id = uuid.uuid4().hex
         self.load, self.method, self.name, self.options = load, method, name, options
-        self.cache, self.stores, self.attempts = cache, stores, attempts
+        self.cache, self.caches, self.attempts = cache, caches, attempts
         self.loaded: Any = None
 
     def __call__(self, batch: Mapping[str, Any]) -> dict[str, Any]:
-        portions = zip(batch["portion"], batch["items"], strict=True)
-        outcomes = [pickle.dumps(self.answer(int(portion), pickle.loads(items))) for portion, items in portions]
-        return {"portion": batch["portion"], "outcome": outcomes}
+        chunks = zip(batch["chunk"], batch["items"], strict=True)
+        outcomes = [pickle.dumps(self.process(int(chunk), pickle.loads(items))) for chunk, items in chunks]
+        return {"chunk": batch["chunk"], "outcome": outcomes}
 
-    def answer(self, portion: int, items: Sequence[Any]) -> _Outcome:
-        """The answers to a portion; what ends the run travels as a fault, since not every exception can."""
+    def process(self, chunk: int, items: Sequence[Any]) -> _Outcome:
+        """Return the results of a chunk; errors are part of the outcome, since not every exception can be pickled."""
         import ray
 
         try:
-            if ray.get(self.attempts.begin.remote(portion)) > ATTEMPTS:
+            if ray.get(self.attempts.begin.remote(chunk)) > MAX_ATTEMPTS:
                 raise RunError(
-                    f"{self.name}: a worker of the Ray cluster died {ATTEMPTS} times at the same questions; it may "
+                    f"{self.name}: a worker of the Ray cluster died {MAX_ATTEMPTS} times at the same chunk; it may "
                     "have run out of memory"
                 )
             if self.loaded is None:
-                self.loaded = self.load(self.name, **self.options, **self._store())
-            answers = getattr(self.loaded, self.method)(items)
+                self.loaded = self.load(self.name, **self.options, **self._own_cache())
+            results = getattr(self.loaded, self.method)(items)
         except (InputError, RunError) as error:
-            return _Outcome(self.id, fault=error)
+            return _Outcome(self.id, error=error)
         except Exception as error:
-            said = " ".join(f"{type(error).__name__}: {error}".split())
-            return _Outcome(self.id, fault=RunError(f"{self.name}: a worker of the Ray cluster failed: {said}"))
-        return _Outcome(self.id, answers, self.loaded.usage())
+            reason = " ".join(f"{type(error).__name__}: {error}".split())
+            return _Outcome(self.id, error=RunError(f"{self.name}: a worker of the Ray cluster failed: {reason}"))
+        return _Outcome(self.id, results, self.loaded.usage())
 
-    def _store(self) -> dict[str, Path]:
-        """A store of its own that knows the answers of the main one, as an argument; none where none are kept."""
-        if self.cache is None or self.stores is None:
+    def _own_cache(self) -> dict[str, Path]:
+        """Return the argument `cache`, a copy of the main cache for this worker; empty without a cache."""
+        if self.cache is None or self.caches is None:
             return {}
         from radfact.llm import ResponseCache
 
-        folder = self.stores / self.id
+        folder = self.caches / self.id
         if (self.cache / "answers.sqlite").exists():
-            with closing(ResponseCache(self.cache)) as main, closing(ResponseCache(folder)) as store:
-                store.merge(main)
+            with closing(ResponseCache(self.cache)) as main, closing(ResponseCache(folder)) as own:
+                own.merge(main)
         return {"cache": folder}
 
 
-def _portions(items: Sequence[Any], together: Callable[[Any], Any] | None, size: int) -> Iterator[list[Any]]:
-    """Items in order, about `size` at a time; neighbours that belong together are not parted."""
-    portion: list[Any] = []
-    groups = ([item] for item in items) if together is None else (group for _, group in groupby(items, together))
+def _split_chunks(items: Sequence[Any], group_key: Callable[[Any], Any] | None, size: int) -> Iterator[list[Any]]:
+    """Yield consecutive items, about `size` at a time; groups stay together."""
+    chunk: list[Any] = []
+    groups = ([item] for item in items) if group_key is None else (group for _, group in groupby(items, group_key))
     for group in groups:
-        portion += group
-        if len(portion) >= size:
-            yield portion
-            portion = []
-    if portion:
-        yield portion
+        chunk += group
+        if len(chunk) >= size:
+            yield chunk
+            chunk = []
+    if chunk:
+        yield chunk
 
 
 @contextmanager
-def cluster(workers: int | None = None) -> Iterator[Mapping[str, float]]:
-    """The resources of the cluster that is connected already, of that in RAY_ADDRESS, or of one on this machine.
+def connect_cluster(workers: int | None = None) -> Iterator[Mapping[str, float]]:
+    """Yield the resources of the connected cluster, of the cluster at RAY_ADDRESS, or of one on this machine.
 
     Args:
-        workers: CPUs of a cluster that is started on this machine, where it listens on the loopback address alone;
-            None takes all.
+        workers: CPUs of a cluster that is started on this machine and listens only on the loopback address; None uses
+            all.
 
     Raises:
         InputError: Ray is not installed.
-        RunError: there is no cluster at RAY_ADDRESS, or none could be started.
+        RunError: no cluster at RAY_ADDRESS, or none could be started.
     """
     try:
-        # Before Ray is imported: it reads them then.
+        # Ray reads them on import.
         if not os.environ.get("RAY_ADDRESS"):
             for name, value in _OWN_CLUSTER.items():
                 os.environ.setdefault(name, value)
         import ray
         import ray.data
     except ImportError:
-        raise InputError('--engine ray needs Ray: pip install "maira-radfact[ray]"', field="engine") from None
-    # What ends the work is raised as one line, so that nothing has to be said here.
+        raise InputError(
+            '--engine ray needs Ray: pip install "maira-radfact[ray]"',
+            code=ErrorCode.MISSING_REQUIREMENT,
+            field="engine",
+        ) from None
+    # Errors are raised as one line; Ray's own log would repeat them.
     logging.getLogger("ray.data").setLevel(logging.CRITICAL)
     ray.data.DataContext.get_current().enable_progress_bars = False
-    ours = not ray.is_initialized()
-    if ours:
-        _connect(workers)
-    # Ray gives this function no types.
+    is_own = not ray.is_initialized()
+    if is_own:
+        _init_ray(workers)
+    # Ray has no types for this function.
     resources: Callable[[], dict[str, float]] = ray.cluster_resources
     try:
         yield resources()
     finally:
-        if ours:
+        if is_own:
             ray.shutdown()
 
 
-def _connect(workers: int | None) -> None:
+def _init_ray(workers: int | None) -> None:
     import ray
 
     try:
@@ -298,30 +301,35 @@ def _connect(workers: int | None) -> None:
                 _node_ip_address="127.0.0.1",
             )
     except (ConnectionError, RuntimeError, ValueError) as error:
-        raise RunError(f"no Ray cluster: {' '.join(str(error).split())}") from None
+        raise RunError(f"cannot connect to a Ray cluster: {' '.join(str(error).split())}") from None
 
 
-def in_process(name: str, what: str) -> None:
-    """Refuse what sends its questions elsewhere: it needs no cluster, only more calls in flight.
+def check_in_process(name: str, option: str) -> None:
+    """Check that a judge or splitter runs in process: a server or provider needs no cluster, only concurrency.
+
+    Args:
+        name: name of the judge or splitter.
+        option: name of the option in errors.
 
     Raises:
-        InputError: `name` is a model behind an address or at a provider; `what` names the option.
+        InputError: a model at a server or provider.
     """
     kind, _, rest = name.partition(":")
     if name != "offline" and kind not in ("vllm", "python") and rest:
         raise InputError(
-            f"--engine ray spreads what runs in process (offline, vllm:PATH, python:MODULE:OBJECT); {name} answers "
-            "elsewhere, so use --engine local with more --concurrency",
-            field=what,
+            f"expected offline, vllm:PATH or python:MODULE:OBJECT with --engine ray, found {name}; "
+            "use --engine local with more --concurrency",
+            code=ErrorCode.CONFLICTING_OPTIONS,
+            field=option,
         )
 
 
-def gpus_of(name: str, arguments: Mapping[str, Any] | None) -> int:
-    """GPUs that one worker with this judge or splitter takes: as many as its tensor parallelism."""
-    return parallel_size(arguments or {}) if name.startswith("vllm:") else 0
+def gpus_per_worker(name: str, arguments: Mapping[str, Any] | None) -> int:
+    """Return the GPUs of one worker with this judge or splitter."""
+    return gpus_per_engine(arguments or {}) if name.startswith("vllm:") else 0
 
 
-def parallel_size(arguments: Mapping[str, Any]) -> int:
-    """GPUs that one vLLM engine with these arguments takes."""
+def gpus_per_engine(arguments: Mapping[str, Any]) -> int:
+    """Return the GPUs of one vLLM engine with these arguments: tensor times pipeline parallelism."""
     sizes = (str(arguments.get(f"{kind}_parallel_size", 1)) for kind in ("tensor", "pipeline"))
     return prod(int(size) if size.isdecimal() else 1 for size in sizes)

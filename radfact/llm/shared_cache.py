@@ -13,7 +13,7 @@ from radfact.llm.cache import ResponseCache
 
 
 @contextmanager
-def worker_stores(cache: Path) -> Iterator[Path]:
+def worker_caches(cache: Path) -> Iterator[Path]:
     """A folder for the stores of one run's workers, which are merged into the main one when it ends, however it ends.
 
     What a killed run left is merged first; what belongs to a run that still works stays as it is. A run works as long

@@ -9,9 +9,8 @@ import numpy as np
 
 from radfact.errors import ErrorCode, Failure, RunError
 from radfact.io.pairs import Pair, narratives
-from radfact.judges import Judge, Splitter, splitter_of
-from radfact.judges.callable_judge import as_judge
-from radfact.judges.callable_splitter import as_splitter
+from radfact.judges import Judge, Splitter, default_splitter
+from radfact.judges.callables import as_judge, as_splitter
 from radfact.judges.offline.judge import OfflineJudge, count_unread
 from radfact.judges.protocol import EntailmentQuery, query_judge
 from radfact.metrics.protocol import Counts, Pooled, Scored
@@ -21,7 +20,7 @@ from radfact.statistics.bootstrap import Direction, Summary, summarize
 from radfact.statistics.significance import f1_counts, f1_from_counts
 
 if TYPE_CHECKING:
-    from radfact.judges.callable_judge import JudgeFunction
+    from radfact.judges.callables import JudgeFunction
     from radfact.metrics.resources import Resources
 
 SplitReports = Mapping[str, Sequence[str] | Failure]
@@ -81,7 +80,7 @@ class RadFactMetric:
         """
         unsplit = narratives(pairs)
         if unsplit and self.splitter is None:
-            self.splitter = splitter_of(self.judge)
+            self.splitter = default_splitter(self.judge)
         roles: dict[str, Judge | Splitter] = {"judge": self.judge}
         if unsplit and self.splitter is not None:
             roles["splitter"] = self.splitter

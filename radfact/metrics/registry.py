@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from radfact.errors import ErrorCode, InputError, suggest_name
-from radfact.judges.callable_judge import search_here
+from radfact.judges.callables import add_working_directory_to_path
 from radfact.metrics.protocol import Metric, check_metric, headline_of
 from radfact.statistics.bootstrap import Direction
 
@@ -71,7 +71,7 @@ class Entry:
         """
         module, _, name = self.home.partition(":")
         if self.name == self.home:
-            search_here()
+            add_working_directory_to_path()
         try:
             return getattr(importlib.import_module(module), name)
         except Exception as error:

@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 from radfact.errors import InputError
 from radfact.io.pairs import Pair
 from radfact.judges import Judge, load_judge
-from radfact.judges.callable_judge import as_judge
+from radfact.judges.callables import as_judge
 from radfact.judges.protocol import SplittingJudge
 from radfact.metrics.protocol import Metric, Scored, check_metric, naming_metric
 from radfact.metrics.registry import Choice, Entry, MissingRequirementError, Weights, entries, is_ours
 
 if TYPE_CHECKING:
     from radfact.judges import Splitter
-    from radfact.judges.callable_judge import JudgeFunction
+    from radfact.judges.callables import JudgeFunction
     from radfact.llm import ChatClient
 
 WITHOUT_MODEL = ("offline", "python")
@@ -199,8 +199,8 @@ class Resources:
         return judge, splitter
 
     def _named(self) -> tuple[Judge, Splitter | None]:
-        from radfact.judges import load_splitter, splitter_of
-        from radfact.judges.callable_splitter import as_splitter
+        from radfact.judges import default_splitter, load_splitter
+        from radfact.judges.callables import as_splitter
 
         judge, splitter = self.judge, self.splitter
         if judge is None:
@@ -213,7 +213,7 @@ class Resources:
             return judge, None
         same = isinstance(splitter, str) and splitter == self.judge
         if splitter is None or (same and isinstance(judge, SplittingJudge)):
-            return judge, splitter_of(judge)
+            return judge, default_splitter(judge)
         if isinstance(splitter, str):
             # Another model than the judge stands elsewhere, and has other arguments.
             names = ("concurrency", "cache") if _is_model(splitter) else ()

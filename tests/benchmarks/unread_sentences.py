@@ -74,7 +74,7 @@ def main() -> None:
 
 def unread(judge: OfflineJudge, sentences: Sequence[str]) -> int:
     """How many of the sentences name no finding that the judge knows."""
-    return count_unread(judge.answer(EntailmentQuery((), sentence)).why for sentence in sentences)
+    return count_unread(judge.judge_one(EntailmentQuery((), sentence)).why for sentence in sentences)
 
 
 if __name__ == "__main__":

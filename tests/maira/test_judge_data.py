@@ -22,7 +22,7 @@ from maira.judge.verdicts import balance, make_entailment_examples
 from radfact.errors import InputError
 from radfact.io.jsonl import read_jsonl
 from radfact.judges import load_splitter
-from radfact.judges.check import check, load_labelled
+from radfact.judges.check import check_judge, load_labeled_queries
 from radfact.judges.llm_judge import LLMJudge, judge_prompt
 from radfact.judges.offline.judge import OfflineJudge
 from radfact.judges.protocol import EntailmentQuery, Judge
@@ -115,7 +115,7 @@ def test_what_is_held_out_is_what_judge_check_reads(tmp_path: Path) -> None:
     written = make_judge_data(
         REPORTS, "entailment", [Teacher("offline")], tmp_path, few_shots=Path("none"), aside=HoldOut(0.3), count=15
     )
-    found = check(OfflineJudge(), load_labelled(written.held_out))
+    found = check_judge(OfflineJudge(), load_labeled_queries(written.held_out))
     assert found.n == written.samples["heldout"]
     assert found.accuracy == 1
     rows = [row for _, row in read_jsonl(tmp_path / "samples.jsonl")]
@@ -292,7 +292,7 @@ def test_the_command_writes_pairs_for_meta_agreement(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("teacher", "wrong"), [("injected", "the last teacher, which is"), ("offline", "asks no server")]
+    ("teacher", "wrong"), [("injected", "the last teacher, which is"), ("offline", "no language model")]
 )
 def test_a_server_for_a_teacher_that_asks_none_is_refused(teacher: str, wrong: str, tmp_path: Path) -> None:
     with pytest.raises(InputError, match=wrong):

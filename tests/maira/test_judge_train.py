@@ -22,7 +22,7 @@ from maira.train.export import gather_weights
 from maira.train.loop import Trainer
 from radfact.errors import InputError, RunError
 from radfact.io.jsonl import read_jsonl
-from radfact.judges.check import check, load_labelled
+from radfact.judges.check import check_judge, load_labeled_queries
 from radfact.judges.llm_judge import LLMJudge, judge_prompt
 
 CONFIGS = Path(__file__).resolve().parents[2] / "configs" / "judges"
@@ -47,9 +47,9 @@ def model(taught: list[TrainingExample], tmp_path_factory: pytest.TempPathFactor
 
 def test_a_tiny_model_trained_on_a_few_hundred_pairs_beats_the_constant_answer(tmp_path: Path) -> None:
     folder, held_out = train_tiny_judge(tmp_path)
-    labeled = load_labelled(held_out)
-    entailed = sum(one.entailed for one in labeled) / len(labeled)
-    found = check(LLMJudge("tiny", ask_folder(folder), judge_prompt(Path("none"))), labeled)
+    labeled = load_labeled_queries(held_out)
+    entailed = sum(one.is_entailed for one in labeled) / len(labeled)
+    found = check_judge(LLMJudge("tiny", ask_folder(folder), judge_prompt(Path("none"))), labeled)
     assert found.accuracy > max(entailed, 1 - entailed) + 0.2
 
 

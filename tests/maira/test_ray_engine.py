@@ -16,7 +16,7 @@ from maira.generate.engine import GenerationRequest
 from maira.generate.options import EngineOptions, GenerationOptions
 from maira.generate.ray_engine import RayEngine
 from radfact.errors import InputError
-from radfact.llm.ray_cluster import cluster
+from radfact.llm.ray_cluster import connect_cluster
 
 pytest.importorskip("ray", reason='Ray is not installed: pip install "ray[data]"')
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning:ray.data.context")
@@ -26,7 +26,7 @@ ONE, TWO = (EngineOptions(engine="ray", batch_size=1, workers=workers) for worke
 
 @pytest.fixture(scope="module", autouse=True)
 def two_workers() -> Iterator[None]:
-    with cluster(2):
+    with connect_cluster(2):
         yield
 
 

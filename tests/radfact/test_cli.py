@@ -468,8 +468,8 @@ OWN_TAKES_NONE = "the judge's own splitter takes no arguments; name another --sp
     [
         ("judge", ["--splitter-arg", "ontology=x"], f"--splitter-arg: {OWN_TAKES_NONE}"),
         ("judge", ["--splitter-few-shots", "none"], f"--splitter-few-shots: {OWN_TAKES_NONE}"),
-        ("function", ["--splitter-few-shots", "none"], "--splitter-few-shots: the offline splitter asks no server"),
-        ("function", ["--splitter", "python:judges_that_split:function"], "--splitter: unknown splitter 'python:"),
+        ("function", ["--splitter-few-shots", "none"], "--splitter-few-shots: expected no such option"),
+        ("function", ["--splitter", "python:judges_that_split:function"], "--splitter: expected offline"),
     ],
 )
 def test_what_does_not_fit_whoever_splits_is_refused(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import threading
-from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -12,9 +11,6 @@ from rich.console import Console
 
 from radfact import progress as live
 from radfact.cli.price import Price
-from radfact.errors import RunError
-from radfact.judges import EntailmentQuery, Failure, Verdict
-from radfact.judges.batched_judge import in_steps
 from radfact.progress import Meter, ProgressDisplay
 
 
@@ -96,47 +92,3 @@ def test_a_terminal_is_left_as_it_was() -> None:
     # Every line that was drawn is erased, and the cursor is there again.
     assert written.getvalue().count("\x1b[?25l") == written.getvalue().count("\x1b[?25h") > 0
     assert "judging" not in written.getvalue().rsplit("\x1b[2K", 1)[1]
-
-
-class Counting:
-    """Entails nothing, and keeps the sizes of what it was asked."""
-
-    name = "counting"
-
-    def __init__(self) -> None:
-        self.sizes: list[int] = []
-
-    def judge(self, questions: Sequence[EntailmentQuery]) -> list[Verdict | Failure]:
-        self.sizes.append(len(questions))
-        return [Verdict("not_entailment", why=question.hypothesis) for question in questions]
-
-    def describe(self) -> dict[str, Any]:
-        return {"name": self.name}
-
-    def usage(self) -> dict[str, int]:
-        return {"calls": 0}
-
-
-def test_a_judge_that_tells_nothing_is_asked_in_portions() -> None:
-    judge = Counting()
-    questions = [EntailmentQuery(("a",), str(number)) for number in range(1000)]
-    stepped = in_steps(judge)
-    answers = stepped.judge(questions)
-    assert [answer.why for answer in answers if isinstance(answer, Verdict)] == [q.hypothesis for q in questions]
-    assert len(judge.sizes) > 1
-    assert (stepped.usage()["planned"], stepped.usage()["done"]) == (1000, 1000)
-
-
-def test_a_judge_that_answers_nothing_stops_the_run() -> None:
-    class Silent(Counting):
-        def judge(self, questions: Sequence[EntailmentQuery]) -> list[Verdict | Failure]:
-            return super().judge(questions)[1:]
-
-    with pytest.raises(RunError, match="gave 0 answers to 1 questions"):
-        in_steps(Silent()).judge([EntailmentQuery(("a",), "b")])
-
-
-def test_a_judge_that_tells_how_far_it_is_is_asked_all_at_once() -> None:
-    judge = Counting()
-    judge.usage = lambda: {"planned": 0, "done": 0}  # type: ignore[method-assign]
-    assert in_steps(judge) is judge

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from radfact.judges import Status, Verdict
 from radfact.judges.prompt import AnswerFormat, Example, few_shot_messages
-from radfact.judges.response import parse_answer, parse_report_answer
+from radfact.judges.response import parse_report_response, parse_response
 from radfact.llm.response_text import after_thought
 from radfact.records import normalised_text
 
@@ -22,7 +22,7 @@ HYPOTHESES = ("Enlarged heart.", "Left effusion.", "Rib fracture.")
 
 
 def answer(text: str) -> Verdict:
-    return parse_answer(text, PREMISES)[0]
+    return parse_response(text, PREMISES)[0]
 
 
 @pytest.mark.parametrize(
@@ -78,7 +78,7 @@ def test_a_contradiction_keeps_its_evidence() -> None:
 
 
 def test_a_colon_inside_evidence_does_not_break_the_answer() -> None:
-    verdict, _ = parse_answer(
+    verdict, _ = parse_response(
         "phrase: Lungs clear\nevidence:\n- Lungs: clear.\nstatus: entailment", ("Heart: big.", "Lungs: clear.")
     )
     assert verdict == Verdict("entailment", (1,))
@@ -86,7 +86,7 @@ def test_a_colon_inside_evidence_does_not_break_the_answer() -> None:
 
 def test_evidence_that_is_no_premise_is_dropped_and_counted() -> None:
     text = "evidence:\n- The heart is enlarged.\n- Fracture of the sixth rib.\nstatus: entailment"
-    assert parse_answer(text, PREMISES) == (Verdict("entailment", (0,)), 1)
+    assert parse_response(text, PREMISES) == (Verdict("entailment", (0,)), 1)
 
 
 @pytest.mark.parametrize(
@@ -106,7 +106,7 @@ def test_meaningless_answers_are_rejected(text: str) -> None:
 
 
 def test_evidence_that_stands_twice_is_its_first_occurrence() -> None:
-    verdict, _ = parse_answer("evidence:\n- A b.\nstatus: entailment", ("C d.", "A b.", "A b."))
+    verdict, _ = parse_response("evidence:\n- A b.\nstatus: entailment", ("C d.", "A b.", "A b."))
     assert verdict.evidence == (1,)
 
 
@@ -133,7 +133,7 @@ def test_what_the_protocol_writes_it_reads(premises: list[str], data: st.DataObj
     index = data.draw(st.integers(0, len(premises) - 1))
     example = Example(tuple(premises), "x", (premises[index],), "entailment")
     _, _, (_, written) = few_shot_messages([example], "", "yaml", "sentence")
-    assert parse_answer(written, premises) == (Verdict("entailment", (index,)), 0)
+    assert parse_response(written, premises) == (Verdict("entailment", (index,)), 0)
 
 
 @pytest.mark.parametrize("mark", ["<think>", "```"])
@@ -141,7 +141,7 @@ def test_marks_that_a_candidate_was_written_with_are_quoted_as_they_are(mark: st
     premises = (f"Clear {mark} lungs.", "No effusion.")
     example = Example(premises, "x", premises[:1], "entailment")
     _, _, (_, written) = few_shot_messages([example], "", "yaml", "sentence")
-    assert parse_answer(written, premises) == (Verdict("entailment", (0,)), 0)
+    assert parse_response(written, premises) == (Verdict("entailment", (0,)), 0)
 
 
 @pytest.mark.parametrize(
@@ -182,7 +182,7 @@ def test_nonsense_as_long_as_an_answer_can_be_is_refused(text: str) -> None:
 def test_evidence_that_looks_like_a_key_stays_evidence() -> None:
     premises = ("Status: after sternotomy.", "No effusion.")
     text = "phrase: Wires: seen\nevidence:\n- Status: after sternotomy.\nstatus: entailment"
-    assert parse_answer(text, premises)[0] == Verdict("entailment", (0,))
+    assert parse_response(text, premises)[0] == Verdict("entailment", (0,))
 
 
 def items(*answers: tuple[int | None, str, str]) -> str:
@@ -202,7 +202,7 @@ RIGHT = (
 
 
 def statuses(text: str) -> dict[int, str]:
-    found = parse_report_answer(text, PREMISES, HYPOTHESES).verdicts
+    found = parse_report_response(text, PREMISES, HYPOTHESES).verdicts
     return {index: verdict.status for index, (verdict, _) in sorted(found.items())}
 
 
@@ -247,8 +247,8 @@ def test_a_report_answered_in_many_forms(text: str) -> None:
     ],
 )
 def test_what_is_wrong_with_a_report_is_left_out_and_named(text: str, left: set[int], fault: str) -> None:
-    read = parse_report_answer(text, PREMISES, HYPOTHESES)
-    assert (set(read.verdicts), fault in "; ".join(read.faults)) == (left, True)
+    read = parse_report_response(text, PREMISES, HYPOTHESES)
+    assert (set(read.verdicts), fault in "; ".join(read.problems)) == (left, True)
 
 
 @settings(deadline=None)
@@ -262,13 +262,13 @@ def test_a_report_as_the_protocol_writes_it_is_read(premises: list[str], data: s
     ]
     answer_format: AnswerFormat = data.draw(st.sampled_from(get_args(AnswerFormat)))
     _, _, (_, written) = few_shot_messages(examples, "", answer_format, "report")
-    read = parse_report_answer(written, premises, phrases)
-    assert read.faults == []
+    read = parse_report_response(written, premises, phrases)
+    assert read.problems == []
     assert [{premises[i] for i in read.verdicts[n][0].evidence} for n in range(len(phrases))] == named
 
 
 @settings(deadline=None)
 @given(st.text(max_size=200) | st.text(alphabet="-:[]{}\"'\n answersnumber12phrase", max_size=300))
 def test_no_text_breaks_the_reading_of_a_report(text: str) -> None:
-    read = parse_report_answer(text, PREMISES, HYPOTHESES)
-    assert len(read.verdicts) == 3 or read.faults
+    read = parse_report_response(text, PREMISES, HYPOTHESES)
+    assert len(read.verdicts) == 3 or read.problems

@@ -14,26 +14,26 @@ from chat_server import Reply, last
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from radfact.errors import InputError
+from radfact.errors import ErrorCode, InputError
 from radfact.judges import CallableJudge, EntailmentQuery, Verdict, load_judge
-from radfact.judges.check import Agreement, Label, Labelled, accuracy_of, check, load_labelled
+from radfact.judges.check import Agreement, Label, LabeledQuery, check_judge, confusion_accuracy, load_labeled_queries
 
 SHARED = Path(__file__).resolve().parents[2].parent / "shared"
 PUBLISHED = SHARED / "data" / "radfact" / "nli_few_shot_examples.json"
 PREMISES = ("First.", "Second.", "Third.")
 
 
-def labelled(hypothesis: str, label: Label, evidence: tuple[int, ...] = (), topic: str | None = None) -> Labelled:
-    return Labelled(EntailmentQuery(PREMISES, hypothesis), label, evidence, topic)
+def labeled(hypothesis: str, label: Label, evidence: tuple[int, ...] = (), topic: str | None = None) -> LabeledQuery:
+    return LabeledQuery(EntailmentQuery(PREMISES, hypothesis), label, evidence, topic)
 
 
 SET = [
-    labelled("a", "entailment", (0,), "lists"),
-    labelled("b", "entailment", (0, 1), "lists"),
-    labelled("c", "entailment", (2,)),
-    labelled("d", "neutral", (), "devices"),
-    labelled("e", "contradiction", (1,)),
-    labelled("f", "neutral"),
+    labeled("a", "entailment", (0,), "lists"),
+    labeled("b", "entailment", (0, 1), "lists"),
+    labeled("c", "entailment", (2,)),
+    labeled("d", "neutral", (), "devices"),
+    labeled("e", "contradiction", (1,)),
+    labeled("f", "neutral"),
 ]
 ANSWERS: dict[str, Verdict] = {
     "a": Verdict("entailment", (0,)),
@@ -50,7 +50,7 @@ def answer(_: Sequence[str], hypothesis: str) -> Verdict:
     return ANSWERS[hypothesis]
 
 
-CHECKED = check(CallableJudge(answer, "mine"), SET)
+CHECKED = check_judge(CallableJudge(answer, "mine"), SET)
 
 
 def test_figures_of_the_entailed_class_are_those_of_the_counts() -> None:
@@ -81,25 +81,26 @@ def test_a_check_is_json() -> None:
 @settings(deadline=None)
 @given(st.lists(st.tuples(st.sampled_from(["entailment", "neutral", "contradiction"]), st.booleans()), min_size=1))
 def test_the_confusion_holds_every_question_and_gives_the_accuracy(cases: list[tuple[Label, bool]]) -> None:
-    asked = [labelled(str(i), label, (0,)) for i, (label, _) in enumerate(cases)]
+    asked = [labeled(str(i), label, (0,)) for i, (label, _) in enumerate(cases)]
     judge = CallableJudge(lambda _, hypothesis: (cases[int(hypothesis)][1], [0]))
-    checked = check(judge, asked)
+    checked = check_judge(judge, asked)
     assert sum(sum(row.values()) for row in checked.confusion.values()) == len(cases)
-    assert accuracy_of(checked.confusion) == pytest.approx(checked.accuracy)
+    assert confusion_accuracy(checked.confusion) == pytest.approx(checked.accuracy)
 
 
 def test_a_judge_that_calls_nothing_entailed_has_no_precision() -> None:
-    checked = check(CallableJudge(lambda *_: False), SET)
+    checked = check_judge(CallableJudge(lambda *_: False), SET)
     assert (checked.precision, checked.recall, checked.f1, checked.evidence_f1) == (None, 0, None, None)
 
 
 def test_nothing_to_check_with_is_said() -> None:
-    with pytest.raises(InputError, match="no labelled questions"):
-        check(CallableJudge(answer), [])
+    with pytest.raises(InputError) as caught:
+        check_judge(CallableJudge(answer), [])
+    assert caught.value.code is ErrorCode.EMPTY_INPUT
 
 
 def test_the_set_that_comes_along_is_large_and_covers_the_topics() -> None:
-    topics = Counter(one.topic for one in load_labelled())
+    topics = Counter(one.topic for one in load_labeled_queries())
     assert sum(topics.values()) >= 200
     assert len(topics) >= 10
     assert None not in topics
@@ -107,8 +108,8 @@ def test_the_set_that_comes_along_is_large_and_covers_the_topics() -> None:
 
 @pytest.mark.skipif(not PUBLISHED.exists(), reason="the published few-shot file is not here")
 def test_the_published_examples_are_labelled_judgements() -> None:
-    read = load_labelled(PUBLISHED)
-    assert (len(read), sum(one.entailed for one in read)) == (67, 19)
+    read = load_labeled_queries(PUBLISHED)
+    assert (len(read), sum(one.is_entailed for one in read)) == (67, 19)
     assert {one.topic for one in read} == {None}
 
 
@@ -123,26 +124,27 @@ def example(evidence: list[str], **more: Any) -> list[dict[str, Any]]:
 
 
 def test_evidence_is_found_among_the_premises_whatever_its_spelling(tmp_path: Path) -> None:
-    path = tmp_path / "labelled.json"
+    path = tmp_path / "labeled.json"
     path.write_text(json.dumps(example(["lungs clear"], topic="devices")))
-    assert load_labelled(path) == [
-        Labelled(EntailmentQuery(("Heart normal.", "Lungs clear."), "a"), "contradiction", (1,), "devices")
+    assert load_labeled_queries(path) == [
+        LabeledQuery(EntailmentQuery(("Heart normal.", "Lungs clear."), "a"), "contradiction", (1,), "devices")
     ]
 
 
 @pytest.mark.parametrize(
-    ("content", "message"),
+    ("content", "code", "field"),
     [
-        (example(["Rib fracture."]), "'Rib fracture.' of 'a' is no sentence of the other report"),
-        (example([], topic=3), r"phrases_A_evidenced\[0\]\.topic"),
-        (example([], status="entailment"), "an entailment needs evidence"),
+        (example(["Rib fracture."]), ErrorCode.MISMATCH, None),
+        (example([], topic=3), ErrorCode.INVALID_VALUE, "[0].output.phrases_A_evidenced[0].topic"),
+        (example([], status="entailment"), ErrorCode.INVALID_VALUE, "[0].output.phrases_A_evidenced[0].evidence"),
     ],
 )
-def test_a_wrong_label_is_named(tmp_path: Path, content: Any, message: str) -> None:
-    path = tmp_path / "labelled.json"
+def test_a_wrong_label_is_refused(tmp_path: Path, content: Any, code: ErrorCode, field: str | None) -> None:
+    path = tmp_path / "labeled.json"
     path.write_text(json.dumps(content))
-    with pytest.raises(InputError, match=message):
-        load_labelled(path)
+    with pytest.raises(InputError) as caught:
+        load_labeled_queries(path)
+    assert (caught.value.code, caught.value.file, caught.value.field) == (code, path, field)
 
 
 def of_two_minds(body: dict[str, Any], _: int) -> Reply:
@@ -156,11 +158,11 @@ def of_two_minds(body: dict[str, Any], _: int) -> Reply:
 
 def test_asking_by_report_is_compared_with_asking_by_sentence(serve: Any) -> None:
     judge = load_judge("openai:m", base_url=serve(of_two_minds).base_url, batch="report")
-    checked = check(judge, SET)
+    checked = check_judge(judge, SET)
     assert checked.agreement == Agreement(n=6, share=0.0, accuracy_report=0.5, accuracy_sentence=0.5)
     assert (checked.calls, checked.tokens_in, checked.tokens_out) == (1, 10, 3)
 
 
 def test_asking_by_sentence_is_compared_with_nothing(serve: Any) -> None:
     judge = load_judge("openai:m", base_url=serve(of_two_minds).base_url)
-    assert check(judge, SET).agreement is None
+    assert check_judge(judge, SET).agreement is None

@@ -15,7 +15,7 @@ import pytest
 
 from radfact.errors import RunError
 from radfact.llm import CachedResponse, ResponseCache
-from radfact.llm.shared_cache import worker_stores
+from radfact.llm.shared_cache import worker_caches
 
 ANSWER = CachedResponse("text", 1, 2)
 
@@ -34,8 +34,8 @@ PROGRAM = """
 import sys
 from pathlib import Path
 from radfact.llm import ResponseCache, CachedResponse
-from radfact.llm.shared_cache import worker_stores
-with worker_stores(Path(sys.argv[1])) as stores:
+from radfact.llm.shared_cache import worker_caches
+with worker_caches(Path(sys.argv[1])) as stores:
     store = ResponseCache(stores / "worker")
     for key in ("early", "late"):
         store.put([(key, CachedResponse("text", 1, 2))])
@@ -62,7 +62,7 @@ def other(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
 def test_a_run_merges_the_stores_of_its_workers_however_it_ends(
     tmp_path: Path, ends_in: AbstractContextManager[object]
 ) -> None:
-    with ends_in, worker_stores(tmp_path) as stores:
+    with ends_in, worker_caches(tmp_path) as stores:
         for name in "ab":
             keep(stores / name, name)
         if not isinstance(ends_in, nullcontext):
@@ -72,7 +72,7 @@ def test_a_run_merges_the_stores_of_its_workers_however_it_ends(
 
 
 def test_the_stores_of_a_run_that_still_works_are_left_to_it(other: subprocess.Popen[str], tmp_path: Path) -> None:
-    with worker_stores(tmp_path) as stores:
+    with worker_caches(tmp_path) as stores:
         keep(stores / "worker", "own")
     assert kept(tmp_path, "own", "early") == ["own"]
     other.communicate("\n\n", timeout=60)
@@ -82,8 +82,8 @@ def test_the_stores_of_a_run_that_still_works_are_left_to_it(other: subprocess.P
 
 
 def test_two_runs_of_one_process_leave_each_other_alone(tmp_path: Path) -> None:
-    with worker_stores(tmp_path) as first:
-        with worker_stores(tmp_path) as second:
+    with worker_caches(tmp_path) as first:
+        with worker_caches(tmp_path) as second:
             keep(first / "worker", "first")
             keep(second / "worker", "second")
         assert kept(tmp_path, "first", "second") == ["second"]
@@ -93,7 +93,7 @@ def test_two_runs_of_one_process_leave_each_other_alone(tmp_path: Path) -> None:
 def test_what_a_killed_run_left_is_merged(other: subprocess.Popen[str], tmp_path: Path) -> None:
     other.send_signal(signal.SIGKILL)
     other.wait(timeout=60)
-    with worker_stores(tmp_path) as stores:
+    with worker_caches(tmp_path) as stores:
         assert kept(tmp_path, "early") == ["early"]
         assert [path.name for path in (tmp_path / "workers").iterdir() if path.is_dir()] == [stores.name]
     assert not list((tmp_path / "workers").iterdir())
@@ -105,7 +105,7 @@ def test_where_there_are_no_locks_other_runs_are_left_alone(tmp_path: Path, monk
 
     monkeypatch.setattr(fcntl, "flock", no_locks)
     keep(tmp_path / "workers" / "other" / "worker", "other")
-    with worker_stores(tmp_path) as stores:
+    with worker_caches(tmp_path) as stores:
         keep(stores / "worker", "own")
     assert kept(tmp_path, "own", "other") == ["own"]
     assert (tmp_path / "workers" / "other" / "worker" / "answers.sqlite").is_file()

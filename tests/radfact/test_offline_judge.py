@@ -15,10 +15,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from radfact.cli.main import main
-from radfact.errors import InputError
+from radfact.errors import ErrorCode, InputError
 from radfact.io.jsonl import read_json
-from radfact.judges import EntailmentQuery, Judge, Verdict, load_judge, splitter_of
-from radfact.judges.check import check, load_labelled
+from radfact.judges import EntailmentQuery, Judge, Verdict, default_splitter, load_judge
+from radfact.judges.check import check_judge, load_labeled_queries
 from radfact.judges.offline.facts import parse
 from radfact.judges.offline.judge import MEASURED, OfflineJudge
 from radfact.judges.offline.ontology_file import DEFAULT_PATH, default_ontology
@@ -42,7 +42,7 @@ statements = st.builds(lambda c, d, s, f: f"{c}{d}{s}{f}.".capitalize(), changes
 
 
 def judge(premises: list[str], hypothesis: str) -> Verdict:
-    return JUDGE.answer(EntailmentQuery(tuple(premises), hypothesis))
+    return JUDGE.judge_one(EntailmentQuery(tuple(premises), hypothesis))
 
 
 @pytest.mark.parametrize(
@@ -130,7 +130,7 @@ def test_a_sentence_without_known_findings_says_so() -> None:
     ],
 )
 def test_the_stated_accuracy_is_the_measured_one(name: str, path: Path | None) -> None:
-    measured = check(JUDGE, load_labelled(path))
+    measured = check_judge(JUDGE, load_labeled_queries(path))
     stated = MEASURED[name]
     assert (measured.n, round(measured.accuracy, 3), round(measured.f1 or 0, 3)) == tuple(stated.values())
     assert f"{measured.accuracy:.1%} on {name}" in JUDGE.describe()["note"]
@@ -148,12 +148,12 @@ def test_a_word_added_to_a_copy_of_the_ontology_is_understood(tmp_path: Path) ->
     copy = tmp_path / "ontology.yaml"
     copy.write_text(DEFAULT_PATH.read_text("utf-8").replace("names: [cavity, ", "names: [cavity, wotsit, "), "utf-8")
     question = EntailmentQuery(("There is a wotsit in the right upper lobe.",), "Cavity in the right lung.")
-    assert JUDGE.answer(question).status == "not_entailment"
+    assert JUDGE.judge_one(question).status == "not_entailment"
     judge = load_judge("offline", judge_args={"ontology": str(copy)})
     [verdict] = judge.judge([question])
     assert isinstance(verdict, Verdict)
     assert verdict.status == "entailment"
-    assert splitter_of(judge).describe()["ontology_sha256"] == judge.describe()["ontology_sha256"]
+    assert default_splitter(judge).describe()["ontology_sha256"] == judge.describe()["ontology_sha256"]
 
 
 def test_it_follows_the_protocol_of_judges() -> None:
@@ -166,8 +166,9 @@ def test_it_follows_the_protocol_of_judges() -> None:
 
 
 def test_it_takes_no_server() -> None:
-    with pytest.raises(InputError, match="asks no server"):
+    with pytest.raises(InputError) as caught:
         load_judge("offline", base_url="http://localhost:8000/v1")
+    assert (caught.value.code, caught.value.field) == (ErrorCode.CONFLICTING_OPTIONS, "base_url")
 
 
 def test_it_imports_no_language_model_package() -> None:

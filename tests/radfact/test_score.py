@@ -376,7 +376,7 @@ def test_a_judge_that_loses_answers_stops_the_run() -> None:
         def judge(self, questions: Sequence[EntailmentQuery]) -> list[Answer]:
             return super().judge(questions)[1:]
 
-    with pytest.raises(RunError, match="gave 1 answers to 2 questions"):
+    with pytest.raises(RunError, match="expected 2 verdicts, found 1"):
         only(Lossy(verbatim), texts("a"), texts("b"))
 
 

@@ -19,7 +19,7 @@ from real_servers import FEW_SHOTS, PAIRS, RADFACT, SPLIT_SHOTS, Server, radfact
 
 from radfact.errors import ExitCode, Failure, RunError
 from radfact.judges import EntailmentQuery, load_judge, load_splitter
-from radfact.judges.prompt import answer_schema, query
+from radfact.judges.prompt import query_message, verdict_schema
 from radfact.llm import CachedResponse, ChatBackend, ChatRequest, PromptPrefix, load_chat_client
 from radfact.llm.http import HttpBackend
 from radfact.llm.langchain import LangChainBackend, load_chat_model
@@ -82,9 +82,9 @@ def test_answers_held_to_a_schema_are_json_of_that_shape(server: Server) -> None
     with load_chat_client(server.judge, base_url=server.base_url, parameters=parameters, concurrency=4) as client:
         asks = [
             ChatRequest(
-                (("user", query(one.premises, one.hypothesis)),),
+                (("user", query_message(one.premises, one.hypothesis)),),
                 json.loads,
-                schema=answer_schema(one.premises, one.hypothesis),
+                schema=verdict_schema(one.premises, one.hypothesis),
             )
             for one in QUESTIONS
         ]

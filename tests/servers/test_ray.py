@@ -14,13 +14,12 @@ from real_servers import FEW_SHOTS, MODEL_FOLDER, PAIRS, VLLM_ENGINE, VLLM_ENVIR
 
 from radfact.cli.options import Engine, JudgeOptions
 from radfact.errors import ExitCode, Failure, InputError, RunError
-from radfact.judges import EntailmentQuery, Splitter, Verdict, load_judge, load_splitter, splitter_of
-from radfact.judges.callable_splitter import CallableSplitter
-from radfact.judges.check import load_labelled
-from radfact.judges.ray_judge import ray_judge
-from radfact.judges.ray_splitter import RaySplitter
+from radfact.judges import EntailmentQuery, Splitter, Verdict, default_splitter, load_judge, load_splitter
+from radfact.judges.callables import CallableSplitter
+from radfact.judges.check import load_labeled_queries
+from radfact.judges.ray import RaySplitter, load_ray_judge
 from radfact.llm import CachedResponse, ResponseCache
-from radfact.llm.ray_cluster import Spread, gpus_of, parallel_size
+from radfact.llm.ray_cluster import RayWorkers, gpus_per_engine, gpus_per_worker
 
 pytest.importorskip("ray", reason='Ray is not installed: pip install "ray[data]"')
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning:ray.data.context")
@@ -49,7 +48,7 @@ def cluster() -> Iterator[None]:
 
 
 def _labelled_questions() -> list[EntailmentQuery]:
-    return [one.question for one in load_labelled(None)]
+    return [item.query for item in load_labeled_queries(None)]
 
 
 def _premises(question: EntailmentQuery) -> tuple[str, ...]:
@@ -59,7 +58,7 @@ def _premises(question: EntailmentQuery) -> tuple[str, ...]:
 @pytest.mark.usefixtures("cluster")
 def test_two_workers_give_the_verdicts_of_one_process() -> None:
     questions = _labelled_questions()
-    spread = ray_judge("offline", workers=2)
+    spread = load_ray_judge("offline", workers=2)
     assert spread.judge(questions) == load_judge("offline").judge(questions)
     assert spread.usage()["done"] == spread.usage()["planned"] == len(questions)
     assert spread.describe() == load_judge("offline").describe()
@@ -69,7 +68,7 @@ def test_two_workers_give_the_verdicts_of_one_process() -> None:
 @pytest.mark.parametrize("name", ["offline", "python:test_ray:WordsJudge"])
 def test_two_workers_split_as_whoever_splits_beside_the_judge(name: str) -> None:
     narratives = ["Heart size normal. Lungs clear.", "No pneumothorax."]
-    spread, alone = splitter_of(ray_judge(name, workers=2)), splitter_of(load_judge(name))
+    spread, alone = default_splitter(load_ray_judge(name, workers=2)), default_splitter(load_judge(name))
     assert spread.split(narratives) == alone.split(narratives)
     assert spread.describe() == alone.describe()
 
@@ -88,7 +87,7 @@ def test_the_offline_rules_are_spread_beside_a_judge_that_does_not_split() -> No
     ("judge", "name", "message"),
     [
         ("python:test_ray:WordsJudge", None, "--splitter-arg: the judge's own splitter takes no arguments"),
-        ("python:operator:contains", "python:operator:contains", "--splitter: unknown splitter"),
+        ("python:operator:contains", "python:operator:contains", "--splitter: expected offline"),
     ],
 )
 def test_what_does_not_fit_whoever_splits_is_refused_on_a_cluster_too(
@@ -122,7 +121,7 @@ def test_questions_with_the_same_premises_stay_together() -> None:
     questions = [
         EntailmentQuery((f"Report {number}.",), f"Sentence {index}.") for number in range(40) for index in range(5)
     ]
-    spread = Spread(_PortionJudge, "judge", "portions", {}, workers=2)
+    spread = RayWorkers(_PortionJudge, "judge", "portions", {}, workers=2)
     answers = spread.run(questions, _premises)
     portion_of: dict[tuple[str, ...], set[EntailmentQuery]] = {}
     for question, portion in zip(questions, answers, strict=True):
@@ -149,7 +148,7 @@ def test_answers_come_before_the_last_portion_is_done() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         # The worker waits for a call at its last question, which comes only after the answer to the first.
         options = {"address": server.getsockname(), "last": 7}
-        answers = Spread(_WaitingJudge, "judge", "waiting", options, workers=1, fill=1).stream(range(8))
+        answers = RayWorkers(_WaitingJudge, "judge", "waiting", options, workers=1, batch=1).stream(range(8))
         assert next(answers) == (0, 0)
         server.settimeout(60)
         with server.accept()[0] as connection:
@@ -177,7 +176,7 @@ class _WaitingJudge:
 @pytest.mark.usefixtures("cluster")
 def test_questions_that_end_every_worker_end_the_run() -> None:
     with pytest.raises(RunError, match="died 3 times at the same questions"):
-        list(Spread(_DyingJudge, "judge", "dying", {}, workers=1).stream([1]))
+        list(RayWorkers(_DyingJudge, "judge", "dying", {}, workers=1).stream([1]))
 
 
 class _DyingJudge(_PortionJudge):
@@ -189,8 +188,8 @@ class _DyingJudge(_PortionJudge):
 
 @pytest.mark.parametrize(("given", "gpus"), [({}, 1), ({"tensor_parallel_size": "4", "pipeline_parallel_size": 2}, 8)])
 def test_a_worker_takes_the_gpus_that_its_model_is_spread_over(given: dict[str, Any], gpus: int) -> None:
-    assert parallel_size(given) == gpus_of("vllm:folder", given) == gpus
-    assert gpus_of("offline", given) == 0
+    assert gpus_per_engine(given) == gpus_per_worker("vllm:folder", given) == gpus
+    assert gpus_per_worker("offline", given) == 0
 
 
 @pytest.mark.usefixtures("cluster")
@@ -203,13 +202,13 @@ def test_the_stores_of_workers_become_one(llama_cpp: Server, tmp_path: Path) -> 
         "answer_format": "schema",
     }
     questions = [EntailmentQuery((f"Finding {number} is present.",), "No finding.") for number in range(6)]
-    first = Spread(load_judge, "judge", llama_cpp.judge, options, tmp_path, workers=2)
+    first = RayWorkers(load_judge, "judge", llama_cpp.judge, options, tmp_path, workers=2)
     answers = first.run(questions, _premises)
     assert not list((tmp_path / "workers").iterdir())
     local = load_judge(llama_cpp.judge, **options, cache=tmp_path)
     assert local.judge(questions) == answers
     assert local.usage()["calls"] == 0
-    again = Spread(load_judge, "judge", llama_cpp.judge, options, tmp_path, workers=2)
+    again = RayWorkers(load_judge, "judge", llama_cpp.judge, options, tmp_path, workers=2)
     assert again.run(questions, _premises) == answers
     assert (again.usage()["calls"], again.usage()["cached"]) == (0, len(questions))
 
@@ -219,7 +218,7 @@ def test_what_a_killed_run_left_is_taken_over(tmp_path: Path) -> None:
     left = ResponseCache(tmp_path / "workers" / "of-a-killed-run" / "worker")
     left.put([("key", CachedResponse("text", 1, 2))])
     left.close()
-    Spread(_PortionJudge, "judge", "portions", {}, tmp_path, workers=2).run([EntailmentQuery((), "A.")], _premises)
+    RayWorkers(_PortionJudge, "judge", "portions", {}, tmp_path, workers=2).run([EntailmentQuery((), "A.")], _premises)
     main = ResponseCache(tmp_path)
     assert main.get("key") == CachedResponse("text", 1, 2)
     main.close()
@@ -229,14 +228,14 @@ def test_what_a_killed_run_left_is_taken_over(tmp_path: Path) -> None:
 @pytest.mark.usefixtures("cluster")
 def test_what_stops_a_worker_stops_the_run_with_one_line(tmp_path: Path) -> None:
     options = {"base_url": "http://127.0.0.1:9/v1", "few_shots": FEW_SHOTS}
-    spread = Spread(load_judge, "judge", "openai:absent", options, tmp_path, workers=2)
+    spread = RayWorkers(load_judge, "judge", "openai:absent", options, tmp_path, workers=2)
     with pytest.raises(RunError, match="the server cannot be reached"):
         spread.run(_labelled_questions(), _premises)
 
 
 def test_a_judge_that_answers_elsewhere_is_refused() -> None:
     with pytest.raises(InputError, match="what runs in process"):
-        ray_judge("openai:model", base_url="http://127.0.0.1:9/v1")
+        load_ray_judge("openai:model", base_url="http://127.0.0.1:9/v1")
 
 
 def test_the_command_ends_the_cluster_that_it_started(tmp_path: Path) -> None:

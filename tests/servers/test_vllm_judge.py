@@ -9,7 +9,7 @@ from tiny_judge import ask_folder, train_tiny_judge
 
 from radfact.errors import ExitCode
 from radfact.io.jsonl import read_json
-from radfact.judges.check import check, load_labelled
+from radfact.judges.check import check_judge, load_labeled_queries
 from radfact.judges.llm_judge import LLMJudge, judge_prompt
 
 # vLLM's attention on the CPU takes heads of 32 and more.
@@ -27,7 +27,9 @@ def test_a_trained_judge_answers_in_vllm_as_in_transformers(vllm_python: Path, t
         environment=VLLM_ENVIRONMENT | {"VLLM_ENABLE_V1_MULTIPROCESSING": "0"},
     )
     assert done.returncode == ExitCode.SUCCESS, done.stderr
-    expected = check(LLMJudge("tiny", ask_folder(folder), judge_prompt(Path("none"))), load_labelled(held_out))
+    expected = check_judge(
+        LLMJudge("tiny", ask_folder(folder), judge_prompt(Path("none"))), load_labeled_queries(held_out)
+    )
     found = read_json(tmp_path / "found.json")
     assert found["accuracy"] > 0.7
     assert {name: found[name] for name in ("failures", "confusion", "evidence_f1")} == {

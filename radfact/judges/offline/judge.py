@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from radfact.errors import Failure
 from radfact.judges.offline.clause_parser import CONCLUDED
@@ -12,10 +12,7 @@ from radfact.judges.offline.entailment_rules import Prover
 from radfact.judges.offline.facts import Parsed, parse
 from radfact.judges.offline.ontology import Ontology
 from radfact.judges.offline.ontology_file import default_ontology, load_ontology
-from radfact.judges.protocol import EntailmentQuery, Verdict
-
-if TYPE_CHECKING:
-    from radfact.judges.splitter import Splitter
+from radfact.judges.protocol import EntailmentQuery, Splitter, Verdict
 
 VERSION = "2"
 UNKNOWN_OVERLAP = 0.8
@@ -59,15 +56,21 @@ class OfflineJudge:
         self.ontology: Ontology = default_ontology() if ontology is None else load_ontology(ontology)
         self._ontology_file = ontology
         self._prover = Prover(self.ontology)
+        self._planned = self._done = 0
 
-    def judge(self, questions: Sequence[EntailmentQuery]) -> list[Verdict | Failure]:
-        """One verdict a question, in the order of the questions."""
-        return [self.answer(question) for question in questions]
+    def judge(self, queries: Sequence[EntailmentQuery]) -> list[Verdict | Failure]:
+        """Return one verdict per query, in order."""
+        self._planned += len(queries)
+        verdicts: list[Verdict | Failure] = []
+        for query in queries:
+            verdicts.append(self.judge_one(query))
+            self._done += 1
+        return verdicts
 
-    def answer(self, question: EntailmentQuery) -> Verdict:
+    def judge_one(self, query: EntailmentQuery) -> Verdict:
         """The verdict on one question, with the rule and the terms behind it."""
-        hypothesis = parse(question.hypothesis, self.ontology)
-        premises = [parse(premise, self.ontology) for premise in question.premises]
+        hypothesis = parse(query.hypothesis, self.ontology)
+        premises = [parse(premise, self.ontology) for premise in query.premises]
         if not hypothesis.groups:
             return _by_words(hypothesis, premises)
         stated = [(frozenset((index,)), fact) for index, premise in enumerate(premises) for fact in premise.facts]
@@ -106,8 +109,9 @@ class OfflineJudge:
         }
 
     def usage(self) -> dict[str, int]:
-        """All zero: the answers cost no calls."""
-        return dict.fromkeys(("calls", "tokens_in", "tokens_out", "repairs", "failures", "cached"), 0)
+        """Return the progress; all costs are zero."""
+        costs = dict.fromkeys(("calls", "tokens_in", "tokens_out", "repairs", "failures", "cached"), 0)
+        return {**costs, "planned": self._planned, "done": self._done}
 
 
 def count_unread(reasons: Iterable[str | None]) -> int:

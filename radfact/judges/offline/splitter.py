@@ -14,7 +14,7 @@ from radfact.judges.offline.grammar import divide
 from radfact.judges.offline.ontology import Ontology
 from radfact.judges.offline.ontology_file import default_ontology, load_ontology
 from radfact.judges.offline.segments import sentences_of
-from radfact.judges.splitter import SplitSentence, sentences_of_split
+from radfact.judges.protocol import SplitSentence, flatten_split
 
 VERSION = "2"
 
@@ -67,7 +67,7 @@ def split_narrative(text: str, ontology: Ontology | None = None) -> list[str]:
     Returns:
         Sentences in reading order, each ending in a full stop.
     """
-    return sentences_of_split(explain_split(text, ontology))
+    return flatten_split(explain_split(text, ontology))
 
 
 def explain_split(text: str, ontology: Ontology | None = None) -> list[SplitSentence]:

@@ -1,0 +1,273 @@
+"""Custom judges and splitters: a Python function, or any object named as MODULE:OBJECT."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import inspect
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from radfact.errors import ErrorCode, Failure, InputError, brief
+from radfact.judges.protocol import EntailmentQuery, Judge, Splitter, Status, Verdict, normalize_verdict
+
+VerdictLike = Verdict | bool | tuple[bool | Status, Sequence[int]]
+"""A verdict, True or False, or (True, False or a status, indices of the premises that decide it)."""
+JudgeFunction = Callable[[Sequence[str], str], VerdictLike]
+"""function(premises, hypothesis)."""
+SplitFunction = Callable[[str], Sequence[str]]
+"""function(narrative)."""
+
+# Exceptions of a function with a bug that does not depend on the query.
+_PROGRAMMING_ERRORS = (TypeError, AttributeError, NameError, ImportError, SyntaxError, NotImplementedError)
+_EXPECTED_VERDICT = "expected a Verdict, True or False, or (True, False or a status, list of indices into the premises)"
+_EXPECTED_JUDGE = "expected a judge, a factory of one or a function of (premises, hypothesis)"
+
+
+class CallableJudge:
+    """A judge made of a function, for custom judges and for tests.
+
+    The evidence of a plain True is all premises. An exception fails its query; but a programming error (TypeError,
+    NameError and the like, or a return value of another type) before the first verdict stops the run, because it would
+    fail every query.
+    """
+
+    def __init__(self, function: JudgeFunction, name: str | None = None) -> None:
+        """Take the function and the name of the judge in results (default: the name of the function)."""
+        self.function = function
+        module = getattr(function, "__module__", None) or type(function).__module__
+        qualified_name = getattr(function, "__qualname__", None) or type(function).__qualname__
+        self.name = name or f"python:{module}:{qualified_name}"
+        self._calls = self._failures = self._planned = self._done = 0
+
+    def judge(self, queries: Sequence[EntailmentQuery]) -> list[Verdict | Failure]:
+        """Return one verdict or failure per query, in order; equal queries are judged once.
+
+        Raises:
+            InputError: the function fails with a programming error before its first verdict.
+        """
+        self._planned += len(queries)
+        verdicts: dict[EntailmentQuery, Verdict | Failure] = {}
+        for query in queries:
+            if query not in verdicts:
+                verdicts[query] = self._call(query)
+            self._done += 1
+        return [verdicts[query] for query in queries]
+
+    def _call(self, query: EntailmentQuery) -> Verdict | Failure:
+        self._calls += 1
+        try:
+            return _to_verdict(self.function(query.premises, query.hypothesis), query)
+        except Exception as error:
+            self._failures += 1
+            if isinstance(error, _PROGRAMMING_ERRORS) and self._failures == self._calls:
+                raise InputError(
+                    f"{self.name} fails on its first queries with {_describe_error(error)}",
+                    code=ErrorCode.INVALID_PLUGIN,
+                    field="judge",
+                ) from error
+            return Failure(f"{self.name}: {_describe_error(error)}")
+
+    def describe(self) -> dict[str, Any]:
+        """Return the name, and the hash of the function's source if it is available."""
+        description = {"name": self.name, "note": "Scores of a custom judge compare only with each other."}
+        try:
+            source = inspect.getsource(self.function)
+        except (OSError, TypeError):
+            return description
+        return {**description, "source_sha256": hashlib.sha256(source.encode()).hexdigest()}
+
+    def usage(self) -> dict[str, int]:
+        """Return calls, failures and progress; tokens are unknown and counted as 0."""
+        return {
+            "calls": self._calls,
+            "tokens_in": 0,
+            "tokens_out": 0,
+            "repairs": 0,
+            "failures": self._failures,
+            "cached": 0,
+            "planned": self._planned,
+            "done": self._done,
+        }
+
+
+class CallableSplitter:
+    """A splitter made of a function of one narrative."""
+
+    def __init__(self, function: SplitFunction, name: str | None = None) -> None:
+        """Take the function and the name of the splitter in results (default: the name of the function)."""
+        self.function = function
+        self.name: str = name or str(getattr(function, "__qualname__", type(function).__name__))
+
+    def split(self, narratives: Sequence[str]) -> list[list[str] | Failure]:
+        """Return the sentences of each narrative, in order; an exception fails its narrative."""
+        results: list[list[str] | Failure] = []
+        for narrative in narratives:
+            try:
+                results.append(list(self.function(narrative)))
+            except Exception as error:
+                results.append(Failure(f"{self.name}: {_describe_error(error)}"))
+        return results
+
+    def describe(self) -> dict[str, Any]:
+        """Return the name; other dependencies of a function are unknown."""
+        return {"name": self.name}
+
+    def usage(self) -> dict[str, int]:
+        """Return no counts."""
+        return {}
+
+
+def as_judge(judge: Judge | JudgeFunction) -> Judge:
+    """Return a judge as it is, and a function as a `CallableJudge`.
+
+    Raises:
+        InputError: neither a judge nor a function.
+    """
+    if isinstance(judge, Judge):
+        return judge
+    if not callable(judge):
+        raise InputError(
+            "expected a judge (load_judge makes one of a name) or a function of (premises, hypothesis), "
+            f"found {type(judge).__name__}",
+            code=ErrorCode.INVALID_PLUGIN,
+            field="judge",
+        )
+    return CallableJudge(judge)
+
+
+def as_splitter(splitter: Splitter | SplitFunction) -> Splitter:
+    """Return a splitter as it is, and a function as a `CallableSplitter`.
+
+    Raises:
+        InputError: neither a splitter nor a function.
+    """
+    if isinstance(splitter, Splitter):
+        return splitter
+    if not callable(splitter):
+        raise InputError(
+            "expected a splitter (load_splitter makes one of a name) or a function of one narrative, "
+            f"found {type(splitter).__name__}",
+            code=ErrorCode.INVALID_PLUGIN,
+            field="splitter",
+        )
+    return CallableSplitter(splitter)
+
+
+def load_custom_judge(path: str, arguments: Mapping[str, Any] | None = None) -> Judge:
+    """Load the judge "MODULE:OBJECT"; the module may be in the current directory.
+
+    Args:
+        path: the object is a `Judge`, a factory of one (a class, or a function without positional arguments), or a
+            function(premises, hypothesis).
+        arguments: keyword arguments of the factory.
+
+    Raises:
+        InputError: no such module or object, an object of another kind, or arguments that do not fit.
+    """
+    name = f"python:{path}"
+    judge = _import_object(path, name)
+    is_judge = isinstance(judge, Judge) and not inspect.isclass(judge)
+    is_factory = callable(judge) and (inspect.isclass(judge) or not _accepts(judge, ("a premise",), "a hypothesis"))
+    if is_factory and not is_judge:
+        judge = _call_factory(judge, name, arguments or {})
+        is_judge = isinstance(judge, Judge)
+    elif arguments:
+        kind = "a finished judge" if is_judge else "a function of (premises, hypothesis)"
+        raise InputError(
+            f"{name} is {kind} and takes no arguments",
+            code=ErrorCode.INVALID_OPTION,
+            field=f"judge_args.{next(iter(arguments))}",
+        )
+    if not is_judge and not callable(judge):
+        raise _invalid_plugin(f"{name}: {_EXPECTED_JUDGE}, found {type(judge).__name__}")
+    result: Judge = judge if is_judge else CallableJudge(judge, name)
+    return result
+
+
+def add_working_directory_to_path() -> None:
+    """Allow imports of modules in the current directory."""
+    directory = str(Path.cwd())
+    if directory not in sys.path:
+        # Last, so that no file in the directory replaces an installed module.
+        sys.path.append(directory)
+
+
+def _import_object(path: str, name: str) -> Any:
+    module_name, colon, object_name = path.partition(":")
+    if not (colon and module_name and object_name):
+        raise InputError(f"expected python:MODULE:OBJECT, found '{name}'", code=ErrorCode.UNKNOWN_NAME, field="judge")
+    add_working_directory_to_path()
+    try:
+        value: Any = importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        raise InputError(
+            f"{name}: no module named '{error.name}' in this directory or installed",
+            code=ErrorCode.UNKNOWN_NAME,
+            field="judge",
+        ) from None
+    except Exception as error:
+        raise _invalid_plugin(f"cannot import {name}: {_describe_error(error)}") from error
+    for part in object_name.split("."):
+        if not hasattr(value, part):
+            raise InputError(f"{name}: no '{part}' in '{module_name}'", code=ErrorCode.UNKNOWN_NAME, field="judge")
+        value = getattr(value, part)
+    return value
+
+
+def _call_factory(factory: Callable[..., Any], name: str, arguments: Mapping[str, Any]) -> Any:
+    if not _accepts(factory, **arguments):
+        names = f" with {', '.join(arguments)}" if arguments else ""
+        raise InputError(
+            f"{name}: {_EXPECTED_JUDGE}{names}, found a callable with other parameters",
+            code=ErrorCode.INVALID_OPTION if arguments else ErrorCode.INVALID_PLUGIN,
+            field="judge_args" if arguments else "judge",
+        )
+    try:
+        return factory(**arguments)
+    except InputError:
+        raise
+    except Exception as error:
+        raise _invalid_plugin(f"cannot set up {name}: {_describe_error(error)}") from error
+
+
+def _accepts(function: Callable[..., Any], *positional: Any, **named: Any) -> bool:
+    """Return whether a function can be called with these arguments."""
+    try:
+        inspect.signature(function).bind(*positional, **named)
+    except (TypeError, ValueError):
+        return False
+    return True
+
+
+def _invalid_plugin(message: str) -> InputError:
+    return InputError(message, code=ErrorCode.INVALID_PLUGIN, field="judge")
+
+
+def _to_verdict(value: Any, query: EntailmentQuery) -> Verdict:
+    """Convert the return value of a judge function.
+
+    Raises:
+        TypeError: not `VerdictLike`.
+    """
+    if inspect.iscoroutine(value):
+        value.close()
+        raise TypeError(f"{_EXPECTED_VERDICT}, found a coroutine; give a function that is not async")
+    parts = value
+    if isinstance(parts, bool):
+        parts = (parts, range(len(query.premises) if parts else 0))
+    if isinstance(parts, tuple) and len(parts) == 2:
+        status, evidence = parts
+        if isinstance(status, bool):
+            status = "entailment" if status else "not_entailment"
+        parts = Verdict(status, evidence)
+    verdict = normalize_verdict(parts)
+    if verdict is None:
+        raise TypeError(f"{_EXPECTED_VERDICT}, found {brief(value)}")
+    return verdict
+
+
+def _describe_error(error: Exception) -> str:
+    return f"{type(error).__name__}: {' '.join(str(error).split()):.300}"
