@@ -70,8 +70,8 @@ class RayEngine:
             {"checkpoint": self.checkpoint, "options": options.model_copy(update=update)},
             workers=options.workers,
             gpus=gpus,
-            fill=options.batch_size or _FILL,
-            largest=_LARGEST,
+            batch=options.batch_size or _FILL,
+            max_chunk=_LARGEST,
         )
 
 

@@ -101,9 +101,9 @@ def load_ray_judge(name: str, *, workers: int | None = None, cache: Path | None 
     check_in_process(name, "judge")
     # A local judge checks the options at once and provides the description; it is never queried.
     judge = load_judge(name, **options)
-    ray_judge = SplittingRayJudge if isinstance(judge, SplittingJudge) else RayJudge
+    judge_type = SplittingRayJudge if isinstance(judge, SplittingJudge) else RayJudge
     gpus = gpus_per_worker(name, options.get("judge_args"))
-    return load_ray_judge(RayWorkers(load_judge, "judge", name, options, cache, workers, gpus), judge.describe())
+    return judge_type(RayWorkers(load_judge, "judge", name, options, cache, workers, gpus), judge.describe())
 
 
 def load_ray_splitter(
