@@ -199,7 +199,7 @@ class Scoring:
         options: Mapping[str, object | None] = {
             "--candidates": experiment.drafts,
             "--references": self.references,
-            "--missing": "leave-out",
+            "--missing": "skip",
             "--out": out,
             "--cache": self.cache,
             "--judge": self.judge,

@@ -25,7 +25,7 @@ class Missing(StrEnum):
     """What becomes of a reference without a candidate."""
 
     REFUSE = "refuse"
-    LEAVE_OUT = "leave-out"
+    SKIP = "skip"
     EMPTY = "empty"
 
 

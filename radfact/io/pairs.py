@@ -15,7 +15,7 @@ from radfact.io.csv_tables import read_csv
 from radfact.io.jsonl import read_json, read_jsonl
 from radfact.records import Report, Sentence, as_input_error, parse_sentences, validated
 
-Missing = Literal["refuse", "leave-out", "empty"]
+Missing = Literal["refuse", "skip", "empty"]
 """What becomes of a reference without a candidate: an error, a sample left out, or an empty candidate report."""
 
 _CSV_COLUMNS = ("example_id", "prediction", "target")
@@ -125,7 +125,7 @@ def read_candidates_and_references(
     Args:
         candidates: drafts, or a COCO dataset or list of results.
         references: a manifest, or a COCO dataset.
-        missing: `refuse` raises where a reference has no candidate, `leave-out` makes no pair of it and `empty` takes
+        missing: `refuse` raises where a reference has no candidate, `skip` makes no pair of it and `empty` takes
             an empty report for its candidate; both name it in the result.
 
     Raises:
@@ -149,7 +149,7 @@ def read_candidates_and_references(
     missed = tuple(key for key in wanted if key not in drafted and recorded[key].split in splits)
     if missed and missing == "refuse":
         raise InputError(
-            f"{_counted(missed, 'reference')} without a candidate in {candidates}; give --missing leave-out to score "
+            f"{_counted(missed, 'reference')} without a candidate in {candidates}; give --missing skip to score "
             "the others alone, or --missing empty to count each as an empty report",
             file=references,
         )
@@ -162,7 +162,7 @@ def read_candidates_and_references(
         unreferenced=unreferenced,
         files=(Path(candidates), Path(references)),
     )
-    if missing == "leave-out":
+    if missing == "skip":
         return replace(found, left_out=missed)
     pairs += [Pair(key, "" if isinstance(wanted[key], str) else [], wanted[key]) for key in missed]
     return replace(found, pairs=tuple(pairs), emptied=missed)

@@ -164,8 +164,8 @@ def test_drafts_are_scored_against_a_manifest(run: Run, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("missing", "code", "said"),
     [
-        ("refuse", 2, "--missing leave-out"),
-        ("leave-out", 3, "excluded: b: no candidate report"),
+        ("refuse", 2, "--missing skip"),
+        ("skip", 3, "excluded: b: no candidate report"),
         ("empty", 0, "pairs: 2, of these 1 with an empty candidate"),
     ],
 )

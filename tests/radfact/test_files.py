@@ -217,12 +217,12 @@ def one_of_three(tmp_path: Path) -> tuple[Path, Path]:
 
 
 def test_a_refused_study_without_a_draft_is_told_both_ways_out(one_of_three: tuple[Path, Path]) -> None:
-    with pytest.raises(InputError, match=r"2 references \(a, c\) .* --missing leave-out .* --missing empty"):
+    with pytest.raises(InputError, match=r"2 references \(a, c\) .* --missing skip .* --missing empty"):
         read_candidates_and_references(*one_of_three)
 
 
 def test_studies_without_a_draft_are_left_out_by_name(one_of_three: tuple[Path, Path]) -> None:
-    pairs = read_candidates_and_references(*one_of_three, missing="leave-out")
+    pairs = read_candidates_and_references(*one_of_three, missing="skip")
     assert [pair.sample_id for pair in pairs] == ["b"]
     assert (pairs.left_out, pairs.emptied, pairs.read, pairs.skipped) == (("a", "c"), (), 3, 0)
 
@@ -234,7 +234,7 @@ def test_studies_without_a_draft_are_empty_reports_by_name(one_of_three: tuple[P
 
 
 def test_an_unknown_way_out_is_named(one_of_three: tuple[Path, Path]) -> None:
-    with pytest.raises(InputError, match="missing: expected one of refuse, leave-out, empty, found 'ignore'"):
+    with pytest.raises(InputError, match="missing: expected one of refuse, skip, empty, found 'ignore'"):
         read_candidates_and_references(*one_of_three, missing="ignore")  # type: ignore[arg-type]
 
 
