@@ -1,8 +1,9 @@
-"""What every archive comes down to before samples are made of it: studies with their radiographs, sections and split."""
+"""Studies of an archive with their radiographs, report sections and split, before samples are made of them."""
 
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,13 +21,12 @@ class Radiograph:
     """One image of a study.
 
     Attributes:
-        key: its name, unique in the archive and safe as a file name; the PNG made of it is called so.
-        path: the file (DICOM, PNG, JPEG), or the zip archive that holds it.
-        view: from the front or from the side; radiographs of other views are no part of a study here.
-        member: name within the zip archive, None where `path` is the file itself.
-        size: (width, height) in pixels by which the archive places boxes on it, where it says so; a file of another
-            size is not the radiograph that was meant.
-        is_inverted: the file's low values are bright, which a DICOM file says itself and a picture cannot.
+        key: name, unique in the archive and safe as a file name; also the name of its PNG.
+        path: the file (DICOM, PNG, JPEG), or the zip file that contains it.
+        view: frontal or lateral; radiographs of other views are not part of a study.
+        member: name within the zip file; None if `path` is the file itself.
+        size: (width, height) in pixels on which the archive defines boxes, if known; a file of another size is refused.
+        is_inverted: low values are bright. Only for PNG and JPEG; a DICOM file states it in its header.
     """
 
     key: str
@@ -37,34 +37,34 @@ class Radiograph:
     is_inverted: bool = False
 
     @property
-    def name(self) -> Path:
-        """What errors name it by."""
+    def location(self) -> Path:
+        """Path of the file, or of the member below its zip file, for error messages."""
         return self.path if self.member is None else self.path / self.member
 
 
 @dataclass(frozen=True, slots=True)
 class ArchiveStudy:
-    """One study as its archive has it. Sections are prose; missing is None, never blank.
+    """One study of an archive. Sections are prose on one line; a missing section is None, never blank.
 
     Attributes:
         study_id: unique in the archive.
-        patient_id: None where the archive does not tell patients apart.
-        when: the study's place in its patient's time; any values that sort, of one type in an archive. None where the
-            archive does not say, and then the study neither has a prior nor is one.
-        radiographs: frontal and lateral ones, in the archive's order.
+        patient_id: None if the archive does not identify patients.
+        timestamp: sortable time of the study, of one type per archive. None if unknown; the study then has no prior
+            and is not used as one.
+        radiographs: frontal and lateral radiographs, in the archive's order.
         findings, indication, technique, comparison: sections of the report.
-        report: what a later study shows as its prior report; None where there is none.
+        report: text that a later study shows as its prior report; None if there is none.
         grounded_findings: the grounded report, boxes as shares of the original frontal image.
         phrases: sentences to ground on the frontal image.
-        labels: what is known of the study without reading its report.
-        split: "train", "validate" or "test"; None where the archive has none.
-        sample_ids: names of the samples by the keys of their frontal radiographs; None where they are named after the study.
-        only_prior: known from a later study alone, whose prior it is; it gives no sample, which is no lack.
+        labels: labels that do not come from reading the report.
+        split: "train", "validate" or "test"; None if the archive has no split.
+        sample_ids: sample names by the keys of the frontal radiographs; None to name samples after the study.
+        is_prior_only: the study serves as a prior of another one and gives no sample itself.
     """
 
     study_id: str
     patient_id: str | None = None
-    when: Any = None
+    timestamp: Any = None
     radiographs: tuple[Radiograph, ...] = ()
     findings: str | None = None
     indication: str | None = None
@@ -76,18 +76,18 @@ class ArchiveStudy:
     labels: tuple[Label, ...] | None = None
     split: str | None = None
     sample_ids: Mapping[str, str] | None = None
-    only_prior: bool = False
+    is_prior_only: bool = False
 
 
 @dataclass(frozen=True)
 class Archive:
-    """What a reader found in an archive.
+    """Content of an archive.
 
     Attributes:
-        source: name of the archive, as `Study.source` has it.
-        studies: in the archive's order; those that will give no sample (no findings, no frontal) among them.
-        failures: what is not among them, and why: radiographs, rows of tables, reports that could not be read (`stage`
-            "read"), and what rules leave out, which is no fault of the archive ("select").
+        source: name of the archive, written to `Study.source`.
+        studies: all studies in the archive's order, also those that give no sample (no findings, no frontal).
+        failures: radiographs, table rows and reports that could not be read (stage "read") or that a rule skips
+            ("select"), with the reason.
     """
 
     source: str
@@ -96,7 +96,18 @@ class Archive:
 
 
 def radiograph_below(folder: Path, image: Path, view: View, size: tuple[int, int] | None = None) -> Radiograph:
-    """A radiograph that a file names by its path, relative to a folder."""
-    # Two images can have one name in different folders.
-    where = hashlib.sha256(image.as_posix().encode()).hexdigest()[:10]
-    return Radiograph(f"{image.stem}-{where}", folder / image, view, size=size)
+    """Return the radiograph at a path relative to `folder`."""
+    # Images in different folders may share a name.
+    digest = hashlib.sha256(image.as_posix().encode()).hexdigest()[:10]
+    return Radiograph(f"{image.stem}-{digest}", folder / image, view, size=size)
+
+
+def read_failure(source: str, reason: str) -> Failure:
+    """Return the record of something in an archive that cannot be read."""
+    return Failure(source=source, stage="read", reason=reason)
+
+
+def prose(text: str | None) -> str | None:
+    """Return a text on one line; None if it contains no word."""
+    text = " ".join((text or "").split())
+    return text if re.search(r"\w", text) else None

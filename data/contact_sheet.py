@@ -1,4 +1,4 @@
-"""A contact sheet of a manifest: one HTML file of its images, boxes and texts, which opens from disk."""
+"""Contact sheet of a manifest: an HTML file with images, boxes and texts that opens from disk."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 
 from data.manifest import parse_study
 from data.study import IMAGE_COLUMNS, Label, Study
-from radfact.errors import InputError
+from radfact.errors import ErrorCode, InputError
 from radfact.html.images import MOST_EMBEDDED, load_images
 from radfact.html.markup import STATIC, assemble
 from radfact.io.jsonl import open_atomic, read_jsonl
@@ -24,11 +24,11 @@ _FACTS = ("source", "split", "patient_id", "study_id")
 
 @dataclass(frozen=True)
 class ContactSheet:
-    """What was drawn: samples on the sheet, samples of the manifest, and images that cannot be shown."""
+    """A written contact sheet: samples shown, samples in the manifest, and images that cannot be shown."""
 
     path: Path
     shown: int
-    of: int
+    total: int
     missing: int
 
 
@@ -40,26 +40,26 @@ def write_contact_sheet(
     seed: int = 0,
     sample_ids: Collection[str] | None = None,
 ) -> ContactSheet:
-    """Draw samples of a manifest: images with their boxes, sections, sentences and labels.
+    """Write a page of samples: images with boxes, sections, sentences and labels.
 
-    Up to `MOST_EMBEDDED` samples carry their images inside the page; with more, images are written to a folder beside
-    it. An image that cannot be read is said in its place. Text of reports is data: nothing in it can become markup.
+    Images are embedded in the page for up to `MOST_EMBEDDED` samples, and written to a folder next to it for more. An
+    unreadable image is replaced by its error. Report texts are escaped.
 
     Args:
         manifest: `manifest.jsonl`.
         out: the HTML file to write.
-        count: samples to draw at random, in the order of the manifest; None for all.
-        seed: of that draw.
-        sample_ids: exactly these instead.
+        count: number of random samples, shown in the order of the manifest; None for all.
+        seed: seed of the random selection.
+        sample_ids: exactly these samples instead.
 
     Raises:
-        InputError: the manifest cannot be read, or has not all of `sample_ids`; nothing is written then.
+        InputError: the manifest cannot be read, or a sample of `sample_ids` is missing. Nothing is written then.
     """
     manifest = Path(manifest)
-    studies, of = _chosen(manifest, count, seed, sample_ids)
+    studies, total = _select(manifest, count, seed, sample_ids)
     cards = [_card(study) for study in studies]
-    beside = out.parent / f"{out.name.removesuffix('.html')}_images"
-    load_images(cards, None if len(cards) <= MOST_EMBEDDED else beside)
+    image_folder = out.parent / f"{out.name.removesuffix('.html')}_images"
+    load_images(cards, None if len(cards) <= MOST_EMBEDDED else image_folder)
     missing = {image["message"] for card in cards for image in card["images"].values() if image and "message" in image}
     page = assemble(
         _OWN / "sheet.html",
@@ -67,49 +67,47 @@ def write_contact_sheet(
         [STATIC / "viewer.js", STATIC / "cards.js", _OWN / "sheet.js"],
         {"studies": cards},
         title=escape(f"Contact sheet: {manifest.absolute().parent.name}/{manifest.name}"),
-        about=_about(len(cards), of, None if sample_ids else seed),
+        about=_about(len(cards), total, None if sample_ids else seed),
     )
     with open_atomic(out, "wb") as handle:
-        # JSON may smuggle in half a surrogate pair, which no UTF-8 file can hold.
+        # A manifest may contain unpaired surrogates, which UTF-8 cannot encode.
         handle.write(page.encode("utf-8", "replace"))
-    return ContactSheet(out, len(cards), of, len(missing))
+    return ContactSheet(out, len(cards), total, len(missing))
 
 
-def _about(shown: int, of: int, seed: int | None) -> str:
-    """Which samples of the manifest are on the sheet; how many of them are in view, its script says."""
-    if shown == of:
+def _about(shown: int, total: int, seed: int | None) -> str:
+    if shown == total:
         return "All samples of the manifest."
-    return f"{shown} of the manifest's {of} samples{'' if seed is None else f', drawn with seed {seed}'}."
+    return f"{shown} of the manifest's {total} samples{'' if seed is None else f', drawn with seed {seed}'}."
 
 
-def _chosen(
+def _select(
     manifest: Path, count: int | None, seed: int, sample_ids: Collection[str] | None
 ) -> tuple[list[Study], int]:
-    """The samples to draw, and how many the manifest has; only what is drawn is held in memory."""
-    draw = random.Random(seed)
+    """Return the samples to show and the number of samples in the manifest, by reservoir sampling."""
+    rng = random.Random(seed)
     rows: list[tuple[int, dict[str, Any]]] = []
-    of = 0
+    total = 0
     for line, row in read_jsonl(manifest):
-        of += 1
+        total += 1
         if sample_ids is not None:
             if row.get("sample_id") in sample_ids:
                 rows.append((line, row))
         elif count is None or len(rows) < count:
             rows.append((line, row))
-        # Every row so far has the same chance to be among those held.
-        elif (place := draw.randrange(of)) < count:
+        elif (place := rng.randrange(total)) < count:
             rows[place] = (line, row)
-    if not of:
-        raise InputError("has no sample", file=manifest)
+    if not total:
+        raise InputError("expected at least one sample, found none", code=ErrorCode.EMPTY_INPUT, file=manifest)
     folder = manifest.parent
     studies = [parse_study(row, folder, file=manifest, line=line) for line, row in sorted(rows, key=lambda row: row[0])]
-    if lost := sorted(set(sample_ids or ()) - {study.sample_id for study in studies}):
-        raise InputError(f"has no sample '{lost[0]}'", file=manifest, field="sample_id")
-    return studies, of
+    if unknown := sorted(set(sample_ids or ()) - {study.sample_id for study in studies}):
+        message = f"no sample '{unknown[0]}'"
+        raise InputError(message, code=ErrorCode.UNKNOWN_NAME, file=manifest, field="sample_id")
+    return studies, total
 
 
 def _card(study: Study) -> dict[str, Any]:
-    """A sample as the script takes it."""
     facts = {name.removesuffix("_id"): value for name in _FACTS if (value := getattr(study, name)) is not None}
     return {
         "sample_id": study.sample_id,

@@ -1,4 +1,4 @@
-"""Images as the model sees them: grey, scaled to [0, 1], cut to the centred square; and the way back for boxes."""
+"""Load images and prepare them as model input (gray, [0, 1], center crop); map boxes between image and crop."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import IO, TYPE_CHECKING, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from radfact.errors import InputError
+from radfact.errors import ErrorCode, InputError
 from radfact.records import Box
 
 if TYPE_CHECKING:
@@ -22,86 +22,87 @@ if TYPE_CHECKING:
 Gray: TypeAlias = npt.NDArray[np.float32]
 
 MAX_ASPECT = 64
-"""Longer over shorter side beyond which an image is no radiograph, and resizing it would cost unbounded memory."""
+"""Largest ratio of longer to shorter side; beyond it, resizing would need unbounded memory."""
 
 _ORIENTATION = 0x0112
-# Where a PNG keeps an orientation tag. Asking Pillow for the tag of one that has none decodes the whole image.
+# Where a PNG stores an orientation tag. Reading a missing tag with Pillow decodes the whole image.
 _PNG_TAGS = frozenset({"exif", "Raw profile type exif", "XML:com.adobe.xmp"})
 
-# Shares closer than this are the same place: far below a pixel, far above rounding.
+# Shares closer than this are equal: far below a pixel, far above rounding errors.
 _TOLERANCE = 1e-9
 
 
 def image_size(path: Path, content: IO[bytes] | None = None) -> tuple[int, int]:
-    """(width, height) of an image file in pixels as `load_gray` reads it, taken from its header.
+    """Return (width, height) in pixels of an image as `load_gray` reads it, from the file header.
 
     Args:
         path: the file.
-        content: its bytes, or its first ones, where they do not lie on the disk at `path`.
+        content: the file's bytes, or the first ones, if it is not on disk.
 
     Raises:
-        InputError: the file cannot be read, is no image, or its header is damaged.
+        InputError: the file cannot be read, is not an image, or its header is damaged.
     """
     from PIL import Image
 
-    with _naming_faults(path), Image.open(path if content is None else content) as image:
+    with _errors_with_path(path), Image.open(path if content is None else content) as image:
         width, height = image.size
         is_tagged = image.format == "PNG" and not _PNG_TAGS.isdisjoint(image.info)
-        # Tags 5 to 8 turn the image by a quarter; of a TIFF Pillow gives the size after that.
+        # Orientations 5 to 8 rotate by 90 degrees; Pillow applies them to the size of a TIFF already.
         if (is_tagged or image.format not in ("PNG", "TIFF")) and image.getexif().get(_ORIENTATION, 1) >= 5:
             return height, width
         return width, height
 
 
 def load_gray(path: Path | str, content: IO[bytes] | None = None) -> Gray:
-    """Read an image of any depth as grey values on its own scale (16 bit is not clipped to 8, colour becomes luma).
+    """Read an image of any bit depth as gray values on its original scale.
 
-    Transparent pixels are black. A photo's orientation tag is applied, as viewers do.
+    Color becomes luma, transparent pixels become black, and the orientation tag is applied.
 
     Args:
-        path: a PNG or JPEG, or whatever else Pillow reads, with one frame.
-        content: the file's bytes where they do not lie on the disk at `path`, as those of a zip file's member.
+        path: a PNG, JPEG or other file that Pillow reads, with one frame.
+        content: the file's bytes if it is not on disk, such as a member of a zip file.
 
     Returns:
-        (H, W), finite, 0..255 for 8 bit and colour, 0..65535 for 16 bit.
+        (H, W), finite, 0..255 for 8 bit and color, 0..65535 for 16 bit.
 
     Raises:
-        InputError: the file cannot be read, is no image, is damaged, or has several frames.
+        InputError: the file cannot be read, is not an image, is damaged, or has several frames.
     """
     from PIL import Image, ImageOps
 
-    with _naming_faults(path), Image.open(path if content is None else content) as image:
+    with _errors_with_path(path), Image.open(path if content is None else content) as image:
         frames = getattr(image, "n_frames", 1)
         if frames == 1:
             gray = gray_levels(ImageOps.exif_transpose(image))
     if frames != 1:
-        raise InputError(f"has {frames} frames; an image with one is needed", file=path)
+        raise InputError(f"expected one frame, found {frames}", code=ErrorCode.INVALID_FORMAT, file=path)
     if not np.isfinite(gray).all():
-        raise InputError("has pixels that are not finite numbers", file=path)
+        raise InputError("expected finite pixel values, found infinity or NaN", file=path)
     return gray
 
 
 @contextmanager
-def _naming_faults(path: Path | str) -> Iterator[None]:
-    """What Pillow raises of an image file, as a line that says which file it is."""
+def _errors_with_path(path: Path | str) -> Iterator[None]:
+    """Convert errors of Pillow to InputError with the path."""
     from PIL import Image, UnidentifiedImageError
 
     try:
         yield
     except FileNotFoundError:
-        raise InputError("no such file", file=path) from None
+        raise InputError("no such file", code=ErrorCode.FILE_NOT_FOUND, file=path) from None
     except UnidentifiedImageError:
-        raise InputError("is no image that can be read; a PNG or JPEG is needed", file=path) from None
+        raise InputError("expected a PNG or JPEG image", code=ErrorCode.INVALID_FORMAT, file=path) from None
     except Image.DecompressionBombError:
-        raise InputError("has far more pixels than a radiograph", file=path) from None
+        raise InputError("more pixels than a radiograph has", file=path) from None
     except (OSError, SyntaxError, ValueError, EOFError, LookupError, zlib.error, struct.error) as error:
-        # What Pillow's decoders raise for damaged files differs by format.
+        # The exception for a damaged file depends on its format.
         reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
-        raise InputError(f"cannot be read as an image: {reason.splitlines()[0]}", file=path) from None
+        message = f"cannot be read as an image: {reason.splitlines()[0]}"
+        raise InputError(message, code=ErrorCode.FILE_UNREADABLE, file=path) from None
 
 
 def gray_levels(image: Image.Image) -> Gray:
-    """Grey values of an image of any mode, (H, W): colour becomes luma, transparent pixels become black."""
+    """Return gray values (H, W) of an image of any mode: color becomes luma, transparent pixels become black."""
     if image.mode == "P":
         image = image.convert("RGBA" if "transparency" in image.info else "RGB")
     if image.mode in ("LA", "PA", "RGBA"):
@@ -109,18 +110,18 @@ def gray_levels(image: Image.Image) -> Gray:
         return luma * (alpha / np.float32(255))
     if image.mode in ("I", "F") or image.mode.startswith("I;16"):
         return np.asarray(image).astype(np.float32)
-    # By way of RGB, since CMYK, YCbCr and Lab photos have no luma of their own.
+    # Via RGB, since Pillow cannot convert CMYK, YCbCr and Lab to luma.
     return np.asarray((image if image.mode in ("1", "L") else image.convert("RGB")).convert("L"), np.float32)
 
 
 def prepare(image: npt.NDArray[np.floating] | npt.NDArray[np.integer], size: int) -> Gray:
-    """Scale an image to [0, 1] and cut out the centred square that the model sees (paper B.4).
+    """Resize an image, scale it to [0, 1] and crop the centered square (MAIRA-2, appendix B.4).
 
-    An image whose shorter side is not `size` is first resized (bicubic) so that it is. Mean and deviation are left to
-    the model's processor. A constant image becomes zeros.
+    The image is resized (bicubic) if its shorter side is not `size`. Normalization by mean and standard deviation is
+    left to the model's processor. A constant image becomes zeros.
 
     Args:
-        image: (H, W) grey values on any finite scale.
+        image: (H, W) gray values on any finite scale.
         size: side of the square, pixels.
 
     Returns:
@@ -130,16 +131,16 @@ def prepare(image: npt.NDArray[np.floating] | npt.NDArray[np.integer], size: int
         InputError: the image is not (H, W), not finite, or one side is over `MAX_ASPECT` times the other.
     """
     if image.ndim != 2 or 0 in image.shape:
-        raise InputError(f"a grey image has the shape (height, width), not {image.shape}")
+        raise InputError(f"expected a gray image of shape (height, width), found {image.shape}")
     height, width = image.shape
     if max(height, width) > MAX_ASPECT * min(height, width):
-        raise InputError(f"an image of {width} x {height} pixels is no radiograph")
+        raise InputError(f"expected a radiograph, found an image of {width} x {height} pixels")
     low, high = float(image.min()), float(image.max())
     if not np.isfinite(high - low):
-        raise InputError("the image has pixels that are not finite numbers")
+        raise InputError("expected finite pixel values, found infinity or NaN")
     scaled = image.astype(np.float32)
     if min(height, width) != size:
-        # Bicubic rings beyond the range at sharp edges (markers, collimation), which must not set the contrast.
+        # Bicubic interpolation overshoots at sharp edges (markers, collimation), which must not affect the contrast.
         scaled = np.clip(_resize_shorter_side(scaled, size), low, high)
         low, high = float(scaled.min()), float(scaled.max())
     if low == high:
@@ -152,7 +153,7 @@ def prepare(image: npt.NDArray[np.floating] | npt.NDArray[np.integer], size: int
 
 @dataclass(frozen=True, slots=True)
 class CropMap:
-    """Original image <-> crop coordinates of boxes, both in shares: the crop is the centred square of the shorter side.
+    """Map boxes between the original image and its center crop, both in shares.
 
     Args:
         width, height: size of the original image, pixels.
@@ -166,36 +167,36 @@ class CropMap:
 
     def __post_init__(self) -> None:
         if self.width < 1 or self.height < 1:
-            raise InputError(f"an image of {self.width} x {self.height} pixels has no crop")
+            raise InputError(f"expected a positive image size, found {self.width} x {self.height} pixels")
 
     def to_crop(self, box: Box) -> tuple[Box | None, bool]:
-        """The part of a box of the original image that lies in the crop, and whether the crop cut something off.
+        """Return the part of a box inside the crop, and whether the crop cut something off.
 
-        None stands for a box that has nothing in the crop. A box without area stays one where it lies in the crop.
+        The box is None if it lies outside the crop. A box without area inside the crop is kept.
         """
-        x_min, x_max, x_cut = _clip(*(self._into(x, self.width) for x in (box.x_min, box.x_max)))
-        y_min, y_max, y_cut = _clip(*(self._into(y, self.height) for y in (box.y_min, box.y_max)))
+        x_min, x_max, x_cut = _clip(*(self._to_crop_share(x, self.width) for x in (box.x_min, box.x_max)))
+        y_min, y_max, y_cut = _clip(*(self._to_crop_share(y, self.height) for y in (box.y_min, box.y_max)))
         if x_min > x_max or y_min > y_max:
             return None, True
         return Box(x_min=x_min, y_min=y_min, x_max=x_max, y_max=y_max), x_cut or y_cut
 
     def to_original(self, box: Box) -> Box:
-        """A box of the crop on the original image."""
-        x_min, x_max = (self._out_of(x, self.width) for x in (box.x_min, box.x_max))
-        y_min, y_max = (self._out_of(y, self.height) for y in (box.y_min, box.y_max))
+        """Return a box of the crop in shares of the original image."""
+        x_min, x_max = (self._to_original_share(x, self.width) for x in (box.x_min, box.x_max))
+        y_min, y_max = (self._to_original_share(y, self.height) for y in (box.y_min, box.y_max))
         return Box(x_min=x_min, y_min=y_min, x_max=x_max, y_max=y_max)
 
-    def _into(self, share: float, side: int) -> float:
+    def _to_crop_share(self, share: float, side: int) -> float:
         shorter = min(self.width, self.height)
         return (share * side - (side - shorter) // 2) / shorter
 
-    def _out_of(self, share: float, side: int) -> float:
+    def _to_original_share(self, share: float, side: int) -> float:
         shorter = min(self.width, self.height)
         return min(1.0, (share * shorter + (side - shorter) // 2) / side)
 
 
 def _clip(low: float, high: float) -> tuple[float, float, bool]:
-    """An interval cut to [0, 1], and whether that changed it; with nothing left, its end lies before its start."""
+    """Clip an interval to [0, 1]; return it and whether it changed. An empty result has its end before its start."""
     inside_low, inside_high = max(low, 0.0), min(high, 1.0)
     cut = inside_low - low > _TOLERANCE or high - inside_high > _TOLERANCE
     if cut and inside_high - inside_low <= _TOLERANCE:

@@ -1,25 +1,31 @@
-"""Manifests: the studies of a data set as JSON Lines, and beside them what could not be prepared."""
+"""Manifests (the samples of a dataset as JSON Lines), lists of failures, and the settings record of a run folder."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from pydantic import model_validator
 
 from data.study import IMAGE_COLUMNS, OptionalText, Study
-from radfact.errors import InputError, check_unique_id, suggest_name
-from radfact.io.jsonl import read_jsonl, write_jsonl
+from radfact.errors import ErrorCode, InputError, check_unique_id, suggest_name
+from radfact.io.jsonl import read_json, read_jsonl, write_json, write_jsonl
 from radfact.records import Record, Text, validated
 
 _COLUMNS = frozenset(Study.model_fields)
 
 
 class Failure(Record):
-    """What was left out of a manifest: its `sample_id`, or the key of its source (a file, an accession) where it never
-    became a sample; the stage that gave up, and why."""
+    """A sample, image or table row that could not be processed.
+
+    Attributes:
+        sample_id: the sample, if there is one already.
+        source: key in the source (a file, an accession), or the output file that the sample is missing from.
+        stage: processing step that failed.
+        reason: why.
+    """
 
     sample_id: OptionalText = None
     source: OptionalText = None
@@ -27,36 +33,34 @@ class Failure(Record):
     reason: Text
 
     @model_validator(mode="after")
-    def _says_of_what(self) -> Failure:
+    def _require_id(self) -> Failure:
         if self.sample_id is None and self.source is None:
             raise ValueError("a failure needs a sample_id or a source key")
         return self
 
 
-def read_manifest(path: Path | str, left_out: list[Failure] | None = None) -> list[Study]:
-    """Read a manifest, with image paths made absolute (relative ones are relative to the manifest's folder).
-
-    Whether the images exist is left to who opens them.
+def read_manifest(path: Path | str, skipped: list[Failure] | None = None) -> list[Study]:
+    """Read a manifest and make its image paths absolute. Images are not opened.
 
     Args:
-        path: a JSON Lines file, one sample a line.
-        left_out: takes the samples without a frontal image, which are an error where it is None.
+        path: a JSON Lines file, one sample per line; relative image paths are relative to its folder.
+        skipped: receives the samples without a frontal image; None makes them an error.
 
     Raises:
-        InputError: the file cannot be read, a line is not a study, or a `sample_id` occurs twice.
+        InputError: the file cannot be read, a line is not a study, or a `sample_id` is a duplicate.
     """
-    return list(iter_manifest(path, left_out))
+    return list(iter_manifest(path, skipped))
 
 
-def iter_manifest(path: Path | str, left_out: list[Failure] | None = None) -> Iterator[Study]:
-    """The samples of a manifest one by one, as `read_manifest` has them, for manifests larger than the memory."""
-    folder = folder_of(path)
+def iter_manifest(path: Path | str, skipped: list[Failure] | None = None) -> Iterator[Study]:
+    """Iterate over the samples of a manifest; arguments and errors as in `read_manifest`."""
+    folder = manifest_folder(path)
     line_of: dict[str, int] = {}
     for line, row in read_jsonl(path):
-        if left_out is not None and isinstance(row.get("sample_id"), str) and not row.get("frontal"):
+        if skipped is not None and isinstance(row.get("sample_id"), str) and not row.get("frontal"):
             _check_columns(row, path, line)
-            reason = InputError("a study needs the path of its frontal image", file=path, line=line, field="frontal")
-            left_out.append(Failure(sample_id=row["sample_id"], stage="read", reason=str(reason)))
+            reason = InputError("expected the path of the frontal image", file=path, line=line, field="frontal")
+            skipped.append(Failure(sample_id=row["sample_id"], stage="read", reason=str(reason)))
             continue
         study = parse_study(row, folder, file=path, line=line)
         check_unique_id(line_of, study.sample_id, line, file=path)
@@ -64,44 +68,44 @@ def iter_manifest(path: Path | str, left_out: list[Failure] | None = None) -> It
 
 
 def parse_study(row: dict[str, Any], folder: Path, *, file: Path | str, line: int | None = None) -> Study:
-    """One line of a manifest as a study.
+    """Parse one line of a manifest.
 
     Args:
         row: the line's JSON object.
-        folder: what relative paths of images are relative to.
-        file, line: named in the error.
+        folder: base of relative image paths.
+        file, line: location for errors.
 
     Raises:
-        InputError: it is no study.
+        InputError: the row is not a study.
     """
     _check_columns(row, file, line)
     paths = {c: row[c] for c in IMAGE_COLUMNS if isinstance(row.get(c), str) and row[c].strip()}
-    # Joined as text: of 500,000 studies the joining of Path objects takes longer than all the rest.
+    # Joined as text: joining Path objects dominates the time to read 500,000 studies.
     joined = {c: os.path.join(folder, p) for c, p in paths.items()}  # noqa: PTH118
     return validated(Study, row | joined, file=file, line=line)
 
 
 def write_manifest(path: Path | str, studies: Iterable[Study]) -> int:
-    """Write a manifest, whole or not at all, and return the number of samples.
+    """Write a manifest atomically and return the number of samples.
 
-    Images below the manifest's folder are written relative to it, so that the folder can be moved; others absolute.
+    Image paths below the manifest's folder are written relative to it, so that the folder can be moved.
 
     Args:
         path: the JSON Lines file to write.
-        studies: a relative image path in them is relative to the manifest's folder, as on reading.
+        studies: samples; their relative image paths are relative to the manifest's folder.
 
     Raises:
-        InputError: a `sample_id` occurs twice.
+        InputError: a `sample_id` is a duplicate.
     """
-    folder = folder_of(path)
+    folder = manifest_folder(path)
     return write_jsonl(path, _rows(studies, folder, path))
 
 
 def read_failures(path: Path | str) -> list[Failure]:
-    """Read what was left out; nothing where there is no such file.
+    """Read a list of failures; a missing file gives an empty list.
 
     Raises:
-        InputError: the file cannot be read, or a line is no failure.
+        InputError: the file cannot be read, or a line is not a failure.
     """
     if not Path(path).exists():
         return []
@@ -109,17 +113,17 @@ def read_failures(path: Path | str) -> list[Failure]:
 
 
 def write_failures(path: Path | str, failures: Iterable[Failure]) -> int:
-    """Write what was left out as JSON Lines, whole or not at all, and return how many; none makes an empty file."""
+    """Write failures as JSON Lines, atomically, and return their number; no failures give an empty file."""
     return write_jsonl(path, (failure.model_dump(mode="json") for failure in failures))
 
 
 def replace_failures(path: Path | str, source: str, failures: Iterable[Failure]) -> None:
-    """Write what one output left out into a `failures.jsonl` that several share: its earlier rows go, others stay.
+    """Replace the failures of one output in a `failures.jsonl` that several outputs share.
 
     Args:
-        path: the shared file; without any row it is removed.
-        source: name of the output, which its rows get as their source.
-        failures: each with a `sample_id`.
+        path: the shared file; it is removed if no row remains.
+        source: name of the output, stored as `source` of its rows.
+        failures: failures with a `sample_id`.
     """
     own = [failure.model_copy(update={"source": source}) for failure in failures]
     others = [failure for failure in read_failures(path) if failure.source != source]
@@ -132,28 +136,56 @@ def replace_failures(path: Path | str, source: str, failures: Iterable[Failure])
 def _rows(studies: Iterable[Study], folder: Path, path: Path | str) -> Iterator[dict[str, Any]]:
     line_of: dict[str, int] = {}
     for line, study in enumerate(studies, start=1):
-        first = line_of.setdefault(study.sample_id, line)
-        if first != line:
-            message = f"must be unique, but samples {first} and {line} are both '{study.sample_id}'"
-            raise InputError(message, file=path, field="sample_id")
-        relative = {c: p.relative_to(folder) if p.is_relative_to(folder) else p for c, p in _images(study)}
-        yield study.model_dump(mode="json") | {column: image.as_posix() for column, image in relative.items()}
+        check_unique_id(line_of, study.sample_id, line, file=path)
+        row = study.model_dump(mode="json")
+        for column in IMAGE_COLUMNS:
+            if (image := getattr(study, column)) is not None:
+                row[column] = (image.relative_to(folder) if image.is_relative_to(folder) else image).as_posix()
+        yield row
 
 
-def folder_of(path: Path | str) -> Path:
-    """What the relative paths of a manifest's images are relative to."""
-    # Not resolve(): a data set is often a folder of links, and stays under the name that the user knows it by.
+def manifest_folder(path: Path | str) -> Path:
+    """Return the folder that a manifest's relative image paths are relative to."""
+    # Not resolve(): a dataset is often a folder of links, and keeps the name that the user knows.
     return Path(os.path.normpath(Path(path).parent.absolute()))
 
 
-def _images(study: Study) -> Iterator[tuple[str, Path]]:
-    for column in IMAGE_COLUMNS:
-        if (image := getattr(study, column)) is not None:
-            yield column, image
+PREPARATION_RECORD = "prepare.run.json"
+"""File with the settings of a folder of prepared radiographs, whatever their source."""
+
+
+def open_run_folder(out: Path, record: str, settings: Mapping[str, object]) -> None:
+    """Create a folder and record the settings of its run, or check that an earlier run had the same settings.
+
+    Args:
+        out: the folder.
+        record: file name of the record.
+        settings: JSON values by name.
+
+    Raises:
+        InputError: the folder was made with other settings, or by another program.
+    """
+    file = out / record
+    if file.exists():
+        recorded = read_json(file)
+        changed = [n for n, value in settings.items() if not isinstance(recorded, dict) or recorded.get(n) != value]
+        if changed:
+            message = f"made with different settings ({', '.join(changed)}); choose another --out or remove the folder"
+            raise InputError(message, code=ErrorCode.OUTPUT_CONFLICT, file=out)
+        return
+    if out.exists() and not out.is_dir():
+        raise InputError("expected a folder, found a file", code=ErrorCode.OUTPUT_CONFLICT, file=out)
+    # Hidden files may be left over from an unfinished record.
+    if out.exists() and any(not entry.name.startswith(".") for entry in out.iterdir()):
+        message = "is not empty and was not made by this command; choose another --out"
+        raise InputError(message, code=ErrorCode.OUTPUT_CONFLICT, file=out)
+    out.mkdir(parents=True, exist_ok=True)
+    write_json(file, dict(settings))
 
 
 def _check_columns(row: dict[str, Any], file: Path | str, line: int | None) -> None:
     unknown = row.keys() - _COLUMNS
     for column in (c for c in row if c in unknown):
-        hint = suggest_name(column, Study.model_fields, f"known are {', '.join(Study.model_fields)}")
-        raise InputError(f"unknown column; {hint}", file=file, line=line, field=column)
+        hint = suggest_name(column, Study.model_fields, f"known columns: {', '.join(Study.model_fields)}")
+        message = f"unknown column; {hint}"
+        raise InputError(message, code=ErrorCode.UNKNOWN_FIELD, file=file, line=line, field=column)

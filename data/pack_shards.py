@@ -1,4 +1,4 @@
-"""Pack a manifest and its images into training shards, which `data.shards` reads."""
+"""Pack a manifest and its images into training shards for `data.shards`."""
 
 from __future__ import annotations
 
@@ -21,11 +21,10 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import NonNegativeInt
 
-from data.manifest import Failure, parse_study, read_failures, write_failures
-from data.run_folder import claim
+from data.manifest import Failure, open_run_folder, parse_study, read_failures, write_failures
 from data.shards import FORMAT, INDEX, ROW, ROWS, Index, Shard
 from data.study import IMAGE_COLUMNS, Study
-from radfact.errors import InputError, RunError, check_unique_id
+from radfact.errors import ErrorCode, InputError, RunError, check_unique_id
 from radfact.io.jsonl import dumps, open_atomic, parse_rows, read_json, read_lines, write_json
 from radfact.records import Record, validated
 
@@ -38,27 +37,30 @@ _UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9}
 
 
 @dataclass(frozen=True)
-class Packed:
-    """What a packing came to.
+class PackResult:
+    """Result of packing.
 
     Attributes:
-        samples, shards, bytes: of all shards.
-        kept: shards of an earlier run among them.
-        failures: samples that were left out, and why.
+        samples, shards, bytes: totals of all shards.
+        reused: number of shards from an earlier run.
+        failures: skipped samples, with the reason.
     """
 
     samples: int
     shards: int
     bytes: int
-    kept: int
+    reused: int
     failures: list[Failure] = field(default_factory=list)
 
 
 class _Part(Record):
-    """A finished shard: what the index will say of it, and where the next one goes on.
+    """A finished shard and the state needed to continue with the next one.
 
-    `following` is the place of the next sample in the order of packing; `failures` are those before it; `splits` and
-    `sources` are the names that the rows so far stand for.
+    Attributes:
+        shard: entry of the index.
+        following: position of the next sample in the order of packing.
+        failures: failures since the previous shard.
+        splits, sources: names that the rows so far refer to.
     """
 
     shard: Shard
@@ -75,15 +77,15 @@ class _Sample:
 
 
 def parse_size(text: str) -> int:
-    """Bytes of a size such as "500MB", "2 GB" or "1000000".
+    """Return the number of bytes of a size such as "500MB", "2 GB" or "1000000".
 
     Raises:
-        InputError: it is none, or not more than 0.
+        InputError: it is not a positive size.
     """
     match = re.fullmatch(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([KMG]?)B?\s*", text, re.IGNORECASE)
     size = int(float(match[1]) * _UNITS[match[2].upper()]) if match else 0
     if size < 1:
-        raise InputError(f"'{text}' is no size; such as 500MB or 2GB is needed")
+        raise InputError(f"expected a size such as 500MB or 2GB, found '{text}'", code=ErrorCode.INVALID_OPTION)
     return size
 
 
@@ -95,24 +97,23 @@ def pack(
     splits: Collection[str] | None = None,
     shuffle: int | None = None,
     on_progress: Callable[[int, int], None] | None = None,
-) -> Packed:
-    """Write the samples of a manifest with their images, byte for byte, into tar files and an index of them.
+) -> PackResult:
+    """Write the samples of a manifest with their unchanged image files into tar files, and an index.
 
-    The same command finishes what was interrupted: shards that are there are kept. A sample of which an image is
-    missing or damaged is left out and listed in `failures.jsonl`. The same manifest gives the same bytes.
+    An interrupted run resumes and reuses finished shards. A sample with a missing or damaged image is skipped and
+    listed in `failures.jsonl`. The same manifest gives the same bytes.
 
     Args:
         manifest: `manifest.jsonl`.
         out: folder to write.
-        shard_size: bytes that a shard may have, unless one sample alone has more.
-        splits: those to pack; None for all.
-        shuffle: seed of the order of the samples, for tools that read shards from front to back; None keeps that of the
-            manifest.
-        on_progress: called with (samples done, samples in all).
+        shard_size: maximum size of a shard in bytes, exceeded only by a larger single sample.
+        splits: splits to pack; None for all.
+        shuffle: seed of a random order, for tools that read shards sequentially; None keeps the manifest's order.
+        on_progress: called with (number of processed samples, number of all).
 
     Raises:
-        InputError: the manifest cannot be used, or `out` holds shards of another manifest or of other options.
-        RunError: not one sample could be packed.
+        InputError: the manifest is invalid, or `out` contains shards of another manifest or other settings.
+        RunError: no sample could be packed.
     """
     manifest = Path(manifest)
     offsets = _offsets(manifest, splits)
@@ -125,42 +126,42 @@ def pack(
         "splits": None if splits is None else sorted(splits),
         "shuffle": shuffle,
     }
-    claim(out, SETTINGS, settings, holds="shards packed")
-    for leftover in out.glob(".shard-*"):
-        # Of a run that was killed while it wrote them.
-        leftover.unlink()
+    open_run_folder(out, SETTINGS, settings)
+    for partial_file in out.glob(".shard-*"):
+        # From a run that was killed while writing.
+        partial_file.unlink()
     if (out / INDEX).exists():
         return _finished(out)
     parts = _finished_parts(out)
-    kept = len(parts)
+    reused = len(parts)
     start = parts[-1].following if parts else 0
     with manifest.open("rb") as handle, ThreadPoolExecutor(_READERS) as pool:
         samples = _samples(handle, manifest, offsets[start:], pool)
         trailing = _write_shards(out, parts, samples, start, shard_size, on_progress, len(offsets))
-    return _finish(out, parts, trailing, kept)
+    return _finish(out, parts, trailing, reused)
 
 
 def _offsets(manifest: Path, splits: Collection[str] | None) -> array[int]:
-    """Where in the file the lines of the chosen samples begin; every line is checked before anything is written."""
+    """Return the file offsets of the selected samples, and check every line before anything is written."""
     offsets = array("Q")
     seen: dict[str, int] = {}
-    at = 0
+    offset = 0
     for number, text in enumerate(read_lines(manifest), start=1):
         for line, row in parse_rows([text], manifest, number):
             study = parse_study(row, manifest.parent, file=manifest, line=line)
             check_unique_id(seen, study.sample_id, line, file=manifest)
             if splits is None or study.split in splits:
-                offsets.append(at)
-        at += len(text.encode()) + 1
-        if number == 1 and _has_mark(manifest):
-            at += 3
+                offsets.append(offset)
+        offset += len(text.encode()) + 1
+        if number == 1 and _has_byte_order_mark(manifest):
+            offset += 3
     if not offsets:
-        wanted = f" of the split {' or '.join(sorted(splits))}" if splits is not None else ""
-        raise InputError(f"has no sample{wanted}", file=manifest)
+        selection = f" of the split {' or '.join(sorted(splits))}" if splits is not None else ""
+        raise InputError(f"expected samples{selection}, found none", code=ErrorCode.EMPTY_INPUT, file=manifest)
     return offsets
 
 
-def _has_mark(path: Path) -> bool:
+def _has_byte_order_mark(path: Path) -> bool:
     with path.open("rb") as handle:
         return handle.read(3) == b"\xef\xbb\xbf"
 
@@ -170,21 +171,20 @@ def _sha256(path: Path) -> str:
         return hashlib.file_digest(handle, "sha256").hexdigest()
 
 
-def _finished(out: Path) -> Packed:
-    """What an earlier run finished."""
+def _finished(out: Path) -> PackResult:
+    """Return the result of a complete earlier run."""
     index = validated(Index, read_json(out / INDEX), file=out / INDEX)
     for shard in index.shards:
         file = out / shard.name
         if not file.is_file() or file.stat().st_size != shard.bytes:
-            raise InputError(
-                "is missing or was changed since it was packed; remove the folder to pack again", file=file
-            )
+            message = "missing or changed since it was packed; remove the folder to pack again"
+            raise InputError(message, code=ErrorCode.MISMATCH, file=file)
     size = sum(shard.bytes for shard in index.shards)
-    return Packed(index.samples, len(index.shards), size, len(index.shards), read_failures(out / FAILURES))
+    return PackResult(index.samples, len(index.shards), size, len(index.shards), read_failures(out / FAILURES))
 
 
 def _finished_parts(out: Path) -> list[_Part]:
-    """The shards that an earlier run wrote, up to the first that is not whole."""
+    """Return the shards of an earlier run up to the first incomplete one."""
     parts: list[_Part] = []
     while (file := _part_file(out, len(parts), "json")).exists():
         part = validated(_Part, read_json(file), file=file)
@@ -202,18 +202,18 @@ def _part_file(out: Path, number: int, suffix: str) -> Path:
 def _samples(
     handle: IO[bytes], manifest: Path, offsets: array[int], pool: ThreadPoolExecutor
 ) -> Iterator[_Sample | Failure]:
-    """The samples that begin at these offsets, their images read some samples ahead."""
-    flying: deque[Future[_Sample | Failure]] = deque()
+    """Yield the samples at the given offsets, with images read ahead."""
+    in_flight: deque[Future[_Sample | Failure]] = deque()
     for offset in offsets:
         handle.seek(offset)
         text = handle.readline().decode("utf-8-sig")
         for _, row in parse_rows([text], manifest):
-            flying.append(pool.submit(_load, parse_study(row, manifest.parent, file=manifest)))
+            in_flight.append(pool.submit(_load, parse_study(row, manifest.parent, file=manifest)))
         # The samples in flight bound the memory.
-        if len(flying) > 4 * _READERS:
-            yield flying.popleft().result()
-    while flying:
-        yield flying.popleft().result()
+        if len(in_flight) > 4 * _READERS:
+            yield in_flight.popleft().result()
+    while in_flight:
+        yield in_flight.popleft().result()
 
 
 def _load(study: Study) -> _Sample | Failure:
@@ -225,16 +225,16 @@ def _load(study: Study) -> _Sample | Failure:
         try:
             images[column] = path.read_bytes()
         except OSError as error:
-            why = "no such file" if isinstance(error, FileNotFoundError) else f"cannot be read: {error.strerror}"
-            return Failure(sample_id=study.sample_id, stage="pack", reason=f"{path}: {why}")
+            reason = "no such file" if isinstance(error, FileNotFoundError) else f"cannot be read: {error.strerror}"
+            return Failure(sample_id=study.sample_id, stage="pack", reason=f"{path}: {reason}")
         if _suffix(images[column]) is None:
-            why = "is no PNG or JPEG, or was cut off"
-            return Failure(sample_id=study.sample_id, stage="pack", reason=f"{path}: {why}")
+            reason = f"{path}: expected a complete PNG or JPEG"
+            return Failure(sample_id=study.sample_id, stage="pack", reason=reason)
     return _Sample(study, images)
 
 
 def _suffix(image: bytes) -> str | None:
-    """Ending of the name of an image file; None for one that is no image or lost its end."""
+    """Return the file name suffix of an image; None if it is not an image or truncated."""
     if image.startswith(b"\x89PNG\r\n\x1a\n") and b"IEND" in image[-64:]:
         return "png"
     return "jpg" if image.startswith(b"\xff\xd8\xff") and b"\xff\xd9" in image[-64:] else None
@@ -247,9 +247,9 @@ def _write_shards(
     start: int,
     shard_size: int,
     on_progress: Callable[[int, int], None] | None,
-    in_all: int,
+    total: int,
 ) -> list[Failure]:
-    """Write shards and append them to `parts`; gives the failures after the last sample."""
+    """Write shards and append them to `parts`; return the failures after the last shard."""
     packed = sum(part.shard.samples for part in parts)
     splits, sources = (list(parts[-1].splits), list(parts[-1].sources)) if parts else ([], [])
     failures: list[Failure] = []
@@ -261,7 +261,7 @@ def _write_shards(
             if writer is None:
                 return
             writer.end()
-            # Renames the shard to its name.
+            # Renames the shard to its final name.
             stack.close()
             shard, rows = writer.finished()
             with open_atomic(_part_file(out, len(parts), "npy"), "wb") as handle:
@@ -273,7 +273,7 @@ def _write_shards(
 
         for position, sample in enumerate(samples, start=start):
             if on_progress:
-                on_progress(position, in_all)
+                on_progress(position, total)
             if isinstance(sample, Failure):
                 failures.append(sample)
                 continue
@@ -283,36 +283,38 @@ def _write_shards(
             if writer is None:
                 name = f"shard-{len(parts):06d}.tar"
                 writer = _ShardWriter(name, len(parts), stack.enter_context(open_atomic(out / name, "wb")))
-            writer.add(content, sample.study, _code(splits, sample.study.split), _code(sources, sample.study.source))
+            writer.add(
+                content, sample.study, _index_of(splits, sample.study.split), _index_of(sources, sample.study.source)
+            )
             packed += 1
-        finish(in_all)
+        finish(total)
         if on_progress:
-            on_progress(in_all, in_all)
+            on_progress(total, total)
     return failures
 
 
-def _code(names: list[str | None], name: str | None) -> int:
+def _index_of(names: list[str | None], name: str | None) -> int:
     if name not in names:
         names.append(name)
     return names.index(name)
 
 
 class _ShardWriter:
-    """A tar file that grows by samples."""
+    """Writes samples to a tar file."""
 
     def __init__(self, name: str, number: int, handle: IO[bytes]) -> None:
         self.name, self.number, self.handle = name, number, handle
-        # Room for the two empty blocks that end a tar file.
+        # Includes the two empty blocks that end a tar file.
         self.size = 2 * _BLOCK
         self.rows: list[tuple[Any, ...]] = []
         self._digest = hashlib.sha256()
-        self._at = 0
+        self._offset = 0
 
     def add(self, content: bytes, study: Study, split: int, source: int) -> None:
         """Append the members of a sample."""
-        where = (self.number, self._at, len(content), zlib.crc32(content))
-        answers = (study.findings is not None, study.grounded_findings is not None, len(study.phrases or ()))
-        self.rows.append((*where, split, source, *answers))
+        location = (self.number, self._offset, len(content), zlib.crc32(content))
+        reports = (study.findings is not None, study.grounded_findings is not None, len(study.phrases or ()))
+        self.rows.append((*location, split, source, *reports))
         self._write(content)
         self.size += len(content)
 
@@ -321,42 +323,42 @@ class _ShardWriter:
         self._write(bytes(2 * _BLOCK))
 
     def finished(self) -> tuple[Shard, npt.NDArray[Any]]:
-        """What the index says of it."""
-        shard = Shard(name=self.name, bytes=self._at, sha256=self._digest.hexdigest(), samples=len(self.rows))
+        """Return the entries of the index."""
+        shard = Shard(name=self.name, bytes=self._offset, sha256=self._digest.hexdigest(), samples=len(self.rows))
         return shard, np.array(self.rows, ROW)
 
     def _write(self, content: bytes) -> None:
         self.handle.write(content)
         self._digest.update(content)
-        self._at += len(content)
+        self._offset += len(content)
 
 
 def _members(key: str, sample: _Sample) -> bytes:
-    """A sample as members of a tar file, blocks of 512 bytes; the record first."""
+    """Return a sample as tar members (blocks of 512 bytes), the record first."""
     names = {column: f"{key}.{column}.{_suffix(image)}" for column, image in sample.images.items()}
     record = dumps(sample.study.model_dump(mode="json") | names).encode()
     files = [(f"{key}.json", record), *((names[column], image) for column, image in sample.images.items())]
     content = []
     for name, data in files:
-        # Of no owner and no time, so that the same samples give the same bytes.
+        # Without owner and time, so that the same samples give the same bytes.
         info = tarfile.TarInfo(name)
         info.size = len(data)
         content += [info.tobuf(tarfile.USTAR_FORMAT), data, bytes(-len(data) % _BLOCK)]
     return b"".join(content)
 
 
-def _finish(out: Path, parts: list[_Part], trailing: list[Failure], kept: int) -> Packed:
+def _finish(out: Path, parts: list[_Part], trailing: list[Failure], reused: int) -> PackResult:
     failures = [*(failure for part in parts for failure in part.failures), *trailing]
     write_failures(out / FAILURES, failures)
     if not parts:
-        raise RunError(f"not one sample could be packed; the first of {len(failures)}: {failures[0].reason}")
+        raise RunError(f"no sample could be packed; first of {len(failures)} failures: {failures[0].reason}")
     with open_atomic(out / ROWS, "wb") as handle:
         rows = [np.load(_part_file(out, number, "npy"), allow_pickle=False) for number in range(len(parts))]
         np.save(handle, np.concatenate(rows), allow_pickle=False)
     shards = [part.shard for part in parts]
     count = sum(shard.samples for shard in shards)
     index = Index(format=FORMAT, samples=count, shards=shards, splits=parts[-1].splits, sources=parts[-1].sources)
-    # Last: an index says that the packing is whole.
+    # Last: the index marks a complete run.
     write_json(out / INDEX, index.model_dump(mode="json"))
     shutil.rmtree(out / _PARTS)
-    return Packed(count, len(shards), sum(shard.bytes for shard in shards), kept, failures)
+    return PackResult(count, len(shards), sum(shard.bytes for shard in shards), reused, failures)

@@ -1,4 +1,4 @@
-"""An archive on disk becomes a folder of PNGs with its manifest, in parallel, and again from where it stopped."""
+"""Convert the radiographs of an archive to PNG in parallel and write a manifest; an interrupted run resumes."""
 
 from __future__ import annotations
 
@@ -14,27 +14,26 @@ from typing import Literal
 
 from data.archive import Radiograph
 from data.dicom.convert import radiograph_to_png
-from data.manifest import Failure, write_failures, write_manifest
+from data.manifest import PREPARATION_RECORD, Failure, open_run_folder, write_failures, write_manifest
 from data.pairing import SampleMaker, png_path
-from data.run_folder import PREPARED, claim
 from data.study import IMAGE_COLUMNS, Study
 from radfact.errors import InputError, RunError
 
 MANIFEST, FAILURES = "manifest.jsonl", "failures.jsonl"
 
 _AHEAD = 16
-"""Radiographs given to each process ahead of its work; their number in flight bounds the memory, whatever the archive."""
-_CRASHED = "the decoder crashed on it"
+"""Radiographs queued for each process. The number in flight bounds the memory, whatever the archive's size."""
+_CRASHED = "the decoder crashed"
 
 
 @dataclass(frozen=True)
 class Conversion:
-    """How radiographs become PNGs.
+    """Settings of the conversion to PNG.
 
     Attributes:
         size: shorter side, pixels.
-        apply_windows: apply a DICOM's VOI window, which the paper does not.
-        workers: processes, or of a Ray cluster; None takes one for each CPU of the cluster, and one process here.
+        apply_windows: apply a DICOM's VOI window, which MAIRA-2 does not.
+        workers: number of processes; None for one on this machine, or one per CPU of a Ray cluster.
         engine: processes of this machine, or Ray.
     """
 
@@ -45,13 +44,13 @@ class Conversion:
 
 
 @dataclass(frozen=True)
-class Prepared:
-    """What a preparation came to.
+class PreparationResult:
+    """Result of a preparation.
 
     Attributes:
-        studies: of the manifest.
-        failures: what was left out, and why; radiographs, studies, rows of the archive's tables.
-        converted: radiographs converted in this run; those of an earlier one are not counted.
+        studies: samples of the manifest.
+        failures: radiographs, studies and table rows that were skipped, with the reason.
+        converted: number of radiographs converted in this run, without those of an earlier one.
     """
 
     studies: list[Study]
@@ -67,68 +66,71 @@ def prepare(
     conversion: Conversion,
     *,
     unread: Iterable[Failure] = (),
-    on_progress: Callable[[int, int], None] | None = None,
-) -> Prepared:
+    on_progress: Callable[[int, int], None] = lambda *_: None,
+) -> PreparationResult:
     """Convert the radiographs that samples show, and write `manifest.jsonl` and `failures.jsonl`.
 
-    A radiograph that cannot be converted is listed for each sample that loses something by it, and the samples are made as if
-    the archive did not have it: another lateral or prior is drawn where there is one. A radiograph that is there already is
-    not converted again, so a run that was interrupted goes on where it stopped.
+    If a radiograph cannot be converted, samples are made again as if the archive did not have it: another lateral or
+    prior is drawn if there is one. Existing PNGs are kept, so an interrupted run resumes.
 
     Args:
         source: name of the archive.
-        images: folder of its radiographs. Those of one folder have each a name of its own; those of two may share one.
-        make: makes the samples, as `data.pairing.make_samples` does.
+        images: folder of its radiographs, part of the run's settings: names are unique within one folder only.
+        make: makes the samples, such as `data.pairing.make_samples`.
         out: folder to write.
-        conversion: how radiographs become PNGs.
-        unread: what of the archive could not be read; listed with the rest.
-        on_progress: called with (radiographs there, radiographs in all).
+        conversion: settings of the conversion.
+        unread: failures of reading the archive, listed with the others.
+        on_progress: called with (number of finished radiographs, number of all).
 
     Raises:
-        InputError: the archive contradicts itself (see `data.pairing.make_samples`), or `out` was made otherwise.
-        RunError: not one sample could be made.
+        InputError: the archive contradicts itself (see `make_samples`), or `out` was made with other settings.
+        RunError: no sample could be made.
     """
     samples = make(frozenset())
     settings = {"source": source, "images": str(images.absolute()), "size": conversion.size}
-    claim(out, PREPARED, settings | {"apply_windows": conversion.apply_windows}, holds="radiographs prepared")
-    broken: dict[str, str] = {}
+    open_run_folder(out, PREPARATION_RECORD, settings | {"apply_windows": conversion.apply_windows})
+    unreadable: dict[str, str] = {}
     losses: list[_Loss] = []
     converted = 0
-    for leftover in (out / "images").glob("*/.*"):
-        # Of a run that was killed while it wrote them.
-        leftover.unlink()
+    for partial_file in (out / "images").glob("*/.*"):
+        # From a run that was killed while writing.
+        partial_file.unlink()
     while True:
-        left = {path: radiograph for path, radiograph in samples.radiographs.items() if not (out / path).exists()}
-        report = on_progress or _unwatched
-        there = len(samples.radiographs) - len(left)
-        report(there, len(samples.radiographs))
-        lost: dict[Path, tuple[Radiograph, str]] = {}
-        for done, (radiograph, reason) in enumerate(_convert(left, out, conversion), start=1):
+        missing = {path: image for path, image in samples.radiographs.items() if not (out / path).exists()}
+        present = len(samples.radiographs) - len(missing)
+        on_progress(present, len(samples.radiographs))
+        failed: dict[Path, tuple[Radiograph, str]] = {}
+        for done, (radiograph, reason) in enumerate(_convert(missing, out, conversion), start=1):
             if reason is None:
                 converted += 1
             else:
-                lost[png_path(radiograph)] = radiograph, reason
-                broken[radiograph.key] = reason
-            report(there + done, len(samples.radiographs))
-        if not lost:
+                failed[png_path(radiograph)] = radiograph, reason
+                unreadable[radiograph.key] = reason
+            on_progress(present + done, len(samples.radiographs))
+        if not failed:
             break
-        losses += _losses(samples.studies, lost)
-        samples = make(frozenset(broken))
-    failures = [*unread, *_told(losses, samples.studies), *samples.left_out]
+        losses += [
+            _Loss(*failed[path], study, column)
+            for study in samples.studies
+            for column in IMAGE_COLUMNS
+            if (path := getattr(study, column)) in failed
+        ]
+        samples = make(frozenset(unreadable))
+    failures = [*unread, *_describe_losses(losses, samples.studies), *samples.skipped]
     if not samples.studies:
-        # Radiographs that cannot be read are why their studies have none, so they say more.
-        first = next(iter([*broken.values(), *(failure.reason for failure in failures)]), None)
-        why = f"; {len(failures)} radiographs, studies and rows were left out, such as: {first}" if first else ""
-        raise RunError(f"{source}: there is no sample in it{why}")
-    # Failures first: a manifest says that the preparation is whole.
+        # Unreadable radiographs are the reason why their studies have none, so they are the better example.
+        example = next(iter([*unreadable.values(), *(failure.reason for failure in failures)]), None)
+        details = f"; skipped {len(failures)} radiographs, studies and rows, for example: {example}" if example else ""
+        raise RunError(f"{source}: expected at least one usable sample, found none{details}")
+    # Failures first: the manifest marks a complete preparation.
     write_failures(out / FAILURES, failures)
     write_manifest(out / MANIFEST, samples.studies)
-    return Prepared(samples.studies, failures, converted)
+    return PreparationResult(samples.studies, failures, converted)
 
 
 @dataclass(frozen=True)
 class _Loss:
-    """A radiograph that cannot be converted, and a sample that was to show it as its frontal, lateral or prior radiograph."""
+    """A radiograph that cannot be converted, and a sample that was to show it in `column`."""
 
     radiograph: Radiograph
     reason: str
@@ -136,114 +138,102 @@ class _Loss:
     column: str
 
 
-def _losses(studies: Iterable[Study], lost: Mapping[Path, tuple[Radiograph, str]]) -> Iterator[_Loss]:
+def _describe_losses(losses: Iterable[_Loss], studies: Iterable[Study]) -> Iterator[Failure]:
+    """Yield what happened to samples that lost a radiograph, in an order independent of the processes' timing."""
+    # Sample ids may be renumbered as radiographs are lost, so samples are identified by study and frontal.
+    by_frontal: dict[tuple[str, Path], list[Study]] = {}
     for study in studies:
-        for column in IMAGE_COLUMNS:
-            if (found := lost.get(getattr(study, column))) is not None:
-                yield _Loss(*found, study, column)
-
-
-def _told(losses: Iterable[_Loss], studies: Iterable[Study]) -> Iterator[Failure]:
-    """What became of samples that lost a radiograph, in an order that does not depend on which process was first."""
-    left: dict[tuple[str, Path], list[Study]] = {}
-    for study in studies:
-        left.setdefault(_place(study), []).append(study)
+        by_frontal.setdefault((study.study_id or study.sample_id, study.frontal), []).append(study)
     for loss in losses:
-        kept, name = left.get(_place(loss.study), []), loss.column.split("_")[0]
-        sample_id = kept[0].sample_id if kept else loss.study.sample_id
-        if not kept:
-            lot = "is left out"
-        elif all(getattr(study, loss.column) is None for study in kept):
-            lot = f"goes without its {name}"
+        remaining = by_frontal.get((loss.study.study_id or loss.study.sample_id, loss.study.frontal), [])
+        name = loss.column.split("_")[0]
+        sample_id = remaining[0].sample_id if remaining else loss.study.sample_id
+        if not remaining:
+            effect = "is skipped"
+        elif all(getattr(study, loss.column) is None for study in remaining):
+            effect = f"has no {name} image"
         else:
-            lot = f"shows another {name}"
-        reason = f"sample {sample_id} {lot}: {loss.reason}"
-        yield Failure(sample_id=sample_id, source=str(loss.radiograph.name), stage="convert", reason=reason)
-
-
-def _place(study: Study) -> tuple[str, Path]:
-    """What tells samples apart whose numbers change as radiographs are lost."""
-    return study.study_id or study.sample_id, study.frontal
-
-
-def _unwatched(*_: int) -> None:
-    """Progress that nobody looks at."""
+            effect = f"uses another {name} image"
+        reason = f"sample {sample_id} {effect}: {loss.reason}"
+        yield Failure(sample_id=sample_id, source=str(loss.radiograph.location), stage="convert", reason=reason)
 
 
 def _convert(
     radiographs: Mapping[Path, Radiograph], out: Path, conversion: Conversion
 ) -> Iterator[tuple[Radiograph, str | None]]:
-    """Each radiograph once, with the reason where it could not be converted, as they are done."""
-    # Members of one zip file together: the reader keeps few of them open.
-    ordered = sorted(radiographs.items(), key=lambda one: (str(one[1].path), one[1].member or ""))
+    """Yield each radiograph when it is done, with the reason if it could not be converted."""
+    # Members of a zip file together: the reader keeps only a few zip files open.
+    ordered = sorted(radiographs.items(), key=lambda item: (str(item[1].path), item[1].member or ""))
     targets = [(radiograph, out.absolute() / path) for path, radiograph in ordered]
-    return _by_ray(targets, conversion) if conversion.engine == "ray" else _by_processes(targets, conversion)
+    convert = _convert_with_ray if conversion.engine == "ray" else _convert_in_processes
+    return convert(targets, conversion)
 
 
 def convert_radiograph(radiograph: Radiograph, target: Path, size: int, apply_windows: bool) -> str | None:
-    """Convert one radiograph, and return the reason where that cannot be done."""
+    """Convert one radiograph, and return the reason if it cannot be converted."""
     try:
         radiograph_to_png(radiograph, target, size, apply_windows=apply_windows)
     except InputError as error:
         return str(error)
     except MemoryError:
-        return f"{radiograph.path}: there is not enough memory for it"
+        return f"{radiograph.path}: not enough memory"
     return None
 
 
 Target = tuple[Radiograph, Path]
 
 
-def _by_processes(targets: Sequence[Target], conversion: Conversion) -> Iterator[tuple[Radiograph, str | None]]:
-    """In processes of their own: decoders are C++, and a damaged file can take its process with it."""
-    pending, lost = iter(targets), list[Target]()
+def _convert_in_processes(targets: Sequence[Target], conversion: Conversion) -> Iterator[tuple[Radiograph, str | None]]:
+    """Convert in separate processes: decoders are C++, and a damaged file can crash its process."""
+    pending, crashed = iter(targets), list[Target]()
     workers = conversion.workers or 1
     suspects: list[Target] = []
     while True:
-        yield from _in_pool(pending, conversion, workers, workers * _AHEAD, lost)
-        if not lost:
+        yield from _convert_in_pool(pending, conversion, workers, workers * _AHEAD, crashed)
+        if not crashed:
             break
-        suspects += lost
-        lost.clear()
+        suspects += crashed
+        crashed.clear()
     pending = iter(suspects)
     while True:
-        # With one in flight it is known which one it was.
-        yield from _in_pool(pending, conversion, 1, 1, lost)
-        if not lost:
+        # One in flight at a time identifies the file that crashes the decoder.
+        yield from _convert_in_pool(pending, conversion, 1, 1, crashed)
+        if not crashed:
             return
-        radiograph, _ = lost.pop()
+        radiograph, _ = crashed.pop()
         yield radiograph, f"{radiograph.path}: {_CRASHED}"
 
 
-def _in_pool(
-    pending: Iterator[Target], conversion: Conversion, processes: int, most: int, lost: list[Target]
+def _convert_in_pool(
+    pending: Iterator[Target], conversion: Conversion, processes: int, limit: int, crashed: list[Target]
 ) -> Iterator[tuple[Radiograph, str | None]]:
-    """Radiographs from `pending`, `most` in flight, until there is none left or a process dies; `lost` then takes those."""
+    """Convert with at most `limit` radiographs in flight; if a process dies, add those in flight to `crashed`."""
     work = partial(convert_radiograph, size=conversion.size, apply_windows=conversion.apply_windows)
-    flying: dict[Future[str | None], Target] = {}
+    in_flight: dict[Future[str | None], Target] = {}
     # Not forked: the parent may have threads, whose locks a fork would copy.
     with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool:
         try:
             while True:
-                for target in islice(pending, most - len(flying)):
-                    lost.append(target)
-                    flying[pool.submit(work, *target)] = lost.pop()
-                if not flying:
+                for target in islice(pending, limit - len(in_flight)):
+                    # submit() may raise; the target must not get lost then.
+                    crashed.append(target)
+                    in_flight[pool.submit(work, *target)] = crashed.pop()
+                if not in_flight:
                     return
-                for future in wait(flying, return_when=FIRST_COMPLETED).done:
+                for future in wait(in_flight, return_when=FIRST_COMPLETED).done:
                     reason = future.result()
-                    radiograph, _ = flying.pop(future)
+                    radiograph, _ = in_flight.pop(future)
                     yield radiograph, reason
         except BrokenProcessPool:
-            lost += flying.values()
+            crashed += in_flight.values()
 
 
-def _by_ray(targets: Sequence[Target], conversion: Conversion) -> Iterator[tuple[Radiograph, str | None]]:
+def _convert_with_ray(targets: Sequence[Target], conversion: Conversion) -> Iterator[tuple[Radiograph, str | None]]:
     from radfact.llm.ray_cluster import RayWorkers
 
     options = {"size": conversion.size, "apply_windows": conversion.apply_windows}
-    spread = RayWorkers(_RayWorker, "convert", "radiographs", options, workers=conversion.workers, max_chunk=256)
-    for index, reason in spread.stream(targets):
+    ray_workers = RayWorkers(_RayWorker, "convert", "radiographs", options, workers=conversion.workers, max_chunk=256)
+    for index, reason in ray_workers.stream(targets):
         yield targets[index][0], reason
 
 
@@ -254,9 +244,9 @@ class _RayWorker:
         self.work = partial(convert_radiograph, size=size, apply_windows=apply_windows)
 
     def convert(self, targets: Sequence[Target]) -> list[str | None]:
-        """Reasons, None for radiographs that were converted."""
+        """Return the reason for each radiograph that cannot be converted, None for the others."""
         return [self.work(radiograph, target) for radiograph, target in targets]
 
     def usage(self) -> dict[str, int]:
-        """Nothing is counted but what the driver counts."""
+        """Return no usage: the driver counts radiographs."""
         return {}

@@ -1,4 +1,4 @@
-"""Narrative findings to lists of single-finding sentences: studies for grounding, and for annotation."""
+"""Split narrative findings into single-finding sentences, for grounding and annotation."""
 
 from __future__ import annotations
 
@@ -8,27 +8,27 @@ from typing import Any, Literal
 
 from data.manifest import Failure
 from data.study import Study
-from radfact.errors import Failure as Unanswered
+from radfact.errors import Failure as QueryFailure
 from radfact.judges.protocol import ExplainingSplitter, SplitSentence, flatten_split
 from radfact.records import Sentence
 
 Target = Literal["grounded_findings", "phrases"]
-"""Where the sentences go: a grounded report without boxes, or the phrases that annotators locate."""
+"""Field that receives the sentences: a grounded report without boxes, or phrases for annotators to locate."""
 
 STAGE = "sentences"
 
 
 @dataclass(frozen=True, slots=True)
-class Changes:
-    """How the conversion alters the reports (what table B.3 of paper 004 is about), in counts.
+class SplitCounts:
+    """Counts of a conversion (compare MAIRA-2, table B.3).
 
     Attributes:
-        reports: distinct narratives that were split.
+        reports: distinct narratives.
         sentences_before: sentences of the narratives, as the splitter quotes them.
-        sentences_after: single-finding sentences made of them.
-        removed: sentences of which nothing is left: technique, recommendations, interpretation.
-        divided: sentences that became more than one.
-        words_before, words_after: words of the narratives and of the sentences.
+        sentences_after: single-finding sentences.
+        removed: sentences without a single-finding sentence: technique, recommendations, interpretation.
+        divided: sentences with more than one single-finding sentence.
+        words_before, words_after: words of the narratives and of the single-finding sentences.
     """
 
     reports: int = 0
@@ -40,17 +40,17 @@ class Changes:
     words_after: int = 0
 
     @classmethod
-    def of(cls, split: Mapping[str, Sequence[SplitSentence]]) -> Changes:
-        """The figures of narratives and what was made of each."""
-        flat = [one for made in split.values() for one in made]
+    def of(cls, splits: Mapping[str, Sequence[SplitSentence]]) -> SplitCounts:
+        """Count narratives, given with their split sentences."""
+        sentences = [sentence for split in splits.values() for sentence in split]
         return cls(
-            reports=len(split),
-            sentences_before=len(flat),
-            sentences_after=sum(len(one.new) for one in flat),
-            removed=sum(not one.new for one in flat),
-            divided=sum(len(one.new) > 1 for one in flat),
-            words_before=sum(len(narrative.split()) for narrative in split),
-            words_after=sum(len(text.split()) for one in flat for text in one.new),
+            reports=len(splits),
+            sentences_before=len(sentences),
+            sentences_after=sum(len(sentence.new) for sentence in sentences),
+            removed=sum(not sentence.new for sentence in sentences),
+            divided=sum(len(sentence.new) > 1 for sentence in sentences),
+            words_before=sum(len(narrative.split()) for narrative in splits),
+            words_after=sum(len(text.split()) for sentence in sentences for text in sentence.new),
         )
 
 
@@ -59,64 +59,63 @@ class SplitStudies:
     """Studies with their sentences.
 
     Attributes:
-        studies: in input order, those left out missing.
-        pairs: by `sample_id`, the narrative's sentences with what was made of each.
-        changes: the figures of the conversion.
-        already: how many had sentences before and stayed as they were.
-        failures: what was left out, and why.
+        studies: studies with sentences, in input order.
+        splits: split sentences of the narrative by `sample_id`.
+        counts: counts of the conversion.
+        unchanged: number of studies that had sentences before.
+        failures: skipped studies, with the reason.
     """
 
     studies: list[Study]
-    pairs: dict[str, list[SplitSentence]]
-    changes: Changes
-    already: int = 0
+    splits: dict[str, list[SplitSentence]]
+    counts: SplitCounts
+    unchanged: int = 0
     failures: list[Failure] = field(default_factory=list)
 
     def map_rows(self) -> Iterable[dict[str, Any]]:
-        """The map original -> new, one row a sentence of a narrative (paper 004, listing 2)."""
-        for key, split in self.pairs.items():
-            yield from ({"sample_id": key, **asdict(one)} for one in split)
+        """Yield the map original -> new, one row per sentence of a narrative (MAIRA-2, listing 2)."""
+        for sample_id, split in self.splits.items():
+            yield from ({"sample_id": sample_id, **asdict(sentence)} for sentence in split)
 
 
 def split_findings(
     studies: Sequence[Study], splitter: ExplainingSplitter, target: Target = "grounded_findings"
 ) -> SplitStudies:
-    """Make single-finding sentences of the studies' narrative findings (paper 004, appendix B.5.1).
+    """Split the narrative findings of studies into single-finding sentences (MAIRA-2, appendix B.5.1).
 
-    A study that has such sentences already, annotated perhaps, keeps them. Several samples of one study have one
-    narrative, which is split once.
+    A study that has such sentences keeps them. Samples of one study share a narrative, which is split once.
 
     Args:
-        studies: as read from a manifest.
-        splitter: a model or the offline rules (`radfact.judges.load_splitter`).
+        studies: samples of a manifest.
+        splitter: a language model or the offline rules (`radfact.judges.load_splitter`).
         target: the field to fill.
 
     Raises:
-        RunError: a model's server cannot be asked.
+        RunError: the model's server is unavailable.
     """
-    asked = [study for study in studies if getattr(study, target) is None and study.findings is not None]
-    narratives = list(dict.fromkeys(study.findings for study in asked if study.findings is not None))
-    answers = dict(zip(narratives, splitter.explain(narratives), strict=True))
+    pending = [study for study in studies if getattr(study, target) is None and study.findings is not None]
+    narratives = list(dict.fromkeys(study.findings for study in pending if study.findings is not None))
+    splits_of = dict(zip(narratives, splitter.explain(narratives), strict=True))
     result: list[Study] = []
-    pairs: dict[str, list[SplitSentence]] = {}
+    splits: dict[str, list[SplitSentence]] = {}
     failures: list[Failure] = []
-    already = 0
+    unchanged = 0
     for study in studies:
         if getattr(study, target) is not None:
-            already += 1
+            unchanged += 1
             result.append(study)
             continue
-        answer = answers.get(study.findings) if study.findings is not None else None
-        if answer is None:
-            failures.append(Failure(sample_id=study.sample_id, stage=STAGE, reason="no findings section"))
-        elif isinstance(answer, Unanswered):
-            failures.append(Failure(sample_id=study.sample_id, stage=STAGE, reason=answer.reason))
+        split = splits_of.get(study.findings) if study.findings is not None else None
+        if split is None:
+            reason = "no findings section"
+        elif isinstance(split, QueryFailure):
+            reason = split.reason
         else:
             pairs[study.sample_id] = answer
             if sentences := [Sentence(text=text) for text in flatten_split(answer)]:
                 result.append(study.model_copy(update={target: sentences}))
-            else:
-                reason = "no sentence of its findings describes a finding"
-                failures.append(Failure(sample_id=study.sample_id, stage=STAGE, reason=reason))
-    changes = Changes.of({key: split for key, split in answers.items() if not isinstance(split, Unanswered)})
-    return SplitStudies(result, pairs, changes, already, failures)
+                continue
+            reason = "no sentence of the findings describes a finding"
+        failures.append(Failure(sample_id=study.sample_id, stage=STAGE, reason=reason))
+    counts = SplitCounts.of({text: split for text, split in splits_of.items() if not isinstance(split, QueryFailure)})
+    return SplitStudies(result, splits, counts, unchanged, failures)

@@ -1,9 +1,9 @@
-"""Read training shards: any sample at random by one read of a file or an object store.
+"""Read training shards with random access: one read of a file or object store per sample.
 
-Shards are plain tar files in WebDataset's layout (https://github.com/webdataset/webdataset: the files of one sample
-share the name up to the first dot and follow one another), so that other tools stream them; `data.pack_shards` writes them.
-An image that several samples show is stored with each: a sample is one range of bytes, and on an object store one
-request. Parquet would hold its images in row groups, which are only read whole.
+Shards are tar files in the layout of WebDataset (https://github.com/webdataset/webdataset: consecutive files of a
+sample share the name up to the first dot), so other tools can stream them; `data.pack_shards` writes them. A sample is
+one range of bytes and one request to an object store, so an image shown in several samples is stored with each.
+Parquet would store images in row groups, which can only be read as a whole.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from pydantic import NonNegativeInt
 
 from data.manifest import parse_study
 from data.study import IMAGE_COLUMNS, Study
-from radfact.errors import InputError
+from radfact.errors import ErrorCode, InputError
 from radfact.io.jsonl import parse_rows
 from radfact.records import Record, validated
 
@@ -46,17 +46,17 @@ ROW = np.dtype(
         ("phrases", "<u2"),
     ]
 )
-"""A sample in the index: where its bytes lie in which shard, their checksum, its split and source (places in the lists
-of `Index`), whether it has findings and a grounded report, and its number of phrases."""
+"""A sample in the index: its shard, byte range and checksum, its split and source (positions in the lists of `Index`),
+whether it has findings and a grounded report, and its number of phrases."""
 
-_HEAD = 2**14
-"""Bytes that mostly hold the record of a sample and the header of its first image."""
-_MOST_OPEN = 256
-_PART = 2**24
+_HEAD_BYTES = 2**14
+"""Enough for the record of most samples and the header of the first image."""
+_MAX_OPEN_FILES = 256
+_CHUNK_BYTES = 2**24
 
 
 class Shard(Record):
-    """One tar file: its name, size and checksum, and how many samples it has."""
+    """A tar file: its name, size, checksum and number of samples."""
 
     name: str
     bytes: NonNegativeInt
@@ -65,7 +65,7 @@ class Shard(Record):
 
 
 class Index(Record):
-    """`index.json`; `index.npy` beside it has a `ROW` for each sample."""
+    """Content of `index.json`; `index.npy` contains a `ROW` for each sample."""
 
     format: Literal[1]
     samples: NonNegativeInt
@@ -76,11 +76,11 @@ class Index(Record):
 
 @dataclass(frozen=True)
 class PackedSample:
-    """A sample as it was packed.
+    """A packed sample.
 
     Attributes:
-        study: its images are named as members of the shard.
-        images: the files' bytes as they were, by column of the study ("frontal", "lateral", "prior_frontal").
+        study: the sample; its image paths are names of shard members.
+        images: bytes of the image files by column of the study ("frontal", "lateral", "prior_frontal").
     """
 
     study: Study
@@ -88,154 +88,151 @@ class PackedSample:
 
 
 class Shards:
-    """Packed samples, by number and in any order.
-
-    May be used from several threads, and be handed to other processes.
+    """Packed samples by number. Thread-safe, and can be pickled.
 
     Args:
-        where: folder of the shards, or its URL (`s3://...`, `memory://...`), which needs fsspec.
+        location: folder of the shards, or its URL (`s3://...`, `memory://...`), which requires fsspec.
 
     Raises:
-        InputError: there is no index, or it does not fit the shards.
+        InputError: the index is missing or damaged.
 
     Attributes:
         index: names, sizes and checksums of the shards, names of splits and sources.
-        rows: (samples,) of `ROW`, to choose samples by without reading them.
+        rows: (samples,) of `ROW`, to select samples without reading them.
     """
 
-    def __init__(self, where: Path | str) -> None:
-        self.where = str(where)
-        self._files = _Remote(self.where) if "://" in self.where else _Local(Path(where))
-        row = _one_row(self._files.read(INDEX), self.where_is(INDEX))
-        self.index = validated(Index, row, file=self.where_is(INDEX))
+    def __init__(self, location: Path | str) -> None:
+        self.location = str(location)
+        self._files = _RemoteFiles(self.location) if "://" in self.location else _LocalFiles(Path(location))
+        row = _parse_object(self._files.read(INDEX), self.path_of(INDEX))
+        self.index = validated(Index, row, file=self.path_of(INDEX))
         try:
             self.rows: npt.NDArray[Any] = np.load(io.BytesIO(self._files.read(ROWS)), allow_pickle=False)
         except (ValueError, EOFError):
-            raise InputError("is no index of shards, or a damaged one", file=self.where_is(ROWS)) from None
+            message = "expected an index of shards; the file is damaged"
+            raise InputError(message, code=ErrorCode.INVALID_FORMAT, file=self.path_of(ROWS)) from None
         if self.rows.dtype != ROW or len(self.rows) != self.index.samples:
-            message = f"has {len(self.rows)} samples, but {INDEX} speaks of {self.index.samples}"
-            raise InputError(message, file=self.where_is(ROWS))
+            message = f"expected {self.index.samples} samples as in {INDEX}, found {len(self.rows)}"
+            raise InputError(message, code=ErrorCode.MISMATCH, file=self.path_of(ROWS))
 
     def __len__(self) -> int:
         return len(self.rows)
 
     def __getitem__(self, number: int) -> PackedSample:
-        """One sample with its images, by one read.
+        """Read a sample with its images.
 
         Raises:
             IndexError: there is no sample of this number.
-            InputError: the shard cannot be read, or what is there is not what was packed.
+            InputError: the shard cannot be read, or is damaged.
         """
         members = self._members(number)
-        images = {}
-        for name, content in members.items():
-            column = name.split(".")[1]
-            if column in IMAGE_COLUMNS:
-                images[column] = content
+        columns = {name.split(".")[1]: content for name, content in members.items()}
+        images = {column: content for column, content in columns.items() if column in IMAGE_COLUMNS}
         return PackedSample(self._study(number, members), images)
 
     def __iter__(self) -> Iterator[PackedSample]:
         return self.read(range(len(self)))
 
     def read(self, numbers: Iterable[int]) -> Iterator[PackedSample]:
-        """The samples of these numbers in their order."""
+        """Iterate over the samples of the given numbers."""
         return (self[number] for number in numbers)
 
     def study(self, number: int) -> Study:
-        """One sample without its images, which are named as `image` takes them."""
+        """Return a sample without its images; their paths are valid arguments of `image`."""
         return self._study(number, self._members(number))
 
     def head(self, number: int) -> tuple[Study, bytes]:
-        """One sample by a short read that leaves its checksum unproven: to look through many of them.
+        """Read the start of a sample without verifying its checksum, to scan many samples.
 
         Returns:
-            The study, and the first bytes of its frontal, at least as many as an image's header mostly has.
+            The study, and the first bytes of its frontal image, usually including the image header.
 
         Raises:
-            InputError: the shard cannot be read, or a sample's record is not there.
+            InputError: the shard cannot be read, or the record of the sample is missing.
         """
         row = self.rows[number]
         name = self.index.shards[int(row["shard"])].name
         begin, size = int(row["offset"]), int(row["size"])
         members: dict[str, bytes] = {}
-        # The record comes first and the frontal next, each behind a block with its name and size.
-        wanted = min(size, _HEAD)
-        while True:
-            content = self._files.read(name, begin, begin + wanted)
-            members = _whole_and_cut(content)
-            if len(members) > 1 or wanted == size:
+        # The record comes first and the frontal next, each after a tar header with its name and size.
+        for length in (min(size, _HEAD_BYTES), size):
+            members = _leading_members(self._files.read(name, begin, begin + length))
+            if len(members) > 1:
                 break
-            wanted = size
         if not any(member.endswith(".json") for member in members):
-            raise InputError(f"sample {number} is not as it was packed; the shard is damaged", file=self.where_is(name))
+            raise self._damaged(number, name)
         frontal = next((member for key, member in members.items() if key.split(".")[1] == "frontal"), b"")
         return self._study(number, members), frontal
 
     def image(self, path: Path | str) -> bytes:
-        """The file of an image as it was packed.
+        """Return the bytes of an image file.
 
         Args:
-            path: as a study of these shards names it.
+            path: image path of a study in these shards.
 
         Raises:
-            InputError: no sample here has such an image.
+            InputError: there is no such image.
         """
         name = Path(path).name
         key = name.split(".")[0]
         content = self._members(int(key)).get(name) if key.isdecimal() and int(key) < len(self) else None
         if content is None:
-            raise InputError(f"there is no image {name}", file=self.where)
+            raise InputError(f"no image {name}", code=ErrorCode.FILE_NOT_FOUND, file=self.location)
         return content
 
     def check(self, on_progress: Callable[[int, int], None] | None = None) -> list[str]:
-        """What is wrong with the shards, each as one line: files that are missing, or are not as they were written.
+        """Verify size and checksum of all shards, and return one line per defect.
 
         Args:
-            on_progress: called with (shards checked, shards in all).
+            on_progress: called with (number of checked shards, number of all).
         """
-        wrong = []
+        defects = []
         for number, shard in enumerate(self.index.shards, start=1):
-            file = self.where_is(shard.name)
-            digest, read = hashlib.sha256(), 0
+            file = self.path_of(shard.name)
+            digest, size = hashlib.sha256(), 0
             try:
-                while part := self._files.read(shard.name, read, read + _PART):
-                    digest.update(part)
-                    read += len(part)
+                while chunk := self._files.read(shard.name, size, size + _CHUNK_BYTES):
+                    digest.update(chunk)
+                    size += len(chunk)
             except InputError as error:
-                wrong.append(str(error))
+                defects.append(str(error))
                 continue
-            if read != shard.bytes:
-                wrong.append(f"{file}: has {read} bytes, and was written with {shard.bytes}")
+            if size != shard.bytes:
+                defects.append(f"{file}: expected {shard.bytes} bytes, found {size}")
             elif digest.hexdigest() != shard.sha256:
-                wrong.append(f"{file}: its content has changed since it was written")
+                defects.append(f"{file}: the checksum differs; the file was changed")
             if on_progress:
                 on_progress(number, len(self.index.shards))
-        return wrong
+        return defects
 
-    def where_is(self, name: str) -> str:
-        """Path or URL of one of the files."""
-        return f"{self.where.rstrip('/')}/{name}"
+    def path_of(self, name: str) -> str:
+        """Return the path or URL of a file."""
+        return f"{self.location.rstrip('/')}/{name}"
 
     def _members(self, number: int) -> dict[str, bytes]:
-        """Files of a sample by name."""
+        """Return the files of a sample by name."""
         row = self.rows[number]
         name = self.index.shards[int(row["shard"])].name
         begin, size = int(row["offset"]), int(row["size"])
         content = self._files.read(name, begin, begin + size)
         if len(content) != size or zlib.crc32(content) != row["crc32"]:
-            message = f"sample {number} (bytes {begin} to {begin + size}) is not as it was packed; the shard is damaged"
-            raise InputError(message, file=self.where_is(name))
+            raise self._damaged(number, name)
         with tarfile.open(fileobj=io.BytesIO(content), mode="r:") as archive:
             return {member.name: content[member.offset_data : member.offset_data + member.size] for member in archive}
 
+    def _damaged(self, number: int, shard: str) -> InputError:
+        begin, size = int(self.rows[number]["offset"]), int(self.rows[number]["size"])
+        message = f"sample {number} (bytes {begin} to {begin + size}) is damaged"
+        return InputError(message, code=ErrorCode.INVALID_FORMAT, file=self.path_of(shard))
+
     def _study(self, number: int, members: dict[str, bytes]) -> Study:
         name = next(name for name in members if name.endswith(".json"))
-        file = f"{self.where_is(self.index.shards[int(self.rows[number]['shard'])].name)}: {name}"
-        return parse_study(_one_row(members[name], file), Path(), file=file)
+        file = f"{self.path_of(self.index.shards[int(self.rows[number]['shard'])].name)}: {name}"
+        return parse_study(_parse_object(members[name], file), Path(), file=file)
 
 
-def _whole_and_cut(content: bytes) -> dict[str, bytes]:
-    """Members at the start of a sample by name; the last may be cut off if it is an image's."""
+def _leading_members(content: bytes) -> dict[str, bytes]:
+    """Return the tar members at the start of a sample by name; the last one may be truncated if it is an image."""
     members = {}
     at = 0
     while at + tarfile.BLOCKSIZE <= len(content):
@@ -251,20 +248,21 @@ def _whole_and_cut(content: bytes) -> dict[str, bytes]:
     return members
 
 
-def _one_row(content: bytes, file: str) -> dict[str, Any]:
-    """A JSON object on one line or several."""
+def _parse_object(content: bytes, file: str) -> dict[str, Any]:
+    """Parse a JSON object on one or several lines."""
     try:
         text = content.decode("utf-8").replace("\n", " ")
     except UnicodeDecodeError as error:
-        raise InputError(f"not UTF-8 text (byte {error.start})", file=file) from None
+        message = f"expected UTF-8 text, found an invalid byte at {error.start}"
+        raise InputError(message, code=ErrorCode.INVALID_FORMAT, file=file) from None
     rows = [row for _, row in parse_rows([text], file)]
     if not rows:
-        raise InputError("is empty", file=file)
+        raise InputError("expected a JSON object, found nothing", code=ErrorCode.EMPTY_INPUT, file=file)
     return rows[0]
 
 
-class _Local:
-    """Files of a folder of this machine; those in use stay open."""
+class _LocalFiles:
+    """Files in a local folder; the last used files stay open."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -276,27 +274,28 @@ class _Local:
             if end is None:
                 return (self.folder / name).read_bytes()
             handle = self._handle(name)
-            # Without a position that threads or forked processes would share.
+            # pread() has no file position that threads or forked processes would share.
             return os.pread(handle.number, end - begin, begin)
         except FileNotFoundError:
-            raise InputError("no such file", file=self.folder / name) from None
+            raise InputError("no such file", code=ErrorCode.FILE_NOT_FOUND, file=self.folder / name) from None
         except OSError as error:
-            raise InputError(f"cannot be read: {error.strerror}", file=self.folder / name) from None
+            message = f"cannot be read: {error.strerror}"
+            raise InputError(message, code=ErrorCode.FILE_UNREADABLE, file=self.folder / name) from None
 
     def _handle(self, name: str) -> _Descriptor:
         with self._lock:
             handle = self._open.pop(name, None) or _Descriptor(self.folder / name)
             self._open[name] = handle
-            if len(self._open) > _MOST_OPEN:
+            if len(self._open) > _MAX_OPEN_FILES:
                 self._open.popitem(last=False)
             return handle
 
-    def __reduce__(self) -> tuple[type[_Local], tuple[Path]]:
-        return _Local, (self.folder,)
+    def __reduce__(self) -> tuple[type[_LocalFiles], tuple[Path]]:
+        return _LocalFiles, (self.folder,)
 
 
 class _Descriptor:
-    """An open file, closed when the last reader lets go of it."""
+    """An open file, closed when the last reader releases it."""
 
     def __init__(self, path: Path) -> None:
         self.number = os.open(path, os.O_RDONLY)
@@ -306,7 +305,7 @@ class _Descriptor:
             os.close(self.number)
 
 
-class _Remote:
+class _RemoteFiles:
     """Files below a URL, through fsspec."""
 
     def __init__(self, url: str) -> None:
@@ -318,16 +317,18 @@ class _Remote:
         try:
             self.system, self.root = url_to_fs(self.url)
         except (ImportError, ValueError) as error:
-            raise InputError(f"this URL cannot be opened: {error}", file=url) from None
+            raise InputError(f"cannot open the URL: {error}", code=ErrorCode.FILE_UNREADABLE, file=url) from None
 
     def read(self, name: str, begin: int = 0, end: int | None = None) -> bytes:
         try:
             content: bytes = self.system.cat_file(f"{self.root}/{name}", start=begin or None, end=end)
         except FileNotFoundError:
-            raise InputError("no such file", file=f"{self.url}/{name}") from None
+            message = "no such file"
+            raise InputError(message, code=ErrorCode.FILE_NOT_FOUND, file=f"{self.url}/{name}") from None
         except OSError as error:
-            raise InputError(f"cannot be read: {error}", file=f"{self.url}/{name}") from None
+            message = f"cannot be read: {error}"
+            raise InputError(message, code=ErrorCode.FILE_UNREADABLE, file=f"{self.url}/{name}") from None
         return content
 
-    def __reduce__(self) -> tuple[type[_Remote], tuple[str]]:
-        return _Remote, (self.url,)
+    def __reduce__(self) -> tuple[type[_RemoteFiles], tuple[str]]:
+        return _RemoteFiles, (self.url,)

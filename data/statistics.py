@@ -1,10 +1,10 @@
-"""What is in a manifest, as table 1 of the paper (004) has it: patients, samples, laterals, priors, and the reports."""
+"""Statistics of a manifest as in MAIRA-2, table 1: patients, samples, laterals, priors and reports."""
 
 from __future__ import annotations
 
 import os
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from dataclasses import dataclass, field
 from itertools import islice
@@ -25,174 +25,171 @@ Column = Literal["source", "split", "task"]
 COLUMNS: tuple[Column, ...] = ("source", "split", "task")
 
 ARCHIVE_OF = {"mimic-cxr-jpg": "mimic-cxr", "ms-cxr": "mimic-cxr", "padchest-gr": "padchest"}
-"""Sources that are parts of another archive: they have its patients, who count once where the two are summed."""
+"""Sources that share the patients of another archive; a patient counts once in the sum of both."""
 
-_CHUNK = 4000
-# Below this the processes take longer to start than they save.
-_WORTH_PROCESSES = 20 * 2**20
+_CHUNK_LINES = 4000
+# For smaller files, starting processes takes longer than it saves.
+_MIN_PARALLEL_BYTES = 20 * 2**20
 
 
 @dataclass
 class Group:
     """Sums over samples.
 
-    A sample is a study with a narrative (FindGen), one with a grounded report (GroundRep), or one phrase
-    (PhraseGround). A study with several of these counts in each. Of phrases the model sees the frontal image alone, so
-    they have neither lateral nor prior, as in table 1. A study without any answer is a sample without task.
+    A sample is a study with a narrative (FindGen), a study with a grounded report (GroundRep), or one phrase
+    (PhraseGround). A study with several of these counts in each. Phrases have neither lateral nor prior, since the
+    model sees only the frontal image. A study without a reference report is a sample without task.
 
     Attributes:
-        key: (source, split, task), None where it is not known, or where the group is not made by it.
-        patients: (archive, patient) of those that are known.
-        strangers: (archive, study) of those whose patient is not known.
-        samples, laterals, priors: samples in all, with a lateral image, and with prior image and prior report.
+        key: values of the grouping columns; None if unknown.
+        patients: (archive, patient) of known patients.
+        unidentified_studies: (archive, study) of studies whose patient is unknown.
+        samples, laterals, priors: number of samples, with a lateral image, and with prior image and prior report.
         words, sentences: of the reports or phrases.
-        grounded: sentences of grounded reports, and phrases; those that could have boxes.
-        located: those of them that have boxes or masks on the frontal image.
+        groundable: sentences of grounded reports, and phrases.
+        located: groundable sentences with boxes or masks on the frontal image.
         boxes: boxes and masks of these.
     """
 
     key: tuple[str | None, ...] = ()
     patients: set[tuple[str | None, str]] = field(default_factory=set)
-    strangers: set[tuple[str | None, str]] = field(default_factory=set)
+    unidentified_studies: set[tuple[str | None, str]] = field(default_factory=set)
     samples: int = 0
     laterals: int = 0
     priors: int = 0
     words: int = 0
     sentences: int = 0
-    grounded: int = 0
+    groundable: int = 0
     located: int = 0
     boxes: int = 0
 
     def add(self, other: Group) -> None:
-        """Add the sums of another group to these."""
+        """Add the sums of another group."""
         self.patients |= other.patients
-        self.strangers |= other.strangers
-        for name in ("samples", "laterals", "priors", "words", "sentences", "grounded", "located", "boxes"):
+        self.unidentified_studies |= other.unidentified_studies
+        for name in ("samples", "laterals", "priors", "words", "sentences", "groundable", "located", "boxes"):
             setattr(self, name, getattr(self, name) + getattr(other, name))
 
-    def figures(self, of_all: int) -> dict[str, Any]:
-        """The group as `maira stats` writes it: shares from 0 to 1, means, null where there is nothing to divide by.
+    def as_json(self, total: int) -> dict[str, Any]:
+        """Return counts, shares (0 to 1) and means as `maira stats` writes them; null for a division by zero.
 
         Args:
-            of_all: samples that the group's share is of.
+            total: number of samples that `share` refers to.
         """
         return {
             "patients": len(self.patients),
-            "studies_of_unknown_patients": len(self.strangers),
+            "studies_of_unknown_patients": len(self.unidentified_studies),
             "samples": self.samples,
-            "share": _ratio(self.samples, of_all),
+            "share": _ratio(self.samples, total),
             "has_lateral": _ratio(self.laterals, self.samples),
             "has_prior": _ratio(self.priors, self.samples),
             "words_a_report": _ratio(self.words, self.samples),
             "sentences_a_report": _ratio(self.sentences, self.samples),
-            "sentences_with_boxes": _ratio(self.located, self.grounded),
+            "sentences_with_boxes": _ratio(self.located, self.groundable),
             "boxes_a_located_sentence": _ratio(self.boxes, self.located),
         }
 
 
 @dataclass(frozen=True)
 class Statistics:
-    """Groups by source, split and task.
+    """Statistics by source, split and task.
 
     Attributes:
-        studies: lines of the manifest.
-        groups: each with its samples; together all of them.
+        studies: number of lines in the manifest.
+        groups: one group per source, split and task.
     """
 
     studies: int
     groups: list[Group]
 
-    def by(self, columns: Sequence[Column]) -> list[Group]:
-        """The groups summed over every column but these."""
-        at = [COLUMNS.index(column) for column in columns]
-        summed: dict[tuple[str | None, ...], Group] = {}
+    def group_by(self, columns: Sequence[Column]) -> list[Group]:
+        """Sum the groups by the given columns."""
+        indices = [COLUMNS.index(column) for column in columns]
+        sums: dict[tuple[str | None, ...], Group] = {}
         for group in self.groups:
-            key = tuple(group.key[i] for i in at)
-            summed.setdefault(key, Group(key)).add(group)
-        # As table 1 is read: a source with its splits one below the other, the training split first.
-        known: list[list[str | None]] = [list(dict.fromkeys(group.key[i] for group in self.groups)) for i in at]
+            key = tuple(group.key[i] for i in indices)
+            sums.setdefault(key, Group(key)).add(group)
+        # The order of table 1: sources as in the manifest, each with its splits, the training split first.
+        order: list[list[str | None]] = [list(dict.fromkeys(group.key[i] for group in self.groups)) for i in indices]
         for i, column in enumerate(columns):
             if column == "split":
-                known[i].sort(key=lambda split: SPLITS.index(split) if split in SPLITS else len(SPLITS))
-        return sorted(summed.values(), key=lambda g: [values.index(k) for values, k in zip(known, g.key, strict=True)])
+                order[i].sort(key=lambda split: SPLITS.index(split) if split in SPLITS else len(SPLITS))
+        return sorted(sums.values(), key=lambda g: [values.index(k) for values, k in zip(order, g.key, strict=True)])
 
     def total(self) -> Group:
-        """All groups as one."""
+        """Sum all groups."""
         total = Group()
         for group in self.groups:
             total.add(group)
         return total
 
-    def figures(self, columns: Sequence[Column] = COLUMNS) -> list[dict[str, Any]]:
-        """Figures of the groups of `by`; a group's share is of the samples of its split, as in table 1, or of all."""
-        in_all = sum(group.samples for group in self.groups)
-        of_split = {group.key[0]: group.samples for group in self.by(["split"])}
-        at = columns.index("split") if "split" in columns else None
-        return [g.figures(in_all if at is None else of_split[g.key[at]]) for g in self.by(columns)]
+    def rows(self, columns: Sequence[Column] = COLUMNS) -> list[dict[str, Any]]:
+        """Return `Group.as_json` of each group; `share` is of the split's samples if split is a column, else of all."""
+        total = sum(group.samples for group in self.groups)
+        by_split = {group.key[0]: group.samples for group in self.group_by(["split"])}
+        index = columns.index("split") if "split" in columns else None
+        return [g.as_json(total if index is None else by_split[g.key[index]]) for g in self.group_by(columns)]
 
     def as_json(self, columns: Sequence[Column] = COLUMNS) -> dict[str, Any]:
-        """The groups of `by` and their total as JSON."""
+        """Return the groups by the given columns, and their total."""
         total = self.total()
-        named = [dict(zip(columns, group.key, strict=True)) for group in self.by(columns)]
-        groups = [names | figures for names, figures in zip(named, self.figures(columns), strict=True)]
-        return {"studies": self.studies, "groups": groups, "total": total.figures(total.samples)}
+        keys = [dict(zip(columns, group.key, strict=True)) for group in self.group_by(columns)]
+        groups = [key | row for key, row in zip(keys, self.rows(columns), strict=True)]
+        return {"studies": self.studies, "groups": groups, "total": total.as_json(total.samples)}
 
 
 def manifest_statistics(path: Path | str, workers: int | None = None) -> Statistics:
-    """Count what is in a manifest; no image is opened.
-
-    Sentences of a narrative are those that it was written in, numbered lists and line wraps understood.
+    """Compute the statistics of a manifest. Images are not opened.
 
     Args:
         path: `manifest.jsonl`.
-        workers: processes; None for as many as there are processors, and for one where the file is small.
+        workers: number of processes; None for one per processor, or one for a small file.
 
     Raises:
-        InputError: the file cannot be read, a line is not a study, or a `sample_id` occurs twice.
+        InputError: the file cannot be read, a line is not a study, or a `sample_id` is a duplicate.
     """
     path = Path(path)
     if workers is None:
-        small = not path.is_file() or path.stat().st_size < _WORTH_PROCESSES
-        workers = 1 if small else os.cpu_count() or 1
+        is_small = not path.is_file() or path.stat().st_size < _MIN_PARALLEL_BYTES
+        workers = 1 if is_small else os.cpu_count() or 1
     groups: dict[tuple[str | None, ...], Group] = {}
     line_of: dict[str, int] = {}
-    for ids, counted in _in_order(_chunks(path), path, workers):
+    for ids, chunk_groups in _count_chunks(path, workers):
         for line, sample_id in ids:
             check_unique_id(line_of, sample_id, line, file=path)
-        for group in counted:
+        for group in chunk_groups:
             groups.setdefault(group.key, Group(group.key)).add(group)
     return Statistics(len(line_of), list(groups.values()))
 
 
-_Chunk = tuple[int, list[str]]
-_Counted = tuple[list[tuple[int, str]], list[Group]]
+_ChunkCounts = tuple[list[tuple[int, str]], list[Group]]
 
 
-def _chunks(path: Path) -> Iterator[_Chunk]:
+def _chunks(path: Path) -> Iterator[tuple[int, list[str]]]:
     lines, first = read_lines(path), 1
-    while chunk := list(islice(lines, _CHUNK)):
+    while chunk := list(islice(lines, _CHUNK_LINES)):
         yield first, chunk
         first += len(chunk)
 
 
-def _in_order(chunks: Iterable[_Chunk], path: Path, workers: int) -> Iterator[_Counted]:
+def _count_chunks(path: Path, workers: int) -> Iterator[_ChunkCounts]:
     if workers == 1:
-        yield from (_count(path, *chunk) for chunk in chunks)
+        yield from (_count(path, *chunk) for chunk in _chunks(path))
         return
-    flying: deque[Future[_Counted]] = deque()
+    in_flight: deque[Future[_ChunkCounts]] = deque()
     # Not forked: the parent may have threads, whose locks a fork would copy.
     with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
-        for chunk in chunks:
-            flying.append(pool.submit(_count, path, *chunk))
+        for chunk in _chunks(path):
+            in_flight.append(pool.submit(_count, path, *chunk))
             # The chunks in flight bound the memory.
-            if len(flying) > 2 * workers:
-                yield flying.popleft().result()
-        while flying:
-            yield flying.popleft().result()
+            if len(in_flight) > 2 * workers:
+                yield in_flight.popleft().result()
+        while in_flight:
+            yield in_flight.popleft().result()
 
 
-def _count(path: Path, first: int, lines: Sequence[str]) -> _Counted:
-    """(line, sample_id) of some lines of a manifest, and their groups."""
+def _count(path: Path, first: int, lines: Sequence[str]) -> _ChunkCounts:
+    """Return (line, sample_id) of some lines of a manifest, and their groups."""
     ids: list[tuple[int, str]] = []
     groups: dict[tuple[str | None, ...], Group] = {}
     for line, row in parse_rows(lines, path, first):
@@ -205,7 +202,7 @@ def _count(path: Path, first: int, lines: Sequence[str]) -> _Counted:
 
 
 def _samples(study: Study) -> Iterator[tuple[Task | None, Sequence[Sentence] | str]]:
-    """Task and answer of each sample that a study is."""
+    """Yield task and reference report of each sample in a study."""
     if study.findings is not None:
         yield "FindGen", study.findings
     if study.grounded_findings is not None:
@@ -216,23 +213,23 @@ def _samples(study: Study) -> Iterator[tuple[Task | None, Sequence[Sentence] | s
         yield None, []
 
 
-def _add(group: Group, study: Study, task: Task | None, answer: Sequence[Sentence] | str) -> None:
+def _add(group: Group, study: Study, task: Task | None, report: Sequence[Sentence] | str) -> None:
     archive = ARCHIVE_OF.get(study.source, study.source) if study.source else None
     if study.patient_id is not None:
         group.patients.add((archive, study.patient_id))
     else:
-        group.strangers.add((archive, study.study_id or study.sample_id))
+        group.unidentified_studies.add((archive, study.study_id or study.sample_id))
     group.samples += 1
     if task != "PhraseGround":
         group.laterals += study.lateral is not None
         group.priors += study.prior_frontal is not None and study.prior_report is not None
-    if isinstance(answer, str):
-        group.words += len(answer.split())
-        group.sentences += sum(1 for _ in sentences_of(answer))
+    if isinstance(report, str):
+        group.words += len(report.split())
+        group.sentences += sum(1 for _ in sentences_of(report))
         return
-    group.sentences += len(answer)
-    group.grounded += len(answer)
-    for sentence in answer:
+    group.sentences += len(report)
+    group.groundable += len(report)
+    for sentence in report:
         group.words += len(sentence.text.split())
         group.located += sentence.has_region
         group.boxes += len(sentence.boxes or ()) + len(sentence.masks or ())

@@ -1,4 +1,4 @@
-"""Study: the record of one sample, from the archive to the model."""
+"""Study: the record of one sample (images, report sections, reference reports, labels)."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ def _blank_is_none(value: Any) -> Any:
 
 def _required_path(value: Any) -> Any:
     if _blank_is_none(value) is None:
-        raise ValueError("a study needs the path of its frontal image")
+        raise ValueError("expected the path of the frontal image")
     return value
 
 
-# Archives and tables spell a missing section in several ways; inside the project there is one, None.
+# Archives and tables write a missing section in several ways; inside the project it is always None.
 OptionalText = Annotated[Text | None, BeforeValidator(_blank_is_none)]
 OptionalPath = Annotated[Path | None, BeforeValidator(_blank_is_none)]
 ImagePath = Annotated[Path, BeforeValidator(_required_path)]
@@ -28,13 +28,16 @@ ImagePath = Annotated[Path, BeforeValidator(_required_path)]
 Side = Literal["left", "right", "both"]
 
 IMAGE_COLUMNS = ("frontal", "lateral", "prior_frontal")
-"""The fields of a Study that are paths of images."""
+"""Fields of a Study that are image paths."""
 
 
 class Label(Record):
-    """One finding known without any judge: a category of PadChest-GR or MS-CXR, or a phantom's own truth.
+    """One finding known without a judge: a category of PadChest-GR or MS-CXR, or the ground truth of a phantom.
 
-    `side` is the patient's, None where the finding has none or it is not known. No boxes is None, never an empty list.
+    Attributes:
+        kind: name of the finding.
+        side: the patient's side; None if the finding has no side or it is unknown.
+        boxes: boxes on the original image; None for no boxes, never empty.
     """
 
     kind: Text
@@ -50,19 +53,18 @@ class Label(Record):
 
 
 class Study(Record):
-    """One sample: the images and sections that go into the model, and the answers known for it (paper 004, table 1).
+    """One sample: images and report sections as model input, and the reference reports (MAIRA-2, table 1).
 
-    A study with two frontals or several priors is several samples with one `study_id`. Missing is None: a blank string
-    in an optional field becomes None, and so does a report (`grounded_findings`, `phrases`) without any sentence. An
-    empty `labels` stays: it says that the study was labelled and nothing was found. Boxes are shares of the ORIGINAL
-    image.
+    A study with two frontals or several priors gives several samples with the same `study_id`. Missing values are
+    None: blank strings in optional fields and reports without sentences become None. An empty `labels` stays empty:
+    the study was labeled and has no finding. Boxes are shares of the original image.
 
     Attributes:
-        frontal, lateral, prior_frontal: paths of the images; a relative one is relative to the manifest's folder.
+        frontal, lateral, prior_frontal: image paths, absolute or relative to the manifest's folder.
         prior_report, indication, technique, comparison: sections as prose, input of the model.
-        findings: the narrative to be generated.
-        grounded_findings: the grounded report to be generated.
-        phrases: sentences to be located, one by one (phrase grounding).
+        findings: the narrative report to generate.
+        grounded_findings: the grounded report to generate.
+        phrases: sentences to locate one at a time (phrase grounding).
     """
 
     sample_id: Text

@@ -1,9 +1,15 @@
-"""Annotation of grounded reports (paper 004, appendix G): tasks out, annotations back, rules in between."""
+"""Annotation of grounded reports (MAIRA-2, appendix G): export tasks, read results, apply the protocol."""
 
-from data.annotation.coco import coco_dataset
-from data.annotation.combine import Agreement, Combine, agreement, cohens_kappa, combine, iou
-from data.annotation.grounding import GroundedStudies, ground_studies
-from data.annotation.label_studio import ImageAddress, labelling_config, phrases_of, task_of
+from data.annotation.combine import (
+    Agreement,
+    Combine,
+    GroundedStudies,
+    agreement,
+    cohens_kappa,
+    combine,
+    ground_studies,
+    iou,
+)
 from data.annotation.protocol import (
     CATEGORIES,
     Annotation,
@@ -15,6 +21,7 @@ from data.annotation.protocol import (
     apply_rules,
 )
 from data.annotation.results import AnnotatedSample, read_label_studio
+from data.annotation.tasks import ImageAddress, coco_dataset, labeling_config, phrases_of, task_of
 
 __all__ = [
     "CATEGORIES",
@@ -36,7 +43,7 @@ __all__ = [
     "combine",
     "ground_studies",
     "iou",
-    "labelling_config",
+    "labeling_config",
     "phrases_of",
     "read_label_studio",
     "task_of",

@@ -1,36 +1,50 @@
-"""Several annotators of one sample: their annotations as one, and how far they agree."""
+"""Combine the annotations of several annotators, make grounded studies of them, and measure agreement."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import combinations
 from typing import Literal, TypeVar
 
-from data.annotation.protocol import Annotation, PhraseAnnotation, Quality, Rejected, takes_regions
+from data.annotation.protocol import (
+    Annotation,
+    Grounded,
+    PhraseAnnotation,
+    Quality,
+    Rejected,
+    apply_rules,
+    takes_regions,
+)
+from data.annotation.results import AnnotatedSample
+from data.annotation.tasks import phrases_of
+from data.manifest import Failure
+from data.study import Label, Study
 from radfact.records import Box, Mask, Sentence
 from radfact.scoring.regions import covered_share
 
 Combine = Literal["refuse", "first", "union"]
-"""A sample with several annotations is kept out, or has the first one, or what all of them drew."""
+"""Treatment of a sample with several annotations: reject it, use the first, or unite all."""
+
+STAGE = "annotation"
 
 SAME_BOX = 0.5
-"""IoU from which two annotators' boxes are taken for the same one."""
+"""IoU from which boxes of two annotators are the same box."""
 
 _T = TypeVar("_T", bound=Hashable)
 
 
 def combine(annotations: Sequence[Annotation], how: Combine) -> Annotation:
-    """One annotation of several.
+    """Combine the annotations of one sample.
 
-    The union is rejected where any annotator rejects the sample. A phrase has the label, progression and category that
-    most give it (of equally many, the earlier annotator's), and all regions of those who label it as a finding; boxes
-    of two annotators with an IoU of at least `SAME_BOX` become the box around both.
+    The union has a quality issue if any annotation has one. A phrase gets the most frequent label, progression and
+    category (the earlier annotator's in a tie), and all regions of those who label it as a finding. Boxes of two
+    annotators with an IoU of at least `SAME_BOX` become the box around both.
 
     Args:
         annotations: at least one, of the same phrases.
-        how: what to make of several.
+        how: treatment of several annotations.
 
     Raises:
         Rejected: there are several and `how` is "refuse".
@@ -40,49 +54,49 @@ def combine(annotations: Sequence[Annotation], how: Combine) -> Annotation:
     names = [annotation.annotator for annotation in annotations]
     if how == "refuse":
         raise Rejected(f"{len(names)} annotators ({', '.join(names)}): choose how to combine them")
-    phrases = tuple(_united(said) for said in zip(*(one.phrases for one in annotations), strict=True))
-    # A sample without a quality label is unfinished, one with an issue is rejected: both by the rules, later.
-    worst = next((one for one in annotations if one.quality is not Quality.NO_ISSUE), annotations[0])
+    phrases = tuple(map(_unite, zip(*(annotation.phrases for annotation in annotations), strict=True)))
+    # Missing quality labels and quality issues are rejected by `apply_rules`.
+    worst = next((item for item in annotations if item.quality is not Quality.NO_ISSUE), annotations[0])
     return Annotation(" + ".join(names), phrases, worst.quality, worst.comment)
 
 
-def _united(said: Sequence[PhraseAnnotation]) -> PhraseAnnotation:
-    label = _most([one.label for one in said if one.label is not None])
-    alike = [one for one in said if one.label == label]
-    findings = [one for one in said if one.label is not None and one.label.is_finding]
+def _unite(phrases: Sequence[PhraseAnnotation]) -> PhraseAnnotation:
+    label = _most_frequent([phrase.label for phrase in phrases if phrase.label is not None])
+    agreeing = [phrase for phrase in phrases if phrase.label == label]
+    findings = [phrase for phrase in phrases if phrase.label is not None and phrase.label.is_finding]
     return PhraseAnnotation(
         label,
-        _most([one.progression for one in alike if one.progression is not None]),
-        _most([one.category for one in alike if one.category is not None]),
-        bool(_most([one.only_in_other_view for one in alike])),
-        _merged([one.boxes for one in findings]),
-        tuple(dict.fromkeys(mask for one in findings for mask in one.masks)),
-        _merged([one.prior_boxes for one in findings]),
-        "; ".join(dict.fromkeys(one.comment for one in said if one.comment)) or None,
+        _most_frequent([phrase.progression for phrase in agreeing if phrase.progression is not None]),
+        _most_frequent([phrase.category for phrase in agreeing if phrase.category is not None]),
+        bool(_most_frequent([phrase.only_in_other_view for phrase in agreeing])),
+        _merge([phrase.boxes for phrase in findings]),
+        tuple(dict.fromkeys(mask for phrase in findings for mask in phrase.masks)),
+        _merge([phrase.prior_boxes for phrase in findings]),
+        "; ".join(dict.fromkeys(phrase.comment for phrase in phrases if phrase.comment)) or None,
     )
 
 
-def _most(values: Sequence[_T]) -> _T | None:
-    """The most frequent value, of equally frequent ones the first."""
+def _most_frequent(values: Sequence[_T]) -> _T | None:
+    """Return the most frequent value, the first in a tie."""
     return Counter(values).most_common(1)[0][0] if values else None
 
 
-def _merged(drawn: Sequence[Sequence[Box]]) -> tuple[Box, ...]:
-    """All annotators' boxes; the same one drawn twice is one."""
+def _merge(boxes_by_annotator: Sequence[Sequence[Box]]) -> tuple[Box, ...]:
+    """Return the boxes of all annotators, with one box instead of matching ones."""
     merged: list[Box] = []
-    for boxes in drawn:
+    for boxes in boxes_by_annotator:
         earlier = len(merged)
         for box in boxes:
-            overlaps = [(iou((box,), (), (other,), ()), index) for index, other in enumerate(merged[:earlier])]
+            overlaps = [(iou((box,), (), (known,), ()), index) for index, known in enumerate(merged[:earlier])]
             best, index = max(overlaps, default=(0.0, 0))
             if best >= SAME_BOX:
-                merged[index] = _around(merged[index], box)
+                merged[index] = _enclosing_box(merged[index], box)
             else:
                 merged.append(box)
     return tuple(merged)
 
 
-def _around(a: Box, b: Box) -> Box:
+def _enclosing_box(a: Box, b: Box) -> Box:
     return Box(
         x_min=min(a.x_min, b.x_min),
         y_min=min(a.y_min, b.y_min),
@@ -92,26 +106,26 @@ def _around(a: Box, b: Box) -> Box:
 
 
 def iou(boxes: Sequence[Box], masks: Sequence[Mask], other_boxes: Sequence[Box], other_masks: Sequence[Mask]) -> float:
-    """Area of the intersection of two regions over that of their union; 0 where one of them is empty.
+    """Return the IoU of two regions; 0 if one of them is empty.
 
     Args:
-        boxes, masks: the first region: all of them together.
-        other_boxes, other_masks: the second one, on the same image.
+        boxes, masks: the first region, their union.
+        other_boxes, other_masks: the second region, on the same image.
     """
     if not (boxes or masks) or not (other_boxes or other_masks):
         return 0.0
-    one = Sentence(text="one", boxes=tuple(boxes), masks=tuple(masks))
-    other = Sentence(text="other", boxes=tuple(other_boxes), masks=tuple(other_masks))
-    # With I the intersection, these are I / |one| and I / |other|, so the union is I (1 / own + 1 / others - 1).
-    own, others = covered_share(one, [other], compat="exact"), covered_share(other, [one], compat="exact")
-    return 1 / (1 / own + 1 / others - 1) if own > 0 and others > 0 else 0.0
+    first = Sentence(text="first", boxes=tuple(boxes), masks=tuple(masks))
+    second = Sentence(text="second", boxes=tuple(other_boxes), masks=tuple(other_masks))
+    # With the intersection I, the shares are I / |first| and I / |second|, so the union is I (1 / a + 1 / b - 1).
+    a, b = covered_share(first, [second], compat="exact"), covered_share(second, [first], compat="exact")
+    return 1 / (1 / a + 1 / b - 1) if a > 0 and b > 0 else 0.0
 
 
 def cohens_kappa(pairs: Sequence[tuple[Hashable, Hashable]]) -> float | None:
-    """Agreement of two annotators beyond chance (Cohen, 1960); None without pairs, or where both always say the same.
+    """Return Cohen's kappa of two annotators (Cohen, 1960); None without pairs, or if both use a single value.
 
     Args:
-        pairs: what each said of the same things.
+        pairs: labels of both annotators for the same items.
     """
     if not pairs:
         return None
@@ -123,18 +137,18 @@ def cohens_kappa(pairs: Sequence[tuple[Hashable, Hashable]]) -> float | None:
 
 @dataclass(frozen=True, slots=True)
 class Agreement:
-    """How far two annotators agree on the samples that both annotated.
+    """Agreement of two annotators on the samples that both annotated.
 
     Attributes:
-        annotators: the two.
-        samples: how many both annotated.
-        quality_agreement: share of these with the same sample-level label.
-        phrases: how many phrases both labelled, of samples that both let pass.
-        label_agreement, label_kappa: of the phrase labels A to F: share of equal ones, and Cohen's kappa.
-        located: phrases for which both drew something on the current image.
-        located_by_one: for which only one of them did.
-        mean_iou: of the regions on the current image, over `located`.
-        prior_located, prior_mean_iou: the same of the prior image.
+        annotators: the two annotators.
+        samples: number of samples that both annotated.
+        quality_agreement: share of these with the same quality label.
+        phrases: number of phrases that both labeled, in samples without a quality issue.
+        label_agreement, label_kappa: share of equal phrase labels (A to F), and Cohen's kappa.
+        located: number of phrases for which both drew regions on the current image.
+        located_by_one: number of phrases for which only one of them did.
+        mean_iou: mean IoU of regions on the current image, over `located`.
+        prior_located, prior_mean_iou: the same for the prior image.
     """
 
     annotators: tuple[str, str]
@@ -151,29 +165,29 @@ class Agreement:
 
 
 def agreement(samples: Sequence[Sequence[Annotation]]) -> list[Agreement]:
-    """The agreement of every two annotators who have samples in common.
+    """Return the agreement of each pair of annotators with common samples.
 
     Args:
-        samples: the annotations of each sample.
+        samples: annotations of each sample.
     """
-    together: dict[tuple[str, str], list[tuple[Annotation, Annotation]]] = {}
+    common: dict[tuple[str, str], list[tuple[Annotation, Annotation]]] = {}
     for sample in samples:
-        ordered = sorted(sample, key=lambda one: one.annotator)
+        ordered = sorted(sample, key=lambda annotation: annotation.annotator)
         for a, b in combinations(ordered, 2):
-            together.setdefault((a.annotator, b.annotator), []).append((a, b))
-    return [_agreement(who, pairs) for who, pairs in sorted(together.items())]
+            common.setdefault((a.annotator, b.annotator), []).append((a, b))
+    return [_agreement(annotators, pairs) for annotators, pairs in sorted(common.items())]
 
 
-def _agreement(who: tuple[str, str], pairs: Sequence[tuple[Annotation, Annotation]]) -> Agreement:
-    passed = [pair for pair in pairs if all(one.quality is Quality.NO_ISSUE for one in pair)]
+def _agreement(annotators: tuple[str, str], pairs: Sequence[tuple[Annotation, Annotation]]) -> Agreement:
+    passed = [pair for pair in pairs if all(annotation.quality is Quality.NO_ISSUE for annotation in pair)]
     phrases = [both for a, b in passed for both in zip(a.phrases, b.phrases, strict=True)]
     labels = [(a.label, b.label) for a, b in phrases if a.label is not None and b.label is not None]
-    current = list(_regions(phrases, lambda one: (one.boxes, one.masks)))
-    prior = list(_regions(phrases, lambda one: (one.prior_boxes, ())))
+    current = list(_regions(phrases, lambda phrase: (phrase.boxes, phrase.masks)))
+    prior = list(_regions(phrases, lambda phrase: (phrase.prior_boxes, ())))
     overlaps = [iou(*a, *b) for a, b in current if any(a) and any(b)]
     prior_overlaps = [iou(*a, *b) for a, b in prior if any(a) and any(b)]
     return Agreement(
-        annotators=who,
+        annotators=annotators,
         samples=len(pairs),
         quality_agreement=_mean([float(a.quality == b.quality) for a, b in pairs]),
         phrases=len(labels),
@@ -193,10 +207,71 @@ _Region = tuple[Sequence[Box], Sequence[Mask]]
 def _regions(
     phrases: Sequence[tuple[PhraseAnnotation, PhraseAnnotation]], regions_of: Callable[[PhraseAnnotation], _Region]
 ) -> Iterator[tuple[_Region, _Region]]:
-    """What both drew for each phrase; regions that the protocol does not want count for nothing."""
+    """Yield the regions of both annotators for each phrase, without those that the protocol does not allow."""
     for a, b in phrases:
         yield regions_of(a) if takes_regions(a) else ((), ()), regions_of(b) if takes_regions(b) else ((), ())
 
 
 def _mean(values: Sequence[float]) -> float | None:
     return sum(values) / len(values) if values else None
+
+
+@dataclass
+class GroundedStudies:
+    """Grounded studies made of annotations.
+
+    Attributes:
+        studies: studies with `grounded_findings`, in the manifest's order.
+        failures: skipped samples, with the reason.
+        dropped: number of phrases without a sentence in the grounded report, by reason.
+        ignored: number of regions that the protocol does not allow.
+    """
+
+    studies: list[Study] = field(default_factory=list)
+    failures: list[Failure] = field(default_factory=list)
+    dropped: dict[str, int] = field(default_factory=dict)
+    ignored: int = 0
+
+
+def ground_studies(studies: Sequence[Study], samples: Sequence[AnnotatedSample], how: Combine) -> GroundedStudies:
+    """Make grounded studies of annotations by the protocol (MAIRA-2, appendix G).
+
+    Samples missing in the export were not annotated and are not failures. The grounded report replaces a study's
+    phrases; categories of findings replace its labels if there are any.
+
+    Args:
+        studies: studies of the exported manifest.
+        samples: their annotations.
+        how: treatment of several annotations of one sample.
+    """
+    by_id = {sample.sample_id: sample for sample in samples}
+    result = GroundedStudies()
+    for study in studies:
+        if (sample := by_id.get(study.sample_id)) is None:
+            continue
+        try:
+            grounded = _grounded(study, sample, how)
+        except Rejected as error:
+            result.failures.append(Failure(sample_id=study.sample_id, stage=STAGE, reason=str(error)))
+            continue
+        result.ignored += grounded.ignored
+        for _, reason in grounded.dropped:
+            result.dropped[reason] = result.dropped.get(reason, 0) + 1
+        update = {"grounded_findings": list(grounded.sentences), "phrases": None, "labels": _labels(study, grounded)}
+        result.studies.append(study.model_copy(update=update))
+    return result
+
+
+def _grounded(study: Study, sample: AnnotatedSample, how: Combine) -> Grounded:
+    if sample.unusable is not None:
+        raise Rejected(sample.unusable)
+    if not sample.annotations:
+        raise Rejected("not annotated")
+    texts = [phrase.text for phrase in phrases_of(study) or ()]
+    return apply_rules(texts, combine(sample.annotations, how), has_prior=study.prior_frontal is not None)
+
+
+def _labels(study: Study, grounded: Grounded) -> list[Label] | None:
+    pairs = zip(grounded.sentences, grounded.categories, strict=True)
+    labels = [Label(kind=kind, boxes=sentence.boxes) for sentence, kind in pairs if kind is not None]
+    return labels or study.labels

@@ -1,4 +1,4 @@
-"""The annotation protocol (paper 004, appendix G): what annotators say of a sample, and what its rules make of it."""
+"""The annotation protocol (MAIRA-2, appendix G): annotations of a sample, and the sentences its rules give."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from radfact.records import Box, Mask, Sentence
 
 
 class Quality(StrEnum):
-    """Sample-level quality control; anything but `NO_ISSUE` rejects the sample."""
+    """Sample-level quality label; any other than `NO_ISSUE` rejects the sample."""
 
     NO_ISSUE = "No issue"
     IMAGE = "Image quality issue"
@@ -21,7 +21,7 @@ class Quality(StrEnum):
 
 
 class PhraseLabel(StrEnum):
-    """What a phrase is. Only findings take boxes."""
+    """Type of a phrase. Only findings have boxes."""
 
     FINDING = "A. Finding"
     TEMPORAL = "B. Finding - temporal"
@@ -32,12 +32,12 @@ class PhraseLabel(StrEnum):
 
     @property
     def is_finding(self) -> bool:
-        """Whether the image is annotated for such a phrase."""
+        """Whether the phrase describes a finding."""
         return self in (PhraseLabel.FINDING, PhraseLabel.TEMPORAL)
 
 
 class Progression(StrEnum):
-    """How a temporal finding compares with the prior study."""
+    """Change of a temporal finding since the prior study."""
 
     CHANGED_OR_STABLE = "Improving / worsening / stable"
     NEW = "New"
@@ -62,22 +62,22 @@ CATEGORIES = (
     PLACED_DEVICE,
     MISPLACED_DEVICE,
 )
-"""The optional categories of findings: CheXpert's classes without "No Finding", which no finding can have."""
+"""Optional categories of findings: CheXpert's classes without "No Finding"."""
 
 
 @dataclass(frozen=True, slots=True)
 class PhraseAnnotation:
-    """What one annotator says of one phrase.
+    """One annotator's annotation of one phrase.
 
     Attributes:
-        label: None where it was not given.
-        progression: of a temporal finding.
+        label: type of the phrase; None if missing.
+        progression: change of a temporal finding.
         category: one of the project's categories.
-        only_in_other_view: the finding is visible only in a projection that is not shown.
-        boxes: on the current image, shares of it.
+        only_in_other_view: the finding is visible only in a view that is not shown.
+        boxes: boxes on the current image, in shares.
         masks: lines and polygons on the current image.
-        prior_boxes: on the prior image.
-        comment: in the annotator's words.
+        prior_boxes: boxes on the prior image, in shares.
+        comment: free text.
     """
 
     label: PhraseLabel | None = None
@@ -91,13 +91,13 @@ class PhraseAnnotation:
 
     @property
     def regions(self) -> int:
-        """How many boxes and masks were drawn."""
+        """Number of boxes and masks."""
         return len(self.boxes) + len(self.masks) + len(self.prior_boxes)
 
 
 @dataclass(frozen=True, slots=True)
 class Annotation:
-    """What one annotator says of one sample: its quality, and of each phrase in order."""
+    """One annotator's annotation of one sample: its quality, and its phrases in order."""
 
     annotator: str
     phrases: tuple[PhraseAnnotation, ...]
@@ -106,18 +106,18 @@ class Annotation:
 
 
 class Rejected(ValueError):
-    """A sample that the protocol keeps out; `str()` is the reason."""
+    """A sample that the protocol rejects; `str()` is the reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class Grounded:
-    """The sentences that the rules make of an annotated sample.
+    """The grounded report of an annotated sample.
 
     Attributes:
-        sentences: of the phrases that are kept, in order.
-        categories: of these, None where there is none.
-        dropped: (text, reason) of the phrases that are not.
-        ignored: regions drawn where the protocol wants none.
+        sentences: sentences in the order of their phrases.
+        categories: category of each sentence, or None.
+        dropped: (text, reason) of phrases that give no sentence.
+        ignored: number of regions that the protocol does not allow.
     """
 
     sentences: tuple[Sentence, ...]
@@ -127,21 +127,20 @@ class Grounded:
 
 
 def apply_rules(texts: Sequence[str], annotation: Annotation, *, has_prior: bool) -> Grounded:
-    """Make sentences of a sample's phrases by the protocol.
+    """Make the sentences of a sample by the protocol.
 
-    Non-findings stay as sentences without regions; what is no statement about the image (E, F) goes, and so does a
-    resolved finding without a prior image ("reject as phrase issue"). Findings visible only in another view and
-    correctly placed devices have no regions; a temporal finding is annotated on the prior image too, where there is
-    one, any other finding only on the current one. Regions drawn against these rules are ignored, because a platform
-    may demand a box for every phrase.
+    Non-findings become sentences without regions. Phrases that do not describe the image (E, F) and resolved findings
+    without a prior image ("reject as phrase issue") are dropped. Findings visible only in another view and correctly
+    placed devices have no regions. Temporal findings have boxes on the prior image too, if there is one. Other regions
+    are ignored, because an annotation platform may require a box for every phrase.
 
     Args:
-        texts: of the phrases.
-        annotation: with as many phrases.
-        has_prior: whether annotators were shown a prior image.
+        texts: texts of the phrases.
+        annotation: annotation of the same phrases.
+        has_prior: whether annotators saw a prior image.
 
     Raises:
-        Rejected: the quality control or an unfinished annotation keeps the sample out.
+        Rejected: the sample has a quality issue, or the annotation is incomplete.
     """
     if annotation.quality is None:
         raise Rejected("the sample has no quality label")
@@ -151,28 +150,28 @@ def apply_rules(texts: Sequence[str], annotation: Annotation, *, has_prior: bool
     categories: list[str | None] = []
     dropped: list[tuple[str, str]] = []
     ignored = 0
-    faults: list[str] = []
+    defects: list[str] = []
     for number, (text, phrase) in enumerate(zip(texts, annotation.phrases, strict=True), start=1):
-        if fault := _fault(phrase, has_prior):
-            faults.append(f"phrase {number} {fault}")
-        elif reason := _drop(phrase, has_prior):
+        if defect := _defect(phrase, has_prior):
+            defects.append(f"phrase {number} {defect}")
+        elif reason := _drop_reason(phrase, has_prior):
             dropped.append((text, reason))
             ignored += phrase.regions
         else:
             sentence = _sentence(text, phrase, has_prior)
             sentences.append(sentence)
             categories.append(phrase.category if _is_finding(phrase) else None)
-            taken = sum(map(len, filter(None, (sentence.boxes, sentence.masks, sentence.prior_boxes))))
-            ignored += phrase.regions - taken
-    if faults:
-        raise Rejected("; ".join(faults))
+            used = sum(map(len, filter(None, (sentence.boxes, sentence.masks, sentence.prior_boxes))))
+            ignored += phrase.regions - used
+    if defects:
+        raise Rejected("; ".join(defects))
     if not sentences:
         raise Rejected("no phrase describes a finding or its absence")
     return Grounded(tuple(sentences), tuple(categories), tuple(dropped), ignored)
 
 
 def takes_regions(phrase: PhraseAnnotation) -> bool:
-    """Whether the protocol wants the image annotated for a phrase."""
+    """Return whether a phrase has regions by the protocol."""
     return _is_finding(phrase) and not phrase.only_in_other_view and phrase.category != PLACED_DEVICE
 
 
@@ -180,8 +179,8 @@ def _is_finding(phrase: PhraseAnnotation) -> bool:
     return phrase.label is not None and phrase.label.is_finding
 
 
-def _drop(phrase: PhraseAnnotation, has_prior: bool) -> str | None:
-    """Why a phrase is no sentence of the grounded report."""
+def _drop_reason(phrase: PhraseAnnotation, has_prior: bool) -> str | None:
+    """Return why a phrase is not part of the grounded report, None if it is."""
     if phrase.label in (PhraseLabel.OTHER, PhraseLabel.ISSUE):
         return phrase.label.value
     if phrase.label is PhraseLabel.TEMPORAL and phrase.progression is Progression.RESOLVED and not has_prior:
@@ -189,11 +188,11 @@ def _drop(phrase: PhraseAnnotation, has_prior: bool) -> str | None:
     return None
 
 
-def _fault(phrase: PhraseAnnotation, has_prior: bool) -> str | None:
-    """What an annotator has left undone."""
+def _defect(phrase: PhraseAnnotation, has_prior: bool) -> str | None:
+    """Return what is missing in an annotation, None if it is complete."""
     if phrase.label is None:
         return "has no label"
-    if not takes_regions(phrase) or _drop(phrase, has_prior):
+    if not takes_regions(phrase) or _drop_reason(phrase, has_prior):
         return None
     if not (phrase.boxes or phrase.masks):
         return "is a finding without a box on the current image"

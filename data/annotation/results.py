@@ -1,8 +1,7 @@
-"""Annotations as Label Studio exports them (JSON), read back into what the protocol is about.
+"""Read annotations exported by Label Studio (JSON).
 
-The format is the documented one (https://labelstud.io/guide/task_format and the results of each tag): a list of tasks,
-each with its data and annotations; coordinates are per cent of the image. Several annotations of a task are those of
-several annotators.
+The format is documented at https://labelstud.io/guide/task_format and for each tag: a list of tasks with data and
+annotations by several annotators. Coordinates are percentages of the image.
 """
 
 from __future__ import annotations
@@ -15,17 +14,29 @@ from typing import Annotated, Any, TypeVar
 
 from pydantic import BaseModel, Field
 
-from data.annotation.label_studio import CURRENT, OTHER_VIEW, PRIOR, shown_phrases
 from data.annotation.protocol import Annotation, PhraseAnnotation, PhraseLabel, Progression, Quality
-from data.annotation.shapes import Unusable, box_of, line_mask, polygon_mask
+from data.annotation.tasks import CURRENT, OTHER_VIEW, PRIOR, numbered_phrases
 from data.study import Study
-from radfact.errors import InputError
+from radfact.errors import ErrorCode, InputError
 from radfact.io.jsonl import read_json
 from radfact.records import Box, Mask, validated
 
 _Number = Annotated[float, Field(allow_inf_nan=False)]
 _LABELS = ("rectanglelabels", "polygonlabels", "vectorlabels", "labels")
-_OneOf = TypeVar("_OneOf", bound=StrEnum)
+_EnumT = TypeVar("_EnumT", bound=StrEnum)
+
+Point = tuple[float, float]
+"""x and y in percent of the image's width and height."""
+
+LINE_WIDTH = 0.01
+"""Width of a line's mask as a share of the image's shorter side: about a central line on an adult's radiograph."""
+
+_OVERHANG = 0.5
+"""Percentage that a shape may extend beyond the image by imprecise drawing; it is clipped."""
+
+
+class Unusable(ValueError):
+    """A shape that cannot become a box or mask; `str()` is the reason."""
 
 
 class _Vertex(BaseModel):
@@ -85,7 +96,7 @@ class _Task(BaseModel):
 
 @dataclass(frozen=True)
 class AnnotatedSample:
-    """A sample with its annotations, one an annotator in the file's order; `unusable` says why one cannot be read."""
+    """A sample with one annotation per annotator; `unusable` is the reason if an annotation cannot be read."""
 
     sample_id: str
     annotations: tuple[Annotation, ...] = ()
@@ -95,36 +106,37 @@ class AnnotatedSample:
 def read_label_studio(path: Path | str, studies: Sequence[Study]) -> list[AnnotatedSample]:
     """Read an export of Label Studio ("JSON").
 
-    Skipped annotations count for nothing; of several by one annotator the last updated does. Tasks without any give a
-    sample without annotations.
+    Skipped annotations are ignored. Of several annotations by one annotator, the last updated counts.
 
     Args:
         path: the export.
-        studies: those that the tasks were made of.
+        studies: studies that the tasks were made of.
 
     Raises:
-        InputError: with the field of what is no such export, or was not made of these studies.
+        InputError: the file is not such an export, or does not belong to the studies.
     """
     tasks = read_json(path)
     if isinstance(tasks, dict) and "images" in tasks:
-        raise InputError("is a COCO file; 'maira prepare coco' makes studies of it", file=path)
+        message = "found a COCO file; import it with 'maira prepare coco'"
+        raise InputError(message, code=ErrorCode.INVALID_FORMAT, file=path)
     if not isinstance(tasks, list):
-        raise InputError("expected a list of tasks, as Label Studio exports it under the name JSON", file=path)
+        message = "expected a list of tasks; export from Label Studio as JSON"
+        raise InputError(message, code=ErrorCode.INVALID_FORMAT, file=path)
     by_id = {study.sample_id: study for study in studies}
     seen: set[str] = set()
     samples = []
     for index, value in enumerate(tasks):
         if isinstance(value, dict) and "data" not in value:
             message = "expected a task with its data; export as JSON, not as JSON-MIN"
-            raise InputError(message, file=path, field=f"[{index}]")
+            raise InputError(message, code=ErrorCode.INVALID_FORMAT, file=path, field=f"[{index}]")
         task = validated(_Task, value, file=path, field=f"[{index}]")
         study = by_id.get(task.data.sample_id)
         if study is None:
-            message = f"no sample of the manifest is '{task.data.sample_id}'"
-            raise InputError(message, file=path, field=f"[{index}].data.sample_id")
+            message = f"sample '{task.data.sample_id}' is not in the manifest"
+            raise InputError(message, code=ErrorCode.MISMATCH, file=path, field=f"[{index}].data.sample_id")
         if study.sample_id in seen:
-            message = f"'{study.sample_id}' is the sample of two tasks"
-            raise InputError(message, file=path, field=f"[{index}].data.sample_id")
+            message = f"duplicate sample '{study.sample_id}'"
+            raise InputError(message, code=ErrorCode.DUPLICATE, file=path, field=f"[{index}].data.sample_id")
         seen.add(study.sample_id)
         samples.append(_sample(task, study, path, f"[{index}]"))
     return samples
@@ -132,28 +144,28 @@ def read_label_studio(path: Path | str, studies: Sequence[Study]) -> list[Annota
 
 def _sample(task: _Task, study: Study, path: Path | str, field: str) -> AnnotatedSample:
     phrases = [phrase.value for phrase in task.data.phrases]
-    if phrases != shown_phrases(study):
-        message = (
-            f"the phrases are not those of sample '{study.sample_id}' in the manifest; import with the exported one"
-        )
-        raise InputError(message, file=path, field=f"{field}.data.phrases")
-    done: dict[str, tuple[int, _Annotation]] = {}
+    if phrases != numbered_phrases(study):
+        message = f"phrases differ from sample '{study.sample_id}' in the manifest; use the manifest that was exported"
+        raise InputError(message, code=ErrorCode.MISMATCH, file=path, field=f"{field}.data.phrases")
+    latest: dict[str, tuple[int, _Annotation]] = {}
     for number, annotation in enumerate(task.annotations):
-        who = _name(annotation.completed_by)
-        if not annotation.was_cancelled and (who not in done or done[who][1].updated_at <= annotation.updated_at):
-            done[who] = (number, annotation)
+        annotator = _annotator(annotation.completed_by)
+        if annotation.was_cancelled:
+            continue
+        if annotator not in latest or latest[annotator][1].updated_at <= annotation.updated_at:
+            latest[annotator] = (number, annotation)
     annotations = []
-    for who, (number, annotation) in done.items():
+    for annotator, (number, annotation) in latest.items():
         reader = _Reader(phrases, path, f"{field}.annotations[{number}]")
         try:
-            annotations.append(reader.read(who, annotation))
+            annotations.append(reader.read(annotator, annotation))
         except Unusable as error:
-            return AnnotatedSample(study.sample_id, unusable=f"annotation by {who}: {error}")
+            return AnnotatedSample(study.sample_id, unusable=f"annotation by {annotator}: {error}")
     return AnnotatedSample(study.sample_id, tuple(annotations))
 
 
-def _name(completed_by: Any) -> str:
-    """An annotator: an id, or with some exports the whole person."""
+def _annotator(completed_by: Any) -> str:
+    """Return the name of an annotator, exported as an id or as an object."""
     if isinstance(completed_by, Mapping):
         completed_by = completed_by.get("email") or completed_by.get("id")
     return "unknown" if completed_by is None else str(completed_by)
@@ -161,7 +173,7 @@ def _name(completed_by: Any) -> str:
 
 @dataclass
 class _Draft:
-    """A phrase's annotation while its results are gathered."""
+    """Annotation of a phrase while its results are collected."""
 
     label: PhraseLabel | None = None
     progression: Progression | None = None
@@ -173,7 +185,7 @@ class _Draft:
     prior_boxes: list[Box] = field(default_factory=list)
 
     def finished(self) -> PhraseAnnotation:
-        """The annotation, with what was drawn twice in the same place once."""
+        """Return the annotation without duplicate regions."""
         return PhraseAnnotation(
             self.label,
             self.progression,
@@ -187,7 +199,7 @@ class _Draft:
 
 
 class _Reader:
-    """Turns the results of one annotation into what it says (as Label Studio 1.23.2 exports them)."""
+    """Converts the results of one annotation (as exported by Label Studio 1.23.2)."""
 
     def __init__(self, phrases: Sequence[str], path: Path | str, field: str) -> None:
         self.phrases = {phrase: _Draft() for phrase in phrases}
@@ -203,11 +215,11 @@ class _Reader:
             if any(getattr(result.value, name) for name in _LABELS):
                 self._region(result, field)
             elif result.type in ("choices", "textarea"):
-                self._said(result, field)
+                self._choice_or_comment(result, field)
             elif result.type in ("rectanglelabels", "polygonlabels", "vectorlabels", "rectangle", "polygon", "vector"):
                 raise Unusable(f"a region without a phrase ({field})")
             else:
-                message = f"'{result.type}' is no result of the exported labelling interface"
+                message = f"'{result.type}' is not a result of the exported labeling interface"
                 raise InputError(message, file=self.path, field=f"{field}.type")
         phrases = tuple(draft.finished() for draft in self.phrases.values())
         return Annotation(annotator, phrases, self.quality, self.comment)
@@ -222,11 +234,11 @@ class _Reader:
             message = f"expected {CURRENT} or {PRIOR}, found {result.to_name!r}"
             raise InputError(message, file=self.path, field=f"{field}.to_name")
         if result.image_rotation or result.value.rotation:
-            raise Unusable(f"a rotated shape for '{label}'; boxes have upright sides on the image as it is")
+            raise Unusable(f"a rotated shape for '{label}'; boxes must be axis-aligned")
         region = self._shape(result, field)
         if isinstance(region, Mask):
             if result.to_name == PRIOR:
-                raise Unusable(f"a polygon or line for '{label}' on the prior image; it takes boxes only")
+                raise Unusable(f"a polygon or line for '{label}' on the prior image; expected boxes")
             draft.masks.append(region)
         elif region is not None:
             (draft.boxes if result.to_name == CURRENT else draft.prior_boxes).append(region)
@@ -239,7 +251,7 @@ class _Reader:
                 raise InputError(message, file=self.path, field=f"{field}.value")
             return box_of(value.x, value.y, value.width, value.height)
         if result.original_width is None or result.original_height is None:
-            message = "a polygon or line needs the image's original_width and original_height"
+            message = "expected original_width and original_height with a polygon or line"
             raise InputError(message, file=self.path, field=field)
         size = (result.original_height, result.original_width)
         if value.points is not None:
@@ -250,53 +262,117 @@ class _Reader:
         points = [(vertex.x, vertex.y) for vertex in vertices]
         return polygon_mask(points, size) if value.closed else line_mask(points, size)
 
-    def _said(self, result: _Result, field: str) -> None:
-        """A choice or a comment."""
+    def _choice_or_comment(self, result: _Result, field: str) -> None:
         name, _, number = (result.from_name or "").partition("_")
         if number:
             drafts = list(self.phrases.values())
             if not number.isdigit() or int(number) >= len(drafts):
-                raise self._unknown(result, field)
-            self._of_phrase(drafts[int(number)], name, result, field)
+                raise self._unknown_control(result, field)
+            self._phrase_result(drafts[int(number)], name, result, field)
         elif name == "quality":
-            self.quality = self._one(Quality, result, field)
+            self.quality = self._enum_choice(Quality, result, field)
         elif name == "comment":
             self.comment = _text(result.value)
         else:
-            raise self._unknown(result, field)
+            raise self._unknown_control(result, field)
 
-    def _of_phrase(self, draft: _Draft, name: str, result: _Result, field: str) -> None:
+    def _phrase_result(self, draft: _Draft, name: str, result: _Result, field: str) -> None:
         if name == "label":
-            draft.label = self._one(PhraseLabel, result, field)
+            draft.label = self._enum_choice(PhraseLabel, result, field)
         elif name == "progression":
-            draft.progression = self._one(Progression, result, field)
+            draft.progression = self._enum_choice(Progression, result, field)
         elif name == "category":
-            draft.category = self._single(result, field)
+            draft.category = self._single_choice(result, field)
         elif name == "view":
             draft.only_in_other_view = OTHER_VIEW in result.value.choices
         elif name == "comment":
             draft.comment = _text(result.value)
         else:
-            raise self._unknown(result, field)
+            raise self._unknown_control(result, field)
 
-    def _one(self, choices: type[_OneOf], result: _Result, field: str) -> _OneOf:
-        chosen = self._single(result, field)
+    def _enum_choice(self, choices: type[_EnumT], result: _Result, field: str) -> _EnumT:
+        chosen = self._single_choice(result, field)
         try:
             return choices(chosen)
         except ValueError:
             message = f"expected one of {', '.join(choices)}, found '{chosen}'"
             raise InputError(message, file=self.path, field=f"{field}.value.choices") from None
 
-    def _single(self, result: _Result, field: str) -> str:
+    def _single_choice(self, result: _Result, field: str) -> str:
         if len(result.value.choices) != 1:
             message = f"expected one choice, found {result.value.choices}"
             raise InputError(message, file=self.path, field=f"{field}.value.choices")
         return result.value.choices[0]
 
-    def _unknown(self, result: _Result, field: str) -> InputError:
-        message = f"the exported labelling interface has no control '{result.from_name}'"
+    def _unknown_control(self, result: _Result, field: str) -> InputError:
+        message = f"the exported labeling interface has no control '{result.from_name}'"
         return InputError(message, file=self.path, field=f"{field}.from_name")
 
 
 def _text(value: _Value) -> str | None:
     return (value.text if isinstance(value.text, str) else " ".join(value.text)).strip() or None
+
+
+def box_of(x: float, y: float, width: float, height: float) -> Box | None:
+    """Return a box from its upper left corner and size in percent; None without area (a click without a drag).
+
+    Raises:
+        Unusable: it extends beyond the image.
+    """
+    corners = [_share(value) for value in (x, y, x + width, y + height)]
+    if corners[0] >= corners[2] or corners[1] >= corners[3]:
+        return None
+    return Box(x_min=corners[0], y_min=corners[1], x_max=corners[2], y_max=corners[3])
+
+
+def polygon_mask(points: Sequence[Point], size: tuple[int, int]) -> Mask:
+    """Return the mask of a polygon.
+
+    Args:
+        points: corners.
+        size: (height, width) of the image in pixels.
+
+    Raises:
+        Unusable: it has fewer than three corners, or extends beyond the image.
+    """
+    if len(points) < 3:
+        raise Unusable(f"a polygon of {len(points)} points")
+    from pycocotools import mask as coco
+
+    flat = [value for point in _pixels(points, size) for value in point]
+    encoded = coco.merge(coco.frPyObjects([flat], *size))
+    return Mask(size=size, counts=encoded["counts"].decode())
+
+
+def line_mask(points: Sequence[Point], size: tuple[int, int]) -> Mask:
+    """Return the mask of a line through points, `LINE_WIDTH` wide.
+
+    Args:
+        points: vertices in order.
+        size: (height, width) of the image in pixels.
+
+    Raises:
+        Unusable: it has fewer than two points, or extends beyond the image.
+    """
+    if len(points) < 2:
+        raise Unusable(f"a line of {len(points)} points")
+    import numpy as np
+    from PIL import Image, ImageDraw
+    from pycocotools import mask as coco
+
+    canvas = Image.new("L", (size[1], size[0]))
+    width = max(1, round(LINE_WIDTH * min(size)))
+    ImageDraw.Draw(canvas).line(_pixels(points, size), fill=1, width=width, joint="curve")
+    encoded = coco.encode(np.asfortranarray(np.asarray(canvas, dtype=np.uint8)))
+    return Mask(size=size, counts=encoded["counts"].decode())
+
+
+def _share(value: float) -> float:
+    if not -_OVERHANG <= value <= 100 + _OVERHANG:
+        raise Unusable(f"a shape beyond the image ({value:g} percent)")
+    return min(max(value / 100, 0.0), 1.0)
+
+
+def _pixels(points: Sequence[Point], size: tuple[int, int]) -> list[Point]:
+    height, width = size
+    return [(_share(x) * width, _share(y) * height) for x, y in points]

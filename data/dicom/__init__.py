@@ -1,1 +1,1 @@
-"""Radiographs as they are stored, DICOM, PNG or JPEG, and as the archive's 8 bit PNG (paper 004, B.4)."""
+"""Read radiographs (DICOM, PNG, JPEG) and convert them to 8 bit PNG (MAIRA-2, appendix B.4)."""

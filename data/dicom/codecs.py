@@ -1,4 +1,4 @@
-"""The pixels of a DICOM as they are stored, out of every transfer syntax that radiographs come in."""
+"""Decode the stored pixel values of a DICOM file in any transfer syntax used for radiographs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from radfact.errors import InputError
+from radfact.errors import ErrorCode, InputError
 
 Stored: TypeAlias = npt.NDArray[np.integer]
 
@@ -22,9 +22,9 @@ STORAGE_TAGS = (
     *("SOPClassUID", "SOPInstanceUID", "Modality", "NumberOfFrames", "SamplesPerPixel", "PhotometricInterpretation"),
     *("Rows", "Columns", "BitsAllocated", "BitsStored", "HighBit", "PixelRepresentation", "PixelData"),
 )
-"""The elements that say how pixels are stored, and the pixels."""
+"""Elements that describe how pixels are stored, and the pixels."""
 
-# The transfer syntaxes that GDCM, the decoder inside SimpleITK, knows for a single frame; pydicom knows some of them.
+# Transfer syntaxes that GDCM, the decoder in SimpleITK, supports for a single frame; pydicom supports some of them.
 _TRANSFER_SYNTAXES = {
     "1.2.840.10008.1.2": "implicit little endian",
     "1.2.840.10008.1.2.1": "explicit little endian",
@@ -41,7 +41,7 @@ _TRANSFER_SYNTAXES = {
     "1.2.840.10008.1.2.5": "RLE",
 }
 
-# Where pydicom decodes in less time than GDCM, and with what.
+# Transfer syntaxes that pydicom decodes faster than GDCM, with its plugin.
 _PYDICOM_PLUGINS = {
     "1.2.840.10008.1.2.4.90": "pillow",
     "1.2.840.10008.1.2.4.91": "pillow",
@@ -50,37 +50,39 @@ _PYDICOM_PLUGINS = {
 
 
 def check_decodable(header: Any, path: Path) -> None:
-    """Refuse what no decoder here knows, and pixels that are fewer than their header says.
+    """Check the transfer syntax and the length of the pixel data.
 
     Raises:
-        InputError: naming the transfer syntax, or how much is missing.
+        InputError: the transfer syntax is not supported, or pixels are missing.
     """
     syntax = header.file_meta.get("TransferSyntaxUID")
     if syntax is None:
-        raise InputError("is missing, so the pixels cannot be decoded", file=path, field="TransferSyntaxUID")
+        message = "missing, so the pixels cannot be decoded"
+        raise InputError(message, code=ErrorCode.MISSING_FIELD, file=path, field="TransferSyntaxUID")
     if syntax not in _TRANSFER_SYNTAXES:
-        message = f"{str(syntax.name)!r} cannot be decoded here; rewrite the file as explicit little endian"
-        raise InputError(message, file=path, field="TransferSyntaxUID")
+        message = f"{str(syntax.name)!r} is not supported; convert the file to explicit little endian"
+        raise InputError(message, code=ErrorCode.INVALID_FORMAT, file=path, field="TransferSyntaxUID")
     if syntax.is_encapsulated:
         return
-    # SimpleITK would read on beyond the end of such a file and hand over whatever lies in memory there.
+    # SimpleITK would read beyond the end of the buffer.
     expected = (int(header.Rows) * int(header.Columns) * int(header.BitsAllocated) + 7) // 8
     if len(header.PixelData) < expected:
-        message = f"cut off: {len(header.PixelData)} bytes of pixels where {expected} belong"
-        raise InputError(message, file=path, field="PixelData")
+        message = f"expected {expected} bytes of pixels, found {len(header.PixelData)}; the file is truncated"
+        raise InputError(message, code=ErrorCode.INVALID_FORMAT, file=path, field="PixelData")
 
 
 def decode(header: Any, path: Path) -> Stored:
-    """The stored values of one grey frame, (H, W), without what else may lie in the unused bits of a pixel.
-
-    While SimpleITK decodes, the process's standard error is shut, since its codecs write there on their own.
+    """Decode the stored values of one gray frame, without the unused bits.
 
     Args:
-        header: the pydicom data set, with all elements that describe its pixels, checked by `check_decodable`.
-        path: what errors name as the file.
+        header: pydicom dataset with the elements of `STORAGE_TAGS`, checked by `check_decodable`.
+        path: file for errors.
+
+    Returns:
+        (H, W) integers.
 
     Raises:
-        InputError: the pixels are damaged, or SimpleITK is needed and not installed.
+        InputError: the pixels are damaged, or SimpleITK is required and not installed.
     """
     pixels = _decode_with_pydicom(header, path) if _is_for_pydicom(header) else _decode_with_gdcm(header, path)
     if pixels.shape != (header.Rows, header.Columns):
@@ -106,7 +108,7 @@ def _decode_with_pydicom(header: Any, path: Path) -> Stored:
     if plugin == "pillow" and _codestream_shape(header) != (header.Rows, header.Columns):
         raise _undecodable(header, path)
     try:
-        # Its correction of unused bits takes the stored ones to be the lowest.
+        # The correction of unused bits in pydicom assumes that the stored bits are the lowest.
         pixels: Stored
         pixels, _ = get_decoder(syntax).as_array(
             header, decoding_plugin=plugin, view_only=True, correct_unused_bits=False
@@ -136,20 +138,20 @@ def _decode_with_gdcm(header: Any, path: Path) -> Stored:
     from pydicom import Dataset, dcmwrite
 
     sitk = _simpleitk()
-    # GDCM inverts MONOCHROME1 in some versions, and fails at that for signed pixels of odd depth; a rescale would make
-    # floats of all pixels. So it gets the pixels alone, as MONOCHROME2.
-    alone = Dataset()
-    alone.preamble, alone.file_meta = b"\0" * 128, header.file_meta
+    # GDCM inverts MONOCHROME1 in some versions (and fails for signed pixels of odd depth), and converts rescaled pixels
+    # to float. So it receives only the pixels, as MONOCHROME2.
+    dataset = Dataset()
+    dataset.preamble, dataset.file_meta = b"\0" * 128, header.file_meta
     for name in STORAGE_TAGS:
         if name in header and name != "PhotometricInterpretation":
-            alone.add(header[name])
-    alone.PhotometricInterpretation = "MONOCHROME2"
+            dataset.add(header[name])
+    dataset.PhotometricInterpretation = "MONOCHROME2"
     try:
-        with tempfile.TemporaryDirectory() as folder, _stderr_shut():
-            dcmwrite(Path(folder) / "image.dcm", alone)
+        with tempfile.TemporaryDirectory() as folder, _stderr_silenced():
+            dcmwrite(Path(folder) / "image.dcm", dataset)
             image = sitk.ReadImage(str(Path(folder) / "image.dcm"), imageIO="GDCMImageIO")
     except RuntimeError:
-        # Its reasons are lines of C++ with addresses in them.
+        # The messages of SimpleITK are C++ lines with memory addresses.
         raise _undecodable(header, path) from None
     pixels: Stored = sitk.GetArrayFromImage(image)
     return pixels.reshape(pixels.shape[-2:])
@@ -157,26 +159,28 @@ def _decode_with_gdcm(header: Any, path: Path) -> Stored:
 
 def _undecodable(header: Any, path: Path) -> InputError:
     kind = _TRANSFER_SYNTAXES[header.file_meta.TransferSyntaxUID]
-    message = f"the pixels cannot be decoded; they are damaged, or not what their header says ({kind})"
-    return InputError(message, file=path, field="PixelData")
+    message = f"pixels cannot be decoded as {kind}; they are damaged or do not match the header"
+    return InputError(message, code=ErrorCode.INVALID_FORMAT, file=path, field="PixelData")
 
 
 def _simpleitk() -> Any:
     try:
         import SimpleITK
     except ImportError:
-        raise InputError("reading DICOM needs SimpleITK: pip install 'maira-radfact[model]'") from None
+        message = "reading DICOM requires SimpleITK: pip install 'maira-radfact[model]'"
+        raise InputError(message, code=ErrorCode.MISSING_REQUIREMENT) from None
     return SimpleITK
 
 
 @contextmanager
-def _stderr_shut() -> Iterator[None]:
+def _stderr_silenced() -> Iterator[None]:
+    """Silence the process's standard error, which the codecs of SimpleITK write to."""
     sys.stderr.flush()
-    kept = os.dup(2)
+    original = os.dup(2)
     try:
-        with Path(os.devnull).open("w") as nowhere:
-            os.dup2(nowhere.fileno(), 2)
+        with Path(os.devnull).open("w") as devnull:
+            os.dup2(devnull.fileno(), 2)
         yield
     finally:
-        os.dup2(kept, 2)
-        os.close(kept)
+        os.dup2(original, 2)
+        os.close(original)

@@ -1,8 +1,8 @@
-"""Resizing with cubic B-splines as SimpleITK does it, by two small matrix products in place of a filtered copy.
+"""Resize with cubic B-splines as SimpleITK does, with two small matrix products instead of a filtered copy.
 
-A B-spline that runs through all pixels is linear in them and falls apart into rows and columns, and a pixel's part in
-it drops to a quarter with every pixel of distance. So every row of the result is a short weighted sum of rows of the
-source, and the same holds for columns: no filtered image of the source's size is ever made.
+A B-spline through all pixels is linear and separable, and the weight of a pixel drops to a quarter with every pixel of
+distance. So each row of the result is a short weighted sum of rows of the source, and likewise for columns; no
+filtered image of the source's size is needed.
 """
 
 from __future__ import annotations
@@ -17,27 +17,27 @@ Floats = npt.NDArray[np.float64]
 
 # The pole of the cubic B-spline's inverse filter.
 _POLE = 3**0.5 - 2
-# Pixels each side of a point that count: beyond, weights are below 1e-8.
+# Pixels on each side of a point; beyond, weights are below 1e-8.
 _REACH = 14
-# Rows of the result made at once.
+# Rows of the result per matrix product.
 _BLOCK = 8
-# Multiplications in one product: their data fit the processor's cache, and OpenBLAS, which starts threads from 262,144
-# on, keeps to one core. Radiographs are converted in several processes, where threads only stand in each other's way.
+# Multiplications per product: the data fit the CPU cache, and OpenBLAS, which starts threads from 262,144 on, stays on
+# one core. Radiographs are converted in several processes, where threads compete for cores.
 _PRODUCT = 200_000
 
 
 def bspline_resize(pixels: npt.NDArray[np.integer] | npt.NDArray[np.floating], height: int, width: int) -> Floats:
     """Resample an image with cubic B-splines so that its outer edges stay in place.
 
-    Beyond its edges the image goes on mirrored at its outermost pixel centres, as SimpleITK's `sitkBSpline` has it.
-    Like there, nothing is smoothed before an image is made smaller (paper 004, B.4).
+    As with SimpleITK's `sitkBSpline`, the image is mirrored at its outermost pixel centers and not smoothed before it
+    is reduced in size (MAIRA-2, appendix B.4).
 
     Args:
         pixels: (H, W) of any real type, at least 2 x 2.
         height, width: size of the result, pixels.
 
     Returns:
-        (height, width); where edges are sharp it reaches beyond the range of `pixels`.
+        (height, width); overshoots the range of `pixels` at sharp edges.
     """
     return _resize_rows(_resize_rows(pixels, height).T, width).T
 
@@ -54,10 +54,10 @@ def _resize_rows(pixels: npt.NDArray[Any], height: int) -> Floats:
 
 
 def _blocks(source: int, target: int) -> Iterator[tuple[slice, slice | npt.NDArray[np.intp], Floats]]:
-    """(rows of the result, rows of the source that they are made of, weights) from the first to the last row."""
-    centres = (np.arange(target) + 0.5) * (source / target) - 0.5
-    floors = np.floor(centres).astype(np.intp)
-    taps = _taps(centres - floors)
+    """Yield (rows of the result, rows of the source, weights) from the first to the last row."""
+    centers = (np.arange(target) + 0.5) * (source / target) - 0.5
+    floors = np.floor(centers).astype(np.intp)
+    taps = _taps(centers - floors)
     for start in range(0, target, _BLOCK):
         part = slice(start, min(start + _BLOCK, target))
         first, last = int(floors[part.start]) - _REACH, int(floors[part.stop - 1]) + _REACH + 1
@@ -71,16 +71,16 @@ def _blocks(source: int, target: int) -> Iterator[tuple[slice, slice | npt.NDArr
 
 
 def _taps(fractions: Floats) -> Floats:
-    """How much the pixels from -_REACH to _REACH + 1 count for the B-spline's value at points in [0, 1): one row each.
+    """Return the weights of the pixels -_REACH to _REACH + 1 for the value at points in [0, 1), one row per point.
 
     The value at x is the sum of c[j] * B(x - j), with coefficients c[j] = sum of sqrt(3) * pole^|j - i| * pixel[i]
     (Unser, Splines: a perfect fit for signal and image processing, 1999).
     """
-    nearest = np.arange(-1, 3)  # the coefficients that matter between pixels 0 and 1
+    nearest = np.arange(-1, 3)  # coefficients with influence between pixels 0 and 1
     distance = np.abs(fractions[:, None] - nearest)
     basis = np.where(distance < 1, 2 / 3 - distance**2 * (1 - distance / 2), (2 - distance) ** 3 / 6)
-    spread = 3**0.5 * _POLE ** np.abs(nearest[:, None] - np.arange(-_REACH, _REACH + 2))
-    taps: Floats = basis @ spread
+    response = 3**0.5 * _POLE ** np.abs(nearest[:, None] - np.arange(-_REACH, _REACH + 2))
+    taps: Floats = basis @ response
     return taps
 
 

@@ -1,4 +1,4 @@
-"""Phantoms: chest-radiograph-like studies made by a procedure, with true boxes and labels."""
+"""Phantoms: synthetic chest radiographs with ground-truth reports, boxes and labels."""
 
 from data.phantoms.dictate import read_label
 from data.phantoms.generate import PhantomStudy, make_study, write_phantoms

@@ -1,7 +1,7 @@
-"""The normal chest of a phantom: a few measures from which every outline follows.
+"""The normal chest of a phantom, defined by a few measures.
 
-Coordinates are (u, v) in the centred square of the radiograph: u to the right, v down, both in [0, 1]. The patient faces the
-reader, so the patient's right lung lies at small u. `Side` is always the patient's.
+Coordinates are (u, v) in the centered square of the radiograph: u to the right, v down, both in [0, 1]. The patient
+faces the viewer, so the patient's right lung is at small u. `Side` is always the patient's.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from numpy.typing import NDArray
 Side = Literal["left", "right"]
 Array = NDArray[np.float32]
 
-LUNG_CENTRE = 0.60
-"""The height v at which a lung is widest; below it the chest wall runs straight down."""
+LUNG_CENTER = 0.60
+"""The height v at which a lung is widest; below it the chest wall is vertical."""
 
 
 @dataclass(frozen=True)
 class Anatomy:
-    """Measures of one patient, all in shares of the radiograph's centred square.
+    """Measures of one patient, in shares of the radiograph's centered square.
 
     Attributes:
         midline: u of the spine.
@@ -29,9 +29,9 @@ class Anatomy:
         half_width: from the midline to the outer border of a lung at its widest.
         dome_right, dome_left: v of the top of each half of the diaphragm.
         heart_share: width of the heart over the width of the chest (cardiothoracic ratio).
-        heart_v: v of the centre of the heart.
+        heart_v: v of the center of the heart.
         rib_spacing: distance between ribs.
-        rib_phase: where the first rib lies within that distance.
+        rib_phase: position of the first rib within that distance.
         exposure: gamma of the radiograph, 1 is neutral.
     """
 
@@ -51,20 +51,20 @@ class Anatomy:
         return 1 if side == "left" else -1
 
     def u(self, side: Side, lateral: float) -> float:
-        """The u of a point `lateral` away from the midline on the patient's `side`."""
+        """Return u of a point `lateral` away from the midline on the patient's `side`."""
         return self.midline + self.sign(side) * lateral
 
     def dome(self, side: Side) -> float:
-        """v of the top of the diaphragm on that side."""
+        """Return v of the top of the diaphragm on a side."""
         return self.dome_left if side == "left" else self.dome_right
 
     def outer(self, v: Array | float) -> Array:
-        """Distance from the midline to the outer border of a lung at height `v`; 0 above the apex."""
-        rise = np.clip((LUNG_CENTRE - np.asarray(v, np.float32)) / (LUNG_CENTRE - self.lung_top), 0, None)
+        """Return the distance from the midline to the outer border of a lung at height `v`; 0 above the apex."""
+        rise = np.clip((LUNG_CENTER - np.asarray(v, np.float32)) / (LUNG_CENTER - self.lung_top), 0, None)
         return np.asarray(self.half_width * np.sqrt(np.clip(1 - rise**2, 0, 1)), np.float32)
 
     def diaphragm(self, side: Side, lateral: Array) -> Array:
-        """v of the diaphragm at a distance `lateral` from the midline: a dome that falls to the costophrenic angle."""
+        """Return v of the diaphragm, a dome down to the costophrenic angle, at a distance from the midline."""
         across = (lateral - 0.45 * self.half_width) / (0.55 * self.half_width)
         return np.asarray(self.dome(side) + 0.10 * np.clip(across, -1.2, 1.2) ** 2, np.float32)
 
@@ -78,7 +78,7 @@ class Anatomy:
 
 
 def draw_anatomy(rng: np.random.Generator) -> Anatomy:
-    """A random normal patient; the same generator state gives the same patient."""
+    """Draw a random normal patient."""
     dome_right = rng.uniform(0.69, 0.75)
     return Anatomy(
         midline=rng.uniform(0.485, 0.515),

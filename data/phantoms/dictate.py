@@ -1,4 +1,4 @@
-"""What a radiologist would dictate about a phantom: one sentence a finding, in the varied wording of real reports."""
+"""Reports of phantoms: one sentence per finding, in varied wording."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ DENIED_BY: dict[Kind, str] = {
     "cardiomegaly": "heart",
     "rib_fracture": "bones",
 }
-"""The normal statement that a report makes where a kind is absent."""
+"""The normal statement in a report if a kind is absent."""
 LUNG_KINDS: tuple[Kind, ...] = ("consolidation", "mass", "nodule", "atelectasis", "edema")
 INDICATIONS: dict[Kind | None, tuple[str, ...]] = {
     "endotracheal_tube": ("Intubated, check tube position.",),
@@ -77,7 +77,7 @@ INDICATIONS: dict[Kind | None, tuple[str, ...]] = {
 
 @dataclass(frozen=True)
 class Dictated:
-    """One sentence and the finding it is about; None for a statement that something is absent or normal."""
+    """A sentence and its finding; None for a negative or normal statement."""
 
     text: str
     finding: Finding | None = None
@@ -92,7 +92,7 @@ def _capital(text: str) -> str:
 
 
 def noun_phrase(finding: Finding, rng: np.random.Generator) -> str:
-    """The finding with its size, side and place, without an article: "small left pleural effusion"."""
+    """Return a finding with size, side and location, without article: "small left pleural effusion"."""
     noun = _pick(rng, NOUNS[finding.kind])
     plural = finding.side == "both" and finding.kind == "effusion"
     if finding.kind in GRADED:
@@ -111,7 +111,7 @@ def noun_phrase(finding: Finding, rng: np.random.Generator) -> str:
 
 
 def dictate_finding(finding: Finding, change: Change | None, rng: np.random.Generator) -> str:
-    """One sentence that states a finding, and how it changed where there is a prior."""
+    """Return a sentence about a finding, with its change since the prior if there is one."""
     phrase = noun_phrase(finding, rng)
     plural = finding.side == "both" and finding.kind == "effusion"
     verb = "are" if plural else "is"
@@ -132,32 +132,32 @@ def dictate_finding(finding: Finding, change: Change | None, rng: np.random.Gene
 def dictate(
     findings: tuple[Finding, ...], prior: tuple[Finding, ...] | None, rng: np.random.Generator
 ) -> list[Dictated]:
-    """The report as single-finding sentences in a radiologist's order: devices, lungs, pleura, heart, bones.
+    """Return the report as single-finding sentences: devices, lungs, pleura, heart, bones.
 
     Args:
-        findings: what is on the radiograph.
-        prior: what was on the radiograph before, or None where there is none.
+        findings: findings on the radiograph.
+        prior: findings on the prior radiograph, None without one.
         rng: source of the wording.
     """
-    said: list[Dictated] = []
+    sentences: list[Dictated] = []
     present = {finding.kind for finding in findings}
-    gone = [] if prior is None else [f for f in prior if f.kind not in present]
+    resolved = [] if prior is None else [f for f in prior if f.kind not in present]
     for kind in KINDS:
         if kind == "consolidation" and not present & set(LUNG_KINDS):
-            said.append(Dictated(_pick(rng, NORMAL["lungs"])))
+            sentences.append(Dictated(_pick(rng, NORMAL["lungs"])))
         for finding in sorted((f for f in findings if f.kind == kind), key=lambda f: (f.sides, f.v)):
             change = None if prior is None else change_since(finding, prior)
-            said.append(Dictated(dictate_finding(finding, change, rng), finding))
-        for finding in gone:
+            sentences.append(Dictated(dictate_finding(finding, change, rng), finding))
+        for finding in resolved:
             if finding.kind == kind:
-                said.append(Dictated(_dictate_gone(finding)))
+                sentences.append(Dictated(_dictate_resolved(finding)))
         if kind in DENIED_BY and kind not in present:
-            said.append(Dictated(_pick(rng, NORMAL[DENIED_BY[kind]])))
-    return said
+            sentences.append(Dictated(_pick(rng, NORMAL[DENIED_BY[kind]])))
+    return sentences
 
 
 def change_since(finding: Finding, prior: tuple[Finding, ...]) -> Change:
-    """How a finding compares with the same one on the prior radiograph."""
+    """Return the change of a finding since the prior radiograph."""
     for before in prior:
         if before.kind == finding.kind and before.sides == finding.sides and before.zone == finding.zone:
             if finding.kind not in GRADED or finding.grade == before.grade:
@@ -166,7 +166,7 @@ def change_since(finding: Finding, prior: tuple[Finding, ...]) -> Change:
     return "new"
 
 
-def _dictate_gone(finding: Finding) -> str:
+def _dictate_resolved(finding: Finding) -> str:
     side = {"both": "bilateral ", None: ""}.get(finding.side, f"{finding.side} ")
     if finding.kind in ("endotracheal_tube", "nasogastric_tube", "central_line", "pacemaker"):
         return f"The {side}{NOUNS[finding.kind][0]} has been removed."
@@ -175,16 +175,16 @@ def _dictate_gone(finding: Finding) -> str:
 
 
 def dictate_indication(findings: tuple[Finding, ...], rng: np.random.Generator) -> str:
-    """Why the radiograph was taken; it fits a finding two times out of three."""
+    """Return an indication, which fits a finding in two of three cases."""
     hints = [f.kind for f in findings if f.kind in INDICATIONS]
     kind = hints[rng.integers(len(hints))] if hints and rng.random() < 0.67 else None
     return _pick(rng, INDICATIONS[kind])
 
 
 def read_label(sentence: str) -> tuple[Kind, str | None] | None:
-    """The (kind, side) that a sentence in the phantoms' own wording states as present; None where it states nothing.
+    """Return the (kind, side) that a sentence in the wording of phantoms states as present, None if there is none.
 
-    This reads drafts of a model trained on phantoms without any judge; it is no reader of real reports.
+    It reads drafts of a model trained on phantoms without a judge, not real reports.
     """
     text = sentence.lower()
     if text.startswith(("no ", "there is no ", "normal ", "clear ")) or "resolved" in text or "removed" in text:

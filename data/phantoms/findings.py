@@ -1,4 +1,4 @@
-"""What can be wrong with a phantom: thirteen findings of the trade, where they may lie and which boxes they fill."""
+"""Findings of phantoms: thirteen kinds, their possible locations and their boxes."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ FREQUENCY: dict[Kind, float] = {
     "mass": 1.0, "nodule": 1.0, "atelectasis": 1.0, "edema": 1.0, "effusion": 2.0, "pneumothorax": 1.2,
     "cardiomegaly": 1.6, "rib_fracture": 0.7,
 }  # fmt: skip
-"""How often a kind is drawn, relative to the others."""
+"""Relative frequency of each kind."""
 
 SIDED: tuple[Kind, ...] = (
     "central_line", "pacemaker", "consolidation", "mass", "nodule", "atelectasis", "effusion", "pneumothorax",
@@ -32,12 +32,12 @@ SIDED: tuple[Kind, ...] = (
 )  # fmt: skip
 BILATERAL_SHARE: dict[Kind, float] = {"atelectasis": 0.25, "effusion": 0.3}
 GRADED: tuple[Kind, ...] = ("effusion", "pneumothorax", "cardiomegaly", "edema")
-"""Kinds whose size or severity a report states in three grades."""
+"""Kinds with a size or severity in three grades."""
 
 ZONE_V: dict[Zone, tuple[float, float]] = {"upper": (0.26, 0.31), "mid": (0.41, 0.46), "lower": (0.57, 0.62)}
-"""The range of v for the centre of a finding in each zone; the gaps keep the words unambiguous."""
+"""Range of v for the center of a finding by zone; the gaps make the wording unambiguous."""
 GRADES = ((0.0, 0.25), (0.38, 0.62), (0.75, 1.0))
-"""Extents of the three grades; the gaps keep the words unambiguous."""
+"""Extents of the three grades; the gaps make the wording unambiguous."""
 
 
 @dataclass(frozen=True)
@@ -45,11 +45,11 @@ class Finding:
     """One abnormality.
 
     Attributes:
-        kind: what it is.
-        sides: the patient's sides it is on; empty where a side means nothing (heart, tubes in the midline).
-        zone: third of the lung, for findings that are described by it.
-        lateral, v: its centre: distance from the midline and height.
-        extent: in [0, 1], from the least to the most of its kind.
+        kind: kind of finding.
+        sides: the patient's sides; empty for findings without a side (heart, midline tubes).
+        zone: third of the lung, for findings described by it.
+        lateral, v: center: distance from the midline and height.
+        extent: in [0, 1], from the smallest to the largest of its kind.
     """
 
     kind: Kind
@@ -61,23 +61,25 @@ class Finding:
 
     @property
     def grade(self) -> int:
-        """0, 1 or 2: small / mild, moderate, large / severe."""
+        """Grade 0, 1 or 2: small / mild, moderate, large / severe."""
         return 0 if self.extent < 0.31 else 1 if self.extent < 0.69 else 2
 
     @property
     def side(self) -> Literal["left", "right", "both"] | None:
-        """The side as a label: one of them, both, or None."""
+        """The side as used in labels."""
         return "both" if len(self.sides) == 2 else self.sides[0] if self.sides else None
 
     @property
     def radius(self) -> float:
-        """Radius of the round findings."""
-        least, most = {"consolidation": (0.065, 0.105), "mass": (0.066, 0.088), "nodule": (0.036, 0.046)}[self.kind]
-        return least + (most - least) * self.extent
+        """Radius of round findings."""
+        minimum, maximum = {"consolidation": (0.065, 0.105), "mass": (0.066, 0.088), "nodule": (0.036, 0.046)}[
+            self.kind
+        ]
+        return minimum + (maximum - minimum) * self.extent
 
 
 def draw_finding(kind: Kind, anatomy: Anatomy, rng: np.random.Generator) -> Finding:
-    """A random finding of that kind in that patient."""
+    """Draw a random finding of a kind in a patient."""
     sides: tuple[Side, ...] = ()
     if kind in SIDED:
         sides = ("left",) if rng.random() < 0.5 else ("right",)
@@ -99,15 +101,15 @@ def draw_finding(kind: Kind, anatomy: Anatomy, rng: np.random.Generator) -> Find
 
 
 def apply_to(anatomy: Anatomy, findings: tuple[Finding, ...]) -> Anatomy:
-    """The patient with those findings that change the outlines themselves (a larger heart)."""
+    """Return the anatomy changed by the findings (a larger heart)."""
     for finding in findings:
         if finding.kind == "cardiomegaly":
             anatomy = replace(anatomy, heart_share=0.55 + 0.15 * finding.extent)
     return anatomy
 
 
-def course(finding: Finding, anatomy: Anatomy, side: Side | None = None) -> list[tuple[float, float]]:
-    """The line (u, v) that a tube, catheter or lead takes."""
+def device_path(finding: Finding, anatomy: Anatomy, side: Side | None = None) -> list[tuple[float, float]]:
+    """Return the points (u, v) of a tube, catheter or lead."""
     u, shift = anatomy.midline, finding.v
     if finding.kind == "endotracheal_tube":
         return [(u, 0.0), (u + 0.004, 0.12), (u, 0.255 + shift)]
@@ -126,30 +128,30 @@ def course(finding: Finding, anatomy: Anatomy, side: Side | None = None) -> list
 
 
 def generator(finding: Finding, anatomy: Anatomy) -> Rectangle:
-    """The box of a pacemaker's generator."""
+    """Return the box of a pacemaker's generator."""
     u, v = anatomy.u(finding.sides[0], 0.27), 0.235 + finding.v
     return u - 0.05, v - 0.04, u + 0.05, v + 0.04
 
 
 def effusion_level(finding: Finding, anatomy: Anatomy, side: Side) -> float:
-    """v of the fluid's surface at its lowest point."""
+    """Return v of the fluid surface at its lowest point."""
     return anatomy.dome(side) + 0.03 - 0.05 - 0.24 * finding.extent
 
 
 def pneumothorax_rim(finding: Finding) -> tuple[float, float]:
-    """(width of the rim of air, v at which it ends)."""
+    """Return (width of the rim of air, v of its lower end)."""
     return 0.045 + 0.07 * finding.extent, 0.30 + 0.22 * finding.extent
 
 
 def rectangles(finding: Finding, anatomy: Anatomy) -> list[Rectangle]:
-    """The true boxes (u_min, v_min, u_max, v_max), one a side, in the radiograph's centred square."""
-    found: list[Rectangle]
+    """Return the ground-truth boxes (u_min, v_min, u_max, v_max), one per side, in the radiograph's centered square."""
+    boxes: list[Rectangle]
     if finding.kind == "cardiomegaly":
-        found = [anatomy.heart_box]
+        boxes = [anatomy.heart_box]
     elif finding.kind == "edema":
-        found = [_between(anatomy, side, 0.06, 0.30, 0.30, 0.64) for side in ("right", "left")]
+        boxes = [_between(anatomy, side, 0.06, 0.30, 0.30, 0.64) for side in ("right", "left")]
     elif finding.kind == "effusion":
-        found = [
+        boxes = [
             _between(anatomy, side, 0.10, anatomy.half_width, effusion_level(finding, anatomy, side) - 0.03,
                      anatomy.dome(side) + 0.10)
             for side in finding.sides
@@ -158,23 +160,23 @@ def rectangles(finding: Finding, anatomy: Anatomy) -> list[Rectangle]:
         width, end = pneumothorax_rim(finding)
         start = float(anatomy.outer(anatomy.lung_top + 0.03)) - width
         outer = float(anatomy.outer(end))
-        found = [_between(anatomy, side, max(start, 0.04), outer, anatomy.lung_top, end) for side in finding.sides]
+        boxes = [_between(anatomy, side, max(start, 0.04), outer, anatomy.lung_top, end) for side in finding.sides]
     elif finding.kind == "atelectasis":
-        found = [
+        boxes = [
             _between(anatomy, side, 0.13, 0.31, anatomy.dome(side) - 0.10, anatomy.dome(side) - 0.005)
             for side in finding.sides
         ]
     elif finding.kind == "pacemaker":
-        found = [generator(finding, anatomy)]
+        boxes = [generator(finding, anatomy)]
     elif finding.kind in ("endotracheal_tube", "nasogastric_tube", "central_line"):
-        line = np.array(course(finding, anatomy, finding.sides[0] if finding.sides else None))
+        line = np.array(device_path(finding, anatomy, finding.sides[0] if finding.sides else None))
         (u0, v0), (u1, v1) = line.min(0), line.max(0)
-        found = [(u0 - 0.015, v0, u1 + 0.015, v1 + 0.01)]
+        boxes = [(u0 - 0.015, v0, u1 + 0.015, v1 + 0.01)]
     else:
         half = 0.045 if finding.kind == "rib_fracture" else finding.radius * 1.1
         u = anatomy.u(finding.sides[0], finding.lateral)
-        found = [(u - half, finding.v - half, u + half, finding.v + half)]
-    return [(max(a, 0.0), max(b, 0.0), min(c, 1.0), min(d, 1.0)) for a, b, c, d in sorted(found)]
+        boxes = [(u - half, finding.v - half, u + half, finding.v + half)]
+    return [(max(a, 0.0), max(b, 0.0), min(c, 1.0), min(d, 1.0)) for a, b, c, d in sorted(boxes)]
 
 
 def _between(
@@ -185,7 +187,7 @@ def _between(
 
 
 def compatible(finding: Finding, others: list[Finding]) -> bool:
-    """Whether a finding can be seen and told apart beside the others."""
+    """Return whether a finding can be distinguished next to the others."""
     for other in others:
         if other.kind == finding.kind and (
             finding.kind not in ("nodule", "consolidation") or other.side == finding.side

@@ -1,4 +1,4 @@
-"""Phantom studies by seed: images, report, boxes and labels, as a manifest like any other source."""
+"""Generate phantom studies (images, report, boxes, labels) from a seed, with a manifest."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from data.images import CropMap
-from data.manifest import write_manifest
+from data.manifest import PREPARATION_RECORD, open_run_folder, write_manifest
 from data.phantoms.anatomy import Anatomy, draw_anatomy
 from data.phantoms.dictate import Dictated, dictate, dictate_indication
 from data.phantoms.findings import (
@@ -30,32 +30,31 @@ from data.phantoms.findings import (
     rectangles,
 )
 from data.phantoms.render import render_frontal, render_lateral
-from data.run_folder import PREPARED, claim
 from data.study import IMAGE_COLUMNS, Label, Study
-from radfact.errors import InputError
+from radfact.errors import ErrorCode, InputError
 from radfact.records import Box, Sentence
 
 LATERAL_SHARE = 0.2
 PRIOR_SHARE = 0.25
 ASPECTS = (1.0, 1.0, 0.9, 1.08)
-"""Width over height of the radiographs; real ones are seldom square."""
+"""Width over height of the radiographs; real radiographs are rarely square."""
 
 
 @dataclass(frozen=True)
 class PhantomStudy:
-    """A study with its radiographs as grey levels (height, width)."""
+    """A study with its radiographs as gray levels (height, width)."""
 
     study: Study
     radiographs: dict[str, NDArray[np.uint8]]
 
 
 def draw_findings(anatomy: Anatomy, rng: np.random.Generator) -> tuple[Finding, ...]:
-    """None to four findings that can be seen beside each other, in the order of a report."""
-    wanted = int(rng.choice(5, p=[0.12, 0.26, 0.30, 0.22, 0.10]))
+    """Draw up to four findings that can be seen next to each other, in the order of a report."""
+    count = int(rng.choice(5, p=[0.12, 0.26, 0.30, 0.22, 0.10]))
     weights = np.array([FREQUENCY[kind] for kind in KINDS])
     chosen: list[Finding] = []
-    for _ in range(4 * wanted):
-        if len(chosen) == wanted:
+    for _ in range(4 * count):
+        if len(chosen) == count:
             break
         finding = draw_finding(KINDS[rng.choice(len(KINDS), p=weights / weights.sum())], anatomy, rng)
         if compatible(finding, chosen):
@@ -64,7 +63,7 @@ def draw_findings(anatomy: Anatomy, rng: np.random.Generator) -> tuple[Finding, 
 
 
 def draw_prior(findings: tuple[Finding, ...], anatomy: Anatomy, rng: np.random.Generator) -> tuple[Finding, ...]:
-    """What the radiograph before may have shown: some findings not yet there, some of another size, some since gone."""
+    """Draw the findings of the prior radiograph: some missing, some of another size, some resolved since."""
     prior: list[Finding] = []
     for finding in findings:
         if rng.random() < 0.3:
@@ -81,20 +80,20 @@ def draw_prior(findings: tuple[Finding, ...], anatomy: Anatomy, rng: np.random.G
 
 
 def make_study(seed: int, index: int, size: int, split: str) -> PhantomStudy:
-    """Study number `index` of the series `seed`; the same arguments give the same study, bit for bit.
+    """Generate a study; the same arguments give the same bytes.
 
     Args:
-        seed: the series; different seeds share no study.
+        seed: seed of a series of studies.
         index: number within the series.
-        size: pixels of the radiographs' shorter side.
-        split: name of the split to write into the record.
+        size: shorter side of the radiographs, pixels.
+        split: split of the study.
     """
     rng = np.random.default_rng(np.random.SeedSequence((seed, index)))
     anatomy = draw_anatomy(rng)
     findings = draw_findings(anatomy, rng)
     has_lateral, has_prior = rng.random() < LATERAL_SHARE, rng.random() < PRIOR_SHARE
     prior = draw_prior(findings, anatomy, rng) if has_prior else None
-    said = dictate(findings, prior, rng)
+    sentences = dictate(findings, prior, rng)
     aspect = float(rng.choice(ASPECTS))
     identity = f"phantom-{seed}-{index:06d}"
 
@@ -112,7 +111,7 @@ def make_study(seed: int, index: int, size: int, split: str) -> PhantomStudy:
             crop.to_original(Box(x_min=a, y_min=b, x_max=c, y_max=d)) for a, b, c, d in rectangles(finding, shaped)
         )
 
-    grounded = [Sentence(text=s.text, boxes=None if s.finding is None else boxes(s.finding)) for s in said]
+    grounded = [Sentence(text=s.text, boxes=None if s.finding is None else boxes(s.finding)) for s in sentences]
     technique = "PA and lateral views of the chest." if has_lateral else "Single frontal view of the chest."
     study = Study(
         sample_id=identity,
@@ -122,7 +121,7 @@ def make_study(seed: int, index: int, size: int, split: str) -> PhantomStudy:
         indication=dictate_indication(findings, rng) if rng.random() < 0.8 else None,
         technique=technique if rng.random() < 0.8 else None,
         comparison="None." if prior is None else "Prior chest radiograph.",
-        findings=_narrative(said, rng),
+        findings=_narrative(sentences, rng),
         grounded_findings=grounded,
         phrases=[sentence for sentence in grounded if sentence.boxes is not None] or None,
         split=split,
@@ -133,46 +132,53 @@ def make_study(seed: int, index: int, size: int, split: str) -> PhantomStudy:
     return PhantomStudy(study, radiographs)
 
 
-def _narrative(said: list[Dictated], rng: np.random.Generator) -> str:
-    """The same report as running text; neighbouring denials are sometimes drawn together."""
-    texts = [s.text for s in said]
+def _narrative(sentences: list[Dictated], rng: np.random.Generator) -> str:
+    """Return the report as running text; adjacent negations are sometimes joined."""
+    texts = [s.text for s in sentences]
     if rng.random() < 0.5:
         for first, second in pairwise(texts):
-            denied = first.startswith("No") and second.startswith("No")
-            if denied and "pleural effusion" in first and "pneumothorax" in second:
+            are_negated = first.startswith("No") and second.startswith("No")
+            if are_negated and "pleural effusion" in first and "pneumothorax" in second:
                 at = texts.index(first)
                 texts[at : at + 2] = ["No pleural effusion or pneumothorax."]
                 break
     return " ".join(texts)
 
 
-def _write_one(index: int, *, folder: Path, seed: int, size: int, split: str) -> Study:
-    made = make_study(seed, index, size, split)
-    for role, radiograph in made.radiographs.items():
-        # Level 1: the grain hardly compresses further, and higher levels take several times longer.
-        Image.fromarray(radiograph).save(folder / role / f"{made.study.sample_id}.png", compress_level=1)
-    return made.study
+def _write_study(index: int, *, folder: Path, seed: int, size: int, split: str) -> Study:
+    phantom = make_study(seed, index, size, split)
+    for role, radiograph in phantom.radiographs.items():
+        # Level 1: noise hardly compresses further, and higher levels take several times longer.
+        Image.fromarray(radiograph).save(folder / role / f"{phantom.study.sample_id}.png", compress_level=1)
+    return phantom.study
 
 
 def write_phantoms(
     folder: Path, count: int, *, seed: int, size: int = 518, split: str = "test", workers: int = 1
 ) -> Iterator[Study]:
-    """Write `count` phantom studies of the series `seed` into `folder`, yielding each as it is done.
+    """Write phantom studies into a folder and yield each when it is done. The manifest is written last.
 
-    The manifest is written when the last one is done, so a folder without one is unfinished.
+    Args:
+        folder: folder to write.
+        count: number of studies.
+        seed: seed of the series.
+        size: shorter side of the radiographs, pixels.
+        split: split of the studies.
+        workers: number of processes.
 
     Raises:
-        InputError: `count` or `size` is too small to be meant, or `folder` was made otherwise.
+        InputError: `count` or `size` is too small, or `folder` was made with other settings.
     """
     if count < 1:
-        raise InputError(f"needs at least 1 study, got {count}", field="count")
+        raise InputError(f"expected at least 1 study, found {count}", code=ErrorCode.INVALID_OPTION, field="count")
     if size < 64:
-        raise InputError(f"radiographs need at least 64 pixels, got {size}", field="size")
+        message = f"expected at least 64 pixels, found {size}"
+        raise InputError(message, code=ErrorCode.INVALID_OPTION, field="size")
     settings = {"source": "phantom", "count": count, "seed": seed, "size": size, "split": split}
-    claim(folder, PREPARED, settings, holds="radiographs prepared")
+    open_run_folder(folder, PREPARATION_RECORD, settings)
     for role in IMAGE_COLUMNS:
         (folder / role).mkdir(parents=True, exist_ok=True)
-    make = partial(_write_one, folder=folder, seed=seed, size=size, split=split)
+    make = partial(_write_study, folder=folder, seed=seed, size=size, split=split)
     studies = []
     if workers == 1:
         for study in map(make, range(count)):
@@ -184,5 +190,4 @@ def write_phantoms(
             for study in pool.map(make, range(count), chunksize=16):
                 studies.append(study)
                 yield study
-    # A relative path is relative to the manifest's folder, which is this one.
     write_manifest(folder / "manifest.jsonl", studies)

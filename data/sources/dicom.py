@@ -1,4 +1,4 @@
-"""Single DICOM files and folders of them, each a study of one frontal radiograph."""
+"""Single DICOM files and folders of them; each file is a study with one frontal radiograph."""
 
 from __future__ import annotations
 
@@ -6,21 +6,21 @@ import os
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
-from radfact.errors import InputError
+from radfact.errors import ErrorCode, InputError
 
 _PREFIX = 128
-"""Bytes before the letters DICM."""
+"""Number of bytes before the letters DICM."""
 
 
 def find_radiographs(paths: Iterable[Path]) -> dict[str, Path]:
-    """The DICOM files that are named or lie below the folders that are named, by a name of their own.
+    """Return the DICOM files among `paths` and in folders among them, by unique names.
 
-    That name is a file's without its ending; where several share it, the folders in which they differ stand before it.
-    In a folder a file is DICOM by its content, since exports often leave out the ending; a DICOMDIR is an index of
-    radiographs and none itself. A file that is named is taken as it is.
+    The name is the file name without suffix, with a prefix of folder names if several files share it. Files in folders
+    are recognized by content, since exports often omit the suffix; a DICOMDIR is skipped. Files given directly are not
+    checked.
 
     Raises:
-        InputError: a folder has no DICOM file.
+        InputError: a folder contains no DICOM file.
     """
     radiographs = list(dict.fromkeys(file.absolute() for path in paths for file in _radiographs(path)))
     of_name: dict[str, list[Path]] = {}
@@ -28,13 +28,10 @@ def find_radiographs(paths: Iterable[Path]) -> dict[str, Path]:
         of_name.setdefault(radiograph.stem, []).append(radiograph)
     named: dict[str, Path] = {}
     for radiograph in radiographs:
-        name = (
-            radiograph.stem
-            if len(of_name[radiograph.stem]) == 1
-            else _with_folders(radiograph, of_name[radiograph.stem])
-        )
+        namesakes = of_name[radiograph.stem]
+        name = radiograph.stem if len(namesakes) == 1 else _with_folders(radiograph, namesakes)
         key, number = name, 1
-        # a/b-c and a-b/c would have one name.
+        # a/b-c and a-b/c have the same name.
         while key in named:
             number += 1
             key = f"{name}-{number}"
@@ -46,10 +43,11 @@ def _radiographs(path: Path) -> Iterator[Path]:
     if not path.is_dir():
         yield path
         return
-    found = [file for file in sorted(path.rglob("*")) if file.is_file() and _is_dicom(file)]
-    if not found:
-        raise InputError("there is no DICOM file in this folder", file=path)
-    yield from found
+    files = [file for file in sorted(path.rglob("*")) if file.is_file() and _is_dicom(file)]
+    if not files:
+        message = "expected at least one DICOM file in this folder, found none"
+        raise InputError(message, code=ErrorCode.EMPTY_INPUT, file=path)
+    yield from files
 
 
 def _is_dicom(path: Path) -> bool:
@@ -59,10 +57,10 @@ def _is_dicom(path: Path) -> bool:
         with path.open("rb") as content:
             return content.read(_PREFIX + 4)[_PREFIX:] == b"DICM"
     except OSError:
-        # That it cannot be read is said where it is converted.
+        # The conversion reports why it cannot be read.
         return True
 
 
-def _with_folders(radiograph: Path, alike: Sequence[Path]) -> str:
-    common = os.path.commonpath([other.parent for other in alike])
+def _with_folders(radiograph: Path, namesakes: Sequence[Path]) -> str:
+    common = os.path.commonpath([path.parent for path in namesakes])
     return "-".join(radiograph.relative_to(common).with_suffix("").parts)

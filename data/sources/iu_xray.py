@@ -1,4 +1,4 @@
-"""IU-Xray (Indiana University, Open-i; Demner-Fushman et al. 2016): XML reports with radiographs, and no patients."""
+"""IU-Xray (Indiana University, Open-i; Demner-Fushman et al. 2016): XML reports with radiographs, without patients."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from pathlib import Path
 from typing import get_args
 from xml.etree import ElementTree
 
-from data.archive import Archive, ArchiveStudy, Radiograph, View
+from data.archive import Archive, ArchiveStudy, Radiograph, View, prose, read_failure
 from data.manifest import Failure
-from radfact.errors import InputError
+from radfact.errors import ErrorCode, InputError
 from radfact.io.csv_tables import find_csv, stream_columns
 
 VIEWS = "indiana_projections.csv"
 _REPORTS = "NLMCXR_reports.tgz"
 _FOLDERS = ("ecgen-radiology", "NLMCXR_reports/ecgen-radiology", ".")
-# Where the release's PNGs belong; a radiograph that is nowhere below the root is expected there.
+# Folder of the PNGs in the release; missing radiographs are expected there.
 _IMAGES = "NLMCXR_png"
 
-# One radiograph has four names: CXR1_1_IM-0001-3001 in the reports, with .png in the release of PNGs, 1_IM-0001-3001.dcm in
-# that of DICOMs, 1_IM-0001-3001.dcm.png in the table of views and the copies that go with it. Of study 1 alone do the
-# reports repeat the number; whoever only cuts "CXR" off loses its radiographs, one frontal and one lateral.
+# A radiograph has four names: CXR1_1_IM-0001-3001 in the reports, with .png in the release of PNGs, 1_IM-0001-3001.dcm
+# in that of DICOMs, and 1_IM-0001-3001.dcm.png in the table of views and the copies that go with it. Only for study 1,
+# the reports repeat the number.
 _RADIOGRAPH = re.compile(
     r"(?:CXR)?(?P<study>\d+)_(?:\d+_)?(?P<radiograph>IM-[\d-]+)(?P<suffix>(?:\.dcm)?(?:\.png)?)", re.ASCII
 )
@@ -32,20 +32,20 @@ _DEIDENTIFIED = re.compile("X{4,}")
 
 
 def read_iu_xray(root: Path) -> Archive:
-    """Read IU-Xray: every study is in the split "test", as the paper uses it (004, B.1), and none has a patient.
+    """Read IU-Xray. Every study is in the split "test" (MAIRA-2, appendix B.1), and no study has a patient.
 
-    Words that were taken out for privacy ("XXXX") become "___", as in MIMIC-CXR. The technique is the caption of the
-    images, which all images of a study share. What the radiographs show is in `indiana_projections.csv`; four of the 7,470
-    are not, and are listed as failures.
+    De-identified words ("XXXX") become "___", as in MIMIC-CXR. The technique is the caption of the images, which is
+    the same for all images of a study. Four of the 7,470 radiographs have no view in `indiana_projections.csv` and are
+    listed as failures.
 
     Args:
         root: folder with the reports (`NLMCXR_reports.tgz`, or its `ecgen-radiology/*.xml`), the table
             `indiana_projections.csv`, and anywhere below it the images: `NLMCXR_png`, `NLMCXR_dcm`, or copies named as
-            in the table. Of several files of one radiograph a DICOM is read before a PNG, and then that of the folder which
-            comes first by name. Images may be missing; that is found when they are converted.
+            in the table. DICOM is preferred over PNG, then the first folder by name. Missing images are reported by
+            the conversion.
 
     Raises:
-        InputError: there are no reports or no views, or the table of views cannot be read.
+        InputError: reports or views are missing, or the table of views cannot be read.
     """
     views, failures = _read_views(root)
     files = _files(root)
@@ -54,19 +54,19 @@ def read_iu_xray(root: Path) -> Archive:
         try:
             number, study = _study(content, root, views, files, failures)
         except ElementTree.ParseError as error:
-            failures.append(Failure(source=name, stage="read", reason=f"not XML: {error}"))
+            failures.append(read_failure(name, f"not XML: {error}"))
         except InputError as error:
-            failures.append(Failure(source=name, stage="read", reason=str(error)))
+            failures.append(read_failure(name, str(error)))
         else:
             if number in studies:
-                failures.append(Failure(source=name, stage="read", reason=f"another report is {study.study_id} too"))
+                failures.append(read_failure(name, f"duplicate report of {study.study_id}"))
             else:
                 studies[number] = study
     return Archive("iu-xray", [studies[number] for number in sorted(studies)], failures)
 
 
 def _reports(root: Path) -> Iterator[tuple[str, bytes]]:
-    """(name, content) of every XML report."""
+    """Yield (name, content) of every XML report."""
     for folder in (root / name for name in _FOLDERS):
         paths = sorted(folder.glob("*.xml"))
         for path in paths:
@@ -75,36 +75,38 @@ def _reports(root: Path) -> Iterator[tuple[str, bytes]]:
             return
     packed = root / _REPORTS
     if not packed.is_file():
-        raise InputError(f"no reports: neither {_REPORTS} nor ecgen-radiology/*.xml", file=root)
+        message = f"no reports: expected {_REPORTS} or ecgen-radiology/*.xml"
+        raise InputError(message, code=ErrorCode.FILE_NOT_FOUND, file=root)
     try:
         with tarfile.open(packed) as archive:
             for member in archive:
                 if member.name.endswith(".xml") and (handle := archive.extractfile(member)) is not None:
                     yield Path(member.name).name, handle.read()
     except (tarfile.TarError, EOFError, OSError, zlib.error) as error:
-        raise InputError(f"cannot be read: {error}", file=packed) from None
+        raise InputError(f"cannot be read: {error}", code=ErrorCode.FILE_UNREADABLE, file=packed) from None
 
 
 def _read_views(root: Path) -> tuple[dict[str, View], list[Failure]]:
-    """View by radiograph, and the rows that give none."""
+    """Return the views by radiograph, and the rows without a view."""
     table = find_csv(root, VIEWS)
     if table is None:
-        raise InputError("no such file; it says which radiographs are frontal and which lateral", file=root / VIEWS)
+        message = "no such file; it lists the views of the radiographs"
+        raise InputError(message, code=ErrorCode.FILE_NOT_FOUND, file=root / VIEWS)
     views: dict[str, View] = {}
     failures: list[Failure] = []
     for line, (name, projection) in stream_columns(table, ("filename", "projection")):
         match = _RADIOGRAPH.fullmatch(name or "")
         view = next((view for view in get_args(View) if view == (projection or "").lower()), None)
         if match is None or view is None:
-            reason = f"{table.name}, line {line}: no view of a radiograph, but '{name}', '{projection}'"
-            failures.append(Failure(source=name or table.name, stage="read", reason=reason))
+            reason = f"{table.name}:{line}: expected a radiograph and its view, found '{name}', '{projection}'"
+            failures.append(read_failure(name or table.name, reason))
         else:
             views[_key(match)] = view
     return views, failures
 
 
 def _files(root: Path) -> dict[str, Path]:
-    """File by radiograph, of several a DICOM before the PNGs made of it, and then the first."""
+    """Return the file of each radiograph: the first DICOM, or else the first PNG."""
     files: dict[str, Path] = {}
     for folder, below, names in os.walk(root, followlinks=True):
         below.sort()
@@ -130,18 +132,16 @@ def _study(
     study_id = "" if identity is None else identity.get("id", "")
     number = re.fullmatch(r"CXR(\d+)", study_id, re.ASCII)
     if number is None:
-        raise InputError(f"the report has no name such as CXR1 (uId), but '{study_id}'")
-    sections = {part.get("Label"): _prose("".join(part.itertext())) for part in report.iter("AbstractText")}
-    captions = dict.fromkeys(_prose(image.findtext("caption") or "") for image in report.iter("parentImage"))
+        raise InputError(f"expected a name such as CXR1, found '{study_id}'", field="uId")
+    sections = {part.get("Label"): _section("".join(part.itertext())) for part in report.iter("AbstractText")}
+    captions = dict.fromkeys(_section(image.findtext("caption") or "") for image in report.iter("parentImage"))
     radiographs = []
     for image in report.iter("parentImage"):
         name = image.get("id") or ""
         match = _RADIOGRAPH.fullmatch(name)
         view = None if match is None else views.get(_key(match))
         if match is None or view is None:
-            failures.append(
-                Failure(source=name or study_id, stage="read", reason=f"{VIEWS} has no view of this radiograph")
-            )
+            failures.append(read_failure(name or study_id, f"no view in {VIEWS}"))
             continue
         path = files.get(_key(match), root / _IMAGES / f"{name}.png")
         radiographs.append(Radiograph(key=name, path=path, view=view))
@@ -156,7 +156,5 @@ def _study(
     )
 
 
-def _prose(text: str) -> str | None:
-    """A section on one line; None where nothing stands in it but marks such as "."."""
-    text = _DEIDENTIFIED.sub("___", " ".join(text.split()))
-    return text if re.search(r"\w", text) else None
+def _section(text: str) -> str | None:
+    return prose(_DEIDENTIFIED.sub("___", text))

@@ -1,17 +1,16 @@
-"""MIMIC-CXR, as DICOM (mimic-cxr) or JPEG (mimic-cxr-jpg): studies of patients in time, with reports and split.
+"""MIMIC-CXR as DICOM (mimic-cxr) or JPEG (mimic-cxr-jpg): studies with time, reports and split.
 
-What is known of the layouts is from their PhysioNet pages (mimic-cxr 2.0.0 and 2.1.0, mimic-cxr-jpg 2.0.0 and 2.1.0)
-and public code that reads them; no credentialed file was at hand.
+The layouts are those of the PhysioNet pages (mimic-cxr 2.0.0 and 2.1.0, mimic-cxr-jpg 2.0.0 and 2.1.0) and of public
+readers; credentialed files were not available.
 
     mimic-cxr      files/p10/p10000032/s50414267/<dicom_id>.dcm
-                   mimic-cxr-reports.zip, which holds files/p10/p10000032/s50414267.txt
+                   mimic-cxr-reports.zip, which contains files/p10/p10000032/s50414267.txt
     mimic-cxr-jpg  files/p10/p10000032/s50414267/<dicom_id>.jpg
-                   mimic-cxr-2.0.0-metadata.csv.gz, mimic-cxr-2.0.0-split.csv.gz (so named in 2.1.0 too)
+                   mimic-cxr-2.0.0-metadata.csv.gz, mimic-cxr-2.0.0-split.csv.gz (same names in 2.1.0)
 
-So either release lacks something of the other: the DICOM release has neither the table of views and times nor the
-split, the JPEG release no reports. The labels that CheXpert and NegBio took from the reports are left alone: a `Label`
-is what is known without reading the report. The metadata list every image, so that cxr-record-list.csv.gz is not
-needed.
+The DICOM release has neither the table of views and times nor the split, the JPEG release has no reports. The labels
+that CheXpert and NegBio extracted from the reports are not read: a `Label` does not come from reading the report. The
+metadata table lists every image, so cxr-record-list.csv.gz is not needed.
 """
 
 from __future__ import annotations
@@ -28,10 +27,10 @@ from itertools import groupby
 from pathlib import Path
 from typing import Literal
 
-from data.archive import Archive, ArchiveStudy, Radiograph, View
+from data.archive import Archive, ArchiveStudy, Radiograph, View, read_failure
 from data.manifest import Failure
 from data.sources.sections import split_sections
-from radfact.errors import InputError
+from radfact.errors import ErrorCode, InputError
 from radfact.io.csv_tables import find_csv, stream_columns
 
 Layout = Literal["dicom", "jpg"]
@@ -42,7 +41,7 @@ _SUFFIXES: dict[Layout, str] = {"dicom": ".dcm", "jpg": ".jpg"}
 _SPLITS = ("train", "validate", "test")
 # The other values of ViewPosition (AP AXIAL, AP LLD, LAO, XTABLE LATERAL, SWIMMERS...) are neither.
 _VIEW_POSITIONS: dict[str, View] = {"PA": "frontal", "AP": "frontal", "LATERAL": "lateral", "LL": "lateral"}
-# Meanings of DICOM's view codes, for images without ViewPosition.
+# Meanings of DICOM view codes, for images without ViewPosition.
 _VIEW_CODES: dict[str, View] = {
     "postero-anterior": "frontal",
     "antero-posterior": "frontal",
@@ -54,111 +53,103 @@ _DICOM_ID = re.compile(r"[0-9a-zA-Z][0-9a-zA-Z.-]*")
 
 
 @dataclass(slots=True)
-class _Listed:
-    """A study as the metadata table lists it."""
+class _StudyEntry:
+    """A study in the metadata table."""
 
     patient_id: str
-    when: datetime | None = None
+    timestamp: datetime | None = None
     radiographs: list[Radiograph] = field(default_factory=list)
 
 
 def read_mimic_cxr(root: Path, layout: Layout, *, metadata: Path | None = None) -> Archive:
     """Read MIMIC-CXR.
 
-    Sections are those of `split_sections`: findings, indication, technique and comparison under their own headings, as
-    paper 004 (B.1) takes them following Johnson et al. So a report whose only text is an impression, or a paragraph
-    without heading, has no findings; and a heading HISTORY or CLINICAL INFORMATION is no indication. That the paper
-    does the latter too is inferred: figures E.12 and E.14 have studies of MIMIC-CXR with "n/a" for it.
+    Sections are those of `split_sections`: findings, indication, technique and comparison under their own headings
+    (MAIRA-2, appendix B.1, following Johnson et al.). A report with only an impression, or a paragraph without heading,
+    has no findings; a heading HISTORY or CLINICAL INFORMATION is not an indication. The latter is inferred from
+    MAIRA-2, figures E.12 and E.14, where studies of MIMIC-CXR have the indication "n/a".
 
-    The report shown as a later study's prior is the whole of it, without the preliminary reading above it: the paper's
-    discussion speaks of the full report, and figures E.12 to E.14 show a prior's indication, comparison, findings and
-    impression. That it stands under the headings as they were written is our choice.
+    The prior report of a later study is the whole report without the preliminary reading: MAIRA-2 mentions the full
+    report, and figures E.12 to E.14 show indication, comparison, findings and impression of a prior. Keeping the
+    original headings is our choice.
 
-    A study's time is StudyDate and StudyTime, the earliest where its images differ.
+    The time of a study is StudyDate and StudyTime, the earliest if its images differ.
 
     Args:
-        root: folder of the release, the one that has `files`.
+        root: folder of the release, which contains `files`.
         layout: which of the two releases it is.
-        metadata: folder with what `root` lacks: the tables of mimic-cxr-jpg for the DICOM release, the reports of
-            mimic-cxr (its zip, or unpacked) for the JPEG release. None where they lie in `root` as well.
+        metadata: folder with the files missing in `root`: tables of mimic-cxr-jpg for the DICOM release, reports of
+            mimic-cxr (zip or unpacked) for the JPEG release. None if `root` contains them.
 
     Raises:
-        InputError: a table or all reports are missing, or a table cannot be used, with file, line and field.
+        InputError: a table or all reports are missing, or a table is invalid.
     """
-    places = [root] if metadata is None else [root, metadata]
+    folders = [root] if metadata is None else [root, metadata]
     files = root / "files"
     if not files.is_dir():
-        raise InputError("no folder 'files'; name the release's own folder, the one with 'files' in it", file=root)
-    splits = _read_splits(_table(places, "split"))
+        message = "no folder 'files'; give the folder of the release, which contains 'files'"
+        raise InputError(message, code=ErrorCode.FILE_NOT_FOUND, file=root)
+    splits = _read_splits(_find_table(folders, "split"))
     failures: list[Failure] = []
-    listed = _read_metadata(_table(places, "metadata"), files, _SUFFIXES[layout], failures)
-    listed = _on_disk(listed, files, failures)
+    entries = _read_metadata(_find_table(folders, "metadata"), files, _SUFFIXES[layout], failures)
+    entries = _present_on_disk(entries, files, failures)
     studies: list[ArchiveStudy] = []
-    with _Reports(places) as reports:
-        for study_id, study in listed.items():
-            text = reports.read(study.patient_id, study_id, failures)
+    with _Reports(folders) as reports:
+        for study_id, entry in entries.items():
+            sections = split_sections(reports.read(entry.patient_id, study_id, failures) or "")
             if study_id not in splits:
-                failures.append(
-                    _failure(study_id, "the table of splits does not have it; the study is kept, in no split")
+                failures.append(read_failure(study_id, "not in the table of splits; the study has no split"))
+            studies.append(
+                ArchiveStudy(
+                    study_id=study_id,
+                    patient_id=entry.patient_id,
+                    timestamp=entry.timestamp,
+                    radiographs=tuple(entry.radiographs),
+                    findings=sections.findings,
+                    indication=sections.indication,
+                    technique=sections.technique,
+                    comparison=sections.comparison,
+                    report=sections.text,
+                    split=splits.get(study_id),
                 )
-            studies.append(_study(study_id, study, text, splits.get(study_id)))
-        if studies and not reports.found:
-            message = (
-                "no report of any study: 'mimic-cxr-reports.zip' of mimic-cxr (or what is in it, unpacked) belongs "
-                "here or in the folder named by --metadata"
             )
-            raise InputError(message, file=root)
+        if studies and not reports.count:
+            message = "no reports; expected mimic-cxr-reports.zip of mimic-cxr (or its content) here or in --metadata"
+            raise InputError(message, code=ErrorCode.FILE_NOT_FOUND, file=root)
     return Archive(SOURCE, studies, failures)
 
 
 def report_name(patient_id: str, study_id: str) -> str:
-    """Path of a study's report in either release, below the release's folder."""
+    """Return the path of a study's report below the folder of either release."""
     return f"files/p{patient_id[:2]}/p{patient_id}/s{study_id}.txt"
 
 
-def _study(study_id: str, listed: _Listed, text: str | None, split: str | None) -> ArchiveStudy:
-    sections = split_sections(text or "")
-    return ArchiveStudy(
-        study_id=study_id,
-        patient_id=listed.patient_id,
-        when=listed.when,
-        radiographs=tuple(listed.radiographs),
-        findings=sections.findings,
-        indication=sections.indication,
-        technique=sections.technique,
-        comparison=sections.comparison,
-        report=sections.text,
-        split=split,
-    )
-
-
-def _table(places: Sequence[Path], name: str) -> Path:
+def _find_table(folders: Sequence[Path], name: str) -> Path:
     table = f"mimic-cxr-2.0.0-{name}.csv"
-    found = next((path for place in places if (path := find_csv(place, table)) is not None), None)
-    if found is None:
-        message = (
-            f"no '{table}.gz' (nor .csv); it is part of mimic-cxr-jpg and belongs here or in the folder named by "
-            "--metadata"
-        )
-        raise InputError(message, file=places[0])
-    return found
+    path = next((path for folder in folders if (path := find_csv(folder, table)) is not None), None)
+    if path is None:
+        message = f"no '{table}.gz' (nor .csv) of mimic-cxr-jpg here or in --metadata"
+        raise InputError(message, code=ErrorCode.FILE_NOT_FOUND, file=folders[0])
+    return path
 
 
 def _read_splits(path: Path) -> dict[str, str]:
     splits: dict[str, str] = {}
     for line, (study_id, split) in stream_columns(path, ("study_id", "split")):
         if study_id is None:
-            raise InputError("is empty", file=path, line=line, field="study_id")
+            message = "expected a study, found nothing"
+            raise InputError(message, code=ErrorCode.MISSING_FIELD, file=path, line=line, field="study_id")
         if split not in _SPLITS:
-            raise InputError(f"'{split}' is none of {', '.join(_SPLITS)}", file=path, line=line, field="split")
-        if splits.setdefault(study_id, split) != split:
-            message = f"study {study_id} is in '{splits[study_id]}' above and in '{split}' here"
+            message = f"expected one of {', '.join(_SPLITS)}, found '{split}'"
             raise InputError(message, file=path, line=line, field="split")
+        if splits.setdefault(study_id, split) != split:
+            message = f"study {study_id} is in two splits, '{splits[study_id]}' and '{split}'"
+            raise InputError(message, code=ErrorCode.MISMATCH, file=path, line=line, field="split")
     return splits
 
 
-def _read_metadata(path: Path, files: Path, suffix: str, failures: list[Failure]) -> dict[str, _Listed]:
-    listed: dict[str, _Listed] = {}
+def _read_metadata(path: Path, files: Path, suffix: str, failures: list[Failure]) -> dict[str, _StudyEntry]:
+    entries: dict[str, _StudyEntry] = {}
     seen: set[str] = set()
     columns = ("dicom_id", "subject_id", "study_id", "ViewPosition", "StudyDate", "StudyTime")
     for line, cells in stream_columns(path, columns, optional=("ViewCodeSequence_CodeMeaning",)):
@@ -168,24 +159,23 @@ def _read_metadata(path: Path, files: Path, suffix: str, failures: list[Failure]
             if not (value.isascii() and value.isdigit()):
                 raise InputError(f"expected digits, found '{value}'", file=path, line=line, field=column)
         if not _DICOM_ID.fullmatch(dicom_id):
-            raise InputError(f"'{dicom_id}' is no name of a file", file=path, line=line, field="dicom_id")
-        study = listed.setdefault(study_id, _Listed(patient_id))
+            raise InputError(f"expected a file name, found '{dicom_id}'", file=path, line=line, field="dicom_id")
+        study = entries.setdefault(study_id, _StudyEntry(patient_id))
         if study.patient_id != patient_id:
-            message = f"study {study_id} is of patient {study.patient_id} above and of {patient_id} here"
-            raise InputError(message, file=path, line=line, field="subject_id")
+            message = f"study {study_id} has two patients, {study.patient_id} and {patient_id}"
+            raise InputError(message, code=ErrorCode.MISMATCH, file=path, line=line, field="subject_id")
         if dicom_id in seen:
-            failures.append(_failure(dicom_id, f"listed twice, the second time in line {line} of {path.name}"))
+            failures.append(read_failure(dicom_id, f"duplicate image in line {line} of {path.name}"))
             continue
         seen.add(dicom_id)
         try:
-            when = _moment(date, time)
+            timestamp = _timestamp(date, time)
         except ValueError:
-            failures.append(
-                _failure(dicom_id, f"its StudyDate '{date}' and StudyTime '{time}' are no moment; the image is kept")
-            )
-            when = None
-        if when is not None and (study.when is None or when < study.when):
-            study.when = when
+            reason = f"StudyDate '{date}' and StudyTime '{time}' are not a valid time; the image is used without"
+            failures.append(read_failure(dicom_id, reason))
+            timestamp = None
+        if timestamp is not None and (study.timestamp is None or timestamp < study.timestamp):
+            study.timestamp = timestamp
         view, reason = _view(position, code)
         if view is None:
             stage = "read" if position is None else "select"
@@ -193,24 +183,23 @@ def _read_metadata(path: Path, files: Path, suffix: str, failures: list[Failure]
             continue
         image = files / f"p{patient_id[:2]}/p{patient_id}/s{study_id}/{dicom_id}{suffix}"
         study.radiographs.append(Radiograph(dicom_id, image, view))
-    return listed
+    return entries
 
 
 def _view(position: str | None, code: str | None) -> tuple[View | None, str]:
-    """The view, or None and why."""
+    """Return the view, or None and the reason."""
     if position is not None:
-        return _VIEW_POSITIONS.get(position.upper()), f"its view '{position}' is neither frontal nor lateral"
+        return _VIEW_POSITIONS.get(position.upper()), f"view '{position}' is neither frontal nor lateral"
     if code is not None:
-        return _VIEW_CODES.get(code.lower()), f"it has no ViewPosition, and its view code '{code}' tells no view"
-    return None, "it has neither ViewPosition nor a view code"
+        return _VIEW_CODES.get(code.lower()), f"no ViewPosition, and view code '{code}' is unknown"
+    return None, "neither ViewPosition nor a view code"
 
 
-def _moment(date: str | None, time: str | None) -> datetime | None:
-    """20800506 and 52000.5 are half a second past 5:20 in the morning: the table's times are numbers, so that leading
-    zeros are lost.
+def _timestamp(date: str | None, time: str | None) -> datetime | None:
+    """Parse a date and a time such as 20800506 and 52000.5 (5:20:00.5); times are numbers without leading zeros.
 
     Raises:
-        ValueError: it is no moment.
+        ValueError: it is not a valid time.
     """
     if date is None:
         return None
@@ -227,38 +216,42 @@ def _moment(date: str | None, time: str | None) -> datetime | None:
     )
 
 
-def _on_disk(listed: Mapping[str, _Listed], files: Path, failures: list[Failure]) -> dict[str, _Listed]:
-    """The studies of patients that are on disk. People often have some of the ten parts of the archive, and a line for
-    each of the missing studies would hide what is wrong with the others."""
+def _present_on_disk(
+    entries: Mapping[str, _StudyEntry], files: Path, failures: list[Failure]
+) -> dict[str, _StudyEntry]:
+    """Return the studies of patients on disk and list missing folders.
+
+    Users often have some of the ten parts of the archive; one failure per missing study would hide the others.
+    """
     parts = {entry.name for entry in os.scandir(files) if entry.is_dir()}
     patients = {f"{part}/{entry.name}" for part in parts for entry in os.scandir(files / part)}
-    there: dict[str, _Listed] = {}
+    present: dict[str, _StudyEntry] = {}
     missing: list[tuple[str, str]] = []
-    for study_id, study in listed.items():
+    for study_id, study in entries.items():
         part = f"p{study.patient_id[:2]}"
         patient = f"{part}/p{study.patient_id}"
         if patient in patients:
-            there[study_id] = study
+            present[study_id] = study
         else:
             missing.append((patient if part in parts else part, study_id))
     for folder, group in groupby(sorted(missing), lambda pair: pair[0]):
-        failures.append(_failure(f"files/{folder}", f"no such folder, for {len(list(group))} studies"))
-    return there
+        failures.append(read_failure(f"files/{folder}", f"no such folder, for {len(list(group))} studies"))
+    return present
 
 
 class _Reports:
-    """Free-text reports, zipped or unpacked, wherever they lie."""
+    """Free-text reports in folders, zipped or unpacked. `count` is the number of reports read."""
 
-    def __init__(self, places: Sequence[Path]) -> None:
-        self.found = 0
+    def __init__(self, folders: Sequence[Path]) -> None:
+        self.count = 0
         self._stack = ExitStack()
         self._zips: list[tuple[zipfile.ZipFile, str]] = []
         self._folders: list[Path] = []
-        for place in places:
-            if (path := place / "mimic-cxr-reports.zip").is_file():
+        for folder in folders:
+            if (path := folder / "mimic-cxr-reports.zip").is_file():
                 self._zips.append(self._open(path))
-            unpacked = place / "mimic-cxr-reports"
-            self._folders += [folder for folder in (unpacked, place) if (folder / "files").is_dir()]
+            unpacked = folder / "mimic-cxr-reports"
+            self._folders += [path for path in (unpacked, folder) if (path / "files").is_dir()]
 
     def __enter__(self) -> _Reports:
         return self
@@ -267,25 +260,25 @@ class _Reports:
         self._stack.close()
 
     def read(self, patient_id: str, study_id: str, failures: list[Failure]) -> str | None:
-        """A study's report; None where there is none, which is listed."""
+        """Return a study's report; add a failure and return None if there is none."""
         name = report_name(patient_id, study_id)
         try:
-            raw = next(self._copies(name), None)
-            if raw is None:
-                failures.append(_failure(name, "the study has no report"))
+            content = next(self._copies(name), None)
+            if content is None:
+                failures.append(read_failure(name, "the study has no report"))
                 return None
-            self.found += 1
-            return raw.decode("utf-8-sig")
+            self.count += 1
+            return content.decode("utf-8-sig")
         except UnicodeDecodeError:
-            failures.append(_failure(name, "the report is not UTF-8 text"))
+            failures.append(read_failure(name, "the report is not UTF-8 text"))
         except (zipfile.BadZipFile, zlib.error, EOFError, OSError) as error:
-            failures.append(_failure(name, f"the report cannot be read: {error}"))
+            failures.append(read_failure(name, f"the report cannot be read: {error}"))
         return None
 
     def _copies(self, name: str) -> Iterator[bytes]:
-        for archive, below in self._zips:
+        for archive, prefix in self._zips:
             try:
-                yield archive.read(below + name)
+                yield archive.read(prefix + name)
             except KeyError:
                 continue
         for folder in self._folders:
@@ -295,17 +288,14 @@ class _Reports:
                 continue
 
     def _open(self, path: Path) -> tuple[zipfile.ZipFile, str]:
-        """The zip, and what stands before "files/" in it: nothing, or a folder where somebody has packed it again."""
+        """Open a zip file; return it with the prefix before "files/", which is not empty for repacked files."""
         try:
             archive = self._stack.enter_context(zipfile.ZipFile(path))
         except (zipfile.BadZipFile, OSError) as error:
-            raise InputError(f"cannot be read as a zip: {error}", file=path) from None
+            message = f"cannot be read as a zip file: {error}"
+            raise InputError(message, code=ErrorCode.FILE_UNREADABLE, file=path) from None
         for name in archive.namelist():
-            before, files, _ = name.partition("files/")
+            prefix, files, _ = name.partition("files/")
             if files and name.endswith(".txt"):
-                return archive, before
-        raise InputError("holds no files/p1x/p.../s....txt", file=path)
-
-
-def _failure(source: str, reason: str) -> Failure:
-    return Failure(source=source, stage="read", reason=reason)
+                return archive, prefix
+        raise InputError("expected reports files/p1x/p.../s....txt, found none", file=path)

@@ -1,10 +1,9 @@
 """MS-CXR: phrases of MIMIC-CXR's reports with their boxes on a frontal image (Boecking et al. 2022).
 
-The layout is from the release's PhysioNet page, from the script in it that makes the CSV of the JSON, and from public
-code that reads both. Release 0.1 has `MS_CXR_Local_Alignment_v1.0.0.{json,csv}`, release 1.1.0 has
-`MS_CXR_Local_Alignment_v1.1.0.{json,csv}` with a split by patient (train, val, test). Both list a box a row, in pixels
-of the original image: a phrase with several boxes is several rows. In the JSON the split has been seen on the
-annotation; on the image it is accepted too.
+The layout follows the release's PhysioNet page, its script that converts the JSON to CSV, and public readers. Release
+0.1 has `MS_CXR_Local_Alignment_v1.0.0.{json,csv}`, release 1.1.0 has `MS_CXR_Local_Alignment_v1.1.0.{json,csv}` with a
+split by patient (train, val, test). Both list one box per row, in pixels of the original image: a phrase with several
+boxes has several rows. In the JSON, the split is read from the annotation or the image.
 """
 
 from __future__ import annotations
@@ -16,10 +15,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from data.archive import Archive, ArchiveStudy, Radiograph
+from data.archive import Archive, ArchiveStudy, Radiograph, prose, read_failure
 from data.manifest import Failure
 from data.study import Label
-from radfact.errors import InputError, brief
+from radfact.errors import ErrorCode, InputError, brief
 from radfact.io.csv_tables import stream_columns
 from radfact.io.jsonl import read_json
 from radfact.records import Box, Sentence
@@ -36,7 +35,7 @@ _TEXTS = ("path", "name", "label_text")
 
 @dataclass(frozen=True, slots=True)
 class _Row:
-    """One box. `line` and `place` say where it stands in the file; x, y, w, h and the image's size are as written."""
+    """One box as written in the file; `line` and `place` are its location there."""
 
     line: int | None
     place: str
@@ -51,7 +50,7 @@ class _Row:
 
 @dataclass(slots=True)
 class _Image:
-    """An annotated image; boxes by (category, phrase) in the file's order."""
+    """An annotated image, with boxes by (category, phrase) in the file's order."""
 
     path: str
     patient_id: str
@@ -60,18 +59,18 @@ class _Image:
 
 
 def read_ms_cxr(root: Path, images: Path) -> Archive:
-    """Read MS-CXR as phrase grounding studies: each annotated image is one, with its phrases.
+    """Read MS-CXR as phrase grounding studies, one per annotated image.
 
-    There is one record an image and not a MIMIC-CXR study, since boxes belong to an image; its `study_id` is the
-    `dicom_id`. It has neither lateral nor prior nor sections, as phrase grounding takes none (paper 004, table B.1). A
-    phrase is one (image, category, text) with all its boxes; a category is a label of the image.
+    Boxes refer to an image, so a study here is an image and not a study of MIMIC-CXR; its `study_id` is the `dicom_id`.
+    It has no lateral, prior or sections, since phrase grounding uses none (MAIRA-2, table B.1). A phrase is one (image,
+    category, text) with all its boxes; a category is a label of the image.
 
     Args:
-        root: folder of the release, or its CSV or JSON. The latest version is taken, its CSV before its JSON.
-        images: folder of mimic-cxr-jpg or mimic-cxr, the one that has `files`. An image that it lacks is listed.
+        root: folder of the release, or its CSV or JSON. The latest version is read, CSV before JSON.
+        images: folder of mimic-cxr-jpg or mimic-cxr, which contains `files`. Missing images are listed.
 
     Raises:
-        InputError: no such file, or it cannot be used, with line and field.
+        InputError: the file is missing or invalid.
     """
     path = _annotations(root)
     failures: list[Failure] = []
@@ -81,7 +80,7 @@ def read_ms_cxr(root: Path, images: Path) -> Archive:
             continue
         radiograph = _radiograph(dicom_id, image.path, images)
         if radiograph is None:
-            failures.append(_failure(dicom_id, f"no image {image.path} (nor .dcm) below {images.name}"))
+            failures.append(read_failure(dicom_id, f"no image {image.path} (nor .dcm) below {images.name}"))
             continue
         boxes_of: dict[str, dict[Box, None]] = {}
         for (category, _), boxes in image.phrases.items():
@@ -99,26 +98,26 @@ def read_ms_cxr(root: Path, images: Path) -> Archive:
 
 
 def hold_out(archive: Archive, root: Path) -> Archive:
-    """MIMIC-CXR without the training studies of patients that MS-CXR tests and validates on.
+    """Remove the training studies of patients in MS-CXR's test and validation folds from MIMIC-CXR.
 
-    Paper 004 (B.1): studies in MS-CXR's test and validation folds are not used in training, otherwise the official
-    MIMIC-CXR split is followed. Both that split and MS-CXR's are by patient, and one model learns from both; so all
-    studies of such a patient are left out here, if the official split has them in training. They are listed. The
-    official test and validation studies stay as they are, also those of patients in MS-CXR's training fold.
+    MAIRA-2 (appendix B.1) does not train on studies in MS-CXR's test and validation folds and otherwise follows the
+    official MIMIC-CXR split. Both splits are by patient, so all training studies of such a patient are skipped and
+    listed. Official test and validation studies stay, also those of patients in MS-CXR's training fold.
 
     Args:
         archive: MIMIC-CXR, with its official split.
         root: folder of MS-CXR 1.1.0 (release 0.1 has no split), or its CSV or JSON.
 
     Raises:
-        InputError: no such file, it has no split, or it cannot be used.
+        InputError: the file is missing, invalid, or has no split.
     """
     path = _annotations(root)
     annotated = _read_images(path, []).values()
     if all(image.split is None for image in annotated):
-        raise InputError("has no split; MS-CXR has one from release 1.1.0 on", file=path, field="split")
+        message = "no split; use MS-CXR from release 1.1.0 on"
+        raise InputError(message, code=ErrorCode.MISSING_FIELD, file=path, field="split")
     folds = {image.patient_id: image.split for image in annotated if image.split in ("validate", "test")}
-    kept: list[ArchiveStudy] = []
+    studies: list[ArchiveStudy] = []
     failures = list(archive.failures)
     for study in archive.studies:
         fold = None if study.patient_id is None else folds.get(study.patient_id)
@@ -126,19 +125,20 @@ def hold_out(archive: Archive, root: Path) -> Archive:
             reason = f"held out of training: its patient is in MS-CXR's {fold} fold"
             failures.append(Failure(source=study.study_id, stage="select", reason=reason))
         else:
-            kept.append(study)
-    return replace(archive, studies=kept, failures=failures)
+            studies.append(study)
+    return replace(archive, studies=studies, failures=failures)
 
 
 def _annotations(root: Path) -> Path:
     if root.is_file():
         if root.suffix not in (".csv", ".json"):
-            raise InputError("expected a .csv or .json file", file=root)
+            raise InputError("expected a .csv or .json file", code=ErrorCode.INVALID_FORMAT, file=root)
         return root
-    found = [(match, path) for path in root.glob("MS_CXR_*") if (match := _NAME.fullmatch(path.name))]
-    if not found:
-        raise InputError("no MS_CXR_Local_Alignment_v1.1.0.csv (nor .json, nor v1.0.0)", file=root)
-    return max(found, key=lambda pair: (*(int(n) for n in pair[0].groups()[:3]), pair[0][4] == "csv"))[1]
+    versions = [(match, path) for path in root.glob("MS_CXR_*") if (match := _NAME.fullmatch(path.name))]
+    if not versions:
+        message = "no MS_CXR_Local_Alignment_v1.1.0.csv (nor .json, nor v1.0.0)"
+        raise InputError(message, code=ErrorCode.FILE_NOT_FOUND, file=root)
+    return max(versions, key=lambda pair: (*(int(n) for n in pair[0].groups()[:3]), pair[0][4] == "csv"))[1]
 
 
 def _read_images(path: Path, failures: list[Failure]) -> dict[str, _Image]:
@@ -151,20 +151,22 @@ def _read_images(path: Path, failures: list[Failure]) -> dict[str, _Image]:
             message = f"expected files/p1x/p<patient>/s<study>/{row.dicom_id}.jpg, found '{row.path}'"
             raise InputError(message, file=path, line=row.line, field=row.place + "path")
         if row.split not in _SPLITS:
-            message = f"'{row.split}' is none of train, val, test"
+            message = f"expected train, val or test, found '{row.split}'"
             raise InputError(message, file=path, line=row.line, field=row.place + "split")
         if image is None:
             image = images[row.dicom_id] = _Image(row.path, match["patient"], _SPLITS[row.split])
         elif image.split != _SPLITS[row.split]:
-            message = f"image {row.dicom_id} is in '{image.split}' above"
-            raise InputError(message, file=path, line=row.line, field=row.place + "split")
+            message = f"image {row.dicom_id} is in two splits, '{image.split}' and '{row.split}'"
+            raise InputError(message, code=ErrorCode.MISMATCH, file=path, line=row.line, field=row.place + "split")
         if not row.phrase or not row.category:
             name = "label_text" if row.category else "category_name"
-            raise InputError("is empty", file=path, line=row.line, field=row.place + name)
+            message = "expected a value, found none"
+            raise InputError(message, code=ErrorCode.MISSING_FIELD, file=path, line=row.line, field=row.place + name)
         box = _box(row, path)
         if box is None:
-            where = f"line {row.line}" if row.line is not None else row.place.rstrip(".")
-            failures.append(_failure(row.dicom_id, f"the box in {where} of {path.name} covers nothing of the image"))
+            location = f"line {row.line}" if row.line is not None else row.place.rstrip(".")
+            reason = f"the box in {location} of {path.name} lies outside the image"
+            failures.append(read_failure(row.dicom_id, reason))
             continue
         boxes = image.phrases.setdefault((row.category, row.phrase), [])
         if box not in boxes:
@@ -175,7 +177,7 @@ def _read_images(path: Path, failures: list[Failure]) -> dict[str, _Image]:
 def _csv_rows(path: Path) -> Iterator[_Row]:
     for line, cells in stream_columns(path, _COLUMNS, optional=("split",)):
         dicom_id, category, phrase, image, x, y, w, h, width, height, split = (cell or "" for cell in cells)
-        yield _Row(line, "", dicom_id, category, _prose(phrase), image, (x, y, w, h), (width, height), split)
+        yield _Row(line, "", dicom_id, category, prose(phrase) or "", image, (x, y, w, h), (width, height), split)
 
 
 def _json_rows(path: Path) -> Iterator[_Row]:
@@ -190,7 +192,8 @@ def _json_rows(path: Path) -> Iterator[_Row]:
         place = f"annotations[{number}]."
         for name, known in (("image_id", images), ("category_id", names)):
             if annotation[name] not in known:
-                raise InputError(f"there is no such {name[:-3]}: {annotation[name]}", file=path, field=place + name)
+                message = f"unknown {name[:-3]} {annotation[name]}"
+                raise InputError(message, code=ErrorCode.MISMATCH, file=path, field=place + name)
         image = images[annotation["image_id"]]
         if not isinstance(box := annotation["bbox"], list) or len(box) != 4:
             raise InputError("expected [x, y, width, height]", file=path, field=place + "bbox")
@@ -199,7 +202,7 @@ def _json_rows(path: Path) -> Iterator[_Row]:
             place=place,
             dicom_id=Path(image.get("file_name") or image["path"]).stem,
             category=names[annotation["category_id"]].strip(),
-            phrase=_prose(annotation["label_text"]),
+            phrase=prose(annotation["label_text"]) or "",
             path=image["path"],
             box=tuple(box),
             size=(image["width"], image["height"]),
@@ -210,28 +213,28 @@ def _json_rows(path: Path) -> Iterator[_Row]:
 def _entries(
     coco: dict[str, Any], name: str, path: Path, required: tuple[str, ...], optional: tuple[str, ...] = ()
 ) -> list[dict[str, Any]]:
-    """Records of one kind. Required fields named in `_TEXTS` hold texts, optional ones texts or null."""
+    """Return checked records: required fields in `_TEXTS` are strings, optional fields strings or null."""
     entries = coco.get(name)
     if not isinstance(entries, list):
         raise InputError("expected a list", file=path, field=name)
     for number, entry in enumerate(entries):
         if not isinstance(entry, dict):
             raise InputError("expected an object", file=path, field=f"{name}[{number}]")
-        if lacking := next((key for key in required if key not in entry), None):
-            raise InputError("is missing", file=path, field=f"{name}[{number}].{lacking}")
+        if missing := next((key for key in required if key not in entry), None):
+            raise InputError("missing", code=ErrorCode.MISSING_FIELD, file=path, field=f"{name}[{number}].{missing}")
         if bad := next(
             (k for k in required if k == "id" or k.endswith("_id") if not isinstance(entry[k], int | str)), ""
         ):
             raise InputError("expected a number", file=path, field=f"{name}[{number}].{bad}")
         texts = [key for key in required if key in _TEXTS] + [key for key in optional if entry.get(key) is not None]
         if bad := next((key for key in texts if not isinstance(entry[key], str)), ""):
-            message = f"expected a text, found {brief(entry[bad])}"
+            message = f"expected a string, found {brief(entry[bad])}"
             raise InputError(message, file=path, field=f"{name}[{number}].{bad}")
     return entries
 
 
 def _box(row: _Row, path: Path) -> Box | None:
-    """The box as shares of the image, cut at its borders; None where nothing is left."""
+    """Return the box in shares of the image, clipped to it; None if it lies outside."""
     x, y, w, h, width, height = (
         _number(value, path, row, name)
         for value, name in zip((*row.box, *row.size), ("x", "y", "w", "h", "image_width", "image_height"), strict=True)
@@ -260,17 +263,8 @@ def _number(value: Any, path: Path, row: _Row, name: str) -> float:
 
 
 def _radiograph(dicom_id: str, path: str, images: Path) -> Radiograph | None:
-    """The image of a release that has it as JPEG or as DICOM; the paths in MS-CXR are those of mimic-cxr-jpg."""
-    listed = images / path
-    for candidate in (listed, listed.with_suffix(".dcm")):
+    """Find an image as JPEG or DICOM; the paths in MS-CXR are those of mimic-cxr-jpg."""
+    for candidate in (images / path, (images / path).with_suffix(".dcm")):
         if candidate.is_file():
             return Radiograph(dicom_id, candidate, "frontal")
     return None
-
-
-def _prose(text: str) -> str:
-    return " ".join(text.split())
-
-
-def _failure(source: str, reason: str) -> Failure:
-    return Failure(source=source, stage="read", reason=reason)

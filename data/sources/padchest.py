@@ -6,12 +6,12 @@ Layout of the release:
     0/ ... 54/          16-bit PNGs, <ImageID> in the folder <ImageDir>; or as it is downloaded,
     0.zip ... 54.zip    the same, read without being unpacked
 
-Columns, and the radiographs that are known to be missing, empty or cut off, are as in public code that reads the release. How
-a zip's members are named was not seen; they are known by the last part of their names. A radiograph that is not there is
-listed here; one that cannot be decoded is listed when it is converted.
+Columns and known missing, empty or truncated radiographs follow public readers of the release. Members of zip files
+are identified by the last part of their names, since their paths are not documented. A missing radiograph is listed
+here, one that cannot be decoded is listed by the conversion.
 
-The table's Labels are left alone: all were taken from the reports, 27 % by physicians and the others by a network, and
-a `Label` is what is known without reading the report.
+The Labels of the table are not read: all come from the reports (27 % by physicians, the others by a network), and a
+`Label` does not come from reading the report.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
-from data.archive import Archive, ArchiveStudy, Radiograph, View
+from data.archive import Archive, ArchiveStudy, Radiograph, View, prose, read_failure
 from data.manifest import Failure
-from radfact.errors import InputError
+from radfact.errors import ErrorCode, InputError
 from radfact.io.csv_tables import find_csv, stream_columns
 from radfact.io.jsonl import read_jsonl
 
@@ -37,8 +37,7 @@ _COLUMNS = ("ImageID", "ImageDir", "StudyDate_DICOM", "StudyID", "PatientID", "P
 
 _POLARITY = "PhotometricInterpretation_DICOM"
 
-# AP_horizontal is a radiograph of a lying patient. A rib view (COSTAL) is exposed for bone, so it is no frontal chest radiograph;
-# EXCLUDE was found to be no chest radiograph at all.
+# AP_horizontal: the patient is lying. COSTAL: a rib view, exposed for bone. EXCLUDE: not a chest radiograph.
 _VIEWS: dict[str, View | None] = {
     "PA": "frontal",
     "AP": "frontal",
@@ -62,32 +61,34 @@ def read_padchest(
 ) -> Archive:
     """Read PadChest.
 
-    The English findings are those of the Interpret-CXR collection (RRG24), which the paper uses (004, B.1); without
-    them, and without `language="es"`, no study has findings. A later study is shown both sections as its prior report.
-    The Spanish reports have no sections and are the findings as a whole.
+    English findings come from the Interpret-CXR collection (RRG24), as in MAIRA-2 (appendix B.1); without them and
+    without `language="es"`, no study has findings. The prior report of a later study consists of findings and
+    impression. Spanish reports have no sections and are used as findings.
 
-    Pictures whose table says MONOCHROME1 are turned, dark for bright: they are taken to hold the values of the DICOM
-    files as they were stored. That is how public code reads them; it was not seen on the radiographs themselves.
+    Images listed as MONOCHROME1 are inverted: they are assumed to contain the stored values of the DICOM files, as in
+    public readers. This was not verified on the radiographs.
 
     Args:
         root: folder of the release.
-        reports: the English reports, CSV (also `.gz`) or JSON Lines, with the columns `findings`, `impression`, and
-            `StudyID`, `ImageID` or `images_path`. Rows of other sources are skipped where there is a column `source`.
-            (The collection's Parquet files hold the images too: save their columns of text.)
-        splits: a table (CSV) with the column `split` and `PatientID`, `StudyID` or `ImageID`: PadChest-GR's
-            `master_table.csv`, or the official splits that are released with it. All studies of a patient whom it
-            names are in that patient's split; the others are in none.
-        language: of the findings.
-        pediatric: keep pediatric studies. The paper's patients are adults (004, data), so they are left out and listed.
+        reports: English reports, CSV (also `.gz`) or JSON Lines, with the columns `findings`, `impression`, and
+            `StudyID`, `ImageID` or `images_path`. If there is a column `source`, rows of other sources are skipped.
+            (The collection's Parquet files contain the images too: save their text columns.)
+        splits: a CSV table with the column `split` and `PatientID`, `StudyID` or `ImageID`: PadChest-GR's
+            `master_table.csv`, or the official splits released with it. All studies of a listed patient are in that
+            patient's split; the others have no split.
+        language: language of the findings.
+        pediatric: include pediatric studies. The patients of MAIRA-2 are adults, so they are skipped by default.
 
     Raises:
         InputError: a table cannot be read or does not belong to this archive, or there are no images.
     """
     if language == "es" and reports is not None:
-        raise InputError("a table of English reports is no use where the findings are to be Spanish", file=reports)
+        message = "English reports cannot be combined with Spanish findings; omit one"
+        raise InputError(message, code=ErrorCode.CONFLICTING_OPTIONS, file=reports)
     table = find_csv(root, f"{_NAME}_01.02.19.csv", f"{_NAME}.csv")
     if table is None:
-        raise InputError(f"no such file; is this the folder of PadChest with {_NAME}_01.02.19.csv?", file=root)
+        message = f"expected the folder of PadChest with {_NAME}_01.02.19.csv"
+        raise InputError(message, code=ErrorCode.FILE_NOT_FOUND, file=root)
     failures: list[Failure] = []
     rows, study_of = _read_studies(table, root, failures)
     english = _read_english(reports, rows, study_of) if reports else {}
@@ -95,9 +96,7 @@ def read_padchest(
     studies = []
     for name, row in rows.items():
         if row.pediatric and not pediatric:
-            failures.append(
-                Failure(source=name, stage="select", reason="a pediatric study; the paper's patients are adults")
-            )
+            failures.append(Failure(source=name, stage="select", reason="pediatric study"))
             continue
         spanish = prose(row.report) if language == "es" else None
         findings, impression = english.get(name, (spanish, None))
@@ -105,7 +104,7 @@ def read_padchest(
             ArchiveStudy(
                 study_id=name,
                 patient_id=row.patient_id,
-                when=row.when,
+                timestamp=row.date,
                 radiographs=tuple(row.radiographs),
                 findings=findings,
                 report=spanish or whole_report(findings, impression),
@@ -116,22 +115,16 @@ def read_padchest(
 
 
 def whole_report(findings: str | None, impression: str | None) -> str | None:
-    """A report of two sections as a later study is shown it, with headings as in MIMIC-CXR's reports."""
+    """Join two sections to the report that a later study shows, with headings as in MIMIC-CXR."""
     sections = (("FINDINGS", findings), ("IMPRESSION", impression))
     return " ".join(f"{heading}: {text}" for heading, text in sections if text) or None
 
 
-def prose(text: str | None) -> str | None:
-    """A text on one line; None where there is no word in it."""
-    text = " ".join((text or "").split())
-    return text if re.search(r"\w", text) else None
-
-
 def split_name(value: str | None, *, file: Path, line: int) -> str:
-    """A split by the project's name for it.
+    """Return the name of a split as used in manifests.
 
     Raises:
-        InputError: there is no such split.
+        InputError: the split is unknown.
     """
     if value is None or value.lower() not in _SPLITS:
         raise InputError(f"expected train, validation or test, found {value!r}", file=file, line=line, field="split")
@@ -143,64 +136,64 @@ class _Study:
     """A study while its rows are read."""
 
     patient_id: str | None
-    when: int | None
+    date: int | None
     pediatric: bool
     report: str | None
     radiographs: list[Radiograph] = field(default_factory=list)
 
 
 def _read_studies(table: Path, root: Path, failures: list[Failure]) -> tuple[dict[str, _Study], dict[str, str]]:
-    """Studies by name, and the name by image."""
+    """Return studies by name, and names by image."""
     images = _Images(root)
     studies: dict[str, _Study] = {}
     study_of: dict[str, str] = {}
 
-    def leave_out(source: str, line: int, reason: str) -> None:
-        failures.append(_failure(source, f"{table.name}, line {line}: {reason}"))
+    def skip(source: str, line: int, reason: str) -> None:
+        failures.append(read_failure(source, f"{table.name}:{line}: {reason}"))
 
     for line, cells in stream_columns(table, _COLUMNS, (_POLARITY,)):
         image, folder, date, name, patient, projection, pediatric, report, polarity = cells
         if image is None or name is None:
-            leave_out(image or name or table.name, line, "a row needs ImageID and StudyID")
+            skip(image or name or table.name, line, "expected ImageID and StudyID")
             continue
         if image in study_of:
-            leave_out(image, line, "the image is in a line before")
+            skip(image, line, "duplicate image")
             continue
         study = studies.get(name)
         if study is None:
-            study = studies[name] = _Study(patient, day(date), False, report)
+            study = studies[name] = _Study(patient, parse_date(date), False, report)
         elif study.patient_id != patient:
-            leave_out(image, line, "PatientID is not that of the study's other images")
+            skip(image, line, "PatientID differs from the study's other images")
             continue
         study_of[image] = name
         study.pediatric |= pediatric is not None and pediatric.lower() != "no"
         study.report = study.report or report
         if projection not in _VIEWS:
-            leave_out(image, line, f"Projection is {projection or 'missing'}, so the view is not known")
+            skip(image, line, f"unknown view: Projection is {projection or 'missing'}")
         elif (view := _VIEWS[projection]) is None:
-            reason = f"its Projection {projection} is neither frontal nor lateral"
+            reason = f"Projection {projection} is neither frontal nor lateral"
             failures.append(Failure(source=image, stage="select", reason=reason))
-        elif radiograph := images.radiograph(image, folder or "", view):
+        elif radiograph := images.find(image, folder or "", view):
             study.radiographs.append(replace(radiograph, is_inverted=polarity == "MONOCHROME1"))
-    failures.extend(images.missing())
+    failures.extend(images.missing_images())
     return studies, study_of
 
 
 class _Images:
-    """Where the images lie: ImageDir's folder, its zip, or all in one folder, the root itself."""
+    """Finds images in the folder ImageDir, its zip file, or the root."""
 
     def __init__(self, root: Path) -> None:
         self._root = root
         self._listed: dict[str, tuple[Mapping[str, Path], Mapping[str, str]]] = {}
         self._missing: defaultdict[str, list[str]] = defaultdict(list)
-        self._found = False
+        self._has_any = False
 
-    def radiograph(self, image: str, folder: str, view: View) -> Radiograph | None:
-        """The radiograph of an image; None where there is no file."""
+    def find(self, image: str, folder: str, view: View) -> Radiograph | None:
+        """Return the radiograph of an image; None if there is no file."""
         for name in (folder, ""):
             unpacked, packed = self._files(name)
             if image in unpacked or image in packed:
-                self._found = True
+                self._has_any = True
                 key = image.removesuffix(".png")
                 if image in unpacked:
                     return Radiograph(key, unpacked[image], view)
@@ -208,28 +201,25 @@ class _Images:
         self._missing[folder].append(image)
         return None
 
-    def missing(self) -> Iterator[Failure]:
-        """What was asked for and is not there: image by image, but a folder that is not there at all only once.
+    def missing_images(self) -> Iterator[Failure]:
+        """Yield a failure for each missing image, but only one for a missing folder.
 
         Raises:
-            InputError: nothing is there.
+            InputError: there is no image at all.
         """
-        if self._missing and not self._found:
-            raise InputError(
-                "none of the table's images is here, neither in 0/ to 54/ nor 0.zip to 54.zip", file=self._root
-            )
+        if self._missing and not self._has_any:
+            message = "expected the table's images in 0/ to 54/ or 0.zip to 54.zip, found none"
+            raise InputError(message, code=ErrorCode.FILE_NOT_FOUND, file=self._root)
         for folder, images in self._missing.items():
-            here = [name for name in (folder, f"{folder}.zip") if folder and (self._root / name).exists()]
-            if here:
-                yield from (_failure(image, f"the image is not in {' or '.join(here)}") for image in images)
+            existing = [name for name in (folder, f"{folder}.zip") if folder and (self._root / name).exists()]
+            if existing:
+                yield from (read_failure(image, f"image not in {' or '.join(existing)}") for image in images)
             else:
-                yield _failure(
-                    folder or str(self._root), f"there is no such folder or zip; it has {len(images)} images"
-                )
+                yield read_failure(folder or str(self._root), f"no such folder or zip file, for {len(images)} images")
 
     def _files(self, folder: str) -> tuple[Mapping[str, Path], Mapping[str, str]]:
-        """Images in a folder by name, and in its zip by the last part of their names there."""
-        # One listing a folder: to ask for 160,868 files one by one takes minutes on a network disk.
+        """Return the images of a folder by name, and those of its zip file by the last part of their names."""
+        # One listing per folder: testing 160,868 files one by one takes minutes on a network disk.
         if folder not in self._listed:
             unpacked, packed = self._root / folder, self._root / f"{folder}.zip"
             files = {path.name: path for path in unpacked.iterdir()} if unpacked.is_dir() else {}
@@ -239,35 +229,37 @@ class _Images:
 
 
 def png_members(packed: Path) -> list[str]:
-    """Names of the images in a zip archive, as they are in it.
+    """Return the names of the PNG files in a zip file.
 
     Raises:
-        InputError: it is no whole zip archive.
+        InputError: the zip file is incomplete or damaged.
     """
     try:
         with zipfile.ZipFile(packed) as archive:
             return [name for name in archive.namelist() if name.endswith(".png") and not name.startswith("__MACOSX/")]
     except (OSError, zipfile.BadZipFile) as error:
-        raise InputError(f"cannot be read: {error}; was it downloaded whole?", file=packed) from None
+        message = f"cannot be read: {error}; is the download complete?"
+        raise InputError(message, code=ErrorCode.FILE_UNREADABLE, file=packed) from None
 
 
 def _read_english(
     path: Path, studies: Mapping[str, _Study], study_of: Mapping[str, str]
 ) -> dict[str, tuple[str | None, str | None]]:
-    """(findings, impression) by study."""
+    """Return (findings, impression) by study."""
     english: dict[str, tuple[str | None, str | None]] = {}
     for line, row in _english_rows(path):
         if row["source"] is not None and row["source"].lower() != "padchest":
             continue
         names = _IMAGE_NAME.findall(f"{row['ImageID'] or ''} {row['images_path'] or ''}")
         if row["StudyID"] is None and not names:
-            raise InputError("a row needs StudyID, ImageID or images_path", file=path, line=line, field="images_path")
+            message = "expected StudyID, ImageID or images_path, found none"
+            raise InputError(message, code=ErrorCode.MISSING_FIELD, file=path, line=line, field="images_path")
         name = row["StudyID"] or next((study_of[image] for image in names if image in study_of), "")
         sections = prose(row["findings"]), prose(row["impression"])
         if name in studies and any(sections):
             english.setdefault(name, sections)
     if not english:
-        raise InputError("has no report of any study of this archive", file=path)
+        raise InputError("expected reports of this archive, found none", code=ErrorCode.MISMATCH, file=path)
     return english
 
 
@@ -282,32 +274,30 @@ def _english_rows(path: Path) -> Iterator[tuple[int, dict[str, str | None]]]:
         for line, cells in stream_columns(path, _ENGLISH[:1], _ENGLISH[1:]):
             yield line, dict(zip(_ENGLISH, cells, strict=True))
     else:
-        raise InputError("expected a table of reports as .csv, .csv.gz or .jsonl", file=path)
+        raise InputError("expected a .csv, .csv.gz or .jsonl file", code=ErrorCode.INVALID_FORMAT, file=path)
 
 
 def _read_splits(path: Path, studies: Mapping[str, _Study], study_of: Mapping[str, str]) -> dict[str, str]:
-    """Split by study: that of its patient, or its own where the patient is not known."""
+    """Return the split by study: that of its patient, or its own if the patient is unknown."""
     split_of: dict[str, str] = {}
     for line, (split, patient, study, image) in stream_columns(path, ("split",), ("PatientID", "StudyID", "ImageID")):
         if patient is None and study is None and image is None:
-            raise InputError("a row needs PatientID, StudyID or ImageID", file=path, line=line, field="PatientID")
+            message = "expected PatientID, StudyID or ImageID, found none"
+            raise InputError(message, code=ErrorCode.MISSING_FIELD, file=path, line=line, field="PatientID")
         name = study or study_of.get(image or "", "")
-        whose = studies[name].patient_id or name if name in studies else patient
+        unit = studies[name].patient_id or name if name in studies else patient
         split = split_name(split, file=path, line=line)
-        if whose is not None and split_of.setdefault(whose, split) != split:
-            message = f"'{whose}' is in '{split_of[whose]}' in a line before; a split must be by patient"
-            raise InputError(message, file=path, line=line, field="split")
-    found = {name: split_of[whose] for name, row in studies.items() if (whose := row.patient_id or name) in split_of}
-    if not found:
-        raise InputError("names no patient or study of this archive", file=path)
-    return found
+        if unit is not None and split_of.setdefault(unit, split) != split:
+            message = f"'{unit}' is in two splits, '{split_of[unit]}' and '{split}'; split by patient"
+            raise InputError(message, code=ErrorCode.MISMATCH, file=path, line=line, field="split")
+    splits = {name: split_of[unit] for name, row in studies.items() if (unit := row.patient_id or name) in split_of}
+    if not splits:
+        message = "expected patients or studies of this archive, found none"
+        raise InputError(message, code=ErrorCode.MISMATCH, file=path)
+    return splits
 
 
-def day(value: str | None) -> int | None:
-    """A date (yyyymmdd, also as pandas writes a column of numbers with gaps) as a number."""
+def parse_date(value: str | None) -> int | None:
+    """Return a date yyyymmdd as a number; pandas writes "20190102.0" if values are missing."""
     match = re.fullmatch(r"(\d{8})(\.0)?", value or "", re.ASCII)
     return int(match[1]) if match else None
-
-
-def _failure(source: str, reason: str) -> Failure:
-    return Failure(source=source, stage="read", reason=reason)

@@ -1,13 +1,12 @@
-"""Sections of a radiology report out of its free text, by its headings.
+"""Split the free text of a radiology report into sections by its headings.
 
-The headings and what they stand for follow the section parser that Johnson et al. published with MIMIC-CXR, since paper
-004 (B.1) extracts sections so: headings in capitals at the start of a line, a title that names the views in place of
-FINDINGS, "FINDINGS AND IMPRESSION" as an impression, history apart from indication, and text after the first paragraph
-of the last section as a section of its own where a report has neither findings nor impression. In four places it goes
-another way. Where a section occurs several times, all of it is kept instead of the last; a sub-heading within the
-findings (LUNGS, HEART) does not end them; preliminary readings (WET READ, PFI) are kept apart from the report; and
-misspelt headings are known by their likeness to the right ones. Its list of some fifty studies sectioned by hand is not
-used.
+Headings follow the section parser that Johnson et al. published with MIMIC-CXR, which MAIRA-2 (appendix B.1) uses:
+headings in capitals at the start of a line, a title that names the views instead of FINDINGS, "FINDINGS AND IMPRESSION"
+as an impression, history separate from indication, and the text after the first paragraph of the last section as a
+separate section if a report has neither findings nor impression. There are four differences: repeated sections are
+joined instead of keeping the last; a sub-heading within the findings (LUNGS, HEART) does not end them; preliminary
+readings (WET READ, PFI) are separated from the report; misspelled headings are recognized by similarity. The list of
+some fifty manually sectioned studies is not used.
 """
 
 from __future__ import annotations
@@ -21,21 +20,20 @@ from functools import lru_cache
 
 @dataclass(frozen=True, slots=True)
 class Sections:
-    """A report by its sections, each as prose on one line; missing is None, never blank.
+    """Sections of a report, each as prose on one line; missing sections are None, never blank.
 
     Attributes:
-        findings, impression, indication, technique, comparison: what they are called.
-        history: clinical history or information, where the report has a heading for it beside or in place of the
-            indication.
+        findings, impression, indication, technique, comparison: sections of these names.
+        history: clinical history or information under its own heading.
         examination: what was examined; also a title that names the views.
-        addendum: what was added to the report after it was signed.
-        recommendation, notification: what is advised, and who was told.
+        addendum: text added after the report was signed.
+        recommendation, notification: recommendations, and who was notified.
         wet_read: the preliminary reading.
-        preamble: text before the first heading; the whole text where there is none.
-        last_paragraph: where there are neither findings nor impression, what follows the first paragraph of the last
-            section, which is mostly what was found.
-        other: sections under any other heading.
-        text: the whole report but for the wet read, headings as they were written, without page furniture.
+        preamble: text before the first heading; the whole text if there is no heading.
+        last_paragraph: for a report without findings and impression, the text after the first paragraph of the last
+            section, which usually describes the findings.
+        other: sections under other headings.
+        text: the report without the wet read and separator lines, with its original headings.
     """
 
     findings: str | None = None
@@ -57,7 +55,7 @@ class Sections:
 
 @dataclass(slots=True)
 class _Part:
-    """A heading as written ("" for none), the section it stands for, and the lines under it."""
+    """A heading as written ("" for none), its section, and the lines below it."""
 
     kind: str
     heading: str = ""
@@ -66,21 +64,21 @@ class _Part:
     def prose(self) -> str:
         return " ".join(" ".join(self.lines).split())
 
-    def written(self) -> str:
+    def text(self) -> str:
         return " ".join((self.heading + ":", *self.lines)) if self.heading else " ".join(self.lines)
 
 
-# Digits, "_" (a date taken out) and a time of day occur in titles such as "PORTABLE CHEST, ___ AT 17:25:". Mixed case
-# is taken for a heading only in words that do not begin a line of prose; "History:" often does, under INDICATION.
+# Digits, "_" (a removed date) and times occur in titles such as "PORTABLE CHEST, ___ AT 17:25:". Mixed case counts as a
+# heading only for words that do not start a line of prose; "History:" often does, under INDICATION.
 _HEADING = re.compile(
     r"\s*([A-Z](?:[A-Z0-9 ()/,&#'_-]|:(?=\d\d)){0,99}"
     r"|Findings?|Impression|Indication|Technique|Comparisons?|Conclusion):(?!\d\d)"
 )
 _WET_READ = re.compile(r"\s*(WET ?READ(?: VERSION(?: ?#\S*)?)?):?(?![A-Za-z])")
 _RULE = re.compile(r"\s*_{10,}\s*$")
-# What a line without a colon may begin: a rule, a banner, a wet read.
+# First characters of lines without a colon that start a section: a separator, a banner, a wet read.
 _MAY_BEGIN = re.compile(r"\s*[_FPW]")
-# "___" stands for what was said before it was taken out.
+# "___" stands for de-identified text.
 _WORD = re.compile(r"\w")
 _BANNERS = {"FINAL REPORT": "preamble", "PRELIMINARY REPORT": "wet_read", "FINAL ADDENDUM": "addendum"}
 
@@ -101,7 +99,16 @@ _SPELLINGS = {
 }
 _STARTS = {"provisional findings": "wet_read", "wet read": "wet_read", "reason for": "indication"}
 _WITHIN = ("impression", "findings", "history", "comparison", "addendum")
-_LIKE = ("findings", "impression", "indication", "comparison", "comparisons", "technique", "examination", "conclusion")
+_SIMILAR_TO = (
+    "findings",
+    "impression",
+    "indication",
+    "comparison",
+    "comparisons",
+    "technique",
+    "examination",
+    "conclusion",
+)
 _VIEWS = re.compile(
     r"\b(?:chest|portable|ribs|bone window|(?:one|two|three|single|frontal|lateral|pa|ap)[ ,-]+views?"
     r"|(?:pa|ap|frontal) (?:and|&) (?:lat|lateral)|lateral (?:and|&) (?:pa|ap)|frontal (?:and|(?:semi-)?upright))\b"
@@ -113,34 +120,34 @@ _PARTS_OF_CHEST = re.compile(
     r"[ ,/&]*)+"
 )
 _JOINED = frozenset(("findings", "views", "impression", "addendum", "wet_read"))
-# What stands after a title that is no more than a time: "CHEST, PA AND LATERAL: ___ AT 10:15 AM".
-_NOT_A_WORD = frozenset(("am", "pm", "at", "on", "hrs", "hour", "hours", "ap", "pa", "dated", "the"))
+# Words after a title that contain only a time: "CHEST, PA AND LATERAL: ___ AT 10:15 AM".
+_TIME_WORDS = frozenset(("am", "pm", "at", "on", "hrs", "hour", "hours", "ap", "pa", "dated", "the"))
 
 
 def split_sections(text: str) -> Sections:
-    """Split a report by its headings; any text is a report, and none of it is lost.
+    """Split a report by its headings; all of its text is in some section.
 
     Args:
-        text: as it was written, lines and all.
+        text: the original text with its line breaks.
     """
-    parts = [_resolved(part) for part in _parts(text)]
-    written = " ".join(part.written() for part in parts if part.kind != "wet_read")
-    # A heading over nothing is no section, so that a title does not keep the last paragraph from being found.
+    parts = [_resolve_title(part) for part in _parts(text)]
+    text = " ".join(part.text() for part in parts if part.kind != "wet_read")
+    # A heading without text is not a section, so a title does not hide the last paragraph.
     parts = [part for part in parts if _WORD.search(part.prose())]
     if not any(part.kind in ("findings", "impression") for part in parts):
         parts += _last_paragraph([part for part in parts if part.kind != "wet_read"])
     by_kind: dict[str, list[str]] = {}
     for part in parts:
-        if (prose := part.prose()) not in (held := by_kind.setdefault(part.kind, [])):
-            held.append(prose)
-    sections = {kind: " ".join(held) for kind, held in by_kind.items()}
-    return Sections(**sections, text=" ".join(written.split()) or None)
+        if (prose := part.prose()) not in (texts := by_kind.setdefault(part.kind, [])):
+            texts.append(prose)
+    sections = {kind: " ".join(texts) for kind, texts in by_kind.items()}
+    return Sections(**sections, text=" ".join(text.split()) or None)
 
 
 def _parts(text: str) -> Iterator[_Part]:
     part = _Part("preamble")
     for line in text.splitlines():
-        start = _begun(line, part.kind) if ":" in line or _MAY_BEGIN.match(line) else None
+        start = _start_of_part(line, part.kind) if ":" in line or _MAY_BEGIN.match(line) else None
         if start is not None:
             yield part
             part = start
@@ -149,10 +156,10 @@ def _parts(text: str) -> Iterator[_Part]:
     yield part
 
 
-def _begun(line: str, current: str) -> _Part | None:
-    """The part that a line begins, None where it goes on with the current one."""
+def _start_of_part(line: str, current: str) -> _Part | None:
+    """Return the part that a line starts; None if it continues the current one."""
     if _RULE.match(line):
-        # It closes what stands above the report; within the report it is furniture.
+        # It ends the text above the report; within the report it is a separator.
         return _Part("preamble") if current in ("wet_read", "addendum") else None
     if (banner := _BANNERS.get(line.strip())) is not None:
         return _Part(banner)
@@ -170,8 +177,10 @@ def _begun(line: str, current: str) -> _Part | None:
 
 @lru_cache(maxsize=1 << 14)
 def _kind(heading: str) -> str | None:
-    """The section that a heading stands for; "views" for a title that names the films, "detail" for a sub-heading of
-    the findings, None where it is no heading."""
+    """Return the section of a heading, None if it is not a heading.
+
+    "views" is a title that names the views, "detail" a sub-heading of the findings.
+    """
     name = " ".join(heading.lower().split()).strip(" ,-/'")
     if (known := _SPELLINGS.get(name)) is not None:
         return known
@@ -185,23 +194,23 @@ def _kind(heading: str) -> str | None:
         return "detail"
     if _VIEWS.search(name):
         return "views"
-    if " " not in name and (like := get_close_matches(name, _LIKE, n=1, cutoff=0.86)):
-        return _SPELLINGS[like[0]]
+    if " " not in name and (similar := get_close_matches(name, _SIMILAR_TO, n=1, cutoff=0.86)):
+        return _SPELLINGS[similar[0]]
     return "other" if re.fullmatch(r"[a-z ()/,-]+", name) else None
 
 
-def _resolved(part: _Part) -> _Part:
-    """A title that names the views stands for the findings if it has any under it, and else for what was examined."""
+def _resolve_title(part: _Part) -> _Part:
+    """Assign a title that names the views to the findings if it has text, and else to the examination."""
     if part.kind != "views":
         return part
     prose = part.prose()
-    if any(word not in _NOT_A_WORD for word in re.findall(r"[a-z]+", prose.lower())):
+    if any(word not in _TIME_WORDS for word in re.findall(r"[a-z]+", prose.lower())):
         return _Part("findings", part.heading, part.lines)
     return _Part("examination", lines=[f"{part.heading}: {prose}" if prose else part.heading + ":"])
 
 
 def _last_paragraph(parts: list[_Part]) -> list[_Part]:
-    """Take from the last part what follows its first paragraph, if anything does."""
+    """Remove the text after the first paragraph from the last part, and return it."""
     if not parts:
         return []
     lines = parts[-1].lines

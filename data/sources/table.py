@@ -1,4 +1,4 @@
-"""A hospital's own export: a table whose rows are studies in the columns of the Study record."""
+"""Tables of studies, such as a hospital's own export, with the columns of the Study record."""
 
 from __future__ import annotations
 
@@ -12,29 +12,29 @@ from typing import Any
 
 from data.archive import Archive, ArchiveStudy, Radiograph, View, radiograph_below
 from data.manifest import Failure
-from data.pairing import UNREADABLE, Rules, SampleMaker, Samples, check_splits, make_samples, png_path
+from data.pairing import UNREADABLE, Rules, SampleMaker, Samples, check_patient_splits, make_samples, png_path
 from data.study import IMAGE_COLUMNS, Study
-from radfact.errors import InputError, suggest_name
+from radfact.errors import ErrorCode, InputError, check_unique_id, suggest_name
 from radfact.io.csv_tables import read_csv
 from radfact.io.jsonl import read_jsonl
 from radfact.records import validated
 
 DATE = "study_date"
-"""A column beside those of Study: with it, and without the prior's columns, priors are found by the paper's rules."""
+"""Additional column: with it and without columns of priors, priors are selected by the rules of MAIRA-2."""
 _PRIOR = ("prior_frontal", "prior_report")
 _MISSING = frozenset({"", "nan", "n/a", "<na>", "null"})
 _NESTED = ("grounded_findings", "phrases", "labels")
-_OF_A_STUDY = [name for name in Study.model_fields if name not in ("sample_id", *IMAGE_COLUMNS)]
+_STUDY_COLUMNS = [name for name in Study.model_fields if name not in ("sample_id", *IMAGE_COLUMNS)]
 _VIEWS: dict[str, View] = {"frontal": "frontal", "prior_frontal": "frontal", "lateral": "lateral"}
 
 
 @dataclass(frozen=True)
 class Table:
-    """A table as read.
+    """Content of a table.
 
     Attributes:
-        images: folder that paths of images are relative to.
-        make: makes its samples.
+        images: base folder of image paths.
+        make: makes the samples.
         failures: rows without a frontal image.
     """
 
@@ -45,7 +45,7 @@ class Table:
 
 @dataclass(frozen=True)
 class _Row:
-    """A row with its images as radiographs, and its date where the table has one."""
+    """A row with its radiographs by column, and its date if the table has one."""
 
     study: Study
     radiographs: Mapping[str, Radiograph]
@@ -55,87 +55,91 @@ class _Row:
 def read_table(path: Path, images: Path | None = None, rules: Rules | None = None) -> Table:
     """Read a table of studies (CSV with a header, or JSON Lines); images are PNG, JPEG or DICOM files.
 
-    The columns are those of `data.study.Study`; `sample_id` and `frontal` must be there. In a CSV file the nested ones
-    (`grounded_findings`, `phrases`, `labels`) are JSON. Each row is a sample with the prior that it names. A table with
-    a column `study_date` instead (2024-03-01, 20240301, or with a time 2024-03-01T10:30) is one of studies without
-    priors: rows of one `study_id` are its frontal radiographs, each a sample with the row's `sample_id` (and a number, where
-    it is shown beside several prior radiographs), and samples are made by the rules of the paper (B.1), where the prior
-    report is the earlier study's findings.
+    The columns are those of `data.study.Study`; `sample_id` and `frontal` are required. In a CSV file, nested columns
+    (`grounded_findings`, `phrases`, `labels`) are JSON. Each row is a sample with its own prior columns.
 
-    A row without `findings`, `grounded_findings` and `phrases` is a sample all the same, to draft a report for. A cell
-    that is empty, NaN, N/A or null in any case of letters is a missing value.
+    A table with a column `study_date` (2024-03-01, 20240301, or 2024-03-01T10:30) has no columns of priors instead:
+    rows with the same `study_id` are frontal radiographs of one study, and samples are made by the rules of MAIRA-2
+    (appendix B.1) with the earlier study's findings as prior report. Each frontal gives a sample named by the row's
+    `sample_id`, numbered if there are several prior radiographs.
+
+    A row without `findings`, `grounded_findings` and `phrases` is a sample to draft a report for. Empty cells, NaN, N/A
+    and null (in any case) are missing values.
 
     Args:
         path: the table, or the folder of `studies.csv` or `studies.jsonl`.
-        images: folder that image paths are relative to; None is the table's own.
+        images: base folder of image paths; None for the folder of the table.
         rules: how samples are made.
 
     Raises:
-        InputError: with line and field of what is wrong.
+        InputError: the table is invalid.
     """
-    rules, path = rules or Rules(), _table(path)
+    rules, path = rules or Rules(), _find_table(path)
     folder, failures = (images or path.parent).absolute(), list[Failure]()
     rows = list(_rows(path, folder, failures))
     if any(row.date is not None for row in rows):
         if any(row.study.prior_frontal or row.study.prior_report for row in rows):
-            raise InputError(f"a table has either this column or {' and '.join(_PRIOR)}", file=path, field=DATE)
+            message = f"expected either this column or {' and '.join(_PRIOR)}, found both"
+            raise InputError(message, code=ErrorCode.MISMATCH, file=path, field=DATE)
         archive = Archive("table", list(_studies(rows, path, failures)))
-        rules = replace(rules, takes_unreported=True)
+        rules = replace(rules, include_unreported=True)
         return Table(folder, partial(make_samples, archive, rules), failures)
-    drawn = [_drawn(row, rules) for row in rows]
-    check_splits(row.study for row in drawn)
-    rules.check_wanted(row.study.split for row in drawn)
-    wanted = [row for row in drawn if rules.wants(row.study.split)]
-    return Table(folder, partial(_as_they_are, wanted), failures)
+    rows = [_assign_split(row, rules) for row in rows]
+    check_patient_splits(row.study for row in rows)
+    rules.check_requested_splits(row.study.split for row in rows)
+    included = [row for row in rows if rules.includes(row.study.split)]
+    return Table(folder, partial(_rows_to_samples, included), failures)
 
 
-def _drawn(row: _Row, rules: Rules) -> _Row:
+def _assign_split(row: _Row, rules: Rules) -> _Row:
     study = row.study
     split = rules.split_of(study.split, study.patient_id or study.study_id or study.sample_id)
     return replace(row, study=study.model_copy(update={"split": split}))
 
 
-def _table(path: Path) -> Path:
+def _find_table(path: Path) -> Path:
     if not path.is_dir():
         return path
     for name in ("studies.csv", "studies.jsonl"):
         if (path / name).is_file():
             return path / name
-    raise InputError("there is neither studies.csv nor studies.jsonl in this folder", file=path)
+    message = "expected studies.csv or studies.jsonl in this folder"
+    raise InputError(message, code=ErrorCode.FILE_NOT_FOUND, file=path)
 
 
 def _rows(path: Path, folder: Path, failures: list[Failure]) -> Iterator[_Row]:
-    first: dict[str, int] = {}
+    line_of: dict[str, int] = {}
     for line, cells in _cells(path):
         cells = {column: None if _is_missing(value) else value for column, value in cells.items()}
         date = cells.pop(DATE, None)
         for column in cells:
             if column not in Study.model_fields:
                 known = (*Study.model_fields, DATE)
-                hint = suggest_name(column, known, f"known are {', '.join(known)}")
-                raise InputError(f"unknown column; {hint}", file=path, line=line, field=column)
+                hint = suggest_name(column, known, f"known columns: {', '.join(known)}")
+                message = f"unknown column; {hint}"
+                raise InputError(message, code=ErrorCode.UNKNOWN_FIELD, file=path, line=line, field=column)
         if not cells.get("frontal") and isinstance(name := cells.get("sample_id"), str) and name:
-            failures.append(Failure(sample_id=name, stage="read", reason=f"line {line} names no frontal image"))
+            failures.append(Failure(sample_id=name, stage="read", reason=f"line {line}: no frontal image"))
             continue
         study = validated(Study, {"source": "table", **cells}, file=path, line=line)
-        if (before := first.setdefault(study.sample_id, line)) != line:
-            message = f"must be unique, but line {before} is '{study.sample_id}' too"
-            raise InputError(message, file=path, line=line, field="sample_id")
-        shown = {column: image for column in IMAGE_COLUMNS if (image := getattr(study, column)) is not None}
-        radiographs = {column: radiograph_below(folder, image, _VIEWS[column]) for column, image in shown.items()}
+        check_unique_id(line_of, study.sample_id, line, file=path)
+        radiographs = {
+            column: radiograph_below(folder, image, _VIEWS[column])
+            for column in IMAGE_COLUMNS
+            if (image := getattr(study, column)) is not None
+        }
         yield _Row(study, radiographs, _date(date, path, line))
 
 
 def _cells(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Line and values by column of each row; an empty cell is None."""
+    """Yield line and values by column of each row; an empty cell is None."""
     if not path.name.lower().endswith((".csv", ".csv.gz", ".csv.zip")):
         yield from read_jsonl(path)
         return
     columns, rows = read_csv(path)
     if missing := [name for name in ("sample_id", "frontal") if name not in columns]:
-        raise InputError(
-            f"the table needs this column; it has {', '.join(columns)}", file=path, line=1, field=missing[0]
-        )
+        message = f"missing column; the table has {', '.join(columns)}"
+        raise InputError(message, code=ErrorCode.MISSING_FIELD, file=path, line=1, field=missing[0])
     for line, cells in rows:
         row: dict[str, Any] = {column: cell.strip() or None for column, cell in cells.items()}
         for column in _NESTED:
@@ -145,7 +149,7 @@ def _cells(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
 
 
 def _is_missing(value: Any) -> bool:
-    """Whether a cell is one of the ways in which tools write that there is no value."""
+    """Return whether a cell is one of the spellings of a missing value."""
     return value is None or (isinstance(value, str) and value.strip().casefold() in _MISSING)
 
 
@@ -157,42 +161,42 @@ def _json(text: str, path: Path, line: int, column: str) -> Any:
 
 
 def _date(value: Any, path: Path, line: int) -> datetime | None:
-    """A date or a time: other ways of writing them do not sort, or leave open which number is the month."""
+    """Parse an ISO date or time; other notations are ambiguous."""
     text = "" if value is None else str(value).strip()
     if not text:
         return None
     try:
-        when = datetime.fromisoformat(text)
+        date = datetime.fromisoformat(text)
     except ValueError:
         message = f"expected a date such as 2024-03-01, 20240301 or 2024-03-01T10:30, found '{text}'"
         raise InputError(message, file=path, line=line, field=DATE) from None
-    return when if when.tzinfo is None else when.astimezone(UTC).replace(tzinfo=None)
+    return date if date.tzinfo is None else date.astimezone(UTC).replace(tzinfo=None)
 
 
 def _studies(rows: Iterable[_Row], path: Path, failures: list[Failure]) -> Iterator[ArchiveStudy]:
-    """Rows of one study together, their frontal and lateral radiographs in the table's order."""
-    together: dict[str, list[_Row]] = {}
+    """Group rows to studies, with frontal and lateral radiographs in the table's order."""
+    groups: dict[str, list[_Row]] = {}
     for row in rows:
-        together.setdefault(row.study.study_id or row.study.sample_id, []).append(row)
-    for name, group in together.items():
+        groups.setdefault(row.study.study_id or row.study.sample_id, []).append(row)
+    for name, group in groups.items():
         first = group[0].study
         for row in group[1:]:
-            alike = {column: getattr(row.study, column) == getattr(first, column) for column in _OF_A_STUDY}
-            alike[DATE] = row.date == group[0].date
-            if differing := next((column for column, is_alike in alike.items() if not is_alike), None):
-                message = f"rows of study '{name}' differ; samples '{first.sample_id}' and '{row.study.sample_id}'"
-                raise InputError(message, file=path, field=differing)
+            is_equal = {column: getattr(row.study, column) == getattr(first, column) for column in _STUDY_COLUMNS}
+            is_equal[DATE] = row.date == group[0].date
+            if column := next((column for column, equal in is_equal.items() if not equal), None):
+                message = f"samples '{first.sample_id}' and '{row.study.sample_id}' of study '{name}' differ"
+                raise InputError(message, code=ErrorCode.MISMATCH, file=path, field=column)
         radiographs = {radiograph.key: radiograph for row in group for radiograph in row.radiographs.values()}
         sample_ids: dict[str, str] = {}
         for row in group:
             sample_id = row.study.sample_id
-            if (other := sample_ids.setdefault(row.radiographs["frontal"].key, sample_id)) != sample_id:
-                reason = f"shows the same frontal radiograph as sample '{other}' of its study"
+            if (previous := sample_ids.setdefault(row.radiographs["frontal"].key, sample_id)) != sample_id:
+                reason = f"same frontal radiograph as sample '{previous}' of the study"
                 failures.append(Failure(sample_id=sample_id, stage="read", reason=reason))
         yield ArchiveStudy(
             study_id=name,
             patient_id=first.patient_id,
-            when=group[0].date,
+            timestamp=group[0].date,
             radiographs=tuple(radiographs.values()),
             findings=first.findings,
             indication=first.indication,
@@ -207,19 +211,19 @@ def _studies(rows: Iterable[_Row], path: Path, failures: list[Failure]) -> Itera
         )
 
 
-def _as_they_are(rows: Iterable[_Row], without: frozenset[str]) -> Samples:
-    """Each row a sample; without its frontal radiograph it is left out, without another it goes on without that."""
-    made = Samples([], {})
+def _rows_to_samples(rows: Iterable[_Row], without: frozenset[str]) -> Samples:
+    """Make one sample per row; skip it without its frontal radiograph, and omit other unusable radiographs."""
+    samples = Samples([], {})
     for row in rows:
         usable = {column: radiograph for column, radiograph in row.radiographs.items() if radiograph.key not in without}
         if "frontal" not in usable:
-            made.left_out.append(Failure(sample_id=row.study.sample_id, stage="select", reason=UNREADABLE))
+            samples.skipped.append(Failure(sample_id=row.study.sample_id, stage="select", reason=UNREADABLE))
             continue
-        shown: dict[str, Any] = dict.fromkeys(IMAGE_COLUMNS)
-        shown |= {column: png_path(radiograph) for column, radiograph in usable.items()}
-        if row.study.prior_frontal is not None and shown["prior_frontal"] is None:
-            # Without its image the prompt has no place for it.
-            shown["prior_report"] = None
-        made.radiographs.update({png_path(radiograph): radiograph for radiograph in usable.values()})
-        made.studies.append(row.study.model_copy(update=shown))
-    return made
+        images: dict[str, Any] = dict.fromkeys(IMAGE_COLUMNS)
+        images |= {column: png_path(radiograph) for column, radiograph in usable.items()}
+        if row.study.prior_frontal is not None and images["prior_frontal"] is None:
+            # The prompt includes a prior report only with its image.
+            images["prior_report"] = None
+        samples.radiographs.update({png_path(radiograph): radiograph for radiograph in usable.values()})
+        samples.studies.append(row.study.model_copy(update=images))
+    return samples

@@ -114,25 +114,25 @@ def sentences(
             )
     watch = Console(stderr=True)
     with ProgressDisplay(watch, {"splitting": splitter.usage}):
-        done = split_findings(studies, splitter, target.value)
+        result = split_findings(studies, splitter, target.value)
     compared = None
     if judging is not None:
         with ProgressDisplay(watch, {"comparing": judging.usage}):
-            compared = _compare(done, judging)
-    failures = [*left_out, *done.failures]
-    write_manifest(out, done.studies)
-    write_jsonl(out.with_name(f"{out.stem}.map.jsonl"), done.map_rows())
-    record = {"changes": asdict(done.changes), "splitter": splitter.describe(), "splitting": splitter.usage()}
+            compared = _compare(result, judging)
+    failures = [*left_out, *result.failures]
+    write_manifest(out, result.studies)
+    write_jsonl(out.with_name(f"{out.stem}.map.jsonl"), result.map_rows())
+    record = {"changes": asdict(result.counts), "splitter": splitter.describe(), "splitting": splitter.usage()}
     if compared is not None:
         figures = {name: asdict(compared.scores[name]) for name in _COMPARED}
         record |= {"figures": figures, "judge": dict(compared.judge or {})}
     write_json(out.with_name(f"{out.stem}.changes.json"), record)
     replace_failures(out.with_name("failures.jsonl"), out.name, failures)
     console = Console()
-    _show_changes(console, done, compared)
-    if done.already:
-        print_line(console, f"{done.already} samples have {target.value} already and keep them")
-    print_line(console, f"{len(done.studies)} of {len(studies) + len(left_out)} samples: {out}")
+    _show_changes(console, result, compared)
+    if result.unchanged:
+        print_line(console, f"{result.unchanged} samples have {target.value} already and keep them")
+    print_line(console, f"{len(result.studies)} of {len(studies) + len(left_out)} samples: {out}")
     exit_with_failures(console, _listed(failures))
 
 
@@ -162,7 +162,7 @@ def export_tasks(
     Annotators see the image, the prior image, the findings and the phrases (the manifest's, or else the sentences of
     its grounded reports).
     """
-    from data.annotation import ImageAddress, coco_dataset, labelling_config, phrases_of, task_of
+    from data.annotation import ImageAddress, coco_dataset, labeling_config, phrases_of, task_of
     from data.manifest import Failure, read_manifest, replace_failures
     from radfact.io.jsonl import open_atomic, write_json
 
@@ -181,7 +181,7 @@ def export_tasks(
         write_json(written, dataset)
     else:
         address = ImageAddress(image_root or (folder if image_url is not None else folder.parent), image_url)
-        tasks, config = [task_of(study, address) for study in studies], labelling_config(_categories(categories))
+        tasks, config = [task_of(study, address) for study in studies], labeling_config(_categories(categories))
         written = out / "tasks.json"
         write_json(written, tasks)
         with open_atomic(out / "config.xml") as handle:
@@ -221,10 +221,10 @@ def import_annotations(
     _refuse_same(manifest, out)
     studies = read_manifest(manifest, [])
     samples = read_label_studio(export, studies)
-    done = ground_studies(studies, samples, combine.value)
+    result = ground_studies(studies, samples, combine.value)
     console = Console()
     agreements = agreement([sample.annotations for sample in samples])
-    write_manifest(out, done.studies)
+    write_manifest(out, result.studies)
     write_jsonl(out.with_name(f"{out.stem}.annotations.jsonl"), _rows(samples))
     agreement_file = out.with_name(f"{out.stem}.agreement.json")
     if agreements:
@@ -232,13 +232,13 @@ def import_annotations(
         _show_agreement(console, agreements)
     else:
         agreement_file.unlink(missing_ok=True)
-    replace_failures(out.with_name("failures.jsonl"), out.name, done.failures)
-    for reason, count in sorted(done.dropped.items()):
+    replace_failures(out.with_name("failures.jsonl"), out.name, result.failures)
+    for reason, count in sorted(result.dropped.items()):
         print_line(console, f"phrases left out as '{reason}': {count}")
-    if done.ignored:
-        print_line(console, f"regions ignored, where the protocol wants none: {done.ignored}")
-    print_line(console, f"{len(done.studies)} of {len(samples)} annotated samples are grounded studies: {out}")
-    exit_with_failures(console, _listed(done.failures))
+    if result.ignored:
+        print_line(console, f"regions ignored, where the protocol wants none: {result.ignored}")
+    print_line(console, f"{len(result.studies)} of {len(samples)} annotated samples are grounded studies: {out}")
+    exit_with_failures(console, _listed(result.failures))
 
 
 def _refuse_same(manifest: Path, out: Path) -> None:
@@ -260,7 +260,7 @@ def _categories(name: str) -> Sequence[str]:
     return named
 
 
-def _compare(done: SplitStudies, judge: Judge) -> EvaluationResult:
+def _compare(result: SplitStudies, judge: Judge) -> EvaluationResult:
     """RadFact's logical figures of the sentences as candidates against the narratives' own sentences."""
     from radfact.io.pairs import Pair
     from radfact.pipeline import RadFact
@@ -272,7 +272,7 @@ def _compare(done: SplitStudies, judge: Judge) -> EvaluationResult:
             [Sentence(text=text) for one in split for text in one.new],
             [Sentence(text=one.orig) for one in split],
         )
-        for key, split in done.pairs.items()
+        for key, split in result.splits.items()
     ]
     return RadFact(judge).score(pairs)
 
@@ -291,11 +291,11 @@ def _rows(samples: Sequence[AnnotatedSample]) -> list[dict[str, object]]:
     ]
 
 
-def _show_changes(console: Console, done: SplitStudies, compared: EvaluationResult | None) -> None:
+def _show_changes(console: Console, result: SplitStudies, compared: EvaluationResult | None) -> None:
     """What table B.3 is about, with the figures that there are."""
     from dataclasses import asdict
 
-    lines = [(name.replace("_", " "), f"{count:,}") for name, count in asdict(done.changes).items()]
+    lines = [(name.replace("_", " "), f"{count:,}") for name, count in asdict(result.counts).items()]
     if compared is not None:
         for name in _COMPARED:
             figure = compared.scores[name]

@@ -32,17 +32,17 @@ def stats(
     by: Annotated[
         list[_By] | None, typer.Option(help="Tell apart; may be given again (default: source, split, task).")
     ] = None,
-    out: Annotated[Path | None, typer.Option(help="JSON file of the same figures.")] = None,
+    out: Annotated[Path | None, typer.Option(help="JSON file of the same row.")] = None,
 ) -> None:
     """Count what is in a manifest: patients, samples, laterals, priors, words, sentences, boxes (paper, table 1)."""
     from data.statistics import COLUMNS, manifest_statistics
     from radfact.io.jsonl import write_json
 
     columns = [column for column in COLUMNS if not by or column in by]
-    counted = manifest_statistics(manifest)
+    statistics = manifest_statistics(manifest)
     if out is not None:
-        write_json(out, counted.as_json(columns))
-    _print_tables(Console(), counted, columns)
+        write_json(out, statistics.as_json(columns))
+    _print_tables(Console(), statistics, columns)
 
 
 def show(
@@ -57,7 +57,7 @@ def show(
 
     sheet = write_contact_sheet(manifest, out, count=count or None, seed=seed, sample_ids=sample_id)
     console = Console()
-    print_line(console, f"{sheet.shown} of {sheet.of} samples: {out}")
+    print_line(console, f"{sheet.shown} of {sheet.total} samples: {out}")
     if sheet.missing:
         print_line(console, f"{sheet.missing} images cannot be shown; the page says which")
 
@@ -79,17 +79,19 @@ def pack(
     with show_progress("packing") as on_progress:
         packed = pack_shards(manifest, out, shard_size=size, splits=split, shuffle=shuffle, on_progress=on_progress)
     console = Console()
-    kept = f", {packed.kept} of them kept from an earlier run" if packed.kept else ""
-    print_line(console, f"{packed.samples} samples, {packed.bytes / 1e6:.1f} MB in {packed.shards} shards{kept}: {out}")
+    reused = f", {packed.reused} of them reused from an earlier run" if packed.reused else ""
+    print_line(
+        console, f"{packed.samples} samples, {packed.bytes / 1e6:.1f} MB in {packed.shards} shards{reused}: {out}"
+    )
     exit_with_failures(console, [(str(failure.sample_id), failure.reason) for failure in packed.failures])
 
 
-def _print_tables(console: Console, counted: Statistics, columns: Sequence[Column]) -> None:
+def _print_tables(console: Console, statistics: Statistics, columns: Sequence[Column]) -> None:
     """Samples as in table 1, and below what their reports hold; two tables, so that both fit a narrow terminal."""
-    groups, total = counted.by(columns), counted.total()
-    rows = [([key or "-" for key in g.key], f) for g, f in zip(groups, counted.figures(columns), strict=True)]
+    groups, total = statistics.group_by(columns), statistics.total()
+    rows = [([key or "-" for key in g.key], f) for g, f in zip(groups, statistics.rows(columns), strict=True)]
     if len(rows) > 1:
-        rows.append((["total", *[""] * (len(columns) - 1)], total.figures(total.samples)))
+        rows.append((["total", *[""] * (len(columns) - 1)], total.as_json(total.samples)))
     share = "%\nof split" if "split" in columns else "%\nof all"
     for headings, cells in (
         (("patients", "samples", share, "%\nlateral", "%\nprior"), _samples),
@@ -100,11 +102,11 @@ def _print_tables(console: Console, counted: Statistics, columns: Sequence[Colum
             table.add_column(column, no_wrap=True)
         for heading in headings:
             table.add_column(heading, justify="right", no_wrap=True)
-        for number, (key, figures) in enumerate(rows):
-            table.add_row(*key, *cells(figures), end_section=number == len(groups) - 1)
+        for number, (key, row) in enumerate(rows):
+            table.add_row(*key, *cells(row), end_section=number == len(groups) - 1)
         console.print(table)
     print_line(console, _MEANING)
-    if total.strangers:
+    if total.unidentified_studies:
         print_line(console, "* studies, where the patient is not known")
 
 
@@ -114,20 +116,20 @@ _MEANING = (
 )
 
 
-def _samples(figures: Mapping[str, Any]) -> list[str]:
-    people, strangers = figures["patients"], figures["studies_of_unknown_patients"]
-    known = [f"{people:,}"] if people or not strangers else []
-    unknown = [f"{strangers:,}*"] if strangers else []
-    shares = (figures[name] for name in ("share", "has_lateral", "has_prior"))
-    return [" + ".join(known + unknown), f"{figures['samples']:,}", *(_percent(share) for share in shares)]
+def _samples(row: Mapping[str, Any]) -> list[str]:
+    patients, unidentified = row["patients"], row["studies_of_unknown_patients"]
+    known = [f"{patients:,}"] if patients or not unidentified else []
+    unknown = [f"{unidentified:,}*"] if unidentified else []
+    shares = (row[name] for name in ("share", "has_lateral", "has_prior"))
+    return [" + ".join(known + unknown), f"{row['samples']:,}", *(_percent(share) for share in shares)]
 
 
-def _reports(figures: Mapping[str, Any]) -> list[str]:
+def _reports(row: Mapping[str, Any]) -> list[str]:
     words, sentences, boxes = (
-        "-" if (value := figures[name]) is None else f"{value:.{digits}f}"
+        "-" if (value := row[name]) is None else f"{value:.{digits}f}"
         for name, digits in (("words_a_report", 1), ("sentences_a_report", 1), ("boxes_a_located_sentence", 2))
     )
-    return [words, sentences, _percent(figures["sentences_with_boxes"]), boxes]
+    return [words, sentences, _percent(row["sentences_with_boxes"]), boxes]
 
 
 def _percent(share: float | None) -> str:

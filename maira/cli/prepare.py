@@ -26,9 +26,8 @@ def prepare_dicom(
 ) -> None:
     """Convert radiographs to 8 bit PNG (paper B.4), with a manifest of one study a radiograph."""
     from data.dicom.radiograph import to_levels, write_png
-    from data.dicom.reader import opened, read_dicom
-    from data.manifest import Failure, write_failures, write_manifest
-    from data.run_folder import PREPARED, claim
+    from data.dicom.reader import open_binary, read_dicom
+    from data.manifest import PREPARATION_RECORD, Failure, open_run_folder, write_failures, write_manifest
     from data.sources.dicom import find_radiographs
     from data.study import Study
 
@@ -38,7 +37,7 @@ def prepare_dicom(
     settings = {"source": "dicom", "radiographs": [str(path) for path in radiographs.values()], "size": size}
     for name, path in radiographs.items():
         try:
-            with opened(path) as content:
+            with open_binary(path) as content:
                 levels = to_levels(read_dicom(content, path), size, path)
         except InputError as error:
             if len(radiographs) == 1:
@@ -46,8 +45,8 @@ def prepare_dicom(
             failures.append(Failure(sample_id=name, source=str(path), stage="dicom", reason=str(error)))
             continue
         if not studies:
-            # Not before there is something to write, so that a mistyped path leaves no folder behind.
-            claim(out, PREPARED, settings, holds="radiographs prepared")
+            # After the first success, so that a wrong path does not leave a folder behind.
+            open_run_folder(out, PREPARATION_RECORD, settings)
         # Relative to the manifest's folder, as the manifest writes it.
         frontal = Path("frontal") / f"{name}.png"
         write_png(levels, out / frontal)

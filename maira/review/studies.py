@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from pydantic import NonNegativeInt
 
-from data.manifest import Failure, folder_of, iter_manifest
+from data.manifest import Failure, iter_manifest, manifest_folder
 from data.study import IMAGE_COLUMNS, Study
 from maira.review.store import Draft
 from radfact.errors import InputError, list_some
@@ -118,7 +118,7 @@ def read_review_set(
         title=drafts.name,
         drafts=tuple(found),
         studies=tuple(studies[draft.sample_id] for draft in found),
-        folders=tuple(folder.resolve() for folder in (folder_of(manifest), *image_folders)),
+        folders=tuple(folder.resolve() for folder in (manifest_folder(manifest), *image_folders)),
         verdicts=verdicts,
         unjudged=unjudged,
     )

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from data.images import Gray, image_size, load_gray
-from data.manifest import folder_of, parse_study
+from data.manifest import manifest_folder, parse_study
 from data.shards import PackedSample, Shards
 from data.study import IMAGE_COLUMNS, Study
 from maira.train.config.run_config import DataSource
@@ -100,7 +100,7 @@ class ManifestSource:
         self.path, self.where = path, str(path)
         self.offsets = line_offsets(path) if offsets is None else offsets
         self.count = len(self.offsets) - 1
-        self._folder = folder_of(path)
+        self._folder = manifest_folder(path)
 
     def key(self) -> Any:
         """Name, size and time of the file."""
@@ -212,7 +212,7 @@ class ShardSource:
             return image_size(self._name(study.frontal), io.BytesIO(content))
 
     def _name(self, image: Path) -> Path:
-        return Path(self.shards.where_is(image.name))
+        return Path(self.shards.path_of(image.name))
 
 
 def open_source(source: DataSource, offsets: Offsets | None = None) -> StudySource:

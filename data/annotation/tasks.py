@@ -1,7 +1,7 @@
-"""Annotation tasks for Label Studio: the labelling interface, and a task a sample.
+"""Annotation tasks for Label Studio (labeling interface and tasks) or as a COCO dataset.
 
-The tags and their parameters are those of its documentation (https://labelstud.io/tags). The interface was tried in
-Label Studio 1.23.2; lines need its VectorLabels, which older versions do not have.
+Tags and parameters follow https://labelstud.io/tags, tested with Label Studio 1.23.2. Lines require VectorLabels, which
+older versions do not have.
 """
 
 from __future__ import annotations
@@ -15,12 +15,14 @@ from urllib.parse import quote
 from xml.etree import ElementTree
 
 from data.annotation.protocol import PhraseLabel, Progression, Quality
+from data.images import image_size
+from data.manifest import Failure
 from data.study import Study
-from radfact.errors import InputError
-from radfact.records import Sentence
+from radfact.errors import ErrorCode, InputError
+from radfact.records import Box, Sentence
 
 CURRENT, PRIOR = "image", "prior_0"
-"""Names of the two images in results; the prior one is the only item of a Repeater, which may be empty."""
+"""Names of the two images in results; the prior image is the only item of a Repeater, which may be empty."""
 
 OTHER_VIEW = "Visible only in another view (name it in the comment)"
 
@@ -42,48 +44,49 @@ _HINTS = {
 
 @dataclass(frozen=True, slots=True)
 class ImageAddress:
-    """How Label Studio finds an image: below a folder that it serves itself, or below a URL.
+    """How Label Studio addresses an image: below a folder that it serves, or below a URL.
 
     Attributes:
-        root: the folder that image paths are relative to. Without a prefix it is the document root of Label Studio's
-            local files (LABEL_STUDIO_LOCAL_FILES_DOCUMENT_ROOT). Label Studio serves only folders below it that are
-            added to the project as local storage, not the root itself.
-        prefix: of the URL; None is Label Studio's own address of local files.
+        root: base folder of image paths. Without a prefix it is the document root of Label Studio's local files
+            (LABEL_STUDIO_LOCAL_FILES_DOCUMENT_ROOT). Label Studio serves only folders below it that are added to the
+            project as local storage, not the root itself.
+        prefix: URL prefix; None for Label Studio's address of local files.
     """
 
     root: Path
     prefix: str | None = None
 
     def of(self, image: Path) -> str:
-        """The address of an image.
+        """Return the address of an image.
 
         Raises:
-            InputError: the image does not lie below the root.
+            InputError: the image is not below the root.
         """
-        path, root = (Path(os.path.normpath(one.absolute())) for one in (image, self.root))
+        path, root = (Path(os.path.normpath(path.absolute())) for path in (image, self.root))
         if not path.is_relative_to(root):
-            raise InputError(f"does not lie below {root}; name a folder that holds all images", file=image)
+            message = f"expected an image below {root}; give a folder that contains all images"
+            raise InputError(message, code=ErrorCode.INVALID_OPTION, file=image)
         name = quote(path.relative_to(root).as_posix())
         return f"/data/local-files/?d={name}" if self.prefix is None else f"{self.prefix.rstrip('/')}/{name}"
 
 
 def phrases_of(study: Study) -> list[Sentence] | None:
-    """The sentences that annotators locate: the study's phrases, or else its grounded report."""
+    """Return the sentences to locate: the study's phrases, or else its grounded report."""
     return study.phrases if study.phrases is not None else study.grounded_findings
 
 
-def shown_phrases(study: Study) -> list[str]:
-    """The phrases as annotators see them and as results name them: numbered, so that equal ones differ."""
+def numbered_phrases(study: Study) -> list[str]:
+    """Return the phrases as shown to annotators and used in results: numbered, so that equal phrases differ."""
     return [f"{number}. {phrase.text}" for number, phrase in enumerate(phrases_of(study) or (), start=1)]
 
 
 def task_of(study: Study, address: ImageAddress) -> dict[str, Any]:
-    """One task: images, report (its findings), phrases, and what labels are known already.
+    """Return a task: images, report (findings), phrases and known labels.
 
     Raises:
         InputError: an image has no address.
     """
-    shown = shown_phrases(study)
+    phrases = numbered_phrases(study)
     known = [f"{label.kind} ({label.side})" if label.side else label.kind for label in study.labels or ()]
     return {
         "data": {
@@ -91,26 +94,32 @@ def task_of(study: Study, address: ImageAddress) -> dict[str, Any]:
             CURRENT: address.of(study.frontal),
             "priors": [] if study.prior_frontal is None else [address.of(study.prior_frontal)],
             "report": study.findings or " ".join(phrase.text for phrase in phrases_of(study) or ()),
-            "phrases": [{"value": text} for text in shown],
+            "phrases": [{"value": text} for text in phrases],
             "known_labels": ", ".join(known) or "none",
         }
     }
 
 
-def labelling_config(categories: Sequence[str] = ()) -> str:
-    """The labelling interface (XML): quality control, a label a phrase, boxes on both images, lines and polygons.
+def labeling_config(categories: Sequence[str] = ()) -> str:
+    """Return the labeling interface (XML): quality control, phrase labels, boxes on both images, lines and polygons.
 
     Args:
-        categories: of findings, for those who want them.
+        categories: categories of findings to choose from.
     """
     view = ElementTree.Element("View")
-    _quality(view)
+    _header(view, "Findings of the report")
+    _add(view, "Text", name="report", value="$report")
+    _header(view, "Labels known before")
+    _add(view, "Text", name="known_labels", value="$known_labels")
+    _header(view, "1. Quality of the sample: with any issue, stop here")
+    _choices(view, "quality", CURRENT, list(Quality), required="true")
+    _comment(view, "comment", CURRENT)
     images = _add(view, "View", style="display: flex; gap: 1em; flex-wrap: wrap")
     current = _add(images, "View", style="flex: 1; min-width: 30em")
     _header(current, "Current image")
     _regions(current, "RectangleLabels", "box", CURRENT)
-    _regions(_folded(current, "Polygons (misplaced devices)"), "PolygonLabels", "polygon", CURRENT)
-    _regions(_folded(current, "Lines (cables and tubes)"), "VectorLabels", "line", CURRENT)
+    _regions(_collapsible(current, "Polygons (misplaced devices)"), "PolygonLabels", "polygon", CURRENT)
+    _regions(_collapsible(current, "Lines (cables and tubes)"), "VectorLabels", "line", CURRENT)
     _image(current, CURRENT, f"${CURRENT}")
     repeated = _add(images, "Repeater", on="$priors", indexFlag="{{idx}}")
     prior = _add(repeated, "View", style="flex: 1; min-width: 30em")
@@ -120,16 +129,6 @@ def labelling_config(categories: Sequence[str] = ()) -> str:
     _phrase(_add(view, "Repeater", on="$phrases", indexFlag="{{idx}}"), categories)
     ElementTree.indent(view)
     return ElementTree.tostring(view, encoding="unicode") + "\n"
-
-
-def _quality(view: ElementTree.Element) -> None:
-    _header(view, "Findings of the report")
-    _add(view, "Text", name="report", value="$report")
-    _header(view, "Labels known before")
-    _add(view, "Text", name="known_labels", value="$known_labels")
-    _header(view, "1. Quality of the sample: with any issue, stop here")
-    _choices(view, "quality", CURRENT, list(Quality), required="true")
-    _comment(view, "comment", CURRENT)
 
 
 def _phrase(view: ElementTree.Element, categories: Sequence[str]) -> None:
@@ -147,13 +146,13 @@ def _phrase(view: ElementTree.Element, categories: Sequence[str]) -> None:
 
 
 def _regions(view: ElementTree.Element, tag: str, name: str, image: str) -> None:
-    """A control whose labels are the task's phrases."""
-    # What is rotated or curved cannot be read back.
+    """Add a control whose labels are the task's phrases."""
+    # Rotated and curved shapes cannot be imported.
     fixed = {"RectangleLabels": {"canRotate": "false"}, "VectorLabels": {"curves": "false", "closable": "false"}}
     _add(view, tag, name=name, toName=image, value="$phrases", **fixed.get(tag, {}))
 
 
-def _folded(view: ElementTree.Element, title: str) -> ElementTree.Element:
+def _collapsible(view: ElementTree.Element, title: str) -> ElementTree.Element:
     return _add(_add(view, "Collapse"), "Panel", value=title)
 
 
@@ -179,3 +178,47 @@ def _header(view: ElementTree.Element, text: str) -> None:
 
 def _add(parent: ElementTree.Element, tag: str, **attributes: str) -> ElementTree.Element:
     return ElementTree.SubElement(parent, tag, attributes)
+
+
+def coco_dataset(studies: Sequence[Study], folder: Path, skipped: list[Failure]) -> dict[str, Any]:
+    """Return a COCO dataset with the frontal and prior images of studies and the existing boxes of phrases.
+
+    Images have the additional fields `sample_id`, `role` ("current", "prior") and `phrase_ids`, the categories to
+    annotate. A phrase is a category; equal phrases are one category.
+
+    Args:
+        studies: studies with phrases or a grounded report.
+        folder: base of the file names for images below it.
+        skipped: receives studies with an unreadable image.
+    """
+    categories: dict[str, int] = {}
+    images: list[dict[str, Any]] = []
+    annotations: list[dict[str, Any]] = []
+    for study in studies:
+        radiographs = {"current": study.frontal} | ({"prior": study.prior_frontal} if study.prior_frontal else {})
+        try:
+            sizes = {role: image_size(path) for role, path in radiographs.items()}
+        except InputError as error:
+            skipped.append(Failure(sample_id=study.sample_id, stage="export", reason=str(error)))
+            continue
+        phrases = phrases_of(study) or []
+        ids = [categories.setdefault(phrase.text, len(categories) + 1) for phrase in phrases]
+        for role, path in radiographs.items():
+            width, height = sizes[role]
+            image_id = len(images) + 1
+            name = path.relative_to(folder) if path.is_relative_to(folder) else path
+            image = {"id": image_id, "file_name": name.as_posix(), "width": width, "height": height}
+            report = {"report": study.findings} if role == "current" else {}
+            images.append(image | {"sample_id": study.sample_id, "role": role, "phrase_ids": ids} | report)
+            for phrase, category in zip(phrases, ids, strict=True):
+                for box in (phrase.boxes if role == "current" else phrase.prior_boxes) or ():
+                    annotation = _coco_annotation(box, width, height) | {"image_id": image_id, "category_id": category}
+                    annotations.append({"id": len(annotations) + 1} | annotation)
+    category_list = [{"id": number, "name": text, "supercategory": "phrase"} for text, number in categories.items()]
+    return {"images": images, "annotations": annotations, "categories": category_list}
+
+
+def _coco_annotation(box: Box, width: int, height: int) -> dict[str, Any]:
+    x, y = box.x_min * width, box.y_min * height
+    size = (box.x_max - box.x_min) * width, (box.y_max - box.y_min) * height
+    return {"bbox": [x, y, *size], "area": size[0] * size[1], "iscrowd": 0, "segmentation": []}
