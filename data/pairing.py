@@ -231,8 +231,10 @@ def _image_combinations(study: ArchiveStudy, prior: ArchiveStudy | None, rules: 
         rng = _rng(rules.seed, study.study_id, frontal.key)
         lateral = rng.choice(laterals) if laterals else None
         chosen = prior_frontals if choice == "every" or not prior_frontals else [rng.choice(prior_frontals)]
-        for prior_frontal in chosen or [None]:
+        for prior_frontal in chosen:
             yield frontal, lateral, prior_frontal
+        if not chosen:
+            yield frontal, lateral, None
 
 
 def _sample(source: str, study: ArchiveStudy, sample_id: str, images: _Images, prior: ArchiveStudy | None) -> Study:

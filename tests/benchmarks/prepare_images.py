@@ -26,7 +26,7 @@ import SimpleITK
 from PIL import Image
 
 from data.dicom.radiograph import Frame, to_levels, write_png
-from data.dicom.reader import dicom_to_png, example_radiograph, opened, read_dicom
+from data.dicom.reader import dicom_to_png, example_radiograph, open_binary, read_dicom
 from data.dicom.resample import bspline_resize
 
 SIZE = 518
@@ -48,7 +48,7 @@ class Clock:
 
 
 def by_project(source: Path, target: Path, clock: Clock) -> None:
-    with clock.step("decode"), opened(source) as content:
+    with clock.step("decode"), open_binary(source) as content:
         frame = read_dicom(content, source)
     with clock.step("resize"):
         levels = to_levels(frame, SIZE, source)
@@ -74,7 +74,7 @@ def by_hand(source: Path, target: Path, clock: Clock) -> None:
 
 def by_simpleitk(source: Path) -> np.ndarray:
     """The levels of paper 004, B.4, by SimpleITK's own B-splines on one thread."""
-    with opened(source) as content:
+    with open_binary(source) as content:
         frame: Frame = read_dicom(content, source)
     pixels = frame.pixels.astype(np.float64) * (-1 if frame.is_inverted else 1)
     height, width = pixels.shape

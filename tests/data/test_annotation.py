@@ -12,6 +12,7 @@ from xml.etree import ElementTree
 
 import numpy as np
 import pytest
+from data.annotation.tasks import OTHER_VIEW
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -25,11 +26,10 @@ from data.annotation import (
     Quality,
     coco_dataset,
     ground_studies,
-    labelling_config,
+    labeling_config,
     read_label_studio,
     task_of,
 )
-from data.annotation.label_studio import OTHER_VIEW
 from data.manifest import Failure
 from data.study import Label, Study
 from radfact.errors import InputError
@@ -313,7 +313,7 @@ def test_a_coco_file_is_told_apart(tmp_path: Path) -> None:
 
 
 def test_every_control_of_the_interface_has_its_object() -> None:
-    root = ElementTree.fromstring(labelling_config(CATEGORIES))
+    root = ElementTree.fromstring(labeling_config(CATEGORIES))
     objects = {one.get("name") for one in root.iter() if one.get("name") and one.get("toName") is None}
     assert {one.get("toName") for one in root.iter() if one.get("toName")} <= objects
     assert {one.get("whenTagName") for one in root.iter() if one.get("whenTagName")} <= {

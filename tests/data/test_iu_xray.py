@@ -115,7 +115,7 @@ def test_a_section_without_words_is_none(root: Path) -> None:
 
 
 def test_there_are_no_patients_and_all_is_test(root: Path) -> None:
-    assert {(study.patient_id, study.when, study.split) for study in read_iu_xray(root).studies} == {
+    assert {(study.patient_id, study.timestamp, study.split) for study in read_iu_xray(root).studies} == {
         (None, None, "test")
     }
 

@@ -71,7 +71,7 @@ def test_the_report_for_a_later_study_is_the_whole_of_it(jpg: Path) -> None:
 
 
 def test_times_have_lost_their_leading_zeros(jpg: Path) -> None:
-    when = {read.study_id: read.when for read in read_mimic_cxr(jpg, "jpg").studies}
+    when = {read.study_id: read.timestamp for read in read_mimic_cxr(jpg, "jpg").studies}
     assert when["50414267"] == datetime(2180, 5, 6, 21, 30, 14, 531000)
     assert when["53189527"] == datetime(2180, 6, 26, 5, 20, 0, 500000)
     assert when["51029426"] == datetime(2131, 1, 1, 0, 0, 15)
@@ -81,13 +81,13 @@ def test_times_have_lost_their_leading_zeros(jpg: Path) -> None:
 def test_the_earliest_of_several_times_is_the_studys(jpg: Path) -> None:
     images = [*IMAGES, ("a4", "10000032", "50414267", "PA", "21800506", "93000.0", "")]
     write_tables(jpg, images)
-    assert study(read_mimic_cxr(jpg, "jpg"), "50414267").when == datetime(2180, 5, 6, 9, 30)
+    assert study(read_mimic_cxr(jpg, "jpg"), "50414267").timestamp == datetime(2180, 5, 6, 9, 30)
 
 
 def test_a_time_that_is_none_is_listed_and_the_study_stays(jpg: Path) -> None:
     write_tables(jpg, [("a1", "10000032", "50414267", "PA", "21801399", "99.0", "")])
     archive = read_mimic_cxr(jpg, "jpg")
-    assert study(archive, "50414267").when is None
+    assert study(archive, "50414267").timestamp is None
     assert "'21801399'" in reasons(archive)["a1"]
 
 
@@ -184,9 +184,9 @@ def test_the_dicom_release_reads_as_the_jpeg_release(
     read = read_mimic_cxr(root, "dicom", metadata=metadata)
     assert read.failures == expected.failures
     for ours, theirs in zip(read.studies, expected.studies, strict=True):
-        assert (ours.study_id, ours.when, ours.split, ours.report) == (
+        assert (ours.study_id, ours.timestamp, ours.split, ours.report) == (
             theirs.study_id,
-            theirs.when,
+            theirs.timestamp,
             theirs.split,
             theirs.report,
         )

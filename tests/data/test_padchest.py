@@ -85,7 +85,7 @@ def test_images_of_a_study_are_its_radiographs_in_order(tmp_path: Path) -> None:
         ("a", "frontal", tmp_path / "0" / "a.png"),
         ("b", "lateral", tmp_path / "0" / "b.png"),
     ]
-    assert [(study.study_id, study.patient_id, study.when) for study in archive.studies] == [
+    assert [(study.study_id, study.patient_id, study.timestamp) for study in archive.studies] == [
         ("s1", "p1", 20140915),
         ("s2", "p1", 20140915),
     ]

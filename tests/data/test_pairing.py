@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from data.archive import Archive, ArchiveStudy, Radiograph, View
-from data.pairing import Rules, Samples, check_splits, make_samples
+from data.pairing import Rules, Samples, check_patient_splits, make_samples
 from data.study import Study
 from radfact.errors import InputError
 from radfact.records import Sentence
@@ -25,7 +25,7 @@ def _radiograph(key: str, view: View = "frontal") -> Radiograph:
 def _study(name: str, **fields: Any) -> ArchiveStudy:
     defaults: dict[str, Any] = {
         "patient_id": "p",
-        "when": name,
+        "timestamp": name,
         "radiographs": (_radiograph(f"{name}-f"),),
         "findings": "Clear lungs.",
         "report": f"Report {name}.",
@@ -59,7 +59,7 @@ def test_every_frontal_is_a_sample() -> None:
 def test_a_study_without_what_a_sample_needs_is_listed(lacking: dict[str, Any], reason: str) -> None:
     made = _make(_study("s", **lacking))
     assert not made.studies
-    assert [(f.source, f.stage, f.reason) for f in made.left_out] == [("s", "select", reason)]
+    assert [(f.source, f.stage, f.reason) for f in made.skipped] == [("s", "select", reason)]
 
 
 def test_phrases_are_a_sample_without_findings() -> None:
@@ -89,17 +89,17 @@ def test_a_study_without_findings_can_still_be_a_prior() -> None:
 
 
 def test_a_study_that_is_a_prior_only_is_no_lack() -> None:
-    made = _make(_study("1", findings=None, only_prior=True), _study("2"))
+    made = _make(_study("1", findings=None, is_prior_only=True), _study("2"))
     assert [_keys(s)[2] for s in made.studies] == ["1-f"]
-    assert made.left_out == []
+    assert made.skipped == []
 
 
 def test_studies_of_the_same_moment_are_no_priors_of_each_other() -> None:
-    made = _make(_study("a", when=1), _study("b", when=1), _study("c", when=2))
+    made = _make(_study("a", timestamp=1), _study("b", timestamp=1), _study("c", timestamp=2))
     assert [_keys(s)[2] for s in made.studies] == [None, None, "b-f"]
 
 
-@pytest.mark.parametrize("unknown", [{"patient_id": None}, {"when": None}])
+@pytest.mark.parametrize("unknown", [{"patient_id": None}, {"timestamp": None}])
 def test_without_patient_or_time_there_is_no_prior(unknown: dict[str, Any]) -> None:
     made = _make(_study("1", **unknown), _study("2", **unknown))
     assert [_keys(s)[2] for s in made.studies] == [None, None]
@@ -152,7 +152,7 @@ def test_the_radiographs_of_all_samples_are_named() -> None:
 
 def test_a_patient_in_two_splits_is_refused() -> None:
     with pytest.raises(InputError, match=r"patient 'p' is in more than one split \(test and train\); a split"):
-        check_splits([_study("1", split="train"), _study("2", split="test"), _study("3", patient_id="q")])
+        check_patient_splits([_study("1", split="train"), _study("2", split="test"), _study("3", patient_id="q")])
 
 
 @pytest.mark.parametrize(

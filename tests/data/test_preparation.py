@@ -21,7 +21,7 @@ import data.preparation
 from data.archive import Archive, ArchiveStudy, Radiograph
 from data.manifest import read_failures, read_manifest
 from data.pairing import Rules, make_samples
-from data.preparation import Conversion, Prepared, convert_radiograph, prepare
+from data.preparation import Conversion, PreparationResult, convert_radiograph, prepare
 from radfact.errors import InputError, RunError
 
 SMALL = Conversion(size=32)
@@ -45,7 +45,7 @@ def _archive(folder: Path, count: int = 6) -> Archive:
     return Archive("test", studies)
 
 
-def _prepare(archive: Archive, out: Path, conversion: Conversion = SMALL, **options: Any) -> Prepared:
+def _prepare(archive: Archive, out: Path, conversion: Conversion = SMALL, **options: Any) -> PreparationResult:
     return prepare("test", out.parent, partial(make_samples, archive, Rules()), out, conversion, **options)
 
 
@@ -220,7 +220,7 @@ def test_what_is_left_out_is_told_of_the_splits_that_are_wanted(tmp_path: Path) 
     studies = [*_archive(tmp_path / "archive", 1).studies, ArchiveStudy("e", split="test")]
     studies[0] = replace(studies[0], split="train")
     make = partial(make_samples, Archive("test", studies), Rules(splits=["train"]))
-    assert make().left_out == []
+    assert make().skipped == []
 
 
 def test_an_archive_without_any_sample_is_a_failed_run(tmp_path: Path) -> None:

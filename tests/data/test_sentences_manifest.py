@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from data.manifest import Failure as LeftOut
 from data.manifest import read_failures, read_manifest, write_failures, write_manifest
-from data.sentences import Changes, split_findings
+from data.sentences import SplitCounts, split_findings
 from data.study import Study
 from maira.cli.main import app
 from radfact.errors import Failure, InputError
@@ -60,7 +60,7 @@ def test_listing_2_is_split_and_mapped() -> None:
     rows = list(done.map_rows())
     assert [len(row["new"]) for row in rows] == [0, 1, 3]
     assert all(row["sample_id"] == "a" for row in rows)
-    assert done.changes == Changes(1, 3, 4, 1, 1, len(LISTING_2.split()), 8 + 5 + 4 + 4)
+    assert done.counts == SplitCounts(1, 3, 4, 1, 1, len(LISTING_2.split()), 8 + 5 + 4 + 4)
 
 
 def test_two_samples_of_one_study_are_split_once() -> None:
@@ -68,7 +68,7 @@ def test_two_samples_of_one_study_are_split_once() -> None:
     done = split_findings([study("a", "One; two"), study("b", "One; two")], splitter)
     assert splitter.asked == ["One; two"]
     assert [texts(one.grounded_findings) for one in done.studies] == [["One", "two"]] * 2
-    assert done.changes.reports == 1
+    assert done.counts.reports == 1
 
 
 def test_what_cannot_be_split_is_left_out_with_its_reason() -> None:
@@ -81,7 +81,7 @@ def test_annotated_sentences_stay() -> None:
     box = Box(x_min=0, y_min=0, x_max=1, y_max=1)
     grounded = study("a", "One; two", grounded_findings=[Sentence(text="Kept.", boxes=(box,))])
     done = split_findings([grounded], Failing())
-    assert (done.studies, done.already) == ([grounded], 1)
+    assert (done.studies, done.unchanged) == ([grounded], 1)
 
 
 def test_phrases_can_be_made_beside_a_grounded_report() -> None:
@@ -108,7 +108,7 @@ def test_the_command_writes_manifest_map_figures_and_failures(tmp_path: Path) ->
     assert made.grounded_findings is not None
     rows = [json.loads(line) for line in (tmp_path / "sentences.map.jsonl").read_text().splitlines()]
     assert [sentence for row in rows for sentence in row["new"]] == texts(made.grounded_findings)
-    figures = json.loads((tmp_path / "sentences.changes.json").read_text())
+    figures = json.loads((tmp_path / "sentences.counts.json").read_text())
     assert figures["changes"]["removed"] == 1
     assert figures["figures"]["logical_precision"]["point"] == 1.0
     # What preparing left out is still listed.

@@ -184,7 +184,7 @@ def test_finished_shards_are_kept(manifest: Path, tmp_path: Path) -> None:
         pack(manifest, tmp_path / "out", shard_size=20_000, on_progress=stop)
     before = {path.name: path.stat().st_ino for path in (tmp_path / "out").glob("*.tar")}
     again = pack(manifest, tmp_path / "out", shard_size=20_000)
-    assert again.kept == len(before) > 0
+    assert again.reused == len(before) > 0
     after = {path.name: path.stat().st_ino for path in (tmp_path / "out").glob("*.tar")}
     assert before.items() <= after.items()
 
@@ -192,7 +192,7 @@ def test_finished_shards_are_kept(manifest: Path, tmp_path: Path) -> None:
 def test_a_finished_packing_is_left_as_it_is(manifest: Path, packed: Path) -> None:
     before = {path: path.stat().st_mtime_ns for path in packed.iterdir()}
     again = pack(manifest, packed, shard_size=20_000)
-    assert again.kept == again.shards
+    assert again.reused == again.shards
     assert {path: path.stat().st_mtime_ns for path in packed.iterdir()} == before
 
 

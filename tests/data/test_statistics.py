@@ -35,7 +35,7 @@ def _write(folder: Path, *studies: Study) -> Path:
 
 def _only(folder: Path, *studies: Study) -> dict[str, Any]:
     """Figures of a manifest with one group."""
-    (figures,) = manifest_statistics(_write(folder, *studies)).figures()
+    (figures,) = manifest_statistics(_write(folder, *studies)).rows()
     return figures
 
 
@@ -156,7 +156,7 @@ _GROUPS = st.builds(
 def test_however_groups_are_told_apart_their_sum_stays(groups: list[Group], columns: list[Any]) -> None:
     counted = Statistics(0, groups)
     total, again = counted.total(), Statistics(0, []).total()
-    for group in counted.by(columns):
+    for group in counted.group_by(columns):
         again.add(group)
     assert again == total
 

@@ -147,7 +147,7 @@ def test_an_image_that_cannot_be_used_costs_no_more_than_it_must(tmp_path: Path)
     radiographs = {radiograph.path.name: radiograph.key for radiograph in table.make(frozenset()).radiographs.values()}
     (without_prior,) = table.make(frozenset({radiographs["3.png"], radiographs["2.png"]})).studies
     assert (without_prior.lateral, without_prior.prior_frontal, without_prior.prior_report) == (None, None, None)
-    assert [f.sample_id for f in table.make(frozenset({radiographs["1.png"]})).left_out] == ["a"]
+    assert [f.sample_id for f in table.make(frozenset({radiographs["1.png"]})).skipped] == ["a"]
 
 
 def test_splits_can_be_drawn_by_patient(tmp_path: Path) -> None:
