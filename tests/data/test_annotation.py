@@ -12,7 +12,6 @@ from xml.etree import ElementTree
 
 import numpy as np
 import pytest
-from data.annotation.tasks import OTHER_VIEW
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -30,6 +29,7 @@ from data.annotation import (
     read_label_studio,
     task_of,
 )
+from data.annotation.tasks import OTHER_VIEW
 from data.manifest import Failure
 from data.study import Label, Study
 from radfact.errors import InputError
