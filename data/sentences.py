@@ -111,8 +111,8 @@ def split_findings(
         elif isinstance(split, QueryFailure):
             reason = split.reason
         else:
-            pairs[study.sample_id] = answer
-            if sentences := [Sentence(text=text) for text in flatten_split(answer)]:
+            splits[study.sample_id] = split
+            if sentences := [Sentence(text=text) for text in flatten_split(split)]:
                 result.append(study.model_copy(update={target: sentences}))
                 continue
             reason = "no sentence of the findings describes a finding"
