@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from radfact.errors import ExitCode, InputError, RunError
     from radfact.html.page import write_page
-    from radfact.io.pairs import Pair, Pairs, read_candidates_and_references, read_pairs
+    from radfact.io.pairs import read_candidates_and_references, read_pairs
     from radfact.judges import (
         EntailmentQuery,
         Failure,
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     )
     from radfact.metrics.protocol import Metric, Pooled, Scored
     from radfact.pipeline import RadFact, evaluate
-    from radfact.records import Box, Mask, Report, Sentence
+    from radfact.records import Box, Mask, Pair, Pairs, Report, Sentence
     from radfact.results.evaluation import EvaluationResult
     from radfact.results.writer import write_results
     from radfact.statistics.bootstrap import Summary
@@ -63,7 +63,7 @@ __all__ = [
 _HOMES = {
     "errors": ("ExitCode", "Failure", "InputError", "RunError"),
     "html.page": ("write_page",),
-    "io.pairs": ("Pair", "Pairs", "read_candidates_and_references", "read_pairs"),
+    "io.pairs": ("read_candidates_and_references", "read_pairs"),
     "judges": (
         "EntailmentQuery",
         "Judge",
@@ -75,7 +75,7 @@ _HOMES = {
     ),
     "metrics.protocol": ("Metric", "Pooled", "Scored"),
     "pipeline": ("RadFact", "evaluate"),
-    "records": ("Box", "Mask", "Report", "Sentence"),
+    "records": ("Box", "Mask", "Pair", "Pairs", "Report", "Sentence", "TextPair"),
     "results.evaluation": ("EvaluationResult",),
     "results.writer": ("write_results",),
     "statistics.bootstrap": ("Summary",),

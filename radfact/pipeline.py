@@ -15,12 +15,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
 from radfact.errors import ErrorCode, InputError, RunError, brief
-from radfact.io.pairs import Pair, Pairs, check_ids, narratives
 from radfact.metrics.protocol import Metric, Scored, check_scored, naming_metric
 from radfact.metrics.radfact_metric import RadFactMetric
 from radfact.metrics.registry import Choice, MissingRequirementError, choose, is_ours
 from radfact.metrics.resources import ResourceOptions, Resources
-from radfact.records import Report, Sentence
+from radfact.records import Pair, Pairs, Report, Sentence, check_ids, narratives
 from radfact.results.evaluation import EvaluationResult, MetricRun
 from radfact.results.metric_cache import MetricCache
 from radfact.results.writer import write_results
@@ -115,8 +114,8 @@ def run_record(pairs: Pairs | Sequence[Pair], *, started: float) -> dict[str, An
             "files": list(map(str, pairs.files)),
             "read": pairs.read,
             "skipped": pairs.skipped,
-            "empty_candidates": len(pairs.emptied),
-            "without_reference": len(pairs.unreferenced),
+            "empty_candidates": len(pairs.empty_candidates),
+            "without_reference": len(pairs.without_reference),
         }
     record["seconds"] = round(time.monotonic() - started, 3)
     return record
@@ -232,7 +231,7 @@ class MetricRunner:
             raise RunError(
                 "; ".join(f"{name}: {why}" for name, why in unavailable.items()), code=ErrorCode.NOTHING_SCORED
             )
-        without_candidate = pairs.left_out if isinstance(pairs, Pairs) else ()
+        without_candidate = pairs.without_candidate if isinstance(pairs, Pairs) else ()
         return EvaluationResult(scored_pairs, runs, self.choices, unavailable, without_candidate, draws)
 
     def _run_metric(
@@ -333,7 +332,7 @@ class RadFact:
         summaries = aggregate(self.metric, scored, directions, replicates=self.bootstrap, seed=self.seed)
         (choice,) = choose([self.metric.name])
         run = MetricRun(self.metric, choice, directions, scored, summaries)
-        without_candidate = candidates.left_out if isinstance(candidates, Pairs) else ()
+        without_candidate = candidates.without_candidate if isinstance(candidates, Pairs) else ()
         return EvaluationResult(pairs, {run.metric.name: run}, [choice], {}, without_candidate, draws)
 
     async def ascore(

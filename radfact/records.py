@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, Any, TypeVar, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, TypeAdapter, ValidationError, model_validator
 
-from radfact.errors import InputError, brief, suggest_name
+from radfact.errors import ErrorCode, InputError, brief, suggest_name
 
 Share = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
 Text = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]
@@ -82,6 +83,74 @@ Report = list[Sentence] | str
 """A list of sentences, or one narrative string that is still to be split."""
 
 _sentences = TypeAdapter(list[Sentence])
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """A candidate report and the reference report that it is compared with."""
+
+    sample_id: str
+    candidate: Report
+    reference: Report
+
+
+@dataclass(frozen=True, slots=True)
+class TextPair(Pair):
+    """A pair of two texts: narratives, or the sentences of grounded reports joined by spaces."""
+
+    candidate: str
+    reference: str
+
+
+@dataclass(frozen=True, slots=True)
+class Pairs(Sequence[Pair]):
+    """The pairs of an evaluation in input order.
+
+    Attributes:
+        pairs: the pairs.
+        read: number of records that were read.
+        skipped: number of records that make no pair.
+        without_candidate: references without a candidate that make no pair.
+        empty_candidates: references without a candidate that are paired with an empty report.
+        without_reference: candidates whose record has no report.
+        files: that the pairs were read from.
+    """
+
+    pairs: tuple[Pair, ...]
+    read: int
+    skipped: int = 0
+    without_candidate: tuple[str, ...] = ()
+    empty_candidates: tuple[str, ...] = ()
+    without_reference: tuple[str, ...] = ()
+    files: tuple[Path, ...] = ()
+
+    def __len__(self) -> int:
+        return len(self.pairs)
+
+    def __iter__(self) -> Iterator[Pair]:
+        return iter(self.pairs)
+
+    def __getitem__(self, index: Any) -> Any:
+        return self.pairs[index]
+
+
+def check_ids(pairs: Iterable[Pair]) -> None:
+    """Check that no two pairs have the same id.
+
+    Raises:
+        InputError: naming the first duplicate.
+    """
+    seen: set[str] = set()
+    for pair in pairs:
+        if pair.sample_id in seen:
+            raise InputError(f"duplicate id '{pair.sample_id}'", code=ErrorCode.DUPLICATE, field="sample_id")
+        seen.add(pair.sample_id)
+
+
+def narratives(pairs: Iterable[Pair]) -> list[str]:
+    """Return the distinct narratives that are not empty, which have to be split into sentences."""
+    reports = (report for pair in pairs for report in (pair.candidate, pair.reference))
+    return list(dict.fromkeys(report for report in reports if isinstance(report, str) and report.strip()))
 
 
 def narrative(report: Report) -> str:

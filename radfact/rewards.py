@@ -7,11 +7,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 from radfact.errors import InputError, RunError
-from radfact.io.pairs import Pair
 from radfact.metrics.protocol import Metric, Scored, check_scored, naming_metric
 from radfact.metrics.registry import Choice, choose
 from radfact.metrics.resources import Resources
-from radfact.records import narrative, parse_sentences
+from radfact.records import Pair, narrative, parse_sentences
 from radfact.statistics.bootstrap import Direction
 
 Completion = str | Sequence[Mapping[str, Any]]

@@ -262,9 +262,8 @@ def _categories(name: str) -> Sequence[str]:
 
 def _compare(result: SplitStudies, judge: Judge) -> EvaluationResult:
     """RadFact's logical figures of the sentences as candidates against the narratives' own sentences."""
-    from radfact.io.pairs import Pair
     from radfact.pipeline import RadFact
-    from radfact.records import Sentence
+    from radfact.records import Pair, Sentence
 
     pairs = [
         Pair(

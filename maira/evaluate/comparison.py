@@ -138,7 +138,7 @@ def _notes(experiments: Sequence[Experiment]) -> list[str]:
     notes = [f"Judge: {', '.join(dict.fromkeys(str(judge.get('name')) for judge in judges))}."]
     notes += dict.fromkeys(str(judge["note"]) for judge in judges if judge.get("note"))
     notes += [
-        f"{one.name}: {one.scores['counts']['left_out']} studies could not be scored."
+        f"{one.name}: {one.scores['counts']['excluded']} studies could not be scored."
         for one in experiments
         if one.scores["counts"]["excluded"]
     ]

@@ -12,11 +12,10 @@ from typing import Literal, get_args
 from maira.judge.rewording import reword
 from radfact.error_categories import CategoryLetter
 from radfact.errors import InputError
-from radfact.io.pairs import Pair
 from radfact.meta.injection.records import Injected
 from radfact.meta.injection.rules import RuleInjector
 from radfact.meta.injection.sentences import Sentences
-from radfact.records import Report
+from radfact.records import Pair, Report
 
 Pairing = Literal["random", "edited", "drafted", "nearest", "permuted", "reworded"]
 """i) any other report; ii) the report with sentences removed and shuffled; iii) a model's draft; iv) the most similar

@@ -33,9 +33,8 @@ from maira.train.data.packing import TASKS
 from maira.train.data.sources import Unreadable, check_images
 from maira.train.parallel import DistributedContext, ParallelModel
 from radfact.io.jsonl import write_jsonl
-from radfact.io.pairs import Pair
 from radfact.pipeline import RadFact
-from radfact.records import Report, Sentence
+from radfact.records import Pair, Report, Sentence
 from radfact.scoring.radfact import SCORES
 
 BOXES = {"precision": "precision", "recall": "recall", "mean_iou": "iou"}

@@ -125,10 +125,10 @@ def evaluate(
 ) -> None:
     """Score candidates against references by many metrics and write one results folder with one page."""
     del config
-    from radfact.io.pairs import narratives
     from radfact.metrics.registry import choose
     from radfact.metrics.resources import Resources
     from radfact.pipeline import MetricRunner, run_record, write_results_and_page
+    from radfact.records import narratives
 
     console, rate = new_console(), read_price(price)
     judge_options = JudgeOptions(

@@ -13,8 +13,8 @@ from radfact.errors import InputError
 
 if TYPE_CHECKING:
     from radfact.html.page import PageOptions
-    from radfact.io.pairs import Pairs
     from radfact.pipeline import MetricRunner
+    from radfact.records import Pairs
 
 
 def read_reports(
@@ -38,8 +38,8 @@ def read_reports(
         read = read_candidates_and_references(candidates, references, missing=missing.value)
     else:
         raise InputError("expected either a file of pairs, or both --candidates and --references")
-    if not (len(read) or read.left_out):
-        why = "; none of these drafts has a reference report" if read.unreferenced else ""
+    if not (len(read) or read.without_candidate):
+        why = "; none of these drafts has a reference report" if read.without_reference else ""
         raise InputError(f"no pairs to score{why}", file=pairs or candidates)
     return _as_requested(read, narrative)
 
@@ -66,8 +66,8 @@ def page_options(
         path if path.suffix.lower() == ".jsonl" else None for path in (pairs.files[0], pairs.files[-1])
     )
     drafts: Sequence[str] = ()
-    if unscored is None and pairs.unreferenced:
-        unscored, drafts = candidates, pairs.unreferenced
+    if unscored is None and pairs.without_reference:
+        unscored, drafts = candidates, pairs.without_reference
     return PageOptions(manifest or references, notes or (), unscored, drafts, images.value if images else None)
 
 
@@ -97,8 +97,8 @@ def check_images(manifest: Path | None, unscored: Path | None, read: Pairs) -> N
     from radfact.io.pairs import read_drafts
 
     if manifest is not None:
-        drafts = read.unreferenced if unscored is None else list(read_drafts(unscored))
-        check_manifest(manifest, [*(one.sample_id for one in read), *read.left_out, *drafts])
+        drafts = read.without_reference if unscored is None else list(read_drafts(unscored))
+        check_manifest(manifest, [*(one.sample_id for one in read), *read.without_candidate, *drafts])
 
 
 def check_folder(folder: Path) -> None:

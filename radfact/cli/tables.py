@@ -14,8 +14,8 @@ from radfact.errors import escape_for_terminal
 from radfact.progress import short
 
 if TYPE_CHECKING:
-    from radfact.io.pairs import Pairs
     from radfact.judges.check import Confusion, JudgeCheck
+    from radfact.records import Pairs
     from radfact.results.evaluation import EvaluationResult
 
 _LISTED = 10
@@ -31,8 +31,12 @@ def new_console(*, stderr: bool = False) -> Console:
 
 def describe_input(pairs: Pairs) -> str:
     """Return how many records were read, skipped and paired."""
-    empty = f", of these {len(pairs.emptied)} with an empty candidate" if pairs.emptied else ""
-    apart = f"; drafts without a reference report, not scored: {len(pairs.unreferenced)}" if pairs.unreferenced else ""
+    empty = f", of these {len(pairs.empty_candidates)} with an empty candidate" if pairs.empty_candidates else ""
+    apart = (
+        f"; drafts without a reference report, not scored: {len(pairs.without_reference)}"
+        if pairs.without_reference
+        else ""
+    )
     return f"records read: {pairs.read}, skipped: {pairs.skipped}, pairs: {len(pairs)}{empty}{apart}"
 
 

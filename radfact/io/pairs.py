@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, TypeVar, get_args
@@ -13,49 +13,13 @@ from radfact.errors import InputError, check_unique_id, list_some
 from radfact.io.coco import Id, read_coco
 from radfact.io.csv_tables import read_csv
 from radfact.io.jsonl import read_json, read_jsonl
-from radfact.records import Report, Sentence, as_input_error, parse_sentences, validated
+from radfact.records import Pair, Pairs, Report, Sentence, as_input_error, parse_sentences, validated
 
 Missing = Literal["refuse", "skip", "empty"]
 """What becomes of a reference without a candidate: an error, a sample left out, or an empty candidate report."""
 
 _CSV_COLUMNS = ("example_id", "prediction", "target")
 _REFERENCE_FIELDS = ("grounded_findings", "findings", "report")
-
-
-@dataclass(frozen=True, slots=True)
-class Pair:
-    """A candidate and the reference that it is compared with."""
-
-    sample_id: str
-    candidate: Report
-    reference: Report
-
-
-@dataclass(frozen=True, slots=True)
-class Pairs(Sequence[Pair]):
-    """The pairs of an evaluation in input order, and how many records were `read` and `skipped` to get them.
-
-    Of the references without a candidate, `left_out` names those that make no pair, and `emptied` those that stand
-    among the pairs with an empty candidate. `unreferenced` names candidates whose record has no report, one of the
-    skipped. `files` are those that the pairs were read from.
-    """
-
-    pairs: tuple[Pair, ...]
-    read: int
-    skipped: int = 0
-    left_out: tuple[str, ...] = ()
-    emptied: tuple[str, ...] = ()
-    unreferenced: tuple[str, ...] = ()
-    files: tuple[Path, ...] = ()
-
-    def __len__(self) -> int:
-        return len(self.pairs)
-
-    def __iter__(self) -> Iterator[Pair]:
-        return iter(self.pairs)
-
-    def __getitem__(self, index: Any) -> Any:
-        return self.pairs[index]
 
 
 class _GroundedRow(BaseModel):
@@ -144,7 +108,7 @@ def read_candidates_and_references(
             "from a file of their own, --unscored FILE",
             file=candidates,
         )
-    unreferenced = tuple(key for key in drafted if key not in wanted)
+    without_reference = tuple(key for key in drafted if key not in wanted)
     splits = {recorded[key].split for key in drafted}
     missed = tuple(key for key in wanted if key not in drafted and recorded[key].split in splits)
     if missed and missing == "refuse":
@@ -159,13 +123,13 @@ def read_candidates_and_references(
         tuple(pairs),
         read=len(recorded),
         skipped=len(recorded) - len(pairs) - len(missed),
-        unreferenced=unreferenced,
+        without_reference=without_reference,
         files=(Path(candidates), Path(references)),
     )
     if missing == "skip":
-        return replace(found, left_out=missed)
+        return replace(found, without_candidate=missed)
     pairs += [Pair(key, "" if isinstance(wanted[key], str) else [], wanted[key]) for key in missed]
-    return replace(found, pairs=tuple(pairs), emptied=missed)
+    return replace(found, pairs=tuple(pairs), empty_candidates=missed)
 
 
 def read_drafts(path: Path | str) -> dict[str, Report]:
@@ -175,25 +139,6 @@ def read_drafts(path: Path | str) -> dict[str, Report]:
         InputError: naming file, line and field.
     """
     return _read_keyed(path, _draft)
-
-
-def check_ids(pairs: Iterable[Pair]) -> None:
-    """See to it that no two pairs have one id.
-
-    Raises:
-        InputError: naming the first that stands twice.
-    """
-    seen: set[str] = set()
-    for pair in pairs:
-        if pair.sample_id in seen:
-            raise InputError(f"'{pair.sample_id}' stands twice; ids must be unique", field="sample_id")
-        seen.add(pair.sample_id)
-
-
-def narratives(pairs: Iterable[Pair]) -> list[str]:
-    """The distinct narratives that say anything, which are still to be split into sentences."""
-    reports = (report for pair in pairs for report in (pair.candidate, pair.reference))
-    return list(dict.fromkeys(report for report in reports if isinstance(report, str) and report.strip()))
 
 
 def _is_coco(path: Path | str) -> bool:

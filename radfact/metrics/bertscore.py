@@ -9,9 +9,8 @@ from importlib import resources
 from pathlib import Path
 
 from radfact.errors import ErrorCode, InputError
-from radfact.io.pairs import Pair
 from radfact.metrics.protocol import Scored
-from radfact.records import narrative
+from radfact.records import Pair, narrative
 from radfact.statistics.bootstrap import Direction
 
 LAYER = 5

@@ -7,9 +7,8 @@ from functools import partial
 
 import numpy as np
 
-from radfact.io.pairs import Pair
 from radfact.metrics.protocol import Counts, Pooled, Scored
-from radfact.records import narrative
+from radfact.records import Pair, narrative
 from radfact.statistics.bootstrap import Direction
 
 ORDERS = 4

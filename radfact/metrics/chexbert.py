@@ -11,9 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from radfact.errors import ErrorCode, InputError
-from radfact.io.pairs import Pair
 from radfact.metrics.protocol import Counts, Pooled, Scored
-from radfact.records import narrative
+from radfact.records import Pair, narrative
 from radfact.statistics.bootstrap import Direction
 
 CLASSES = (

@@ -11,10 +11,9 @@ from importlib import resources
 from typing import Any, ClassVar, Generic, TypeVar
 
 from radfact.errors import Failure
-from radfact.io.pairs import Pair
 from radfact.llm import ChatClient, ChatRequest
 from radfact.metrics.protocol import Scored
-from radfact.records import narrative
+from radfact.records import Pair, narrative
 from radfact.statistics.bootstrap import Direction
 
 ResponseT = TypeVar("ResponseT")

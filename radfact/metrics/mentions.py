@@ -13,11 +13,10 @@ from pydantic import TypeAdapter
 
 from radfact.errors import Failure
 from radfact.io.jsonl import read_json
-from radfact.io.pairs import Pair
 from radfact.llm import ChatClient, ChatRequest, PromptPrefix
 from radfact.llm.response_text import after_thought
 from radfact.metrics.protocol import Scored
-from radfact.records import Record, Report, narrative
+from radfact.records import Pair, Record, Report, narrative
 from radfact.statistics.bootstrap import Direction
 
 _LATERAL = re.compile(

@@ -7,9 +7,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from radfact.errors import ErrorCode, InputError
-from radfact.io.pairs import Pair
 from radfact.metrics.protocol import Scored
-from radfact.records import narrative
+from radfact.records import Pair, narrative
 from radfact.statistics.bootstrap import Direction
 
 

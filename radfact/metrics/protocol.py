@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from radfact.errors import InputError, RunError, brief
-from radfact.io.pairs import Pair
+from radfact.records import Pair
 from radfact.statistics.bootstrap import Direction
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")

@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from radfact.io.pairs import Pair
 from radfact.metrics.protocol import Metric, Scored
-from radfact.records import narrative
+from radfact.records import Pair, narrative
 from radfact.statistics.bootstrap import Direction
 
 if TYPE_CHECKING:

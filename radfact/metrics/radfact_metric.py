@@ -8,13 +8,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from radfact.errors import ErrorCode, Failure, RunError
-from radfact.io.pairs import Pair, narratives
 from radfact.judges import Judge, Splitter, default_splitter
 from radfact.judges.callables import as_judge, as_splitter
 from radfact.judges.offline.judge import OfflineJudge, count_unread
 from radfact.judges.protocol import EntailmentQuery, query_judge
 from radfact.metrics.protocol import Counts, Pooled, Scored
-from radfact.records import Report, Sentence, validated
+from radfact.records import Pair, Report, Sentence, narratives, validated
 from radfact.scoring.radfact import F1_PARTS, PARTS, SCORES, ScoringOptions, Side, SplitPair, Verdicts
 from radfact.statistics.bootstrap import Direction, Summary, summarize
 from radfact.statistics.significance import f1_counts, f1_from_counts

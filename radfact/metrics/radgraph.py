@@ -13,9 +13,8 @@ from typing import Any
 
 from radfact.errors import ErrorCode, InputError
 from radfact.io.jsonl import read_json
-from radfact.io.pairs import Pair
 from radfact.metrics.protocol import Scored
-from radfact.records import narrative
+from radfact.records import Pair, narrative
 from radfact.statistics.bootstrap import Direction
 
 Graph = Mapping[str, Any]

@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
 from radfact.errors import InputError
-from radfact.io.pairs import Pair
 from radfact.judges import Judge, load_judge
 from radfact.judges.callables import as_judge
 from radfact.judges.protocol import SplittingJudge
 from radfact.metrics.protocol import Metric, Scored, check_metric, naming_metric
 from radfact.metrics.registry import Choice, Entry, MissingRequirementError, Weights, entries, is_ours
+from radfact.records import Pair
 
 if TYPE_CHECKING:
     from radfact.judges import Splitter

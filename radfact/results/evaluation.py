@@ -9,10 +9,9 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Literal
 
-from radfact.io.pairs import Pair, narratives
 from radfact.metrics.protocol import Described, Metric, Scored
 from radfact.metrics.registry import Choice
-from radfact.records import digest
+from radfact.records import Pair, digest, narratives
 from radfact.results.schema import RADFACT, SentenceRow
 from radfact.scoring.radfact import PARTS
 from radfact.statistics.bootstrap import Direction, Summary

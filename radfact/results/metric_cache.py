@@ -13,10 +13,9 @@ import numpy as np
 
 from radfact.errors import InputError
 from radfact.io.jsonl import dumps, read_json, read_jsonl, write_json, write_jsonl
-from radfact.io.pairs import Pair
 from radfact.llm.cache import canonical_json
 from radfact.metrics.protocol import Counts, Metric, Pooled, Scored
-from radfact.records import Report, validated
+from radfact.records import Pair, Report, validated
 from radfact.results.schema import METRICS_FOLDER, VERSION, MetricCacheFile, MetricCacheRow
 from radfact.statistics.bootstrap import CountsFunction
 

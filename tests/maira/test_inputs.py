@@ -31,10 +31,9 @@ from maira.model.prompts import build_prompt
 from maira.model.task_examples import INPUTS, Input, drop_inputs, has_inputs, make_example, parse_inputs, study_context
 from radfact.errors import InputError
 from radfact.io.jsonl import write_json, write_jsonl
-from radfact.io.pairs import Pair
 from radfact.llm import CachedResponse, ChatClient, Message, PromptPrefix
 from radfact.pipeline import evaluate
-from radfact.records import Sentence
+from radfact.records import Pair, Sentence
 from radfact.statistics.bootstrap import Summary
 
 FULL = Study(

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from chat_server import ChatServer, Reply, last
 
-from radfact.io.pairs import Pair
 from radfact.llm import load_chat_client
 from radfact.metrics.chexprompt import CheXprompt, parse_error_counts
 from radfact.metrics.protocol import Metric
+from radfact.records import Pair
 
 NONE = dict.fromkeys("abcdef", 0)
 ANSWERS: dict[str, Any] = {

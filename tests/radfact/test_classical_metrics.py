@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from metric_files import write_wordnet
 
 from radfact.errors import ErrorCode, Failure, InputError
-from radfact.io.pairs import Pair
 from radfact.llm import mock_client
 from radfact.metrics.bleu import Bleu
 from radfact.metrics.chexbert import (
@@ -31,7 +30,7 @@ from radfact.metrics.protocol import Metric, Scored
 from radfact.metrics.radcliq import V0, V1, RadCliQ, bleu_2
 from radfact.metrics.radgraph import RadGraph, combined_f1, complete_reward, entity_reward, partial_reward
 from radfact.metrics.rouge import RougeL
-from radfact.records import Sentence
+from radfact.records import Pair, Sentence
 from radfact.statistics.bootstrap import Direction
 
 # Of the documentation of NLTK, whose METEOR of this pair is 0.6944 (nltk.translate.meteor_score).

@@ -15,10 +15,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from radfact.errors import InputError
-from radfact.io.pairs import Pair, Pairs
 from radfact.metrics.protocol import Counts, Pooled, Scored
 from radfact.pipeline import evaluate
-from radfact.records import Box, Sentence
+from radfact.records import Box, Pair, Pairs, Sentence
 from radfact.results.compare import Contrast, compare, in_brackets, write_comparison
 from radfact.statistics.bootstrap import CountsFunction, Direction, Summary, scored_rows, summarize
 from radfact.statistics.significance import f1_counts, f1_from_counts

@@ -10,7 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from radfact.errors import Failure
-from radfact.io.pairs import Pair
 from radfact.llm import load_chat_client
 from radfact.meta.agreement.line_corrections import (
     category_agreement,
@@ -26,6 +25,7 @@ from radfact.meta.agreement.line_corrections import (
 )
 from radfact.metrics.fineradscore import split_lines
 from radfact.metrics.responses.corrections import Correction, Corrections
+from radfact.records import Pair
 from radfact.statistics.error_counts import Share
 
 LINES = ("Nodule.", "Edema.", "Effusion.", "Clear.")

@@ -15,7 +15,6 @@ import pytest
 
 from radfact.errors import ErrorCode, InputError, RunError
 from radfact.io.jsonl import read_jsonl
-from radfact.io.pairs import Pair, Pairs
 from radfact.llm import mock_client
 from radfact.metrics.bleu import Bleu
 from radfact.metrics.protocol import Counts, Metric, Pooled, Scored, headline_of
@@ -23,7 +22,7 @@ from radfact.metrics.registry import Entry, choose, entries
 from radfact.metrics.resources import Resources
 from radfact.metrics.rouge import RougeL
 from radfact.pipeline import RadFact, evaluate
-from radfact.records import Box, Sentence
+from radfact.records import Box, Pair, Pairs, Sentence
 from radfact.results.evaluation import EvaluationResult
 from radfact.results.export import export
 from radfact.results.metric_cache import MetricCache
@@ -224,7 +223,7 @@ def test_a_metric_of_ones_own_by_object_and_by_name(tmp_path: Path, monkeypatch:
 
 
 def test_what_is_written(tmp_path: Path) -> None:
-    pairs = Pairs(tuple(PAIRS), read=5, left_out=("e",))
+    pairs = Pairs(tuple(PAIRS), read=5, without_candidate=("e",))
     evaluate(pairs, [Length(), "rouge_l"], out=tmp_path)
     scores = json.loads((tmp_path / "scores.json").read_text())
     assert scores["scores"]["words"]["n"] == 3

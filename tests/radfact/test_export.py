@@ -9,10 +9,9 @@ import pytest
 
 from radfact.errors import InputError
 from radfact.io.jsonl import read_json, read_jsonl, write_json, write_jsonl
-from radfact.io.pairs import Pair, Pairs
 from radfact.judges import EntailmentQuery, Failure, Verdict
 from radfact.pipeline import RadFact
-from radfact.records import Box, Sentence
+from radfact.records import Box, Pair, Pairs, Sentence
 from radfact.results.evaluation import EvaluationResult
 from radfact.results.export import export
 from radfact.results.writer import write_results

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from radfact.errors import InputError
-from radfact.io.pairs import Pair, read_candidates_and_references, read_pairs
-from radfact.records import Box, Mask, Sentence
+from radfact.io.pairs import read_candidates_and_references, read_pairs
+from radfact.records import Box, Mask, Pair, Sentence
 
 PUBLISHED = Path(__file__).resolve().parents[2].parent / "shared" / "data" / "radfact"
 needs_published = pytest.mark.skipif(not PUBLISHED.is_dir(), reason="the published examples are not on this machine")
@@ -179,7 +179,7 @@ def test_a_draft_of_a_record_without_a_report_makes_no_pair_and_is_named(tmp_pat
         tmp_path / "manifest.jsonl", {"sample_id": "a", "findings": None}, {"sample_id": "b", "findings": "Clear."}
     )
     pairs = read_candidates_and_references(drafts, manifest)
-    assert ([pair.sample_id for pair in pairs], pairs.unreferenced) == (["b"], ("a",))
+    assert ([pair.sample_id for pair in pairs], pairs.without_reference) == (["b"], ("a",))
     assert (pairs.read, pairs.skipped) == (2, 1)
 
 
@@ -224,13 +224,13 @@ def test_a_refused_study_without_a_draft_is_told_both_ways_out(one_of_three: tup
 def test_studies_without_a_draft_are_left_out_by_name(one_of_three: tuple[Path, Path]) -> None:
     pairs = read_candidates_and_references(*one_of_three, missing="skip")
     assert [pair.sample_id for pair in pairs] == ["b"]
-    assert (pairs.left_out, pairs.emptied, pairs.read, pairs.skipped) == (("a", "c"), (), 3, 0)
+    assert (pairs.without_candidate, pairs.empty_candidates, pairs.read, pairs.skipped) == (("a", "c"), (), 3, 0)
 
 
 def test_studies_without_a_draft_are_empty_reports_by_name(one_of_three: tuple[Path, Path]) -> None:
     pairs = read_candidates_and_references(*one_of_three, missing="empty")
     assert [(pair.sample_id, pair.candidate) for pair in pairs] == [("b", []), ("a", []), ("c", "")]
-    assert (pairs.left_out, pairs.emptied) == ((), ("a", "c"))
+    assert (pairs.without_candidate, pairs.empty_candidates) == ((), ("a", "c"))
 
 
 def test_an_unknown_way_out_is_named(one_of_three: tuple[Path, Path]) -> None:

@@ -14,12 +14,12 @@ from chat_server import ChatServer, last
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from radfact.io.pairs import Pair
 from radfact.llm import load_chat_client
 from radfact.metrics.fineradscore import FineRadScore, split_lines
 from radfact.metrics.llm_metric import load_prompt
 from radfact.metrics.protocol import Metric
 from radfact.metrics.responses.corrections import Correction, parse_corrections
+from radfact.records import Pair
 
 PAPER = Path(__file__).resolve().parents[2].parent / "shared" / "seeds" / "001_eb2a3074c3378f2b.txt"
 LINES = ("Three left lung nodules.", "Multiple lung nodules.", "Pulmonary edema.")

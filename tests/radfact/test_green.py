@@ -14,13 +14,12 @@ from green_answers import Written, answers
 from hypothesis import given
 from hypothesis import strategies as st
 
-from radfact.io.pairs import Pair
 from radfact.llm import load_chat_client
 from radfact.metrics.green import Green, green_score
 from radfact.metrics.llm_metric import fill_prompt, load_prompt
 from radfact.metrics.protocol import Metric
 from radfact.metrics.responses.assessment import parse_assessment
-from radfact.records import Sentence
+from radfact.records import Pair, Sentence
 
 ANSWER = Written(
     (("An effusion",), ("Cardiomegaly", "A nodule"), (), (), (), ()),

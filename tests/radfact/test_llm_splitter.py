@@ -14,7 +14,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from radfact.errors import ErrorCode, Failure, InputError
-from radfact.io.pairs import Pair
 from radfact.judges import Splitter, load_judge, load_splitter
 from radfact.judges.llm_splitter import (
     SYSTEM_MESSAGE,
@@ -26,6 +25,7 @@ from radfact.judges.llm_splitter import (
 from radfact.judges.protocol import SplitSentence, flatten_split
 from radfact.llm.response_text import dump_yaml
 from radfact.pipeline import RadFact, evaluate
+from radfact.records import Pair
 from radfact.rewards import make_reward
 
 SHARED = Path(__file__).resolve().parents[2].parent / "shared"

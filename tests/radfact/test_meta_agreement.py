@@ -21,7 +21,6 @@ from radfact.errors import InputError
 from radfact.html import plots
 from radfact.html.meta_page import Table
 from radfact.io.jsonl import read_json, write_json, write_jsonl
-from radfact.io.pairs import Pair
 from radfact.meta.agreement.analysis import (
     MEAN,
     Agreement,
@@ -34,6 +33,7 @@ from radfact.meta.agreement.analysis import (
 )
 from radfact.meta.datasets.preference_table import accuracies, read_preferences
 from radfact.meta.datasets.ratings import Rated, Ratings, count_directions, count_quantities
+from radfact.records import Pair
 from radfact.statistics.bootstrap import Direction
 from radfact.statistics.correlation import SEED, Estimate, correlate
 

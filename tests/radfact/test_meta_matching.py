@@ -8,11 +8,11 @@ import pytest
 from meta_run import run_meta, write_table
 
 from radfact.io.jsonl import read_json, read_jsonl, write_jsonl
-from radfact.io.pairs import Pair
 from radfact.judges.offline.judge import OfflineJudge
 from radfact.meta.datasets.matching import digests_of, match
 from radfact.meta.ensembles.model import fit_ensemble
 from radfact.pipeline import RadFact, evaluate
+from radfact.records import Pair
 from radfact.results.compare import compare
 from radfact.results.writer import write_results
 

@@ -16,7 +16,6 @@ from scipy import stats
 
 from radfact.errors import Failure, InputError, RunError
 from radfact.io.jsonl import read_json, read_jsonl, write_json, write_jsonl
-from radfact.io.pairs import Pair
 from radfact.meta.agreement.analysis import Figures
 from radfact.meta.datasets.report_table import SiteReport, read_counts, read_reports
 from radfact.meta.injection.detection import detect, detection_pairs, write_detected
@@ -25,6 +24,7 @@ from radfact.meta.injection.records import Change, Injected, read_injected
 from radfact.meta.injection.style import RuleStyler
 from radfact.meta.robustness.rexamine import rexamine
 from radfact.meta.robustness.statistics import Ranking, StyleTest, rankings, style_tests, table_2, table_c, threshold
+from radfact.records import Pair
 from radfact.results.reader import read_sample_scores
 
 SITES = ["x"] * 4 + ["y"] * 3

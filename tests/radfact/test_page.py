@@ -167,9 +167,8 @@ class TestStudies:
         assert study["candidate"][0]["boxes"] == [{"x_min": 0.5, "y_min": 0.25, "x_max": 0.75, "y_max": 0.75}]
 
     def test_the_folder_as_the_scorer_writes_it_is_read(self, tmp_path: Path) -> None:
-        from radfact.io.pairs import Pair
         from radfact.pipeline import RadFact
-        from radfact.records import Box, Sentence
+        from radfact.records import Box, Pair, Sentence
         from radfact.results.writer import write_results
 
         class SameText:

@@ -463,8 +463,8 @@ def test_every_study_is_printed(long_page: Page) -> None:
 @pytest.fixture
 def metrics_page(browser: Browser, tmp_path: Path) -> Iterator[Page]:
     """A page of two metrics of which neither is RadFact."""
-    from radfact.io.pairs import Pair
     from radfact.pipeline import evaluate
+    from radfact.records import Pair
 
     texts = {"a": "Clear lungs.", "b": "Clear lungs and heart.", "c": HOSTILE, "d": "Clear as day today."}
     evaluate([Pair(key, text, "Clear lungs.") for key, text in texts.items()], ["rouge_l", "bleu_1"], out=tmp_path)
@@ -479,8 +479,8 @@ def metrics_page(browser: Browser, tmp_path: Path) -> Iterator[Page]:
 
 
 def test_saying_nothing_is_worst_and_a_neutral_figure_has_no_worst(browser: Browser, tmp_path: Path) -> None:
-    from radfact.io.pairs import Pair
     from radfact.pipeline import evaluate
+    from radfact.records import Pair
 
     candidates = {"good": "The heart is large.", "empty": "", "bad": "Right effusion.", "none": ""}
     pairs = [Pair(key, text, "The heart is large.") for key, text in candidates.items()]

@@ -13,10 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pycocotools import mask as coco
 
-from radfact.io.pairs import Pair, read_pairs
+from radfact.io.pairs import read_pairs
 from radfact.judges import EntailmentQuery, Failure, Verdict
 from radfact.pipeline import RadFact
-from radfact.records import Box, Mask, Sentence
+from radfact.records import Box, Mask, Pair, Sentence
 from radfact.results.evaluation import EvaluationResult
 from radfact.scoring.radfact import SCORES
 

@@ -10,8 +10,8 @@ from typing import Any, ClassVar
 import pytest
 
 from radfact.errors import InputError, RunError
-from radfact.io.pairs import Pair
 from radfact.metrics.protocol import Scored
+from radfact.records import Pair
 from radfact.rewards import make_reward
 from radfact.statistics.bootstrap import Direction
 

@@ -11,10 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from radfact.errors import ErrorCode, InputError, RunError
-from radfact.io.pairs import Pair, Pairs
 from radfact.judges import EntailmentQuery, Failure, Verdict
 from radfact.pipeline import RadFact
-from radfact.records import Box, Report, Sentence
+from radfact.records import Box, Pair, Pairs, Report, Sentence
 from radfact.results.evaluation import SampleScore
 from radfact.scoring.radfact import SCORES, SentenceScore
 
@@ -305,7 +304,7 @@ def test_what_is_neither_splitter_nor_function_is_named() -> None:
 
 
 def test_references_without_a_candidate_are_samples_left_out() -> None:
-    pairs = Pairs((Pair("a", texts("x"), texts("x")),), read=3, left_out=("b", "c"))
+    pairs = Pairs((Pair("a", texts("x"), texts("x")),), read=3, without_candidate=("b", "c"))
     result = RadFact(Oracle(verbatim)).score(pairs)
     assert [(one.sample_id, one.failure) for one in result.samples] == [
         ("a", None),
@@ -319,7 +318,7 @@ def test_figures_and_intervals_are_those_of_the_judged_samples_alone() -> None:
     pairs = tuple(Pair(name, texts("a", name), texts("a")) for name in "abcdef")
     metric = RadFact(Oracle(verbatim), splitter=Semicolons())
     unsplit = Pair("bad", "bad", "a")
-    assert metric.score(Pairs((unsplit, *pairs), read=8, left_out=("x",))).scores == metric.score(pairs).scores
+    assert metric.score(Pairs((unsplit, *pairs), read=8, without_candidate=("x",))).scores == metric.score(pairs).scores
 
 
 def failing(question: EntailmentQuery) -> Answer:

@@ -14,12 +14,12 @@ from green_answers import Written
 
 from radfact.errors import ErrorCode, InputError
 from radfact.io.jsonl import write_json
-from radfact.io.pairs import Pair
 from radfact.llm import load_chat_client
 from radfact.metrics.llm_metric import fill_prompt, load_prompt
 from radfact.metrics.protocol import Metric
 from radfact.metrics.vert import Variant, Vert, VertFormula, VertRubric, VertTuned, vert_prompt
 from radfact.metrics.vert_shots import FewShot, Shot, Style, default_illustrations, draw_shots, load_shots
+from radfact.records import Pair
 
 PAPER = Path(__file__).resolve().parents[2].parent / "shared" / "seeds" / "003_abf792c1c1f4ab9d.txt"
 ANSWER = Written((("An effusion",), *[()] * 5), ((),) * 6, ("No pneumothorax", "Clear lungs"), score="0.70")

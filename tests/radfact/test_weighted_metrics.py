@@ -12,12 +12,12 @@ from metric_files import write_chexbert, write_distilroberta, write_radgraph
 
 from radfact.errors import ErrorCode, InputError
 from radfact.io.jsonl import read_jsonl
-from radfact.io.pairs import Pair
 from radfact.metrics.bertscore import LAYER, BertScore
 from radfact.metrics.chexbert import CLASSES, LABELS, CheXbert, Labeler
 from radfact.metrics.protocol import Scored
 from radfact.metrics.radgraph import RadGraph
 from radfact.pipeline import evaluate
+from radfact.records import Pair
 
 torch = pytest.importorskip("torch")
 

@@ -22,10 +22,10 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from radfact.html.meta_page import Table
-    from radfact.io.pairs import Pair
     from radfact.llm import ChatClient
     from radfact.meta.agreement.analysis import Figures
     from radfact.meta.datasets.matching import Match
+    from radfact.records import Pair
 
 Metrics = Annotated[
     str | None,

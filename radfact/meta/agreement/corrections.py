@@ -10,7 +10,6 @@ from typing import Literal
 
 from radfact.error_categories import ERROR_CATEGORIES
 from radfact.errors import Failure, RunError
-from radfact.io.pairs import Pair
 from radfact.llm import ChatClient
 from radfact.meta.agreement.analysis import Figures
 from radfact.meta.agreement.line_corrections import (
@@ -29,7 +28,7 @@ from radfact.meta.agreement.line_corrections import (
 from radfact.meta.datasets.ratings import COUNTS, SEVERITY_MAX, Rated, Ratings
 from radfact.metrics.fineradscore import FineRadScore, split_lines
 from radfact.metrics.responses.corrections import Corrections
-from radfact.records import narrative
+from radfact.records import Pair, narrative
 from radfact.statistics.correlation import SEED
 from radfact.statistics.error_counts import Share
 

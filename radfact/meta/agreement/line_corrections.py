@@ -9,12 +9,12 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from radfact.errors import Failure
-from radfact.io.pairs import Pair
 from radfact.llm import ChatClient, ChatRequest
 from radfact.metrics.fineradscore import split_lines
 from radfact.metrics.llm_metric import fill_prompt, load_prompt
 from radfact.metrics.responses.corrections import CATEGORY_NAMES, Corrections
 from radfact.metrics.responses.report_text import parse_report
+from radfact.records import Pair
 from radfact.statistics.error_counts import Share
 
 Change = Literal["no_change", "delete", "rewrite", "insert", "no_insert"]

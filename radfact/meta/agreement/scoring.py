@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from radfact.errors import InputError
-from radfact.io.pairs import Pair
 from radfact.meta.agreement.analysis import Figures
 from radfact.meta.datasets.matching import digests_of, match
+from radfact.records import Pair
 from radfact.results.reader import read_sample_scores
 from radfact.statistics.bootstrap import Direction
 

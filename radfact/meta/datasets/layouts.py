@@ -10,11 +10,11 @@ from typing import Literal, get_args
 from radfact.error_categories import ERROR_CATEGORIES
 from radfact.errors import InputError, check_unique_id
 from radfact.io.csv_tables import read_csv
-from radfact.io.pairs import Pair
 from radfact.meta.datasets.cells import need_columns, read_count, read_id, read_number, read_whole
 from radfact.meta.datasets.error_labels import read_annotation
 from radfact.meta.datasets.ratings import Better, Rated, Ratings, count_directions, count_quantities
 from radfact.meta.datasets.refisco import read_refisco_v0, read_refisco_v1
+from radfact.records import Pair
 
 Layout = Literal["plain", "rexval", "refisco-v0", "refisco-v1", "rate-eval", "radeval"]
 LAYOUTS: tuple[Layout, ...] = get_args(Layout)

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from radfact.errors import list_some
-from radfact.io.pairs import Pair
-from radfact.records import digest
+from radfact.records import Pair, digest
 from radfact.results.reader import read_digests
 
 

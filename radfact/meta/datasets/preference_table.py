@@ -9,7 +9,6 @@ from pathlib import Path
 
 from radfact.errors import Failure, InputError, check_unique_id
 from radfact.io.csv_tables import read_csv
-from radfact.io.pairs import Pair
 from radfact.llm import ChatClient
 from radfact.meta.agreement.analysis import Figures
 from radfact.meta.agreement.preferences import (
@@ -21,7 +20,7 @@ from radfact.meta.agreement.preferences import (
     preferences_by_score,
 )
 from radfact.meta.datasets.cells import need_columns, read_id, read_number
-from radfact.records import narrative
+from radfact.records import Pair, narrative
 
 _WORDS: dict[str, Preference] = {
     **dict.fromkeys(("first", "1", "a", "better"), "first"),

@@ -9,8 +9,8 @@ from typing import Literal
 
 from radfact.error_categories import ERROR_CATEGORIES
 from radfact.errors import InputError
-from radfact.io.pairs import Pair
 from radfact.metrics.responses.corrections import Corrections
+from radfact.records import Pair
 
 Better = Literal["higher", "lower"]
 

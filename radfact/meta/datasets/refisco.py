@@ -9,10 +9,10 @@ from pathlib import Path
 
 from radfact.errors import InputError
 from radfact.io.csv_tables import read_csv
-from radfact.io.pairs import Pair
 from radfact.meta.datasets.cells import need_columns, read_id, read_number
 from radfact.meta.datasets.ratings import SEVERITY_MAX, Better, Rated, Ratings
 from radfact.metrics.responses.corrections import SEVERITIES, Correction, Corrections, is_deletion, is_unchanged
+from radfact.records import Pair
 
 _MOST_SEVERE = max(SEVERITIES.values())
 

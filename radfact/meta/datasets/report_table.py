@@ -12,9 +12,8 @@ from radfact.errors import InputError, brief, check_unique_id
 from radfact.html.meta_page import Table
 from radfact.io.csv_tables import read_csv
 from radfact.io.jsonl import read_jsonl, read_text
-from radfact.io.pairs import Pair
 from radfact.meta.datasets.cells import need_columns, read_id, read_number
-from radfact.records import narrative
+from radfact.records import Pair, narrative
 
 
 @dataclass(frozen=True, slots=True)

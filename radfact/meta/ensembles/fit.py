@@ -12,7 +12,6 @@ from typing import Any
 from radfact.errors import InputError
 from radfact.html.meta_page import Table
 from radfact.io.jsonl import read_jsonl
-from radfact.io.pairs import Pair
 from radfact.meta.datasets.ratings import Ratings
 from radfact.meta.ensembles.model import (
     FOLDS,
@@ -27,6 +26,7 @@ from radfact.metrics.protocol import Scored
 from radfact.metrics.registry import Choice, Entry
 from radfact.metrics.resources import Resources
 from radfact.pipeline import MetricRunner, write_results_and_page
+from radfact.records import Pair
 from radfact.results.evaluation import EvaluationResult
 from radfact.results.reader import read_digests, read_scores
 from radfact.results.schema import metric_of_scores

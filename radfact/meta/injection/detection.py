@@ -15,11 +15,11 @@ from radfact.html import plots
 from radfact.html.meta_page import Section, Table, write_page
 from radfact.html.plot_files import Drawing
 from radfact.io.jsonl import write_json
-from radfact.io.pairs import Pair
 from radfact.meta.agreement.analysis import Counted, Figures, counted, counted_as, orient
 from radfact.meta.agreement.tables import category_table, kinds_of_errors
 from radfact.meta.injection.records import Injected, as_ratings
 from radfact.meta.injection.style import RuleStyler
+from radfact.records import Pair
 from radfact.statistics.bootstrap import round_noise
 from radfact.statistics.error_counts import Mean, mean_detected
 

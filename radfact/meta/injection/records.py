@@ -11,9 +11,8 @@ from pydantic import Field
 from radfact.error_categories import ERROR_CATEGORIES, CategoryLetter
 from radfact.errors import InputError, check_unique_id
 from radfact.io.jsonl import read_jsonl, write_jsonl
-from radfact.io.pairs import Pair
 from radfact.meta.datasets.ratings import Rated, Ratings, count_directions, count_quantities
-from radfact.records import Record, Text, validated
+from radfact.records import Pair, Record, Text, validated
 
 BY = "injected"
 """The rater that stands for the one who put the errors in."""

@@ -17,7 +17,6 @@ from radfact.html.meta_page import Picture, Section, Table, write_page
 from radfact.html.plot_files import Drawing
 from radfact.io.csv_tables import read_csv
 from radfact.io.jsonl import dumps, read_json, read_jsonl, write_json, write_jsonl
-from radfact.io.pairs import Pair
 from radfact.meta.agreement.analysis import Figures
 from radfact.meta.datasets.report_table import SiteReport
 from radfact.meta.injection.perturb import Perturber
@@ -34,6 +33,7 @@ from radfact.meta.robustness.statistics import (
     table_c,
     threshold,
 )
+from radfact.records import Pair
 
 Score = Callable[[Sequence[Pair], Path], Figures]
 """Figures of pairs, kept in a folder."""
