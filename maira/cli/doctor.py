@@ -1,4 +1,4 @@
-"""`maira doctor`: what is installed and found, and which commands can run."""
+"""`maira doctor`: what is installed, and which commands can run."""
 
 from __future__ import annotations
 
@@ -17,26 +17,25 @@ def doctor(
         list[Path] | None,
         typer.Argument(
             metavar="[MODELS]...",
-            help="Folders of models to look at (default: checkpoints/, models/, runs/ and Hugging Face's cache).",
+            help="Folders of models (default: checkpoints/, models/, runs/ and Hugging Face's cache).",
             show_default=False,
         ),
     ] = None,
     weights: WeightsOption = None,
     json: Json = False,
 ) -> None:
-    """Say what is installed and found on this machine, and for every command whether it can run.
+    """Check the installation: what radfact doctor checks, the folders of models, and which commands can run.
 
-    What radfact doctor says, and the folders of models: MAIRA-2, RAD-DINO, Vicuna and others, with the files that they
-    lack. What is missing has the one line that mends it below. Exit code 1 says that something which every command
-    needs is broken.
+    Models are MAIRA-2, RAD-DINO, Vicuna and others; missing files are listed. Each problem has a fix below it. Exit code
+    1 means that something which every command requires is broken.
     """
     from typer.main import get_command
 
-    from maira.doctor import examine
+    from maira.doctor import diagnose
     from radfact.cli.main import app as radfact
 
     commands = {
         "maira": command_words(context.find_root().command),
         "radfact": command_words(get_command(radfact)),
     }
-    show(examine(commands, folders or (), read_weights(weights)), json)
+    show(diagnose(commands, folders or (), read_weights(weights)), json)

@@ -1,4 +1,4 @@
-"""`radfact doctor`: what is installed and found, and which commands can run."""
+"""`radfact doctor`: what is installed, and which commands can run."""
 
 from __future__ import annotations
 
@@ -11,53 +11,47 @@ from radfact.cli.tables import new_console
 from radfact.errors import ExitCode
 
 if TYPE_CHECKING:
-    from rich.console import Console
+    from radfact.doctor import DoctorReport
 
-    from radfact.doctor import Examination
-
-Json = Annotated[bool, typer.Option("--json", help="The same as one JSON object, for programs.")]
-_STYLES = {"ok": "green", "missing": "yellow", "wrong": "red", "note": None, None: "bold"}
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
+_STYLES = {"ok": "green", "missing": "yellow", "wrong": "red"}
+_STATUS_COLUMNS = (2, 10)
 
 
 def doctor(context: typer.Context, weights: WeightsOption = None, json: Json = False) -> None:
-    """Say what is installed and found on this machine, and for every command whether it can run.
+    """Check the installation: packages, GPUs, memory, disk, judges, metrics, and which commands can run.
 
-    Packages beside the versions that are asked for, GPUs, memory and disk, judges with the names of their keys (never
-    the keys), metrics with their weights. What is missing has the one line that mends it below. Exit code 1 says that
-    something which every command needs is broken.
+    Keys are named and never shown. Each problem has a fix below it. Exit code 1 means that something which every command
+    requires is broken.
     """
-    from radfact.doctor.examine import examine
+    from radfact.doctor import diagnose
 
-    show(examine(command_words(context.find_root().command), read_weights(weights)), json)
+    show(diagnose(command_words(context.find_root().command), read_weights(weights)), json)
 
 
-def show(found: Examination, as_json: bool) -> None:
-    """Print an examination, and leave with exit code 1 if the installation is not sound."""
+def show(report: DoctorReport, as_json: bool) -> None:
+    """Print a report, and exit with code 1 if the installation is broken."""
+    from rich.text import Text
+
     from radfact.io.jsonl import dumps
 
-    console = new_console()
     if as_json:
-        print(dumps(found.to_json()))
+        print(dumps(report.to_json()))
     else:
-        for state, text in found.lines():
-            _print(console, text, _STYLES[state])
-    if not found.is_sound:
+        console = new_console()
+        for status, content in report.lines():
+            line = Text(content, style="bold" if status is None else "")
+            if status in _STYLES:
+                line.stylize(_STYLES[status], *_STATUS_COLUMNS)
+            # Soft wrap keeps a fix on one line, so that it can be copied.
+            console.print(line, soft_wrap=True)
+    if not report.passed:
         raise typer.Exit(ExitCode.FAILURE)
 
 
-def command_words(command: object, above: tuple[str, ...] = ()) -> list[str]:
-    """The words of every command in a group, those of groups in it too: "score", "meta agreement"."""
-    below = getattr(command, "commands", None)
-    if below is None:
-        return [" ".join(above)]
-    return [words for name, one in below.items() for words in command_words(one, (*above, name))]
-
-
-def _print(console: Console, text: str, style: str | None) -> None:
-    """One line however long, so that what mends can be copied; colour on the state alone."""
-    from rich.text import Text
-
-    line = Text(text, style=style if style == "bold" else "")
-    if style not in (None, "bold"):
-        line.stylize(str(style), 2, 10)
-    console.print(line, soft_wrap=True)
+def command_words(command: object, parents: tuple[str, ...] = ()) -> list[str]:
+    """Return the words of every command in a group and its groups: "score", "meta agreement"."""
+    subcommands = getattr(command, "commands", None)
+    if subcommands is None:
+        return [" ".join(parents)]
+    return [words for name, child in subcommands.items() for words in command_words(child, (*parents, name))]

@@ -1,12 +1,12 @@
-"""`python -m radfact.doctor`: the examination as plain text, even where the command line itself cannot be imported."""
+"""`python -m radfact.doctor`: the checks as plain text, even if the command line itself cannot be imported."""
 
 from __future__ import annotations
 
 import sys
 
-from radfact.doctor.examine import examine
+from radfact.doctor import diagnose
 
 if __name__ == "__main__":
-    found = examine()
-    print("\n".join(text for _, text in found.lines()))
-    sys.exit(0 if found.is_sound else 1)
+    report = diagnose()
+    print("\n".join(text for _, text in report.lines()))
+    sys.exit(0 if report.passed else 1)

@@ -1,4 +1,4 @@
-"""What the evaluation of reports needs: judges with their keys, metrics with their weights, and its commands."""
+"""Checks of what the evaluation of reports requires: judges and their keys, metrics and their weights, commands."""
 
 from __future__ import annotations
 
@@ -8,10 +8,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from radfact.doctor.packages import install_line, lacking
-from radfact.doctor.report import Item
+from radfact.doctor.packages import install_line, unmet_requirements
+from radfact.doctor.results import CheckResult
 
-# Variables that LangChain's chat models read: all of a row are needed, of names in one string any.
 KEYS: Mapping[str, tuple[str, ...]] = {
     "anthropic": ("ANTHROPIC_API_KEY",),
     "azure_openai": ("AZURE_OPENAI_API_KEY", "AZURE_OPENAI_ENDPOINT", "OPENAI_API_VERSION"),
@@ -28,86 +27,86 @@ KEYS: Mapping[str, tuple[str, ...]] = {
     "together": ("TOGETHER_API_KEY",),
     "xai": ("XAI_API_KEY",),
 }
-"""Environment variables by provider."""
-_NEEDS_NO_KEY = "needs no key: a server of your own"
+"""Environment variables of each provider's LangChain chat model; of the names in one string, any one is enough."""
 
 
 @dataclass(frozen=True, slots=True)
-class Need:
-    """What a command needs beyond the basic packages.
+class CommandRequirements:
+    """Requirements of a command in addition to the basic packages.
 
     Attributes:
-        extras: whose packages it imports.
-        judge: whether it asks a judge, which may be the offline one.
-        text: what to know where nothing is missing.
+        extras: extras whose packages it imports.
+        judge: whether it queries a judge, which may be the offline one.
+        note: what to know if nothing is missing.
     """
 
     extras: tuple[str, ...] = ()
     judge: bool = False
-    text: str = ""
+    note: str = ""
 
 
-NEEDS: Mapping[str, Need] = {
-    "score": Need(judge=True),
-    "evaluate": Need(judge=True, text="metrics as listed above"),
-    "judge-check": Need(judge=True),
-    "meta agreement": Need(("meta",)),
-    "meta rexamine": Need(("meta",)),
-    "meta ensemble fit": Need(("meta",)),
+COMMAND_REQUIREMENTS: Mapping[str, CommandRequirements] = {
+    "score": CommandRequirements(judge=True),
+    "evaluate": CommandRequirements(judge=True, note="metrics as listed above"),
+    "judge-check": CommandRequirements(judge=True),
+    "meta agreement": CommandRequirements(("meta",)),
+    "meta rexamine": CommandRequirements(("meta",)),
+    "meta ensemble fit": CommandRequirements(("meta",)),
 }
-"""Needs by the beginning of a command's words; what has no entry needs nothing."""
+"""Requirements by the beginning of a command's words; a command without an entry has none."""
 
 
-def judge_items() -> Sequence[Item]:
-    """The judge that the environment names, and every provider: its package and its variables, never their values."""
+def check_judges() -> Sequence[CheckResult]:
+    """Check the default judge and every provider: its package and its variables, but never their values."""
     from radfact.llm.langchain import PARTNERS
 
-    named = _named_judge()
-    text = (
-        f"{named} (RADFACT_JUDGE)" if named else "none by RADFACT_JUDGE; --judge names one, and offline needs nothing"
-    )
-    items = [Item("judge", "note", text, details={"RADFACT_JUDGE": named})]
-    providers = [_provider_item(provider, module) for provider, (module, _) in PARTNERS.items()]
-    items += [one for one in providers if one.details["package"] or one.state == "missing"]
-    absent = [one.name for one in providers if one not in items]
+    judge = _default_judge()
+    message = f"{judge} (RADFACT_JUDGE)" if judge else "RADFACT_JUDGE is not set; --judge offline requires nothing"
+    results = [CheckResult("judge", "note", message, details={"RADFACT_JUDGE": judge})]
+    providers = [_check_provider(provider, module) for provider, (module, _) in PARTNERS.items()]
+    results += [result for result in providers if result.details["package"] or result.status == "missing"]
+    absent = [result.name for result in providers if result not in results]
     if absent:
-        known = f"not installed: {', '.join(absent)}; {install_line('NAME')}, with dashes"
-        items.append(Item("other providers", "note", known, details={"absent": absent}))
-    return [*items, _vllm_item()]
+        message = f"not installed: {', '.join(absent)}; {install_line('NAME')}, with dashes"
+        results.append(CheckResult("other providers", "note", message, details={"absent": absent}))
+    if importlib.util.find_spec("vllm") is None:
+        message = f"not installed; for a model in this process: {install_line('vllm')}"
+        return [*results, CheckResult("vllm", "note", message)]
+    return [*results, CheckResult("vllm", "ok", "installed; vllm:FOLDER requires no key")]
 
 
-def metric_items(weights: Mapping[str, Path] | Sequence[Path] = ()) -> Sequence[Item]:
-    """Every metric as `radfact metrics` finds it.
+def check_metrics(weights: Mapping[str, Path] | Sequence[Path] = ()) -> Sequence[CheckResult]:
+    """Check the requirements of every metric.
 
     Args:
-        weights: as `radfact.metrics.resources.Resources` takes them.
+        weights: folders of weights by name, or folders that hold such folders.
     """
     from radfact.metrics.registry import MissingRequirementError, entries
     from radfact.metrics.resources import WITHOUT_MODEL, Resources
 
-    named = _named_judge()
-    # A model is not connected to here: making its client takes seconds, and its key is looked at above.
+    judge = _default_judge()
+    # There is no client for a model here: creating it takes seconds, and `check_judges` checks its key.
     resources = Resources(judge="offline", weights=weights)
-    items = []
+    results = []
     for entry in entries().values():
         if entry.judge == "model":
-            known = named is not None and named.partition(":")[0] not in WITHOUT_MODEL
-            state = f"asks {named}" if known else "needs a language model: --judge PROVIDER:MODEL"
-            items.append(Item(entry.name, "ok" if known else "note", state))
+            has_model = judge is not None and judge.partition(":")[0] not in WITHOUT_MODEL
+            message = f"queries {judge}" if has_model else "requires a language model: --judge PROVIDER:MODEL"
+            results.append(CheckResult(entry.name, "ok" if has_model else "note", message))
             continue
         fault = resources.fault(entry)
         if fault is None:
-            items.append(Item(entry.name, "ok", "ready"))
+            results.append(CheckResult(entry.name, "ok", "ready"))
         elif isinstance(fault, MissingRequirementError):
-            items.append(Item(entry.name, "missing", fault.need, fault.mend))
+            results.append(CheckResult(entry.name, "missing", fault.need, fault.mend))
         else:
-            items.append(Item(entry.name, "wrong", str(fault)))
+            results.append(CheckResult(entry.name, "wrong", str(fault)))
     resources.close()
-    return items
+    return results
 
 
-def embedding_items() -> Sequence[Item]:
-    """The sentence embeddings of the GREEN summary."""
+def check_embeddings() -> Sequence[CheckResult]:
+    """Check the sentence embeddings of the GREEN summary."""
     from radfact.errors import InputError
     from radfact.metrics.green_summary import SentenceEmbedder
 
@@ -115,69 +114,58 @@ def embedding_items() -> Sequence[Item]:
     try:
         SentenceEmbedder()
     except InputError as error:
-        return [Item(name, "missing", str(error), install_line("metrics,model"))]
-    return [Item(name, "ok", "has its sentence embeddings")]
+        return [CheckResult(name, "missing", str(error), install_line("metrics,model"))]
+    return [CheckResult(name, "ok", "sentence embeddings are installed")]
 
 
-def command_items(program: str, commands: Sequence[str], needs: Mapping[str, Need]) -> Sequence[Item]:
-    """The state of each command.
+def check_commands(
+    program: str, commands: Sequence[str], requirements: Mapping[str, CommandRequirements]
+) -> Sequence[CheckResult]:
+    """Check which commands can run.
 
     Args:
-        program: whose commands they are.
-        commands: words of each, such as "meta agreement".
-        needs: as `NEEDS`.
+        program: name of the program.
+        commands: words of each command, such as "meta agreement".
+        requirements: requirements by the beginning of a command's words.
     """
-    return [_command_item(program, command, need_of(command, needs)) for command in commands]
+    return [_check_command(program, command, requirements) for command in commands]
 
 
-def need_of(command: str, needs: Mapping[str, Need]) -> Need:
-    """The need of a command: its own, or that of the group that it is in."""
+def _check_command(program: str, command: str, requirements: Mapping[str, CommandRequirements]) -> CheckResult:
     words = command.split()
-    names = (" ".join(words[:count]) for count in range(len(words), 0, -1))
-    return next((needs[name] for name in names if name in needs), Need())
+    groups = (" ".join(words[:count]) for count in range(len(words), 0, -1))
+    required = next((requirements[group] for group in groups if group in requirements), CommandRequirements())
+    name, problems = f"{program} {command}", list(unmet_requirements(("basic", *required.extras)))
+    if problems:
+        fixes = dict.fromkeys(fix for _, fix in problems)
+        return CheckResult(name, "missing", "; ".join(problem for problem, _ in problems), " && ".join(fixes))
+    judge = _default_judge()
+    judge_note = f"judge {judge}" if judge else "with --judge offline, or a model named by --judge"
+    notes = [judge_note] if required.judge else []
+    return CheckResult(name, "ok", "; ".join(filter(None, [*notes, required.note])))
 
 
-def _command_item(program: str, command: str, need: Need) -> Item:
-    name, faults = f"{program} {command}", list(lacking(("basic", *need.extras)))
-    if faults:
-        mends = list(dict.fromkeys(mend for _, mend in faults))
-        return Item(name, "missing", "; ".join(fault for fault, _ in faults), " && ".join(mends))
-    text = need.text
-    if need.judge:
-        text = "; ".join(filter(None, (_judge_in_words(), text)))
-    return Item(name, "ok", text)
-
-
-def _named_judge() -> str | None:
+def _default_judge() -> str | None:
     return os.environ.get("RADFACT_JUDGE") or None
 
 
-def _judge_in_words() -> str:
-    named = _named_judge()
-    return f"judge {named}" if named else "with --judge offline, or a model named by --judge"
-
-
-def _provider_item(provider: str, module: str) -> Item:
+def _check_provider(provider: str, module: str) -> CheckResult:
     variables = KEYS[provider]
-    unset = [one.replace("|", " or ") for one in variables if not any(map(os.environ.get, one.split("|")))]
-    extra = provider.replace("_", "-")
+    unset = [names.replace("|", " or ") for names in variables if not any(map(os.environ.get, names.split("|")))]
     has_package = importlib.util.find_spec(module) is not None
     details = {"package": has_package, "unset": unset}
     if not has_package:
-        # Nobody needs every provider: one that is not there is a fault only where its key is.
-        has_key = bool(variables) and not unset
-        state = f"its package is not installed{', but its key is set' if has_key else ''}"
-        return Item(
-            provider, "missing" if has_key else "note", state, install_line(extra) if has_key else None, False, details
+        # Nobody needs every provider: a missing package is a problem only if its key is set.
+        if not variables or unset:
+            return CheckResult(provider, "note", "its package is not installed", details=details)
+        fix = install_line(provider.replace("_", "-"))
+        return CheckResult(
+            provider, "missing", "its package is not installed, but its key is set", fix, details=details
         )
     if unset:
-        own = "; a server of your own needs none (--base-url)" if provider == "openai" else ""
-        return Item(provider, "note", f"installed; not set: {', '.join(unset)}{own}", details=details)
-    found = f"installed; set: {', '.join(variables).replace('|', ' or ')}" if variables else _NEEDS_NO_KEY
-    return Item(provider, "ok", found, details=details)
-
-
-def _vllm_item() -> Item:
-    if importlib.util.find_spec("vllm") is None:
-        return Item("vllm", "note", f"not installed; for a model in this process: {install_line('vllm')}")
-    return Item("vllm", "ok", "installed; vllm:FOLDER needs no key")
+        hint = "; your own server requires none (--base-url)" if provider == "openai" else ""
+        return CheckResult(provider, "note", f"installed; not set: {', '.join(unset)}{hint}", details=details)
+    message = "requires no key: your own server"
+    if variables:
+        message = f"installed; set: {', '.join(variables).replace('|', ' or ')}"
+    return CheckResult(provider, "ok", message, details=details)

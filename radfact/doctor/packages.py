@@ -1,4 +1,4 @@
-"""The packages that the project asks for, beside those that are installed."""
+"""Checks of the packages that the project requires."""
 
 from __future__ import annotations
 
@@ -9,149 +9,153 @@ import tomllib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
-from radfact.doctor.report import Item
+from radfact.doctor.results import CheckResult
 
 if TYPE_CHECKING:
     from packaging.requirements import Requirement
 
 PROJECT = "maira-radfact"
 BASIC = "basic"
-_PYTHON = (3, 11)
-_IMPORTED = ("numpy", "PIL.Image", "pydantic", "pycocotools.mask", "rich", "typer", "yaml")
-"""Basic modules that are quick to import: a compiled part that does not fit shows only then."""
-_HIDDEN = ("dev", "docs")
-"""Extras for those who work on the project."""
+_MIN_PYTHON = (3, 11)
+_IMPORTED_MODULES = ("numpy", "PIL.Image", "pydantic", "pycocotools.mask", "rich", "typer", "yaml")
+"""Required modules that are quick to import; only an import shows that a compiled part is broken."""
+_DISTRIBUTIONS = {"PIL": "pillow", "yaml": "pyyaml"}
+"""Distributions by module, where the names differ."""
+_DEVELOPER_EXTRAS = ("dev", "docs")
 
 
-def python_item() -> Sequence[Item]:
-    """The interpreter."""
-    text = f"{platform.python_version()} at {sys.executable}"
-    is_enough = sys.version_info >= _PYTHON
-    mend = None if is_enough else f"install Python {_PYTHON[0]}.{_PYTHON[1]} or later"
-    return [Item("Python", "ok" if is_enough else "wrong", text, mend, is_basic=True)]
+def check_python() -> Sequence[CheckResult]:
+    """Check the Python version."""
+    message = f"{platform.python_version()} at {sys.executable}"
+    is_supported = sys.version_info >= _MIN_PYTHON
+    fix = None if is_supported else f"install Python {_MIN_PYTHON[0]}.{_MIN_PYTHON[1]} or later"
+    return [CheckResult("Python", "ok" if is_supported else "wrong", message, fix, required=True)]
 
 
-def package_items() -> Sequence[Item]:
-    """The basic packages, and those of each extra: how many are there, which is not, which is outside its range."""
+def check_packages() -> Sequence[CheckResult]:
+    """Check that the packages of each extra are installed in a supported version."""
     from radfact.llm.langchain import PARTNERS
 
     try:
-        wanted = requirements()
+        by_extra = requirements()
     except ModuleNotFoundError as error:
-        said = f"the package {error.name} is not installed"
-        return [Item(BASIC, "missing", said, install_line(BASIC), is_basic=True)]
-    if not wanted:
-        return [Item(PROJECT, "wrong", "is not installed as a package", "pip install .", is_basic=True)]
-    items = {extra: _extra_item(extra, asked) for extra, asked in wanted.items() if extra not in _HIDDEN}
-    # Nobody needs every provider of models; those that are not there are named among the judges.
-    return [one for extra, one in items.items() if one.state != "missing" or extra.replace("-", "_") not in PARTNERS]
+        message = f"the package {error.name} is not installed"
+        return [CheckResult(BASIC, "missing", message, install_line(BASIC), required=True)]
+    if not by_extra:
+        return [CheckResult(PROJECT, "wrong", "is not installed as a package", "pip install .", required=True)]
+    results = [_check_extra(extra, by_extra[extra]) for extra in by_extra if extra not in _DEVELOPER_EXTRAS]
+    # Nobody needs every provider of models; `check_judges` lists the missing ones.
+    providers = {f"[{provider.replace('_', '-')}]" for provider in PARTNERS}
+    return [result for result in results if result.status != "missing" or result.name not in providers]
 
 
-def import_items() -> Sequence[Item]:
-    """The basic modules that cannot be imported though they are there; none where all can."""
-    faults = []
-    for module in _IMPORTED:
+def check_imports() -> Sequence[CheckResult]:
+    """Check that the required modules can be imported; return the failures."""
+    failures = []
+    for module in _IMPORTED_MODULES:
         try:
             importlib.import_module(module)
-        except Exception as error:  # a broken build fails with whatever it likes
+        except Exception as error:  # a broken build may raise anything
             reason = " ".join(f"{type(error).__name__}: {error}".split())
-            mend = f"pip install --force-reinstall {_distribution(module)}"
-            faults.append(Item(module, "wrong", f"cannot be imported ({reason:.160})", mend, is_basic=True))
-    return faults
+            top_level = module.partition(".")[0]
+            fix = f"pip install --force-reinstall {_DISTRIBUTIONS.get(top_level, top_level)}"
+            failures.append(CheckResult(module, "wrong", f"cannot be imported ({reason:.160})", fix, required=True))
+    return failures
 
 
 def requirements() -> Mapping[str, Sequence[Requirement]]:
-    """What the project asks for by extra, the basic ones under `basic`; nothing where it is not installed.
+    """Return the requirements by extra, the required ones as `basic`; empty if the project is not installed.
 
     Raises:
-        ModuleNotFoundError: the package that reads requirements is not there.
+        ModuleNotFoundError: if the package packaging is not installed.
     """
     from packaging.requirements import Requirement
 
-    asked, extras = _declared()
-    found: dict[str, list[Requirement]] = {BASIC: [], **{extra: [] for extra in extras}} if asked else {}
-    for line in asked:
+    lines, extras = _declared_requirements()
+    by_extra: dict[str, list[Requirement]] = {BASIC: [], **{extra: [] for extra in extras}} if lines else {}
+    for line in lines:
         requirement = Requirement(line)
         if requirement.name == PROJECT:
             continue
         marker = requirement.marker
-        for extra, listed in found.items():
-            named = "" if extra == BASIC else extra
-            is_basic = marker is None or marker.evaluate({"extra": ""})
-            if (is_basic and not named) or (marker is not None and not is_basic and marker.evaluate({"extra": named})):
-                listed.append(requirement)
-    return {extra: listed for extra, listed in found.items() if listed}
+        if marker is None or marker.evaluate({"extra": ""}):
+            by_extra[BASIC].append(requirement)
+            continue
+        for extra in extras:
+            if marker.evaluate({"extra": extra}):
+                by_extra[extra].append(requirement)
+    return {extra: listed for extra, listed in by_extra.items() if listed}
 
 
-def lacking(extras: Iterable[str]) -> Iterator[tuple[str, str]]:
-    """What stands in the way of these extras: what is not there or does not fit, and the line that mends it."""
-    wanted = requirements()
+def unmet_requirements(extras: Iterable[str]) -> Iterator[tuple[str, str]]:
+    """Yield what is missing or unsupported for some extras, and the command that installs it."""
+    by_extra = requirements()
     for extra in extras:
-        for state, fault in _faults(wanted.get(extra, ())):
-            yield f"{fault}{' is not installed' if state == 'missing' else ''}", install_line(extra)
+        for status, problem in _problems(by_extra.get(extra, ())):
+            yield f"{problem}{' is not installed' if status == 'missing' else ''}", install_line(extra)
 
 
 def install_line(extra: str) -> str:
-    """The command that installs or updates what an extra asks for."""
+    """Return the command that installs or updates the packages of an extra."""
     return f"pip install --upgrade {PROJECT}" if extra == BASIC else f'pip install "{PROJECT}[{extra}]"'
 
 
 def installed(name: str) -> str | None:
-    """The version of a distribution; None where there is none, or none that says its version."""
+    """Return the version of a distribution; None if it is not installed or has no version."""
     try:
-        # A folder that a failed installation has left behind has no version.
+        # A failed installation leaves a folder without a version.
         return metadata.version(name) or None
     except (metadata.PackageNotFoundError, KeyError):
         return None
 
 
 def project_version() -> str:
-    """The version of this project."""
+    """Return the version of this project."""
     return installed(PROJECT) or "(not installed)"
 
 
-def _declared() -> tuple[Sequence[str], Sequence[str]]:
-    """Requirements and names of extras: of pyproject.toml beside the package, or else of the installed package."""
+def _declared_requirements() -> tuple[Sequence[str], Sequence[str]]:
+    """Return requirements and names of extras, from pyproject.toml in a checkout, else from the installed package."""
     source = Path(__file__).resolve().parents[2] / "pyproject.toml"
     if source.is_file():
         project = tomllib.loads(source.read_text("utf-8"))["project"]
         extras = project["optional-dependencies"]
-        lines = [f'{line} ; extra == "{extra}"' for extra, asked in extras.items() for line in asked]
+        lines = [f'{line} ; extra == "{extra}"' for extra, listed in extras.items() for line in listed]
         return [*project["dependencies"], *lines], list(extras)
     try:
-        about = metadata.metadata(PROJECT)
-        return metadata.requires(PROJECT) or (), about.get_all("Provides-Extra") or ()
+        extras = metadata.metadata(PROJECT).get_all("Provides-Extra")
+        return metadata.requires(PROJECT) or (), extras or ()
     except metadata.PackageNotFoundError:
         return (), ()
 
 
-def _extra_item(extra: str, asked: Sequence[Requirement]) -> Item:
-    faults = list(_faults(asked))
-    is_basic = extra == BASIC
-    name = BASIC if is_basic else f"[{extra}]"
-    details = {"packages": {one.name: {"wanted": str(one.specifier), "found": installed(one.name)} for one in asked}}
-    if not faults:
-        versions = ", ".join(f"{one.name} {installed(one.name)}" for one in asked)
-        return Item(name, "ok", versions, is_basic=is_basic, details=details)
-    wrong = [fault for state, fault in faults if state == "wrong"]
-    missing = [fault for state, fault in faults if state == "missing"]
-    text = "; ".join([*wrong, *([f"not installed: {', '.join(missing)}"] if missing else [])])
-    return Item(name, "wrong" if wrong else "missing", text, install_line(extra), is_basic, details)
+def _check_extra(extra: str, required: Sequence[Requirement]) -> CheckResult:
+    versions = {requirement.name: installed(requirement.name) for requirement in required}
+    packages = {
+        requirement.name: {"required": str(requirement.specifier), "installed": versions[requirement.name]}
+        for requirement in required
+    }
+    problems = list(_problems(required))
+    wrong = [problem for status, problem in problems if status == "wrong"]
+    missing = [problem for status, problem in problems if status == "missing"]
+    messages = [*wrong, *([f"not installed: {', '.join(missing)}"] if missing else [])]
+    return CheckResult(
+        BASIC if extra == BASIC else f"[{extra}]",
+        "wrong" if wrong else "missing" if missing else "ok",
+        "; ".join(messages) or ", ".join(f"{name} {version}" for name, version in versions.items()),
+        install_line(extra) if problems else None,
+        required=extra == BASIC,
+        details={"packages": packages},
+    )
 
 
-def _faults(asked: Iterable[Requirement]) -> Iterator[tuple[str, str]]:
-    """Requirements that are not met: `missing` with the name, or `wrong` with what is there instead."""
-    for one in asked:
-        version = installed(one.name)
+def _problems(required: Iterable[Requirement]) -> Iterator[tuple[Literal["missing", "wrong"], str]]:
+    """Yield unmet requirements: `missing` with the name, or `wrong` with the installed version."""
+    for requirement in required:
+        version = installed(requirement.name)
         if version is None:
-            yield "missing", one.name
-        elif not one.specifier.contains(version, prereleases=True):
-            yield "wrong", f"{one.name} {version} is outside {one.specifier}"
-
-
-def _distribution(module: str) -> str:
-    names = {"PIL": "pillow", "yaml": "pyyaml"}
-    top = module.partition(".")[0]
-    return names.get(top, top)
+            yield "missing", requirement.name
+        elif not requirement.specifier.contains(version, prereleases=True):
+            yield "wrong", f"{requirement.name} {version} is outside {requirement.specifier}"

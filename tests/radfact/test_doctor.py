@@ -1,4 +1,4 @@
-"""`radfact doctor`: what it finds, what it says of broken installations, and that it never falls ill itself."""
+"""`radfact doctor`: its results on working and on broken installations, and that no check raises."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from radfact.cli.main import app
-from radfact.doctor import Item, accelerators, examine, looked_at, machine, packages
-from radfact.doctor.evaluation import KEYS, NEEDS, judge_items, metric_items
+from radfact.doctor import CheckResult, diagnose, machine, packages, run_checks
+from radfact.doctor.evaluation import COMMAND_REQUIREMENTS, KEYS, check_judges, check_metrics
 from radfact.llm.langchain import PARTNERS
 from radfact.metrics.registry import Entry
 
@@ -23,21 +23,21 @@ def _doctor(*arguments: str) -> Result:
 
 
 def _version(folder: Path, name: str, version: str) -> None:
-    """Another version of a distribution, found before the installed one."""
+    """Write a distribution with another version, found before the installed one."""
     about = folder / f"{name.replace('-', '_')}-{version}.dist-info"
     about.mkdir(parents=True)
     (about / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
 
 
 def _in_a_process(*places: Path, code: str = "") -> subprocess.CompletedProcess[str]:
-    """`python -m radfact.doctor` with folders before everything that is installed."""
+    """Run `python -m radfact.doctor` with folders before everything that is installed."""
     root = Path(__file__).parents[2]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, (*places, root)))}
     run = f"{code}\nimport runpy; runpy.run_module('radfact.doctor', run_name='__main__')"
     return subprocess.run([sys.executable, "-c", run], capture_output=True, text=True, env=environment, check=False)
 
 
-def test_what_is_in_order_is_exit_code_0_and_every_command_is_listed() -> None:
+def test_a_working_installation_is_exit_code_0_and_every_command_is_listed() -> None:
     result = _doctor()
     assert result.exit_code == 0
     assert "ready   radfact score" in result.output
@@ -46,10 +46,10 @@ def test_what_is_in_order_is_exit_code_0_and_every_command_is_listed() -> None:
 
 def test_json_says_the_same_to_programs() -> None:
     found = json.loads(_doctor("--json").output)
-    assert found["sound"] is True
+    assert found["passed"] is True
     assert set(found["sections"]) == {"Packages", "Machine", "Judges", "Metrics"}
     basic = next(item for item in found["sections"]["Packages"] if item["name"] == "basic")
-    assert basic["details"]["packages"]["typer"]["wanted"].startswith(">=")
+    assert basic["details"]["packages"]["typer"]["required"].startswith(">=")
     assert {"radfact score", "radfact doctor"} <= {item["name"] for item in found["commands"]}
 
 
@@ -72,10 +72,10 @@ def test_a_package_of_an_extra_outside_its_range_concerns_its_commands_alone(
     monkeypatch.syspath_prepend(tmp_path)
     found = json.loads(_doctor("--json").output)
     states = {item["name"]: item for item in found["commands"]}
-    assert found["sound"] is True
-    assert states["radfact meta agreement"]["state"] == "missing"
-    assert states["radfact meta agreement"]["mend"] == 'pip install "maira-radfact[meta]"'
-    assert states["radfact score"]["state"] == "ok"
+    assert found["passed"] is True
+    assert states["radfact meta agreement"]["status"] == "missing"
+    assert states["radfact meta agreement"]["fix"] == 'pip install "maira-radfact[meta]"'
+    assert states["radfact score"]["status"] == "ok"
 
 
 def test_what_a_failed_installation_left_behind_is_not_installed(
@@ -90,12 +90,12 @@ def test_what_a_failed_installation_left_behind_is_not_installed(
 def test_a_basic_package_that_cannot_be_imported_is_exit_code_1(tmp_path: Path) -> None:
     (tmp_path / "numpy").mkdir()
     (tmp_path / "numpy/__init__.py").write_text("raise ImportError('built for another\\nprocessor')")
-    done = _in_a_process(tmp_path)
-    assert done.returncode == 1
-    assert "wrong   numpy" in done.stdout
-    assert "cannot be imported (ImportError: built for another processor)" in done.stdout
-    assert "-> pip install --force-reinstall numpy" in done.stdout
-    assert done.stderr == ""
+    process = _in_a_process(tmp_path)
+    assert process.returncode == 1
+    assert "wrong   numpy" in process.stdout
+    assert "cannot be imported (ImportError: built for another processor)" in process.stdout
+    assert "-> pip install --force-reinstall numpy" in process.stdout
+    assert process.stderr == ""
 
 
 @pytest.mark.parametrize("gone", ["packaging", "yaml", "pydantic"])
@@ -108,10 +108,10 @@ def test_a_basic_package_that_is_gone_is_said_without_a_traceback(gone: str) -> 
         f"            raise ModuleNotFoundError('gone', name='{gone}')\n"
         "sys.meta_path.insert(0, Hidden())\n"
     )
-    done = _in_a_process(code=hide)
-    assert done.returncode == 1
-    assert gone in done.stdout
-    assert "Traceback" not in done.stdout + done.stderr
+    process = _in_a_process(code=hide)
+    assert process.returncode == 1
+    assert gone in process.stdout
+    assert "Traceback" not in process.stdout + process.stderr
 
 
 def test_torch_is_not_imported(tmp_path: Path) -> None:
@@ -119,13 +119,13 @@ def test_torch_is_not_imported(tmp_path: Path) -> None:
     assert "torch was imported" not in _in_a_process(tmp_path).stderr
 
 
-def test_a_look_that_fails_is_an_item_and_the_others_go_on() -> None:
-    def _broken_disk() -> list[Item]:
+def test_a_check_that_raises_is_a_result_and_the_others_run() -> None:
+    def check_broken_disk() -> list[CheckResult]:
         raise OSError("no\nsuch disk")
 
-    section = looked_at("Machine", _broken_disk, lambda: [Item("cores", "note", "2")])
-    assert [(item.name, item.state) for item in section.items] == [("broken disk", "wrong"), ("cores", "note")]
-    assert section.items[0].text == "cannot be looked at (OSError: no such disk)"
+    section = run_checks("Machine", check_broken_disk, lambda: [CheckResult("cores", "note", "2")])
+    assert [(result.name, result.status) for result in section.results] == [("broken disk", "wrong"), ("cores", "note")]
+    assert section.results[0].message == "check failed (OSError: no such disk)"
 
 
 def test_keys_are_named_and_never_shown(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -133,55 +133,53 @@ def test_keys_are_named_and_never_shown(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setenv("ANTHROPIC_API_KEY", "sk-also-secret")
     monkeypatch.setenv("RADFACT_JUDGE", "openai:gpt")
     for arguments in ((), ("--json",)):
-        said = _doctor(*arguments).output
-        assert "OPENAI_API_KEY" in said
-        assert "secret" not in said
-    (openai,) = (item for item in judge_items() if item.name == "openai")
-    assert openai.state == "ok"
+        output = _doctor(*arguments).output
+        assert "OPENAI_API_KEY" in output
+        assert "secret" not in output
+    (openai,) = (result for result in check_judges() if result.name == "openai")
+    assert openai.status == "ok"
 
 
 def test_a_key_without_its_package_is_missing_something(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("radfact.doctor.evaluation.importlib.util.find_spec", lambda _: None)
     monkeypatch.setenv("MISTRAL_API_KEY", "x")
-    (mistral,) = (item for item in judge_items() if item.name == "mistralai")
-    assert (mistral.state, mistral.mend) == ("missing", 'pip install "maira-radfact[mistralai]"')
+    (mistral,) = (result for result in check_judges() if result.name == "mistralai")
+    assert (mistral.status, mistral.fix) == ("missing", 'pip install "maira-radfact[mistralai]"')
 
 
 def test_the_keys_of_every_provider_are_known() -> None:
     assert KEYS.keys() == PARTNERS.keys()
 
 
-def test_every_need_names_extras_that_there_are() -> None:
-    assert {extra for need in NEEDS.values() for extra in need.extras} <= packages.requirements().keys()
+def test_the_extras_of_all_commands_exist() -> None:
+    extras = {extra for requirement in COMMAND_REQUIREMENTS.values() for extra in requirement.extras}
+    assert extras <= packages.requirements().keys()
 
 
 def test_weights_are_looked_for_as_the_metrics_do(tmp_path: Path) -> None:
     (tmp_path / "chexbert").mkdir()
     (tmp_path / "chexbert/vocab.txt").touch()
-    said = json.loads(_doctor("--json", "--weights", str(tmp_path)).output)
-    states = {item["name"]: item for item in said["sections"]["Metrics"]}
-    assert states["rouge_l"]["state"] == "ok"
-    assert states["chexbert"]["state"] == "missing"
-    chexbert = states["chexbert"]
-    assert (chexbert["text"], chexbert["mend"]) == ("needs weights", f"{tmp_path / 'chexbert'} has no chexbert.pth")
+    report = json.loads(_doctor("--json", "--weights", str(tmp_path)).output)
+    results = {result["name"]: result for result in report["sections"]["Metrics"]}
+    assert results["rouge_l"]["status"] == "ok"
+    assert results["chexbert"]["status"] == "missing"
+    assert f"{tmp_path / 'chexbert'} has no chexbert.pth" in results["chexbert"]["fix"]
 
 
-def test_a_metric_that_is_there_and_cannot_be_loaded_is_wrong_and_its_reason_is_no_mend(
+def test_a_metric_that_cannot_be_loaded_is_wrong_and_has_no_fix(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     lost = Entry("lost", "nowhere:Metric")
     monkeypatch.setattr("radfact.metrics.registry.entries", lambda: {"lost": lost})
-    [item] = metric_items()
-    assert (item.state, item.mend) == ("wrong", None)
-    assert item.text.startswith("metric 'lost' cannot be loaded from nowhere:Metric: ")
+    [result] = check_metrics()
+    assert (result.status, result.fix) == ("wrong", None)
+    assert "nowhere:Metric" in result.message
 
 
-@pytest.mark.parametrize(("judge", "said"), [("", "needs a language model"), ("openai:gpt", "asks openai:gpt")])
-def test_what_asks_a_model_asks_the_one_of_the_environment(
-    judge: str, said: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.parametrize(("judge", "status"), [("", "note"), ("offline", "note"), ("openai:gpt", "ok")])
+def test_llm_metrics_use_the_model_of_the_environment(judge: str, status: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RADFACT_JUDGE", judge)
-    assert next(item.text for item in metric_items() if item.name == "green").startswith(said)
+    assert next(result.status for result in check_metrics() if result.name == "green") == status
 
 
 def _nvidia_smi(folder: Path, script: str) -> None:
@@ -191,7 +189,7 @@ def _nvidia_smi(folder: Path, script: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("script", "state", "said"),
+    ("script", "status", "expected"),
     [
         (
             "echo '0, NVIDIA H100 80GB HBM3, 570.1, 81559, 1024, 9.0'",
@@ -201,23 +199,23 @@ def _nvidia_smi(folder: Path, script: str) -> None:
         ("echo '0, Tesla T4, 535.2, 15360, 0, 7.5'", "ok", "no bf16"),
         ("echo '0, NVIDIA GB10, 580.1, [N/A], [N/A], 12.1'", "ok", "? GiB"),
         ("echo 'Failed to initialize NVML: Driver/library version mismatch'; exit 18", "wrong", "version mismatch"),
-        ("echo 'something else'", "wrong", "cannot be looked at"),
+        ("echo 'something else'", "wrong", "check failed"),
     ],
 )
 def test_gpus_are_those_of_the_driver(
-    script: str, state: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    script: str, status: str, expected: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _nvidia_smi(tmp_path, script)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
-    item = looked_at("Machine", accelerators.accelerator_items).items[0]
-    assert (item.state, said in item.text) == (state, True)
+    result = run_checks("Machine", machine.check_accelerators).results[0]
+    assert (result.status, expected in result.message) == (status, True)
 
 
 def test_a_driver_that_hangs_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     _nvidia_smi(tmp_path, "exec sleep 60")
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
-    monkeypatch.setattr(accelerators, "_PATIENCE", 0.05)
-    assert "does not answer" in accelerators.accelerator_items()[0].text
+    monkeypatch.setattr(machine, "_TIMEOUT", 0.05)
+    assert "does not answer" in machine.check_accelerators()[0].message
 
 
 @pytest.mark.parametrize(
@@ -236,15 +234,15 @@ def test_what_torch_was_built_for_is_read_and_not_imported(
     (tmp_path / "torch/version.py").write_text(source)
     monkeypatch.delitem(sys.modules, "torch", raising=False)
     monkeypatch.syspath_prepend(tmp_path)
-    assert accelerators.torch_build() == built
+    assert machine.torch_build() == built
 
 
-def test_a_torch_for_the_cpu_beside_a_gpu_is_wrong(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_torch_for_the_cpu_on_a_machine_with_a_gpu_is_wrong(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     _nvidia_smi(tmp_path, "echo '0, Tesla T4, 535.2, 15360, 0, 7.5'")
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
-    monkeypatch.setattr(accelerators, "torch_build", lambda: "the CPU")
-    torch = accelerators.accelerator_items()[-1]
-    assert (torch.state, torch.mend is not None) == ("wrong", True)
+    monkeypatch.setattr(machine, "torch_build", lambda: "the CPU")
+    torch = machine.check_accelerators()[-1]
+    assert (torch.status, torch.fix is not None) == ("wrong", True)
 
 
 def test_limits_of_a_container_count_before_the_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -253,17 +251,17 @@ def test_limits_of_a_container_count_before_the_machine(tmp_path: Path, monkeypa
     (tmp_path / "cpu.max").write_text("150000 100000\n")
     (tmp_path / "memory.max").write_text(f"{64 << 20}\n")
     (tmp_path / "memory.current").write_text(f"{16 << 20}\n")
-    cores, memory, _ = machine.machine_items()
-    assert cores.text == "64, of which a limit leaves 1.5"
+    cores, memory, _ = machine.check_machine()
+    assert cores.details == {"cores": 64, "limit": 1.5}
     assert memory.details == {"bytes": 64 << 20, "free_bytes": 48 << 20}
     (tmp_path / "cpu.max").write_text("max 100000\n")
     (tmp_path / "memory.max").write_text("max\n")
-    cores, memory, _ = machine.machine_items()
-    assert cores.text == "64"
+    cores, memory, _ = machine.check_machine()
+    assert cores.details == {"cores": 64, "limit": None}
     assert memory.details["bytes"] > 64 << 20
 
 
-def test_every_mend_is_one_line() -> None:
-    found = examine.examine(["score", "meta agreement"])
-    items = [item for section in found.sections for item in section.items]
-    assert all("\n" not in f"{item.text}{item.mend}" for item in items)
+def test_every_message_and_fix_is_one_line() -> None:
+    report = diagnose(["score", "meta agreement"])
+    results = [result for section in report.sections for result in section.results]
+    assert all("\n" not in f"{result.message}{result.fix}" for result in results)
