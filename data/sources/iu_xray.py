@@ -83,7 +83,8 @@ def _reports(root: Path) -> Iterator[tuple[str, bytes]]:
                 if member.name.endswith(".xml") and (handle := archive.extractfile(member)) is not None:
                     yield Path(member.name).name, handle.read()
     except (tarfile.TarError, EOFError, OSError, zlib.error) as error:
-        raise InputError(f"cannot be read: {error}", code=ErrorCode.FILE_UNREADABLE, file=packed) from None
+        message = f"cannot be read: {str(error).splitlines()[0]}"
+        raise InputError(message, code=ErrorCode.FILE_UNREADABLE, file=packed) from None
 
 
 def _read_views(root: Path) -> tuple[dict[str, View], list[Failure]]:

@@ -11,10 +11,10 @@ import pytest
 from dicom_files import RAMP, write_dicom
 from PIL import Image
 from PIL.PngImagePlugin import PngInfo
+from raising import raises
 
 from data.archive import Radiograph
 from data.dicom.convert import radiograph_to_png
-from radfact.errors import InputError
 
 pytest.importorskip("pydicom")
 
@@ -104,24 +104,24 @@ def test_info_tells_depth_and_sizes(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("radiograph", "said"),
+    ("radiograph", "error"),
     [
-        (radiograph_at(Path("none.png")), "no such file"),
-        (radiograph_at(Path("none.dcm")), "no such file"),
-        (radiograph_at(Path("none.zip"), "radiograph.png"), "no such file"),
-        (radiograph_at(Path("radiographs.zip"), "other.png"), "no such member"),
-        (radiograph_at(Path("text.txt"), "radiograph.png"), "zip"),
-        (radiograph_at(Path("text.txt")), "no image"),
-        (radiograph_at(Path("text")), "not a DICOM file"),
-        (radiograph_at(Path("text.dcm")), "not a DICOM file"),
-        (radiograph_at(Path("cut.png")), "cannot be read as an image"),
-        (radiograph_at(Path("constant.png")), "all its pixels are equal"),
-        (radiograph_at(Path("damaged.zip"), "radiograph.png"), "cannot be taken out"),
-        (radiograph_at(Path("folder.png")), "cannot be read"),
+        (radiograph_at(Path("none.png")), "none.png: file-not-found"),
+        (radiograph_at(Path("none.dcm")), "none.dcm: file-not-found"),
+        (radiograph_at(Path("none.zip"), "radiograph.png"), "none.zip: file-not-found"),
+        (radiograph_at(Path("radiographs.zip"), "other.png"), "other.png: file-not-found"),
+        (radiograph_at(Path("text.txt"), "radiograph.png"), "radiograph.png: file-unreadable"),
+        (radiograph_at(Path("text.txt")), "text.txt: invalid-format"),
+        (radiograph_at(Path("text")), "text: invalid-format"),
+        (radiograph_at(Path("text.dcm")), "text.dcm: invalid-format"),
+        (radiograph_at(Path("cut.png")), "cut.png: file-unreadable"),
+        (radiograph_at(Path("constant.png")), "constant.png: invalid-value"),
+        (radiograph_at(Path("damaged.zip"), "radiograph.png"), "radiograph.png: file-unreadable"),
+        (radiograph_at(Path("folder.png")), "folder.png: file-unreadable"),
     ],
 )
 def test_radiograph_that_cannot_be_read_is_one_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, radiograph: Radiograph, said: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, radiograph: Radiograph, error: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
     content = write_png(tmp_path / "radiograph.png").read_bytes()
@@ -135,9 +135,8 @@ def test_radiograph_that_cannot_be_read_is_one_line(
     for name in ("text.txt", "text", "text.dcm"):
         (tmp_path / name).write_text("no radiograph at all" * 50)
     (tmp_path / "folder.png").mkdir()
-    with pytest.raises(InputError, match=said) as caught:
+    with raises(error):
         radiograph_to_png(radiograph, tmp_path / "out" / "radiograph.png")
-    assert "\n" not in str(caught.value)
     assert not (tmp_path / "out").exists()
 
 
@@ -158,7 +157,7 @@ def test_grey_stored_as_colour_is_a_radiograph(tmp_path: Path, name: str) -> Non
 def test_a_colour_photo_is_refused(tmp_path: Path, name: str) -> None:
     photo = _grey_in_colours()
     photo[:50, :, 2] //= 2
-    with pytest.raises(InputError, match="is a colour image"):
+    with raises(f"{name}: invalid-value"):
         levels_of(radiograph_at(write_png(tmp_path / name, photo)), tmp_path)
 
 

@@ -5,11 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
-import pytest
 from dicom_files import write_dicom
+from raising import raises
 
 from data.sources.dicom import find_radiographs
-from radfact.errors import InputError
 
 
 def _radiographs(folder: Path, *names: str) -> None:
@@ -39,5 +38,5 @@ def test_a_radiograph_named_twice_is_one(tmp_path: Path) -> None:
 
 
 def test_a_folder_without_a_radiograph_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="no DICOM file in this folder"):
+    with raises(f"{tmp_path.name}: empty-input"):
         find_radiographs([tmp_path])

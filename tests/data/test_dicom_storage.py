@@ -13,6 +13,7 @@ from dicom_files import RAMP, convert, real_radiograph, small_file, write_dicom
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
+from raising import raises
 
 from data.dicom.reader import dicom_to_png
 from radfact.errors import InputError
@@ -217,7 +218,7 @@ def test_radiograph_of_nothing_but_padding_is_refused(tmp_path: Path) -> None:
     path = write_dicom(
         tmp_path / "a.dcm", RAMP.astype("u2"), PixelPaddingValue=0, PixelPaddingRangeLimit=int(RAMP.max())
     )
-    with pytest.raises(InputError, match="padding"):
+    with raises("a.dcm: invalid-value"):
         convert(path)
 
 
@@ -241,7 +242,7 @@ def test_codestream_of_another_size_than_the_header_says_is_refused(tmp_path: Pa
     radiograph = pydicom.dcmread(small_file("MR_small_jp2klossless.dcm"))
     radiograph.Rows, radiograph.Columns = 32, 128
     radiograph.save_as(tmp_path / "a.dcm")
-    with pytest.raises(InputError, match="JPEG 2000"):
+    with raises("a.dcm: PixelData: invalid-format"):
         convert(tmp_path / "a.dcm")
 
 
@@ -255,7 +256,7 @@ def test_codestream_that_breaks_off_is_one_line(tmp_path: Path, name: str, capfd
     frame = get_frame(radiograph.PixelData, 0, number_of_frames=1)
     radiograph.PixelData = encapsulate([frame[:100]])
     radiograph.save_as(tmp_path / "a.dcm")
-    with pytest.raises(InputError, match="cannot be decoded") as caught:
+    with raises("a.dcm: PixelData: invalid-format") as caught:
         convert(tmp_path / "a.dcm")
     assert "\n" not in str(caught.value)
     assert capfd.readouterr() == ("", "")

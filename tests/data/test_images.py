@@ -7,9 +7,10 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 from PIL import Image
+from raising import raises
 
 from data.images import CropMap, image_size, load_gray, prepare
-from radfact.errors import InputError
+from radfact.errors import ErrorCode, InputError
 from radfact.records import Box
 
 NIH = Path(__file__).resolve().parents[2].parent / "shared" / "data" / "nih"
@@ -89,29 +90,29 @@ def test_the_size_is_that_of_the_image_that_is_read(tmp_path: Path, suffix: str,
 
 def test_the_size_of_what_is_no_image_is_refused(tmp_path: Path) -> None:
     (tmp_path / "a.png").write_text("no image", encoding="utf-8")
-    with pytest.raises(InputError, match=r"a\.png: is no image"):
+    with raises("a.png: invalid-format"):
         image_size(tmp_path / "a.png")
-    with pytest.raises(InputError, match=r"none\.png: no such file"):
+    with raises("none.png: file-not-found"):
         image_size(tmp_path / "none.png")
-    with pytest.raises(InputError, match="cannot be read as an image: Is a directory"):
+    with raises(f"{tmp_path.name}: file-unreadable"):
         image_size(tmp_path)
 
 
 @pytest.mark.parametrize(
-    ("name", "content", "said"),
+    ("name", "content", "code"),
     [
-        ("missing.png", None, "no such file"),
-        ("text.png", b"not an image", "PNG or JPEG"),
-        ("empty.png", b"", "PNG or JPEG"),
+        ("missing.png", None, ErrorCode.FILE_NOT_FOUND),
+        ("text.png", b"not an image", ErrorCode.INVALID_FORMAT),
+        ("empty.png", b"", ErrorCode.INVALID_FORMAT),
     ],
 )
-def test_no_image_is_refused(tmp_path: Path, name: str, content: bytes | None, said: str) -> None:
+def test_no_image_is_refused(tmp_path: Path, name: str, content: bytes | None, code: ErrorCode) -> None:
     path = tmp_path / name
     if content is not None:
         path.write_bytes(content)
-    with pytest.raises(InputError, match=said) as caught:
+    with pytest.raises(InputError) as caught:
         load_gray(path)
-    assert caught.value.file == path
+    assert (caught.value.file, caught.value.code) == (path, code)
 
 
 def test_folder_is_refused(tmp_path: Path) -> None:
@@ -122,13 +123,13 @@ def test_folder_is_refused(tmp_path: Path) -> None:
 def test_several_frames_are_refused(tmp_path: Path) -> None:
     frames = [Image.new("L", (8, 8), level) for level in (0, 100, 200)]
     path = save(frames[0], tmp_path / "a.tiff", save_all=True, append_images=frames[1:])
-    with pytest.raises(InputError, match="3 frames"):
+    with raises("a.tiff: invalid-format"):
         load_gray(path)
 
 
 def test_not_finite_pixels_are_refused(tmp_path: Path) -> None:
     path = save(Image.fromarray(np.array([[0, np.nan]], np.float32)), tmp_path / "a.tiff")
-    with pytest.raises(InputError, match="finite"):
+    with raises("a.tiff: invalid-value"):
         load_gray(path)
 
 

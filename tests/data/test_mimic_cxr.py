@@ -19,6 +19,7 @@ from mimic_files import (
     write_tables,
     zip_reports,
 )
+from raising import raises
 
 from data.archive import Archive, ArchiveStudy
 from data.sources.mimic_cxr import Layout, read_mimic_cxr
@@ -103,9 +104,9 @@ def test_view_codes_stand_in_for_a_view_that_is_blank(jpg: Path) -> None:
 def test_images_of_other_and_unknown_views_are_listed(jpg: Path) -> None:
     archive = read_mimic_cxr(jpg, "jpg")
     assert reasons(archive) == {
-        "b4": "it has no ViewPosition, and its view code 'Erect' tells no view",
-        "b5": "it has neither ViewPosition nor a view code",
-        "b6": "its view 'AP AXIAL' is neither frontal nor lateral",
+        "b4": "no ViewPosition, and view code 'Erect' is unknown",
+        "b5": "neither ViewPosition nor a view code",
+        "b6": "view 'AP AXIAL' is neither frontal nor lateral",
     }
     assert {failure.source: failure.stage for failure in archive.failures} == {
         "b4": "read",
@@ -118,7 +119,7 @@ def test_a_study_without_split_is_kept_and_listed(jpg: Path) -> None:
     write_table(jpg / "mimic-cxr-2.0.0-split.csv.gz", SPLIT, [["a1", "50414267", "10000032", "train"]])
     archive = read_mimic_cxr(jpg, "jpg")
     assert study(archive, "53189527").split is None
-    assert "in no split" in reasons(archive)["53189527"]
+    assert "no split" in reasons(archive)["53189527"]
 
 
 def test_a_study_without_a_frontal_stays(jpg: Path) -> None:
@@ -129,7 +130,7 @@ def test_an_image_listed_twice_is_one_radiograph(jpg: Path) -> None:
     write_tables(jpg, [*IMAGES, IMAGES[0]])
     archive = read_mimic_cxr(jpg, "jpg")
     assert [radiograph.key for radiograph in study(archive, "50414267").radiographs] == ["a1", "a2"]
-    assert "twice" in reasons(archive)["a1"]
+    assert "duplicate" in reasons(archive)["a1"]
 
 
 def test_a_report_without_findings_gives_a_study_without(jpg: Path) -> None:
@@ -234,18 +235,19 @@ def test_an_image_outside_the_split_has_none(jpg: Path) -> None:
 @pytest.mark.parametrize("layout", ["jpg", "dicom"])
 def test_without_a_table_the_message_says_where_it_is_from(jpg: Path, missing: str, layout: Layout) -> None:
     (jpg / f"mimic-cxr-2.0.0-{missing}.csv.gz").unlink()
-    with pytest.raises(InputError, match=rf"mimic-cxr-2.0.0-{missing}.csv.gz.*mimic-cxr-jpg.*--metadata"):
+    with raises("mimic-cxr-jpg: file-not-found") as caught:
         read_mimic_cxr(jpg, layout)
+    assert missing in str(caught.value)
 
 
 def test_without_any_report_the_message_says_where_they_are_from(jpg: Path) -> None:
     (jpg / "mimic-cxr-reports.zip").unlink()
-    with pytest.raises(InputError, match=r"mimic-cxr-reports\.zip.*--metadata"):
+    with raises("mimic-cxr-jpg: file-not-found"):
         read_mimic_cxr(jpg, "jpg")
 
 
 def test_a_folder_too_deep_or_too_high(jpg: Path) -> None:
-    with pytest.raises(InputError, match="no folder 'files'"):
+    with raises("files: file-not-found"):
         read_mimic_cxr(jpg / "files", "jpg")
 
 
@@ -280,7 +282,7 @@ def test_a_split_that_is_none_or_two(jpg: Path, splits: list[str]) -> None:
 def test_a_truncated_zip_of_reports(jpg: Path) -> None:
     path = jpg / "mimic-cxr-reports.zip"
     path.write_bytes(path.read_bytes()[:200])
-    with pytest.raises(InputError, match="cannot be read as a zip"):
+    with raises("mimic-cxr-reports.zip: file-unreadable"):
         read_mimic_cxr(jpg, "jpg")
 
 

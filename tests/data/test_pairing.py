@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from raising import raises
 
 from data.archive import Archive, ArchiveStudy, Radiograph, View
 from data.pairing import Rules, Samples, check_patient_splits, make_samples
 from data.study import Study
-from radfact.errors import InputError
 from radfact.records import Sentence
 
 
@@ -151,26 +151,26 @@ def test_the_radiographs_of_all_samples_are_named() -> None:
 
 
 def test_a_patient_in_two_splits_is_refused() -> None:
-    with pytest.raises(InputError, match=r"patient 'p' is in more than one split \(test and train\); a split"):
+    with raises("mismatch"):
         check_patient_splits([_study("1", split="train"), _study("2", split="test"), _study("3", patient_id="q")])
 
 
 @pytest.mark.parametrize(
     ("studies", "message"),
     [
-        ((_study("s"), _study("s")), "two studies 's'"),
+        ((_study("s"), _study("s")), "duplicate"),
         (
             (_study("1", radiographs=(_radiograph("x"),)), _study("2", radiographs=(_radiograph("x", "lateral"),))),
-            "two radiographs 'x'",
+            "duplicate",
         ),
         (
             (_study("1", radiographs=(_radiograph("x"), _radiograph("y")), phrases=(Sentence(text="A."),)),),
-            "several frontal radiographs",
+            "mismatch",
         ),
     ],
 )
 def test_ambiguous_names_are_refused(studies: tuple[ArchiveStudy, ...], message: str) -> None:
-    with pytest.raises(InputError, match=message):
+    with raises(message):
         _make(*studies)
 
 
