@@ -3,22 +3,40 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
+
+from pydantic import BaseModel, ConfigDict, Field
 
 from radfact.error_categories import ERROR_CATEGORIES
-from radfact.llm import ChatRequest, PromptPrefix
+from radfact.llm import ChatRequest, PromptPrefix, structured_request
 from radfact.metrics.llm_metric import LLMMetric, load_prompt
-from radfact.metrics.responses.assessment import CategoryErrors, parse_errors, parse_sections
+from radfact.metrics.responses.assessment import parse_errors, parse_sections
+from radfact.metrics.responses.counts import MAX_COUNT
 from radfact.statistics.bootstrap import Direction
 
+_Count = Annotated[int, Field(ge=0, le=MAX_COUNT)]
 
-@dataclass(frozen=True, slots=True)
-class ErrorCounts:
-    """Errors of a candidate by significance."""
 
-    significant: CategoryErrors
-    insignificant: CategoryErrors
+class CategoryCounts(BaseModel):
+    """Number of errors of each category in `ERROR_CATEGORIES`."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    a: _Count
+    b: _Count
+    c: _Count
+    d: _Count
+    e: _Count
+    f: _Count
+
+
+class ErrorCounts(BaseModel):
+    """Number of errors of a candidate by significance and category, in the JSON of the prompt."""
+
+    model_config = ConfigDict(extra="forbid", populate_by_name=True)
+
+    significant: CategoryCounts = Field(alias="significant errors")
+    insignificant: CategoryCounts = Field(alias="insignificant errors")
 
 
 class CheXprompt(LLMMetric[ErrorCounts]):
@@ -44,14 +62,19 @@ class CheXprompt(LLMMetric[ErrorCounts]):
     def request(self, candidate: str, reference: str) -> ChatRequest[ErrorCounts]:
         """Build the instructions as the system message, and the two reports as the user's."""
         content = f"Reference report:\n{reference}\n\nCandidate report:\n{candidate}"
-        return ChatRequest(
-            (("user", content),), parse_error_counts, prefix=PromptPrefix([("system", load_prompt("chexprompt"))])
+        return structured_request(
+            (("user", content),),
+            ErrorCounts,
+            lambda counts: counts,
+            parse_error_counts,
+            prefix=PromptPrefix([("system", load_prompt("chexprompt"))]),
         )
 
     def compute_scores(self, response: ErrorCounts) -> Mapping[str, float]:
         """Compute numbers of errors, and whether there are none."""
-        significant = response.significant.total
-        errors = significant + response.insignificant.total
+        counts = response.model_dump()
+        significant = sum(counts["significant"].values())
+        errors = significant + sum(counts["insignificant"].values())
         return {
             "chexprompt_errors": errors,
             "chexprompt_significant": significant,
@@ -61,14 +84,11 @@ class CheXprompt(LLMMetric[ErrorCounts]):
 
     def record(self, response: ErrorCounts) -> Mapping[str, Any]:
         """Return the counts by letter."""
-        return {
-            kind: dict(zip(ERROR_CATEGORIES, errors.counts, strict=True))
-            for kind, errors in (("significant", response.significant), ("insignificant", response.insignificant))
-        }
+        return response.model_dump()
 
 
 def parse_error_counts(text: str) -> ErrorCounts:
-    """Parse a response in JSON, as the prompt asks for, or in GREEN's notation.
+    """Parse a response of a model that does not follow the JSON schema: other JSON, or GREEN's notation.
 
     Raises:
         ValueError: if a count is missing or invalid.
@@ -76,7 +96,10 @@ def parse_error_counts(text: str) -> ErrorCounts:
     sections = parse_sections(text)
     # In text, the next section shows that a section is not cut off; JSON must have all the keys of the prompt.
     is_json = not all(isinstance(body, str) for body in sections.get("significant", ()))
-    return ErrorCounts(
-        parse_errors(sections, "significant", complete=is_json),
-        parse_errors(sections, "insignificant", complete=True),
+    errors = {
+        "significant": parse_errors(sections, "significant", complete=is_json),
+        "insignificant": parse_errors(sections, "insignificant", complete=True),
+    }
+    return ErrorCounts.model_validate(
+        {kind: dict(zip(ERROR_CATEGORIES, errors[kind].counts, strict=True)) for kind in errors}
     )

@@ -43,11 +43,22 @@ def test_figures(serve: Callable[..., ChatServer]) -> None:
     assert scored.details[0]["significant"]["a"] == 2
 
 
-def test_answers_in_words_are_read_too() -> None:
-    found = parse_error_counts(
+def test_servers_that_refuse_schemas_are_sent_the_request_without_one(serve: Callable[..., ChatServer]) -> None:
+    def reply(body: dict[str, Any], _: int) -> Reply:
+        return (400, {}, "no schemas") if "response_format" in body else (200, {}, json.dumps(ANSWERS["Wrong."]))
+
+    server = serve(reply)
+    metric = CheXprompt(load_chat_client("openai:m", base_url=server.base_url))
+    assert metric.score([Pair("1", "Wrong.", "The reference.")]).values["chexprompt_errors"] == [4]
+    schema = server.requests[0]["response_format"]["json_schema"]["schema"]
+    assert schema["required"] == ["significant errors", "insignificant errors"]
+
+
+def test_responses_in_text_are_accepted() -> None:
+    counts = parse_error_counts(
         "**Significant errors:**\n- (a) False report of a finding in the candidate: 1\n\nInsignificant errors: none"
     )
-    assert (found.significant.counts, found.insignificant.total) == ((1, 0, 0, 0, 0, 0), 0)
+    assert counts.model_dump() == {"significant": NONE | {"a": 1}, "insignificant": NONE}
 
 
 @pytest.mark.parametrize(
