@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
+
+from radfact.errors import ErrorCode, InputError
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -25,11 +28,38 @@ EVERY_ON_TERMINAL, EVERY_ELSEWHERE = 0.25, 30.0
 """Seconds between two looks on a terminal, and between two lines where there is none."""
 
 
-class Price(Protocol):
-    """What the counts of an usage cost."""
+@dataclass(frozen=True, slots=True)
+class Price:
+    """Price of a million tokens in and out, in any currency."""
 
-    def of(self, usage: Account) -> float:
-        """The cost, in whatever currency."""
+    tokens_in: float
+    tokens_out: float
+
+    def cost(self, usage: Account) -> float:
+        """Compute what the tokens of a usage cost."""
+        tokens_in, tokens_out = usage.get("tokens_in", 0), usage.get("tokens_out", 0)
+        return (tokens_in * self.tokens_in + tokens_out * self.tokens_out) / 1e6
+
+
+def parse_price(text: str | None) -> Price | None:
+    """Parse the option `--price IN,OUT`.
+
+    Raises:
+        InputError: if the text is not two numbers from 0.
+    """
+    if text is None:
+        return None
+    try:
+        price = Price(*map(float, text.split(",")))
+    except (TypeError, ValueError):
+        price = Price(-1, -1)
+    if not all(math.isfinite(value) and value >= 0 for value in (price.tokens_in, price.tokens_out)):
+        raise InputError(
+            f"expected IN,OUT, the price of a million tokens each, found '{text}'",
+            code=ErrorCode.INVALID_OPTION,
+            field="--price",
+        )
+    return price
 
 
 @dataclass
@@ -77,7 +107,7 @@ class Meter:
         if usage.get("tokens_in", 0):
             parts.append(f"tokens {short(usage['tokens_in'])} in {short(usage.get('tokens_out', 0))} out")
         if self.price is not None:
-            parts.append(f"cost {self.price.of(usage):.2f}")
+            parts.append(f"cost {self.price.cost(usage):.2f}")
         if usage.get("failures", 0):
             parts.append(f"{usage['failures']} failed")
         if usage.get("retries", 0) and not stuck:

@@ -21,10 +21,9 @@ from radfact.cli.inputs import (
 from radfact.cli.library_output import quiet_libraries
 from radfact.cli.metrics import MetricArgs, WeightsOption, read_metric_args, read_weights
 from radfact.cli.options import FIGURES, JUDGE, JudgeOptions, naming_options
-from radfact.cli.price import read_price
 from radfact.cli.tables import describe_input, new_console, say, say_path, show_results
 from radfact.errors import ExitCode
-from radfact.progress import ProgressDisplay
+from radfact.progress import ProgressDisplay, parse_price
 
 if TYPE_CHECKING:
     from radfact.judges import Judge, Splitter
@@ -130,7 +129,7 @@ def evaluate(
     from radfact.pipeline import MetricRunner, run_record, write_results_and_page
     from radfact.records import narratives
 
-    console, rate = new_console(), read_price(price)
+    console, rate = new_console(), parse_price(price)
     judge_options = JudgeOptions(
         judge, judge_arg, base_url, few_shots, system, answer_format, batch, concurrency, engine, workers
     )

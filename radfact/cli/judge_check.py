@@ -11,10 +11,9 @@ import typer
 from radfact.cli import options as shared
 from radfact.cli.inputs import check_folder
 from radfact.cli.options import JUDGE, OUTPUT, JudgeOptions, naming_options
-from radfact.cli.price import Price, read_price
 from radfact.cli.tables import new_console, say, say_line, say_path, show_check
 from radfact.errors import InputError
-from radfact.progress import ProgressDisplay
+from radfact.progress import Price, ProgressDisplay, parse_price
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -78,7 +77,7 @@ def judge_check(
 
     console = new_console()
     who = JudgeOptions(judge, judge_arg, base_url, few_shots, system, answer_format, batch, concurrency)
-    rate = read_price(price)
+    rate = parse_price(price)
     if out is not None:
         check_folder(out.parent)
     if comparisons:

@@ -9,9 +9,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from radfact.cli.price import Price
 from radfact.errors import escape_for_terminal
-from radfact.progress import short
+from radfact.progress import Price, short
 
 if TYPE_CHECKING:
     from radfact.judges.check import Confusion, JudgeCheck
@@ -115,7 +114,7 @@ def answers(usage: Mapping[str, int]) -> str:
 
 
 def _cost(usage: Mapping[str, int], price: Price | None) -> str:
-    return "" if price is None else f", cost {price.of(usage):.2f}"
+    return "" if price is None else f", cost {price.cost(usage):.2f}"
 
 
 def show_check(console: Console, check: JudgeCheck, price: Price | None) -> None:

@@ -10,8 +10,7 @@ import pytest
 from rich.console import Console
 
 from radfact import progress as live
-from radfact.cli.price import Price
-from radfact.progress import Meter, ProgressDisplay
+from radfact.progress import Meter, Price, ProgressDisplay
 
 
 def metered(*readings: tuple[float, dict[str, int]], price: Price | None = None) -> Meter:
