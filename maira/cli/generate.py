@@ -93,7 +93,7 @@ def ground(
             on_changed=report_changed("phrases", "located"),
             on_progress=on_progress,
         )
-    print_box_scores("Phrase grounding", f"{run.answered} of {run.asked} phrases located: {out}", run)
+    print_box_scores("Phrase grounding", f"{run.answered} of {run.requested} phrases located: {out}", run)
 
 
 @with_options
@@ -125,4 +125,4 @@ def boxes(
     print_unused_inputs(console, grounded, len(studies))
     if skipped_count := len(studies) - len(grounded):
         print_line(console, f"{skipped_count} of {len(studies)} studies have no sentence with boxes and are skipped")
-    print_box_scores("Box completion", f"boxes of {run.answered} of {run.asked} sentences completed: {out}", run)
+    print_box_scores("Box completion", f"boxes of {run.answered} of {run.requested} sentences completed: {out}", run)

@@ -1,4 +1,4 @@
-"""What keeps generation with transformers in form: the grammar of grounded reports, and an end to loops."""
+"""Logits processors for transformers: the grammar of grounded reports, and the repetition guard."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from maira.model.grammar import Allow, Grammar, ReportState, Vocabulary
 from maira.model.repetition import is_loop
 
 _CLOSING = 7
-"""Tokens before the limit from which on it decides what may follow (a box, and the end of its object)."""
+"""The limit restricts the last tokens only: those of a box and of the end of its object."""
 
 
 class GrammarMask:
-    """What a grammar forbids, as scores; holds no sequence, so that every engine can use it.
+    """Masks the scores of forbidden tokens; stateless, so that every engine can use it.
 
     Args:
-        grammar: the tables.
+        grammar: tables of the grammar.
     """
 
     def __init__(self, grammar: Grammar) -> None:
@@ -31,35 +31,35 @@ class GrammarMask:
     def __call__(
         self, scores: Tensor, states: Sequence[ReportState], left: Sequence[int]
     ) -> tuple[Tensor, Sequence[bool]]:
-        """Take out what may not come next.
+        """Mask the tokens that may not come next.
 
         Args:
-            scores: (rows, vocabulary) of the next tokens.
-            states: of the rows' sequences.
-            left: tokens that each may still write.
+            scores: (rows, vocabulary), scores of the next tokens.
+            states: grammar states of the rows.
+            left: remaining tokens of each row.
 
         Returns:
-            The scores with -inf for what is forbidden, and for each row whether the limit forbids the token that would
-            come next without it.
+            The scores with -inf for forbidden tokens, and for each row whether the limit forbids the token that would
+            be chosen without it.
         """
         forbidden = self._table(scores)
-        chosen = [state.choices(room) for state, room in zip(states, left, strict=True)]
+        choices = [state.choices(remaining) for state, remaining in zip(states, left, strict=True)]
         cut = [
-            room < _CLOSING and self._is_cut(scores[row], state, choice)
-            for row, (state, room, (choice, _)) in enumerate(zip(states, left, chosen, strict=True))
+            remaining < _CLOSING and self._is_cut(scores[row], state, choice)
+            for row, (state, remaining, (choice, _)) in enumerate(zip(states, left, choices, strict=True))
         ]
-        rows = torch.tensor([choice for choice, _ in chosen], device=scores.device)
-        # A score that is already -inf must not make what is allowed as unlikely as what is not.
+        rows = torch.tensor([choice for choice, _ in choices], device=scores.device)
+        # An allowed token with a score of -inf stays more likely than a forbidden one.
         scores = scores.clamp(min=torch.finfo(scores.dtype).min).masked_fill(forbidden[rows], -torch.inf)
-        for row, (_, banned) in enumerate(chosen):
+        for row, (_, banned) in enumerate(choices):
             if banned:
                 scores[row, banned] = -torch.inf
         return scores, cut
 
     def _table(self, scores: Tensor) -> Tensor:
-        """(rows of `Allow`, vocabulary) where the scores are."""
+        """Return the mask (rows of `Allow`, vocabulary) on the device of the scores."""
         if self._forbidden.device != scores.device or self._forbidden.shape[-1] != scores.shape[1]:
-            # A head may have more rows than the vocabulary has tokens.
+            # The head may have more rows than the vocabulary has tokens.
             allowed = np.zeros((len(self.grammar.allowed), scores.shape[1]), bool)
             allowed[:, : self.grammar.allowed.shape[1]] = self.grammar.allowed
             allowed[Allow.ANYTHING] = True
@@ -67,26 +67,26 @@ class GrammarMask:
         return self._forbidden
 
     def _is_cut(self, scores: Tensor, state: ReportState, choice: int) -> bool:
-        wanted, banned = state.choices()
-        if wanted == choice:
+        unlimited, banned = state.choices()
+        if unlimited == choice:
             return False
-        free = scores.masked_fill(self._forbidden[wanted], -torch.inf)
-        free[banned] = -torch.inf
-        return bool(self._forbidden[choice, free.argmax()])
+        unlimited_scores = scores.masked_fill(self._forbidden[unlimited], -torch.inf)
+        unlimited_scores[banned] = -torch.inf
+        return bool(self._forbidden[choice, unlimited_scores.argmax()])
 
 
 class GrammarProcessor(LogitsProcessor):
-    """Lets every row of a batch write nothing but what the grammar allows, and close what is open before the limit.
+    """Restricts every row of a batch to the grammar, and closes open objects before the limit.
 
-    Made for one call of `generate` without beams: rows must stay in their places.
+    Serves one call of `generate` without beams: rows must stay in their places.
 
     Args:
-        grammar: the tables.
+        grammar: tables of the grammar.
         max_new_tokens: limit of that call.
-        in_box: the prompts end with a sentence's first `<box>`, the answers with its `</obj>`.
+        in_box: whether the prompts end with a sentence's first `<box>` and the responses with its `</obj>`.
 
     Attributes:
-        cut_off: for each row, whether the limit kept the model from what it would have written.
+        cut_off: for each row, whether the limit forbade a token that the model would have chosen.
     """
 
     def __init__(self, grammar: Grammar, max_new_tokens: int, *, in_box: bool = False) -> None:
@@ -95,74 +95,81 @@ class GrammarProcessor(LogitsProcessor):
         self._mask = GrammarMask(grammar)
         self._states: list[ReportState] = []
         self._length = 0
-        self._before: list[int] = []
+        self._last_tokens: list[int] = []
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
-        """Scores (rows, vocabulary) with -inf for what may not follow `input_ids` (rows, length).
+        """Return scores (rows, vocabulary) with -inf for tokens that may not follow `input_ids` (rows, length).
 
         Raises:
-            ValueError: this is not the next step of the same call, or rows have changed places.
+            ValueError: this is not the next step of the same call, or rows have moved.
         """
         if self._states:
             self._advance(input_ids)
         else:
             self._begin(input_ids)
         scores, cut = self._mask(scores, self._states, [self.left] * len(self._states))
-        self.cut_off = [before or now for before, now in zip(self.cut_off, cut, strict=True)]
+        self.cut_off = [earlier or now for earlier, now in zip(self.cut_off, cut, strict=True)]
         self.left -= 1
         return scores
 
     def _begin(self, input_ids: Tensor) -> None:
         self._states = [self.grammar.start(in_box=self.in_box) for _ in range(len(input_ids))]
         self.cut_off = [False] * len(input_ids)
-        self._length, self._before = input_ids.shape[1], input_ids[:, -1].tolist()
+        self._length, self._last_tokens = input_ids.shape[1], input_ids[:, -1].tolist()
 
     def _advance(self, input_ids: Tensor) -> None:
         self._length += 1
         pairs = input_ids[:, -2:].tolist()
-        if input_ids.shape[1] != self._length or [before for before, _ in pairs] != self._before:
+        if input_ids.shape[1] != self._length or [token for token, _ in pairs] != self._last_tokens:
             raise ValueError("a grammar processor serves one call of generate, without beams")
-        self._before = [token for _, token in pairs]
-        for state, token in zip(self._states, self._before, strict=True):
+        self._last_tokens = [token for _, token in pairs]
+        for state, token in zip(self._states, self._last_tokens, strict=True):
             state.advance(token)
 
 
 class NarrativeGuard(LogitsProcessor):
-    """Ends a narrative that says a sentence for the third time; for greedy generation without beams.
+    """Ends a narrative that repeats a sentence for the third time; for greedy generation without beams.
 
     Args:
-        vocabulary: of the model.
-        tokenizer: that turns ids into text.
+        vocabulary: vocabulary of the model.
+        tokenizer: tokenizer of the model.
     """
 
     def __init__(self, vocabulary: Vocabulary, tokenizer: Any) -> None:
         self.vocabulary, self.tokenizer = vocabulary, tokenizer
-        self._enders = {i for i, t in enumerate(vocabulary.texts) if t.rstrip().endswith((".", "!", "?")) or "\n" in t}
-        self._prompt: int | None = None
+        self._sentence_ends = {
+            i for i, t in enumerate(vocabulary.texts) if t.rstrip().endswith((".", "!", "?")) or "\n" in t
+        }
+        self._prompt_length: int | None = None
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
-        """Scores (rows, vocabulary) with -inf for all but the end in rows of `input_ids` that loop."""
-        if self._prompt is None:
-            self._prompt = input_ids.shape[1]
+        """Return scores (rows, vocabulary) with -inf for all tokens but the end in rows of `input_ids` that loop."""
+        if self._prompt_length is None:
+            self._prompt_length = input_ids.shape[1]
             return scores
         for row, token in enumerate(input_ids[:, -1].tolist()):
-            if token in self._enders:
+            if token in self._sentence_ends:
                 scores = scores.clone()
-                scores[row] = self.guarded(input_ids[row, self._prompt :].tolist(), scores[row])
+                scores[row] = self.constrain(input_ids[row, self._prompt_length :].tolist(), scores[row])
         return scores
 
-    def guarded(self, said: Sequence[int], scores: Tensor) -> Tensor:
-        """Scores (vocabulary) of what follows `said`, with -inf for all but the end where a loop would go on."""
-        if not said or said[-1] not in self._enders or not self._loops([*said], int(scores.argmax())):
+    def constrain(self, ids: Sequence[int], scores: Tensor) -> Tensor:
+        """Return scores (vocabulary) with -inf for all tokens but the end if a loop would continue.
+
+        Args:
+            ids: tokens of the response so far.
+            scores: (vocabulary), scores of the next token.
+        """
+        if not ids or ids[-1] not in self._sentence_ends or not self._is_loop([*ids], int(scores.argmax())):
             return scores
         ends = list(self.vocabulary.ends)
-        only = torch.full_like(scores, -torch.inf)
-        only[ends] = scores[ends].clamp(min=torch.finfo(scores.dtype).min)
-        return only
+        constrained = torch.full_like(scores, -torch.inf)
+        constrained[ends] = scores[ends].clamp(min=torch.finfo(scores.dtype).min)
+        return constrained
 
-    def _loops(self, said: list[int], following: int) -> bool:
-        written = self._text(said)
-        return is_loop(written, written) and is_loop(written, self._text([*said, following]))
+    def _is_loop(self, ids: list[int], following: int) -> bool:
+        text = self._text(ids)
+        return is_loop(text, text) and is_loop(text, self._text([*ids, following]))
 
     def _text(self, ids: list[int]) -> str:
         return str(self.tokenizer.decode(ids, skip_special_tokens=True))

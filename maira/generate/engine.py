@@ -1,4 +1,4 @@
-"""What is asked of a model, what it answers, and what every engine that runs it looks like."""
+"""The engine protocol: requests to a model, its responses, and the engines that produce them."""
 
 from __future__ import annotations
 
@@ -15,18 +15,24 @@ from maira.runtime.processes import process_count
 from radfact.errors import ErrorCode, InputError
 
 Form = Literal["narrative", "report", "boxes"]
-"""What an answer is held to: no loops of a narrative; the grammar of a grounded report; that grammar from inside a
-sentence's first box up to the end of its object."""
+"""Constraint on a response: "narrative" ends loops; "report" follows the grammar of a grounded report; "boxes" follows
+that grammar from within a sentence's first box to the end of its object."""
+
+_ENGINES: dict[EngineKind, str] = {
+    "transformers": "maira.generate.transformers_engine:TransformersEngine",
+    "vllm": "maira.generate.vllm_engine:VLLMEngine",
+    "ray": "maira.generate.ray_engine:RayEngine",
+}
 
 
 @dataclass(frozen=True, slots=True)
 class GenerationRequest:
-    """One question.
+    """A request for one response.
 
     Attributes:
         example: prompt and images; the prompt of a box completion ends within a report.
-        form: of the answer.
-        max_new_tokens: most tokens of the answer.
+        form: constraint on the response.
+        max_new_tokens: limit of the response.
     """
 
     example: Example
@@ -36,12 +42,12 @@ class GenerationRequest:
 
 @dataclass(frozen=True, slots=True)
 class Response:
-    """What the model wrote.
+    """The text that a model generated.
 
     Attributes:
-        text: without control tokens; of a box completion up to and including `</obj>`.
-        cut_off: it stopped at the limit of tokens, or was closed there, and not at an end of the model's own.
-        seconds: time it took, its share of what ran together.
+        text: text without control tokens; for a box completion up to and including `</obj>`.
+        cut_off: whether the token limit ended the text, instead of the model.
+        seconds: share of the time of everything that ran together.
     """
 
     text: str
@@ -51,76 +57,73 @@ class Response:
 
 @dataclass(frozen=True, slots=True)
 class FailedRequest:
-    """Why there is no answer, as one line."""
+    """A request without a response, and the reason in one line."""
 
     reason: str
 
 
 class Engine(Protocol):
-    """A checkpoint ready to answer; made as `Engine(checkpoint, options)`.
+    """A loaded checkpoint; created as `Engine(checkpoint, options)`.
 
     Attributes:
-        name: of the checkpoint, with its fingerprint.
+        name: name of the checkpoint and its fingerprint.
     """
 
     name: str
 
     def generate(self, requests: Sequence[GenerationRequest]) -> Iterator[tuple[int, Response | FailedRequest]]:
-        """Each request's answer once, with its index, in whatever order they come.
+        """Yield the index and the response of every request once, in any order.
 
         Raises:
-            RunError: the engine itself is broken, so that no further answer will come.
+            RunError: the engine broke, and no further response will come.
         """
 
     def close(self) -> None:
-        """Give back what the engine holds."""
-
-
-def report_request(example: Example, max_new_tokens: int | None = None) -> GenerationRequest:
-    """The request for a whole answer, with the limit of its task (specification, "Grounded output") by default."""
-    form: Form = "narrative" if example.task == "findings" else "report"
-    return GenerationRequest(example, form, max_new_tokens or NEW_TOKENS[example.task])
-
-
-def length_key(request: GenerationRequest) -> tuple[Form, int, int, int]:
-    """What puts requests in the order of their length without a tokenizer, those of one form and limit together."""
-    return request.form, request.max_new_tokens, len(request.example.images), len(request.example.prompt)
-
-
-def prompt_error(length: int, window: int) -> FailedRequest | None:
-    """Return why a prompt of `length` tokens cannot be answered; None if the context window has room for a response."""
-    if length < window:
-        return None
-    return FailedRequest(f"the prompt has {length} tokens, and the context window has {window} for prompt and response")
-
-
-def limit_to_window(request: GenerationRequest, length: int, window: int) -> GenerationRequest:
-    """Lower the limit of new tokens to what a prompt of `length` tokens leaves of the context window."""
-    return replace(request, max_new_tokens=min(request.max_new_tokens, window - length))
-
-
-_ENGINES: dict[EngineKind, str] = {
-    "transformers": "maira.generate.transformers_engine:TransformersEngine",
-    "vllm": "maira.generate.vllm_engine:VLLMEngine",
-    "ray": "maira.generate.ray_engine:RayEngine",
-}
+        """Release what the engine holds."""
 
 
 def start_engine(checkpoint: Path, options: EngineOptions) -> Engine:
-    """An engine with a checkpoint, ready to answer.
+    """Start an engine.
+
+    Args:
+        checkpoint: folder with the model and its processor.
+        options: options of the engine.
 
     Raises:
-        InputError: the folder is no checkpoint of ours, its tokenizer lacks the format's tokens, a package that the
-            engine needs is not installed, or a launcher started several processes of an engine that spreads by itself.
+        InputError: the folder is not a checkpoint of MAIRA-2, a package that the engine needs is missing, or a
+            launcher started several processes of an engine that distributes its work itself.
         RunError: the engine cannot start.
     """
     kind = options.engine
     if kind != "transformers" and process_count() > 1:
         raise InputError(
-            f"'{kind}' drives all GPUs from one process: start it without a launcher (accelerate, torchrun)",
+            f"'{kind}' drives all GPUs from one process; start it without a launcher (accelerate, torchrun)",
             code=ErrorCode.CONFLICTING_OPTIONS,
             field="engine",
         )
     module, name = _ENGINES[kind].split(":")
     engine: Engine = getattr(import_module(module), name)(checkpoint, options)
     return engine
+
+
+def report_request(example: Example, max_new_tokens: int | None = None) -> GenerationRequest:
+    """Make the request for a whole report; the default limit is that of its task."""
+    form: Form = "narrative" if example.task == "findings" else "report"
+    return GenerationRequest(example, form, max_new_tokens or NEW_TOKENS[example.task])
+
+
+def length_key(request: GenerationRequest) -> tuple[Form, int, int, int]:
+    """Return a sort key by form, limit and approximate prompt length, which needs no tokenizer."""
+    return request.form, request.max_new_tokens, len(request.example.images), len(request.example.prompt)
+
+
+def window_failure(length: int, window: int) -> FailedRequest | None:
+    """Return a failure if a prompt of `length` tokens leaves no room for a response in the context window."""
+    if length < window:
+        return None
+    return FailedRequest(f"the prompt has {length} tokens, and prompt and response share a context window of {window}")
+
+
+def limit_to_window(request: GenerationRequest, length: int, window: int) -> GenerationRequest:
+    """Lower the limit of new tokens to what a prompt of `length` tokens leaves of the context window."""
+    return replace(request, max_new_tokens=min(request.max_new_tokens, window - length))

@@ -1,11 +1,11 @@
-"""Images of a run as the encoder sees them: read ahead of the model, encoded once, kept while they are still needed."""
+"""Encoded images of a run: read ahead of the model, encoded once, and kept while requests still need them."""
 
 from __future__ import annotations
 
 import math
 import os
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import islice
 from pathlib import Path
@@ -17,35 +17,40 @@ from torch import Tensor
 
 from radfact.errors import InputError
 
-ENCODED_AT_ONCE = 16
+ENCODER_BATCH = 16
 """Images that pass the encoder, or the adapter, together."""
 _READ_AHEAD = 2
-"""Batches whose images are read while one is answered; a prepared image takes 1.1 MB."""
-_HELD_BYTES = 4 << 30
-"""Of encoded images in the memory of the host; one of RAD-DINO's takes 2.1 MB in half precision (the adapter would make
-11 MB of it, and costs less than moving those)."""
+"""Batches whose images are read while one is generated; a prepared image takes 1.1 MB."""
+_CACHE_BYTES = 4 << 30
+"""Host memory for encoded images. One of RAD-DINO takes 2.1 MB in half precision; after the adapter it would take
+11 MB, and projecting again costs less than moving those."""
 
 
 class ImageFeatures:
-    """The encoder's patch tokens for the images of requests that are answered in a known order.
+    """Patch tokens of the images of requests that are processed in a known order.
 
     Args:
-        encoder: pixels (images, 3, height, width) -> (images, patches, width).
+        encode: image encoder, (images, 3, height, width) on the CPU -> (images, patches, width).
         image_processor: reads and prepares a file.
-        shown: the images of every request, in the order of answering.
-        held_bytes: most memory for encoded images; those that are used last are dropped, and encoded again.
+        images: images of every request, in order.
+        cache_bytes: memory for encoded images; those needed last are dropped first, and encoded again.
     """
 
     def __init__(
-        self, encoder: Any, image_processor: Any, shown: Sequence[Sequence[Path]], *, held_bytes: int = _HELD_BYTES
+        self,
+        encode: Callable[[Tensor], Tensor],
+        image_processor: Any,
+        images: Sequence[Sequence[Path]],
+        *,
+        cache_bytes: int = _CACHE_BYTES,
     ) -> None:
-        self._encoder, self._prepare, self._shown, self._room = encoder, image_processor, shown, held_bytes
+        self._encode, self._prepare, self._images, self._cache_bytes = encode, image_processor, images, cache_bytes
         self._uses: dict[Path, list[int]] = {}
-        for place, images in enumerate(shown):
-            for image in images:
-                self._uses.setdefault(image, []).append(place)
-        self._held: dict[Path, Tensor] = {}
-        self._faults: dict[Path, InputError] = {}
+        for index, paths in enumerate(images):
+            for path in paths:
+                self._uses.setdefault(path, []).append(index)
+        self._cache: dict[Path, Tensor] = {}
+        self._errors: dict[Path, InputError] = {}
         self._reading: dict[Path, Future[Tensor]] = {}
         self._readers = ThreadPoolExecutor(min(8, os.cpu_count() or 1), thread_name_prefix="maira-images")
 
@@ -55,65 +60,63 @@ class ImageFeatures:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self._readers.shutdown(cancel_futures=True)
 
-    def encode(self, first: int, stop: int) -> dict[Path, Tensor | InputError]:
-        """Patch tokens (patches, width), on the CPU, of all images of the requests from `first` up to `stop`.
+    def encode(self, start: int, stop: int) -> dict[Path, Tensor | InputError]:
+        """Return patch tokens of the images of requests `start` to `stop`, and drop images of earlier requests only.
 
-        An image that cannot be read has the reason instead. Whatever only requests before `first` needed is forgotten.
+        Args:
+            start: index of the first request.
+            stop: index after the last request.
+
+        Returns:
+            (patches, width) on the CPU by image; an error for an image that cannot be read.
         """
-        self._held = {image: tokens for image, tokens in self._held.items() if self._uses[image][-1] >= first}
-        wanted = self._images(first, stop)
-        self._read([*wanted, *self._images(stop, stop + _READ_AHEAD * (stop - first))])
-        found: dict[Path, Tensor | InputError] = {image: self._held[image] for image in wanted if image in self._held}
+        self._cache = {path: tokens for path, tokens in self._cache.items() if self._uses[path][-1] >= start}
+        paths = self._paths(start, stop)
+        for path in [*paths, *self._paths(stop, stop + _READ_AHEAD * (stop - start))]:
+            if path not in self._cache and path not in self._errors and path not in self._reading:
+                self._reading[path] = self._readers.submit(self._read, path)
+        results: dict[Path, Tensor | InputError] = {path: self._cache[path] for path in paths if path in self._cache}
         pixels: dict[Path, Tensor] = {}
-        for image in wanted:
-            if image in self._reading:
+        for path in paths:
+            if path in self._reading:
                 try:
-                    pixels[image] = self._reading[image].result()
-                except InputError as fault:
-                    self._faults[image] = fault
-            if image in self._faults:
-                found[image] = self._faults[image]
-        found |= self._encode(pixels)
-        for image in wanted:
-            self._reading.pop(image, None)
-        self._drop(stop)
-        return found
+                    pixels[path] = self._reading[path].result()
+                except InputError as error:
+                    self._errors[path] = error
+            if path in self._errors:
+                results[path] = self._errors[path]
+        results |= self._encode_all(pixels)
+        for path in paths:
+            self._reading.pop(path, None)
+        self._shrink_cache(stop)
+        return results
 
-    def _images(self, first: int, stop: int) -> list[Path]:
-        return list(dict.fromkeys(image for shown in islice(self._shown, first, stop) for image in shown))
+    def _paths(self, start: int, stop: int) -> list[Path]:
+        return list(dict.fromkeys(path for paths in islice(self._images, start, stop) for path in paths))
 
-    def _read(self, images: Sequence[Path]) -> None:
-        """Have images read that are neither known nor on their way."""
-        for image in images:
-            if image not in self._held and image not in self._faults and image not in self._reading:
-                self._reading[image] = self._readers.submit(self._pixels, image)
-
-    def _pixels(self, image: Path) -> Tensor:
-        pixels: Tensor = self._prepare([image])["pixel_values"]
+    def _read(self, path: Path) -> Tensor:
+        pixels: Tensor = self._prepare([path])["pixel_values"]
         return pixels
 
-    def _encode(self, pixels: dict[Path, Tensor]) -> dict[Path, Tensor]:
-        weight = next(self._encoder.parameters())
+    def _encode_all(self, pixels: dict[Path, Tensor]) -> dict[Path, Tensor]:
         encoded: dict[Path, Tensor] = {}
-        images = list(pixels)
-        for start in range(0, len(images), ENCODED_AT_ONCE):
-            some = images[start : start + ENCODED_AT_ONCE]
-            tokens = self._encoder(torch.cat([pixels[image] for image in some]).to(weight.device, weight.dtype))
-            encoded |= zip(some, tokens.cpu().unbind(), strict=True)
-        self._held |= encoded
+        paths = list(pixels)
+        for start in range(0, len(paths), ENCODER_BATCH):
+            batch = paths[start : start + ENCODER_BATCH]
+            tokens = self._encode(torch.cat([pixels[path] for path in batch]))
+            encoded |= zip(batch, tokens.cpu().unbind(), strict=True)
+        self._cache |= encoded
         return encoded
 
-    def _drop(self, stop: int) -> None:
-        """Keep to the room for encoded images: what is used next by the latest request after `stop` goes first."""
-        held = sum(tokens.nbytes for tokens in self._held.values())
-        if held <= self._room:
-            return
-        for image in sorted(self._held, key=lambda image: self._next_use(image, stop), reverse=True):
-            held -= self._held.pop(image).nbytes
-            if held <= self._room:
+    def _shrink_cache(self, index: int) -> None:
+        """Drop encoded images until they fit in memory, those used last by requests from `index` on first."""
+        size = sum(tokens.nbytes for tokens in self._cache.values())
+        for path in sorted(self._cache, key=lambda path: self._next_use(path, index), reverse=True):
+            if size <= self._cache_bytes:
                 return
+            size -= self._cache.pop(path).nbytes
 
-    def _next_use(self, image: Path, place: int) -> float:
-        uses = self._uses[image]
-        at = bisect_left(uses, place)
-        return uses[at] if at < len(uses) else math.inf
+    def _next_use(self, path: Path, index: int) -> float:
+        uses = self._uses[path]
+        position = bisect_left(uses, index)
+        return uses[position] if position < len(uses) else math.inf

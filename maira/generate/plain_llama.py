@@ -1,4 +1,4 @@
-"""The language model of a checkpoint as a plain Llama folder, for engines that know no images."""
+"""Export of a checkpoint's language model as a plain Llama folder, for engines without images."""
 
 from __future__ import annotations
 
@@ -19,29 +19,29 @@ from maira.model.grammar import Vocabulary
 from maira.model.modeling import CheckpointWeights
 from maira.model.processor import MairaProcessor
 from radfact.doctor.machine import user_cache
-from radfact.errors import InputError
+from radfact.errors import ErrorCode, InputError
 from radfact.io.jsonl import read_json, write_json
 
 _ORIGIN = "maira.json"
-"""What an export says of itself: the checkpoint that it was made of, and its type."""
+"""File of an export with the fingerprint of its checkpoint and its type."""
 _SHARD_SIZE = "2GB"
-"""Of a file; what is in memory while it is written."""
+"""Size of a file, which is in memory while it is written."""
 
 
 def plain_llama(checkpoint: Path, dtype: torch.dtype, folder: Path | None = None) -> Path:
-    """A folder with the checkpoint's language model as Hugging Face's Llama, made where it is not there yet.
+    """Return a folder with the checkpoint's language model as Hugging Face's Llama, exported unless it exists.
 
-    It holds configuration, sharded weights, tokenizer and generation settings, and takes the name it has when all of
-    it is written. Processes that want the same one wait for the first.
+    It holds configuration, sharded weights, tokenizer and generation settings, and is renamed into place when complete.
+    Processes that need the same export wait for the first.
 
     Args:
         checkpoint: folder with the model and its processor, in any layout.
-        dtype: of the weights written.
-        folder: to make, or to take if an earlier call made it; None takes `NAME@FINGERPRINT-DTYPE` in the folder
-            `maira` of the user's cache (XDG_CACHE_HOME, or `~/.cache`).
+        dtype: type of the exported weights.
+        folder: folder of the export; None for `maira/NAME@FINGERPRINT-DTYPE` in the user's cache (XDG_CACHE_HOME, or
+            `~/.cache`).
 
     Raises:
-        InputError: the folder is no checkpoint of ours, or `folder` holds something else.
+        InputError: `checkpoint` is not a checkpoint of MAIRA-2, or `folder` holds something else.
     """
     origin = {"checkpoint": fingerprint(checkpoint), "dtype": str(dtype).removeprefix("torch.")}
     if folder is None:
@@ -56,24 +56,29 @@ def plain_llama(checkpoint: Path, dtype: torch.dtype, folder: Path | None = None
 
 
 def _check(folder: Path, origin: dict[str, str]) -> None:
-    """Raise an InputError unless the folder is a whole export of this origin."""
+    """Raise an InputError unless the folder is a complete export of this origin."""
     marker = folder / _ORIGIN
     if not marker.is_file() or read_json(marker) != origin:
         raise InputError(
-            f"is not the language model of this checkpoint in {origin['dtype']}; name another folder or remove it",
+            f"is not the language model of this checkpoint in {origin['dtype']}; choose another folder or remove it",
+            code=ErrorCode.OUTPUT_CONFLICT,
             file=folder,
         )
     index = folder / INDEX
-    wanted = set(read_json(index)["weight_map"]) if index.is_file() else set()
-    if not wanted <= read_headers(folder).keys():
-        raise InputError("lacks weights that its index names; remove it, and it will be made again", file=folder)
+    expected = set(read_json(index)["weight_map"]) if index.is_file() else set()
+    if not expected <= read_headers(folder).keys():
+        raise InputError(
+            "lacks weights that its index names; remove it to export it again",
+            code=ErrorCode.INVALID_FORMAT,
+            file=folder,
+        )
 
 
 def _export(checkpoint: Path, dtype: torch.dtype, folder: Path, origin: dict[str, str]) -> None:
     config = read_config(checkpoint)
     weights = CheckpointWeights(checkpoint, config)
-    parts = (PREFIXES["own"]["language"], PREFIXES["own"]["head"])
-    names = {_plain(name): name for name in weights.shapes if name.startswith(parts)}
+    prefixes = (PREFIXES["own"]["language"], PREFIXES["own"]["head"])
+    names = {_plain(name): name for name in weights.shapes if name.startswith(prefixes)}
     meta = {plain: torch.empty(weights.shapes[name], dtype=dtype, device="meta") for plain, name in names.items()}
     shards = split_torch_state_dict_into_shards(meta, max_shard_size=_SHARD_SIZE)
     with new_folder(folder) as made:
@@ -100,11 +105,11 @@ def _plain(name: str) -> str:
 
 
 def _vocabulary(checkpoint: Path, tokenizer: Any) -> Vocabulary:
-    """The vocabulary of a checkpoint, with all that ends its answers."""
+    """Return the vocabulary of a checkpoint, with all tokens that end its responses."""
     check_json(checkpoint, GENERATION_CONFIG_NAME)
     if (checkpoint / GENERATION_CONFIG_NAME).is_file():
-        found = GenerationConfig.from_pretrained(checkpoint)
+        config = GenerationConfig.from_pretrained(checkpoint)
     else:
-        found = GenerationConfig.from_model_config(read_config(checkpoint))
-    ends = found.eos_token_id or []
+        config = GenerationConfig.from_model_config(read_config(checkpoint))
+    ends = config.eos_token_id or []
     return Vocabulary.from_tokenizer(tokenizer, ends if isinstance(ends, list) else [ends])

@@ -1,4 +1,4 @@
-"""One engine a worker on a Ray cluster: the same answers, from many machines."""
+"""An engine that distributes requests over a Ray cluster, with another engine in each worker."""
 
 from __future__ import annotations
 
@@ -9,56 +9,58 @@ from pathlib import Path
 from maira.generate.engine import FailedRequest, GenerationRequest, Response, length_key, start_engine
 from maira.generate.options import EngineOptions
 from maira.model.checkpoint import fingerprint
-from radfact.errors import InputError
+from radfact.errors import ErrorCode, InputError
 from radfact.llm.ray_cluster import RayWorkers, gpus_per_engine
 
-_FILL = 32
-"""Requests in a portion where no batch size is asked for: what memory allows of a 7B model is seldom more."""
-_LARGEST = 512
-"""Most requests in a portion: what a worker that is stopped has to answer again, some minutes of its work."""
+_CHUNK_SIZE = 32
+"""Requests per chunk without a batch size; the memory of a GPU rarely allows a larger batch of a 7B model."""
+_LARGEST_CHUNK = 512
+"""Most requests per chunk: what a stopped worker has to generate again, some minutes of work."""
 
 
 class RayEngine:
-    """A checkpoint whose requests are spread over the Ray cluster of RAY_ADDRESS, or over one on this machine.
+    """An engine that runs on the Ray cluster of RAY_ADDRESS, or on a cluster of this machine.
 
-    Each worker starts `options.worker_engine` with its first portion; checkpoint and images must be seen by all
-    machines. Where the cluster has GPUs, a worker takes one, or as many as vLLM's arguments spread a model over.
+    Each worker starts `options.worker_engine` with its first chunk. All machines must see checkpoint and images. On a
+    cluster with GPUs a worker takes one, or as many as vLLM's arguments ask for.
 
     Args:
         checkpoint: folder with the model and its processor.
-        options: see there.
+        options: options of the engine.
 
     Raises:
-        InputError: the folder is no checkpoint, or the options name one GPU for all workers.
+        InputError: the folder is not a checkpoint, or the options name one GPU for all workers.
     """
 
     def __init__(self, checkpoint: Path, options: EngineOptions) -> None:
         if ":" in (options.device or ""):
             raise InputError(
-                f"'{options.device}' is one GPU, and Ray gives each worker its own: leave it out", field="device"
+                f"'{options.device}' is a single GPU, and Ray assigns one to each worker; leave it out",
+                code=ErrorCode.CONFLICTING_OPTIONS,
+                field="device",
             )
         self.name = f"{checkpoint.resolve().name}@{fingerprint(checkpoint)}"
         self.checkpoint, self.options = checkpoint.absolute(), options
-        self._running: Generator[tuple[int, Response | FailedRequest], None, None] | None = None
+        self._stream: Generator[tuple[int, Response | FailedRequest], None, None] | None = None
 
     def generate(self, requests: Sequence[GenerationRequest]) -> Iterator[tuple[int, Response | FailedRequest]]:
-        """Each request's answer, as the portions are done; requests of like length share one, the longest first.
+        """Yield the index and the response of every request as chunks finish; a chunk holds requests of similar length.
 
         Raises:
-            InputError: Ray is not installed, or the engine of a worker refuses the checkpoint or the options.
-            RunError: the cluster or a worker cannot do its work.
+            InputError: Ray is not installed, or a worker's engine refuses the checkpoint or the options.
+            RunError: the cluster or a worker failed.
         """
         order = sorted(range(len(requests)), key=lambda index: length_key(requests[index]), reverse=True)
-        self._running = self._spread().stream([_anywhere(requests[index]) for index in order])
-        for place, answer in self._running:
-            yield order[place], answer
+        self._stream = self._workers().stream([_with_absolute_paths(requests[index]) for index in order])
+        for place, response in self._stream:
+            yield order[place], response
 
     def close(self) -> None:
-        """End what still runs, and the cluster if it was started for this engine."""
-        if self._running is not None:
-            self._running.close()
+        """Stop running chunks, and the cluster if it was started for this engine."""
+        if self._stream is not None:
+            self._stream.close()
 
-    def _spread(self) -> RayWorkers:
+    def _workers(self) -> RayWorkers:
         kind, options = self.options.worker_engine, self.options
         folder = options.language_model and options.language_model.absolute()
         update = {"engine": kind, "workers": None, "worker_engine": "transformers", "language_model": folder}
@@ -70,28 +72,28 @@ class RayEngine:
             {"checkpoint": self.checkpoint, "options": options.model_copy(update=update)},
             workers=options.workers,
             gpus=gpus,
-            batch=options.batch_size or _FILL,
-            max_chunk=_LARGEST,
+            batch=options.batch_size or _CHUNK_SIZE,
+            max_chunk=_LARGEST_CHUNK,
         )
 
 
 class _WorkerEngine:
-    """The engine in a worker's process."""
+    """The engine in the process of a worker."""
 
     def __init__(self, _kind: str, *, checkpoint: Path, options: EngineOptions) -> None:
         self.engine = start_engine(checkpoint, options)
 
     def answer(self, requests: Sequence[GenerationRequest]) -> list[Response | FailedRequest]:
-        """Answers in the order of the requests."""
-        answers = dict(self.engine.generate(requests))
-        return [answers[index] for index in range(len(requests))]
+        """Return the responses in the order of the requests."""
+        responses = dict(self.engine.generate(requests))
+        return [responses[index] for index in range(len(requests))]
 
     def usage(self) -> dict[str, int]:
-        """Nothing is counted but what the driver counts."""
+        """Return no counts of its own."""
         return {}
 
 
-def _anywhere(request: GenerationRequest) -> GenerationRequest:
-    """The request with paths that do not depend on the folder that a process was started in."""
+def _with_absolute_paths(request: GenerationRequest) -> GenerationRequest:
+    """Make image paths independent of the folder that a process was started in."""
     images = tuple(image.absolute() for image in request.example.images)
     return replace(request, example=replace(request.example, images=images))

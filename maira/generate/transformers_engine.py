@@ -1,4 +1,4 @@
-"""Greedy generation with transformers, in batches of requests of like length."""
+"""Greedy generation with transformers."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from logging import Filter, LogRecord, getLogger
+from logging import LogRecord, getLogger
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +16,8 @@ from torch import Tensor
 from transformers import DynamicCache, LogitsProcessorList, StaticCache
 
 from maira.generate.constraints import GrammarProcessor, NarrativeGuard
-from maira.generate.engine import FailedRequest, GenerationRequest, Response, limit_to_window, prompt_error
-from maira.generate.features import ENCODED_AT_ONCE, ImageFeatures
+from maira.generate.engine import FailedRequest, GenerationRequest, Response, limit_to_window, window_failure
+from maira.generate.features import ENCODER_BATCH, ImageFeatures
 from maira.generate.options import EngineOptions
 from maira.model.checkpoint import fingerprint
 from maira.model.config import context_window
@@ -25,52 +25,56 @@ from maira.model.grammar import Grammar, Vocabulary
 from maira.model.modeling import MairaForConditionalGeneration
 from maira.model.processor import MairaProcessor, pad
 from maira.model.tokens import OBJECT_END
-from radfact.errors import InputError
+from radfact.errors import ErrorCode, InputError
 
 _PREFILL_TOKENS = 16_384
-"""Tokens of a batch, over all of its rows, that pass the language model together while prompts are read."""
-_SPARE = 0.9
-"""Share of the free memory that is counted on; the rest is for what allocators and kernels take."""
-_BATCH = 8
-"""Requests at a time where there is no accelerator whose memory decides."""
-_LOOSE = 1.25
-"""How much longer than needed a static cache may be and still be used again, which saves compiling for it."""
+"""Tokens of a batch, over all rows, that pass the language model together while prompts are read."""
+_MEMORY_SHARE = 0.9
+"""Share of the free memory to plan with; allocators and kernels take the rest."""
+_BATCH_SIZE = 8
+"""Batch size without an accelerator."""
+_CACHE_SLACK = 1.25
+"""Longest static cache that is reused, relative to the length needed; a new one takes a compilation."""
 _OUT_OF_MEMORY = "does not fit in memory, even alone (out of memory)"
 
 
 class TransformersEngine:
-    """A checkpoint that answers by transformers' own `generate`.
+    """An engine that runs transformers' own `generate` on batches of requests of similar length.
 
-    Prompts are read in stretches of a bounded number of tokens, so that a large batch needs little memory beside its
-    cache; `generate` goes on from that cache with text alone. A batch that does not fit in memory is halved, and so are
-    those after it.
+    Prompts are prefilled in chunks of a bounded number of tokens, so that a large batch needs little memory besides its
+    cache; `generate` continues from that cache. A batch that does not fit in memory is halved, and so are later ones.
 
     Args:
         checkpoint: folder with the model and its processor.
-        options: see there.
+        options: options of the engine.
 
     Raises:
-        InputError: the folder is no checkpoint of ours, its tokenizer lacks the format's tokens, or there is no such
-            device.
+        InputError: the folder is not a checkpoint of MAIRA-2, its tokenizer lacks tokens, or the device is unknown.
     """
 
     def __init__(self, checkpoint: Path, options: EngineOptions) -> None:
-        device = _device(options.device)
+        device = _select_device(options.device)
         dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
         model: Any = MairaForConditionalGeneration.from_pretrained(checkpoint, dtype=dtype)
         name = f"{checkpoint.resolve().name}@{fingerprint(checkpoint)}"
-        self._hold(model.to(device), MairaProcessor.from_pretrained(checkpoint), options, name)
+        self._set_model(model.to(device), MairaProcessor.from_pretrained(checkpoint), options, name)
 
     @classmethod
     def from_model(
         cls, model: MairaForConditionalGeneration, processor: Any, options: EngineOptions
     ) -> TransformersEngine:
-        """An engine with a model that is in memory already, on the device where it lies and in its type."""
+        """Make an engine of a model in memory, on its device and in its type.
+
+        Args:
+            model: the model.
+            processor: its processor.
+            options: options of the engine.
+        """
         engine = cls.__new__(cls)
-        engine._hold(model, processor, options, "model")
+        engine._set_model(model, processor, options, "model")
         return engine
 
-    def _hold(self, model: Any, processor: Any, options: EngineOptions, name: str) -> None:
+    def _set_model(self, model: Any, processor: Any, options: EngineOptions, name: str) -> None:
         self.model, self.processor, self.options, self.name = model.eval(), processor, options, name
         self.device: torch.device = model.device
         ends = self.model.generation_config.eos_token_id or []
@@ -81,88 +85,92 @@ class TransformersEngine:
         self.language_model: Any = self.model.language_model
         self.language_model.generation_config = self.model.generation_config
         self._window = context_window(self.model.config.text_config)
-        self._share = 1.0  # of the batch that should fit, after some did not
-        self._static: StaticCache | None = None
+        self._batch_share = 1.0  # of the planned batch size; smaller after a batch did not fit
+        self._static_cache: StaticCache | None = None
         self._static_shape = (0, 0)
 
     @torch.inference_mode()
     def generate(self, requests: Sequence[GenerationRequest]) -> Iterator[tuple[int, Response | FailedRequest]]:
-        """Each request's answer, the longest prompts first.
+        """Yield the index and the response of every request, the longest prompts first.
 
-        A request whose image cannot be read, or whose prompt leaves no room for an answer, has none.
+        A request fails if its image cannot be read, or if its prompt fills the context window.
         """
         lengths = [self._prompt_length(request) for request in requests]
-        requests = [
+        limited = [
             limit_to_window(request, length, self._window) for request, length in zip(requests, lengths, strict=True)
         ]
         order = []
         for index, length in enumerate(lengths):
-            if fault := prompt_error(length, self._window):
-                yield index, fault
+            if failure := window_failure(length, self._window):
+                yield index, failure
             else:
                 order.append(index)
-        yield from self._in_batches(requests, lengths, order)
+        yield from self._generate_batches(limited, lengths, order)
 
-    def _in_batches(
+    def _generate_batches(
         self, requests: Sequence[GenerationRequest], lengths: Sequence[int], order: Sequence[int]
     ) -> Iterator[tuple[int, Response | FailedRequest]]:
         kinds = [(request.form, request.max_new_tokens) for request in requests]
         order = sorted(order, key=lambda index: (kinds[index], lengths[index]), reverse=True)
-        shown = [requests[index].example.images for index in order]
-        with ImageFeatures(self.model.vision_tower, self.processor.image_processor, shown) as features:
-            place = 0
-            while place < len(order):
-                longest = lengths[order[place]] + requests[order[place]].max_new_tokens
-                fitting = self._rows(longest)
-                batch = order[place : place + max(1, int(fitting * self._share))]
+        images = [requests[index].example.images for index in order]
+        with ImageFeatures(self._encode_patches, self.processor.image_processor, images) as features:
+            start = 0
+            while start < len(order):
+                longest = lengths[order[start]] + requests[order[start]].max_new_tokens
+                planned = self._batch_size(longest)
+                batch = order[start : start + max(1, int(planned * self._batch_share))]
                 batch = [index for index in batch if kinds[index] == kinds[batch[0]]]
-                stop = place + len(batch)
-                answers = self._answer([requests[index] for index in batch], features, place, stop)
-                if answers is None:
-                    self._give_back()
+                stop = start + len(batch)
+                responses = self._try_batch([requests[index] for index in batch], features, start, stop)
+                if responses is None:
+                    self._free_memory()
                     if len(batch) > 1:
-                        self._share = (len(batch) // 2) / fitting
+                        self._batch_share = (len(batch) // 2) / planned
                         continue
-                    # What a request needs that does not even fit alone says nothing about the others.
-                    answers, self._share = [FailedRequest(_OUT_OF_MEMORY)], 1.0
-                yield from zip(batch, answers, strict=True)
-                place = stop
+                    # A request that does not fit even alone says nothing about the others.
+                    responses, self._batch_share = [FailedRequest(_OUT_OF_MEMORY)], 1.0
+                yield from zip(batch, responses, strict=True)
+                start = stop
 
     def close(self) -> None:
-        """Nothing is held that Python does not give back."""
+        """Do nothing: Python frees the model."""
+
+    def _encode_patches(self, pixels: Tensor) -> Tensor:
+        patches: Tensor = self.model.encode_patches(pixels.to(self.device))
+        return patches
 
     def _prompt_length(self, request: GenerationRequest) -> int:
         return len(self.processor.encode_prompt(request.example.prompt, len(request.example.images)))
 
-    def _rows(self, length: int) -> int:
-        """Most requests at a time, the longest of them of so many tokens with its answer."""
+    def _batch_size(self, length: int) -> int:
+        """Return the batch size for sequences of `length` tokens, prompt and response."""
         if self.options.batch_size is not None:
             return self.options.batch_size
         if self.device.type != "cuda":
-            return _BATCH
+            return _BATCH_SIZE
         unused = torch.cuda.memory_reserved(self.device) - torch.cuda.memory_allocated(self.device)
         free = torch.cuda.mem_get_info(self.device)[0] + unused
-        if self._static is not None:
-            free += sum(layer.keys.nbytes + layer.values.nbytes for layer in self._static.layers)
+        if self._static_cache is not None:
+            free += sum(layer.keys.nbytes + layer.values.nbytes for layer in self._static_cache.layers)
         return rows_that_fit(free, length, self.model.config.text_config, self.model.dtype.itemsize)
 
-    def _answer(
-        self, requests: Sequence[GenerationRequest], features: ImageFeatures, first: int, stop: int
+    def _try_batch(
+        self, requests: Sequence[GenerationRequest], features: ImageFeatures, start: int, stop: int
     ) -> list[Response | FailedRequest] | None:
-        """Answers to a batch, or None if there is not enough memory for it."""
-        started = time.perf_counter()
+        """Return the responses to a batch, or None if there is not enough memory."""
+        begin = time.perf_counter()
         try:
-            images = features.encode(first, stop)
-            faults = [_fault(request, images) for request in requests]
-            sound = [request for request, fault in zip(requests, faults, strict=True) if fault is None]
-            written = iter(self._generate(sound, images) if sound else [])
+            images = features.encode(start, stop)
+            failures = [_image_failure(request, images) for request in requests]
+            readable = [request for request, failure in zip(requests, failures, strict=True) if failure is None]
+            texts = iter(self._generate(readable, images) if readable else [])
         except torch.OutOfMemoryError:
             return None
-        share = (time.perf_counter() - started) / max(1, len(sound))
-        return [fault or Response(*next(written), share) for fault in faults]
+        seconds = (time.perf_counter() - begin) / max(1, len(readable))
+        return [failure or Response(*next(texts), seconds) for failure in failures]
 
-    def _give_back(self) -> None:
-        self._static = None
+    def _free_memory(self) -> None:
+        self._static_cache = None
         gc.collect()
         if self.device.type == "cuda":
             torch.cuda.empty_cache()
@@ -170,7 +178,7 @@ class TransformersEngine:
     def _generate(
         self, requests: Sequence[GenerationRequest], images: Mapping[Path, Tensor | InputError]
     ) -> list[tuple[str, bool]]:
-        """For each request the text, and whether the limit of tokens decided where it ends."""
+        """Return the text of each response, and whether the token limit ended it."""
         limit, form, tokenizer = requests[0].max_new_tokens, requests[0].form, self.processor.tokenizer
         ends = set(self.vocabulary.ends)
         if form == "boxes":
@@ -183,12 +191,12 @@ class TransformersEngine:
         examples = [request.example for request in requests]
         rows = [self.processor.encode_prompt(example.prompt, len(example.images)) for example in examples]
         prompt, mask = (tensor.to(self.device) for tensor in pad(rows, tokenizer.pad_token_id, left=True))
-        tokens = self._image_tokens([images[image] for example in examples for image in example.images])
+        image_tokens = self._image_tokens([images[image] for example in examples for image in example.images])
         with _without_length_warning():
-            written = self.language_model.generate(
+            ids = self.language_model.generate(
                 prompt,
                 attention_mask=mask,
-                past_key_values=self._prefilled(prompt, mask, tokens, limit),
+                past_key_values=self._prefill(prompt, mask, image_tokens, limit),
                 max_new_tokens=limit,
                 do_sample=False,
                 eos_token_id=sorted(ends),
@@ -196,23 +204,30 @@ class TransformersEngine:
                 suppress_tokens=[self.model.config.image_token_index],
                 logits_processor=LogitsProcessorList(constraints),
             )[:, prompt.shape[1] :]
-        cut_off = [ends.isdisjoint(row) for row in written.tolist()]
+        cut_off = [ends.isdisjoint(row) for row in ids.tolist()]
         if grammar is not None:
-            cut_off = [cut or limited for cut, limited in zip(cut_off, grammar.cut_off, strict=True)]
-        texts = tokenizer.batch_decode(written, skip_special_tokens=True)
-        return [(text.strip(), cut) for text, cut in zip(texts, cut_off, strict=True)]
+            cut_off = [is_cut or limited for is_cut, limited in zip(cut_off, grammar.cut_off, strict=True)]
+        texts = tokenizer.batch_decode(ids, skip_special_tokens=True)
+        return [(text.strip(), is_cut) for text, is_cut in zip(texts, cut_off, strict=True)]
 
-    def _image_tokens(self, images: Sequence[Any]) -> Tensor | None:
-        """What the adapter makes of encoded images, (images, image_seq_length, width)."""
-        if not images:
+    def _image_tokens(self, patches: Sequence[Any]) -> Tensor | None:
+        """Project encoded images, each (patches, encoder width), to (images, image_seq_length, width)."""
+        if not patches:
             return None
-        stretches = (images[start : start + ENCODED_AT_ONCE] for start in range(0, len(images), ENCODED_AT_ONCE))
-        return torch.cat([self.model.project(torch.stack(list(stretch)).to(self.device)) for stretch in stretches])
+        chunks = (patches[start : start + ENCODER_BATCH] for start in range(0, len(patches), ENCODER_BATCH))
+        return torch.cat([self.model.project(torch.stack(list(chunk)).to(self.device)) for chunk in chunks])
 
-    def _prefilled(self, prompt: Tensor, mask: Tensor, image_tokens: Tensor | None, limit: int) -> Any:
-        """The cache of a batch with all of the prompt but its last token, which `generate` reads itself."""
+    def _prefill(self, prompt: Tensor, mask: Tensor, image_tokens: Tensor | None, limit: int) -> Any:
+        """Return a cache of the prompts without their last token, which `generate` reads itself.
+
+        Args:
+            prompt: token ids (batch, length), padded on the left.
+            mask: (batch, length), 1 for tokens.
+            image_tokens: (images, image_seq_length, width), or None.
+            limit: new tokens that the cache must hold in addition.
+        """
         rows, length = prompt.shape
-        cache = self._cache(rows, length + limit)
+        cache = self._make_cache(rows, length + limit)
         embeddings = self.model.embed(prompt, image_tokens)
         positions = (mask.cumsum(-1) - 1).clamp(min=0)
         step = max(1, _PREFILL_TOKENS // rows)
@@ -227,57 +242,56 @@ class TransformersEngine:
             )
         return cache
 
-    def _cache(self, rows: int, length: int) -> Any:
+    def _make_cache(self, rows: int, length: int) -> Any:
         config = self.model.config.text_config
         if self.options.cache == "dynamic":
             return DynamicCache(config=config)
-        held_rows, held_length = self._static_shape
-        if self._static is None or held_rows != rows or not length <= held_length <= _LOOSE * length:
-            self._static = None  # before there is another, for the memory
-            self._static, self._static_shape = StaticCache(config=config, max_cache_len=length), (rows, length)
-        self._static.reset()
-        return self._static
+        static_rows, static_length = self._static_shape
+        fits = static_rows == rows and length <= static_length <= _CACHE_SLACK * length
+        if self._static_cache is None or not fits:
+            self._static_cache = None  # frees its memory before the next one is allocated
+            self._static_cache, self._static_shape = StaticCache(config=config, max_cache_len=length), (rows, length)
+        self._static_cache.reset()
+        return self._static_cache
 
 
 def rows_that_fit(free: int, length: int, config: Any, itemsize: int) -> int:
-    """How many sequences can be generated together, at least one.
+    """Return how many sequences can be generated together, at least one.
 
-    A row keeps keys and values of all of its tokens, one layer's twice while that layer's grow, the embeddings of its
-    prompt, and its scores, of which there are up to four copies in float32. Whatever the rows, a stretch of
-    `_PREFILL_TOKENS` passes the layers: three tensors as wide as the MLP, eight as wide as the model, and the
-    attention's mask.
+    A row takes the keys and values of all its tokens (those of one layer twice while it grows), the embeddings of its
+    prompt, and up to four float32 copies of its logits. Independent of the rows, a chunk of `_PREFILL_TOKENS` passes
+    the layers: three tensors of the MLP's width, eight of the model's width, and the attention mask.
 
     Args:
-        free: bytes.
-        length: of the longest row, prompt and answer, in tokens.
-        config: of the language model.
-        itemsize: bytes of a number of its weights.
+        free: free memory, bytes.
+        length: length of the longest row, prompt and response, in tokens.
+        config: configuration of the language model.
+        itemsize: bytes per weight.
     """
     head = config.head_dim or config.hidden_size // config.num_attention_heads
     keys_and_values = 2 * (config.num_hidden_layers + 1) * config.num_key_value_heads * head
     row = length * (keys_and_values + config.hidden_size) * itemsize + 4 * 4 * config.vocab_size
-    stretch = (3 * config.intermediate_size + 8 * config.hidden_size + length) * itemsize + length
-    return max(1, int((free * _SPARE - _PREFILL_TOKENS * stretch) / row))
+    chunk = (3 * config.intermediate_size + 8 * config.hidden_size + length) * itemsize + length
+    return max(1, int((free * _MEMORY_SHARE - _PREFILL_TOKENS * chunk) / row))
 
 
 @contextmanager
 def _without_length_warning() -> Iterator[None]:
     """Silence transformers' warning about the number of positions, which ignores that they are scaled."""
 
-    class _WarningFilter(Filter):
-        def filter(self, record: LogRecord) -> bool:
-            return "predefined maximum length" not in record.getMessage()
+    def is_other(record: LogRecord) -> bool:
+        return "predefined maximum length" not in record.getMessage()
 
-    logger, warning_filter = getLogger("transformers.generation.stopping_criteria"), _WarningFilter()
-    logger.addFilter(warning_filter)
+    logger = getLogger("transformers.generation.stopping_criteria")
+    logger.addFilter(is_other)
     try:
         yield
     finally:
-        logger.removeFilter(warning_filter)
+        logger.removeFilter(is_other)
 
 
-def _device(name: str | None) -> torch.device:
-    """The device of that name; without one this process's GPU, where there is one.
+def _select_device(name: str | None) -> torch.device:
+    """Return the device of a name, or the default: this process's GPU, if there is one.
 
     Raises:
         InputError: there is no such device.
@@ -288,17 +302,23 @@ def _device(name: str | None) -> torch.device:
     try:
         device = torch.device(name or "cuda")
     except RuntimeError:
-        raise InputError(f"no device is called '{name}'; say cpu, cuda or cuda:1", field="device") from None
+        raise InputError(
+            f"expected cpu, cuda or cuda:1, found '{name}'", code=ErrorCode.INVALID_OPTION, field="device"
+        ) from None
     if device.type == "cuda":
         count = torch.cuda.device_count() if has_gpu else 0
         index = device.index if device.index is not None else int(os.environ.get("LOCAL_RANK", 0)) % max(1, count)
         if index >= count:
-            raise InputError(f"there is no '{name}': {count} GPUs can be used here", field="device")
+            raise InputError(
+                f"'{name}' does not exist; this machine has {count} GPUs",
+                code=ErrorCode.MISSING_REQUIREMENT,
+                field="device",
+            )
         device = torch.device("cuda", index)
         torch.cuda.set_device(device)
     return device
 
 
-def _fault(request: GenerationRequest, images: Mapping[Path, Tensor | InputError]) -> FailedRequest | None:
-    faults = (images[image] for image in request.example.images)
-    return next((FailedRequest(str(fault)) for fault in faults if isinstance(fault, InputError)), None)
+def _image_failure(request: GenerationRequest, images: Mapping[Path, Tensor | InputError]) -> FailedRequest | None:
+    errors = (images[image] for image in request.example.images)
+    return next((FailedRequest(str(error)) for error in errors if isinstance(error, InputError)), None)

@@ -1,4 +1,4 @@
-"""Greedy generation with vLLM: images encoded here, the language model in vLLM's own processes, as many as it takes."""
+"""Greedy generation with vLLM: images are encoded in this process, the language model runs in vLLM's processes."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from maira.generate.plain_llama import plain_llama
 from maira.generate.prompt_embedder import PromptEmbedder
 from maira.model.checkpoint import fingerprint
 from maira.model.tokens import OBJECT_END
-from radfact.errors import InputError, RunError
+from radfact.errors import ErrorCode, InputError, RunError
 from radfact.llm.vllm import LINES_ABOVE, engine_arguments, require_vllm, start_engine
 
 WINDOW_BYTES = 2 << 30
-"""Of embedded prompts that vLLM has not answered yet, here and once more in its process. A prompt of three images is
-36 MB in half precision, so that 59 of them are there for the 24 or so that an 80 GB GPU answers at a time."""
+"""Embedded prompts in flight, held in this process and once more in vLLM's. A prompt of three images takes 36 MB in
+half precision, so that 59 prompts wait for the 24 or so that an 80 GB GPU processes together."""
 
 _TYPES = {"half": "float16", "float": "float32", **{name: name for name in ("float16", "bfloat16", "float32")}}
 _FIELD = "engine_args"
@@ -37,33 +37,33 @@ T = TypeVar("T")
 
 
 class VLLMEngine:
-    """A checkpoint that answers by vLLM's continuous batching.
+    """An engine that runs vLLM's continuous batching.
 
     Encoder and adapter run in this process, on the first GPU or on the CPU; vLLM reads the language model from a plain
     Llama folder that is made once (`maira.generate.plain_llama`) and takes embedded prompts.
 
     Args:
         checkpoint: folder with the model and its processor.
-        options: `batch_size`, `free`, `language_model` and `engine_args` are used; `device` can only be what vLLM was
-            built for.
+        options: options of the engine; `device` must be the one that vLLM was built for.
 
     Raises:
-        InputError: vLLM is not installed, does not take the arguments or runs on another device, or the folder is no
-            checkpoint of ours.
+        InputError: vLLM is not installed, refuses the arguments or runs on another device, or the folder is not a
+            checkpoint of MAIRA-2.
         RunError: vLLM cannot start.
     """
 
     def __init__(self, checkpoint: Path, options: EngineOptions) -> None:
         require_vllm("--engine vllm")
-        # vLLM's second model runner has another interface for processors of logits.
+        # vLLM's second model runner has another interface for logits processors.
         os.environ["VLLM_USE_V2_MODEL_RUNNER"] = "0"
         from vllm.platforms import current_platform
 
         device = "cuda" if current_platform.is_cuda_alike() else "cpu"
         if options.device not in (None, device):
             raise InputError(
-                f"vLLM runs on {device} as it is installed here, not on {options.device}; CUDA_VISIBLE_DEVICES chooses "
-                "among GPUs",
+                f"expected {device}, for which vLLM is installed, found {options.device}; choose a GPU by "
+                "CUDA_VISIBLE_DEVICES",
+                code=ErrorCode.CONFLICTING_OPTIONS,
                 field="device",
             )
         self.name = f"{checkpoint.resolve().name}@{fingerprint(checkpoint)}"
@@ -74,17 +74,17 @@ class VLLMEngine:
         self._ends = frozenset(GenerationConfig.from_pretrained(folder).eos_token_id)
         self._embedder = PromptEmbedder(checkpoint)
         self._tokenizer = self._embedder.processor.tokenizer
-        self._requests = 0
-        self._shares = _Shares()
+        self._request_count = 0
+        self._clock = _SharedClock()
         self._loop = asyncio.new_event_loop()
-        # A thread of its own, since the caller's may have a loop already, as notebooks do.
+        # In its own thread: the caller's may run an event loop already, as in notebooks.
         self._thread = Thread(target=self._loop.run_forever, daemon=True)
         self._thread.start()
         self._engine: Any = None
         try:
-            # vLLM first: it counts what is free on the GPU, and may start its processes as copies of this one.
-            self._engine = self._wait(_started(str(folder), arguments))
-            with _beside_vllm():
+            # vLLM starts first: it measures the free memory of the GPU, and may fork its processes.
+            self._engine = self._run(_start(str(folder), arguments))
+            with _sharing_gpu():
                 self._embedder.to(device, dtype)
         except BaseException:
             self.close()
@@ -92,87 +92,86 @@ class VLLMEngine:
         self._longest: int = self._engine.model_config.max_model_len
 
     def generate(self, requests: Sequence[GenerationRequest]) -> Iterator[tuple[int, Response | FailedRequest]]:
-        """Each request's answer as it comes, the longest prompts asked first.
+        """Yield the index and the response of every request as it finishes; the longest prompts start first.
 
         Raises:
             RunError: vLLM's engine died.
         """
-        came: SimpleQueue[tuple[int, Response | FailedRequest] | BaseException] = SimpleQueue()
-        asking = asyncio.run_coroutine_threadsafe(self._ask_all(requests, came.put), self._loop)
+        results: SimpleQueue[tuple[int, Response | FailedRequest] | BaseException] = SimpleQueue()
+        running = asyncio.run_coroutine_threadsafe(self._generate_all(requests, results.put), self._loop)
 
-        def stopped(done: Future[None]) -> None:
+        def on_end(done: Future[None]) -> None:
             if not done.cancelled() and (error := done.exception()) is not None:
-                came.put(error)
+                results.put(error)
 
-        asking.add_done_callback(stopped)
+        running.add_done_callback(on_end)
         try:
             for _ in requests:
-                one = came.get()
-                if isinstance(one, BaseException):
-                    raise one
-                yield one
+                result = results.get()
+                if isinstance(result, BaseException):
+                    raise result
+                yield result
         finally:
-            asking.cancel()
+            running.cancel()
 
     def close(self) -> None:
-        """End vLLM and its processes."""
+        """Shut vLLM and its processes down."""
         if self._engine is not None:
-            self._wait(_called(lambda: self._engine.shutdown(timeout=5)))
+            self._run(_call(lambda: self._engine.shutdown(timeout=5)))
             self._engine = None
         if self._thread.is_alive():
             self._loop.call_soon_threadsafe(self._loop.stop)
             self._thread.join()
             self._loop.close()
 
-    def _wait(self, what: Coroutine[Any, Any, T]) -> T:
-        return asyncio.run_coroutine_threadsafe(what, self._loop).result()
+    def _run(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result()
 
-    async def _ask_all(
+    async def _generate_all(
         self, requests: Sequence[GenerationRequest], put: Callable[[tuple[int, Response | FailedRequest]], None]
     ) -> None:
-        """Embed prompts ahead of vLLM, as far as the window goes, and ask them."""
-        window = _Window(WINDOW_BYTES)
+        """Embed prompts ahead of vLLM within `WINDOW_BYTES`, and generate their responses."""
+        budget = _ByteBudget(WINDOW_BYTES)
 
-        async def ask(index: int, prompt: Tensor) -> None:
+        async def generate(index: int, prompt: Tensor) -> None:
             try:
-                put((index, await self._ask(requests[index], prompt)))
+                put((index, await self._generate_one(requests[index], prompt)))
             finally:
-                await window.give(prompt.nbytes)
+                await budget.release(prompt.nbytes)
 
         order = _order(requests)
-        prompts = self._embedder.prompts([requests[index].example for index in order], self._longest)
+        prompts = self._embedder.embed([requests[index].example for index in order], self._longest)
         try:
             async with asyncio.TaskGroup() as group:
                 for index in order:
-                    with _beside_vllm():
+                    with _sharing_gpu():
                         prompt = await asyncio.to_thread(next, prompts)
                     if isinstance(prompt, FailedRequest):
                         put((index, prompt))
                         continue
-                    await window.take(prompt.nbytes)
-                    group.create_task(ask(index, prompt))
+                    await budget.acquire(prompt.nbytes)
+                    group.create_task(generate(index, prompt))
         except BaseExceptionGroup as errors:
             raise errors.exceptions[0] from None
 
-    async def _ask(self, request: GenerationRequest, prompt: Tensor) -> Response | FailedRequest:
+    async def _generate_one(self, request: GenerationRequest, prompt: Tensor) -> Response | FailedRequest:
         from vllm.v1.engine.exceptions import EngineDeadError
 
         request = limit_to_window(request, len(prompt), self._longest)
-        self._requests += 1
-        began = self._shares.start()
+        self._request_count += 1
+        start = self._clock.start()
         try:
-            asked = self._engine.generate(
-                {"prompt_embeds": prompt}, self._parameters(request), f"maira-{self._requests}"
+            outputs = self._engine.generate(
+                {"prompt_embeds": prompt}, self._parameters(request), f"maira-{self._request_count}"
             )
-            # Only the finished output comes, not its parts on the way.
-            (output,) = [output async for output in asked]
+            (output,) = [output async for output in outputs]  # FINAL_ONLY: no partial outputs
         except EngineDeadError:
             raise RunError(f"vLLM's engine died; {LINES_ABOVE}") from None
         except Exception as error:
             return FailedRequest(f"vLLM: {' '.join(str(error).split()) or type(error).__name__}")
         finally:
-            seconds = self._shares.stop(began)
-        return self._read(output.outputs[0], request, seconds)
+            seconds = self._clock.stop(start)
+        return self._read_output(output.outputs[0], request, seconds)
 
     def _parameters(self, request: GenerationRequest) -> Any:
         from vllm import SamplingParams
@@ -184,7 +183,7 @@ class VLLMEngine:
             temperature=0,
             max_tokens=request.max_new_tokens,
             stop_token_ids=sorted(self._ends_of(request)),
-            # The score of each token, by which the processor says that the limit decided.
+            # The processor marks tokens that the limit decided by their score (`CUT`).
             logprobs=None if self.options.free else 0,
             detokenize=False,
             extra_args={FORM: None if self.options.free else request.form},
@@ -196,122 +195,126 @@ class VLLMEngine:
             return self._ends
         return self._ends | {self._tokenizer.convert_tokens_to_ids(OBJECT_END)}
 
-    def _read(self, said: Any, request: GenerationRequest, seconds: float) -> Response:
+    def _read_output(self, output: Any, request: GenerationRequest, seconds: float) -> Response:
         from maira.generate.vllm_grammar import CUT
 
-        ids = list(said.token_ids)
-        scores = [place[token].logprob for token, place in zip(ids, said.logprobs or (), strict=False)]
+        ids = list(output.token_ids)
+        scores = [logprobs[token].logprob for token, logprobs in zip(ids, output.logprobs or (), strict=False)]
         cut_off = self._ends_of(request).isdisjoint(ids) or any(score >= CUT for score in scores)
         return Response(str(self._tokenizer.decode(ids, skip_special_tokens=True)).strip(), cut_off, seconds)
 
 
 @contextmanager
-def _beside_vllm() -> Iterator[None]:
-    """For what runs on the GPU that vLLM takes its share of."""
+def _sharing_gpu() -> Iterator[None]:
+    """Explain an error of memory on the GPU that vLLM uses too."""
     try:
         yield
     except torch.OutOfMemoryError:
         raise RunError(
-            "vLLM leaves no memory for the image encoder on the GPU; a lower gpu_memory_utilization among the engine "
-            "arguments does"
+            "vLLM leaves no memory for the image encoder on the GPU; lower the engine argument gpu_memory_utilization",
+            code=ErrorCode.OUT_OF_MEMORY,
         ) from None
 
 
-async def _started(folder: str, arguments: dict[str, Any]) -> Any:
+async def _start(folder: str, arguments: dict[str, Any]) -> Any:
     engine = start_engine(folder, arguments, field=_FIELD)
     if getattr(engine.vllm_config, "use_v2_model_runner", False):
         engine.shutdown()
-        # Answers would come, but no grammar would hold them.
+        # It would generate without the grammar.
         raise RunError(
-            f"vLLM {version('vllm')} insists on its second model runner, which takes no processors of logits; "
-            "--engine-arg may ask for what needs it, or another version of vLLM is wanted"
+            f"vLLM {version('vllm')} uses its second model runner, which supports no logits processors; remove the "
+            "engine arguments that need it, or install another version of vLLM"
         )
     return engine
 
 
-async def _called(what: Callable[[], T]) -> T:
-    return what()
+async def _call(function: Callable[[], T]) -> T:
+    return function()
 
 
 def _arguments(options: EngineOptions, dtype: str) -> dict[str, Any]:
-    """All engine arguments.
+    """Return all engine arguments.
 
     Args:
-        options: with the user's.
-        dtype: by default.
+        options: options with the user's arguments.
+        dtype: default type.
 
     Raises:
-        InputError: one that vLLM does not have, or that is not the user's to choose.
+        InputError: vLLM has no such argument, or this engine sets it.
     """
-    ours = {
+    fixed = {
         "enable_prompt_embeds": True,
         "skip_tokenizer_init": True,
         "logits_processors": ["maira.generate.vllm_grammar:MairaLogitsProcessor"],
-        # As the sampler sees them, after the processor.
         "logprobs_mode": "processed_logits",
         "generation_config": "vllm",
     }
     known = engine_arguments()
     for name in options.engine_args:
-        if name in ours or name in ("model", "tokenizer"):
-            raise InputError("is not to be chosen: prompts are embedded here", field=f"{_FIELD}.{name}")
+        field = f"{_FIELD}.{name}"
+        if name in fixed or name in ("model", "tokenizer"):
+            raise InputError("cannot be chosen: this engine sets it", code=ErrorCode.CONFLICTING_OPTIONS, field=field)
         if name not in known:
-            raise InputError("vLLM has no such engine argument", field=f"{_FIELD}.{name}")
-    chosen = {"disable_log_stats": True, **options.engine_args, **ours}
+            raise InputError("vLLM has no such engine argument", code=ErrorCode.UNKNOWN_NAME, field=field)
+    arguments = {"disable_log_stats": True, **options.engine_args, **fixed}
     if options.batch_size is not None:
-        chosen.setdefault("max_num_seqs", options.batch_size)
-    wanted = chosen.get("dtype", "auto")
-    if wanted != "auto" and wanted not in _TYPES:
-        raise InputError(f"expected auto or one of {', '.join(_TYPES)}, found '{wanted}'", field=f"{_FIELD}.dtype")
-    return chosen | {"dtype": dtype if wanted == "auto" else _TYPES[wanted]}
+        arguments.setdefault("max_num_seqs", options.batch_size)
+    name = arguments.get("dtype", "auto")
+    if name != "auto" and name not in _TYPES:
+        raise InputError(
+            f"expected auto or one of {', '.join(_TYPES)}, found '{name}'",
+            code=ErrorCode.INVALID_OPTION,
+            field=f"{_FIELD}.dtype",
+        )
+    return arguments | {"dtype": dtype if name == "auto" else _TYPES[name]}
 
 
 def _order(requests: Sequence[GenerationRequest]) -> list[int]:
-    """Indices of the requests: the longest first, so that none is left alone at the end; equal images together."""
+    """Return the indices of the requests, the longest first so that none runs alone at the end, equal images together."""
 
-    def place(index: int) -> tuple[int, int, list[str], int]:
+    def sort_key(index: int) -> tuple[int, int, list[str], int]:
         example = requests[index].example
         images = [str(image) for image in example.images]
         return len(images), requests[index].max_new_tokens, images, len(example.prompt)
 
-    return sorted(range(len(requests)), key=place, reverse=True)
+    return sorted(range(len(requests)), key=sort_key, reverse=True)
 
 
-class _Window:
-    """Bytes of which only so many are out at a time; what is larger than all of them goes alone."""
+class _ByteBudget:
+    """A semaphore of bytes; a request for more than the whole budget is granted alone."""
 
     def __init__(self, size: int) -> None:
-        self._size, self._out = size, 0
+        self._size, self._used = size, 0
         self._changed = asyncio.Condition()
 
-    async def take(self, count: int) -> None:
+    async def acquire(self, count: int) -> None:
         async with self._changed:
-            await self._changed.wait_for(lambda: not self._out or self._out + count <= self._size)
-            self._out += count
+            await self._changed.wait_for(lambda: not self._used or self._used + count <= self._size)
+            self._used += count
 
-    async def give(self, count: int) -> None:
+    async def release(self, count: int) -> None:
         async with self._changed:
-            self._out -= count
+            self._used -= count
             self._changed.notify_all()
 
 
-class _Shares:
-    """Time that is shared among whatever runs at each moment, so that all shares together are the time it took."""
+class _SharedClock:
+    """Time divided among the tasks that run at each moment, so that all shares add up to the time passed."""
 
     def __init__(self) -> None:
         self._sum, self._running, self._at = 0.0, 0, time.perf_counter()
 
     def start(self) -> float:
-        """Begin a share; gives what `stop` needs."""
+        """Start a task; returns the argument of `stop`."""
         self._tick()
         self._running += 1
         return self._sum
 
-    def stop(self, began: float) -> float:
-        """End a share: its seconds."""
+    def stop(self, start: float) -> float:
+        """End a task; returns its share in seconds."""
         self._tick()
         self._running -= 1
-        return self._sum - began
+        return self._sum - start
 
     def _tick(self) -> None:
         now = time.perf_counter()

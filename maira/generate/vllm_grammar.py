@@ -1,7 +1,7 @@
-"""What keeps vLLM's answers in form: the grammar, the end of loops, and no image placeholder.
+"""vLLM's logits processor for responses of MAIRA-2: the grammar, the repetition guard, and no image placeholder.
 
-vLLM makes the processor in the process that runs the model, so everything it needs comes from the model's folder and
-the parameters of a request, and the only thing that it can say goes back with a token: its score.
+vLLM creates the processor in the process that runs the model. It takes its data from the model's folder and from the
+parameters of a request, and can send back nothing but the score of a token.
 """
 
 from __future__ import annotations
@@ -23,35 +23,35 @@ from maira.model.grammar import Grammar, ReportState, Vocabulary
 from maira.model.tokens import IMAGE
 
 FORM = "maira_form"
-"""Name of a request's form among the extra arguments of its sampling parameters; None for a free answer."""
+"""Extra argument of the sampling parameters with the form of the response; None for an unconstrained one."""
 CUT = 1e9
-"""Score of a token that was chosen because the limit forbids the one that would come next; no model gives as much."""
+"""Score of a token that was chosen because the limit forbids a more likely one; larger than any logit of a model."""
 
 
 @dataclass(slots=True)
 class _Sequence:
-    """A request that is being answered; `said` is vLLM's own list, which grows."""
+    """A running request; `ids` is vLLM's own list of output tokens, which grows."""
 
     form: Form | None
     limit: int
-    said: Sequence[int]
+    ids: Sequence[int]
     state: ReportState | None
-    taken: int = 0
+    position: int = 0
 
     def advance(self) -> None:
-        """Bring the grammar's state to the end of what is said."""
+        """Advance the grammar's state to the last output token."""
         if self.state is not None:
-            for token in self.said[self.taken :]:
+            for token in self.ids[self.position :]:
                 self.state.advance(token)
-            self.taken = len(self.said)
+            self.position = len(self.ids)
 
 
 class MairaLogitsProcessor(LogitsProcessor):
-    """vLLM's processor of logits for answers of MAIRA-2.
+    """Constrains the logits of running requests.
 
     Args:
-        vllm_config: of the engine; its model is a folder of `maira.generate.plain_llama`.
-        device: of the logits; the tables of the grammar follow the logits themselves.
+        vllm_config: configuration of the engine; its model is a folder of `maira.generate.plain_llama`.
+        device: unused; the tables of the grammar follow the device of the logits.
         is_pin_memory: unused.
     """
 
@@ -66,23 +66,23 @@ class MairaLogitsProcessor(LogitsProcessor):
         self._sequences: dict[int, _Sequence] = {}
 
     def is_argmax_invariant(self) -> bool:
-        """It is not: what greedy search would take may be forbidden."""
+        """Return False: the most likely token may be forbidden."""
         return False
 
     def update_state(self, batch_update: Any) -> None:
-        """Follow the requests that come, go and change places in the batch."""
+        """Follow requests that enter, leave or move within the batch."""
         process_dict_updates(self._sequences, batch_update, self._begin)
 
-    def _begin(self, params: Any, _: list[int] | None, said: list[int]) -> _Sequence:
+    def _begin(self, params: Any, _: list[int] | None, ids: list[int]) -> _Sequence:
         form: Form | None = (params.extra_args or {}).get(FORM)
         guided = form in ("report", "boxes")
         state = self._grammar.start(in_box=form == "boxes") if guided else None
-        return _Sequence(form, params.max_tokens, said, state)
+        return _Sequence(form, params.max_tokens, ids, state)
 
     def apply(self, logits: Tensor) -> Tensor:
-        """Logits (requests, vocabulary) with -inf for what may not come next, in place.
+        """Set the logits (requests, vocabulary) of forbidden tokens to -inf, in place.
 
-        What is said so far is read here and not in `update_state`: vLLM may hold the last tokens back until now.
+        Output tokens are read here and not in `update_state`, before which vLLM may hold the last ones back.
         """
         logits[:, self._image] = -torch.inf
         guided = [index for index, sequence in self._sequences.items() if sequence.state is not None]
@@ -90,7 +90,7 @@ class MairaLogitsProcessor(LogitsProcessor):
             self._constrain(logits, guided)
         for index, sequence in self._sequences.items():
             if sequence.form == "narrative":
-                logits[index] = self._guard.guarded(sequence.said, logits[index])
+                logits[index] = self._guard.constrain(sequence.ids, logits[index])
         return logits
 
     def _constrain(self, logits: Tensor, guided: list[int]) -> None:
@@ -100,7 +100,7 @@ class MairaLogitsProcessor(LogitsProcessor):
             sequence.advance()
             assert sequence.state is not None
             states.append(sequence.state)
-            left.append(max(sequence.limit - len(sequence.said), 1))
+            left.append(max(sequence.limit - len(sequence.ids), 1))
         logits[guided], cut = self._mask(logits[guided], states, left)
         for index, is_cut in zip(guided, cut, strict=True):
             if is_cut:

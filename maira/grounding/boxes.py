@@ -1,7 +1,7 @@
-"""Boxes alone, without judging any text: box completion and phrase grounding on pixel masks (paper 004, D.1, D.4).
+"""Box completion, and overlap of boxes as pixel masks (MAIRA-2, appendices D.1 and D.4).
 
-Boxes are shares of one square, and compared as such. For `box_completions` it is the model's crop, whose pixels are the
-default grid: a box that the crop cuts counts as far as the model can see it.
+Boxes are in shares of one square. For `box_completions` it is the model's crop, whose pixels are the default grid: a
+box that the crop cuts counts as far as the model can see it.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from radfact.records import Box
 from radfact.statistics.bootstrap import Summary, summarize
 
 GRID = 518
-"""Pixels a side of the masks: those of the model's crop (specification, "Evaluation of boxes alone")."""
+"""Side of the masks in pixels: that of the model's crop."""
 
 
 class Overlap(NamedTuple):
-    """How the boxes for one phrase meet the reference's, each in [0, 1]; NaN where the reference covers no pixel."""
+    """Overlap of the boxes of one phrase with the reference boxes, in [0, 1]; NaN if the reference covers no pixel."""
 
     precision: float
     recall: float
@@ -36,11 +36,11 @@ class Overlap(NamedTuple):
 
 
 def draw_boxes(boxes: Iterable[Box], grid: int = GRID) -> NDArray[np.bool_]:
-    """The union of boxes as pixels, (grid, grid): a pixel belongs to a box that holds its centre.
+    """Draw the union of boxes as a mask (grid, grid); a pixel belongs to a box that contains its center.
 
     Args:
-        boxes: in shares of a square.
-        grid: pixels a side.
+        boxes: boxes in shares of a square.
+        grid: side of the mask, pixels.
     """
     mask = np.zeros((grid, grid), np.bool_)
     for box in boxes:
@@ -49,47 +49,50 @@ def draw_boxes(boxes: Iterable[Box], grid: int = GRID) -> NDArray[np.bool_]:
     return mask
 
 
-def overlap(answered: Iterable[Box], reference: Iterable[Box], grid: int = GRID) -> Overlap:
-    """Precision, recall and intersection over union of the pixel masks of one phrase; no box is 0 throughout.
+def box_overlap(predicted: Iterable[Box], reference: Iterable[Box], grid: int = GRID) -> Overlap:
+    """Return precision, recall and IoU of the pixel masks of one phrase; all are 0 without predicted boxes.
 
     Args:
-        answered: the model's boxes.
-        reference: the boxes that are right, in the same coordinates.
-        grid: pixels a side of the masks.
+        predicted: boxes of the model.
+        reference: correct boxes, in the same coordinates.
+        grid: side of the masks, pixels.
     """
-    said, true = draw_boxes(answered, grid), draw_boxes(reference, grid)
-    covered, wanted, both = (int(np.count_nonzero(mask)) for mask in (said, true, said & true))
-    if not wanted:
+    predicted_mask, reference_mask = draw_boxes(predicted, grid), draw_boxes(reference, grid)
+    n_predicted, n_reference, n_both = (
+        int(np.count_nonzero(mask)) for mask in (predicted_mask, reference_mask, predicted_mask & reference_mask)
+    )
+    if not n_reference:
         return Overlap(math.nan, math.nan, math.nan)
-    return Overlap(both / covered if covered else 0.0, both / wanted, both / (covered + wanted - both))
+    precision = n_both / n_predicted if n_predicted else 0.0
+    return Overlap(precision, n_both / n_reference, n_both / (n_predicted + n_reference - n_both))
 
 
 def summarize_overlaps(overlaps: Sequence[Overlap], *, replicates: int = 500, seed: int = 42) -> dict[str, Summary]:
-    """`precision`, `recall` and `mean_iou`: means over phrases with bootstrap intervals over phrases.
+    """Return `precision`, `recall` and `mean_iou`: means over phrases with bootstrap intervals over phrases.
 
     Args:
-        overlaps: one a phrase; those whose reference covers nothing have no value and are not in `n`.
-        replicates, seed: of the bootstrap.
+        overlaps: one per phrase; those without a value (NaN) are not counted in `n`.
+        replicates, seed: number of bootstrap replicates, and their seed.
     """
     columns = {
-        "precision": [one.precision for one in overlaps],
-        "recall": [one.recall for one in overlaps],
-        "mean_iou": [one.iou for one in overlaps],
+        "precision": [overlap.precision for overlap in overlaps],
+        "recall": [overlap.recall for overlap in overlaps],
+        "mean_iou": [overlap.iou for overlap in overlaps],
     }
     return summarize(columns, replicates=replicates, seed=seed)
 
 
 @dataclass(frozen=True, slots=True)
 class BoxCompletion:
-    """One grounded sentence of a reference report whose boxes the model is to complete.
+    """A grounded sentence of a reference report whose boxes the model completes.
 
     Attributes:
-        example: its prompt ends with the reference report up to and including the sentence's first `<box>`; its target
-            is the rest of the sentence, up to and including `</obj>`, where generating ends.
-        index: of the sentence in the reference report.
-        text: of the sentence.
-        reference: its boxes as far as they lie in the crop, in CROP coordinates.
-        is_clipped: the crop cuts off a part of a box, or a whole one.
+        example: sample whose prompt ends with the reference report up to the sentence's first `<box>`; its target is
+            the rest of the sentence up to `</obj>`, where generation ends.
+        index: index of the sentence in the reference report.
+        text: text of the sentence.
+        reference: boxes of the sentence as far as they lie in the crop, in CROP coordinates.
+        is_clipped: whether the crop cuts off a box or a part of one.
     """
 
     example: Example
@@ -99,13 +102,14 @@ class BoxCompletion:
     is_clipped: bool
 
     def read(self, continuation: str, *, cut_off: bool = False) -> tuple[tuple[Box, ...], tuple[IrregularityKind, ...]]:
-        """The boxes of what the model wrote after the prompt, in CROP coordinates, and what is irregular about it.
-
-        What follows the sentence's `</obj>` is no part of the answer.
+        """Parse the model's continuation of the prompt; text after the sentence's `</obj>` is ignored.
 
         Args:
-            continuation: the model's text, whatever it looks like.
+            continuation: text of the model, in any form.
             cut_off: whether generation is known to have stopped at its limit.
+
+        Returns:
+            Boxes in CROP coordinates, and irregularities of the text.
         """
         rest, end, _ = continuation.partition(OBJECT_END)
         parsed = parse_report(f"{OBJECT}{self.text}{BOX}{rest}{end}", cut_off=cut_off)
@@ -114,28 +118,31 @@ class BoxCompletion:
 
 
 def box_completions(study: Study, *, preset: Preset = "release") -> list[BoxCompletion]:
-    """Every grounded sentence of a study's reference report, each to be completed on its own (paper 004, D.1).
+    """Return every grounded sentence of a study's reference report, each to be completed on its own.
 
-    A sentence all of whose boxes lie outside the crop is not asked: the model's format has no box for it. The
-    examples' notes count what the crop cost (see `maira.model.task_examples.make_example`).
+    A sentence whose boxes all lie outside the crop is skipped: the model's format has no box for it. The examples'
+    notes count the losses (see `maira.model.task_examples.make_example`).
 
     Args:
-        study: with image paths that can be opened.
+        study: study with image paths that can be opened.
         preset: wording of the prompt.
 
     Raises:
-        InputError: as `maira.model.task_examples.make_example` does.
+        InputError: as in `maira.model.task_examples.make_example`.
+
+    Source: MAIRA-2, appendix D.1.
     """
     example = make_example(study, "grounded", preset=preset)
     sentences = study.grounded_findings or []
-    cropped, lost = to_crop_coordinates(sentences, CropMap(*image_size(study.frontal)))
-    is_cut = {index for index, note in lost if note in (BOX_CLIPPED, BOX_OUTSIDE)}
-    asked, before = [], ""
-    for index, seen in enumerate(cropped):
-        written = render_report([seen])
-        if seen.boxes:
-            text, box, rest = written.partition(BOX)
-            start = replace(example, prompt=example.prompt + build_target(before + text + box), target=rest)
-            asked.append(BoxCompletion(start, index, seen.text, seen.boxes, index in is_cut))
-        before += written
-    return asked
+    cropped, losses = to_crop_coordinates(sentences, CropMap(*image_size(study.frontal)))
+    clipped = {index for index, note in losses if note in (BOX_CLIPPED, BOX_OUTSIDE)}
+    completions, preceding = [], ""
+    for index, sentence in enumerate(cropped):
+        rendered = render_report([sentence])
+        if sentence.boxes:
+            text, box, rest = rendered.partition(BOX)
+            prompt = example.prompt + build_target(preceding + text + box)
+            completed = replace(example, prompt=prompt, target=rest)
+            completions.append(BoxCompletion(completed, index, sentence.text, sentence.boxes, index in clipped))
+        preceding += rendered
+    return completions

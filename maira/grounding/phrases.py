@@ -1,4 +1,4 @@
-"""Phrases to locate: from a file of the user's, or from the manifest itself."""
+"""Phrases to locate, from a file or from the manifest."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ from pathlib import Path
 from typing import Any
 
 from data.study import Study
-from radfact.errors import InputError, brief, suggest_name
+from radfact.errors import ErrorCode, InputError, brief, suggest_name
 from radfact.io.csv_tables import read_csv
 from radfact.io.jsonl import read_jsonl
 from radfact.records import Sentence, validated
 
-_TEXTS = ("phrase", "text")
-"""Names of the column with the words: that of tables, and that of the project's sentences."""
+_TEXT_COLUMNS = ("phrase", "text")
 
 
 @dataclass(frozen=True, slots=True)
 class Phrase:
-    """One finding to locate on a study's frontal image.
+    """A finding to locate on a study's frontal image.
 
     Attributes:
-        index: among the phrases of its study, from 0.
-        sentence: its words, with the reference's boxes on the ORIGINAL image where they are known.
+        sample_id: sample of the study.
+        index: index among the phrases of the study.
+        sentence: text of the phrase, with the reference boxes on the ORIGINAL image if they are known.
     """
 
     sample_id: str
@@ -33,75 +33,77 @@ class Phrase:
 
 
 def manifest_phrases(studies: Iterable[Study]) -> list[Phrase]:
-    """The phrases that a manifest has itself, in its order."""
-    return _numbered((study.sample_id, sentence) for study in studies for sentence in study.phrases or ())
+    """Return the phrases of the studies, in their order."""
+    return _number((study.sample_id, sentence) for study in studies for sentence in study.phrases or ())
 
 
-def read_phrases(path: Path, known: Collection[str]) -> list[Phrase]:
-    """Phrases of a file, in its order.
+def read_phrases(path: Path, sample_ids: Collection[str]) -> list[Phrase]:
+    """Read phrases from a file, in its order.
 
-    `.csv`: a table with the columns `sample_id,phrase`. `.jsonl`: JSON Lines with `sample_id`, `phrase` and,
-    where the reference is known, `boxes` in shares of the original image, as sentences of the project have them. The
-    words may be called `text` in both.
+    A `.csv` has the columns `sample_id,phrase`. A `.jsonl` has rows with `sample_id`, `phrase` and, if the reference is
+    known, `boxes` in shares of the original image, as in a sentence. `text` is accepted in place of `phrase`.
 
     Args:
-        path: the file.
-        known: sample ids that phrases can be about.
+        path: file to read.
+        sample_ids: known sample ids.
 
     Raises:
-        InputError: the file has another ending, cannot be read or has no phrase, a line is no phrase, or a `sample_id`
-            is not known.
+        InputError: the file has another suffix, cannot be read or is empty, a row is invalid, or a `sample_id` is
+            unknown.
     """
-    read = {".csv": _csv_rows, ".jsonl": read_jsonl}.get(path.suffix.lower())
+    read = {".csv": _read_csv_rows, ".jsonl": read_jsonl}.get(path.suffix.lower())
     if read is None:
-        raise InputError("a file of phrases is a table or JSON Lines; name it .csv or .jsonl", file=path)
-    found: list[tuple[str, Sentence]] = []
+        raise InputError("expected a file of phrases in .csv or .jsonl", code=ErrorCode.INVALID_FORMAT, file=path)
+    sentences: list[tuple[str, Sentence]] = []
     for line, row in read(path):
         sample_id = row.get("sample_id")
-        if not isinstance(sample_id, str) or sample_id not in known:
-            raise InputError(_unknown(sample_id, known), file=path, line=line, field="sample_id")
-        found.append((sample_id, _sentence(row, path, line)))
-    if not found:
-        raise InputError("has no phrases", file=path)
-    return _numbered(found)
+        if sample_id is None:
+            raise InputError("missing field", code=ErrorCode.MISSING_FIELD, file=path, line=line, field="sample_id")
+        if not isinstance(sample_id, str) or sample_id not in sample_ids:
+            hint = suggest_name(str(sample_id), sample_ids, "no sample has a similar name")
+            raise InputError(
+                f"the manifest has no sample {sample_id!r}; {hint}",
+                code=ErrorCode.UNKNOWN_NAME,
+                file=path,
+                line=line,
+                field="sample_id",
+            )
+        sentences.append((sample_id, _read_sentence(row, path, line)))
+    if not sentences:
+        raise InputError("has no phrases", code=ErrorCode.EMPTY_INPUT, file=path)
+    return _number(sentences)
 
 
-def _csv_rows(path: Path) -> Iterator[tuple[int, Mapping[str, str]]]:
+def _read_csv_rows(path: Path) -> Iterator[tuple[int, Mapping[str, str]]]:
     columns, rows = read_csv(path)
-    if "sample_id" not in columns or len(columns) != 2 or not set(columns) & set(_TEXTS):
+    if "sample_id" not in columns or len(columns) != 2 or not set(columns) & set(_TEXT_COLUMNS):
         raise InputError(
             f"expected the columns sample_id,phrase; found {', '.join(columns) or 'none'} "
             "(reference boxes are read from JSON Lines)",
+            code=ErrorCode.INVALID_FORMAT,
             file=path,
             line=1,
         )
     return rows
 
 
-def _sentence(row: Mapping[str, Any], path: Path, line: int) -> Sentence:
-    names = [name for name in _TEXTS if name in row]
+def _read_sentence(row: Mapping[str, Any], path: Path, line: int) -> Sentence:
+    names = [name for name in _TEXT_COLUMNS if name in row]
     if len(names) != 1:
-        wrong = "one of 'phrase' and 'text' is enough" if names else "the words to locate are missing"
-        raise InputError(wrong, file=path, line=line, field="phrase")
+        message = "expected one of phrase and text, found both" if names else "missing field"
+        code = ErrorCode.DUPLICATE if names else ErrorCode.MISSING_FIELD
+        raise InputError(message, code=code, file=path, line=line, field="phrase")
     text = row[names[0]]
     if not isinstance(text, str) or not text.strip():
-        raise InputError(
-            f"expected a phrase that is not blank, found {brief(text)}", file=path, line=line, field=names[0]
-        )
-    fields = {key: value for key, value in row.items() if key not in ("sample_id", *_TEXTS)}
+        raise InputError(f"expected a phrase, found {brief(text)}", file=path, line=line, field=names[0])
+    fields = {key: value for key, value in row.items() if key not in ("sample_id", *_TEXT_COLUMNS)}
     return validated(Sentence, {"text": text, **fields}, file=path, line=line)
 
 
-def _unknown(sample_id: Any, known: Collection[str]) -> str:
-    if sample_id is None:
-        return "the study's sample_id is missing"
-    return f"the manifest has no sample {sample_id!r}; {suggest_name(str(sample_id), known, 'none has a name like it')}"
-
-
-def _numbered(found: Iterable[tuple[str, Sentence]]) -> list[Phrase]:
-    counted: Counter[str] = Counter()
+def _number(sentences: Iterable[tuple[str, Sentence]]) -> list[Phrase]:
+    counts: Counter[str] = Counter()
     phrases = []
-    for sample_id, sentence in found:
-        phrases.append(Phrase(sample_id, counted[sample_id], sentence))
-        counted[sample_id] += 1
+    for sample_id, sentence in sentences:
+        phrases.append(Phrase(sample_id, counts[sample_id], sentence))
+        counts[sample_id] += 1
     return phrases

@@ -57,7 +57,9 @@ def make_entailment_examples(
             lesson.failures[name] = answer
         elif answer is not None:
             messages = chat_messages((*begin, ("user", query_message(question.premises, question.hypothesis))))
-            lesson.taught.append(TrainingExample(paired, name, messages, dump_yaml(worked_response(answer)), teacher, answer))
+            lesson.taught.append(
+                TrainingExample(paired, name, messages, dump_yaml(worked_response(answer)), teacher, answer)
+            )
     return lesson
 
 

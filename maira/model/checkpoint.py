@@ -1,7 +1,7 @@
-"""Names of MAIRA-2's parameters in the layouts that are in use, as data, and what a folder of weights holds.
+"""Parameter names of MAIRA-2 in each checkpoint layout, as tables, and the content of a checkpoint's files.
 
-Own is this package's. The release's and transformers 5's differ from it in the prefixes of the four parts, and in that
-their encoder has the names of Hugging Face's `Dinov2Model` (`encoders.weights`).
+"own" is the layout of this package. "released" and "transformers5" differ in the prefixes of the four parts, and their
+encoder has the names of Hugging Face's `Dinov2Model` (`encoders.weights`).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from safetensors import SafetensorError, safe_open
 from transformers.core_model_loading import Concatenate, WeightConverter, WeightRenaming
 
 from encoders.weights import ALIASES, FUSED_QKV, LEAVES, QKV, STEMS, hugging_face_names, timm_name
-from radfact.errors import InputError
+from radfact.errors import ErrorCode, InputError
 from radfact.fingerprint import weights_digest
 from radfact.io.jsonl import read_json
 
@@ -44,11 +44,11 @@ PREFIXES: dict[Layout, dict[str, str]] = {
         "head": "lm_head.",
     },
 }
-"""What the names of a part begin with."""
+"""Prefix of the names of each part."""
 
 INDEX = "model.safetensors.index.json"
 WEIGHTS = "model.safetensors"
-_DECIDING = (
+_FINGERPRINT_FILES = (
     "config.json",
     "generation_config.json",
     "preprocessor_config.json",
@@ -63,14 +63,14 @@ _DECIDING = (
     "*.safetensors",
     "*.bin",
 )
-"""Files of a checkpoint that decide its answers; drafts may lie beside them."""
-_LISTED = 6
-"""Names in an error that does not end otherwise."""
+"""Files of a checkpoint that determine its output; the folder may hold drafts too."""
+_MAX_LISTED = 6
+"""Most names listed in an error."""
 
 
 @dataclass(frozen=True, slots=True)
 class StoredTensor:
-    """A tensor on disk: its file, shape, and safetensors' name of its type."""
+    """A tensor on disk: its file, shape, and type by safetensors' name."""
 
     file: Path
     shape: tuple[int, ...]
@@ -78,7 +78,15 @@ class StoredTensor:
 
 
 def own_name(name: str, layout: Layout) -> tuple[str, int | None]:
-    """Our name for a parameter of a layout, and which third of ours it is (None: the whole); unknown names stay."""
+    """Return our name for a parameter of a layout, and which third of ours it is; unknown names are unchanged.
+
+    Args:
+        name: name in the layout.
+        layout: layout of the name.
+
+    Returns:
+        Our name, and 0, 1 or 2 for a part of a fused projection, None for a whole parameter.
+    """
     for part, prefix in PREFIXES[layout].items():
         if name.startswith(prefix):
             rest, third = name.removeprefix(prefix), None
@@ -89,7 +97,12 @@ def own_name(name: str, layout: Layout) -> tuple[str, int | None]:
 
 
 def names_for_layout(name: str, layout: Layout) -> tuple[str, ...]:
-    """The names of one of our parameters in a layout: one, or three where we keep three as one."""
+    """Return the names of one of our parameters in a layout: one, or three for a fused projection.
+
+    Args:
+        name: our name.
+        layout: layout of the result.
+    """
     for part, prefix in PREFIXES["own"].items():
         if name.startswith(prefix):
             rest = name.removeprefix(prefix)
@@ -99,7 +112,7 @@ def names_for_layout(name: str, layout: Layout) -> tuple[str, ...]:
 
 
 def detect_layout(names: Iterable[str]) -> Layout:
-    """The layout that a checkpoint's names are of."""
+    """Return the layout of a checkpoint by its parameter names."""
     names = list(names)
     if any(name.startswith(PREFIXES["own"]["encoder"]) for name in names):
         return "own"
@@ -109,7 +122,7 @@ def detect_layout(names: Iterable[str]) -> Layout:
 
 
 def weight_transforms() -> list[WeightRenaming | WeightConverter]:
-    """The same tables for transformers, which applies them in this order while it reads a checkpoint of any layout."""
+    """Return the tables as transformers' conversion rules, in the order in which it applies them to any layout."""
     released, encoder = PREFIXES["released"], PREFIXES["own"]["encoder"]
     pairs = [(prefix, released[part]) for part, prefix in PREFIXES["transformers5"].items()]
     pairs += [(released["encoder"] + theirs, encoder + ours) for theirs, ours in STEMS]
@@ -120,17 +133,17 @@ def weight_transforms() -> list[WeightRenaming | WeightConverter]:
 
 
 def check_json(folder: Path, *names: str) -> None:
-    """Raise an InputError with the place of the fault unless those of the files that a folder has are JSON objects."""
+    """Raise an InputError unless each of the files that the folder has is a JSON object."""
     for path in (folder / name for name in names):
         if path.is_file() and not isinstance(read_json(path), dict):
-            raise InputError("expected one JSON object", file=path)
+            raise InputError("expected a JSON object", code=ErrorCode.INVALID_FORMAT, file=path)
 
 
 def read_headers(folder: Path) -> dict[str, StoredTensor]:
-    """What the safetensors files of a folder hold, by name; nothing but their headers is read.
+    """Read the headers of a folder's safetensors files: its tensors by name.
 
     Raises:
-        InputError: there are none, one of several is missing, or one cannot be read.
+        InputError: there are no weights, or a file is missing or cannot be read.
     """
     index = folder / INDEX
     if (folder / WEIGHTS).is_file():
@@ -139,36 +152,40 @@ def read_headers(folder: Path) -> dict[str, StoredTensor]:
         listed = read_json(index)
         names = listed.get("weight_map") if isinstance(listed, dict) else None
         if not isinstance(names, dict):
-            raise InputError("no index of weights: 'weight_map' is missing", file=index)
+            raise InputError("missing field", code=ErrorCode.MISSING_FIELD, file=index, field="weight_map")
         files = [folder / name for name in sorted(set(names.values()))]
     else:
-        raise InputError(f"no weights here: expected {WEIGHTS}, or shards with {INDEX}", file=folder)
-    found: dict[str, StoredTensor] = {}
+        raise InputError(
+            f"no weights here: expected {WEIGHTS}, or shards with {INDEX}", code=ErrorCode.FILE_NOT_FOUND, file=folder
+        )
+    tensors: dict[str, StoredTensor] = {}
     for file in files:
         try:
             with safe_open(file, framework="pt") as handle:
                 for name in handle.keys():  # noqa: SIM118 - safe_open is no mapping
                     part = handle.get_slice(name)
-                    found[name] = StoredTensor(file, tuple(part.get_shape()), str(part.get_dtype()))
+                    tensors[name] = StoredTensor(file, tuple(part.get_shape()), str(part.get_dtype()))
         except FileNotFoundError:
-            raise InputError(f"no such file, though {INDEX} names it", file=file) from None
+            raise InputError(f"{INDEX} names a missing file", code=ErrorCode.FILE_NOT_FOUND, file=file) from None
         except SafetensorError as error:
-            raise InputError(f"cannot be read as safetensors: {error}", file=file) from None
-    return found
+            raise InputError(
+                f"cannot be read as safetensors: {error}", code=ErrorCode.FILE_UNREADABLE, file=file
+            ) from None
+    return tensors
 
 
 def match_weights(
     stored: Mapping[str, StoredTensor], expected: Mapping[str, tuple[int, ...]], *, file: Path
 ) -> dict[str, tuple[str, ...]]:
-    """For each of our parameters the names on disk that it is made of, in order.
+    """Return, for each of our parameters, the names on disk that it consists of, in order.
 
     Args:
-        stored: what a checkpoint holds, in any layout.
-        expected: shapes of the model's parameters under our names.
-        file: the checkpoint, for the error.
+        stored: tensors of a checkpoint, in any layout.
+        expected: shapes of the model's parameters by our names.
+        file: checkpoint, for the error.
 
     Raises:
-        InputError: names are missing or unexpected, or shapes differ; they are listed under the checkpoint's names.
+        InputError: names are missing or unexpected, or shapes differ; lists the checkpoint's names.
     """
     layout = detect_layout(stored)
     thirds: dict[str, dict[int, str]] = {}
@@ -186,7 +203,7 @@ def match_weights(
         shapes = [stored[name].shape for name in plan[ours]]
         whole = (sum(shape[0] for shape in shapes), *shapes[0][1:]) if len(shapes) > 1 else shapes[0]
         if len(shapes) == len(known[ours]) and whole != expected[ours]:
-            reshaped.append(f"{' + '.join(plan[ours])} {list(whole)} instead of {list(expected[ours])}")
+            reshaped.append(f"{' + '.join(plan[ours])} (expected {list(expected[ours])}, found {list(whole)})")
     raise_mismatch(missing, unexpected, reshaped, file=file)
     return plan
 
@@ -194,20 +211,29 @@ def match_weights(
 def raise_mismatch(
     missing: Iterable[str], unexpected: Iterable[str], reshaped: Iterable[str], *, file: Path | str
 ) -> None:
-    """Raise an InputError that lists what does not match, the first of each kind, unless all of it does."""
-    found = (("missing", missing), ("unexpected", unexpected), ("of another shape", reshaped))
-    lists = [f"{what}: {_first(folded)}" for what, names in found if (folded := fold_layers(names))]
+    """Raise an InputError that lists mismatches, unless there are none.
+
+    Args:
+        missing: names that the checkpoint lacks.
+        unexpected: names that the model lacks.
+        reshaped: names with another shape, and the shapes.
+        file: checkpoint, for the error.
+    """
+    kinds = (("missing", missing), ("unexpected", unexpected), ("different shape", reshaped))
+    lists = [f"{kind}: {_list_first(folded)}" for kind, names in kinds if (folded := fold_layers(names))]
     if lists:
-        raise InputError(f"the weights do not fit the configuration; {'; '.join(lists)}", file=file)
+        raise InputError(
+            f"the weights do not match the configuration; {'; '.join(lists)}", code=ErrorCode.MISMATCH, file=file
+        )
 
 
-def _first(folded: Sequence[str]) -> str:
-    more = f" and {len(folded) - _LISTED} more" if len(folded) > _LISTED else ""
-    return ", ".join(folded[:_LISTED]) + more
+def _list_first(folded: Sequence[str]) -> str:
+    more = f" and {len(folded) - _MAX_LISTED} more" if len(folded) > _MAX_LISTED else ""
+    return ", ".join(folded[:_MAX_LISTED]) + more
 
 
 def fold_layers(names: Iterable[str]) -> list[str]:
-    """Names sorted, those that differ in a layer's number alone written as one: `layers.{0-11}.mlp`."""
+    """Sort names, and join those that differ in the layer's number only: `layers.{0-11}.mlp`."""
     groups: dict[str, list[int]] = {}
     for name in names:
         number = re.search(r"(?<=\.)\d+(?=\.)", name)
@@ -224,34 +250,34 @@ def _ranges(numbers: list[int]) -> str:
             runs[-1][1] = number
         else:
             runs.append([number, number])
-    text = ",".join(str(a) if a == b else f"{a}-{b}" for a, b in runs)
+    text = ",".join(str(first) if first == last else f"{first}-{last}" for first, last in runs)
     return text if len(set(numbers)) == 1 else f"{{{text}}}"
 
 
 def loading_mismatches(info: Mapping[str, Any]) -> tuple[list[str], list[str], list[str]]:
-    """Missing, unexpected and reshaped names of what transformers reports of a load."""
-    reshaped = [
-        " ".join(map(str, fault)) if isinstance(fault, tuple) else str(fault) for fault in info["mismatched_keys"]
-    ]
+    """Return the missing, unexpected and reshaped names in transformers' report of loading."""
+    reshaped = [" ".join(map(str, key)) if isinstance(key, tuple) else str(key) for key in info["mismatched_keys"]]
     return list(info["missing_keys"]), list(info["unexpected_keys"]), reshaped
 
 
 def fingerprint(checkpoint: Path) -> str:
-    """A short hash that differs between checkpoints: of each file that decides the answers.
+    """Return a short hash of the files of a checkpoint that determine its output.
 
-    Weights are read as `weights_digest` does, everything else whole.
+    Weights are hashed by `weights_digest`, other files as a whole.
 
     Raises:
-        InputError: the folder is no checkpoint, or a file cannot be read.
+        InputError: the folder is not a checkpoint, or a file cannot be read.
     """
     if not (checkpoint / "config.json").is_file():
-        raise InputError("no checkpoint here (config.json is missing)", file=checkpoint)
-    files = sorted(path for name in _DECIDING for path in checkpoint.glob(name) if path.is_file())
+        raise InputError("no checkpoint here (config.json is missing)", code=ErrorCode.FILE_NOT_FOUND, file=checkpoint)
+    files = sorted(path for name in _FINGERPRINT_FILES for path in checkpoint.glob(name) if path.is_file())
     digest = hashlib.sha256()
     try:
         for path in files:
             digest.update(f"\n{path.name}\n".encode())
             digest.update(weights_digest(path) if path.suffix in (".safetensors", ".bin") else path.read_bytes())
     except OSError as error:
-        raise InputError(f"cannot be read: {error.strerror}", file=error.filename) from None
+        raise InputError(
+            f"cannot be read: {error.strerror}", code=ErrorCode.FILE_UNREADABLE, file=error.filename
+        ) from None
     return digest.hexdigest()[:12]

@@ -9,7 +9,7 @@ from transformers import AutoConfig, LlamaConfig
 from transformers.configuration_utils import PreTrainedConfig
 
 from encoders.weights import options_of_config
-from radfact.errors import InputError
+from radfact.errors import ErrorCode, InputError
 from radfact.io.jsonl import read_json
 
 RAD_DINO: dict[str, Any] = {
@@ -39,7 +39,7 @@ VICUNA_7B: dict[str, Any] = {
 
 
 class VisionConfig(PreTrainedConfig):
-    """The arguments of `encoders.Encoder`; the defaults are RAD-DINO's."""
+    """Configuration of `encoders.Encoder`; the defaults are RAD-DINO's."""
 
     model_type = "maira2_vision"
 
@@ -52,7 +52,7 @@ class VisionConfig(PreTrainedConfig):
     frozen: bool = True
 
     def encoder_options(self) -> dict[str, Any]:
-        """Keyword arguments for `encoders.Encoder`."""
+        """Return the keyword arguments of `encoders.Encoder`."""
         return {name: getattr(self, name) for name in RAD_DINO}
 
 
@@ -61,21 +61,22 @@ FIXED: dict[str, Any] = {
     "vision_feature_select_strategy": "default",
     "projector_hidden_act": "gelu",
 }
-"""What the release's configuration states and this model cannot do otherwise."""
+"""Values of the released configuration that this model supports no alternative to."""
 
 
 class MairaConfig(PreTrainedConfig):
-    """Encoder, adapter and language model of MAIRA-2; the defaults are the 7B model of the paper.
+    """Configuration of encoder, adapter and language model; the defaults are the 7B model of the paper.
 
-    The release's `config.json`, and transformers 5's, are read as well: their encoder is a Hugging Face `Dinov2Config`.
+    `config.json` of the released model and of transformers 5, whose encoder is a Hugging Face `Dinov2Config`, are read
+    as well.
 
     Attributes:
-        vision_config: the encoder.
-        text_config: the language model, a Llama.
-        image_token_index: id of `<image>`, the placeholder that the adapter's outputs replace.
-        projector_n_layers: linear layers of the adapter, GELU between them.
-        image_merge: side of the square of neighbouring patches that become one token of the language model; 1 as in
-            the paper, more for small models on small machines.
+        vision_config: configuration of the encoder.
+        text_config: configuration of the language model, a Llama.
+        image_token_index: id of `<image>`, the placeholder of an image token.
+        projector_n_layers: number of linear layers of the adapter.
+        image_merge: side of the square of neighboring patches that become one image token; 1 as in the paper, more
+            for small models on small machines.
     """
 
     model_type = "maira2"
@@ -90,25 +91,27 @@ class MairaConfig(PreTrainedConfig):
     tie_word_embeddings: bool = False
 
     def __post_init__(self, **kwargs: Any) -> None:
-        # The code that a checkpoint names for its configuration is the release's, which this package stands in for.
+        # Names the released code, which this package replaces.
         kwargs.pop("auto_map", None)
         for name, value in FIXED.items():
-            if (given := kwargs.pop(name, None)) not in (None, value):
-                raise ValueError(f"{name} is {given!r}; the model has {value!r}")
+            if (actual := kwargs.pop(name, None)) not in (None, value):
+                raise ValueError(f"{name}: expected {value!r}, found {actual!r}")
         if not isinstance(self.vision_config, VisionConfig):
             self.vision_config = _vision_config(self.vision_config)
         if not isinstance(self.text_config, LlamaConfig):
             self.text_config = LlamaConfig(**_without_type(self.text_config or VICUNA_7B))
         side = self.vision_config.image_size // self.vision_config.patch_size
         if side % self.image_merge:
-            raise ValueError(f"image_merge {self.image_merge} does not divide the {side} patches of a side")
+            raise ValueError(
+                f"image_merge: expected a divisor of the {side} patches per side, found {self.image_merge}"
+            )
         if (length := kwargs.pop("image_seq_length", None)) not in (None, self.image_seq_length):
-            raise ValueError(f"image_seq_length is {length}; the encoder gives {self.image_seq_length} tokens an image")
+            raise ValueError(f"image_seq_length: expected {self.image_seq_length} as of the encoder, found {length}")
         super().__post_init__(**kwargs)
 
     @property
     def image_seq_length(self) -> int:
-        """Tokens of the language model that one image takes (1,369 for the 7B model)."""
+        """Number of image tokens of one image (1,369 for the 7B model)."""
         side = self.vision_config.image_size // self.vision_config.patch_size
         return int((side // self.image_merge) ** 2)
 
@@ -126,22 +129,29 @@ def _without_type(values: dict[str, Any]) -> dict[str, Any]:
 
 
 def read_config(folder: Path) -> MairaConfig:
-    """The configuration of a checkpoint, of any layout.
+    """Read the configuration of a checkpoint, of any layout.
 
     Raises:
-        InputError: there is none, or it is not that of a model of this kind.
+        InputError: there is none, or it is not a valid configuration of MAIRA-2.
     """
     path = folder / "config.json"
     if not path.is_file():
-        raise InputError("no checkpoint here (config.json is missing)", file=folder)
+        raise InputError("no checkpoint here (config.json is missing)", code=ErrorCode.FILE_NOT_FOUND, file=folder)
     values = read_json(path)
     kind = values.get("model_type") if isinstance(values, dict) else None
     if kind != MairaConfig.model_type:
-        raise InputError(f"is {kind!r}, not '{MairaConfig.model_type}': no MAIRA-2", file=path, field="model_type")
+        raise InputError(
+            f"expected '{MairaConfig.model_type}', found {kind!r}",
+            code=ErrorCode.MISMATCH,
+            file=path,
+            field="model_type",
+        )
     try:
         config: MairaConfig = MairaConfig.from_pretrained(folder)
     except (ValueError, TypeError, AttributeError, KeyError, OSError) as error:
-        raise InputError(f"no configuration of MAIRA-2: {str(error).splitlines()[-1].strip()}", file=path) from None
+        raise InputError(
+            f"invalid configuration: {str(error).splitlines()[-1].strip()}", code=ErrorCode.INVALID_FORMAT, file=path
+        ) from None
     return config
 
 

@@ -1,4 +1,4 @@
-"""Other commands of `maira` as processes of their own, alone or under a launcher of several."""
+"""Other commands of `maira` as subprocesses, alone or under a launcher."""
 
 from __future__ import annotations
 
@@ -13,75 +13,77 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import IO
 
-from radfact.errors import ExitCode, InputError, RunError
+from radfact.errors import ErrorCode, ExitCode, InputError, RunError
 
 _PREFIX = "maira: "
-"""What the line begins with that says why a command has failed (`radfact.cli.program`)."""
-_PATIENCE = 10.0
-"""Seconds for what a command that has ended may still have to say."""
+"""Beginning of the line with the error of a command (`radfact.cli.program`)."""
+_OUTPUT_TIMEOUT = 10.0
+"""Seconds to wait for the output of a command that has ended."""
 
 
 class Launcher:
-    """Runs commands of `maira`, one after the other.
+    """Runs commands of `maira` one after the other, each as a subprocess.
 
-    A process of its own each: it leaves no memory behind on a GPU, and what breaks it breaks nothing else.
+    A subprocess leaves no memory behind on a GPU, and its crash does not end this process.
 
     Args:
-        launch: a launcher with its options, such as "accelerate launch --num_processes 8"; None for one plain process.
+        launch: a launcher with its options, such as "accelerate launch --num_processes 8"; None for a plain process.
 
     Raises:
-        InputError: there is no such program.
+        InputError: the program does not exist.
     """
 
     def __init__(self, launch: str | None = None) -> None:
         words = shlex.split(launch) if launch else []
         if launch is not None and (not words or shutil.which(words[0]) is None):
-            raise InputError(f"no such program: {words[0] if words else ''}", field="--launch")
+            raise InputError(
+                f"program not found: {words[0] if words else ''}", code=ErrorCode.INVALID_OPTION, field="--launch"
+            )
         self._launch = words
 
     def run(self, words: Sequence[str], *, alone: bool = False, quiet: bool = False) -> None:
-        """Run a command to its end; what it says is shown as it comes.
+        """Run a command and pass its output on.
 
         Args:
             words: its name and its arguments.
-            alone: without the launcher.
-            quiet: show its progress and what is wrong only.
+            alone: whether to run it without the launcher.
+            quiet: whether to pass on standard error only (progress and errors).
 
         Raises:
-            RunError: it has not come to its end, and why, as far as it said so.
+            RunError: the command failed; with its own error, if it printed one.
         """
         start = [sys.executable] if alone or not self._launch else self._launch
         command = [*start, "-m", "maira", *words]
-        last: deque[str] = deque(maxlen=200)
+        lines: deque[str] = deque(maxlen=200)
         out = subprocess.DEVNULL if quiet else None
         with (
             subprocess.Popen(command, stdout=out, stderr=subprocess.PIPE, text=True, errors="replace") as process,
-            _ending(process),
+            _terminating(process),
         ):
             assert process.stderr is not None  # for the type: it is a pipe
-            listener = threading.Thread(target=_pass_on, args=(process.stderr, last), daemon=True)
+            listener = threading.Thread(target=_pass_on, args=(process.stderr, lines), daemon=True)
             listener.start()
             code = process.wait()
-            listener.join(_PATIENCE)
+            listener.join(_OUTPUT_TIMEOUT)
         if code not in (ExitCode.SUCCESS, ExitCode.INCOMPLETE):
-            raise RunError(_reason(words[0], code, list(last)))
+            raise RunError(_failure_reason(words[0], code, list(lines)))
 
 
-def _pass_on(stream: IO[str], last: deque[str]) -> None:
+def _pass_on(stream: IO[str], lines: deque[str]) -> None:
     for line in stream:
         sys.stderr.write(line)
         sys.stderr.flush()
-        last.append(line)
+        lines.append(line)
 
 
 @contextmanager
-def _ending(process: subprocess.Popen[str]) -> Iterator[None]:
-    """End the process, and wait for it, where this one is interrupted or told to stop."""
+def _terminating(process: subprocess.Popen[str]) -> Iterator[None]:
+    """Terminate the subprocess and wait for it if this process is interrupted or terminated."""
 
     def stop(*_: object) -> None:
         raise SystemExit(ExitCode.FAILURE)
 
-    before = signal.signal(signal.SIGTERM, stop) if threading.current_thread() is threading.main_thread() else None
+    previous = signal.signal(signal.SIGTERM, stop) if threading.current_thread() is threading.main_thread() else None
     try:
         yield
     except BaseException:
@@ -89,12 +91,11 @@ def _ending(process: subprocess.Popen[str]) -> Iterator[None]:
         process.wait()
         raise
     finally:
-        if before is not None:
-            signal.signal(signal.SIGTERM, before)
+        if previous is not None:
+            signal.signal(signal.SIGTERM, previous)
 
 
-def _reason(name: str, code: int, said: Sequence[str]) -> str:
-    """Why a command has failed, by its own line if it said one."""
-    own = [line.removeprefix(_PREFIX).strip() for line in said if line.startswith(_PREFIX)]
-    how = f"was ended by signal {-code}" if code < 0 else f"ended with exit code {code}"
-    return f"{name}: {own[-1]}" if own else f"maira {name} {how}"
+def _failure_reason(name: str, code: int, lines: Sequence[str]) -> str:
+    errors = [line.removeprefix(_PREFIX).strip() for line in lines if line.startswith(_PREFIX)]
+    end = f"was killed by signal {-code}" if code < 0 else f"failed with exit code {code}"
+    return f"{name}: {errors[-1]}" if errors else f"maira {name} {end}"

@@ -1,4 +1,4 @@
-"""Several processes that share one run, as `accelerate launch` and `torchrun` start them, on one machine or more."""
+"""Process groups: the processes that `accelerate launch` or torchrun start for one run, on one machine or more."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from radfact.errors import ExitCode, InputError, RunError
+from radfact.errors import ErrorCode, ExitCode, InputError, RunError
 
-_PATIENCE = timedelta(days=7)
+_TIMEOUT = timedelta(days=7)
 """How long processes wait for each other: the last may have hours of work left when the first is done."""
-_LAUNCHERS = ("TORCHELASTIC_RUN_ID", "ACCELERATE_MIXED_PRECISION")
-"""In the environment of what torchrun starts, and of what `accelerate launch` does, even of a single process."""
+_LAUNCHER_VARIABLES = ("TORCHELASTIC_RUN_ID", "ACCELERATE_MIXED_PRECISION")
+"""Environment variables of processes started by torchrun and by `accelerate launch`, even of a single process."""
 
 
 @dataclass
@@ -25,8 +25,8 @@ class ProcessGroup:
     """The processes of a run.
 
     Attributes:
-        rank: of this one.
-        count: of all.
+        rank: rank of this process.
+        count: number of processes.
     """
 
     rank: int = 0
@@ -35,72 +35,72 @@ class ProcessGroup:
 
     @property
     def is_main(self) -> bool:
-        """Whether this is the process that writes what is written once, and the only one that speaks."""
+        """Whether this process writes what is written once; it is also the only one that prints."""
         return self.rank == 0
 
     def gather(self, value: Any = None) -> list[Any]:
-        """The value of every process, by rank, once all of them have come here.
+        """Return the values of all processes by rank, once every process has called this.
 
         Raises:
-            InputError: a process has stopped for its input.
-            RunError: a process has stopped for another reason.
+            InputError: another process stopped because of its input.
+            RunError: another process stopped for another reason.
         """
         if self.count == 1:
             return [value]
         values = self._exchange(value)
-        for rank, other in enumerate(values):
-            if isinstance(other, _Stopped):
+        for rank, received in enumerate(values):
+            if isinstance(received, _Stopped):
                 self._has_finished = True
-                raise other.error(rank)
+                raise received.error(rank)
         return values
 
     def finish(self, code: int, message: str) -> None:
-        """Wait until every process has come to its end, since a launcher stops the others when one has failed.
+        """Wait for all processes to finish, since a launcher kills the others when one fails.
 
         Args:
             code: exit code of this process.
-            message: what is wrong, if anything is.
+            message: its error message, or "".
 
         Raises:
-            InputError: another process has stopped for its input, and this one has not failed.
-            RunError: another process has stopped for another reason, and this one has not failed.
+            InputError: this process has not failed, and another one stopped because of its input.
+            RunError: this process has not failed, and another one stopped for another reason.
         """
-        # Nobody waits for a process that was interrupted: the launcher stops the others.
+        # Nobody waits for an interrupted process: the launcher stops the others.
         if self.count == 1 or self._has_finished or code not in list(ExitCode):
             return
         self._has_finished = True
-        values = self._exchange(_Stopped(code, message))
-        _leave()
+        stopped = _Stopped(code, message)
+        values = self._exchange(stopped)
+        # Taken down in order: a connection that breaks while its thread still listens aborts the process.
+        _distributed().destroy_process_group()
         failed = [(rank, end) for rank, end in enumerate(values) if isinstance(end, _Stopped) and end.has_failed]
-        if failed and not _Stopped(code, message).has_failed:
+        if failed and not stopped.has_failed:
             rank, end = failed[0]
             raise end.error(rank)
 
     def abandon(self) -> None:
-        """Come to an end without waiting for the others, which are waiting for something else than words."""
+        """End without waiting for the others, which wait in another collective."""
         self._has_finished = True
 
     def report(self, error: RunError) -> RunError:
-        """The same error, said here if this is a process that does not speak otherwise."""
+        """Print an error if this process prints nothing otherwise, and return it."""
         if not self.is_main:
             print(error, file=sys.stderr)
         return error
 
     def _exchange(self, value: Any) -> list[Any]:
-        import torch.distributed as dist
-
         values: list[Any] = [None] * self.count
         try:
-            dist.all_gather_object(values, value)
+            _distributed().all_gather_object(values, value)
         except RuntimeError as error:
             self._has_finished = True
-            raise RunError(f"another process of the run is gone: {' '.join(str(error).split())}") from None
+            raise RunError(f"another process of the run died: {' '.join(str(error).split())}") from None
         return values
 
 
 @dataclass(frozen=True)
 class _Stopped:
-    """What a process that goes no further says instead of its value."""
+    """Sent in place of a value by a process that stops."""
 
     code: int
     message: str
@@ -110,72 +110,71 @@ class _Stopped:
         return self.code in (ExitCode.FAILURE, ExitCode.INVALID_INPUT)
 
     def error(self, rank: int) -> InputError | RunError:
-        message = f"process {rank} has stopped: {self.message or 'it was interrupted'}"
-        return InputError(message) if self.code == ExitCode.INVALID_INPUT else RunError(message)
+        message = f"process {rank} stopped: {self.message or 'it was interrupted'}"
+        if self.code == ExitCode.INVALID_INPUT:
+            return InputError(message)
+        return RunError(message, code=ErrorCode.RUN_FAILED if self.message else ErrorCode.INTERRUPTED)
 
 
 _group: ProcessGroup | None = None
 
 
-def _leave() -> None:
-    """Take the connections down in order: one that breaks while its thread still listens aborts the process."""
-    import torch.distributed as dist
+def _distributed() -> Any:
+    import torch.distributed
 
-    dist.destroy_process_group()
+    return torch.distributed
 
 
 def is_main() -> bool:
-    """Whether this process speaks for its run; known without meeting the others."""
+    """Return whether this process prints for its run; works before the group is joined."""
     return int(os.environ.get("RANK", 0)) == 0
 
 
 def process_count() -> int:
-    """How many processes share the run; known without meeting the others."""
+    """Return the number of processes of the run; works before the group is joined."""
     return int(os.environ.get("WORLD_SIZE", 1))
 
 
 def join_group(*, accelerated: bool = False) -> ProcessGroup:
-    """The processes that the launcher started together with this one; met at the first call.
+    """Return the group of the processes that the launcher started; the first call connects them.
 
     Args:
-        accelerated: tensors on GPUs are to travel too, not only Python values.
+        accelerated: whether tensors on GPUs are exchanged too, not only Python values.
     """
     global _group
     if _group is None:
         if process_count() > 1:
-            import torch.distributed as dist
-
-            # Python values travel by gloo, over the network as well as within a machine.
-            dist.init_process_group(backend(accelerated=accelerated), timeout=_PATIENCE)
-            _group = ProcessGroup(dist.get_rank(), dist.get_world_size())
+            distributed = _distributed()
+            distributed.init_process_group(backend(accelerated=accelerated), timeout=_TIMEOUT)
+            _group = ProcessGroup(distributed.get_rank(), distributed.get_world_size())
         else:
             _group = ProcessGroup()
     return _group
 
 
 def backend(*, accelerated: bool) -> str:
-    """What torch.distributed sends by: gloo between CPUs and, where GPUs take part, NCCL between them."""
+    """Return the backend of torch.distributed: gloo between CPUs and, with GPUs, NCCL between them."""
     return "cpu:gloo,cuda:nccl" if accelerated else "gloo"
 
 
 def run_as_group(app: Callable[[], Any]) -> None:
-    """Run a command; of several processes only the main one speaks.
+    """Run a command, of which only the main process prints.
 
-    Those that have met end together, and the main one says what went wrong in any of them. Under a launcher, samples
-    that were left out are no exit code: it would take any but 0 for a crash, say so at length and end with 1.
+    The processes of a group finish together, and the main one reports the error of any of them. Under a launcher,
+    skipped samples give exit code 0: the launcher reports any other code as a crash.
 
     Raises:
-        SystemExit: the command's, in all processes but the main one also for its errors.
+        SystemExit: the command's; in all processes but the main one also for its errors.
         InputError: the command's, or another process's.
         RunError: the command's, or another process's.
     """
     if is_main():
-        _run_and_part(app)
+        _run_and_finish(app)
         return
     warnings.simplefilter("ignore")
     try:
-        with Path(os.devnull).open("w") as nowhere, redirect_stdout(nowhere):
-            _run_and_part(app)
+        with Path(os.devnull).open("w") as sink, redirect_stdout(sink):
+            _run_and_finish(app)
     except InputError:
         raise SystemExit(ExitCode.INVALID_INPUT) from None
     except RunError:
@@ -183,10 +182,10 @@ def run_as_group(app: Callable[[], Any]) -> None:
 
 
 def exit_process(code: object) -> None:
-    """End a process of several at once, its streams written, where otherwise the interpreter would be taken down.
+    """End one of several processes at once, after flushing its streams, without the interpreter's shutdown.
 
-    On a busy machine a process that was done has been seen to end with SIGABRT, which a launcher takes for a crash of
-    the whole run: threads of libraries outlive what they use.
+    On a busy machine a finished process may end with SIGABRT, which a launcher takes for a crash of the whole run:
+    threads of libraries outlive the objects they use.
     """
     if process_count() > 1:
         sys.stdout.flush()
@@ -194,21 +193,21 @@ def exit_process(code: object) -> None:
         os._exit(code if isinstance(code, int) else int(code is not None))
 
 
-def _run_and_part(app: Callable[[], Any]) -> None:
+def _run_and_finish(app: Callable[[], Any]) -> None:
     try:
         app()
     except SystemExit as end:
-        _part(end.code if isinstance(end.code, int) else 0, "")
-        if end.code != ExitCode.INCOMPLETE or os.environ.keys().isdisjoint(_LAUNCHERS):
+        _finish(end.code if isinstance(end.code, int) else 0, "")
+        if end.code != ExitCode.INCOMPLETE or os.environ.keys().isdisjoint(_LAUNCHER_VARIABLES):
             raise
     except InputError as error:
-        _part(ExitCode.INVALID_INPUT, str(error))
+        _finish(ExitCode.INVALID_INPUT, str(error))
         raise
     except RunError as error:
-        _part(ExitCode.FAILURE, str(error))
+        _finish(ExitCode.FAILURE, str(error))
         raise
 
 
-def _part(code: int, message: str) -> None:
+def _finish(code: int, message: str) -> None:
     if _group is not None:
         _group.finish(code, message)

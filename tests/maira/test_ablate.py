@@ -202,7 +202,7 @@ def test_a_command_that_fails_is_told_by_its_own_line(program: Callable[[str], L
 
 
 def test_a_command_that_dies_without_a_word_is_told_by_its_end(program: Callable[[str], Launcher]) -> None:
-    with pytest.raises(RunError, match=r"^maira train was ended by signal 9$"):
+    with pytest.raises(RunError, match=r"^maira train was killed by signal 9$"):
         program("import os; os.kill(os.getpid(), 9)").run(["train"])
 
 
@@ -211,7 +211,7 @@ def test_samples_left_out_do_not_make_a_command_fail(program: Callable[[str], La
 
 
 def test_a_launcher_that_is_not_there_is_named() -> None:
-    with pytest.raises(InputError, match="no such program: no-such-launcher"):
+    with pytest.raises(InputError, match="program not found: no-such-launcher"):
         Launcher("no-such-launcher --num_processes 8")
 
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +19,10 @@ from transformers import (
     LlamaTokenizer,
     PreTrainedTokenizerFast,
 )
+from typer.testing import CliRunner
 
 from data.images import Gray
+from maira.cli.main import app
 from maira.model.assemble import assemble, build_tokenizer
 from maira.model.modeling import MairaForConditionalGeneration
 from maira.model.processor import MairaProcessor
@@ -219,8 +219,6 @@ def test_a_tokenizer_larger_than_the_language_model_is_refused(parts: tuple[Path
 def test_the_command_assembles(parts: tuple[Path, Path], tmp_path: Path) -> None:
     encoder, language = map(str, parts)
     options = ["--encoder", encoder, "--language-model", language, "--out", str(tmp_path / "out"), "--dtype", "float16"]
-    done = subprocess.run(
-        [sys.executable, "-m", "maira", "assemble", *options], capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr
+    done = CliRunner().invoke(app, ["assemble", *options])
+    assert done.exit_code == 0, done.output
     assert next(iter(state(tmp_path / "out").values())).dtype == torch.float16

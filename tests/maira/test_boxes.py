@@ -17,8 +17,8 @@ from maira.grounding.boxes import (
     BoxCompletion,
     Overlap,
     box_completions,
+    box_overlap,
     draw_boxes,
-    overlap,
     summarize_overlaps,
 )
 from maira.model.task_examples import BOX_CLIPPED, BOX_OUTSIDE, Example, make_example
@@ -58,24 +58,24 @@ def test_the_default_grid_is_that_of_the_crop() -> None:
 
 
 def test_overlap_of_a_half_and_a_quarter() -> None:
-    assert overlap([LEFT], [box(0, 0, 0.5, 0.5)]) == (0.5, 1, 0.5)
-    assert overlap([box(0, 0, 0.5, 0.5)], [LEFT]) == (1, 0.5, 0.5)
+    assert box_overlap([LEFT], [box(0, 0, 0.5, 0.5)]) == (0.5, 1, 0.5)
+    assert box_overlap([box(0, 0, 0.5, 0.5)], [LEFT]) == (1, 0.5, 0.5)
 
 
 def test_the_grid_decides_what_is_seen() -> None:
     # A box of a hundredth lies between the centres of four pixels and covers one of a hundred.
     thin = box(0, 0, 0.01, 1)
-    assert overlap([thin], [LEFT], grid=4) == (0, 0, 0)
-    assert overlap([thin], [LEFT], grid=100) == (1, 0.02, 0.02)
+    assert box_overlap([thin], [LEFT], grid=4) == (0, 0, 0)
+    assert box_overlap([thin], [LEFT], grid=100) == (1, 0.02, 0.02)
 
 
 @pytest.mark.parametrize("answered", [[], [box(0.5, 0, 0.5, 1)], [box(0.6, 0, 1, 1)]])
 def test_no_box_and_a_box_elsewhere_are_zero(answered: list[Box]) -> None:
-    assert overlap(answered, [LEFT]) == (0, 0, 0)
+    assert box_overlap(answered, [LEFT]) == (0, 0, 0)
 
 
 def test_a_reference_that_covers_nothing_has_no_value() -> None:
-    assert all(math.isnan(value) for value in overlap([LEFT], [box(0.5, 0, 0.5, 1)]))
+    assert all(math.isnan(value) for value in box_overlap([LEFT], [box(0.5, 0, 0.5, 1)]))
 
 
 @settings(deadline=None)
@@ -95,7 +95,7 @@ def test_overlap_is_what_sets_of_pixels_give(said: list[Box], true: list[Box], g
     a, b = pixels(said), pixels(true)
     assume(b)
     expected = (len(a & b) / len(a) if a else 0, len(a & b) / len(b), len(a & b) / len(a | b))
-    assert overlap(said, true, grid) == expected
+    assert box_overlap(said, true, grid) == expected
 
 
 def test_figures_are_means_over_phrases() -> None:

@@ -16,14 +16,16 @@ from safetensors import safe_open
 from tokenizers import Tokenizer, models
 from torch import Tensor
 from transformers import PreTrainedTokenizerFast
+from typer.testing import CliRunner, Result
 
+from maira.cli.main import app
 from maira.model.checkpoint import LAYOUTS, Layout, detect_layout, fold_layers, names_for_layout, own_name, read_headers
 from maira.model.config import MairaConfig
 from maira.model.convert import convert
 from maira.model.modeling import MairaForConditionalGeneration, expected_shapes
 from maira.model.processor import pad
 from maira.model.tokens import add_tokens
-from radfact.errors import InputError
+from radfact.errors import ErrorCode, InputError
 
 TEXTS = (
     [1, 5, *[IMAGE_TOKEN] * 16, 8],
@@ -204,7 +206,7 @@ def test_missing_unexpected_and_reshaped_names_are_listed_and_nothing_is_made_up
     said = str(caught.value)
     assert f"missing: {lost};" in said
     assert "unexpected: vision_tower.pooler.weight;" in said
-    assert said.endswith("layers.4.bias [31] instead of [32]")
+    assert said.endswith("layers.4.bias (expected [32], found [31])")
 
 
 def test_a_lost_third_of_a_projection_is_named(state: dict[str, Tensor], tmp_path: Path) -> None:
@@ -331,7 +333,7 @@ def test_a_missing_shard_is_named(state: dict[str, Tensor], tmp_path: Path) -> N
     folder = write_released(tmp_path / "in", state)
     gone = sorted(folder.glob("model-00002*"))[0]
     gone.unlink()
-    with pytest.raises(InputError, match=f"{gone.name}: no such file, though"):
+    with pytest.raises(InputError, match=gone.name):
         convert(folder, tmp_path / "out", "own")
     assert not (tmp_path / "out").exists()
 
@@ -349,6 +351,7 @@ def test_names_of_many_layers_are_listed_as_one() -> None:
     assert fold_layers(names) == ["a.layers.3.b", "a.layers.{0-2,5}.w", "head"]
 
 
+@pytest.mark.slow
 def test_the_auto_classes_read_a_registered_checkpoint(folders: dict[str, Path], tmp_path: Path) -> None:
     folder = shutil.copytree(folders["released"], tmp_path / "released")
     llama_tokenizer(folder)
@@ -376,18 +379,17 @@ def llama_tokenizer(folder: Path) -> None:
     tokenizer.save_pretrained(folder)
 
 
-def maira(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "maira", *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, check=False)
+def maira(*arguments: str | Path) -> Result:
+    return CliRunner().invoke(app, [*map(str, arguments)])
 
 
 def test_the_command_converts(folders: dict[str, Path], tmp_path: Path) -> None:
     done = maira("convert", folders["own"], "--to", "transformers5", "--out", tmp_path / "out")
-    assert done.returncode == 0, done.stderr
+    assert done.exit_code == 0, done.output
     assert content(tmp_path / "out") == content(folders["transformers5"])
 
 
 def test_the_command_refuses_what_is_no_checkpoint(tmp_path: Path) -> None:
-    done = maira("convert", tmp_path, "--out", tmp_path / "out")
-    assert done.returncode == 2
-    assert done.stderr.splitlines()[-1] == f"maira: {tmp_path}: no checkpoint here (config.json is missing)"
+    error = maira("convert", tmp_path, "--out", tmp_path / "out").exception
+    assert isinstance(error, InputError)
+    assert (error.code, error.file) == (ErrorCode.FILE_NOT_FOUND, tmp_path)

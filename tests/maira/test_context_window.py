@@ -68,7 +68,7 @@ def test_a_prompt_without_room_for_an_answer_is_told_with_both_numbers_and_the_r
     assert isinstance(answers[0], FailedRequest)
     assert answers[0].reason.count(str(length)) == 2
     assert isinstance(answers[1], Response)
-    assert list(PromptEmbedder(checkpoint).prompts([long.example], length)) == [answers[0]]
+    assert list(PromptEmbedder(checkpoint).embed([long.example], length)) == [answers[0]]
 
 
 @pytest.mark.parametrize("left", [1, 4])

@@ -6,6 +6,7 @@ import json
 import signal
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -37,20 +38,21 @@ def _without_time(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 KILLED = """
 import os, runpy, signal, sys
 from maira.generate.response_file import ResponseFile
-add = ResponseFile.add
+append = ResponseFile.append
 
 def dying(file, rows):
-    add(file, rows)
+    append(file, rows)
     if len(file.rows) == 3:
         with file.partial.open("a") as handle:
             handle.write('{"sample_id": "phan')
         os.kill(os.getpid(), signal.SIGKILL)
 
-ResponseFile.add = dying
+ResponseFile.append = dying
 runpy.run_module("maira", run_name="__main__")
 """
 
 
+@pytest.mark.slow
 def test_a_killed_run_is_finished_by_the_same_command(checkpoint: Path, phantoms: Path, tmp_path: Path) -> None:
     manifest, whole = tmp_path / "set" / "manifest.jsonl", tmp_path / "whole" / "drafts.jsonl"
     write_manifest(manifest, read_manifest(phantoms)[:6])
@@ -61,8 +63,8 @@ def test_a_killed_run_is_finished_by_the_same_command(checkpoint: Path, phantoms
     assert not out.exists()
     kept = [json.loads(line) for line in (tmp_path / "drafts.jsonl.partial").read_text().splitlines()[:-1]]
     assert len(kept) == 3
-    done = subprocess.run([sys.executable, "-m", "maira", *command], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
+    done = CliRunner().invoke(app, command)
+    assert done.exit_code == 0, done.output
     CliRunner().invoke(app, _arguments(checkpoint, manifest, whole))
     assert _without_time(_rows(out)) == _without_time(_rows(whole))
     assert [row for row in _rows(out) if row in kept] == sorted(kept, key=_rows(out).index)
@@ -102,12 +104,9 @@ def test_studies_that_cannot_be_used_are_listed_with_their_reason(
     assert "3 of 6 studies drafted" in done.output
     assert [row["sample_id"] for row in _rows(out)] == [study.sample_id for study in studies[:3]]
     reasons = {failure.sample_id: failure.reason for failure in read_failures(tmp_path / "failures.jsonl")}
-    assert {key: reason.rsplit(": ", 1)[1] for key, reason in reasons.items()} == {
-        "bad0": "no such file",
-        "bad1": "is no image that can be read; a PNG or JPEG is needed",
-        "bad2": "a study needs the path of its frontal image",
-    }
-    assert "manifest.jsonl:6: frontal" in reasons["bad2"]
+    places = {"bad0": "radiograph0.png: ", "bad1": "radiograph1.png: ", "bad2": "manifest.jsonl:6: frontal: "}
+    assert reasons.keys() == places.keys()
+    assert all(place in reasons[key] for key, place in places.items())
     assert all(reason in done.output for reason in reasons.values())
 
 
@@ -209,10 +208,11 @@ def test_what_cannot_be_used_is_counted_in_one_line_and_no_warning(
     )
     write_manifest(tmp_path / "set.jsonl", [studies[0], unused])
     command = _arguments(checkpoint, tmp_path / "set.jsonl", tmp_path / "drafts.jsonl")
-    done = subprocess.run([sys.executable, "-m", "maira", *command], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
+    with warnings.catch_warnings(action="error"):
+        done = CliRunner().invoke(app, command)
+    assert done.exit_code == 0, done.output
     assert f"1 of 2 studies, such as {unused.sample_id}: a prior report without a prior image" in done.stdout
-    assert "Warning" not in done.stderr
+    assert "Warning" not in done.output
 
 
 def test_it_is_said_how_many_studies_have_changed(checkpoint: Path, studies: list[Study], tmp_path: Path) -> None:

@@ -4,27 +4,28 @@ from __future__ import annotations
 
 import json
 import math
-import subprocess
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from error_checks import raises_code
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 from PIL import Image
+from typer.testing import CliRunner, Result
 
 from data.manifest import Failure, read_manifest, write_manifest
 from data.study import Study
+from maira.cli.main import app
 from maira.generate.engine import FailedRequest, GenerationRequest, Response
 from maira.generate.options import EngineOptions, GenerationOptions
 from maira.grounding import evaluation as grounding
 from maira.grounding.evaluation import BoxResult, complete_boxes, ground_phrases
 from maira.grounding.phrases import Phrase, manifest_phrases
-from radfact.errors import InputError, RunError
+from radfact.errors import ErrorCode, InputError
 from radfact.records import Box, Mask, Sentence
 
 Script = Callable[[GenerationRequest], str | FailedRequest]
@@ -110,7 +111,7 @@ def _complete(studies: Sequence[Study], out: Path) -> BoxResult:
 
 
 def test_a_manifest_without_phrases_asks_for_a_file(study: Study, folder: Path) -> None:
-    with pytest.raises(InputError, match="no study of the manifest has phrases"):
+    with raises_code(ErrorCode.EMPTY_INPUT, field="phrases"):
         _ground(study, [], folder / "out.jsonl")
     assert not (folder / "out.run.json").exists()
 
@@ -190,7 +191,7 @@ def test_references_outside_the_crop_are_counted_and_not_compared(
 ) -> None:
     engine(lambda _: WHOLE)
     run = _ground(study, _phrases(LEFT, CUT, HIDDEN, UNKNOWN), folder / "out.jsonl")
-    assert (run.asked, run.answered, run.compared, run.clipped, run.outside) == (4, 4, 2, 1, 1)
+    assert (run.requested, run.answered, run.compared, run.clipped, run.outside) == (4, 4, 2, 1, 1)
     rows = _rows(folder / "out.jsonl")
     assert [row["is_clipped"] for row in rows] == [False, True, True, None]
     assert [row["iou"] is None for row in rows] == [False, False, True, True]
@@ -268,7 +269,7 @@ def test_answers_to_phrases_that_are_not_asked_are_left_as_they_are(
     engine(lambda _: WHOLE)
     _ground(study, _phrases(LEFT, CUT), folder / "out.jsonl")
     before = (folder / "out.jsonl").read_bytes()
-    with pytest.raises(InputError, match=r"holds 1 answer that is not asked here \(such as s 1\)"):
+    with raises_code(ErrorCode.OUTPUT_CONFLICT, match="holds 1 .* such as s 1"):
         _ground(study, _phrases(LEFT), folder / "out.jsonl")
     assert (folder / "out.jsonl").read_bytes() == before
 
@@ -286,7 +287,7 @@ def test_what_cannot_be_answered_is_listed_and_the_rest_goes_on(
         ("gone", "no such file"),
         ("s", "too long"),
     ]
-    assert (run.asked, run.answered, run.compared) == (5, 1, 1)
+    assert (run.requested, run.answered, run.compared) == (5, 1, 1)
     assert len((folder / "failures.jsonl").read_text().splitlines()) == 3
 
 
@@ -300,7 +301,7 @@ def test_a_phrase_that_the_format_cannot_hold_is_a_failure(
 
 
 def test_a_phrase_of_no_study_is_refused(study: Study, folder: Path) -> None:
-    with pytest.raises(InputError, match="no study 'other'"):
+    with raises_code(ErrorCode.UNKNOWN_NAME, match="'other'", field="sample_id"):
         _ground(study, [Phrase("other", 0, LEFT)], folder / "out.jsonl")
 
 
@@ -308,7 +309,7 @@ def test_nothing_answered_is_a_failed_run(
     study: Study, folder: Path, engine: Callable[[Script], ScriptedEngine]
 ) -> None:
     engine(lambda _: FailedRequest("out of memory"))
-    with pytest.raises(RunError, match="out of memory"):
+    with raises_code(ErrorCode.RUN_FAILED, match="out of memory"):
         _ground(study, _phrases(LEFT), folder / "out.jsonl")
 
 
@@ -318,7 +319,7 @@ def test_completions_are_asked_and_compared_sentence_by_sentence(
     scripted = engine(lambda request: str(request.example.target))
     plain = Study(sample_id="plain", frontal=study.frontal, grounded_findings=[UNKNOWN])
     run = _complete([plain, study], folder / "out.jsonl")
-    assert (run.asked, run.answered, run.compared, run.clipped, run.outside) == (2, 2, 2, 1, 1)
+    assert (run.requested, run.answered, run.compared, run.clipped, run.outside) == (2, 2, 2, 1, 1)
     assert {(request.form, request.max_new_tokens) for request in scripted.asked} == {("boxes", 150)}
     nodule, opacity = _rows(folder / "out.jsonl")
     assert [(row["sample_id"], row["index"], row["text"]) for row in (nodule, opacity)] == [
@@ -346,7 +347,7 @@ def test_a_reference_that_has_changed_is_completed_again(
 
 def test_a_manifest_without_reference_boxes_has_nothing_to_complete(study: Study, folder: Path) -> None:
     plain = study.model_copy(update={"grounded_findings": [UNKNOWN]})
-    with pytest.raises(InputError, match="no study of the manifest has sentences with boxes"):
+    with raises_code(ErrorCode.EMPTY_INPUT):
         _complete([plain], folder / "out.jsonl")
 
 
@@ -358,7 +359,7 @@ def test_a_reference_that_cannot_be_shown_is_listed(
     run = _complete([gone, study], folder / "out.jsonl")
     assert [(failure.sample_id, failure.stage) for failure in run.failures] == [("gone", "read")]
     assert {row["sample_id"] for row in _rows(folder / "out.jsonl")} == {"s"}
-    assert (run.answered, run.asked) == (2, 5)
+    assert (run.answered, run.requested) == (2, 5)
 
 
 def test_a_radiograph_that_many_phrases_are_about_is_listed_once(
@@ -368,7 +369,7 @@ def test_a_radiograph_that_many_phrases_are_about_is_listed_once(
     run = _ground(study, _phrases(LEFT, CUT, HIDDEN), folder / "out.jsonl")
     assert [failure.reason for failure in run.failures] == ["the radiograph cannot be read"]
     assert len(_rows(folder / "failures.jsonl")) == 1
-    assert (run.answered, run.asked) == (1, 3)
+    assert (run.answered, run.requested) == (1, 3)
 
 
 def test_a_random_model_completes_boxes_without_an_irregularity(
@@ -378,7 +379,7 @@ def test_a_random_model_completes_boxes_without_an_irregularity(
     run = complete_boxes(read_manifest(phantoms)[:6], checkpoint, tmp_path / "out.jsonl", options, engine)
     rows = _rows(tmp_path / "out.jsonl")
     assert rows
-    assert len(rows) == run.asked
+    assert len(rows) == run.requested
     assert all(row["boxes"] and row["raw"].endswith("</obj>") for row in rows)
     assert {note["kind"] for row in rows for note in row["irregularities"]} <= {"cut_off"}
     assert not math.isnan(run.scores["mean_iou"].point or 0)
@@ -397,9 +398,8 @@ def test_a_random_model_locates_phrases_with_and_without_the_grammar(
         assert [(row["sample_id"], row["index"]) for row in _rows(out)] == [(p.sample_id, p.index) for p in phrases]
 
 
-def _maira(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "maira", *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, check=False)
+def _maira(*arguments: str | Path) -> Result:
+    return CliRunner().invoke(app, [*map(str, arguments), "--device", "cpu"])
 
 
 def test_ground_as_a_command(phantoms: Path, checkpoint: Path, tmp_path: Path) -> None:
@@ -413,7 +413,7 @@ def test_ground_as_a_command(phantoms: Path, checkpoint: Path, tmp_path: Path) -
     manifest.write_text("".join(json.dumps(row) + "\n" for row in [*lines, *left_out]))
     arguments = ("--checkpoint", checkpoint, "--manifest", manifest, "--phrases", tmp_path / "phrases.jsonl")
     done = _maira("ground", *arguments, "--out", tmp_path / "out.jsonl", "--max-new-tokens", "12")
-    assert done.returncode == 3, done.stderr
+    assert done.exit_code == 3, done.output
     assert "2 of 3 phrases located" in done.stdout
     assert "mean_iou" in done.stdout
     assert "left out: gone: " in done.stdout
@@ -426,7 +426,7 @@ def test_boxes_as_a_command(phantoms: Path, checkpoint: Path, tmp_path: Path) ->
     write_manifest(tmp_path / "set.jsonl", studies)
     arguments = ("--checkpoint", checkpoint, "--manifest", tmp_path / "set.jsonl", "--out", tmp_path / "out.jsonl")
     done = _maira("boxes", *arguments, "--max-new-tokens", "12")
-    assert done.returncode == 0, done.stderr
+    assert done.exit_code == 0, done.output
     asked = sum(bool(sentence.boxes) for study in studies for sentence in study.grounded_findings or ())
     assert f"boxes of {asked} of {asked} sentences completed" in done.stdout
     plain = sum(not any(s.boxes for s in study.grounded_findings or ()) for study in studies)
@@ -434,12 +434,12 @@ def test_boxes_as_a_command(phantoms: Path, checkpoint: Path, tmp_path: Path) ->
     assert _scores(tmp_path / "out.jsonl")["counts"]["compared"] == asked
 
 
-def test_wrong_phrases_are_one_line_and_leave_nothing(phantoms: Path, checkpoint: Path, tmp_path: Path) -> None:
+def test_wrong_phrases_are_refused_and_leave_nothing(phantoms: Path, checkpoint: Path, tmp_path: Path) -> None:
     (tmp_path / "phrases.csv").write_text("sample_id,phrase\nphantom-7-00000,Mass\n")
     arguments = ("--checkpoint", checkpoint, "--manifest", phantoms, "--phrases", tmp_path / "phrases.csv")
     done = _maira("ground", *arguments, "--out", tmp_path / "out.jsonl")
-    assert done.returncode == 2
-    (line,) = done.stderr.strip().splitlines()
-    assert "phrases.csv:2: sample_id" in line
-    assert "did you mean 'phantom-7-0000" in line
+    error = done.exception
+    assert isinstance(error, InputError)
+    assert (error.file, error.line, error.field) == (tmp_path / "phrases.csv", 2, "sample_id")
+    assert "did you mean 'phantom-7-0000" in error.message
     assert [path.name for path in tmp_path.iterdir()] == ["phrases.csv"]

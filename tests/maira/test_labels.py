@@ -5,11 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from error_checks import raises_code
 
 from data.phantoms import make_study
 from data.study import Label, Study
 from maira.grounding.labels import evaluate_labels, most_frequent_report
-from radfact.errors import InputError
+from radfact.errors import ErrorCode
 from radfact.records import Box, Sentence
 
 HALF = Box(x_min=0.0, y_min=0.0, x_max=0.5, y_max=1.0)
@@ -73,17 +74,17 @@ def test_intervals_hold_the_point() -> None:
 
 def test_studies_without_labels_are_refused() -> None:
     study = Study(sample_id="a", frontal=Path("frontal.png"))
-    with pytest.raises(InputError, match="has no labels"):
+    with raises_code(ErrorCode.MISSING_FIELD, field="labels"):
         evaluate_labels({"a": []}, [study])
 
 
 def test_a_missing_draft_is_named() -> None:
-    with pytest.raises(InputError, match="'a' has no draft"):
+    with raises_code(ErrorCode.MISMATCH, match="'a'", field="sample_id"):
         evaluate_labels({}, [_study("a", LEFT)])
 
 
 def test_a_narrative_is_refused() -> None:
-    with pytest.raises(InputError, match="has a narrative"):
+    with raises_code(ErrorCode.INVALID_VALUE, field="report"):
         evaluate_labels({"a": "Small left pleural effusion."}, [_study("a", LEFT)])
 
 

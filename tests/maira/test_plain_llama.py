@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from error_checks import raises_code
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from data.manifest import read_manifest
@@ -22,7 +23,7 @@ from maira.model.checkpoint import LAYOUTS, Layout, fingerprint
 from maira.model.convert import convert
 from maira.model.task_examples import make_example
 from maira.model.tokens import OBJECT
-from radfact.errors import InputError
+from radfact.errors import ErrorCode
 
 
 @pytest.fixture
@@ -49,7 +50,7 @@ def test_both_halves_together_are_the_model(
     llama = AutoModelForCausalLM.from_pretrained(
         plain_llama(tmp_path / "checkpoint", torch.float32, tmp_path / "llama")
     )
-    (prompt,) = PromptEmbedder(tmp_path / "checkpoint").prompts([example], 1000)
+    (prompt,) = PromptEmbedder(tmp_path / "checkpoint").embed([example], 1000)
     assert isinstance(prompt, torch.Tensor)
     with torch.no_grad():
         logits = llama(inputs_embeds=prompt[None]).logits
@@ -78,7 +79,7 @@ def test_shards_are_written_with_their_index(
         assert torch.equal(state[name], tensor)
     assert plain_llama(checkpoint, torch.float32, folder) == folder
     next(folder.glob("model-*.safetensors")).unlink()
-    with pytest.raises(InputError, match="no such file"):
+    with raises_code(ErrorCode.FILE_NOT_FOUND):
         plain_llama(checkpoint, torch.float32, folder)
 
 
@@ -116,9 +117,9 @@ def test_another_checkpoints_folder_is_refused(checkpoint: Path, tmp_path: Path)
     folder = plain_llama(checkpoint, torch.float32, tmp_path / "llama")
     before = _contents(folder)
     for wrong in ((other, torch.float32), (checkpoint, torch.bfloat16)):
-        with pytest.raises(InputError, match="not the language model of this checkpoint"):
+        with raises_code(ErrorCode.OUTPUT_CONFLICT):
             plain_llama(*wrong, folder)
-    with pytest.raises(InputError, match="not the language model of this checkpoint"):
+    with raises_code(ErrorCode.OUTPUT_CONFLICT):
         plain_llama(checkpoint, torch.float32, checkpoint)
     assert _contents(folder) == before
 
@@ -146,11 +147,11 @@ def test_prompts_without_their_images_or_room_say_why(checkpoint: Path, study: S
     bad = make_example(study.model_copy(update={"prior_frontal": broken}), "findings")
     embedder = PromptEmbedder(checkpoint)
     length = len(embedder.processor.encode_prompt(example.prompt, 3))
-    unread, embedded = embedder.prompts([bad, example], length + 1)
+    unread, embedded = embedder.embed([bad, example], length + 1)
     assert isinstance(unread, FailedRequest)
-    assert "is no image" in unread.reason
+    assert "broken.png: " in unread.reason
     assert isinstance(embedded, torch.Tensor)
     assert embedded.shape == (length, 32)
-    (too_long,) = embedder.prompts([example], length)
+    (too_long,) = embedder.embed([example], length)
     assert isinstance(too_long, FailedRequest)
     assert str(length) in too_long.reason

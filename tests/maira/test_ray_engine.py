@@ -19,7 +19,7 @@ from radfact.errors import InputError
 from radfact.llm.ray_cluster import connect_cluster
 
 pytest.importorskip("ray", reason='Ray is not installed: pip install "ray[data]"')
-pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning:ray.data.context")
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::DeprecationWarning:ray.data.context")]
 
 ONE, TWO = (EngineOptions(engine="ray", batch_size=1, workers=workers) for workers in (1, 2))
 

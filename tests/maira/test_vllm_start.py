@@ -26,12 +26,12 @@ class Engine:
 def start(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.setattr(vllm_engine, "start_engine", lambda *_, **__: engine)
     monkeypatch.setattr(vllm_engine, "version", lambda _: "9.9")
-    return asyncio.run(vllm_engine._started("folder", {}))
+    return asyncio.run(vllm_engine._start("folder", {}))
 
 
 def test_an_engine_that_takes_no_grammar_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     engine = Engine(second=True)
-    with pytest.raises(RunError, match=r"vLLM 9\.9 insists on its second model runner"):
+    with pytest.raises(RunError, match=r"vLLM 9\.9 .* model runner"):
         start(engine, monkeypatch)
     assert engine.ended
 

@@ -132,10 +132,10 @@ def test_vllm_that_dies_ends_the_run(answered: dict[str, Any]) -> None:
 
 
 def test_a_device_that_vllm_does_not_run_on_is_refused(answered: dict[str, Any]) -> None:
-    assert answered["device"].startswith("device: vLLM runs on cpu as it is installed here, not on cuda")
+    assert answered["device"].startswith("device: expected cpu, for which vLLM is installed, found cuda")
 
 
-def test_vllm_derives_the_same_room(folder: Path, answered: dict[str, Any]) -> None:
+def test_vllm_derives_the_same_context_window(folder: Path, answered: dict[str, Any]) -> None:
     assert answered["room"] == context_window(read_config(folder / "checkpoint").text_config)
 
 
@@ -171,7 +171,7 @@ def test_the_command_drafts_as_with_transformers(folder: Path, answered: dict[st
     ("name", "said"),
     [
         ("nonsense", "vLLM has no such engine argument"),
-        ("model", "is not to be chosen"),
+        ("model", "cannot be chosen"),
         ("dtype", "expected auto or one of half, float, float16, bfloat16, float32, found 'int8'"),
     ],
 )
