@@ -42,7 +42,7 @@ def test_merging_patches_shortens_the_images(merge: int, tokens: int) -> None:
 
 
 def test_a_merge_that_does_not_divide_the_side_is_refused() -> None:
-    with pytest.raises(ValueError, match="image_merge: .* 37 patches per side, found 3"):
+    with pytest.raises(ValueError, match=r"image_merge: .* 37 patches per side, found 3"):
         MairaConfig(image_merge=3)
 
 
