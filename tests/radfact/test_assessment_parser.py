@@ -1,14 +1,15 @@
-"""GREEN's notation: well-formed answers give the published numbers, others the right ones or none at all."""
+"""The parser of GREEN's and VERT's notation reads every form of a response right, and refuses ambiguous ones."""
 
 from __future__ import annotations
 
 import json
 import re
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import pytest
-from green_answers import Counts, Written, answers, published
+from green_responses import Counts, Explanations, GreenResponse, published_counts, responses
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -16,8 +17,7 @@ from radfact.error_categories import ERROR_CATEGORIES
 from radfact.metrics.responses.accuracy_score import parse_accuracy_score
 from radfact.metrics.responses.assessment import Assessment, parse_assessment
 
-NOTHING: tuple[tuple[str, ...], ...] = ((),) * 6
-EXAMPLE = Written(
+EXAMPLE = GreenResponse(
     (("The pleural effusion is not there",), ("Cardiomegaly is missing", "The nodule is missing"), (), (), (), ()),
     ((), (), ("The tube is 2.5 cm higher",), (), (), ()),
     ("No pneumothorax", "Clear lungs", "Intact bones"),
@@ -25,20 +25,20 @@ EXAMPLE = Written(
 )
 
 
-def counts(found: Assessment) -> Counts:
-    return found.significant.counts, found.insignificant.counts, found.matched
+def counts(assessment: Assessment) -> Counts:
+    return assessment.significant.counts, assessment.insignificant.counts, assessment.matched
 
 
 @settings(deadline=None, max_examples=150)
-@given(answers)
-def test_well_formed_answers_give_the_published_numbers(answer: Written) -> None:
-    found = parse_assessment(answer.text())
-    assert counts(found) == published(answer.text()) == answer.counts
-    assert found.findings == answer.findings
-    assert found.significant.explanations == answer.significant
+@given(responses)
+def test_well_formed_responses_have_the_published_counts(response: GreenResponse) -> None:
+    assessment = parse_assessment(response.text())
+    assert counts(assessment) == published_counts(response.text()) == response.counts
+    assert assessment.findings == response.findings
+    assert assessment.significant.explanations == response.significant
 
 
-# Paper 000, appendix A.2: GPT-4's answer, with one line of significant errors only.
+# GREEN, appendix A.2: a response of GPT-4, with a single line of significant errors.
 PRINTED = """\
 [Explanation]:
 The candidate report misidentifies the anatomic location of the infiltrates. The reference report mentions "upper \
@@ -61,49 +61,47 @@ field, not the upper dorsal right field.
 """
 
 
-def test_the_printed_answer() -> None:
-    found = parse_assessment(PRINTED)
-    assert counts(found) == published(PRINTED) == ((0, 0, 1, 0, 0, 0), (0,) * 6, 3)
-    assert found.explanation.startswith("The candidate report misidentifies")
+def test_the_printed_response() -> None:
+    assessment = parse_assessment(PRINTED)
+    assert counts(assessment) == published_counts(PRINTED) == ((0, 0, 1, 0, 0, 0), (0,) * 6, 3)
+    assert assessment.explanation.startswith("The candidate report misidentifies")
 
 
-def as_json(answer: Written, entry: Callable[[tuple[str, ...]], Any]) -> dict[str, Any]:
-    def section(errors: tuple[tuple[str, ...], ...]) -> dict[str, Any]:
-        return {
-            f"({letter}) {name}": entry(said)
-            for (letter, name), said in zip(ERROR_CATEGORIES.items(), errors, strict=True)
-        }
+def as_json(response: GreenResponse, entry: Callable[[tuple[str, ...]], Any]) -> dict[str, Any]:
+    def section(errors: Explanations) -> dict[str, Any]:
+        categories = zip(ERROR_CATEGORIES.items(), errors, strict=True)
+        return {f"({letter}) {name}": entry(explanations) for (letter, name), explanations in categories}
 
     return {
-        "Explanation": answer.explanation,
-        "Clinically Significant Errors": section(answer.significant),
-        "Clinically Insignificant Errors": section(answer.insignificant),
-        "Matched Findings": entry(answer.findings),
+        "Explanation": response.explanation,
+        "Clinically Significant Errors": section(response.significant),
+        "Clinically Insignificant Errors": section(response.insignificant),
+        "Matched Findings": entry(response.findings),
         "Overall Accuracy Score": 0.55,
     }
 
 
-JSON = json.dumps(as_json(EXAMPLE, lambda said: {"count": len(said), "errors": list(said)}))
+JSON = json.dumps(as_json(EXAMPLE, lambda errors: {"count": len(errors), "errors": list(errors)}))
 
 
-def fields(written: Written, *, count: str = "Count") -> str:
-    """An answer whose categories and findings are lists of fields, the deeper ones about the others."""
+def fields(response: GreenResponse, *, count: str = "Count") -> str:
+    """A response whose categories and findings are lists of fields, with the items one level deeper."""
 
-    def said(items: tuple[str, ...], key: str) -> str:
+    def format_fields(items: tuple[str, ...], key: str) -> str:
         if not items:
             return f"\n  - {count}: 0\n  - {key}: None"
         return f"\n  - {count}: {len(items)}\n  - {key}:" + "".join(f"\n    - {item}" for item in items)
 
-    def section(errors: tuple[tuple[str, ...], ...]) -> str:
+    def section(errors: Explanations) -> str:
+        categories = zip(ERROR_CATEGORIES.items(), errors, strict=True)
         return "\n".join(
-            f"- **({letter}) {name}:**{said(items, 'Errors')}"
-            for (letter, name), items in zip(ERROR_CATEGORIES.items(), errors, strict=True)
+            f"- **({letter}) {name}:**{format_fields(items, 'Errors')}" for (letter, name), items in categories
         )
 
     return (
-        f"## Clinically Significant Errors\n{section(written.significant)}\n\n"
-        f"## Clinically Insignificant Errors\n{section(written.insignificant)}\n\n"
-        f"## Matched Findings{said(written.findings, 'Findings')}\n\n## Overall Accuracy Score\n0.55\n"
+        f"## Clinically Significant Errors\n{section(response.significant)}\n\n"
+        f"## Clinically Insignificant Errors\n{section(response.insignificant)}\n\n"
+        f"## Matched Findings{format_fields(response.findings, 'Findings')}\n\n## Overall Accuracy Score\n0.55\n"
     )
 
 
@@ -112,13 +110,10 @@ def nested(items: tuple[str, ...]) -> str:
     return "".join(f"\n  - {item}\n      - reference: one\n      - candidate: other" for item in items)
 
 
-def flat(errors: tuple[tuple[str, ...], ...]) -> list[str]:
-    """Errors one by one, their categories before them."""
-    return [
-        f"({letter}) {ERROR_CATEGORIES[letter]}: {one}"
-        for letter, said in zip(ERROR_CATEGORIES, errors, strict=True)
-        for one in said
-    ]
+def flat(errors: Explanations) -> list[str]:
+    """Single errors, each after the name of its category."""
+    categories = zip(ERROR_CATEGORIES.items(), errors, strict=True)
+    return [f"({letter}) {name}: {error}" for (letter, name), explanations in categories for error in explanations]
 
 
 def numbered(text: str) -> str:
@@ -172,7 +167,7 @@ FORMS: dict[str, Callable[[str], str]] = {
     "words around": lambda text: f"Sure! Here is my assessment:\n\n{text}\nLet me know if you need more.",
     "thinking aloud": lambda text: f"<think>\n[Matched Findings]:\n1. I begin\n</think>\n{text}",
     "template first": lambda text: "[Matched Findings]:\n<The number of matched findings>. <Finding 1>\n\n" + text,
-    "said twice": lambda text: text + "\n" + text,
+    "stated twice": lambda text: text + "\n" + text,
     "full-width": lambda text: text.replace(":", "：").replace(". ", "。").replace("3", "３"),
     "prose with a header's name": lambda text: text.replace("The candidate differs.", "Matched findings: there are 7."),
     "table": lambda text: re.sub(r"\n\(([a-f])\) ([^:\n]*): (\d)\.([^\n]*)", r"\n| (\1) \2 | \3 | \4 |", text),
@@ -196,7 +191,7 @@ FORMS: dict[str, Callable[[str], str]] = {
     ),
     "JSON": lambda _: JSON,
     "fenced JSON": lambda _: f"Here you are:\n```json\n{JSON}\n```",
-    "JSON of texts": lambda _: json.dumps(as_json(EXAMPLE, lambda said: f"{len(said)}. {'; '.join(said)}")),
+    "JSON of texts": lambda _: json.dumps(as_json(EXAMPLE, lambda errors: f"{len(errors)}. {'; '.join(errors)}")),
     "JSON of lists": lambda _: json.dumps(as_json(EXAMPLE, list)),
     "JSON of errors one by one": lambda _: json.dumps(
         as_json(EXAMPLE, list)
@@ -213,8 +208,8 @@ FORMS: dict[str, Callable[[str], str]] = {
         as_json(EXAMPLE, list)
         | {
             "Clinically Significant Errors": [
-                {"category": f"({letter})", "count": len(said)}
-                for letter, said in zip(ERROR_CATEGORIES, EXAMPLE.significant, strict=True)
+                {"category": f"({letter})", "count": len(errors)}
+                for letter, errors in zip(ERROR_CATEGORIES, EXAMPLE.significant, strict=True)
             ]
         }
     ),
@@ -222,65 +217,62 @@ FORMS: dict[str, Callable[[str], str]] = {
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_forms_that_change_the_published_score_are_read_right(form: str) -> None:
-    found = parse_assessment(FORMS[form](EXAMPLE.text()), requires_score=True)
-    assert counts(found) == EXAMPLE.counts
-    assert found.score == 0.55
+def test_forms_that_the_published_parser_misreads_are_parsed(form: str) -> None:
+    assessment = parse_assessment(FORMS[form](EXAMPLE.text()), requires_score=True)
+    assert counts(assessment) == EXAMPLE.counts
+    assert assessment.score == 0.55
 
 
 @settings(deadline=None, max_examples=80)
-@given(answers, st.sampled_from(["no full stops", "bold headers", "lower-case headers", "blank lines", "stars"]))
-def test_any_answer_is_read_right_in_these_forms(answer: Written, form: str) -> None:
-    assert counts(parse_assessment(FORMS[form](answer.text()))) == answer.counts
+@given(responses, st.sampled_from(["no full stops", "bold headers", "lower-case headers", "blank lines", "stars"]))
+def test_any_response_is_parsed_in_these_forms(response: GreenResponse, form: str) -> None:
+    assert counts(parse_assessment(FORMS[form](response.text()))) == response.counts
 
 
 @settings(deadline=None, max_examples=80)
-@given(answers, st.sampled_from(["Count", "Number of errors", "Total", "count", "Error count"]))
-def test_any_answer_is_read_right_in_fields(answer: Written, count: str) -> None:
-    assert counts(parse_assessment(fields(answer, count=count))) == answer.counts
+@given(responses, st.sampled_from(["Count", "Number of errors", "Total", "count", "Error count"]))
+def test_any_response_is_parsed_in_fields(response: GreenResponse, count: str) -> None:
+    assert counts(parse_assessment(fields(response, count=count))) == response.counts
 
 
 @settings(deadline=None, max_examples=80)
 @given(st.lists(st.sampled_from(["Heart", "Lungs are clear", "No effusion"]), min_size=1).map(tuple), st.integers(2, 5))
-def test_only_the_first_level_of_a_list_counts(items: tuple[str, ...], deeper: int) -> None:
-    listed = nested(items).replace("\n      -", "\n  " + " " * deeper + "-")
+def test_only_the_first_level_of_a_list_counts(items: tuple[str, ...], depth: int) -> None:
+    listed = nested(items).replace("\n      -", "\n  " + " " * depth + "-")
     text = EXAMPLE.text().replace("3. No pneumothorax; Clear lungs; Intact bones", listed)
     assert parse_assessment(text).matched == len(items)
 
 
 @pytest.mark.parametrize("empty", [{}, []])
-def test_a_section_of_json_without_entries_has_no_errors(empty: Any) -> None:
-    said = as_json(EXAMPLE, list) | {"Clinically Insignificant Errors": empty, "Matched Findings": []}
-    found = parse_assessment(json.dumps(said))
-    assert (found.significant.total, found.insignificant.total, found.matched) == (3, 0, 0)
+def test_a_json_section_without_entries_has_no_errors(empty: Any) -> None:
+    data = as_json(EXAMPLE, list) | {"Clinically Insignificant Errors": empty, "Matched Findings": []}
+    assessment = parse_assessment(json.dumps(data))
+    assert (assessment.significant.total, assessment.insignificant.total, assessment.matched) == (3, 0, 0)
 
 
 @settings(deadline=None, max_examples=120)
-@given(answers, st.data())
-def test_an_answer_that_was_cut_off_is_read_right_or_not_at_all(answer: Written, data: st.DataObject) -> None:
-    text = data.draw(st.sampled_from([answer.text(), fields(answer)]))
-    half = text[: data.draw(st.integers(0, len(text)))]
-    try:
-        found = parse_assessment(half)
-    except ValueError:
-        return
-    assert counts(found) == answer.counts
+@given(responses, st.data())
+def test_a_response_that_is_cut_off_is_parsed_right_or_not_at_all(response: GreenResponse, data: st.DataObject) -> None:
+    text = data.draw(st.sampled_from([response.text(), fields(response)]))
+    with suppress(ValueError):
+        assert counts(parse_assessment(text[: data.draw(st.integers(0, len(text)))])) == response.counts
 
 
 @settings(deadline=None, max_examples=120)
-@given(st.text(max_size=200) | answers.flatmap(lambda answer: st.permutations(answer.text().split()).map(" ".join)))
-def test_no_text_is_more_than_unreadable(text: str) -> None:
-    try:
-        found = parse_assessment(text)
-    except ValueError:
-        return
-    assert all(0 <= count <= 99 for count in (*found.significant.counts, *found.insignificant.counts, found.matched))
+@given(
+    st.text(max_size=200) | responses.flatmap(lambda response: st.permutations(response.text().split()).map(" ".join))
+)
+def test_any_text_has_counts_in_range_or_is_refused(text: str) -> None:
+    with suppress(ValueError):
+        assessment = parse_assessment(text)
+        all_counts = (*assessment.significant.counts, *assessment.insignificant.counts, assessment.matched)
+        assert all(0 <= count <= 99 for count in all_counts)
 
 
-def line(said: str) -> str:
+def line(text: str) -> str:
     """The example with another line (d) of significant errors."""
     name = ERROR_CATEGORIES["d"]
-    return EXAMPLE.text().replace(f"(d) {name}: 0.", f"(d) {name}: {said}", 1)
+    return EXAMPLE.text().replace(f"(d) {name}: 0.", f"(d) {name}: {text}", 1)
 
 
 UNREADABLE = {
@@ -314,7 +306,7 @@ UNREADABLE = {
     .replace("3. No", "- Reference: clear\n- Candidate: clear\n")
     .replace(" pneumothorax; Clear lungs; Intact bones", ""),
     "fields in JSON": json.dumps(as_json(EXAMPLE, lambda _: ["Count: 0", "Errors: None"])),
-    "counts in a list in JSON": json.dumps(as_json(EXAMPLE, lambda said: [{"count": len(said)}])),
+    "counts in a list in JSON": json.dumps(as_json(EXAMPLE, lambda errors: [{"count": len(errors)}])),
     "names without errors in JSON": json.dumps(
         as_json(EXAMPLE, list) | {"Clinically Significant Errors": ["(b) Missing a finding present in the reference"]}
     ),
@@ -330,30 +322,30 @@ UNREADABLE = {
 
 
 @pytest.mark.parametrize("kind", UNREADABLE)
-def test_what_may_mean_another_thing_is_not_read(kind: str) -> None:
+def test_ambiguous_responses_are_refused(kind: str) -> None:
     with pytest.raises(ValueError, match=r"\w"):
         parse_assessment(UNREADABLE[kind])
 
 
-@pytest.mark.parametrize("text", [f"<think>{EXAMPLE.text()}", f"{EXAMPLE.text()}\n</think>\n"])
-def test_an_answer_that_never_begins_is_said_to_be_a_thought(text: str) -> None:
-    with pytest.raises(ValueError, match="ends before the answer begins"):
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        (f"<think>{EXAMPLE.text()}", "ends before the answer begins"),
+        (f"{EXAMPLE.text()}\n</think>\n", "ends before the answer begins"),
+        (line("The candidate says severe."), r"\(d\) of \[Clinically Significant Errors\] has no number"),
+    ],
+)
+def test_the_model_learns_what_to_repair(text: str, problem: str) -> None:
+    with pytest.raises(ValueError, match=problem):
         parse_assessment(text)
 
 
-def test_the_fault_says_what_would_be_right() -> None:
-    with pytest.raises(
-        ValueError, match=r"\(d\) of \[Clinically Significant Errors\] has no number; write it first, as"
-    ):
-        parse_assessment(line("The candidate says severe."))
-
-
-def test_sections_without_errors_may_say_so_in_a_word() -> None:
+def test_sections_without_errors_may_be_one_word() -> None:
     text = re.sub(r"(\[Clinically I.*?:\n).*?\n\n", r"\1None.\n\n", EXAMPLE.text(), flags=re.DOTALL)
     assert parse_assessment(text).insignificant.counts == (0,) * 6
 
 
-def test_a_count_is_the_number_and_not_the_length_of_the_list() -> None:
+def test_the_number_counts_and_not_the_length_of_the_list() -> None:
     assert parse_assessment(line("3. The effusions are large")).significant.counts[3] == 3
 
 
@@ -387,35 +379,34 @@ SCORES = {
 }
 
 
-@pytest.mark.parametrize("said", SCORES)
-def test_scores_as_they_are_written(said: str) -> None:
-    text = EXAMPLE.text().replace("0.55", said)
-    assert parse_assessment(text, requires_score=True).score == pytest.approx(SCORES[said])
+@pytest.mark.parametrize("text", SCORES)
+def test_scores_are_parsed_in_many_forms(text: str) -> None:
+    response = EXAMPLE.text().replace("0.55", text)
+    assert parse_assessment(response, requires_score=True).score == pytest.approx(SCORES[text])
 
 
 @pytest.mark.parametrize(
-    "said",
+    "text",
     ["0.80-0.85", "0.8 to 0.9", "8.5", "-0.5", "high", "", "3 / (3 + 2)", "4/5", "N/A",
      "1 significant error, so 0.85", "1 error found", "0 errors", "1. The candidate misses one finding.", "0.8 0.9",
      "0.8, 0.9", "0.8\n0.9", "1 (significant) error", "1\nso it is 0.85", "errors = 1", "0.85 errors", "4 out of 5"],
 )  # fmt: skip
-def test_what_is_no_score_is_not_read(said: str) -> None:
+def test_other_numbers_are_not_scores(text: str) -> None:
     with pytest.raises(ValueError, match="has no number from"):
-        parse_accuracy_score(said)
+        parse_accuracy_score(text)
 
 
 @settings(deadline=None, max_examples=80)
 @given(
     st.integers(0, 9), st.sampled_from(["error", "errors", "significant error, so 0.85", "finding. 0.85", ". Missing"])
 )
-def test_a_number_of_something_is_no_score(number: int, what: str) -> None:
-    said = f"{number}{what}" if what.startswith(".") else f"{number} {what}"
+def test_a_count_is_not_a_score(number: int, what: str) -> None:
     with pytest.raises(ValueError, match="has no number from"):
-        parse_accuracy_score(said)
+        parse_accuracy_score(f"{number}{what}" if what.startswith(".") else f"{number} {what}")
 
 
-def test_a_missing_score_is_missed_only_where_it_was_asked_for() -> None:
-    text = Written(NOTHING, NOTHING, ("One",)).text()
+def test_a_score_is_required_only_on_request() -> None:
+    text = GreenResponse(((),) * 6, ((),) * 6, ("One",)).text()
     assert parse_assessment(text).matched == 1
     with pytest.raises(ValueError, match=r"Overall Accuracy Score"):
         parse_assessment(text, requires_score=True)

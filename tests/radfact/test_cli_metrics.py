@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from chat_server import ChatServer
-from green_answers import Written
+from green_responses import GreenResponse
 
 from radfact.cli.main import main
 from radfact.errors import InputError
@@ -121,7 +121,7 @@ def test_a_key_that_is_missing_is_said_in_one_line(run: Run) -> None:
     assert any(line.startswith("without green:") and "OPENAI_API_KEY" in line for line in out.splitlines())
 
 
-GREEN = Written((("An effusion on the left",), ("Missed edema",), *[()] * 4), ((),) * 6, ("Clear lungs",))
+GREEN = GreenResponse((("An effusion on the left",), ("Missed edema",), *[()] * 4), ((),) * 6, ("Clear lungs",))
 SHOT = {"reference": "The aorta is wide.", "candidate": "The aorta is slim.", "category": "b", "score": 0.4}
 
 

@@ -1,4 +1,4 @@
-"""FineRadScore: the published lines, prompt and weights, and corrections read as models write them."""
+"""FineRadScore: the published lines, prompt and severities, and the parser of corrections."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import json
 import math
 import re
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -83,24 +84,21 @@ def test_the_published_examples_can_be_read() -> None:
         load_prompt("fineradscore_few_shot"),
         re.DOTALL,
     )
-    found = [parse_corrections(answer, re.sub(r"\[\d\] ", "", lines).split("\n")) for lines, answer in examples]
-    assert [one.severities for one in found] == [[2, 2, 1], [2, 3, 1], [1, 1, 3], [2, 2], []]
+    parsed = [parse_corrections(response, re.sub(r"\[\d\] ", "", lines).split("\n")) for lines, response in examples]
+    assert [corrections.severities for corrections in parsed] == [[2, 2, 1], [2, 3, 1], [1, 1, 3], [2, 2], []]
     # Example 2 is printed with correction and severity swapped.
-    assert found[1].items[2] == Correction(1, None, 1, "Repetitive", ())
-    assert (
-        found[2]
-        .corrected_report()
-        .endswith("Moderate cardiomegaly. The presence of a minimal left pleural effusion cannot be excluded.")
-    )
+    assert parsed[1].items[2] == Correction(1, None, 1, "Repetitive", ())
+    ending = "Moderate cardiomegaly. The presence of a minimal left pleural effusion cannot be excluded."
+    assert parsed[2].corrected_report().endswith(ending)
 
 
-def test_what_is_sent_and_what_comes_of_it(serve: Callable[..., ChatServer]) -> None:
+def test_a_request_and_its_scores(serve: Callable[..., ChatServer]) -> None:
     server = serve(lambda *_: (200, {}, json.dumps(ANSWER)))
     metric = FineRadScore(load_chat_client("openai:m", base_url=server.base_url, parameters=FineRadScore.parameters))
     assert isinstance(metric, Metric)
     scored = metric.score([PAIR])
     messages = server.requests[0]["messages"]
-    assert [one["role"] for one in messages] == ["system", "user"]
+    assert [message["role"] for message in messages] == ["system", "user"]
     assert messages[0]["content"] == load_prompt("fineradscore") + load_prompt("fineradscore_few_shot")
     assert last(server.requests[0]) == (
         "Generated Text: [0] Three left lung nodules.\n[1] Multiple lung nodules.\n[2] Pulmonary edema.\n\n"
@@ -120,7 +118,7 @@ def test_nothing_to_correct_scores_0(serve: Callable[..., ChatServer]) -> None:
     assert "Example 1" not in server.requests[0]["messages"][0]["content"]
 
 
-def test_a_malformed_answer_is_asked_for_five_times_more(serve: Callable[..., ChatServer]) -> None:
+def test_a_malformed_response_is_repaired_up_to_five_times(serve: Callable[..., ChatServer]) -> None:
     server = serve(lambda _, n: (200, {}, json.dumps(ANSWER) if n == 6 else "There are three errors."))
     scored = FineRadScore(load_chat_client("openai:m", base_url=server.base_url)).score([PAIR])
     assert scored.values["fineradscore"] == [6]
@@ -164,54 +162,53 @@ FORMS = {
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_answers_as_they_are_written(form: str) -> None:
+def test_responses_are_parsed_in_many_forms(form: str) -> None:
     assert parse_corrections(FORMS[form], LINES).items == EXPECTED
 
 
-def test_several_insertions_under_the_same_key_all_count() -> None:
-    second = json.dumps(entry("No pneumothorax.", "Emergent error"))
-    text = TEXT[:-2] + f',\n    "None": {second}\n}}'
-    found = parse_corrections(text, LINES)
-    assert found.insertions == ["Left basilar opacity.", "No pneumothorax."]
-    assert found.severities == [2, 3, 1, 4]
-    assert found.corrected_report().endswith("Left basilar opacity. No pneumothorax.")
-
-
-def test_insertions_that_say_the_same_are_two() -> None:
-    twice = parse_corrections(TEXT[:-2] + f',\n    "None": {json.dumps(INSERT)}\n}}', LINES)
-    assert twice.insertions == ["Left basilar opacity."] * 2
-    assert twice.severities == [*parse_corrections(TEXT, LINES).severities, 1]
-
-
-def test_a_line_that_is_corrected_twice_alike_counts_once() -> None:
-    twice = parse_corrections(TEXT[:-2] + f',\n    "2": {json.dumps(DELETE)}\n}}', LINES)
-    assert twice == parse_corrections(TEXT, LINES)
-
-
-def test_an_invalid_comparison_is_not_actionable() -> None:
-    assert parse_corrections(json.dumps({"0": entry("Nodules.", "Invalid comparison")}), LINES).severities == [1]
-
-
-@pytest.mark.parametrize("graded", [2, 2.0, "2", " 2.0 ", "Actionable nonurgent"])
-def test_a_severity_may_be_a_number(graded: Any) -> None:
-    assert parse_corrections(json.dumps({"0": entry("Nodules.", graded)}), LINES).severities == [2]
-
-
-@pytest.mark.parametrize("said", ["[Delete]", "deleted", "Delete this line.", "[delete] It is said twice."])
-def test_a_line_is_deleted_however_it_is_said(said: str) -> None:
-    (one,) = parse_corrections(json.dumps({"2": entry(said, "Urgent error")}), LINES).items
-    assert one.text is None
-
-
-def test_a_severity_of_0_is_no_correction() -> None:
-    assert parse_corrections(json.dumps({"0": entry("Nodules.", 0)}), LINES).items == ()
+@pytest.mark.parametrize(
+    ("key", "entry_", "severities", "insertions"),
+    [
+        (
+            "None",
+            entry("No pneumothorax.", "Emergent error"),
+            [2, 3, 1, 4],
+            ["Left basilar opacity.", "No pneumothorax."],
+        ),
+        ("None", INSERT, [2, 3, 1, 1], ["Left basilar opacity."] * 2),
+        ("2", DELETE, [2, 3, 1], ["Left basilar opacity."]),
+    ],
+    ids=["two insertions", "the same insertion twice", "the same line twice"],
+)
+def test_a_key_may_occur_twice(key: str, entry_: Any, severities: list[int], insertions: list[str]) -> None:
+    corrections = parse_corrections(TEXT[:-2] + f',\n    "{key}": {json.dumps(entry_)}\n}}', LINES)
+    assert (corrections.severities, corrections.insertions) == (severities, insertions)
+    assert corrections.corrected_report().endswith(" ".join(insertions))
 
 
 @pytest.mark.parametrize(
-    "said", ["{}", "[]", "Corrections: {}", '{"Corrections": {}}', "It fits.\n```json\n{}\n```", '{"0": null}']
+    ("severity", "expected"),
+    [
+        ("Invalid comparison", [1]),
+        *((severity, [2]) for severity in (2, 2.0, "2", " 2.0 ", "Actionable nonurgent")),
+        (0, []),
+    ],
 )
-def test_nothing_to_correct_is_said_alone_or_in_a_fence(said: str) -> None:
-    assert parse_corrections(said, LINES).items == ()
+def test_a_severity_is_a_name_or_a_number(severity: Any, expected: list[int]) -> None:
+    assert parse_corrections(json.dumps({"0": entry("Nodules.", severity)}), LINES).severities == expected
+
+
+@pytest.mark.parametrize("text", ["[Delete]", "deleted", "Delete this line.", "[delete] It is said twice."])
+def test_a_deletion_has_several_forms(text: str) -> None:
+    (correction,) = parse_corrections(json.dumps({"2": entry(text, "Urgent error")}), LINES).items
+    assert correction.text is None
+
+
+@pytest.mark.parametrize(
+    "text", ["{}", "[]", "Corrections: {}", '{"Corrections": {}}', "It fits.\n```json\n{}\n```", '{"0": null}']
+)
+def test_no_correction_is_an_object_alone_or_in_a_fence(text: str) -> None:
+    assert parse_corrections(text, LINES).items == ()
 
 
 UNREADABLE = {
@@ -239,15 +236,16 @@ UNREADABLE = {
 }
 
 
-def test_a_correction_of_a_dash_between_digits_is_one() -> None:
-    answer = json.dumps({"0": entry("A 1-2 mm nodule.", "Urgent error")})
-    assert parse_corrections(answer, ("A 12 mm nodule.",)).items == (Correction(0, "A 1-2 mm nodule.", 3, "why", ()),)
-
-
 @pytest.mark.parametrize("kind", UNREADABLE)
-def test_what_cannot_be_read_is_said(kind: str) -> None:
+def test_ambiguous_responses_are_refused(kind: str) -> None:
     with pytest.raises(ValueError, match=r"\w"):
         parse_corrections(UNREADABLE[kind], LINES)
+
+
+def test_a_dash_between_digits_is_a_change() -> None:
+    response = json.dumps({"0": entry("A 1-2 mm nodule.", "Urgent error")})
+    expected = (Correction(0, "A 1-2 mm nodule.", 3, "why", ()),)
+    assert parse_corrections(response, ("A 12 mm nodule.",)).items == expected
 
 
 entries = st.builds(
@@ -259,13 +257,11 @@ entries = st.builds(
 
 @settings(deadline=None)
 @given(st.text(max_size=80) | st.dictionaries(st.sampled_from(["0", "1", "2", "None", "9"]), entries).map(json.dumps))
-def test_no_answer_is_more_than_unreadable(text: str) -> None:
-    try:
-        found = parse_corrections(text, LINES)
-    except ValueError:
-        return
-    assert all(1 <= severity <= 4 for severity in found.severities)
-    assert len(found.by_line()) + len(found.insertions) == len(found.items)
+def test_any_text_has_valid_corrections_or_is_refused(text: str) -> None:
+    with suppress(ValueError):
+        corrections = parse_corrections(text, LINES)
+        assert all(1 <= severity <= 4 for severity in corrections.severities)
+        assert len(corrections.by_line()) + len(corrections.insertions) == len(corrections.items)
 
 
 keyed = st.dictionaries(st.sampled_from(["0", "1", "2", "None"]), st.just(INSERT), min_size=1)
@@ -273,16 +269,15 @@ keyed = st.dictionaries(st.sampled_from(["0", "1", "2", "None"]), st.just(INSERT
 
 @settings(deadline=None)
 @given(keyed, st.sampled_from(["I give {} if it fits. ", "", "Corrections:\n"]), st.booleans())
-def test_all_objects_of_an_answer_count(answer: dict[str, Any], before: str, apart: bool) -> None:
-    text = "\n".join(json.dumps({key: value}) for key, value in answer.items()) if apart else json.dumps(answer)
-    assert len(parse_corrections(before + text, LINES).items) == len(answer)
+def test_all_objects_of_a_response_count(data: dict[str, Any], before: str, apart: bool) -> None:
+    text = "\n".join(json.dumps({key: value}) for key, value in data.items()) if apart else json.dumps(data)
+    assert len(parse_corrections(before + text, LINES).items) == len(data)
     with pytest.raises(ValueError, match="cut off"):
         parse_corrections((before + text)[:-1], LINES)
 
 
-def test_an_empty_candidate_can_only_be_added_to() -> None:
-    assert (
-        parse_corrections(json.dumps({"None": INSERT}), split_lines("")).corrected_report() == "Left basilar opacity."
-    )
+def test_an_empty_candidate_has_insertions_alone() -> None:
+    corrections = parse_corrections(json.dumps({"None": INSERT}), split_lines(""))
+    assert corrections.corrected_report() == "Left basilar opacity."
     with pytest.raises(ValueError, match="is no line"):
         parse_corrections(json.dumps({"0": REWRITE}), split_lines(""))

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from chat_server import ChatServer, Reply, completion, last
-from green_answers import Written, answers
+from green_responses import GreenResponse, responses
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -21,7 +21,7 @@ from radfact.metrics.protocol import Metric
 from radfact.metrics.responses.assessment import parse_assessment
 from radfact.records import Pair, Sentence
 
-ANSWER = Written(
+ANSWER = GreenResponse(
     (("An effusion",), ("Cardiomegaly", "A nodule"), (), (), (), ()),
     ((), (), ("The tube is higher",), (), (), ()),
     ("No pneumothorax", "Clear lungs", "Intact bones"),
@@ -125,8 +125,8 @@ def test_the_score_is_0_where_nothing_matches(matched: int, significant: int, sc
     assert green_score(matched, significant) == score
 
 
-@given(answers)
-def test_scores_are_shares_and_f1_is_never_below_green(answer: Written) -> None:
+@given(responses)
+def test_scores_are_shares_and_f1_is_never_below_green(answer: GreenResponse) -> None:
     read = Green.compute_scores(Green.__new__(Green), parse_assessment(answer.text()))
     assert 0 <= read["green_weighted"] <= read["green"] <= read["green_f1"] <= 1
     letters = [value for name, value in read.items() if name[-2:-1] == "_"]

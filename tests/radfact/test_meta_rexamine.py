@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from chat_server import ChatServer, Reply, last
-from green_answers import Written
+from green_responses import GreenResponse
 from meta_run import run_meta, write_table
 from scipy import stats
 
@@ -322,7 +322,7 @@ def test_a_metric_is_one_test_a_site_however_many_figures_it_has(
     monkeypatch: pytest.MonkeyPatch,
     serve: Callable[..., ChatServer],
 ) -> None:
-    answer = Written((("A mass",), *[()] * 5), ((),) * 6, ("Clear lungs",)).text()
+    answer = GreenResponse((("A mass",), *[()] * 5), ((),) * 6, ("Clear lungs",)).text()
     server = serve(lambda *_: (200, {}, answer))
     table, out = table_of_reports(tmp_path / "r.csv"), tmp_path / "out"
     model = ("--judge", "openai:m", "--base-url", server.base_url)

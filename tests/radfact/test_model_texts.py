@@ -46,7 +46,7 @@ def test_any_text_can_be_tried_as_data(body: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "response"),
     [
         ("Yes", "Yes"),
         ("<think>Hm, </think>Yes", "Yes"),
@@ -68,8 +68,8 @@ def test_any_text_can_be_tried_as_data(body: str) -> None:
         ("Hm, no.</think>\r\nYes", "Yes"),
     ],
 )
-def test_what_is_said_after_thinking_aloud(text: str, said: str) -> None:
-    assert after_thought(text).strip() == said
+def test_reasoning_text_is_removed(text: str, response: str) -> None:
+    assert after_thought(text).strip() == response
 
 
 def test_a_fence_within_a_line_is_part_of_it() -> None:

@@ -1,6 +1,8 @@
-"""Reports as models write them: the words around them are dropped, and what is no report is refused."""
+"""The parser of rewritten reports removes remarks around a report, and refuses what is not a report."""
 
 from __future__ import annotations
+
+from contextlib import suppress
 
 import pytest
 from hypothesis import given, settings
@@ -37,7 +39,7 @@ AFTER = [
 
 @settings(deadline=None, max_examples=150)
 @given(st.sampled_from(BEFORE), st.sampled_from([REPORT, SOURCE, f"**{REPORT}**"]), st.sampled_from(AFTER))
-def test_words_to_the_asker_are_no_part_of_a_report(before: str, report: str, after: str) -> None:
+def test_remarks_around_a_report_are_removed(before: str, report: str, after: str) -> None:
     assert parse_report(before + report + after, SOURCE) == report.strip("*")
 
 
@@ -53,12 +55,12 @@ def test_words_to_the_asker_are_no_part_of_a_report(before: str, report: str, af
         "The report is as before: heart normal, lungs clear.",
     ],
 )
-def test_a_reports_own_words_stay(report: str) -> None:
+def test_words_of_the_report_are_kept(report: str) -> None:
     assert parse_report(report, SOURCE) == report
 
 
 @pytest.mark.parametrize(
-    "answer",
+    "response",
     [
         "",
         "<think>The heart is normal.</think>",
@@ -72,12 +74,12 @@ def test_a_reports_own_words_stay(report: str) -> None:
         "Die Leber ist vergr\u00f6\u00dfert, die Milz ebenso.",
     ],
 )
-def test_what_is_no_report_is_refused(answer: str) -> None:
+def test_other_responses_are_refused(response: str) -> None:
     with pytest.raises(ValueError, match="report"):
-        parse_report(answer, SOURCE)
+        parse_report(response, SOURCE)
 
 
-def test_a_single_line_in_other_words_may_share_none() -> None:
+def test_a_paraphrase_of_a_line_may_share_no_words() -> None:
     assert parse_report("Enlarged heart.", "Cardiomegaly.", requires_overlap=False) == "Enlarged heart."
     with pytest.raises(ValueError, match="refuses"):
         parse_report("I'm sorry, I can't help with that.", "Cardiomegaly.", requires_overlap=False)
@@ -85,9 +87,6 @@ def test_a_single_line_in_other_words_may_share_none() -> None:
 
 @settings(deadline=None, max_examples=150)
 @given(st.text(max_size=200), st.text(max_size=80), st.booleans())
-def test_no_answer_is_more_than_unreadable(answer: str, source: str, alike: bool) -> None:
-    try:
-        found = parse_report(answer, source, requires_overlap=alike)
-    except ValueError:
-        return
-    assert found.strip()
+def test_any_text_is_a_report_or_refused(response: str, source: str, requires_overlap: bool) -> None:
+    with suppress(ValueError):
+        assert parse_report(response, source, requires_overlap=requires_overlap).strip()

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from chat_server import ChatServer, last
-from green_answers import Written
+from green_responses import GreenResponse
 
 from radfact.errors import ErrorCode, InputError
 from radfact.io.jsonl import write_json
@@ -22,7 +22,7 @@ from radfact.metrics.vert_shots import FewShot, Shot, Style, default_illustratio
 from radfact.records import Pair
 
 PAPER = Path(__file__).resolve().parents[2].parent / "shared" / "seeds" / "003_abf792c1c1f4ab9d.txt"
-ANSWER = Written((("An effusion",), *[()] * 5), ((),) * 6, ("No pneumothorax", "Clear lungs"), score="0.70")
+ANSWER = GreenResponse((("An effusion",), *[()] * 5), ((),) * 6, ("No pneumothorax", "Clear lungs"), score="0.70")
 PAIR = Pair("one", "Small effusion.", "No effusion.")
 SHOT = Shot(reference="The heart is large.", candidate="The heart is normal.", significant={"b": 2}, category="b")
 
