@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-_TEXT = "the heart is large big lungs are clear there a small left right pleural effusion no pneumothorax . , mild edema"
-WORDS = _TEXT.split()
+_TEXT = "the heart is large big lungs are clear there a small left right pleural effusion no pneumothorax mild edema"
+WORDS = [*_TEXT.split(), ".", ","]
 
 
 def write_wordnet(folder: Path) -> Path:
