@@ -17,7 +17,7 @@ from data.pairing import SPLITS
 from data.study import Study
 from radfact.errors import check_unique_id
 from radfact.io.jsonl import parse_rows, read_lines
-from radfact.judges.offline.segments import sentences_of
+from radfact.judges.offline.segmentation import segment_sentences
 from radfact.records import Sentence
 
 Task = Literal["FindGen", "GroundRep", "PhraseGround"]
@@ -225,7 +225,7 @@ def _add(group: Group, study: Study, task: Task | None, report: Sequence[Sentenc
         group.priors += study.prior_frontal is not None and study.prior_report is not None
     if isinstance(report, str):
         group.words += len(report.split())
-        group.sentences += sum(1 for _ in sentences_of(report))
+        group.sentences += sum(1 for _ in segment_sentences(report))
         return
     group.sentences += len(report)
     group.groundable += len(report)

@@ -15,7 +15,7 @@ from maira.review.store import Draft
 from radfact.errors import InputError, list_some
 from radfact.io.jsonl import read_jsonl
 from radfact.io.pairs import read_drafts
-from radfact.judges.offline.segments import sentences_of
+from radfact.judges.offline.segmentation import segment_sentences
 from radfact.records import Report, Sentence, validated
 from radfact.results.schema import Row
 
@@ -139,7 +139,7 @@ def read_review_drafts(path: Path) -> list[Draft]:
 
 
 def _sentences(report: Report) -> list[Sentence]:
-    return [Sentence(text=text) for text in sentences_of(report)] if isinstance(report, str) else report
+    return [Sentence(text=text) for text in segment_sentences(report)] if isinstance(report, str) else report
 
 
 def _read_verdicts(path: Path, drafts: Sequence[Draft]) -> tuple[dict[str, tuple[Verdict, ...]], int]:

@@ -230,9 +230,8 @@ class LLMSplitter:
             ChatRequest((("user", narrative),), partial(parse_split, narrative=narrative), prefix=self._prefix)
             for narrative in unique
         ]
-        results: dict[str, list[SplitSentence] | Failure] = dict(
-            zip(unique, self.client.complete_all(requests), strict=True)
-        )
+        responses = self.client.complete_all(requests)
+        results: dict[str, list[SplitSentence] | Failure] = dict(zip(unique, responses, strict=True))
         return [results.get(narrative, []) for narrative in narratives]
 
     def describe(self) -> dict[str, Any]:

@@ -23,7 +23,7 @@ from data.sources.iu_xray import read_iu_xray
 from radfact.error_categories import CategoryLetter
 from radfact.html.meta_page import Table
 from radfact.io.jsonl import read_jsonl
-from radfact.judges.offline.segments import sentences_of
+from radfact.judges.offline.segmentation import segment_sentences
 from radfact.meta.agreement.scoring import compute_figures
 from radfact.meta.datasets.report_table import SiteReport
 from radfact.meta.injection.detection import detect, detection_pairs, write_detected
@@ -104,13 +104,13 @@ def read_findings(root: Path) -> dict[str, str]:
     """Findings sections of at least two sentences by study."""
     studies = read_iu_xray(root).studies
     found = {study.study_id: study.findings for study in studies if study.findings}
-    return {key: text for key, text in found.items() if len(list(sentences_of(text))) > 1}
+    return {key: text for key, text in found.items() if len(list(segment_sentences(text))) > 1}
 
 
 def pseudo_sites(findings: dict[str, str]) -> Sequence[SiteReport]:
     """Six sites: thirds by words a sentence, and in each, halves by the number of sentences."""
     keys = sorted(findings)
-    sentences = {key: list(sentences_of(findings[key])) for key in keys}
+    sentences = {key: list(segment_sentences(findings[key])) for key in keys}
     length = {key: sum(len(one.split()) for one in sentences[key]) / len(sentences[key]) for key in keys}
     sites = []
     by_length = sorted(keys, key=lambda key: (length[key], key))

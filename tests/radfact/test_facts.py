@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from radfact.judges.offline.clause_parser import CERTAIN, CONCLUDED, POSSIBLE, PROBABLE
-from radfact.judges.offline.facts import Fact, parse
+from radfact.judges.offline.facts import Fact, parse_sentence
+from radfact.judges.offline.finding_mentions import CERTAIN, CONCLUDED, POSSIBLE, PROBABLE
 
 
 def facts(sentence: str) -> dict[str, Fact]:
-    return {fact.concept: fact for fact in parse(sentence).facts}
+    return {fact.concept: fact for fact in parse_sentence(sentence).facts}
 
 
 @pytest.mark.parametrize(
@@ -66,7 +66,7 @@ def test_places(sentence: str, concept: str, places: set[tuple[str | None, str |
 
 
 def test_each_side_keeps_its_own_degree() -> None:
-    found = parse("Large right and small left pleural effusions.").facts
+    found = parse_sentence("Large right and small left pleural effusions.").facts
     assert {(fact.places, max(fact.severity)) for fact in found} == {((("right", None),), 4), ((("left", None),), 2)}
 
 
@@ -98,11 +98,11 @@ def test_a_whole_study_is_unchanged() -> None:
 
 
 def test_alternatives_form_one_group_unless_each_is_possible() -> None:
-    assert len(parse("Scarring or atelectasis.").groups) == 1
-    assert len(parse("This may represent scarring or atelectasis.").groups) == 2
+    assert len(parse_sentence("Scarring or atelectasis.").groups) == 1
+    assert len(parse_sentence("This may represent scarring or atelectasis.").groups) == 2
 
 
 def test_unread_words_are_named() -> None:
-    parsed = parse("Wotsits in the gubbins of the left lung, 6th rib nodule.")
-    assert parsed.unread == {"wotsit"}
-    assert parsed.required == {"gubbin", "6"}
+    parsed = parse_sentence("Wotsits in the gubbins of the left lung, 6th rib nodule.")
+    assert parsed.unread_words == {"wotsit"}
+    assert parsed.required_words == {"gubbin", "6"}

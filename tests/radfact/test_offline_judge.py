@@ -1,4 +1,4 @@
-"""The offline judge: labelled judgements, invariants of entailment, and its accuracy on the published examples."""
+"""The offline judge: labeled judgments, invariants of entailment, and its accuracy on the published examples."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from radfact.errors import ErrorCode, InputError
 from radfact.io.jsonl import read_json
 from radfact.judges import EntailmentQuery, Judge, Verdict, default_splitter, load_judge
 from radfact.judges.check import check_judge, load_labeled_queries
-from radfact.judges.offline.facts import parse
+from radfact.judges.offline.facts import parse_sentence
 from radfact.judges.offline.judge import MEASURED, OfflineJudge
 from radfact.judges.offline.ontology_file import DEFAULT_PATH, default_ontology
 
@@ -101,7 +101,7 @@ def test_any_text_gets_a_verdict_with_its_reason(premises: list[str], hypothesis
 
 @given(findings, st.sampled_from(["left", "right"]))
 def test_the_other_side_is_never_entailed(finding: str, side: str) -> None:
-    node = default_ontology().findings[parse(f"{finding}.").facts[0].concept]
+    node = default_ontology().findings[parse_sentence(f"{finding}.").facts[0].concept]
     if node.midline:
         return
     other = "right" if side == "left" else "left"
@@ -126,7 +126,7 @@ def test_a_sentence_without_known_findings_says_so() -> None:
             PUBLISHED,
             marks=pytest.mark.skipif(not PUBLISHED.exists(), reason="the published few-shot file is not here"),
         ),
-        ("the labelled judgements of this package", None),
+        ("the labeled judgments of this package", None),
     ],
 )
 def test_the_stated_accuracy_is_the_measured_one(name: str, path: Path | None) -> None:
@@ -137,10 +137,12 @@ def test_the_stated_accuracy_is_the_measured_one(name: str, path: Path | None) -
     assert stated["accuracy"] >= 0.97
 
 
-def test_five_thousand_judgements_take_less_than_a_second_of_processor_time() -> None:
+def test_five_thousand_judgments_take_less_than_a_second_of_processor_time() -> None:
     questions = [EntailmentQuery(tuple(p), h) for cases in JUDGEMENTS.values() for p, h, _ in cases]
     questions = (questions * (5000 // len(questions) + 1))[:5000]
-    taken = repeat(lambda: JUDGE.judge(questions), parse.cache_clear, number=1, repeat=3, timer=time.process_time)
+    taken = repeat(
+        lambda: JUDGE.judge(questions), parse_sentence.cache_clear, number=1, repeat=3, timer=time.process_time
+    )
     assert min(taken) < 1
 
 
@@ -185,10 +187,10 @@ GERMAN = "Das Herz ist normal groß. Kein Pleuraerguss. Die Lunge ist frei belü
 
 
 @pytest.mark.parametrize("command", ["score", "evaluate"])
-def test_reports_in_another_language_are_said(
+def test_reports_in_another_language_get_a_warning(
     command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def told(text: str) -> tuple[str, dict[str, Any]]:
+    def run(text: str) -> tuple[str, dict[str, Any]]:
         pairs, out = tmp_path / "pairs.csv", tmp_path / command
         pairs.write_text(f"example_id,prediction,target\n1,{text},{text}\n", encoding="utf-8")
         options = ["--judge", "offline", "--bootstrap", "0", *(["--metrics", "radfact"] * (command == "evaluate"))]
@@ -196,12 +198,10 @@ def test_reports_in_another_language_are_said(
         with pytest.raises(SystemExit) as done:
             main()
         assert done.value.code == 0
-        name = "scores.json" if command == "score" else "run.json"
-        return " ".join(capsys.readouterr().out.split()), read_json(out / name)
+        return " ".join(capsys.readouterr().out.split()), read_json(out / "scores.json")
 
-    said, record = told(GERMAN)
-    assert "8 of 8 sentences name no known finding" in said
-    counts = record["counts"] if command == "score" else record["usage"]["radfact"]
-    assert counts["unread_sentences"] == 8
-    said, record = told("The heart is large. No pleural effusion. Kein Erguss.")
-    assert "name no known finding" not in said
+    output, scores = run(GERMAN)
+    assert "8 of 8 sentences name no known finding" in output
+    assert scores["counts"]["unread_sentences"] == 8
+    output, _ = run("The heart is large. No pleural effusion. Kein Erguss.")
+    assert "name no known finding" not in output

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from radfact.errors import InputError
 from radfact.judges import Splitter, split_narrative
-from radfact.judges.offline.facts import parse
+from radfact.judges.offline.facts import parse_sentence
 from radfact.judges.offline.ontology_file import default_ontology
 from radfact.judges.offline.splitter import OfflineSplitter, explain_split
 
@@ -241,8 +241,8 @@ def test_an_ontology_that_is_not_there_is_named(tmp_path: Path) -> None:
 def stated(texts: Iterable[str]) -> set[tuple[str, bool]]:
     """Certain findings of the ontology; low volumes count as technique (paper 004, listing 1)."""
     findings = default_ontology().findings
-    facts = (fact for text in texts for fact in parse(text).facts)
-    found = {(fact.concept, fact.present) for fact in facts if fact.concept in findings and not fact.possible}
+    facts = (fact for text in texts for fact in parse_sentence(text).facts)
+    found = {(fact.concept, fact.present) for fact in facts if fact.concept in findings and not fact.is_possible}
     for name, node in findings.items():
         if node.exhaustive and found.issuperset((part, False) for part in node.exhaustive):
             found.add((name, False))

@@ -1,4 +1,4 @@
-"""A sentence of a report read into facts: which finding, present or absent, where, how much, how it changed."""
+"""Parse a sentence into facts: finding, presence, places, severity, change, details and sizes."""
 
 from __future__ import annotations
 
@@ -7,24 +7,33 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import pairwise, zip_longest
 
-from radfact.judges.offline.clause_parser import CERTAIN, POSSIBLE, Unit, UnitFinder
+from radfact.judges.offline.finding_mentions import CERTAIN, POSSIBLE, Mention, MentionFinder
 from radfact.judges.offline.ontology import Ontology
 from radfact.judges.offline.ontology_file import default_ontology
 
 Place = tuple[str | None, str | None]
-"""(side, zone): "left", "right", "each" (a plural: "at the bases") or unknown; a zone of the ontology or unknown."""
+"""(side, zone): left, right, each (a plural: "at the bases") or None if unknown; a zone of the ontology or None."""
 
 _MODIFIERS = ("side", "zone", "place", "severity", "change", "detail", "measure", "dominance")
 _ARTICLES = frozenset({"the", "a", "an", "recent", "known"})
-_COMPARING = frozenset({"compare", "compared", "comparison", "since", "interval", "prior", "previous"})
-_CLAIMLESS = frozenset({"filler", "joining", "copula", "locative", "boundary"})
+_COMPARISON_WORDS = frozenset({"compare", "compared", "comparison", "since", "interval", "prior", "previous"})
+_FUNCTION_KINDS = frozenset({"filler", "joining", "copula", "locative", "boundary"})
 
 
 @dataclass(frozen=True, slots=True)
 class Fact:
-    """One claim about the current image. Sizes in millimetres; `doubt` from CERTAIN to POSSIBLE.
+    """A claim about the current image.
 
-    `exceptions`: what a denial leaves out ("clear except for atelectasis"; "*" for "otherwise clear").
+    Attributes:
+        concept: a finding, or a structure whose change is stated.
+        present: whether the finding is present or absent.
+        places: where it is.
+        severity: possible levels from 0 to 4.
+        change: change over time, with all implied changes.
+        details: character and position.
+        measures: sizes in millimeters.
+        doubt: CERTAIN, CONCLUDED, PROBABLE or POSSIBLE.
+        exceptions: findings that a denial excepts ("clear except for atelectasis"; "*" in "otherwise clear").
     """
 
     concept: str
@@ -38,118 +47,123 @@ class Fact:
     exceptions: frozenset[str] = frozenset()
 
     @property
-    def possible(self) -> bool:
-        """Whether the sentence is less than certain of it."""
+    def is_possible(self) -> bool:
+        """Whether the sentence is not certain of it."""
         return self.doubt > CERTAIN
 
 
 @dataclass(frozen=True, slots=True)
-class Parsed:
-    """`groups`: all must hold, of each group one ("scarring or atelectasis"). `unread`: words the ontology lacks.
+class ParsedSentence:
+    """Facts and words of a sentence.
 
-    `required`: words that an entailing text must have too: numbers, and unread words for a place, a cause or a deed.
+    Attributes:
+        groups: groups of alternative facts ("scarring or atelectasis"); one fact of each group holds.
+        unread_words: words that are not in the ontology.
+        words: content words, or all words if there are none.
+        required_words: words that an entailing text must contain: numbers, and unread words for a place, a cause or an
+            action.
     """
 
     groups: tuple[tuple[Fact, ...], ...]
-    unread: frozenset[str]
+    unread_words: frozenset[str]
     words: frozenset[str]
-    required: frozenset[str]
+    required_words: frozenset[str]
 
     @property
     def facts(self) -> tuple[Fact, ...]:
-        """All facts of all groups."""
+        """Facts of all groups."""
         return tuple(fact for group in self.groups for fact in group)
 
 
-class SentenceReader(UnitFinder):
-    """Gives each unit of one sentence its modifiers and turns it into facts."""
+class SentenceParser(MentionFinder):
+    """Attaches modifiers to the finding mentions of one sentence and converts them into facts."""
 
     def __init__(self, text: str, ontology: Ontology) -> None:
         super().__init__(text, ontology)
-        self._past = self._speaks_of_before()
-        self._compared = any(not _COMPARING.isdisjoint(item.words) for item in self.items)
-        for m, item in enumerate(self.items):
-            if item.has(*_MODIFIERS):
-                self._attach(m)
-        self._share_trailing()
-        self._share_leading()
+        self._is_past = self._describes_the_past()
+        self._is_comparison = any(not _COMPARISON_WORDS.isdisjoint(token.words) for token in self.tokens)
+        for m, token in enumerate(self.tokens):
+            if token.has(*_MODIFIERS):
+                self._attach_modifier(m)
+        self._share_trailing_modifiers()
+        self._share_leading_modifiers()
 
-    def _speaks_of_before(self) -> bool:
-        """Whether it tells what there was: "there was an effusion on the prior study"."""
-        words = [item.words[0] for item in self.items if item.words[0] != "the"]
-        if not {"was", "were"} & set(words) or any(item.has("change") for item in self.items):
+    def _describes_the_past(self) -> bool:
+        """Return whether it is about an earlier examination: "there was an effusion on the prior study"."""
+        words = [token.words[0] for token in self.tokens if token.words[0] != "the"]
+        if not {"was", "were"} & set(words) or any(token.has("change") for token in self.tokens):
             return False
         return "previously" in words or any(
             first == "on" and second in ("prior", "previous") for first, second in pairwise(words)
         )
 
-    def _attach(self, m: int) -> None:
-        anchored = [unit for unit in self.units if unit.anchor == m]
+    def _attach_modifier(self, m: int) -> None:
+        anchored = [mention for mention in self.mentions if mention.anchor == m]
         if anchored or m in self.consumed:
-            own_change = self._compared or (m > 0 and self.items[m - 1].words[0] in ("has", "have", "had"))
-            for unit in self.units:
-                if m == unit.state == unit.anchor or (
-                    unit.with_state and (m == unit.anchor or (m == unit.state and own_change))
+            own_change = self._is_comparison or (m > 0 and self.tokens[m - 1].words[0] in ("has", "have", "had"))
+            for mention in self.mentions:
+                if m == mention.state == mention.anchor or (
+                    mention.has_state and (m == mention.anchor or (m == mention.state and own_change))
                 ):
-                    unit.modifiers.append(m)
+                    mention.modifiers.append(m)
             return
-        if self._grades_change(m):
+        if self._is_degree_of_change(m):
             return
-        stops = [i for i, item in enumerate(self.items) if item.words == (".",)]
+        stops = [i for i, token in enumerate(self.tokens) if token.words == (".",)]
         first = max((i for i in stops if i < m), default=-1)
-        last = min((i for i in stops if i > m), default=len(self.items))
-        before = [unit for unit in self.units if first < unit.anchor < m]
-        after = [unit for unit in self.units if m < unit.anchor < last]
+        last = min((i for i in stops if i > m), default=len(self.tokens))
+        before = [mention for mention in self.mentions if first < mention.anchor < m]
+        after = [mention for mention in self.mentions if m < mention.anchor < last]
         if not before and not after:
             return
         if not before or not after:
-            owner = after[0] if not before else self._subject(m, before)
+            owner = after[0] if not before else self._subject_of_change(m, before)
         else:
-            to_next = not self._separated(m, after[0].anchor, "of") and (
-                self._separated(before[-1].anchor, m) or not before[-1].with_state
+            to_next = not self._are_separated(m, after[0].anchor, "of") and (
+                self._are_separated(before[-1].anchor, m) or not before[-1].has_state
             )
             owner = after[0] if to_next else before[-1]
         owner.modifiers.append(m)
 
-    def _subject(self, m: int, before: Sequence[Unit]) -> Unit:
-        """What a verb at the end speaks of: in "opacity, suggesting infection, is unchanged" it is the opacity."""
-        verb = self.items[m - 1].has("copula") or self.items[m - 1].words[0] in ("has", "have")
+    def _subject_of_change(self, m: int, before: Sequence[Mention]) -> Mention:
+        """Return the subject of a final verb: the opacity in "opacity, suggesting infection, is unchanged"."""
+        has_verb = self.tokens[m - 1].has("copula") or self.tokens[m - 1].words[0] in ("has", "have")
         if (
-            self.items[m].has("change")
-            and verb
-            and any(item.words[0] == "," for item in self.items[before[-1].anchor : m])
+            self.tokens[m].has("change")
+            and has_verb
+            and any(token.words[0] == "," for token in self.tokens[before[-1].anchor : m])
         ):
             for first, second in zip(reversed(before[:-1]), reversed(before[1:]), strict=True):
-                if not self._linked(first.anchor, second.anchor):
+                if not self._are_linked(first.anchor, second.anchor):
                     return second
             return before[0]
         return before[-1]
 
-    def _grades_change(self, m: int) -> bool:
-        """Whether a degree is that of a change, not of the finding: "slightly worse", "improved markedly"."""
-        if not self.items[m].has("severity"):
+    def _is_degree_of_change(self, m: int) -> bool:
+        """Return whether a degree qualifies a change, not the finding: "slightly worse", "improved markedly"."""
+        if not self.tokens[m].has("severity"):
             return False
-        before = self.items[m - 1].words[0] if m > 0 else ""
+        before = self.tokens[m - 1].words[0] if m > 0 else ""
         if before in ("previously", "formerly", "from"):
             return True  # "decreased from moderate"
         graded = ("increased", "decreased")
-        j = m + 2 if m + 1 < len(self.items) and self.items[m + 1].words == ("interval",) else m + 1
-        following = self.items[j] if j < len(self.items) else None
-        if following is not None and following.kinds.get("change") in graded and j not in self.consumed:
+        j = m + 2 if m + 1 < len(self.tokens) and self.tokens[m + 1].words == ("interval",) else m + 1
+        following = self.tokens[j] if j < len(self.tokens) else None
+        if following is not None and following.meanings.get("change") in graded and j not in self.consumed:
             return True
         j += following is not None and following.has("side")
-        following = self.items[j] if j < len(self.items) else None
+        following = self.tokens[j] if j < len(self.tokens) else None
         if following is not None and following.has("detail") and following.words[-1].endswith(("tion", "ment")):
             return True  # "mild right loculation"
-        adverb = self.items[m].words[-1].endswith("ly")
-        return adverb and m > 0 and self.items[m - 1].kinds.get("change") in graded
+        adverb = self.tokens[m].words[-1].endswith("ly")
+        return adverb and m > 0 and self.tokens[m - 1].meanings.get("change") in graded
 
-    def _share_trailing(self) -> None:
-        """What follows a list of findings holds for all of it: "atelectasis and effusion at the left base"."""
-        for first, second in zip(reversed(self.units[:-1]), reversed(self.units[1:]), strict=True):
-            between = self.items[first.anchor + 1 : second.anchor]
+    def _share_trailing_modifiers(self) -> None:
+        """Share modifiers after a list with all of its findings: "atelectasis and effusion at the left base"."""
+        for first, second in zip(reversed(self.mentions[:-1]), reversed(self.mentions[1:]), strict=True):
+            between = self.tokens[first.anchor + 1 : second.anchor]
             if first.present != second.present or any(
-                item.words == ("with",) or item.has("copula", "boundary", "link") for item in between
+                token.words == ("with",) or token.has("copula", "boundary", "link") for token in between
             ):
                 continue
             if any(m > first.anchor for m in first.modifiers):
@@ -158,133 +172,142 @@ class SentenceReader(UnitFinder):
             own = {kind for m in first.modifiers for kind in self._slots(m)}
             first.modifiers.extend(m for m in trailing if not own & self._slots(m))
 
-    def _share_leading(self) -> None:
-        """Where a list begins holds for all joined to it; what a finding is concluded to be lies where it is."""
-        for first, second in zip(self.units[:-1], self.units[1:], strict=True):
-            between = self.items[first.anchor + 1 : second.anchor]
+    def _share_leading_modifiers(self) -> None:
+        """Share modifiers before a list with all of its findings, and those of a finding with its interpretation."""
+        for first, second in zip(self.mentions[:-1], self.mentions[1:], strict=True):
+            between = self.tokens[first.anchor + 1 : second.anchor]
             own = {slot for m in second.modifiers for slot in self._slots(m)}
-            if first.present != second.present or first.with_state or any(item.ends_clause for item in between):
+            if first.present != second.present or first.has_state or any(token.ends_clause for token in between):
                 continue
-            joined = bool(between) and all(item.joins and item.words != ("with",) for item in between)
-            bound = any(item.has("link", "adjoining") for item in between)
+            joined = bool(between) and all(token.joins and token.words != ("with",) for token in between)
+            bound = any(token.has("link", "adjoining") for token in between)
             slots = {"where", "change"} if joined or bound else set()
             leading = [m for m in first.modifiers if m < first.anchor or bound]
             second.modifiers.extend(m for m in leading if self._slots(m) & slots and not self._slots(m) & own)
 
     def _slots(self, m: int) -> set[str]:
-        kinds = {kind for kind in _MODIFIERS if self.items[m].has(kind)}
-        return {"where"} if kinds & {"side", "zone", "place", "dominance"} else kinds
+        meanings = {kind for kind in _MODIFIERS if self.tokens[m].has(kind)}
+        return {"where"} if meanings & {"side", "zone", "place", "dominance"} else meanings
 
     def facts(self) -> tuple[tuple[Fact, ...], ...]:
-        """The facts of the sentence, alternatives ("scarring or atelectasis") grouped together."""
+        """Return the facts, with alternatives ("scarring or atelectasis") in one group."""
         groups: list[list[Fact]] = []
-        for index, unit in enumerate(self.units):
-            facts = [fact for modifiers in self._variants(unit) if (fact := self._fact(unit, modifiers))]
-            facts = _compared_sides(facts)
-            previous = self.units[index - 1] if index else None
+        for index, mention in enumerate(self.mentions):
+            facts = [
+                fact for modifiers in self._modifiers_by_side(mention) if (fact := self._to_fact(mention, modifiers))
+            ]
+            facts = _add_dominant_side(facts)
+            previous = self.mentions[index - 1] if index else None
             if not facts:
                 continue
-            if previous is not None and groups and facts[0].present and self._alternative(previous, unit):
-                groups[-1] = [replace(other, doubt=max(other.doubt, POSSIBLE)) for other in groups[-1]]
+            if previous is not None and groups and facts[0].present and self._is_alternative(previous, mention):
+                groups[-1] = [replace(fact, doubt=max(fact.doubt, POSSIBLE)) for fact in groups[-1]]
                 groups[-1] += [replace(fact, doubt=POSSIBLE) for fact in facts]
             else:
                 groups += [[fact] for fact in facts]
         return tuple(tuple(dict.fromkeys(group)) for group in dict.fromkeys(map(tuple, groups)))
 
-    def _alternative(self, first: Unit, second: Unit) -> bool:
+    def _is_alternative(self, first: Mention, second: Mention) -> bool:
         if not first.present or min(first.doubt, second.doubt) > CERTAIN:
             return False  # "may be scarring or atelectasis": both may be
         if "unchanged" in self._changes(first.modifiers):
             return False  # "no change in pneumothorax or effusion" has both
-        return any("or" in item.words for item in self.items[first.anchor + 1 : second.anchor])
+        return any("or" in token.words for token in self.tokens[first.anchor + 1 : second.anchor])
 
     def _changes(self, modifiers: Sequence[int]) -> set[str]:
-        said = (self.items[m] for m in modifiers)
+        tokens = (self.tokens[m] for m in modifiers)
         return {
-            item.kinds["change"] for item in said if item.has("change") and not (self.advises and item.has("removal"))
+            token.meanings["change"]
+            for token in tokens
+            if token.has("change") and not (self.has_advice and token.has("removal"))
         }
 
-    def _variants(self, unit: Unit) -> Iterator[list[int]]:
-        """One list of modifiers a side, where each side has its own: "large right and small left effusions"."""
-        modifiers = sorted(set(unit.modifiers))
-        sides = [m for m in modifiers if self.items[m].kinds.get("side") in ("left", "right")]
+    def _modifiers_by_side(self, mention: Mention) -> Iterator[list[int]]:
+        """Yield the modifiers, one list per side if the sides differ: "large right and small left effusions"."""
+        modifiers = sorted(set(mention.modifiers))
+        sides = [m for m in modifiers if self.tokens[m].meanings.get("side") in ("left", "right")]
         for kind in ("severity", "change"):
-            graded = [m for m in modifiers if self.items[m].has(kind)]
-            differ = len({self.items[m].kinds[kind] for m in graded}) > 1
-            if differ and len(graded) == len(sides) == 2 and len({self.items[m].kinds["side"] for m in sides}) == 2:
-                both = [m for m in modifiers if self.items[m].kinds.get("side") == "both"]
+            graded = [m for m in modifiers if self.tokens[m].has(kind)]
+            is_different = len({self.tokens[m].meanings[kind] for m in graded}) > 1
+            if (
+                is_different
+                and len(graded) == len(sides) == 2
+                and len({self.tokens[m].meanings["side"] for m in sides}) == 2
+            ):
+                both = [m for m in modifiers if self.tokens[m].meanings.get("side") == "both"]
                 rest = [m for m in modifiers if m not in (*graded, *sides, *both)]
                 yield from (sorted([*rest, grade, side]) for grade, side in zip(graded, sides, strict=True))
                 return
         yield modifiers
 
-    def _fact(self, unit: Unit, modifiers: Sequence[int]) -> Fact | None:
+    def _to_fact(self, mention: Mention, modifiers: Sequence[int]) -> Fact | None:
         severity: frozenset[int] = frozenset()
         details: set[str] = set()
-        change = self._changes(modifiers) | ({"previous"} if self._past else set())
+        change = self._changes(modifiers) | ({"previous"} if self._is_past else set())
         for m in modifiers:
-            kinds = self.items[m].kinds
-            if "severity" in kinds and "change" not in kinds:
-                severity |= self.ontology.levels[kinds["severity"]]
-            if "detail" in kinds:
-                details |= self.ontology.entails[kinds["detail"]]
-        if unit.concept in self.ontology.structures and not change:
+            meanings = self.tokens[m].meanings
+            if "severity" in meanings and "change" not in meanings:
+                severity |= self.ontology.severity_levels[meanings["severity"]]
+            if "detail" in meanings:
+                details |= self.ontology.implications[meanings["detail"]]
+        if mention.concept in self.ontology.structures and not change:
             return None  # a structure that is merely named
-        concept = unit.concept
+        concept = mention.concept
         node = self.ontology.findings.get(concept)
-        for said, special in node.when.items() if node is not None else ():
-            if said in details or said in change:
+        for attribute, special in node.when.items() if node is not None else ():
+            if attribute in details or attribute in change:
                 concept = special
-                details.discard(said)
-        details = {detail for detail in details if self.ontology.applies(detail, concept)}
-        details |= {name for name, parts in self.ontology.derived.items() if parts <= details}
+                details.discard(attribute)
+        details = {detail for detail in details if self.ontology.detail_applies(detail, concept)}
+        details |= {name for name, parts in self.ontology.derived_details.items() if parts <= details}
         node = self.ontology.findings.get(concept)
         details -= node.implied if node is not None else frozenset()
-        present = unit.present and "resolved" not in change
+        present = mention.present and "resolved" not in change
         if not present:
-            # How long a finding has been absent says nothing about the current image; "no NEW nodule" does.
+            # The duration of an absence is no claim about the current image; "no NEW nodule" is.
             change &= {"new", "increased", "unchanged", "resolved", "previous"}
         if present and "chronic" in details:
             change = change | {"persistent"}
-        if unit.present and not present:
-            severity, details = frozenset(), set()  # what has resolved has no degree any more
-        closed = frozenset().union(*(self.ontology.entails[c] for c in change))
+        if mention.present and not present:
+            severity, details = frozenset(), set()  # a resolved finding has no degree
+        changes = frozenset().union(*(self.ontology.implications[c] for c in change))
         places = () if node is not None and node.midline else self._places(modifiers)
-        measures = tuple(self.items[m].measure or 0.0 for m in modifiers if self.items[m].has("measure"))
-        details |= self.ontology.standard_position(concept, details, measures)
+        measures = tuple(self.tokens[m].measure or 0.0 for m in modifiers if self.tokens[m].has("measure"))
+        if self.ontology.is_well_positioned(concept, details, measures):
+            details.add("good_position")
         return Fact(
             concept,
             present,
             places,
             severity,
-            closed,
+            changes,
             frozenset(details),
             measures,
-            unit.doubt if present else CERTAIN,
-            unit.exceptions,
+            mention.doubt if present else CERTAIN,
+            mention.exceptions,
         )
 
     def _places(self, modifiers: Sequence[int]) -> tuple[Place, ...]:
-        """Pairs of side and zone in reading order; in "right upper and lower" both zones are on the right."""
+        """Return the places; in "right upper and lower" both zones are on the right."""
         places: list[Place] = []
         sides: list[str] = []
-        fresh = False
+        is_pending = False  # whether a side still waits for its zone
         for m in modifiers:
-            item = self.items[m]
-            kinds = item.kinds
-            if "place" in kinds:
-                side, zone = self.ontology.places[kinds["place"]]
+            token = self.tokens[m]
+            meanings = token.meanings
+            if "place" in meanings:
+                side, zone = self.ontology.places[meanings["place"]]
                 places += [(s, zone) for s in (("left", "right") if side == "both" else (side,))]
                 continue
-            if "side" in kinds or "dominance" in kinds:
-                found = [kinds["side"]] if kinds.get("side", "both") != "both" else ["left", "right"]
-                sides = sides + found if fresh else found
-                fresh = True
-            if "zone" in kinds:
-                here: list[str | None] = [*sides] or ["each" if item.plural else None]
-                places += [(side, kinds["zone"]) for side in here]
-                fresh = False
-        if fresh:
+            if "side" in meanings or "dominance" in meanings:
+                new_sides = [meanings["side"]] if meanings.get("side", "both") != "both" else ["left", "right"]
+                sides = sides + new_sides if is_pending else new_sides
+                is_pending = True
+            if "zone" in meanings:
+                zone_sides: list[str | None] = [*sides] or ["each" if token.is_plural else None]
+                places += [(side, meanings["zone"]) for side in zone_sides]
+                is_pending = False
+        if is_pending:
             unsided = [zone for side, zone in places if side in (None, "each") or len(sides) == 2]
             places = [place for place in places if place[0] not in (None, "each")]
             places += [(side, zone) for side in sides for zone in (dict.fromkeys(unsided) or [None])]
@@ -293,8 +316,8 @@ class SentenceReader(UnitFinder):
         return tuple(sorted(set(places), key=str))
 
 
-def _compared_sides(facts: list[Fact]) -> list[Fact]:
-    """ "Moderate right and small left effusions" are greater on the right."""
+def _add_dominant_side(facts: list[Fact]) -> list[Fact]:
+    """Add the side with the higher degree: "moderate right and small left effusions" are greater on the right."""
     if len(facts) != 2 or not all(fact.severity for fact in facts):
         return facts
     larger = max(facts, key=lambda fact: max(fact.severity))
@@ -303,24 +326,31 @@ def _compared_sides(facts: list[Fact]) -> list[Fact]:
 
 
 @lru_cache(maxsize=200_000)
-def parse(text: str, ontology: Ontology | None = None) -> Parsed:
-    """Read one sentence into facts; the result is kept, since the same sentences come back in most reports."""
+def parse_sentence(text: str, ontology: Ontology | None = None) -> ParsedSentence:
+    """Parse one sentence; cached, since most reports share sentences.
+
+    Args:
+        text: the sentence.
+        ontology: by default the packaged ontology.
+    """
     ontology = ontology or default_ontology()
-    reader = SentenceReader(text, ontology)
+    parser = SentenceParser(text, ontology)
     unread: set[str] = set()
     words: set[str] = set()
     required: set[str] = set()
-    named = False
-    for item, following in zip_longest(reader.items, reader.items[1:]):
-        word = item.words[0]
-        if not item.known and len(word) > 1 and word.strip("x"):
+    follows_preposition = False
+    for token, following in zip_longest(parser.tokens, parser.tokens[1:]):
+        word = token.words[0]
+        if not token.is_known and len(word) > 1 and word.strip("x"):
             has_object = following is not None and following.words == ("the",)  # "invades the chest wall"
-            (required if named or has_object else unread).add(word)
-        if not item.kinds and word.isdigit():
+            (required if follows_preposition or has_object else unread).add(word)
+        if not token.meanings and word.isdigit():
             required.add(word)
-        named = item.has("locative", "link") or word in ("after", "been") or (named and word in _ARTICLES)
-        if item.kinds.keys() - _CLAIMLESS or not item.kinds:
-            words.update(word for word in item.words if word[0].isalnum())
+        follows_preposition = (
+            token.has("locative", "link") or word in ("after", "been") or (follows_preposition and word in _ARTICLES)
+        )
+        if token.meanings.keys() - _FUNCTION_KINDS or not token.meanings:
+            words.update(word for word in token.words if word[0].isalnum())
     if not words:
-        words.update(word for item in reader.items for word in item.words if word[0].isalnum())
-    return Parsed(reader.facts(), frozenset(unread), frozenset(words), frozenset(required))
+        words.update(word for token in parser.tokens for word in token.words if word[0].isalnum())
+    return ParsedSentence(parser.facts(), frozenset(unread), frozenset(words), frozenset(required))

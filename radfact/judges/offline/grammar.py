@@ -1,206 +1,233 @@
-"""A sentence of several findings divided along its coordination: clauses, attachments, predicates, lists."""
+"""Split a sentence of several findings at its clauses, attachments, lists and predicates."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
 
-from radfact.judges.offline import vocabulary as w
-from radfact.judges.offline.clause import Clause, Facts
-from radfact.judges.offline.lists import lists
+from radfact.judges.offline.clause import Clause, FactReader
+from radfact.judges.offline.lists import split_list
+from radfact.judges.offline.vocabulary import (
+    ADVERBS,
+    ANAPHORIC_WORDS,
+    CLAUSE_CONJUNCTIONS,
+    CONJUNCTIONS,
+    DETERMINERS,
+    DEVICE_PARTS,
+    FINITE_VERBS,
+    NEGATIONS,
+    NORMAL_STATES,
+    NOT_BEFORE_WITH,
+    OBSERVATION_WORDS,
+    PREPOSITIONS,
+    RELATIVES,
+    SEPARATORS,
+    SUBORDINATORS,
+    inflect_verb,
+    is_adjective,
+    is_plural,
+)
 
 _EVIDENCE = re.compile(
     r"(?:any )?(?:(?:\w+ )?(?:evidence|signs?|suggestion|findings?|indications?) (?:of|for|to suggest) )(?:any |an? )?"
 )
 _NO_FINDING_AFTER_WITH = (
-    w.LINKS | w.PARTS_OF_DEVICES | frozenset({"distal", "proximal", "contrast", "change", "respect"})
+    ANAPHORIC_WORDS | DEVICE_PARTS | frozenset({"distal", "proximal", "contrast", "change", "respect"})
 )
 
 
-def divide(sentence: str, facts: Facts) -> list[str]:
-    """Divide a sentence into sentences of one finding each, or leave it whole.
+def divide_sentence(sentence: str, reader: FactReader) -> list[str]:
+    """Divide a sentence into sentences of one finding each, or return it whole.
 
-    Grammar proposes where to divide; the ontology has to find every finding of the sentence again in the parts, with
-    its polarity, or the division is not made. Words that a list shares ("no", "there is", the predicate) are repeated
-    with each member, and the verb agrees with it; nothing else is added.
+    Grammar proposes splits; a split is rejected unless its parts have every finding of the sentence with its polarity.
+    Shared words of a list ("no", "there is", the predicate) are repeated with each member, and the verb agrees with
+    it; nothing else is added.
 
     Args:
-        sentence: one sentence, without its full stop.
-        facts: what the ontology reads.
+        sentence: one sentence without its full stop.
+        reader: reads the facts of the parts.
 
     Returns:
         The parts in reading order, without capital or full stop.
     """
-    clause = Clause(sentence, facts)
-    if clause.separators or not clause.lowers.isdisjoint(("with", "without")):
-        for way in (_clauses, _attachments, lists, _predicates):
+    clause = Clause(sentence, reader)
+    if clause.separators or not clause.lower_words.isdisjoint(("with", "without")):
+        for way in (_split_clauses, _split_attachments, split_list, _split_predicates):
             for parts in way(clause):
-                if facts.kept_by(parts, sentence):
-                    return [piece for part in parts for piece in divide(part.strip(" ,;"), facts)]
+                if reader.are_kept_by(parts, sentence):
+                    return [piece for part in parts for piece in divide_sentence(part.strip(" ,;"), reader)]
     return [sentence]
 
 
-def _clauses(c: Clause) -> Iterator[list[str]]:
-    """Two clauses, each with a verb or a negation of its own."""
-    for i in c.separators:
+def _split_clauses(clause: Clause) -> Iterator[list[str]]:
+    """Yield splits into two clauses, each with a verb or a negation of its own."""
+    for i in clause.separators:
         after = i + 1
-        while c.lower(after) in w.SEPARATORS:
+        while clause.word(after) in SEPARATORS:
             after += 1
-        if after >= len(c.words) or i == c.start:
+        if after >= len(clause.words) or i == clause.start:
             continue
-        if _clause_begins(c, i, after):
-            yield [c.span(0, i), c.span(after, len(c.words))]
+        if _starts_clause(clause, i, after):
+            yield [clause.span(0, i), clause.span(after, len(clause.words))]
 
 
-def _clause_begins(c: Clause, i: int, after: int) -> bool:
-    word, following = c.lower(i), c.lower(after)
-    if following in w.LINKS | w.SUBORDINATORS:
+def _starts_clause(clause: Clause, i: int, after: int) -> bool:
+    word, following = clause.word(i), clause.word(after)
+    if following in ANAPHORIC_WORDS | SUBORDINATORS:
         return False
     if word == ";":
         return True
-    before = [v for v in c.verbs if v < i]
+    before = [v for v in clause.verbs if v < i]
     if following == "no":
-        return _is_statement(c, i, bool(before)) and not _shared_verb_follows(c, after)
+        return _is_statement(clause, i, bool(before)) and not _has_shared_verb(clause, after)
     if following == "there":
-        return _is_statement(c, i, bool(before))
-    if _is_state_without_verb(c, after) and _is_statement(c, i, bool(before)):
+        return _is_statement(clause, i, bool(before))
+    if _starts_verbless_clause(clause, after) and _is_statement(clause, i, bool(before)):
         return True
-    verb = next((v for v in c.verbs if v >= after), None)
-    if verb is None or verb == after or following in w.PREPOSITIONS:
+    verb = next((v for v in clause.verbs if v >= after), None)
+    if verb is None or verb == after or following in PREPOSITIONS:
         return False
-    return _is_statement(c, i, bool(before)) and _is_subject(c, i, after, verb, before)
+    return _is_statement(clause, i, bool(before)) and _is_subject(clause, i, after, verb, before)
 
 
-def _is_state_without_verb(c: Clause, first: int) -> bool:
-    """Whether "lungs clear" or "vessels within normal limits" begins here."""
-    end = next((s for s in c.separators if s > first), len(c.words))
-    states = c.phrase(first, end)[1:]
-    comma = next((s for s in c.separators if s > first and c.lower(s) == ","), len(c.words))
-    leading = c.lower(first) in w.STATES or c.facts.is_change(c.lower(first))
-    if leading and c.lower(first + 1) not in w.PREPOSITIONS and not any(v >= first for v in c.verbs):
-        return any(c.facts.is_structure(word) for word in c.phrase(first, comma))
-    ends = any(word in w.STATES for word in states[-1:]) or states[-3:] == ["within", "normal", "limits"]
-    return ends and not any(first <= v < end for v in c.verbs) and bool(c.facts.named(c.span(first, end)))
+def _starts_verbless_clause(clause: Clause, first: int) -> bool:
+    """Return whether "lungs clear" or "vessels within normal limits" begins here."""
+    end = next((s for s in clause.separators if s > first), len(clause.words))
+    states = clause.phrase(first, end)[1:]
+    comma = next((s for s in clause.separators if s > first and clause.word(s) == ","), len(clause.words))
+    leading = clause.word(first) in NORMAL_STATES or clause.reader.is_change(clause.word(first))
+    if leading and clause.word(first + 1) not in PREPOSITIONS and not any(v >= first for v in clause.verbs):
+        return any(clause.reader.is_structure(word) for word in clause.phrase(first, comma))
+    ends = any(word in NORMAL_STATES for word in states[-1:]) or states[-3:] == ["within", "normal", "limits"]
+    return (
+        ends
+        and not any(first <= v < end for v in clause.verbs)
+        and bool(clause.reader.named_findings(clause.span(first, end)))
+    )
 
 
-def _is_statement(c: Clause, end: int, has_verb: bool) -> bool:
-    """Whether the words before `end` say something by themselves."""
+def _is_statement(clause: Clause, end: int, has_verb: bool) -> bool:
+    """Return whether the words before `end` say something by themselves."""
     if has_verb:
-        return c.lower(end - 1) not in w.FINITE | w.PREPOSITIONS | w.DETERMINERS
-    first = c.lower(c.start)
-    last = c.lower(end - 1)
-    if first in w.NEGATIONS or first in w.STATES or last in w.STATES | w.OBSERVED | {"limits"}:
+        return clause.word(end - 1) not in FINITE_VERBS | PREPOSITIONS | DETERMINERS
+    first = clause.word(clause.start)
+    last = clause.word(end - 1)
+    if first in NEGATIONS or first in NORMAL_STATES or last in NORMAL_STATES | OBSERVATION_WORDS | {"limits"}:
         return True
-    return bool(c.facts.named(c.span(0, end)))
+    return bool(clause.reader.named_findings(clause.span(0, end)))
 
 
-def _shared_verb_follows(c: Clause, after: int) -> bool:
-    """Whether "no A and no B is seen" goes on with a verb for both."""
-    return any(v > after for v in c.verbs) and not any(v < after for v in c.verbs)
+def _has_shared_verb(clause: Clause, after: int) -> bool:
+    """Return whether "no A and no B is seen" goes on with a verb for both."""
+    return any(v > after for v in clause.verbs) and not any(v < after for v in clause.verbs)
 
 
-def _is_subject(c: Clause, i: int, after: int, verb: int, before: Sequence[int]) -> bool:
-    """Whether the words from `after` to `verb` are the whole subject of a clause that begins there."""
-    inner = [s for s in c.separators if after <= s < verb]
-    subject = c.phrase(after, verb)
+def _is_subject(clause: Clause, i: int, after: int, verb: int, before: Sequence[int]) -> bool:
+    """Return whether the words from `after` to `verb` are the whole subject of a clause that begins there."""
+    inner = [s for s in clause.separators if after <= s < verb]
+    subject = clause.phrase(after, verb)
     last = subject[inner[-1] + 1 - after :] if inner else subject
-    if set(subject) & (w.LINKS | w.RELATIVES | w.SUBORDINATORS) - {"likely"} or last[:1] == [] or "with" in last:
+    if set(subject) & (ANAPHORIC_WORDS | RELATIVES | SUBORDINATORS) - {"likely"} or last[:1] == [] or "with" in last:
         return False
-    if all(word in w.DETERMINERS | w.PARTS_OF_DEVICES or c.facts.is_modifier(word) for word in last):
+    if all(word in DETERMINERS | DEVICE_PARTS or clause.reader.is_modifier(word) for word in last):
         return False  # "The tip" of the tube before, "the left" of the joints before.
-    plural_verb = w.agreeing(c.lower(verb), False) != c.lower(verb)
-    if inner and (c.lower(inner[-1]) not in w.CONJUNCTIONS or not plural_verb):
+    plural_verb = inflect_verb(clause.word(verb), False) != clause.word(verb)
+    if inner and (clause.word(inner[-1]) not in CONJUNCTIONS or not plural_verb):
         return False
     if not before:
-        if c.lower(c.start) in w.NEGATIONS and c.lower(i) == ",":
-            return not _is_observed(c, verb)  # "No effusion, heart size is normal."
-        return not inner and (subject[0] in w.DETERMINERS or c.lower(i) in w.TURNS)
+        if clause.word(clause.start) in NEGATIONS and clause.word(i) == ",":
+            return not _is_observed(clause, verb)  # "No effusion, heart size is normal."
+        return not inner and (subject[0] in DETERMINERS or clause.word(i) in CLAUSE_CONJUNCTIONS)
     if inner:
-        return not w.is_plural(last) or _is_adjectival(c, before[-1])
-    too_small = plural_verb and not w.is_plural(subject) and c.lower(i) in w.CONJUNCTIONS
-    earlier = any(before[-1] < s < i for s in c.separators)
+        return not is_plural(last) or _is_adjectival(clause, before[-1])
+    too_small = plural_verb and not is_plural(subject) and clause.word(i) in CONJUNCTIONS
+    earlier = any(before[-1] < s < i for s in clause.separators)
     return not (too_small and earlier)
 
 
-def _is_observed(c: Clause, verb: int) -> bool:
-    """Whether the verb only says that something is seen."""
+def _is_observed(clause: Clause, verb: int) -> bool:
+    """Return whether the verb only says that something is seen."""
     after = verb + 1
-    while c.lower(after) in w.ADVERBS:
+    while clause.word(after) in ADVERBS:
         after += 1
-    return c.lower(after) in w.OBSERVED
+    return clause.word(after) in OBSERVATION_WORDS
 
 
-def _is_adjectival(c: Clause, verb: int) -> bool:
-    """Whether the verb says a state ("is normal"), not what there is ("shows a nodule")."""
-    return not c.is_transitive(verb) and c.lower(verb - 1) != "there"
+def _is_adjectival(clause: Clause, verb: int) -> bool:
+    """Return whether the verb says a state ("is normal"), not what there is ("shows a nodule")."""
+    return not clause.is_transitive(verb) and clause.word(verb - 1) != "there"
 
 
-def _attachments(c: Clause) -> Iterator[list[str]]:
-    """A statement and what goes with it: "lungs are clear without effusion", "edema with small effusions"."""
-    for i, word in enumerate(c.words):
-        if word.lower not in ("with", "without") or i <= c.start or i + 1 == len(c.words):
+def _split_attachments(clause: Clause) -> Iterator[list[str]]:
+    """Yield splits at "with" and "without": "lungs are clear without effusion", "edema with small effusions"."""
+    for i, word in enumerate(clause.words):
+        if word.lower not in ("with", "without") or i <= clause.start or i + 1 == len(clause.words):
             continue
-        end = i - 1 if c.lower(i - 1) in (",", "and", "but") else i
-        if end <= c.start or not _is_statement(c, end, any(v < end for v in c.verbs)):
+        end = i - 1 if clause.word(i - 1) in (",", "and", "but") else i
+        if end <= clause.start or not _is_statement(clause, end, any(v < end for v in clause.verbs)):
             continue
-        if c.lower(i - 1) in w.NOT_ATTACHED or any(v > i for v in c.verbs):
+        if clause.word(i - 1) in NOT_BEFORE_WITH or any(v > i for v in clause.verbs):
             continue
-        left = c.span(0, end)
-        if word.lower == "without" or c.lower(i + 1) == "no":
-            rest = c.span(i + 1, len(c.words))
+        left = clause.span(0, end)
+        if word.lower == "without" or clause.word(i + 1) == "no":
+            rest = clause.span(i + 1, len(clause.words))
             rest = re.sub(r"^(?:any|no|an?)\s+", "", rest, flags=re.IGNORECASE)
-            if c.facts.named(rest) or _EVIDENCE.match(rest.lower() + " "):
+            if clause.reader.named_findings(rest) or _EVIDENCE.match(rest.lower() + " "):
                 yield [left, f"no {rest}"]
-        elif _finding_follows(c, i + 1, left) and (c.facts.named(left) or _is_structure_in_state(c, end)):
-            yield [left, c.span(i + 1, len(c.words))]
+        elif _starts_finding(clause, i + 1, left) and (
+            clause.reader.named_findings(left) or _is_structure_in_state(clause, end)
+        ):
+            yield [left, clause.span(i + 1, len(clause.words))]
 
 
-def _is_structure_in_state(c: Clause, end: int) -> bool:
-    """Whether "stable mediastinal contours" ends before `end`: a state, or its change, of a structure."""
-    phrase = c.phrase(c.start, end)
-    says = any(word in w.STATES or c.facts.is_change(word) for word in phrase)
-    return says and any(c.facts.is_structure(word) for word in phrase)
+def _is_structure_in_state(clause: Clause, end: int) -> bool:
+    """Return whether "stable mediastinal contours" ends before `end`: a state, or its change, of a structure."""
+    phrase = clause.phrase(clause.start, end)
+    says = any(word in NORMAL_STATES or clause.reader.is_change(word) for word in phrase)
+    return says and any(clause.reader.is_structure(word) for word in phrase)
 
 
-def _finding_follows(c: Clause, i: int, left: str) -> bool:
-    """Whether a finding that `left` does not name yet begins at `i`."""
-    stop = next((s for s in c.separators if s > i), len(c.words))
-    noun = next((j for j in range(i + 1, stop) if c.lower(j) in w.PREPOSITIONS), stop)
-    if not _NO_FINDING_AFTER_WITH.isdisjoint(c.phrase(i, noun)):
+def _starts_finding(clause: Clause, i: int, left: str) -> bool:
+    """Return whether a finding that `left` does not name yet begins at `i`."""
+    stop = next((s for s in clause.separators if s > i), len(clause.words))
+    noun = next((j for j in range(i + 1, stop) if clause.word(j) in PREPOSITIONS), stop)
+    if not _NO_FINDING_AFTER_WITH.isdisjoint(clause.phrase(i, noun)):
         return False
-    return bool(c.facts.named(c.span(i, stop)) - c.facts.named(left))
+    return bool(clause.reader.named_findings(clause.span(i, stop)) - clause.reader.named_findings(left))
 
 
-def _predicates(c: Clause) -> Iterator[list[str]]:
-    """Two predicates of one subject, where each states a finding: "lungs are clear and well expanded"."""
-    if not c.verbs or c.verbs[0] == c.start:
+def _split_predicates(clause: Clause) -> Iterator[list[str]]:
+    """Yield splits into two predicates of one subject: "lungs are clear and well expanded"."""
+    if not clause.verbs or clause.verbs[0] == clause.start:
         return
-    verb = c.verbs[0]
-    for i in c.separators:
+    verb = clause.verbs[0]
+    for i in clause.separators:
         if (
             i <= verb + 1
-            or c.lower(i) in (",", "or", "and/or")
-            or "with" in c.phrase(verb, i)
-            or not _is_predicate(c, i + 1)
+            or clause.word(i) in (",", "or", "and/or")
+            or "with" in clause.phrase(verb, i)
+            or not _is_predicate(clause, i + 1)
         ):
             continue
-        rest = c.span(i + 1, len(c.words))
-        subject = c.span(0, verb if c.lower(i + 1) in w.FINITE else verb + 1)
-        left, right = c.span(0, i), f"{subject} {rest}"
-        one, other = c.facts.stated(left), c.facts.stated(right)
-        if one and other and one.isdisjoint(other):
+        rest = clause.span(i + 1, len(clause.words))
+        subject = clause.span(0, verb if clause.word(i + 1) in FINITE_VERBS else verb + 1)
+        left, right = clause.span(0, i), f"{subject} {rest}"
+        left_findings, right_findings = clause.reader.stated_findings(left), clause.reader.stated_findings(right)
+        if left_findings and right_findings and left_findings.isdisjoint(right_findings):
             yield [left, right]
 
 
-def _is_predicate(c: Clause, i: int) -> bool:
-    """Whether the words from `i` say a state of the subject, or begin with a verb of their own."""
-    if c.lower(i) in w.FINITE:
+def _is_predicate(clause: Clause, i: int) -> bool:
+    """Return whether the words from `i` say a state of the subject, or begin with a verb of their own."""
+    if clause.word(i) in FINITE_VERBS:
         return True
-    end = next((j for j in range(i + 1, len(c.words)) if c.lower(j) in w.PREPOSITIONS | w.SEPARATORS), len(c.words))
+    end = next(
+        (j for j in range(i + 1, len(clause.words)) if clause.word(j) in PREPOSITIONS | SEPARATORS), len(clause.words)
+    )
     return i < end and all(
-        word in w.STATES | w.ADVERBS | {"well"}
-        or w.is_adjective(word)
+        word in NORMAL_STATES | ADVERBS | {"well"}
+        or is_adjective(word)
         or word.endswith("ly")
-        or c.facts.is_modifier(word)
-        for word in c.phrase(i, end)
+        or clause.reader.is_modifier(word)
+        for word in clause.phrase(i, end)
     )

@@ -1,4 +1,4 @@
-"""The ontology of chest-radiograph findings: what is a case of what, what rules out what, the lexicon."""
+"""The ontology of chest-radiograph findings: hierarchy, denials, exclusions and the lexicon."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 _TOKEN = re.compile(r"\d+(?:\.\d+)?(?:(?:st|nd|rd|th)\b)?|[a-z]+(?:'[a-z]+)?|[,;:.()?]")
-_ORDINALS = (
+_ORDINALS = [
     "first",
     "second",
     "third",
@@ -21,7 +21,7 @@ _ORDINALS = (
     "tenth",
     "eleventh",
     "twelfth",
-)
+]
 _AMERICAN = (("oedema", "edema"), ("haem", "hem"), ("oesoph", "esoph"), ("tumour", "tumor"), ("centre", "center"))
 _ISE = re.compile(r"alis(ation|ed|ing|e)$")
 _IRREGULAR = {
@@ -44,32 +44,36 @@ _IRREGULAR = {
 
 
 @lru_cache(maxsize=50_000)
-def lemma(token: str) -> str:
-    """The dictionary form of a lower-case word: American spelling, singular; ordinals as plain numbers."""
-    if token[0].isdigit():
-        return token.rstrip("stndrh")
+def lemma(word: str) -> str:
+    """Return the dictionary form of a lower-case word: American spelling, singular; ordinals as plain numbers."""
+    if word[0].isdigit():
+        return word.rstrip("stndrh")
     for british, american in _AMERICAN:
-        token = token.replace(british, american)
-    token = _ISE.sub(r"aliz\1", token)
-    if token in _IRREGULAR:
-        return _IRREGULAR[token]
-    if len(token) > 4 and token.endswith("ies"):
-        return token[:-3] + "y"
-    if token.endswith(("sses", "ches", "shes", "xes")):
-        return token[:-2]
-    if len(token) > 3 and token.endswith("s") and not token.endswith(("ss", "us", "is")):
-        return token[:-1]
-    return token
+        word = word.replace(british, american)
+    word = _ISE.sub(r"aliz\1", word)
+    if word in _IRREGULAR:
+        return _IRREGULAR[word]
+    if len(word) > 4 and word.endswith("ies"):
+        return word[:-3] + "y"
+    if word.endswith(("sses", "ches", "shes", "xes")):
+        return word[:-2]
+    if len(word) > 3 and word.endswith("s") and not word.endswith(("ss", "us", "is")):
+        return word[:-1]
+    return word
 
 
-def lemmas(text: str) -> list[tuple[str, int, int]]:
-    """Words, numbers and punctuation of `text` as (lemma, first character, end)."""
-    return [(lemma(m[0]), m.start(), m.end()) for m in _TOKEN.finditer(text.lower())]
+def lemmatize(text: str) -> list[tuple[str, int, int]]:
+    """Return the words, numbers and punctuation of `text` as (lemma, first character, end)."""
+    return [(lemma(match[0]), match.start(), match.end()) for match in _TOKEN.finditer(text.lower())]
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """A node of the ontology; `ancestors` holds itself and everything it is a case of."""
+    """A finding of the ontology; the head of `ontology.yaml` explains the fields.
+
+    Attributes:
+        ancestors: the finding itself and all more general findings.
+    """
 
     id: str
     ancestors: frozenset[str]
@@ -88,9 +92,17 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Structure:
-    """A part of the anatomy, the findings that its being normal, clear or acutely normal denies, and its states.
+    """A part of the anatomy.
 
-    `wholes`: itself and the structures that it is a part of.
+    Attributes:
+        id: name in the ontology.
+        wholes: the structure itself and all structures that it is a part of.
+        abnormal: finding that "normal" denies.
+        clear: finding that "clear" denies.
+        acute: finding that "no acute" denies.
+        states: findings by the lemmas of states of the structure, as in "enlarged".
+        normal: lemmas of states that deny `abnormal`.
+        here: specific findings by general findings in this structure.
     """
 
     id: str
@@ -107,8 +119,20 @@ class Structure:
 class Ontology:
     """Findings, structures and the lexicon.
 
-    `phrases`: lemmas of a phrase to everything that it can mean; `lengths`: first lemma to the lengths of its phrases,
-    longest first.
+    Attributes:
+        version: version of the file.
+        sha256: hash of the file.
+        findings: findings by name.
+        structures: structures by name.
+        phrases: meanings (entries by kind) of phrases, by their lemmas.
+        phrase_lengths: lengths of the phrases by their first lemma, longest first.
+        places: (side, zone) by place.
+        zone_wholes: the zone that contains a zone, if any.
+        severity_levels: levels (0 to 4) by severity.
+        implications: changes and details by the changes and details that imply them, themselves included.
+        whole_findings: findings about each structure as a whole, not about a part of it.
+        derived_details: details by the details that together imply them.
+        detail_scopes: findings for which a detail is a claim; other details apply to all findings.
     """
 
     version: str
@@ -116,50 +140,56 @@ class Ontology:
     findings: Mapping[str, Finding]
     structures: Mapping[str, Structure]
     phrases: Mapping[tuple[str, ...], dict[str, str]]
-    lengths: Mapping[str, tuple[int, ...]]
+    phrase_lengths: Mapping[str, tuple[int, ...]]
     places: Mapping[str, tuple[str, str]]
-    zone_whole: Mapping[str, str | None]
-    levels: Mapping[str, frozenset[int]]
-    entails: Mapping[str, frozenset[str]]
-    homes: Mapping[str, frozenset[str]]
-    derived: Mapping[str, frozenset[str]]
-    only: Mapping[str, tuple[str, ...]]
+    zone_wholes: Mapping[str, str | None]
+    severity_levels: Mapping[str, frozenset[int]]
+    implications: Mapping[str, frozenset[str]]
+    whole_findings: Mapping[str, frozenset[str]]
+    derived_details: Mapping[str, frozenset[str]]
+    detail_scopes: Mapping[str, tuple[str, ...]]
 
     def is_a(self, special: str, general: str) -> bool:
-        """Whether every `special` is also a `general`."""
+        """Return whether every `special` is also a `general`."""
         finding = self.findings.get(special)
         return special == general if finding is None else general in finding.ancestors
 
     def is_generic(self, finding: str) -> bool:
-        """Whether the name stands for any device ("the tube")."""
+        """Return whether the finding is a general name of devices ("the tube")."""
         node = self.findings.get(finding)
         return node is not None and node.generic
 
-    def standard_position(self, finding: str, details: Set[str], measures: Sequence[float]) -> frozenset[str]:
-        """ "good_position" where the device ends where it should, or 20 to 70 mm above the carina."""
+    def is_well_positioned(self, finding: str, details: Set[str], measures: Sequence[float]) -> bool:
+        """Return whether a device is in good position: at its target, or 20 to 70 mm above the carina."""
         node = self.findings.get(finding)
         if node is None or "malpositioned" in details or not node.good_position & details:
-            return frozenset()
-        if "above_carina" in details and not (measures and all(20 <= size <= 70 for size in measures)):
-            return frozenset()
-        return frozenset({"good_position"})
+            return False
+        return "above_carina" not in details or (bool(measures) and all(20 <= size <= 70 for size in measures))
 
-    def applies(self, detail: str, finding: str) -> bool:
-        """Whether the detail is a claim of its own for the finding ("acute" is one for bones only)."""
-        return detail not in self.only or any(self.is_a(finding, other) for other in self.only[detail])
+    def detail_applies(self, detail: str, finding: str) -> bool:
+        """Return whether a detail is a claim for a finding ("acute" is a claim for bones only)."""
+        scope = self.detail_scopes.get(detail)
+        return scope is None or any(self.is_a(finding, general) for general in scope)
 
     def concerns(self, finding: str, structure: str) -> bool:
-        """Whether what is said of `finding` (or of a structure of that name) is said of `structure`."""
-        return any(finding == whole or finding in self.homes[whole] for whole in self.structures[structure].wholes)
+        """Return whether a finding (or a structure of that name) is about `structure`."""
+        wholes = self.structures[structure].wholes
+        return any(finding == whole or finding in self.whole_findings[whole] for whole in wholes)
 
-    def denied_by(self, absent: str, finding: str) -> bool:
-        """Whether the absence of `absent` rules `finding` out."""
+    def is_denied_by(self, absent: str, finding: str) -> bool:
+        """Return whether the absence of `absent` rules out `finding`."""
         if self.is_a(finding, absent):
             return True
         node = self.findings.get(absent)
-        return node is not None and any(self.denied_by(other, finding) for other in node.denies)
+        return node is not None and any(self.is_denied_by(denied, finding) for denied in node.denies)
 
-    def excluded_by(self, present: str, finding: str) -> bool:
-        """Whether the presence of `present` rules `finding` out."""
+    def is_excluded_by(self, present: str, finding: str) -> bool:
+        """Return whether the presence of `present` rules out `finding`."""
         node = self.findings.get(present)
-        return node is not None and any(self.is_a(finding, other) for other in node.excludes)
+        return node is not None and any(self.is_a(finding, excluded) for excluded in node.excludes)
+
+    def is_within(self, zone: str | None, whole: str | None) -> bool:
+        """Return whether a zone is another zone or a part of it."""
+        while zone is not None and zone != whole:
+            zone = self.zone_wholes[zone]
+        return zone == whole

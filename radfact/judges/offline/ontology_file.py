@@ -1,4 +1,4 @@
-"""The ontology's file: YAML that a radiologist can edit, checked field by field and turned into an `Ontology`."""
+"""Read the ontology from YAML that a radiologist can edit, with every field checked."""
 
 from __future__ import annotations
 
@@ -10,15 +10,12 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
-from radfact.errors import InputError
+from radfact.errors import ErrorCode, InputError
 from radfact.io.jsonl import read_text
-from radfact.judges.offline.ontology import Finding, Ontology, Structure, lemmas
+from radfact.judges.offline.ontology import Finding, Ontology, Structure, lemmatize
 from radfact.records import validated
 
 DEFAULT_PATH = Path(__file__).with_name("ontology.yaml")
-
-Phrase = tuple[str, ...]
-"""The lemmas of a name."""
 
 _Cue = Literal[
     "negation",
@@ -44,24 +41,23 @@ _Cue = Literal[
 ]
 
 
-def _phrase(name: str) -> Phrase:
-    return tuple(word for word, _, _ in lemmas(name))
+def _to_lemmas(name: str) -> tuple[str, ...]:
+    return tuple(word for word, _, _ in lemmatize(name))
 
 
-def _named(value: object) -> object:
+def _check_name(value: object) -> object:
     if isinstance(value, bool):
         raise ValueError("expected a phrase (put the words no and on in quotes)")
-    if isinstance(value, str) and not _phrase(value):
+    if isinstance(value, str) and not _to_lemmas(value):
         raise ValueError("expected a phrase with at least one word")
     return value
 
 
-_Name = Annotated[str, BeforeValidator(_named)]
+_Name = Annotated[str, BeforeValidator(_check_name)]
 
 
 class _Node(BaseModel):
-    """A misspelt key is an error instead of being dropped."""
-
+    # A misspelled key is an error.
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
@@ -138,11 +134,6 @@ class _File(_Node):
     cues: dict[_Cue, list[_Name]]
     filler: list[_Name]
 
-    @property
-    def details(self) -> dict[str, _Detail]:
-        """Descriptors and positions: what a finding may be said to be like."""
-        return {**self.descriptors, **self.positions}
-
 
 def load_ontology(path: Path | str = DEFAULT_PATH) -> Ontology:
     """Read an ontology file.
@@ -151,7 +142,7 @@ def load_ontology(path: Path | str = DEFAULT_PATH) -> Ontology:
         path: a YAML file in the layout that the head of the packaged `ontology.yaml` explains.
 
     Raises:
-        InputError: the file cannot be read, or names the field that is wrong.
+        InputError: the file cannot be read or has a wrong field.
     """
     import yaml
 
@@ -160,91 +151,113 @@ def load_ontology(path: Path | str = DEFAULT_PATH) -> Ontology:
         data = yaml.load(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
-        raise InputError("not YAML", file=path, line=None if mark is None else mark.line + 1) from None
+        line = None if mark is None else mark.line + 1
+        raise InputError("expected YAML", code=ErrorCode.INVALID_FORMAT, file=path, line=line) from None
     file = validated(_File, data, file=path)
-    for field, names, section, known in _references(file):
-        if unknown := next((name for name in names if name not in known), None):
-            raise InputError(f"'{unknown}' is not defined under {section}", file=path, field=field)
-    phrases = _lexicon(file, path)
-    structures = _structures(file, path)
+    details = {**file.descriptors, **file.positions}
+    for field, names, section, known in _references(file, details):
+        for name in names:
+            if name not in known:
+                raise InputError(
+                    f"'{name}' is not defined under {section}", code=ErrorCode.UNKNOWN_NAME, file=path, field=field
+                )
+    # Lookups follow these relations recursively, so they must be free of cycles.
+    for section, relation in (
+        ("zones", {name: [node.whole] if node.whole else [] for name, node in file.zones.items()}),
+        ("findings", {name: node.denies for name, node in file.findings.items()}),
+        ("findings", {name: node.exhaustive for name, node in file.findings.items()}),
+    ):
+        _transitive_closure(relation, path, section)
     implied = {name: node.entails for name, node in file.change.items()}
-    implied |= {name: node.implies for name, node in file.details.items()}
-    # Whoever follows these has to come to an end.
-    _closure({name: [node.whole] if node.whole else [] for name, node in file.zones.items()}, path, "zones")
-    _closure({name: node.denies for name, node in file.findings.items()}, path, "findings")
-    _closure({name: node.exhaustive for name, node in file.findings.items()}, path, "findings")
+    implied |= {name: node.implies for name, node in details.items()}
+    findings, structures = _build_nodes(file, path)
+    phrases = _build_lexicon(file, path)
+    lengths: dict[str, set[int]] = {}
+    for words in phrases:
+        lengths.setdefault(words[0], set()).add(len(words))
     return Ontology(
         version=file.version,
         sha256=hashlib.sha256(text.encode()).hexdigest(),
-        findings=_findings(file, path),
+        findings=findings,
         structures=structures,
         phrases=phrases,
-        lengths=_lengths(phrases),
-        places={_place_id(index): (place.side, place.zone) for index, place in enumerate(file.places)},
-        zone_whole={name: node.whole for name, node in file.zones.items()},
-        levels={name: frozenset(node.levels) for name, node in file.severity.items()},
-        entails=_closure(implied, path, "change"),
-        homes=_homes(structures),
-        derived={name: frozenset(node.parts) for name, node in file.details.items() if node.parts},
-        only={name: tuple(node.only) for name, node in file.details.items() if node.only},
+        phrase_lengths={first: tuple(sorted(sizes, reverse=True)) for first, sizes in lengths.items()},
+        places={f"place_{index}": (place.side, place.zone) for index, place in enumerate(file.places)},
+        zone_wholes={name: node.whole for name, node in file.zones.items()},
+        severity_levels={name: frozenset(node.levels) for name, node in file.severity.items()},
+        implications=_transitive_closure(implied, path, "change"),
+        whole_findings={
+            name: frozenset({node.abnormal, *node.states.values()})
+            - {part.abnormal for part in structures.values() if name in part.wholes and part.id != name}
+            for name, node in structures.items()
+        },
+        derived_details={name: frozenset(node.parts) for name, node in details.items() if node.parts},
+        detail_scopes={name: tuple(node.only) for name, node in details.items() if node.only},
     )
 
 
 @cache
 def default_ontology() -> Ontology:
-    """The packaged ontology, read once."""
+    """Return the packaged ontology, read once."""
     return load_ontology()
 
 
-def _references(file: _File) -> Iterator[tuple[str, Iterable[str], str, Collection[str]]]:
-    """(field, the entries that it names, their section, the entries of that section) for every reference."""
-    findings, details = ("findings", file.findings), ("descriptors or positions", file.details)
+_References = Iterator[tuple[str, Iterable[str], str, Collection[str]]]
+
+
+def _references(file: _File, details: Mapping[str, _Detail]) -> _References:
+    """Yield (field, referenced names, their section, names of that section) for every reference."""
+    findings = ("findings", file.findings)
     zones, structures = ("zones", file.zones), ("structures", file.structures)
-    said = ("change, descriptors or positions", {*file.change, *file.details})
+    known_details = ("descriptors or positions", details)
+    attributes = ("change, descriptors or positions", {*file.change, *details})
     for name, node in file.findings.items():
         field = f"findings.{name}"
         yield f"{field}.is_a", node.is_a, *findings
         yield f"{field}.denies", node.denies, *findings
         yield f"{field}.excludes", node.excludes, *findings
         yield f"{field}.exhaustive", node.exhaustive, *findings
-        yield f"{field}.when", node.when, *said
+        yield f"{field}.when", node.when, *attributes
         yield f"{field}.when", node.when.values(), *findings
-        yield f"{field}.implied", node.implied, *details
-        yield f"{field}.good_position", node.good_position, *details
+        yield f"{field}.implied", node.implied, *known_details
+        yield f"{field}.good_position", node.good_position, *known_details
         yield f"{field}.usual_zone", () if node.usual_zone is None else (node.usual_zone,), *zones
-    for name, part in file.structures.items():
+    for name, structure in file.structures.items():
         field = f"structures.{name}"
-        yield f"{field}.part_of", part.part_of, *structures
-        for key, target in (("abnormal", part.abnormal), ("clear", part.clear), ("acute", part.acute)):
-            yield f"{field}.{key}", () if target is None else (target,), *findings
-        yield f"{field}.states", part.states, *findings
-        yield f"{field}.here", (*part.here, *part.here.values()), *findings
+        yield f"{field}.part_of", structure.part_of, *structures
+        for key in ("abnormal", "clear", "acute"):
+            finding = getattr(structure, key)
+            yield f"{field}.{key}", () if finding is None else (finding,), *findings
+        yield f"{field}.states", structure.states, *findings
+        yield f"{field}.here", (*structure.here, *structure.here.values()), *findings
     for name, zone in file.zones.items():
         yield f"zones.{name}.whole", () if zone.whole is None else (zone.whole,), *zones
     for index, place in enumerate(file.places):
         yield f"places[{index}].zone", (place.zone,), *zones
     for name, change in file.change.items():
-        yield f"change.{name}.entails", change.entails, *said
+        yield f"change.{name}.entails", change.entails, *attributes
     for section, nodes in (("descriptors", file.descriptors), ("positions", file.positions)):
         for name, detail in nodes.items():
-            yield f"{section}.{name}.implies", detail.implies, *said
+            yield f"{section}.{name}.implies", detail.implies, *attributes
             yield f"{section}.{name}.only", detail.only, *findings
-            yield f"{section}.{name}.from", detail.parts, *details
+            yield f"{section}.{name}.from", detail.parts, *known_details
 
 
-def _lexicon(file: _File, path: Path | str) -> dict[Phrase, dict[str, str]]:
-    """Every phrase with all that it can mean; it may be the name of one finding and of one structure."""
-    phrases: dict[Phrase, dict[str, str]] = {}
-    for kind, identity, names, field in _meanings(file):
+def _build_lexicon(file: _File, path: Path | str) -> dict[tuple[str, ...], dict[str, str]]:
+    """Return every phrase with all of its meanings; it may be the name of one finding and of one structure."""
+    phrases: dict[tuple[str, ...], dict[str, str]] = {}
+    for kind, entry, names, field in _named_entries(file):
         for name in names:
-            meanings = phrases.setdefault(_phrase(name), {})
-            if meanings.setdefault(kind, identity) != identity and kind in ("finding", "structure"):
-                raise InputError(f"'{name}' already means '{meanings[kind]}'", file=path, field=field)
+            meanings = phrases.setdefault(_to_lemmas(name), {})
+            if meanings.setdefault(kind, entry) != entry and kind in ("finding", "structure"):
+                raise InputError(
+                    f"'{name}' already means '{meanings[kind]}'", code=ErrorCode.DUPLICATE, file=path, field=field
+                )
     return phrases
 
 
-def _meanings(file: _File) -> Iterator[tuple[str, str, Sequence[str], str]]:
-    """(kind, entry, its names, their field); of two entries of a kind with the same name the first keeps it."""
+def _named_entries(file: _File) -> Iterator[tuple[str, str, Sequence[str], str]]:
+    """Yield (kind, entry, names, field); of two entries of one kind with the same name the first wins."""
     for name, finding in file.findings.items():
         yield "finding", name, finding.names, f"findings.{name}.names"
         yield "absence", name, finding.absence, f"findings.{name}.absence"
@@ -259,7 +272,7 @@ def _meanings(file: _File) -> Iterator[tuple[str, str, Sequence[str], str]]:
     for side, names in file.sides.items():
         yield "side", side, names, f"sides.{side}"
     for index, place in enumerate(file.places):
-        yield "place", _place_id(index), place.names, f"places[{index}].names"
+        yield "place", f"place_{index}", place.names, f"places[{index}].names"
     sections: Sequence[tuple[str, str, Mapping[str, _Modifier]]] = (
         ("zones", "zone", file.zones),
         ("severity", "severity", file.severity),
@@ -276,29 +289,31 @@ def _meanings(file: _File) -> Iterator[tuple[str, str, Sequence[str], str]]:
     yield "filler", "filler", file.filler, "filler"
 
 
-def _place_id(index: int) -> str:
-    return f"place_{index}"
+def _transitive_closure(
+    parents: Mapping[str, Sequence[str]], path: Path | str, field: str
+) -> dict[str, frozenset[str]]:
+    """Return each node with all nodes that can be reached from it, itself included.
+
+    Raises:
+        InputError: a cycle.
+    """
+    reachable: dict[str, frozenset[str]] = {}
+
+    def visit(node: str, visited: tuple[str, ...]) -> frozenset[str]:
+        if node in visited:
+            cycle = ", ".join((*visited, node))
+            raise InputError(f"expected no cycle, found {cycle}", file=path, field=f"{field}.{node}")
+        if node not in reachable:
+            ancestors = (visit(parent, (*visited, node)) for parent in parents[node])
+            reachable[node] = frozenset({node}).union(*ancestors)
+        return reachable[node]
+
+    return {node: visit(node, ()) for node in parents}
 
 
-def _closure(parents: Mapping[str, Sequence[str]], path: Path | str, field: str) -> dict[str, frozenset[str]]:
-    """Each node with all that can be reached from it, itself included."""
-    closed: dict[str, frozenset[str]] = {}
-
-    def visit(node: str, way: tuple[str, ...]) -> frozenset[str]:
-        if node in way:
-            raise InputError(f"a circle: {', '.join((*way, node))}", file=path, field=f"{field}.{node}")
-        if node not in closed:
-            closed[node] = frozenset({node}).union(*(visit(parent, (*way, node)) for parent in parents[node]))
-        return closed[node]
-
-    for node in parents:
-        visit(node, ())
-    return closed
-
-
-def _findings(file: _File, path: Path | str) -> dict[str, Finding]:
-    ancestors = _closure({name: node.is_a for name, node in file.findings.items()}, path, "findings")
-    return {
+def _build_nodes(file: _File, path: Path | str) -> tuple[dict[str, Finding], dict[str, Structure]]:
+    ancestors = _transitive_closure({name: node.is_a for name, node in file.findings.items()}, path, "findings")
+    findings = {
         name: Finding(
             id=name,
             ancestors=ancestors[name],
@@ -316,36 +331,18 @@ def _findings(file: _File, path: Path | str) -> dict[str, Finding]:
         )
         for name, node in file.findings.items()
     }
-
-
-def _structures(file: _File, path: Path | str) -> dict[str, Structure]:
-    wholes = _closure({name: node.part_of for name, node in file.structures.items()}, path, "structures")
-    return {
+    wholes = _transitive_closure({name: node.part_of for name, node in file.structures.items()}, path, "structures")
+    structures = {
         name: Structure(
             id=name,
             wholes=wholes[name],
             abnormal=node.abnormal,
             clear=node.clear or node.abnormal,
             acute=node.acute or node.abnormal,
-            states={_phrase(word): finding for finding, words in node.states.items() for word in words},
-            normal=frozenset(map(_phrase, node.normal_words)),
+            states={_to_lemmas(word): finding for finding, words in node.states.items() for word in words},
+            normal=frozenset(map(_to_lemmas, node.normal_words)),
             here=node.here,
         )
         for name, node in file.structures.items()
     }
-
-
-def _homes(structures: Mapping[str, Structure]) -> dict[str, frozenset[str]]:
-    """The findings that are about each structure as a whole, not about a part of it."""
-    return {
-        name: frozenset({node.abnormal, *node.states.values()})
-        - {part.abnormal for part in structures.values() if name in part.wholes and part.id != name}
-        for name, node in structures.items()
-    }
-
-
-def _lengths(phrases: Iterable[Phrase]) -> dict[str, tuple[int, ...]]:
-    by_first: dict[str, set[int]] = {}
-    for words in phrases:
-        by_first.setdefault(words[0], set()).add(len(words))
-    return {first: tuple(sorted(found, reverse=True)) for first, found in by_first.items()}
+    return findings, structures

@@ -1,13 +1,20 @@
-"""What is no finding of the film and goes: technique, recommendations, comparisons, interpretation, headings."""
+"""Remove what is no finding of the image: technique, recommendations, comparisons, interpretation, headings."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Collection
 
-from radfact.judges.offline import vocabulary as w
-from radfact.judges.offline.clause import Facts
+from radfact.judges.offline.clause import FactReader
 from radfact.judges.offline.facts import Fact
+from radfact.judges.offline.vocabulary import (
+    CONJUNCTIONS,
+    DETERMINERS,
+    FINITE_VERBS,
+    NEGATIONS,
+    PREPOSITIONS,
+    split_words,
+)
 
 _HEADING = re.compile(r"^[A-Za-z][^:.;,()]{0,60}:\s+")
 _REMARK_HEADING = re.compile(
@@ -16,7 +23,7 @@ _REMARK_HEADING = re.compile(
     re.IGNORECASE,
 )
 _CATEGORY = re.compile(r"/|\b(?:changes|devices|lines|tubes|catheters|structures)\b", re.IGNORECASE)
-"""A heading with one of these states no finding, whatever it names."""
+"""Words of headings that state no finding, whatever they name."""
 _CONNECTIVE = re.compile(
     r"^(?:(?:however|in addition|additionally|furthermore|moreover|also|and|but|specifically|incidentally)\b,?\s+(?=\w)"
     r"|(?:due to|given|because of|owing to|allowing for|accounting for) (?:[\w'/-]+ ?){1,6},\s+)+",
@@ -38,7 +45,7 @@ _TECHNIQUE = re.compile(
     r"discussed|communicated|telephoned|notified|year[- ]old|overlying soft tissues?)\b|^(?:clinical )?history\b",
     re.IGNORECASE,
 )
-_ON_THE_FILM = re.compile(
+_ON_THE_IMAGE = re.compile(
     r"\b(?:on|in|by|since|from|to|than) (?:the |this |these |that |a |an |today's )?(?:[\w-]+ ){0,3}"
     r"(?:views?|projections?|examinations?|exams?|study|studies|radiographs?|x-?rays?|films?|images?)\b",
     re.IGNORECASE,
@@ -58,7 +65,7 @@ _SIZE = re.compile(r"\b\d+(?:\.\d+)?\s*(?:mm|cm)\b", re.IGNORECASE)
 _HEDGE = (
     r"(?:may|might|could|can|would|likely|possibly|probably|presumably|perhaps|most|is|are|to|which|that|and|findings?)"
 )
-# Where an interpretation ends before its sentence does: at another finding, the verb, or the place of what is seen.
+# An interpretation ends at another finding, the verb, or the place of what is seen.
 _RESUMED = (
     r" with\b| (?:is|are|was|were) (?:again |now )?(?:seen|noted|present|identified|visualized|demonstrated)\b"
     r"| projects?\b"
@@ -91,78 +98,80 @@ _UNSURE = re.compile(
 _MARK = re.compile(r"^(?:x{2,}|_+|[\d:/.-]+|[ap]\.?m|\W+)$", re.IGNORECASE)
 
 
-def without_connective(sentence: str) -> str:
-    """Drop "However," and its like, which only tie a sentence to the one before."""
+def remove_connective(sentence: str) -> str:
+    """Remove connectives such as "However,"."""
     return _CONNECTIVE.sub("", sentence)
 
 
-def without_heading(sentence: str, facts: Facts) -> str:
-    """Drop "Lungs and pleura:" where what follows says the same without it; "Lungs: Clear" stays."""
+def remove_heading(sentence: str, reader: FactReader) -> str:
+    """Remove "Lungs and pleura:" if the rest has the same findings without it; "Lungs: Clear" stays."""
     match = _HEADING.match(sentence)
     if match is None or _REMARK_HEADING.match(sentence):
         return sentence
     rest = sentence[match.end() :]
-    words = {word.lower for word in w.words_of(match[0])}
-    if words & (w.FINITE | w.NEGATIONS | w.PREPOSITIONS | w.DETERMINERS):
+    words = {word.lower for word in split_words(match[0])}
+    if words & (FINITE_VERBS | NEGATIONS | PREPOSITIONS | DETERMINERS):
         return sentence
-    named = bool(facts.named(rest)) and (_CATEGORY.search(match[0]) is not None or facts.kept_by([rest], sentence))
-    return rest if named or any(word.lower in w.FINITE for word in w.words_of(rest)[1:]) else sentence
+    named = bool(reader.named_findings(rest)) and (
+        _CATEGORY.search(match[0]) is not None or reader.are_kept_by([rest], sentence)
+    )
+    return rest if named or any(word.lower in FINITE_VERBS for word in split_words(rest)[1:]) else sentence
 
 
-def without_interpretation(sentence: str, facts: Facts) -> str:
-    """Cut "..., which may represent pneumonia" where a finding was described before it, and none is lost by it."""
+def remove_interpretation(sentence: str, reader: FactReader) -> str:
+    """Remove "..., which may represent pneumonia" after a described finding if no finding is lost."""
     for match in _INTERPRETATION.finditer(sentence):
         before, cut = sentence[: match.start()], match[0]
         unspecific = re.search(r"\b(?:likely|possibl[ey]|probabl[ey]|presum(?:ed|ably)|perhaps)\b", cut) is not None
-        described = facts.named(before) or (len(before.split()) > 3 and not _ANAPHORA.match(before))
-        if not described or (unspecific and not facts.named(cut) and not _DIAGNOSIS.search(cut)):
+        described = reader.named_findings(before) or (len(before.split()) > 3 and not _ANAPHORA.match(before))
+        if not described or (unspecific and not reader.named_findings(cut) and not _DIAGNOSIS.search(cut)):
             continue
         kept = (before + sentence[match.end() :]).strip(" ,;")
-        lost = {concept for concept, _ in facts.stated(sentence) - facts.stated(kept)}
+        lost = {concept for concept, _ in reader.stated_findings(sentence) - reader.stated_findings(kept)}
         hedged = _UNSURE.search(cut) is not None and not re.search(r",|\band\b|\bwith\b", cut.strip(" ,"))
-        if lost and not (hedged and lost <= facts.named(cut)):
+        if lost and not (hedged and lost <= reader.named_findings(cut)):
             continue
-        if kept.split()[-1].lower() not in w.PREPOSITIONS | w.FINITE:
+        if kept.split()[-1].lower() not in PREPOSITIONS | FINITE_VERBS:
             return kept
     return sentence
 
 
-def without_recommendation(sentence: str, facts: Facts) -> str:
-    """Cut "..., CT is recommended" after a finding."""
+def remove_recommendation(sentence: str, reader: FactReader) -> str:
+    """Remove "..., CT is recommended" after a finding."""
     match = _RECOMMENDATION.search(sentence)
     if match is None:
         return sentence
     joints = [m.start() for m in re.finditer(r",|;|\band\b|\bfor which\b", sentence[: match.start()])]
     kept = sentence[: joints[-1]].strip(" ,;") if joints else ""
-    return kept if facts.named(kept) else sentence
+    return kept if reader.named_findings(kept) else sentence
 
 
-def is_linked(sentence: str, facts: Facts) -> bool:
-    """Whether the sentence adds change, degree or size to the one before, as "This has increased." does."""
-    if _LINK.match(sentence) is None or facts.named(sentence) or _RECOMMENDATION.search(sentence):
+def is_linked(sentence: str, reader: FactReader) -> bool:
+    """Return whether the sentence adds change, degree or size to the one before, as "This has increased." does."""
+    if _LINK.match(sentence) is None or reader.named_findings(sentence) or _RECOMMENDATION.search(sentence):
         return False
-    known = any(facts.is_modifier(word.lower) for word in w.words_of(sentence)[1:])
+    known = any(reader.is_modifier(word.lower) for word in split_words(sentence)[1:])
     return (known or _SIZE.search(sentence) is not None) and not _INTERPRETATION.search(sentence)
 
 
-def is_no_finding(sentence: str, facts: Facts) -> bool:
-    """Whether the sentence says nothing of what is or is not on the film (paper 004, listing 1)."""
+def states_no_finding(sentence: str, reader: FactReader) -> bool:
+    """Return whether the sentence states nothing about the image (MAIRA-2, listing 1)."""
     if all(_MARK.match(word) for word in sentence.split()) or _REMARK_HEADING.match(sentence):
         return True
-    found = facts.of(sentence)
-    if _RECOMMENDATION.search(sentence) and all(fact.possible or fact.present for fact in found):
+    found = reader.facts_in(sentence)
+    if _RECOMMENDATION.search(sentence) and all(fact.is_possible or fact.present for fact in found):
         return True
     if _is_speculation(sentence, found):
         return True
-    if found:  # Low volumes are a remark on technique (paper 004, listing 1).
+    if found:  # Low volumes are a remark on technique (MAIRA-2, listing 1).
         only_volumes = all(fact.concept == "low_lung_volumes" and fact.present for fact in found)
         return only_volumes and not re.search(r"\b(?:but|although|though|clear)\b", sentence)
-    return _is_bare_heading(sentence, facts) or _is_remark(sentence, facts)
+    return _is_bare_heading(sentence, reader) or _is_remark(sentence, reader)
 
 
 def _is_speculation(sentence: str, found: Collection[Fact]) -> bool:
-    """Whether the sentence only interprets, or only doubts a diagnosis."""
-    if not all(fact.possible for fact in found):
+    """Return whether the sentence only interprets, or only doubts a diagnosis."""
+    if not all(fact.is_possible for fact in found):
         return False
     if found and _ANAPHORA.match(sentence):
         return re.search(_RESUMED, sentence) is None
@@ -170,25 +179,25 @@ def _is_speculation(sentence: str, found: Collection[Fact]) -> bool:
     return only and _DIAGNOSIS.search(sentence) is not None and _UNSURE.search(sentence) is not None
 
 
-def _is_bare_heading(sentence: str, facts: Facts) -> bool:
-    """Whether a few words only name a part of the body: "Chest."."""
-    words = [word.lower for word in w.words_of(sentence)]
-    if len(words) > 4 or any(map(facts.is_change, words)):
+def _is_bare_heading(sentence: str, reader: FactReader) -> bool:
+    """Return whether a few words only name a part of the body: "Chest."."""
+    words = [word.lower for word in split_words(sentence)]
+    if len(words) > 4 or any(map(reader.is_change, words)):
         return False
-    joining = w.CONJUNCTIONS | {"chest", "the"}
-    return all(facts.is_structure(word) or facts.is_modifier(word) or word in joining for word in words)
+    joining = CONJUNCTIONS | {"chest", "the"}
+    return all(reader.is_structure(word) or reader.is_modifier(word) or word in joining for word in words)
 
 
-def _is_remark(sentence: str, facts: Facts) -> bool:
-    """Whether a sentence without a known finding speaks of the film, the comparison or the sentence before it."""
-    words = [word.lower for word in w.words_of(sentence)]
-    if _LINK.match(sentence) is not None and not w.FINITE.isdisjoint(words[1:3]):
+def _is_remark(sentence: str, reader: FactReader) -> bool:
+    """Return whether a sentence without a known finding is about the image, the comparison or the previous sentence."""
+    words = [word.lower for word in split_words(sentence)]
+    if _LINK.match(sentence) is not None and not FINITE_VERBS.isdisjoint(words[1:3]):
         return True
-    if "change" in words or any(map(facts.is_change, words)):
+    if "change" in words or any(map(reader.is_change, words)):
         return False
     if _COMPARISON.match(sentence):
         return True
-    said = _ON_THE_FILM.sub("", sentence)
+    said = _ON_THE_IMAGE.sub("", sentence)
     if words[0] == "there":
         said = " ".join(said.split()[:7])  # What there is: "there is motion artifact", not how it was seen.
     return _TECHNIQUE.search(said) is not None

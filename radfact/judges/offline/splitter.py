@@ -9,25 +9,25 @@ from typing import Any
 
 from radfact.errors import Failure
 from radfact.judges.offline import removal
-from radfact.judges.offline.clause import Facts
-from radfact.judges.offline.grammar import divide
+from radfact.judges.offline.clause import FactReader
+from radfact.judges.offline.grammar import divide_sentence
 from radfact.judges.offline.ontology import Ontology
 from radfact.judges.offline.ontology_file import default_ontology, load_ontology
-from radfact.judges.offline.segments import sentences_of
+from radfact.judges.offline.segmentation import segment_sentences
 from radfact.judges.protocol import SplitSentence, flatten_split
 
 VERSION = "2"
 
-_NOTE = "Split by rules, not by the language model of the paper: figures are not comparable with published ones."
+_NOTE = "Split by rules, not by the language model of the paper: scores are not comparable with published ones."
 
 
 class OfflineSplitter:
-    """A splitter that needs no model: grammar divides, an ontology checks that no finding is lost."""
+    """A splitter without a model: a grammar splits, and an ontology checks that no finding is lost."""
 
     name = "offline"
 
     def __init__(self, ontology: Path | str | None = None) -> None:
-        """Take the packaged ontology, or the YAML file given.
+        """Load the ontology: a YAML file, or by default the packaged one.
 
         Raises:
             InputError: the ontology file is wrong, with its field.
@@ -35,15 +35,15 @@ class OfflineSplitter:
         self.ontology: Ontology = default_ontology() if ontology is None else load_ontology(ontology)
 
     def split(self, narratives: Sequence[str]) -> list[list[str] | Failure]:
-        """The sentences of each narrative, in order."""
+        """Return the sentences of each narrative, in order."""
         return [split_narrative(narrative, self.ontology) for narrative in narratives]
 
     def explain(self, narratives: Sequence[str]) -> list[list[SplitSentence] | Failure]:
-        """As `split`, with the sentence of the narrative that each was made of."""
+        """Return the split sentences of each narrative, in order."""
         return [explain_split(narrative, self.ontology) for narrative in narratives]
 
     def describe(self) -> dict[str, Any]:
-        """Name, version, ontology hash and what the figures may be compared with."""
+        """Return the name, version and ontology, and how the scores compare."""
         return {
             "name": self.name,
             "version": VERSION,
@@ -53,7 +53,7 @@ class OfflineSplitter:
         }
 
     def usage(self) -> dict[str, int]:
-        """All zero: the answers cost no calls."""
+        """Return zero costs."""
         return dict.fromkeys(("calls", "tokens_in", "tokens_out", "repairs", "failures", "cached"), 0)
 
 
@@ -62,7 +62,7 @@ def split_narrative(text: str, ontology: Ontology | None = None) -> list[str]:
 
     Args:
         text: the findings section of a report.
-        ontology: which findings there are; by default the packaged one.
+        ontology: by default the packaged one.
 
     Returns:
         Sentences in reading order, each ending in a full stop.
@@ -71,43 +71,43 @@ def split_narrative(text: str, ontology: Ontology | None = None) -> list[str]:
 
 
 def explain_split(text: str, ontology: Ontology | None = None) -> list[SplitSentence]:
-    """Each sentence of a narrative with what became of it (paper 004, listings 1 and 2).
+    """Split a narrative and return the result for each of its sentences (MAIRA-2, listings 1 and 2).
 
-    Sentences of several findings are divided; technique, recommendations, bare comparisons and the interpretation of
-    what was described already are removed; change is kept. A sentence that cannot be understood without the one before
-    it ("This has increased.") stays with it.
+    Sentences of several findings are split; technique, recommendations, bare comparisons and the interpretation of
+    described findings are removed; change is kept. A sentence that depends on the previous one ("This has increased.")
+    stays with it.
 
     Args:
         text: the findings section of a report.
-        ontology: which findings there are; by default the packaged one.
+        ontology: by default the packaged one.
     """
-    facts = Facts(ontology or default_ontology())
+    reader = FactReader(ontology or default_ontology())
     split: list[SplitSentence] = []
-    for sentence in sentences_of(text):
+    for sentence in segment_sentences(text):
         last = next((i for i in range(len(split) - 1, -1, -1) if split[i].new), None)
-        if removal.is_linked(sentence, facts):
+        if removal.is_linked(sentence, reader):
             if last is not None:
                 before = split[last]
                 linked = f"{before.new[-1].rstrip('.')}; {sentence[:1].lower()}{sentence[1:]}."
                 split[last] = SplitSentence(f"{before.orig}. {sentence}", (*before.new[:-1], linked))
         else:
-            split.append(SplitSentence(sentence, _single_findings(sentence, facts.ontology)))
+            split.append(SplitSentence(sentence, _split_sentence(sentence, reader.ontology)))
     return split
 
 
 @lru_cache(maxsize=50_000)
-def _single_findings(sentence: str, ontology: Ontology) -> tuple[str, ...]:
-    """The sentences that one sentence becomes; kept, since the same sentences come back in most reports."""
-    facts = Facts(ontology)
+def _split_sentence(sentence: str, ontology: Ontology) -> tuple[str, ...]:
+    """Return the single-finding sentences of one sentence; cached, since most reports share sentences."""
+    reader = FactReader(ontology)
     head, semicolon, link = sentence.rpartition("; ")
-    if semicolon and removal.is_linked(link, facts):
-        parts = list(_single_findings(head, ontology))
+    if semicolon and removal.is_linked(link, reader):
+        parts = list(_split_sentence(head, ontology))
         return (*parts[:-1], f"{parts[-1].rstrip('.')}; {link}.") if parts else ()
-    kept = removal.without_heading(removal.without_connective(sentence), facts)
-    kept = removal.without_interpretation(removal.without_recommendation(kept, facts), facts)
-    if removal.is_no_finding(kept, facts):
+    text = removal.remove_heading(removal.remove_connective(sentence), reader)
+    text = removal.remove_interpretation(removal.remove_recommendation(text, reader), reader)
+    if removal.states_no_finding(text, reader):
         return ()
-    parts = divide(kept, facts)
+    parts = divide_sentence(text, reader)
     if parts == [sentence]:
         return (f"{sentence[:1].upper()}{sentence[1:]}.",)
-    return tuple(single for part in parts for single in _single_findings(part.strip(" .;,"), ontology))
+    return tuple(single for part in parts for single in _split_sentence(part.strip(" .;,"), ontology))

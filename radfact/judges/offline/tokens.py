@@ -1,11 +1,11 @@
-"""The words of a sentence as phrases of the ontology: the longest that fits, each with everything that it can mean."""
+"""Tokenize a sentence into the longest phrases of the ontology, each with all of its meanings."""
 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from radfact.judges.offline.ontology import Ontology, lemmas
+from radfact.judges.offline.ontology import Ontology, lemmatize
 
 _MEASURE = re.compile(r"(\d+(?:\.\d+)?)(?:\s*(?:x|by|×|-|to)\s*(\d+(?:\.\d+)?))*[\s-]*(mm|cm)\b", re.IGNORECASE)
 _NUMBER = re.compile(r"\d+(?:\.\d+)?")
@@ -13,61 +13,67 @@ _STOPS = frozenset({";", ".", "(", ")", "?"})
 
 
 @dataclass(slots=True)
-class Item:
-    """A phrase of the lexicon in a sentence (or one unknown word): `begin` and `end` are characters of the text."""
+class Token:
+    """A phrase of the lexicon in a sentence, or one unknown word.
+
+    Attributes:
+        words: lemmas of the phrase.
+        meanings: entries of the ontology by kind (finding, structure, side, ...); empty for an unknown word.
+        begin: first character in the text.
+        end: character after the last.
+        is_plural: whether the last word is a plural.
+        measure: size in millimeters, if it is one.
+        is_known: whether it is in the ontology, punctuation or a number.
+        ends_clause: whether it separates claims: punctuation and words such as "but".
+        joins: whether it separates the members of a list.
+    """
 
     words: tuple[str, ...]
-    kinds: dict[str, str]
+    meanings: dict[str, str]
     begin: int
     end: int
-    plural: bool = False
+    is_plural: bool = False
     measure: float | None = None
+    is_known: bool = field(init=False)
+    ends_clause: bool = field(init=False)
+    joins: bool = field(init=False)
+
+    def __post_init__(self) -> None:
+        word, meanings = self.words[0], self.meanings
+        self.is_known = bool(meanings) or not word.isalpha()
+        self.ends_clause = word in _STOPS or ("boundary" in meanings and "filler" not in meanings)
+        self.joins = word == "," or "joining" in meanings
 
     def has(self, *kinds: str) -> bool:
-        """Whether the phrase can mean one of `kinds`."""
-        return not self.kinds.keys().isdisjoint(kinds)
-
-    @property
-    def known(self) -> bool:
-        """Whether the ontology has the phrase, or it is punctuation or a number."""
-        return bool(self.kinds) or not self.words[0].isalpha()
-
-    @property
-    def ends_clause(self) -> bool:
-        """Whether nothing said before it reaches past it: punctuation and words such as "but"."""
-        return self.words[0] in _STOPS or ("boundary" in self.kinds and "filler" not in self.kinds)
-
-    @property
-    def joins(self) -> bool:
-        """Whether it stands between the members of a list."""
-        return self.words[0] == "," or "joining" in self.kinds
+        """Return whether the phrase has a meaning of one of `kinds`."""
+        return not self.meanings.keys().isdisjoint(kinds)
 
 
-def read_items(text: str, ontology: Ontology) -> list[Item]:
-    """Cut `text` into the longest phrases of the lexicon, measures, punctuation and unknown words."""
-    tokens = lemmas(text)
-    words = [word for word, _, _ in tokens]
-    measures = {m.start(): m for m in _MEASURE.finditer(text)} if _NUMBER.search(text) else {}
-    items: list[Item] = []
+def tokenize(text: str, ontology: Ontology) -> list[Token]:
+    """Split `text` into the longest phrases of the lexicon, measures, punctuation and unknown words."""
+    lemmas = lemmatize(text)
+    words = [word for word, _, _ in lemmas]
+    measures = {match.start(): match for match in _MEASURE.finditer(text)} if _NUMBER.search(text) else {}
+    tokens: list[Token] = []
     i = 0
-    while i < len(tokens):
-        begin = tokens[i][1]
+    while i < len(lemmas):
+        begin = lemmas[i][1]
         if begin in measures:
             match = measures[begin]
-            numbers = [float(n) for n in _NUMBER.findall(match[0])]
+            numbers = [float(number) for number in _NUMBER.findall(match[0])]
             measure = max(numbers) * (10.0 if match[3].lower() == "cm" else 1.0)
-            items.append(Item(("measure",), {"measure": "measure"}, begin, match.end(), measure=measure))
-            while i < len(tokens) and tokens[i][1] < match.end():
+            tokens.append(Token(("measure",), {"measure": "measure"}, begin, match.end(), measure=measure))
+            while i < len(lemmas) and lemmas[i][1] < match.end():
                 i += 1
             continue
         length, meanings = 1, {}
-        for size in ontology.lengths.get(words[i], ()):
+        for size in ontology.phrase_lengths.get(words[i], ()):
             phrase = tuple(words[i : i + size])
             if phrase in ontology.phrases:
                 length, meanings = len(phrase), ontology.phrases[phrase]
                 break
-        last, end = tokens[i + length - 1][1:]
-        plural = end - last != len(words[i + length - 1]) and text[end - 1] in "saeSAE"
-        items.append(Item(tuple(words[i : i + length]), meanings, begin, end, plural))
+        last, end = lemmas[i + length - 1][1:]
+        is_plural = end - last != len(words[i + length - 1]) and text[end - 1] in "saeSAE"
+        tokens.append(Token(tuple(words[i : i + length]), meanings, begin, end, is_plural))
         i += length
-    return items
+    return tokens

@@ -1,4 +1,4 @@
-"""Words of a report sentence and what grammar needs to know of them: closed classes, number and agreement."""
+"""Word classes, number and agreement: what the grammar knows about the words of a report."""
 
 from __future__ import annotations
 
@@ -16,18 +16,20 @@ def _set(words: str) -> frozenset[str]:
 
 
 ABBREVIATIONS = _set("dr mr mrs ms prof approx vs e.g i.e cf fig st no nos resp incl ca a.m p.m m.d")
-"""Words whose full stop ends no sentence."""
+"""Words whose full stop does not end a sentence."""
 NEGATIONS = frozenset({"no", "without", "neither"})
 CONJUNCTIONS = frozenset({"and", "or", "nor", "and/or", "as well as", "along with", "together with"})
-TOGETHER = frozenset({"as well as", "along with", "together with"})
-TURNS = frozenset({"but", "while", "whereas", "although", "though", ";", "however", "yet"})
-"""Words that a clause of its own follows."""
-SEPARATORS = CONJUNCTIONS | TURNS | {","}
+JOINT_CONJUNCTIONS = frozenset({"as well as", "along with", "together with"})
+CLAUSE_CONJUNCTIONS = frozenset({"but", "while", "whereas", "although", "though", ";", "however", "yet"})
+"""Words before a clause of its own."""
+SEPARATORS = CONJUNCTIONS | CLAUSE_CONJUNCTIONS | {","}
 
 DETERMINERS = frozenset({"the", "a", "an", "any", "this", "that", "these", "those", "its", "their", "his", "her"})
-LINKS = frozenset({"it", "its", "their", "they", "this", "that", "these", "those", "which", "who", "such", "there's"})
+ANAPHORIC_WORDS = frozenset(
+    {"it", "its", "their", "they", "this", "that", "these", "those", "which", "who", "such", "there's"}
+)
 """Subjects that cannot be understood without the clause before them."""
-PARTS_OF_DEVICES = frozenset(
+DEVICE_PARTS = frozenset(
     {"tip", "tips", "electrode", "electrodes", "end", "sidehole", "port", "lead", "leads", "terminus"}
 )
 RELATIVES = frozenset({"which", "that", "who", "where", "whose"})
@@ -44,57 +46,59 @@ COPULAS = _set(
     "is are was were be has have had appears appear appeared remains remain remained seems seem looks look may"
     " might can could cannot should would will does do did"
 )
-TRANSITIVE = _set(
+TRANSITIVE_VERBS = _set(
     "shows show showed demonstrates demonstrate reveals reveal revealed contains contain exhibits exhibit"
 )
-INTRANSITIVE = _set(
+INTRANSITIVE_VERBS = _set(
     "persists persist continues continue measures measure terminates terminate ends lies lie overlies overlie"
     " projects project extends extend suggests suggest represents represent indicates indicate reflects reflect"
     " obscures obscure courses crosses enters passes occupies involves involve improves worsens increases"
     " decreases predominates"
 )
-FINITE = COPULAS | TRANSITIVE | INTRANSITIVE
-OBSERVED = _set(
+FINITE_VERBS = COPULAS | TRANSITIVE_VERBS | INTRANSITIVE_VERBS
+OBSERVATION_WORDS = _set(
     "seen noted identified present visualized visualised demonstrated appreciated observed detected evident found"
     " visible apparent shown suspected"
 )
-"""What a report says of a finding to say no more than that it is there."""
-STATES = frozenset({"normal", "unremarkable", "clear", "intact"})
+"""Words that only state that a finding is present."""
+NORMAL_STATES = frozenset({"normal", "unremarkable", "clear", "intact"})
 ADVERBS = _set("again also still now otherwise currently likewise grossly essentially been not only")
-INTERPRETING = _set(
+INTERPRETATION_WORDS = _set(
     "indicating suggesting representing reflecting consistent compatible likely possibly probably presumably"
     " perhaps suggestive indicative due secondary related"
 )
-"""Words that begin what the reader makes of a finding."""
-PROPERTIES = _set(
+"""Words that begin an interpretation."""
+PROPERTY_NOUNS = _set(
     "size contour contours shape configuration caliber calibre appearance position location morphology course"
     " extent number degree distribution density outline alignment height volume severity conspicuity texture"
     " technique expansion"
 )
-ANATOMICAL = _set(
+ANATOMICAL_ADJECTIVES = _set(
     "cardiac mediastinal hilar cardiomediastinal pulmonary pleural osseous bony skeletal vascular aortic tracheal"
     " diaphragmatic thoracic pericardial parenchymal cardiopulmonary interstitial alveolar costophrenic"
     " cardiophrenic airspace lung heart rib spinal vertebral"
 )
-"""Adjectives, and nouns used so, that name a thing each with the noun they share: "cardiac and hilar contours"."""
-DEGREES_OF_ABSENCE = _set(
+"""Adjectives, and nouns used as such, that each name a thing with a shared noun: "cardiac and hilar contours"."""
+ABSENCE_DEGREES = _set(
     "definite significant obvious gross convincing visible evident appreciable radiographic clear new suspicious"
 )
-"""Said once before a list of what is absent, and meant of all of it; "large" is meant of its own noun alone."""
+"""Words before a list of absent findings that apply to all of it, unlike "large"."""
 
-EVIDENCE = _set("evidence sign signs suggestion finding findings indication indications")
-GOING_ON = _set(
+EVIDENCE_NOUNS = _set("evidence sign signs suggestion finding findings indication indications")
+REMARK_WORDS = _set(
     "greater worse more less larger largest smaller causing resulting obscuring demonstrating containing compressing"
     " producing limiting accentuating extending terminating"
 )
-"""Words that begin a remark on what stands before them."""
-CONTINUATIONS = PREPOSITIONS | RELATIVES | LINKS | SUBORDINATORS | FINITE | INTERPRETING | GOING_ON
-"""Words that no member of a list begins with."""
-NOT_ATTACHED = _set(
+"""Words that begin a remark on the previous words."""
+CONTINUATION_WORDS = (
+    PREPOSITIONS | RELATIVES | ANAPHORIC_WORDS | SUBORDINATORS | FINITE_VERBS | INTERPRETATION_WORDS | REMARK_WORDS
+)
+"""Words that begin no member of a list."""
+NOT_BEFORE_WITH = _set(
     "consistent compatible compared comparison keeping concordant continuous patient patients correlated correlation"
     " contiguous concern with or"
 )
-"""Words whose "with" adds nothing to the sentence."""
+"""Words before a "with" that introduces no finding."""
 
 _IRREGULAR_PLURALS = _set(
     "hila bronchi vertebrae apices bullae metastases pneumothoraces hemithoraces sulci foci loci data media"
@@ -118,21 +122,21 @@ class Word:
     end: int
 
 
-def words_of(sentence: str) -> list[Word]:
-    """The words of `sentence` in order."""
+def split_words(sentence: str) -> list[Word]:
+    """Return the words of a sentence in order."""
     return [Word(" ".join(m[0].lower().split()), m.start(), m.end()) for m in _WORD.finditer(sentence)]
 
 
 def is_adjective(word: str) -> bool:
-    """Whether a word by itself looks like an adjective or a participle, not like a noun."""
-    return word in ANATOMICAL or bool(_ADJECTIVE.search(word))
+    """Return whether a word by itself looks like an adjective or a participle, not like a noun."""
+    return word in ANATOMICAL_ADJECTIVES or bool(_ADJECTIVE.search(word))
 
 
 def is_plural(phrase: Sequence[str]) -> bool | None:
-    """Whether the head of a noun phrase (its last word before a preposition) is in the plural; None: cannot be told."""
+    """Return whether the head of a noun phrase (its last word before a preposition) is plural; None if unclear."""
     head = ""
     for word in phrase:
-        if head and head not in DETERMINERS and word in PREPOSITIONS | RELATIVES | OBSERVED | SEPARATORS:
+        if head and head not in DETERMINERS and word in PREPOSITIONS | RELATIVES | OBSERVATION_WORDS | SEPARATORS:
             break
         if word[0].isalpha():
             head = word
@@ -145,11 +149,11 @@ def is_plural(phrase: Sequence[str]) -> bool | None:
     )
 
 
-def agreeing(verb: str, plural: bool | None) -> str:
-    """`verb` in the number asked for; other verbs, and all where the number cannot be told, as they are."""
+def inflect_verb(verb: str, plural: bool | None) -> str:
+    """Return a verb in the given number; unknown verbs, and all if `plural` is None, stay unchanged."""
     return verb if plural is None else (_PLURAL if plural else _SINGULAR).get(verb.lower(), verb)
 
 
-def of_one(noun: str) -> str:
-    """A noun that several adjectives share, as one of them takes it: "cardiac and mediastinal silhouettes"."""
+def singular_noun(noun: str) -> str:
+    """Return the singular of a noun that several adjectives share: "cardiac and mediastinal silhouettes"."""
     return re.sub(r"\b(silhouette|size|shadow|border)s\b", r"\1", noun)

@@ -192,7 +192,7 @@ def _false_findings(document: Sentences, drawn: random.Random) -> Iterator[Edit]
         denials = [
             place
             for place, sentence in enumerate(document.sentences)
-            if any(not fact.present and ontology.denied_by(fact.concept, finding) for fact in facts_of(sentence))
+            if any(not fact.present and ontology.is_denied_by(fact.concept, finding) for fact in facts_of(sentence))
         ]
         if not denials:
             yield Edit("a", "finding added", drawn.randrange(len(document.sentences)), text, adds=True)
@@ -214,7 +214,7 @@ def _without_denial(sentence: str, finding: str) -> str | None:
     kept = []
     for single in split_narrative(f"{sentence}."):
         facts = facts_of(single)
-        denies = [fact for fact in facts if not fact.present and ontology.denied_by(fact.concept, finding)]
+        denies = [fact for fact in facts if not fact.present and ontology.is_denied_by(fact.concept, finding)]
         if denies and len(denies) < len(facts):
             return None
         if not denies:

@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
-from radfact.judges.offline.facts import Fact, parse
+from radfact.judges.offline.facts import Fact, parse_sentence
 from radfact.judges.offline.ontology_file import default_ontology
-from radfact.judges.offline.segments import sentences_of
+from radfact.judges.offline.segmentation import segment_sentences
 
 _MARKS = ".!?"
 
@@ -29,7 +29,7 @@ class Sentences:
         """Take a report apart; a sentence that is not found again letter for letter cannot be replaced."""
         text = " ".join(report.split())
         sentences, spans, at = [], [], 0
-        for sentence in sentences_of(report):
+        for sentence in segment_sentences(report):
             begin = text.find(sentence, at)
             if begin < 0:
                 continue
@@ -60,4 +60,4 @@ class Sentences:
 @lru_cache(maxsize=50_000)
 def facts_of(sentence: str) -> tuple[Fact, ...]:
     """What the offline judge's ontology reads in a sentence."""
-    return parse(sentence, default_ontology()).facts
+    return parse_sentence(sentence, default_ontology()).facts

@@ -1,4 +1,4 @@
-"""A findings section cut into its own sentences: line wraps, numbered lists, headings, abbreviations."""
+"""Segment a findings section into its sentences: line wraps, numbered lists, headings, abbreviations."""
 
 from __future__ import annotations
 
@@ -16,29 +16,29 @@ _OPEN_END = re.compile(
     r"|mild|moderate|large|stable|unchanged|pleural|bilateral|than|which|that))$",
     re.IGNORECASE,
 )
-_LONGEST_OPEN_END = len("unchanged") + 1
+_MAX_OPEN_END = len("unchanged") + 1
 
 
-def sentences_of(text: str) -> Iterator[str]:
-    """The sentences of a report section as they were written, without list numbers and the marks at their ends.
+def segment_sentences(text: str) -> Iterator[str]:
+    """Yield the sentences of a report section as written, without list numbers and final punctuation.
 
-    Abbreviations ("Dr.", "e.g.", "p.m."), decimals and marks of de-identification end no sentence; a line break does,
-    unless the line was only wrapped.
+    Abbreviations ("Dr.", "e.g.", "p.m."), decimals and de-identification marks end no sentence. A line break ends a
+    sentence unless the line was only wrapped.
 
     Args:
         text: the findings section of a report.
     """
-    for line in _unwrapped(_BULLET.sub("\n", text.replace("\r\n", "\n").replace("\r", "\n"))):
+    for line in _unwrap_lines(_BULLET.sub("\n", text.replace("\r\n", "\n").replace("\r", "\n"))):
         start = 0
         for match in _SENTENCE_END.finditer(line):
             if _is_abbreviation(line[start : match.start()], match[0], line[match.end() :].lstrip()):
                 continue
-            yield from _worded(line[start : match.end()])
+            yield from _split_missing_stops(line[start : match.end()])
             start = match.end()
-        yield from _worded(line[start:])
+        yield from _split_missing_stops(line[start:])
 
 
-def _unwrapped(text: str) -> list[str]:
+def _unwrap_lines(text: str) -> list[str]:
     lines: list[str] = []
     open_end = False
     for line in (line.strip() for line in text.split("\n")):
@@ -51,9 +51,9 @@ def _unwrapped(text: str) -> list[str]:
 
 
 def _is_open(text: str) -> bool:
-    """Whether a text ends with a word that ends no sentence."""
-    # Searched at its end alone: ten times faster.
-    return bool(_OPEN_END.search(text, max(0, len(text) - _LONGEST_OPEN_END)))
+    """Return whether a text ends with a word that ends no sentence."""
+    # Searching only the end is ten times faster.
+    return bool(_OPEN_END.search(text, max(0, len(text) - _MAX_OPEN_END)))
 
 
 def _is_abbreviation(before: str, mark: str, after: str) -> bool:
@@ -67,7 +67,7 @@ def _is_abbreviation(before: str, mark: str, after: str) -> bool:
     return word.lower() in ABBREVIATIONS or (len(word) == 1 and word.isupper() and after[:1].isupper())
 
 
-def _worded(sentence: str) -> Iterator[str]:
+def _split_missing_stops(sentence: str) -> Iterator[str]:
     sentence = " ".join(sentence.split())
     start = 0
     for match in _MISSING_STOP.finditer(sentence):

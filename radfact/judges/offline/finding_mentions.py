@@ -1,0 +1,369 @@
+"""Detect the finding mentions of a sentence, each with presence and certainty; `facts.py` adds the modifiers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+from radfact.judges.offline.ontology import Ontology
+from radfact.judges.offline.tokens import Token, tokenize
+
+CERTAIN, CONCLUDED, PROBABLE, POSSIBLE = range(4)
+"""Levels of doubt: "atelectasis", "consistent with atelectasis", "likely atelectasis", "may be atelectasis"."""
+
+_STATES = ("state", "normal", "clear", "abnormal")
+_NOUN_ENDINGS = ("ing", "ment", "tion", "sion", "ence", "ity", "ness")
+_PRONOUNS = frozenset({"this", "these", "those", "it", "they", "which", "that", "such", "finding"})
+_DOUBTS = {"concluded": CONCLUDED, "probable": PROBABLE, "uncertain": POSSIBLE}
+
+
+@dataclass(slots=True)
+class Mention:
+    """A mention of a finding, before its modifiers are known.
+
+    Attributes:
+        concept: the finding, or a structure.
+        anchor: index of the token that names it.
+        present: whether the finding is present or absent.
+        doubt: CERTAIN, CONCLUDED, PROBABLE or POSSIBLE.
+        has_state: whether it is a structure with a state ("the heart is enlarged"), which modifiers follow.
+        state: index of the token with the state.
+        modifiers: indices of the modifiers, added later.
+        exceptions: findings that a denial excepts.
+    """
+
+    concept: str
+    anchor: int
+    present: bool
+    doubt: int = CERTAIN
+    has_state: bool = False
+    state: int | None = None
+    modifiers: list[int] = field(default_factory=list)
+    exceptions: frozenset[str] = frozenset()
+
+
+class MentionFinder:
+    """Detects the finding mentions of one sentence, in reading order."""
+
+    def __init__(self, text: str, ontology: Ontology) -> None:
+        self.ontology = ontology
+        self.tokens: list[Token] = tokenize(text, ontology)
+        self.consumed: set[int] = set()
+        self.has_advice = any("advice" in token.meanings for token in self.tokens)
+        self.mentions: list[Mention] = []
+        self._find_mentions()
+        self.mentions.sort(key=lambda mention: mention.anchor)
+        self._drop_repeated_devices()
+        self._drop_qualified_denials()
+        self._rename_by_place()
+        self._set_exceptions()
+
+    def _find_mentions(self) -> None:
+        pending: list[int] = []
+        subject: list[int] = []
+        for i, token in enumerate(self.tokens):
+            if token.ends_clause:
+                pending, subject = [], []
+            elif i in self.consumed:
+                continue
+            elif token.has(*_STATES) and not self._denies(i) and self._resolve_state(i, pending, subject):
+                subject = pending or [mention.anchor for mention in self.mentions[-1:]]
+                pending = []
+            elif token.has("finding"):
+                self._add_finding(i, pending)
+                pending, subject = [], []
+            elif token.words == ("with",):
+                subject = []
+            elif token.has("absence"):
+                self.mentions.append(Mention(token.meanings["absence"], i, False, state=i))
+            elif token.has("structure") and not self._is_adjective(i) and not self._is_location(i):
+                pending.append(i)
+        if not self.mentions:
+            self.mentions = [
+                Mention(token.meanings["structure"], i, True) for i, token in self._tokens_of_kind("structure")
+            ]
+        if not self.mentions and self.tokens and self.tokens[0].words[0] not in _PRONOUNS:
+            # "There is no relevant change" is about the whole chest.
+            has_others = any(
+                not token.is_known or token.has("detail", "finding", "side", "zone") for token in self.tokens
+            )
+            changes = [i for i, token in self._tokens_of_kind("change") if token.meanings["change"] == "unchanged"]
+            self.mentions = [Mention("chest", i, True, has_state=True) for i in changes[:1] if not has_others]
+
+    def _tokens_of_kind(self, kind: str) -> Iterator[tuple[int, Token]]:
+        return ((i, token) for i, token in enumerate(self.tokens) if kind in token.meanings)
+
+    def _drop_repeated_devices(self) -> None:
+        """Drop general names: "the endotracheal tube is low; the tube should be withdrawn" has one device."""
+        named = [mention for mention in self.mentions if self.ontology.is_a(mention.concept, "device")]
+        special = [mention for mention in named if not self.ontology.is_generic(mention.concept)]
+        if special:
+            self.mentions = [mention for mention in self.mentions if not self.ontology.is_generic(mention.concept)]
+
+    def _drop_qualified_denials(self) -> None:
+        """Drop qualified denials: "no opacity concerning for pneumonia" denies only the pneumonia."""
+        for first, second in zip(self.mentions[:-1], self.mentions[1:], strict=True):
+            between = self.tokens[first.anchor + 1 : second.anchor]
+            qualified = any(token.has("qualifying") for token in between)
+            if qualified and not first.present and not second.present:
+                first.concept = ""
+        self.mentions = [mention for mention in self.mentions if mention.concept]
+
+    def _rename_by_place(self) -> None:
+        """Replace a general finding by its name in the stated structure: "fracture of the sixth rib"."""
+        anchors = {mention.anchor for mention in self.mentions}
+        for i, token in self._tokens_of_kind("structure"):
+            if i in anchors:
+                continue
+            here = self.ontology.structures[token.meanings["structure"]].here
+            before = [mention for mention in self.mentions if mention.anchor < i][-1:]
+            after = [mention for mention in self.mentions if mention.anchor > i][:1]
+            for mention in (*before, *after):
+                if not self._is_in_other_claim(*sorted((i, mention.anchor))):
+                    mention.concept = here.get(mention.concept, mention.concept)
+
+    def _is_in_other_claim(self, first: int, last: int) -> bool:
+        """Return whether two tokens belong to different claims; "fracture of the sixth and seventh ribs" is one."""
+        for j in range(first + 1, last):
+            token = self.tokens[j]
+            numbers = token.joins and self.tokens[j - 1].words[0].isdigit() and self.tokens[j + 1].words[0].isdigit()
+            if token.ends_clause or token.has("link") or (token.joins and not numbers):
+                return True
+        return False
+
+    def _set_exceptions(self) -> None:
+        """Add exceptions to normal statements: "clear except for atelectasis", "otherwise clear"."""
+        excepted = {
+            mention.concept
+            for i, _ in self._tokens_of_kind("except")
+            for mention in self.mentions
+            if mention.present
+            and mention.anchor > i
+            and not any(self.tokens[j].ends_clause for j in range(i + 1, mention.anchor))
+        }
+        if any(True for _ in self._tokens_of_kind("otherwise")):
+            excepted |= {mention.concept for mention in self.mentions if mention.present} or {"*"}
+        for mention in self.mentions:
+            if mention.has_state and not mention.present:
+                mention.exceptions = frozenset(excepted)
+
+    def _is_adjective(self, i: int) -> bool:
+        """Return whether a structure only qualifies another: "MEDIASTINAL lymph nodes", "BASE of the left lung"."""
+        j = i + 1
+        if j < len(self.tokens) and self.tokens[j].words == ("of",) and self.tokens[i].has("zone"):
+            while j + 1 < len(self.tokens) and (self.tokens[j].words[0] in ("of", "the") or self.tokens[j].has("side")):
+                j += 1
+        return j < len(self.tokens) and self.tokens[j].has("structure") and not self.tokens[j].has("finding")
+
+    def _is_location(self, i: int) -> bool:
+        """Return whether the structure is only the location: "opacity in the left lung"."""
+        seen_finding = any(self.tokens[j].has("finding") for j in range(i))
+        for j in range(i - 1, -1, -1):
+            token = self.tokens[j]
+            if token.has("locative"):
+                return seen_finding or token.words[0] != "of"
+            unread = not token.meanings and token.words[0].isalnum()  # "of the SIXTH rib"
+            if not (unread or token.has("side", "zone", "filler", "structure")) or token.has("copula", "joining"):
+                return False
+        return False
+
+    def _state_of(self, i: int, structure: int) -> tuple[str, bool] | None:
+        """Return the finding that the state `i` of a structure means, and whether it is present."""
+        token = self.tokens[i]
+        node = self.ontology.structures[self.tokens[structure].meanings["structure"]]
+        if token.words in node.states:
+            return node.states[token.words], True
+        if token.words in node.normal or token.has("normal"):
+            return node.abnormal, False
+        if token.has("clear"):
+            return node.clear, False
+        if token.has("abnormal"):
+            span = self.tokens[max(0, min(structure, i) - 3) : i + 1]
+            is_acute = any({"acute", "active"} & set(neighbor.words) for neighbor in span)
+            return (node.acute if is_acute else node.abnormal), True
+        return None
+
+    def _resolve_state(self, i: int, pending: Sequence[int], subject: Sequence[int]) -> bool:
+        targets = [s for s in pending if self._state_of(i, s)]
+        following = self.tokens[i + 1] if i + 1 < len(self.tokens) else None
+        if targets and following is not None and self.tokens[i].has("severity") and following.has("state"):
+            return False  # "borderline enlarged": a degree, not a state
+        is_before = False  # whether the state precedes its structures
+        if not targets:
+            targets = [s for s in self._structures_after(i) if self._state_of(i, s)]
+            is_before = bool(targets)
+        if not targets:
+            targets = [s for s in subject if self._state_of(i, s)]
+        for s in targets:
+            concept, present = self._state_of(i, s) or ("", True)
+            first, last = (i, s) if is_before else (s, i)
+            is_negated = self._is_state_negated(first, last)
+            self.mentions.append(Mention(concept, s, present != is_negated, self._doubt(first, last), True, i))
+        if targets:
+            self.consumed.add(i)
+            if is_before:
+                self.consumed.update(targets)
+        return bool(targets)
+
+    def _structures_after(self, i: int) -> list[int]:
+        """Return the structures after a state: "enlarged heart", "elevation of the right hemidiaphragm"."""
+        found: list[int] = []
+        noun = self.tokens[i].words[0].endswith(_NOUN_ENDINGS)  # "blunting is seen at the left costophrenic angle"
+        for j in range(i + 1, len(self.tokens)):
+            token = self.tokens[j]
+            if token.has("structure") and not token.has("finding"):
+                if not self._is_adjective(j):
+                    found.append(j)
+            elif token.has(*_STATES) and not token.has("change", "severity"):
+                if not found and token.has("state"):
+                    continue  # "tortuous and calcified aorta"
+                # The list belongs to its own state: "normal heart, and the lungs are clear".
+                copulas = [k for k in range(i + 1, j) if self.tokens[k].has("copula")]
+                return [s for s in found if s < self._list_start(copulas[0])] if copulas else found
+            elif not (
+                token.has("side", "zone", "severity", "detail", "change", "joining")
+                or (noun and token.has("copula", "locative", "seeing"))
+                or token.words[0] in (",", "the", "of", "a", "size")
+                or (j == i + 1 and token.words == ("in",))
+            ):
+                break
+        return found
+
+    def _list_start(self, copula: int) -> int:
+        """Return where the subject of a verb begins: after the last joining word before it."""
+        for j in range(copula - 1, -1, -1):
+            if self.tokens[j].joins:
+                return j
+        return 0
+
+    def _is_state_negated(self, first: int, last: int) -> bool:
+        copula = False
+        for j in range(last - 1, first - 1, -1):
+            token = self.tokens[j]
+            if j in self.consumed and token.has(*_STATES):
+                return False  # "not enlarged and of normal size"
+            if token.has("negation", "not"):
+                return True
+            copula = copula or token.has("copula")
+        if not copula:
+            start = self.tokens[first]
+            direct = first > 0 and self.tokens[first - 1].has("negation", "not")
+            # "No effusion, and intact bones": what is denied in a list is no normal statement.
+            if direct or (not start.has("normal", "clear") and self._is_negated_before(first)):
+                return True
+        return self._is_denied_after(last)
+
+    def _add_finding(self, i: int, pending: Sequence[int]) -> None:
+        concepts = [(self.tokens[i].meanings["finding"], i)]
+        # "hilar or mediastinal adenopathy", "endotracheal and enteric tubes": the first adjective shares the noun.
+        if i >= 2 and self.tokens[i - 1].has("joining"):
+            adjective = self.tokens[i - 2]
+            phrase = (*adjective.words, self.tokens[i].words[-1])
+            shares = i - 2 in pending or not adjective.meanings
+            if shares and (shared := self.ontology.phrases.get(phrase, {}).get("finding")):
+                concepts.insert(0, (shared, i - 2))
+        negated = self._is_negated_before(i, self.ontology.is_a(concepts[-1][0], "device")) or self._is_denied_after(i)
+        for concept, anchor in concepts:
+            self.mentions.append(Mention(concept, anchor, not negated, self._doubt(i, i)))
+
+    def _denies(self, i: int) -> bool:
+        """Return whether the token denies what follows: "without", "clear of"."""
+        token = self.tokens[i]
+        if self.has_advice and token.has("removal"):
+            return False
+        following = self.tokens[i + 1].words[0] if i + 1 < len(self.tokens) else ""
+        return token.has("negation", "not") or (token.has("clear") and following in ("of", "from"))
+
+    def _is_negated_before(self, i: int, device: bool = False) -> bool:
+        for j in range(i - 1, -1, -1):
+            token = self.tokens[j]
+            if token.ends_clause or token.words == ("with",):
+                return False
+            if self._denies(j):
+                return True
+            if token.joins and (self._starts_new_claim(j) or (device and token.words == ("and",))):
+                return False
+            if j in self.consumed and token.has("normal", "clear") and not token.has("negation"):
+                return False
+        return False
+
+    def _starts_new_claim(self, joint: int) -> bool:
+        """Return whether a new claim begins after `joint`: "no effusion, stable cardiomegaly"."""
+        following = self.tokens[joint + 1]
+        if following.words == ("there",) or following.meanings.get("change") in ("unchanged", "persistent"):
+            return True
+        article = following.words[0] in ("a", "an", "the") and self.tokens[joint].words != ("or",)
+        own = article or (following.has("severity") and self.tokens[joint].words == ("and",))
+        return own and not any("or" in self.tokens[j].words for j in range(joint, len(self.tokens)))
+
+    def _is_denied_after(self, i: int) -> bool:
+        for j in range(i - 1, -1, -1):
+            if self.tokens[j].has("part") and not self.tokens[j].joins:
+                return False  # "the tip of the tube is not seen": the tube is there
+            if self.tokens[j].ends_clause or self.tokens[j].joins:
+                break
+        for j in range(i + 1, len(self.tokens)):
+            token = self.tokens[j]
+            if token.ends_clause or token.has("part"):
+                return False
+            if token.has("negation_after") and not (self.has_advice and token.has("removal")):
+                return True  # that it should be removed says that it is there
+        return False
+
+    def _doubt(self, first: int, last: int) -> int:
+        doubt = CERTAIN
+        for j in range(first - 1, -1, -1):
+            if self.tokens[j].ends_clause or (self.tokens[j].joins and self._has_claim_between(j, first)):
+                break
+            doubt = max(doubt, self._doubt_of(j))
+            opens = not any(token.has("finding", "structure") for token in self.tokens[:j])
+            if self.tokens[j].has("uncertain_after") and (opens or self._are_linked(j, first)):
+                return POSSIBLE  # "there is possible pneumonia", "is unlikely to represent pneumonia"
+        for j in range(first + 1, last):
+            doubt = max(doubt, self._doubt_of(j))
+        for j in range(last + 1, len(self.tokens)):
+            token = self.tokens[j]
+            if token.ends_clause:
+                break
+            if token.has("finding", "structure") and (self._are_linked(last, j) or self._are_listed(last, j)):
+                break  # "a new opacity, and infection should be considered"
+            if token.has("uncertain_after") and not self._leads_to_conclusion(j):
+                return POSSIBLE
+        return doubt
+
+    def _doubt_of(self, j: int) -> int:
+        meanings = self.tokens[j].meanings
+        return max((doubt for kind, doubt in _DOUBTS.items() if kind in meanings), default=CERTAIN)
+
+    def _has_claim_between(self, joint: int, i: int) -> bool:
+        """Return whether a verb follows the joint: "may be infection, and the heart is large"."""
+        return any(self.tokens[j].words[0] in ("there", "is", "are") for j in range(joint + 1, i))
+
+    def _are_linked(self, first: int, last: int) -> bool:
+        return any(self.tokens[j].has("link") for j in range(first + 1, last))
+
+    def _are_listed(self, first: int, last: int) -> bool:
+        between = self.tokens[first + 1 : last]
+        return any(token.joins for token in between) and not any("or" in token.words for token in between)
+
+    def _leads_to_conclusion(self, j: int) -> bool:
+        """Return whether "is likely" continues with a conclusion ("due to atelectasis") that alone is in doubt."""
+        return any(
+            token.has("link", "uncertain", "finding") or token.words == ("be",) for token in self.tokens[j + 1 : j + 4]
+        )
+
+    def _are_separated(self, first: int, last: int, place: str | None = None) -> bool:
+        """Return whether a joining or linking word, a comma or a clause end is between two tokens.
+
+        Args:
+            first: index of the first token.
+            last: index of the last token.
+            place: if given, all other prepositions of place separate too.
+        """
+        return any(
+            token.joins
+            or token.ends_clause
+            or token.has("negation", "link", "probable", "uncertain")
+            or (place is not None and token.has("locative") and token.words != (place,))
+            for token in self.tokens[first + 1 : last]
+        )
