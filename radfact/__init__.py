@@ -22,9 +22,9 @@ if TYPE_CHECKING:
         load_splitter,
         split_narrative,
     )
-    from radfact.metrics.protocol import Metric, Pooled, Scored
+    from radfact.metrics.protocol import Metric, MetricResult, PooledScore, Requirements, Score
     from radfact.pipeline import RadFact, evaluate
-    from radfact.records import Box, Mask, Pair, Pairs, Report, Sentence
+    from radfact.records import Box, Mask, Pair, Pairs, Report, Sentence, TextPair
     from radfact.results.evaluation import EvaluationResult
     from radfact.results.writer import write_results
     from radfact.statistics.bootstrap import Summary
@@ -39,16 +39,19 @@ __all__ = [
     "Judge",
     "Mask",
     "Metric",
+    "MetricResult",
     "Pair",
     "Pairs",
-    "Pooled",
+    "PooledScore",
     "RadFact",
     "Report",
+    "Requirements",
     "RunError",
-    "Scored",
+    "Score",
     "Sentence",
     "Splitter",
     "Summary",
+    "TextPair",
     "Verdict",
     "evaluate",
     "load_judge",
@@ -73,7 +76,7 @@ _HOMES = {
         "load_splitter",
         "split_narrative",
     ),
-    "metrics.protocol": ("Metric", "Pooled", "Scored"),
+    "metrics.protocol": ("Metric", "MetricResult", "PooledScore", "Requirements", "Score"),
     "pipeline": ("RadFact", "evaluate"),
     "records": ("Box", "Mask", "Pair", "Pairs", "Report", "Sentence", "TextPair"),
     "results.evaluation": ("EvaluationResult",),

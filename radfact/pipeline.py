@@ -15,17 +15,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
 from radfact.errors import ErrorCode, InputError, RunError, brief
-from radfact.metrics.protocol import Metric, Scored, check_scored, naming_metric
+from radfact.metrics.protocol import Metric, MetricResult, report_errors, score_pairs
 from radfact.metrics.radfact_metric import RadFactMetric
-from radfact.metrics.registry import Choice, MissingRequirementError, choose, is_ours
-from radfact.metrics.resources import ResourceOptions, Resources
+from radfact.metrics.registry import MetricSelection, MissingRequirementError, select_metrics
+from radfact.metrics.resources import MetricResources, ResourceOptions
 from radfact.records import Pair, Pairs, Report, Sentence, check_ids, narratives
 from radfact.results.evaluation import EvaluationResult, MetricRun
 from radfact.results.metric_cache import MetricCache
 from radfact.results.writer import write_results
 from radfact.scoring.radfact import OnFailure
 from radfact.scoring.regions import Compat
-from radfact.statistics.bootstrap import Direction, Summary, summarize, summarize_counts
 
 if TYPE_CHECKING:
     from radfact.html.page import PageOptions
@@ -67,7 +66,7 @@ def evaluate(
     folder = None if out is None else Path(out)
     pairs = pairs if isinstance(pairs, Pairs) else list(pairs)
     options["cache"] = options.get("cache") or (folder and folder / "cache")
-    resources = Resources(**options)
+    resources = MetricResources(**options)
     resources.needs_splitter = bool(narratives(pairs))
     try:
         runner = MetricRunner(select_metrics(metrics), resources)
@@ -127,59 +126,44 @@ def versions() -> dict[str, str]:
     return {"python": platform.python_version(), **packages}
 
 
-def select_metrics(metrics: str | Sequence[str | Metric]) -> list[Choice]:
-    """Return the selected metrics, each once.
-
-    Args:
-        metrics: names as in `evaluate`, or metrics themselves.
-
-    Raises:
-        InputError: a name is not a metric, or an object is not a metric.
-    """
-    selected = [metrics] if isinstance(metrics, str) else metrics
-    names = [metric for metric in selected if isinstance(metric, str)]
-    objects = [Choice.of(metric) for metric in selected if not isinstance(metric, str)]
-    return [*(choose(names) if names or not objects else []), *objects]
-
-
 class MetricRunner:
     """The metrics of an evaluation, created before any model is queried, so that a display can watch their usage."""
 
-    def __init__(self, choices: Sequence[Choice], resources: Resources) -> None:
+    def __init__(self, selections: Sequence[MetricSelection], resources: MetricResources) -> None:
         """Create the metrics.
 
         Raises:
             InputError: none can be created, two have the same name or give a score of the same name, or arguments do
                 not fit their metric.
         """
-        self.resources, self.choices, self.started = resources, choices, time.monotonic()
-        self.metrics: dict[str, tuple[Choice, Metric]] = {}
+        self.resources, self.selections, self.started = resources, selections, time.monotonic()
+        self.metrics: dict[str, tuple[MetricSelection, Metric]] = {}
         self.unavailable: dict[str, str] = {}
         errors: list[InputError] = []
         metric_of_score: dict[str, str] = {}
         for name in resources.metric_args:
-            if name not in {choice.entry.name for choice in choices}:
+            if name not in {selection.entry.name for selection in selections}:
                 raise InputError(
                     "this metric is not selected", code=ErrorCode.CONFLICTING_OPTIONS, field=f"metric_args.{name}"
                 )
-        for choice in choices:
+        for selection in selections:
             try:
-                metric = choice.metric or resources.metric(choice.entry)
+                metric = selection.metric or resources.metric(selection.entry)
             except InputError as error:
                 # An unknown argument is wrong input; a missing package or weight only makes the metric unavailable.
-                if choice.entry.name in resources.metric_args and not isinstance(error, MissingRequirementError):
+                if selection.entry.name in resources.metric_args and not isinstance(error, MissingRequirementError):
                     raise
-                self.unavailable[choice.entry.name] = str(error)
+                self.unavailable[selection.entry.name] = str(error)
                 errors.append(error)
                 continue
             except ModuleNotFoundError as error:
-                self.unavailable[choice.entry.name] = f"needs the package {error.name}"
+                self.unavailable[selection.entry.name] = f"needs the package {error.name}"
                 continue
             if metric.name in self.metrics:
                 raise InputError(
                     f"two metrics have the name '{metric.name}'; rename one", code=ErrorCode.DUPLICATE, field="metrics"
                 )
-            for score in metric.figures:
+            for score in metric.scores:
                 other = metric_of_score.setdefault(score, metric.name)
                 if other != metric.name:
                     raise InputError(
@@ -187,7 +171,7 @@ class MetricRunner:
                         code=ErrorCode.DUPLICATE,
                         field="metrics",
                     )
-            self.metrics[metric.name] = (choice, metric)
+            self.metrics[metric.name] = (selection, metric)
         if not self.metrics:
             if len(self.unavailable) == len(errors) == 1:
                 raise errors[0]
@@ -219,56 +203,52 @@ class MetricRunner:
         draws = {"bootstrap": bootstrap, "seed": seed}
         runs: dict[str, MetricRun] = {}
         unavailable = dict(self.unavailable)
-        for name, (choice, metric) in self.metrics.items():
+        for name, (selection, metric) in self.metrics.items():
             try:
-                with naming_metric(name, RunError):
-                    runs[name] = self._run_metric(choice, metric, scored_pairs, cache, draws)
+                with report_errors(name, RunError):
+                    runs[name] = self._run_metric(selection, metric, scored_pairs, cache, draws)
             except RunError as error:
-                if len(self.choices) == 1:
+                if len(self.selections) == 1:
                     raise
-                unavailable[choice.entry.name] = str(error)
+                unavailable[selection.entry.name] = str(error)
         if not runs:
             raise RunError(
                 "; ".join(f"{name}: {why}" for name, why in unavailable.items()), code=ErrorCode.NOTHING_SCORED
             )
         without_candidate = pairs.without_candidate if isinstance(pairs, Pairs) else ()
-        return EvaluationResult(scored_pairs, runs, self.choices, unavailable, without_candidate, draws)
+        return EvaluationResult(scored_pairs, runs, self.selections, unavailable, without_candidate, draws)
 
     def _run_metric(
         self,
-        choice: Choice,
+        selection: MetricSelection,
         metric: Metric,
         pairs: Sequence[Pair],
         cache: MetricCache | None,
         draws: Mapping[str, int],
     ) -> MetricRun:
         started = time.monotonic()
-        identity = None if cache is None else self.resources.identity(choice, metric)
+        identity = None if cache is None else self.resources.identity(selection, metric)
         cached = None if cache is None else cache.read(metric, identity)
-        scored = cached or metric.score(pairs)
-        check_scored(scored, metric, len(pairs))
-        for name in metric.figures:
-            if any(math.isinf(value) for value in scored.values.get(name, ())):
-                raise RunError(f"gave an infinite value for '{name}'", code=ErrorCode.INVALID_PLUGIN)
-        if choice.metric is not None or not is_ours(choice.entry):
-            scored = _with_reasons(scored)
-        if len(scored.failures) == len(pairs):
+        result = cached or score_pairs(metric, pairs)
+        for name, values in result.values.items():
+            if any(map(math.isinf, values)):
+                raise RunError(f"{metric.name}: expected finite values of '{name}', found infinity")
+        if selection.metric is not None or not selection.entry.is_builtin:
+            result = _with_reasons(result)
+        if len(result.failures) == len(pairs):
             raise RunError(
-                f"no sample could be scored ({scored.failures[0]}); responses of a model stay in the cache",
+                f"no sample could be scored ({result.failures[0]}); responses of a model stay in the cache",
                 code=ErrorCode.NOTHING_SCORED,
             )
-        selected = choice.wanted(metric.figures)
-        summaries = aggregate(metric, scored, selected, replicates=draws["bootstrap"], seed=draws["seed"])
         if cache is not None and cached is None:
-            cache.write(metric, identity, scored)
-        return MetricRun(
+            cache.write(metric, identity, result)
+        return MetricRun.of(
             metric,
-            choice,
-            selected,
-            scored,
-            summaries,
+            selection,
+            result,
+            draws,
             seconds=round(time.monotonic() - started, 3),
-            arguments=self.resources.metric_args.get(choice.entry.name, {}),
+            arguments=self.resources.metric_args.get(selection.entry.name, {}),
             reused=cached is not None,
         )
 
@@ -326,14 +306,11 @@ class RadFact:
             RunError: with `on_failure="stop"`, a query or a narrative has no valid response.
         """
         pairs = as_pairs(candidates, references)
-        scored = self.metric.score(pairs)
         draws = {"bootstrap": self.bootstrap, "seed": self.seed}
-        directions = dict(self.metric.figures)
-        summaries = aggregate(self.metric, scored, directions, replicates=self.bootstrap, seed=self.seed)
-        (choice,) = choose([self.metric.name])
-        run = MetricRun(self.metric, choice, directions, scored, summaries)
+        (selection,) = select_metrics(self.metric.name)
+        run = MetricRun.of(self.metric, selection, self.metric.score(pairs), draws)
         without_candidate = candidates.without_candidate if isinstance(candidates, Pairs) else ()
-        return EvaluationResult(pairs, {run.metric.name: run}, [choice], {}, without_candidate, draws)
+        return EvaluationResult(pairs, {run.metric.name: run}, [selection], {}, without_candidate, draws)
 
     async def ascore(
         self, candidates: Iterable[Pair] | Sequence[Report], references: Sequence[Report] | None = None
@@ -405,41 +382,12 @@ def as_pairs(candidates: Iterable[Pair] | Sequence[Report], references: Sequence
     return pairs
 
 
-def aggregate(
-    metric: Metric, scored: Scored, selected: Mapping[str, Direction], *, replicates: int, seed: int
-) -> dict[str, Summary]:
-    """Compute dataset-level scores: means, pooled scores, or as the metric itself aggregates.
-
-    Args:
-        metric: the metric.
-        scored: its result.
-        selected: scores and their directions.
-        replicates: of the bootstrap.
-        seed: of the bootstrap.
-    """
-    own = getattr(metric, "summarize", None)
-    if own is not None:
-        summaries: dict[str, Summary] = dict(own(scored, replicates=replicates, seed=seed))
-    else:
-        means = {name: scored.values[name] for name in selected if name in scored.values and name not in scored.pooled}
-        summaries = summarize(means, replicates=replicates, seed=seed) if means else {}
-        groups: dict[int, dict[str, Any]] = {}
-        for name in selected:
-            if name in scored.pooled:
-                groups.setdefault(id(scored.pooled[name].counts), {})[name] = scored.pooled[name]
-        for group in groups.values():
-            counts = next(iter(group.values())).counts
-            values = {name: pooled.value for name, pooled in group.items()}
-            summaries |= summarize_counts(counts, values, replicates=replicates, seed=seed)
-    return {name: replace(summaries[name], direction=direction) for name, direction in selected.items()}
-
-
-def _with_reasons(scored: Scored) -> Scored:
+def _with_reasons(result: MetricResult) -> MetricResult:
     """Count samples without any value as failures where a custom metric gives no reason."""
-    columns = list(scored.values.values())
+    columns = list(result.values.values())
     silent = [
         place
         for place, row in enumerate(zip(*columns, strict=True))
-        if place not in scored.failures and all(map(math.isnan, row))
+        if place not in result.failures and all(map(math.isnan, row))
     ]
-    return replace(scored, failures={**scored.failures, **dict.fromkeys(silent, "gave no value")})
+    return replace(result, failures={**result.failures, **dict.fromkeys(silent, "gave no value")})

@@ -6,10 +6,10 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
-from radfact.errors import InputError, RunError
-from radfact.metrics.protocol import Metric, Scored, check_scored, naming_metric
-from radfact.metrics.registry import Choice, choose
-from radfact.metrics.resources import Resources
+from radfact.errors import ErrorCode, InputError, RunError
+from radfact.metrics.protocol import Metric, MetricResult, report_errors, score_pairs
+from radfact.metrics.registry import select_metrics
+from radfact.metrics.resources import MetricResources
 from radfact.records import Pair, narrative, parse_sentences
 from radfact.statistics.bootstrap import Direction
 
@@ -18,152 +18,166 @@ Completion = str | Sequence[Mapping[str, Any]]
 
 
 class RewardFunction(Protocol):
-    """What TRL's GRPOTrainer takes as `reward_funcs`; columns of the data set come as keyword arguments."""
+    """A function that TRL's GRPOTrainer accepts in `reward_funcs`; dataset columns come as keyword arguments."""
 
     __name__: str
 
     def __call__(self, completions: Sequence[Completion], **columns: Any) -> list[float | None]:
-        """One reward a completion, greater is better; None where there is none, which TRL leaves out."""
+        """Return one reward per completion, higher is better; TRL ignores samples whose reward is None."""
         ...
 
 
-Wanted = str | Metric | tuple[str | Metric, str]
-"""A metric by name or itself, a figure by name, or a metric and the name of one of its figures."""
+MetricOrScore = str | Metric | tuple[str | Metric, str]
+"""A metric or its name, the name of a score, or a metric and the name of one of its scores."""
 
 
 def make_reward(
-    *metrics: Wanted, weights: Sequence[float] | None = None, column: str = "ground_truth", **options: Any
+    *metrics: MetricOrScore, weights: Sequence[float] | None = None, column: str = "ground_truth", **options: Any
 ) -> RewardFunction:
-    """A reward made of metrics: the weighted sum of one figure of each, those that are better lower with their sign
-    turned.
+    """Create a reward: the weighted sum of one score of each metric, negated where lower is better.
 
-    All completions of a call are scored together, so that a model that is asked answers them side by side. A sample
-    that any of the metrics cannot score has no reward. An empty completion of a reference that says something is no
-    such sample, because saying nothing would then cost nothing: where a figure has no value of it, and the metric no
-    failure, the worst value counts that the metric's `worst` has for the figure, as of RadFact's precision and F1.
+    All completions of a call are scored together, so that a language model answers them concurrently. A sample that a
+    metric cannot score has no reward. An empty completion for a reference that is not empty is different, because
+    otherwise it would cost nothing: where its score has no value although the metric did not fail, the metric's
+    `worst_values` count, as for RadFact's precision and F1.
 
     Args:
-        metrics: names of metrics or figures as in `radfact evaluate --metrics`, metrics, or (metric, figure). Of a
-            metric with several figures its headline counts, as `green` of green and `logical_f1` of radfact; where
-            that is several, the figure must be named.
-        weights: one a metric; by default 1 each. A figure of which neither way is better needs one, whose sign says it.
-        column: of the data set, with the reference reports.
-        options: of `radfact.metrics.resources.Resources`: `judge`, `base_url`, `weights` as `folders`, ...
+        metrics: names of metrics or scores as in `radfact evaluate --metrics`, metrics, or (metric, score). A metric
+            with several scores counts by its main score, as `green` of green and `logical_f1` of radfact; if it has
+            several main scores, one must be named.
+        weights: one per metric; by default 1 each. A neutral score needs a weight, whose sign gives its direction.
+        column: dataset column with the reference reports.
+        options: of `radfact.metrics.resources.MetricResources`: `judge`, `base_url`, `weights` as `folders`, ...
 
     Raises:
-        InputError: a metric is not known, needs something, has no values of samples or of texts, or several figures;
-            the weights do not fit.
+        InputError: a metric is unknown, lacks a requirement, has no sample-level values, no values for texts or several
+            main scores; the weights do not fit.
     """
     if not metrics:
-        raise InputError("name at least one metric", field="metrics")
+        raise InputError("expected at least one metric", code=ErrorCode.MISSING_OPTION, field="metrics")
     factors = list(weights) if weights is not None else [1.0] * len(metrics)
     if len(factors) != len(metrics) or not all(map(math.isfinite, factors)):
-        raise InputError(f"expected {len(metrics)} finite numbers, one a metric, found {factors}", field="weights")
+        raise InputError(
+            f"expected {len(metrics)} finite numbers, one per metric, found {factors}",
+            code=ErrorCode.INVALID_OPTION,
+            field="weights",
+        )
     if "folders" in options:
         options["weights"] = options.pop("folders")
-    resources = Resources(**options)
-    parts = [_part(one, resources) for one in metrics]
-    if weights is None:
-        for _, figure, direction in parts:
-            if direction == "neutral":
-                raise InputError(
-                    f"neither way is better of '{figure}'; say by the sign of its weight which is wanted",
-                    field="weights",
-                )
-    turned = [-one if direction == "lower" else one for one, (*_, direction) in zip(factors, parts, strict=True)]
-    return _Reward([(metric, figure) for metric, figure, _ in parts], turned, column)
+    resources = MetricResources(**options)
+    parts = [_select_score(metric, resources) for metric in metrics]
+    for _, name, direction in parts:
+        if weights is None and direction == "neutral":
+            raise InputError(
+                f"expected a weight for '{name}', which is neutral: its sign gives the direction",
+                code=ErrorCode.MISSING_OPTION,
+                field="weights",
+            )
+    signed = [
+        -factor if direction == "lower" else factor for factor, (*_, direction) in zip(factors, parts, strict=True)
+    ]
+    return _Reward([(metric, name) for metric, name, _ in parts], signed, column)
 
 
 class _Reward:
-    """The callable; TRL logs it under `__name__`."""
+    """The reward function; TRL logs it under `__name__`."""
 
     def __init__(self, parts: Sequence[tuple[Metric, str]], factors: Sequence[float], column: str) -> None:
         self._parts, self._factors, self._column = parts, factors, column
-        self.__name__ = "_and_".join(figure for _, figure in parts)
+        self.__name__ = "_and_".join(name for _, name in parts)
 
     def __call__(self, completions: Sequence[Completion], **columns: Any) -> list[float | None]:
         references = columns.get(self._column)
         if references is None:
-            raise InputError(f"the data set has no column '{self._column}' with references", field="column")
+            raise InputError(
+                f"expected a column '{self._column}' with references, found {', '.join(columns) or 'none'}",
+                code=ErrorCode.MISSING_FIELD,
+                field="column",
+            )
         if len(references) != len(completions):
-            raise InputError(f"{len(completions)} completions, but {len(references)} references", field=self._column)
+            raise InputError(
+                f"expected {len(completions)} references, one per completion, found {len(references)}",
+                code=ErrorCode.MISMATCH,
+                field=self._column,
+            )
         pairs = [
-            Pair(str(place), _text(completion), _reference(reference))
-            for place, (completion, reference) in enumerate(zip(completions, references, strict=True))
+            Pair(str(index), _text_of(completion), _reference_text(reference))
+            for index, (completion, reference) in enumerate(zip(completions, references, strict=True))
         ]
         if not pairs:
             return []
-        # Figures of one metric are of one answer.
-        scored = {id(metric): _score(metric, pairs) for metric in {id(one): one for one, _ in self._parts}.values()}
+        results: dict[int, MetricResult] = {}
+        for metric, _ in self._parts:
+            # Several scores of a metric come from one result.
+            if id(metric) not in results:
+                with report_errors(metric.name, RunError):
+                    results[id(metric)] = score_pairs(metric, pairs)
         totals = [0.0] * len(pairs)
-        for (metric, figure), factor in zip(self._parts, self._factors, strict=True):
-            values = _values(scored[id(metric)], figure, getattr(metric, "worst", {}).get(figure, math.nan), pairs)
+        for (metric, name), factor in zip(self._parts, self._factors, strict=True):
+            values = _values(results[id(metric)], name, metric.worst_values.get(name, math.nan), pairs)
             totals = [total + factor * value for total, value in zip(totals, values, strict=True)]
         return [total if math.isfinite(total) else None for total in totals]
 
 
-def _score(metric: Metric, pairs: Sequence[Pair]) -> Scored:
-    """What a metric says of pairs.
-
-    Raises:
-        RunError: it fails, or gives something else than it promises.
-    """
-    with naming_metric(metric.name, RunError):
-        scored = metric.score(pairs)
-        try:
-            check_scored(scored, metric, len(pairs))
-        except RunError as error:
-            raise RunError(f"{metric.name} {error}") from None
-        return scored
+def _values(result: MetricResult, name: str, worst: float, pairs: Sequence[Pair]) -> list[float]:
+    """Return one score per pair; `worst` where it has no value because the candidate is empty."""
+    if name not in result.values:
+        raise _no_sample_values(name)
+    values = []
+    for index, (value, pair) in enumerate(zip(result.values[name], pairs, strict=True)):
+        is_empty = not narrative(pair.candidate).strip() and bool(narrative(pair.reference).strip())
+        # A custom metric may use None for a missing value, as rewards do.
+        value = math.nan if value is None else value
+        values.append(worst if math.isnan(value) and is_empty and index not in result.failures else value)
+    return values
 
 
-def _values(scored: Scored, figure: str, worst: float, pairs: Sequence[Pair]) -> list[float]:
-    """One figure of each pair; `worst` where there is none because the candidate says nothing."""
-    if figure not in scored.values:
-        raise _of_a_set(figure)
-    found = []
-    for place, (value, pair) in enumerate(zip(scored.values[figure], pairs, strict=True)):
-        silent = not narrative(pair.candidate).strip() and bool(narrative(pair.reference).strip())
-        # A metric of a user's own may say None where it has no value, as rewards themselves do.
-        known = math.nan if value is None else value
-        found.append(worst if math.isnan(known) and silent and place not in scored.failures else known)
-    return found
-
-
-def _part(wanted: Wanted, resources: Resources) -> tuple[Metric, str, Direction]:
-    """A metric, the figure of it that counts, and which way is better."""
-    given, figure = wanted if isinstance(wanted, tuple) else (wanted, None)
-    choices = choose([given]) if isinstance(given, str) else [Choice.of(given)]
-    if len(choices) != 1:
-        raise InputError(f"'{given}' is many; name each metric that should count", field="metrics")
-    metric = choices[0].metric or resources.metric(choices[0].entry)
-    figures, headline = choices[0].wanted(metric.figures), choices[0].headline(metric)
-    figure = figure or (headline[0] if len(headline) == 1 else None)
-    if figure is None or figure not in figures:
+def _select_score(metric_or_score: MetricOrScore, resources: MetricResources) -> tuple[Metric, str, Direction]:
+    """Return a metric, the score of it that counts, and its direction."""
+    item, name = metric_or_score if isinstance(metric_or_score, tuple) else (metric_or_score, None)
+    selections = select_metrics([item])
+    if len(selections) != 1:
         raise InputError(
-            f"{metric.name} has several figures; name one of {', '.join(figures)}, or give (metric, figure)",
+            f"expected one metric, found {len(selections)} for '{item}'", code=ErrorCode.INVALID_OPTION, field="metrics"
+        )
+    (selection,) = selections
+    metric = selection.metric or resources.metric(selection.entry)
+    directions, main_scores = selection.select(metric), selection.main_scores(metric)
+    name = name or (main_scores[0] if len(main_scores) == 1 else None)
+    if name is None or name not in directions:
+        raise InputError(
+            f"expected one score of {metric.name}: name one of {', '.join(directions)}, or give (metric, score)",
+            code=ErrorCode.INVALID_OPTION,
             field="metrics",
         )
-    if figure in getattr(metric, "of_the_set", ()):
-        raise _of_a_set(figure)
-    if figure in getattr(metric, "of_boxes", ()):
-        raise InputError(f"'{figure}' is a figure of boxes, which completions have none of", field="metrics")
-    return metric, figure, figures[figure]
+    if name in metric.dataset_scores:
+        raise _no_sample_values(name)
+    if name in metric.box_scores:
+        raise InputError(
+            f"expected a score of texts, found '{name}', which needs boxes",
+            code=ErrorCode.INVALID_OPTION,
+            field="metrics",
+        )
+    return metric, name, directions[name]
 
 
-def _of_a_set(figure: str) -> InputError:
-    return InputError(f"'{figure}' is a figure of a whole set; a reward needs one of samples", field="metrics")
+def _no_sample_values(name: str) -> InputError:
+    return InputError(
+        f"expected a score with sample-level values, found '{name}', which exists only for a dataset",
+        code=ErrorCode.INVALID_OPTION,
+        field="metrics",
+    )
 
 
-def _text(completion: Completion) -> str:
+def _text_of(completion: Completion) -> str:
     if isinstance(completion, str):
         return completion
     content = completion[-1].get("content") if completion else ""
     if isinstance(content, str):
         return content
-    # Content in parts, as models that see have it.
+    # Vision models have content in parts.
     return "".join(str(part.get("text", "")) for part in content or () if isinstance(part, Mapping))
 
 
-def _reference(value: Any) -> Any:
+def _reference_text(value: Any) -> Any:
     return value if isinstance(value, str) else narrative(parse_sentences(value, field="reference"))

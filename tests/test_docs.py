@@ -16,11 +16,11 @@ from command_tree import COMMANDS, command_lines, examples, read
 from typer.testing import CliRunner
 
 from data.manifest import read_manifest
+from docs.metric_tables import FILES, update
 from maira.cli.main import app as maira
 from maira.evaluate.ablations import read_configs
 from radfact.cli.main import app as radfact
 from radfact.io.pairs import read_drafts, read_pairs
-from radfact.metrics.registry import entries
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCS = ROOT / "docs"
@@ -183,17 +183,12 @@ def test_the_small_recipe_of_the_guide_trains(clone: Path) -> None:
     assert (clone / "try/run/checkpoint/model.safetensors").exists()
 
 
-def test_the_readme_lists_the_metrics_that_there_are() -> None:
-    rows = re.findall(r"^\| `(\w+)` \| [^|]* \| ([^|]*) \| ([^|]*) \| ([^|]*) \|$", TEXTS["README.md"], re.M)
-    known = entries()
-    assert [name for name, *_ in rows] == list(known)
-    arrows = {"higher": "↑", "lower": "↓", "neutral": "neither"}
-    for name, direction, needs, paper in rows:
-        entry = known[name]
-        assert set(re.findall("[↑↓]|neither", direction)) == {arrows[way] for way in entry.figures.values()}, name
-        assert ("a language model" in needs, "a judge" in needs) == (entry.judge == "model", entry.judge == "any"), name
-        assert ("weights" in needs) == bool(entry.files), name
-        assert paper in entry.source, name
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
+def test_tables_of_metrics_are_those_of_their_attributes(path: Path) -> None:
+    """`python docs/metric_tables.py` writes them."""
+    text = path.read_text("utf-8")
+    assert "<!-- metrics: " in text
+    assert update(text) == text
 
 
 def test_links_of_the_readme_lead_to_files() -> None:

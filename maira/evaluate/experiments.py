@@ -271,9 +271,9 @@ def _others(metrics: str, weights: list[str] | None) -> str:
         InputError: a name is no metric, or a folder of weights is not there.
     """
     from radfact.cli.metrics import read_weights
-    from radfact.metrics.registry import choose
+    from radfact.metrics.registry import select_metrics
 
     read_weights(weights)
     names = [name.strip() for name in metrics.split(",") if name.strip()]
-    chosen = {one.entry.name: one.figures or (one.entry.name,) for one in choose([LATERAL_MENTIONS, *names])}
+    chosen = {one.entry.name: one.scores or (one.entry.name,) for one in select_metrics([LATERAL_MENTIONS, *names])}
     return ",".join(name for entry, figures in chosen.items() if entry != "radfact" for name in figures)

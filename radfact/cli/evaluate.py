@@ -124,8 +124,8 @@ def evaluate(
 ) -> None:
     """Score candidates against references by many metrics and write one results folder with one page."""
     del config
-    from radfact.metrics.registry import choose
-    from radfact.metrics.resources import Resources
+    from radfact.metrics.registry import select_metrics
+    from radfact.metrics.resources import MetricResources
     from radfact.pipeline import MetricRunner, run_record, write_results_and_page
     from radfact.records import narratives
 
@@ -149,9 +149,9 @@ def evaluate(
 
     scoring = {"compat": compat.value, "threshold": threshold, "on_failure": on_failure.value}
     with naming_options(metric_args="--metric-arg"):
-        choices = choose([name.strip() for name in metrics.split(",") if name.strip()])
-        is_radfact_alone = [choice.entry.name for choice in choices] == ["radfact"]
-        resources = Resources(
+        selections = select_metrics([name.strip() for name in metrics.split(",") if name.strip()])
+        is_radfact_alone = [selection.entry.name for selection in selections] == ["radfact"]
+        resources = MetricResources(
             # Without a judge, RadFact is one of the metrics that are not available.
             entailment=load_judge_and_splitter if judge_options.named or is_radfact_alone else None,
             judge=judge_options.named,
@@ -165,7 +165,7 @@ def evaluate(
         )
     try:
         with quiet_libraries(), naming_options(metric_args="--metric-arg"):
-            runner = MetricRunner(choices, resources)
+            runner = MetricRunner(selections, resources)
         say(console, describe_input(read))
         run_options = {"missing": missing.value, "narrative": narrative, "metrics": metrics, "engine": engine.value}
         draws = {"bootstrap": bootstrap, "seed": seed}
@@ -205,5 +205,5 @@ score.__annotations__ = {name: parameter.annotation for name, parameter in _PARA
 
 def _is_incomplete(result: EvaluationResult) -> bool:
     """Return whether samples are excluded, or a metric that was named is unavailable."""
-    named = {choice.entry.name for choice in result.choices if choice.by_name}
+    named = {selection.entry.name for selection in result.selections if selection.is_named}
     return result.counts["excluded"] > 0 or not named.isdisjoint(result.unavailable)

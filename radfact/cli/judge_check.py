@@ -99,9 +99,9 @@ def _check_comparisons(console: Console, who: JudgeOptions, rate: Price | None, 
     """Ask the model about our own labelled sentences, and print how often it was right."""
     from radfact.io.jsonl import write_json
     from radfact.metrics.mentions import ComparisonMentions, check_comparisons
-    from radfact.metrics.resources import Resources
+    from radfact.metrics.resources import MetricResources
 
-    made = Resources(
+    made = MetricResources(
         model=who.name,
         judge_args=who.arguments,
         base_url=who.base_url,

@@ -16,10 +16,10 @@ from radfact.errors import InputError
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from radfact.metrics.registry import Entry
+    from radfact.metrics.registry import MetricEntry
 
-MOST_FIGURES = 8
-"""Of a metric that are listed."""
+MAX_SCORES = 8
+"""Scores of a metric that are listed."""
 
 WeightsOption = Annotated[
     list[str] | None,
@@ -91,27 +91,35 @@ def metrics(
 ) -> None:
     """List all metrics: their figures and direction, where they are defined, what a report costs, what they need."""
     from radfact.metrics.registry import entries
-    from radfact.metrics.resources import Resources
+    from radfact.metrics.resources import MetricResources
 
     console = new_console()
     who = JudgeOptions(judge, judge_arg, base_url)
-    resources = Resources(judge=who.named, judge_args=who.arguments, base_url=base_url, weights=read_weights(weights))
+    resources = MetricResources(
+        judge=who.named, judge_args=who.arguments, base_url=base_url, weights=read_weights(weights)
+    )
     for entry in entries().values():
-        fault = resources.fault(entry)
+        fault = resources.find_fault(entry)
         say_line(console, f"{entry.name}: {fault or 'ready'}", style="yellow" if fault else "green")
-        # What cannot be loaded has said so.
+        # The reason why a metric cannot be loaded is printed already.
         with suppress(InputError):
             _show(console, entry)
     resources.close()
-    say(console, "↑ higher is better, ↓ lower is better; others are neither. A metric of one's own is module:object.")
+    say(console, "↑ higher is better, ↓ lower is better; others are neither. A custom metric is module:object.")
 
 
-def _show(console: Console, entry: Entry) -> None:
-    figures, arguments = entry.figures, entry.arguments
-    shown = ", ".join(f"{figure}{MARKS[direction]}" for figure, direction in list(figures.items())[:MOST_FIGURES])
-    more = f" and {len(figures) - MOST_FIGURES} more" if len(figures) > MOST_FIGURES else ""
-    say(console, f"  gives {shown}{more}" if figures else "  says what it gives when it is made")
-    say(console, f"  from {entry.source}; a report costs {entry.cost}")
-    if arguments:
+def _show(console: Console, entry: MetricEntry) -> None:
+    metric = entry.declared
+    if metric is None:
+        say(console, "  declares its scores when it is created")
+        return
+    scores = entry.scores
+    shown = ", ".join(f"{name}{MARKS[direction]}" for name, direction in list(scores.items())[:MAX_SCORES])
+    more = f" and {len(scores) - MAX_SCORES} more" if len(scores) > MAX_SCORES else ""
+    if metric.measures:
+        say(console, f"  measures {metric.measures}")
+    say(console, f"  scores {shown}{more}")
+    say(console, f"  source {entry.source}; cost of a report: {metric.cost}")
+    if arguments := entry.arguments:
         named = ", ".join(f"{entry.name}.{name} ({default})" for name, default in arguments.items())
-        say(console, f"  takes --metric-arg {named}")
+        say(console, f"  arguments --metric-arg {named}")

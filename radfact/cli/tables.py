@@ -45,8 +45,8 @@ def show_results(console: Console, result: EvaluationResult, price: Price | None
     for heading in ("score", "point", "median", "95 % interval", "n", "failed"):
         table.add_column(heading, justify="left" if heading == "score" else "right", no_wrap=heading != "score")
     for run in result.runs.values():
-        failed = str(len(run.scored.failures))
-        for name, score in run.summaries.items():
+        failed = str(len(run.result.failures))
+        for name, score in run.scores.items():
             interval = f"{number(score.low)} to {number(score.high)}" if score.low is not None else "-"
             label = f"{escape(name)} {MARKS[score.direction]}".strip()
             table.add_row(label, number(score.point), number(score.median), interval, str(score.n), failed)
@@ -59,10 +59,10 @@ def show_results(console: Console, result: EvaluationResult, price: Price | None
     if RADFACT in result.runs:
         _show_radfact(console, result)
     for name, run in result.runs.items():
-        for place, reason in list(run.scored.failures.items())[:_LISTED]:
+        for place, reason in list(run.result.failures.items())[:_LISTED]:
             say_line(console, f"{name}: excluded: {result.pairs[place].sample_id}: {reason}", style="red")
-        if len(run.scored.failures) > _LISTED:
-            say(console, f"{name}: and {len(run.scored.failures) - _LISTED} more, listed in samples.jsonl", style="red")
+        if len(run.result.failures) > _LISTED:
+            say(console, f"{name}: and {len(run.result.failures) - _LISTED} more, listed in samples.jsonl", style="red")
     for sample_id in result.without_candidate[:_LISTED]:
         say_line(console, f"excluded: {sample_id}: no candidate report", style="red")
     if len(result.without_candidate) > _LISTED:

@@ -81,24 +81,30 @@ def check_metrics(weights: Mapping[str, Path] | Sequence[Path] = ()) -> Sequence
     Args:
         weights: folders of weights by name, or folders that hold such folders.
     """
+    from radfact.errors import InputError
     from radfact.metrics.registry import MissingRequirementError, entries
-    from radfact.metrics.resources import WITHOUT_MODEL, Resources
+    from radfact.metrics.resources import WITHOUT_MODEL, MetricResources
 
     judge = _default_judge()
     # There is no client for a model here: creating it takes seconds, and `check_judges` checks its key.
-    resources = Resources(judge="offline", weights=weights)
+    resources = MetricResources(judge="offline", weights=weights)
     results = []
     for entry in entries().values():
-        if entry.judge == "model":
+        try:
+            is_llm_metric = entry.requirements.judge == "model"
+        except InputError as error:
+            results.append(CheckResult(entry.name, "wrong", str(error)))
+            continue
+        if is_llm_metric:
             has_model = judge is not None and judge.partition(":")[0] not in WITHOUT_MODEL
             message = f"queries {judge}" if has_model else "requires a language model: --judge PROVIDER:MODEL"
             results.append(CheckResult(entry.name, "ok" if has_model else "note", message))
             continue
-        fault = resources.fault(entry)
+        fault = resources.find_fault(entry)
         if fault is None:
             results.append(CheckResult(entry.name, "ok", "ready"))
         elif isinstance(fault, MissingRequirementError):
-            results.append(CheckResult(entry.name, "missing", fault.need, fault.mend))
+            results.append(CheckResult(entry.name, "missing", fault.need, fault.remedy))
         else:
             results.append(CheckResult(entry.name, "wrong", str(fault)))
     resources.close()

@@ -9,24 +9,30 @@ from importlib import resources
 from pathlib import Path
 
 from radfact.errors import ErrorCode, InputError
-from radfact.metrics.protocol import Scored
-from radfact.records import Pair, narrative
-from radfact.statistics.bootstrap import Direction
+from radfact.metrics.protocol import Metric, MetricResult, Requirements, Score
+from radfact.records import TextPair
 
 LAYER = 5
 """Layer of distilroberta-base that bert-score recommends; its baseline is that of this layer."""
 
 MAX_TOKENS = 512
 
+WEIGHTS = {"bertscore": ("config.json", "tokenizer.json|vocab.json", "model.safetensors|pytorch_model.bin")}
 
-class BertScore:
+
+class BertScore(Metric):
     """F1 of BERTScore with distilroberta-base, rescaled with the baseline of bert-score, as in RadCliQ.
 
     There is no idf weighting, because a score must not depend on the other pairs.
     """
 
     name = "bertscore"
-    figures: Mapping[str, Direction] = {"bertscore": "higher"}
+    display_name = "BERTScore"
+    measures = "similarity of words in the embeddings of a language model"
+    scores: Mapping[str, Score] = {"bertscore": Score("higher", "F1, rescaled with the baseline")}
+    requirements = Requirements(packages=("bert_score", "torch", "transformers"), weights=WEIGHTS)
+    cost = "two passes of DistilRoBERTa"
+    source = "component of RadCliQ"
 
     def __init__(self, folder: Path, *, batch_size: int = 64) -> None:
         """Load the model.
@@ -64,14 +70,14 @@ class BertScore:
         tokenizer.model_max_length = min(tokenizer.model_max_length, MAX_TOKENS)
         self._scorer._tokenizer = tokenizer
 
-    def score(self, pairs: Sequence[Pair]) -> Scored:
+    def score(self, pairs: Sequence[TextPair]) -> MetricResult:
         """Score pairs, mostly from 0 to 1; rescaled values may be below 0.
 
         A pair with an empty report scores the baseline's 0. bert-score, and with it the published RadCliQ, returns
         (0 - baseline) / (1 - baseline) = -5.55.
         """
-        candidates = [_normalize_spaces(narrative(pair.candidate)) for pair in pairs]
-        references = [_normalize_spaces(narrative(pair.reference)) for pair in pairs]
+        candidates = [_normalize_spaces(pair.candidate) for pair in pairs]
+        references = [_normalize_spaces(pair.reference) for pair in pairs]
         values = [0.0] * len(pairs)
         indices = [index for index in range(len(pairs)) if candidates[index] and references[index]]
         if indices:
@@ -82,7 +88,7 @@ class BertScore:
                 )
             for index, value in zip(indices, f1.tolist(), strict=True):
                 values[index] = float(value)
-        return Scored({"bertscore": values})
+        return MetricResult({"bertscore": values})
 
 
 def _normalize_spaces(text: str) -> str:

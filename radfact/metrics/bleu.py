@@ -7,9 +7,8 @@ from functools import partial
 
 import numpy as np
 
-from radfact.metrics.protocol import Counts, Pooled, Scored
-from radfact.records import Pair, narrative
-from radfact.statistics.bootstrap import Direction
+from radfact.metrics.protocol import Counts, Metric, MetricResult, PooledScore, Requirements, Score
+from radfact.records import TextPair
 
 ORDERS = 4
 
@@ -39,15 +38,22 @@ def corpus_bleu(counts: Counts, order: int, *, sentence: bool = False) -> float:
     return min(float(bleu.score), 100.0)
 
 
-class Bleu:
+class Bleu(Metric):
     """BLEU-1 to BLEU-4 with tokenizer 13a in lower case: corpus BLEU, and sentence BLEU with effective order.
 
     Source: MAIRA-2, appendix D.1.
     """
 
     name = "bleu"
-    figures: Mapping[str, Direction] = {f"bleu_{order}": "higher" for order in range(1, ORDERS + 1)}
-    headline = ("bleu_2",)
+    display_name = "BLEU"
+    measures = "common n-grams of one to four words"
+    scores: Mapping[str, Score] = {
+        f"bleu_{order}": Score("higher", f"corpus BLEU up to {order}-grams, 0 to 100") for order in range(1, ORDERS + 1)
+    }
+    main_scores = ("bleu_2",)
+    requirements = Requirements(packages=("sacrebleu",))
+    cost = "nothing"
+    source = "MAIRA-2, appendix D.1"
     pooled: Mapping[str, Callable[[Counts], float]] = {
         f"bleu_{order}": partial(corpus_bleu, order=order) for order in range(1, ORDERS + 1)
     }
@@ -62,15 +68,15 @@ class Bleu:
 
         self._scorer = BLEU(lowercase=True, tokenize="13a", max_ngram_order=ORDERS, effective_order=True)
 
-    def score(self, pairs: Sequence[Pair]) -> Scored:
+    def score(self, pairs: Sequence[TextPair]) -> MetricResult:
         """Score pairs from 0 to 100."""
         rows = np.array([self._count(pair) for pair in pairs], dtype=np.float64).reshape(len(pairs), 2 + 2 * ORDERS)
         values = {
             name: [corpus_bleu(row, order, sentence=True) for row in rows]
-            for order, name in enumerate(self.figures, start=1)
+            for order, name in enumerate(self.scores, start=1)
         }
-        return Scored(values, pooled={name: Pooled(rows, value) for name, value in self.pooled.items()})
+        return MetricResult(values, pooled={name: PooledScore(rows, value) for name, value in self.pooled.items()})
 
-    def _count(self, pair: Pair) -> list[int]:
-        bleu = self._scorer.sentence_score(narrative(pair.candidate), [narrative(pair.reference)])
+    def _count(self, pair: TextPair) -> list[int]:
+        bleu = self._scorer.sentence_score(pair.candidate, [pair.reference])
         return [bleu.sys_len, bleu.ref_len, *bleu.counts, *bleu.totals]

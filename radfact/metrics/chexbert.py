@@ -11,9 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from radfact.errors import ErrorCode, InputError
-from radfact.metrics.protocol import Counts, Pooled, Scored
-from radfact.records import Pair, narrative
-from radfact.statistics.bootstrap import Direction
+from radfact.metrics.protocol import Counts, Metric, MetricResult, PooledScore, Requirements, Score
+from radfact.records import TextPair
 
 CLASSES = (
     *("Enlarged Cardiomediastinum", "Cardiomegaly", "Lung Opacity", "Lung Lesion", "Edema", "Consolidation"),
@@ -99,18 +98,28 @@ _POOLED = {
     },
 }
 
+WEIGHTS = {"chexbert": ("chexbert.pth", "vocab.txt")}
 
-class CheXbert:
+
+class CheXbert(Metric):
     """F1 of 14 and of 5 findings, F1, recall and specificity of each, and the cosine of the reports' embeddings.
 
     Source: MAIRA-2, appendix D.1, figures 3 and 5, table B.3.
     """
 
     name = "chexbert"
-    figures: Mapping[str, Direction] = dict.fromkeys((*_POOLED, "chexbert_similarity"), "higher")
-    headline = ("chexbert_similarity",)
+    display_name = "CheXbert"
+    measures = "agreement on 14 findings, and similarity of their embeddings"
+    scores: Mapping[str, Score] = {
+        **{name: Score("higher", "agreement on findings") for name in _POOLED},
+        "chexbert_similarity": Score("higher", "cosine similarity of the embeddings"),
+    }
+    main_scores = ("chexbert_similarity",)
+    requirements = Requirements(packages=("torch", "transformers"), weights=WEIGHTS)
+    cost = "two passes of BERT"
+    source = "MAIRA-2, appendix D.1, figures 3 and 5, table B.3"
     pooled = _POOLED
-    of_the_set = frozenset(_POOLED)
+    dataset_scores = frozenset(_POOLED)
 
     def __init__(self, folder: Path) -> None:
         """Load the labeler.
@@ -125,18 +134,18 @@ class CheXbert:
         """
         self._labeler = Labeler(folder)
 
-    def score(self, pairs: Sequence[Pair]) -> Scored:
+    def score(self, pairs: Sequence[TextPair]) -> MetricResult:
         """Score pairs, with the findings of both reports as details."""
-        candidate_labels, candidate_embeddings = self._labeler.label([narrative(pair.candidate) for pair in pairs])
-        reference_labels, reference_embeddings = self._labeler.label([narrative(pair.reference) for pair in pairs])
+        candidate_labels, candidate_embeddings = self._labeler.label([pair.candidate for pair in pairs])
+        reference_labels, reference_embeddings = self._labeler.label([pair.reference for pair in pairs])
         counts = confusion_counts(candidate_labels, reference_labels)
         details = [
             {"candidate": _findings(candidate), "reference": _findings(reference)}
             for candidate, reference in zip(candidate_labels, reference_labels, strict=True)
         ]
-        return Scored(
+        return MetricResult(
             {"chexbert_similarity": cosines(candidate_embeddings, reference_embeddings)},
-            pooled={name: Pooled(counts, value) for name, value in self.pooled.items()},
+            pooled={name: PooledScore(counts, value) for name, value in self.pooled.items()},
             details=details,
         )
 

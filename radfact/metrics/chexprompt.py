@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from radfact.error_categories import ERROR_CATEGORIES
 from radfact.llm import ChatRequest, PromptPrefix, structured_request
 from radfact.metrics.llm_metric import LLMMetric, load_prompt
+from radfact.metrics.protocol import Score
 from radfact.metrics.responses.assessment import parse_errors, parse_sections
 from radfact.metrics.responses.counts import MAX_COUNT
-from radfact.statistics.bootstrap import Direction
 
 _Count = Annotated[int, Field(ge=0, le=MAX_COUNT)]
 
@@ -33,7 +33,7 @@ class CategoryCounts(BaseModel):
 class ErrorCounts(BaseModel):
     """Number of errors of a candidate by significance and category, in the JSON of the prompt."""
 
-    model_config = ConfigDict(extra="forbid", populate_by_name=True)
+    model_config = ConfigDict(extra="forbid", populate_is_named=True)
 
     significant: CategoryCounts = Field(alias="significant errors")
     insignificant: CategoryCounts = Field(alias="insignificant errors")
@@ -49,15 +49,19 @@ class CheXprompt(LLMMetric[ErrorCounts]):
     Source: MAIRA-2, table D.1, for the scores.
     """
 
-    name: ClassVar[str] = "chexprompt"
-    figures: ClassVar[Mapping[str, Direction]] = {
-        "chexprompt_errors": "lower",
-        "chexprompt_significant": "lower",
-        "chexprompt_error_free": "higher",
-        "chexprompt_significant_error_free": "higher",
+    name = "chexprompt"
+    display_name = "CheXprompt"
+    measures = "errors of a report, and the share of reports without errors"
+    scores: Mapping[str, Score] = {
+        "chexprompt_errors": Score("lower", "number of errors"),
+        "chexprompt_significant": Score("lower", "number of significant errors"),
+        "chexprompt_error_free": Score("higher", "percentage of reports without errors"),
+        "chexprompt_significant_error_free": Score("higher", "percentage of reports without significant errors"),
     }
-    headline = ("chexprompt_errors",)
-    parameters: ClassVar[Mapping[str, Any]] = {"temperature": 0, "max_tokens": 1024}
+    main_scores = ("chexprompt_errors",)
+    cost = "a response"
+    source = "MAIRA-2, appendix D.1; our prompt"
+    parameters: Mapping[str, Any] = {"temperature": 0, "max_tokens": 1024}
 
     def request(self, candidate: str, reference: str) -> ChatRequest[ErrorCounts]:
         """Build the instructions as the system message, and the two reports as the user's."""

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 from radfact.errors import ErrorCode, InputError
 from radfact.llm import ChatClient, ChatRequest, PromptPrefix
 from radfact.metrics.llm_metric import LLMMetric, load_prompt
+from radfact.metrics.protocol import Score
 from radfact.metrics.responses.corrections import Corrections, parse_corrections
-from radfact.statistics.bootstrap import Direction
 
 REPROMPTS = 5
 """Repairs of a malformed response. Source: FineRadScore, section 5."""
@@ -41,11 +41,17 @@ class FineRadScore(LLMMetric[Corrections]):
     Source: FineRadScore, sections 6.4 and 8, and appendix A.
     """
 
-    name: ClassVar[str] = "fineradscore"
-    figures: ClassVar[Mapping[str, Direction]] = dict.fromkeys(
-        ("fineradscore", "fineradscore_max", "fineradscore_lines"), "lower"
-    )
-    parameters: ClassVar[Mapping[str, Any]] = {"temperature": 0, "max_tokens": 4096}
+    name = "fineradscore"
+    display_name = "FineRadScore"
+    measures = "severity of the corrections that a candidate needs, line by line"
+    scores: Mapping[str, Score] = {
+        "fineradscore": Score("lower", "sum of the severities"),
+        "fineradscore_max": Score("lower", "maximum of the severities"),
+        "fineradscore_lines": Score("lower", "number of corrections"),
+    }
+    cost = "a response as long as the corrected report"
+    source = "FineRadScore, appendix A"
+    parameters: Mapping[str, Any] = {"temperature": 0, "max_tokens": 4096}
 
     def __init__(self, client: ChatClient, *, zero_shot: bool = False) -> None:
         """Take the client and the prompt.

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Any
 
 from radfact.error_categories import ERROR_CATEGORIES
 from radfact.llm import ChatRequest
 from radfact.metrics.llm_metric import LLMMetric, fill_prompt, load_prompt
+from radfact.metrics.protocol import Score
 from radfact.metrics.responses.assessment import Assessment, parse_assessment
-from radfact.statistics.bootstrap import Direction
 
 
 def green_score(matched: int, significant: float, insignificant: float = 0.0, *, weight: float = 1.0) -> float:
@@ -26,12 +26,13 @@ def green_score(matched: int, significant: float, insignificant: float = 0.0, *,
     return weight * matched / (weight * matched + significant + insignificant) if matched else 0.0
 
 
-def count_scores(prefix: str) -> dict[str, Direction]:
+def count_scores(prefix: str) -> dict[str, Score]:
     """Return the scores that are counts: errors in all, by significance and by category, and matched findings."""
     kinds = ("significant", "insignificant")
     errors = [f"{prefix}_ec", *(f"{prefix}_{kind}" for kind in kinds)]
     errors += [f"{prefix}_{kind}_{letter}" for kind in kinds for letter in ERROR_CATEGORIES]
-    return {**dict.fromkeys(errors, "lower"), f"{prefix}_matched": "higher"}
+    scores = {name: Score("lower", "number of errors") for name in errors}
+    return {**scores, f"{prefix}_matched": Score("higher", "number of matched findings")}
 
 
 def compute_counts(prefix: str, assessment: Assessment) -> dict[str, float]:
@@ -57,12 +58,18 @@ class Green(LLMMetric[Assessment]):
     Source: GREEN, equation 1, section 3.1.2 and appendix A.1; VERT, appendix B.
     """
 
-    name: ClassVar[str] = "green"
-    figures: ClassVar[Mapping[str, Direction]] = {
-        **dict.fromkeys(("green", "green_f1", "green_weighted"), "higher"),
+    name = "green"
+    display_name = "GREEN"
+    measures = "matched findings against significant errors of six kinds"
+    scores: Mapping[str, Score] = {
+        "green": Score("higher", "M / (M + S)"),
+        "green_f1": Score("higher", "2M / (2M + S)"),
+        "green_weighted": Score("higher", "M / (M + 2S + 0.5I)"),
         **count_scores("green"),
     }
-    parameters: ClassVar[Mapping[str, Any]] = {"temperature": 0, "max_tokens": 2048}
+    cost = "a response of up to 2,048 tokens"
+    source = "GREEN; VERT, appendix B"
+    parameters: Mapping[str, Any] = {"temperature": 0, "max_tokens": 2048}
 
     def request(self, candidate: str, reference: str) -> ChatRequest[Assessment]:
         """Build the prompt as the only message."""

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import math
 import re
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from functools import cache
 from importlib import resources
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from radfact.errors import Failure
 from radfact.llm import ChatClient, ChatRequest
-from radfact.metrics.protocol import Scored
-from radfact.records import Pair, narrative
-from radfact.statistics.bootstrap import Direction
+from radfact.metrics.protocol import Metric, MetricResult, Requirements
+from radfact.records import TextPair
 
 ResponseT = TypeVar("ResponseT")
 
@@ -32,17 +31,14 @@ def fill_prompt(template: str, **slots: str) -> str:
     return _SLOT.sub(lambda match: slots.get(match[1], match[0]), template)
 
 
-class LLMMetric(ABC, Generic[ResponseT]):
+class LLMMetric(Metric, Generic[ResponseT]):
     """A metric that sends one request per pair and computes all its scores from the response.
 
     The model sees a narrative as it is, and a grounded report as its sentences joined by spaces. A pair without a valid
     response scores NaN.
     """
 
-    name: ClassVar[str]
-    figures: ClassVar[Mapping[str, Direction]]
-    parameters: ClassVar[Mapping[str, Any]]
-    """Sampling parameters of the client, unless the user sets others."""
+    requirements = Requirements(judge="model")
 
     def __init__(self, client: ChatClient) -> None:
         """Take the client of the model."""
@@ -60,16 +56,16 @@ class LLMMetric(ABC, Generic[ResponseT]):
     def record(self, response: ResponseT) -> Mapping[str, Any]:
         """Return a response as JSON values, for a person to read."""
 
-    def query(self, pairs: Sequence[Pair]) -> list[ResponseT | Failure]:
+    def query(self, pairs: Sequence[TextPair]) -> list[ResponseT | Failure]:
         """Query the model about each pair.
 
         Raises:
             RunError: if the server refuses the key or the model, cannot be reached, or refuses every request.
         """
-        requests = [self.request(narrative(pair.candidate), narrative(pair.reference)) for pair in pairs]
+        requests = [self.request(pair.candidate, pair.reference) for pair in pairs]
         return self.client.complete_all(requests)
 
-    def score(self, pairs: Sequence[Pair]) -> Scored:
+    def score(self, pairs: Sequence[TextPair]) -> MetricResult:
         """Score pairs; a pair without a valid response is NaN, with the reason.
 
         Raises:
@@ -79,8 +75,8 @@ class LLMMetric(ABC, Generic[ResponseT]):
         responses = self.query(pairs)
         usage = {name: count - before[name] for name, count in self.client.usage_counter.as_dict().items()}
         rows = [{} if isinstance(response, Failure) else self.compute_scores(response) for response in responses]
-        return Scored(
-            {name: [row.get(name, math.nan) for row in rows] for name in self.figures},
+        return MetricResult(
+            {name: [row.get(name, math.nan) for row in rows] for name in self.scores},
             details=[{} if isinstance(response, Failure) else self.record(response) for response in responses],
             failures={
                 index: response.reason for index, response in enumerate(responses) if isinstance(response, Failure)

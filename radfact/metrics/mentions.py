@@ -15,9 +15,8 @@ from radfact.errors import Failure
 from radfact.io.jsonl import read_json
 from radfact.llm import ChatClient, ChatRequest, PromptPrefix
 from radfact.llm.response_text import after_thought
-from radfact.metrics.protocol import Scored
-from radfact.records import Pair, Record, Report, narrative
-from radfact.statistics.bootstrap import Direction
+from radfact.metrics.protocol import Metric, MetricResult, Requirements, Score
+from radfact.records import Pair, Record, Report, TextPair
 
 _LATERAL = re.compile(
     r"(pa|ap|frontal) and lateral|\blateral and (pa|ap|frontal)|\blateral (projection|view)|(two|2) views",
@@ -34,7 +33,7 @@ def mentions_lateral(report: Report) -> bool:
     return any(_LATERAL.search(text) for text in texts)
 
 
-class LateralMentions:
+class LateralMentions(Metric):
     """Shares of candidates and of references that mention a lateral view.
 
     Neither direction is better: compare the two, for studies without a lateral image.
@@ -43,11 +42,20 @@ class LateralMentions:
     """
 
     name = "lateral_mentions"
-    figures: Mapping[str, Direction] = {"lateral_mentions": "neutral", "lateral_mentions_reference": "neutral"}
+    display_name = "Lateral mentions"
+    measures = "share of reports that mention a lateral view"
+    scores: Mapping[str, Score] = {
+        "lateral_mentions": Score("neutral", "share of the candidates"),
+        "lateral_mentions_reference": Score("neutral", "share of the references"),
+    }
+    # No mention spans two sentences.
+    reads = "sentences"
+    cost = "nothing"
+    source = "MAIRA-2, appendix D.6.1 and listing 6"
 
-    def score(self, pairs: Sequence[Pair]) -> Scored:
+    def score(self, pairs: Sequence[Pair]) -> MetricResult:
         """Score 1 if a report mentions a lateral view, else 0."""
-        return Scored(
+        return MetricResult(
             {
                 "lateral_mentions": [float(mentions_lateral(pair.candidate)) for pair in pairs],
                 "lateral_mentions_reference": [float(mentions_lateral(pair.reference)) for pair in pairs],
@@ -67,7 +75,7 @@ Answer with one word: yes or no."""
 """Our prompt: MAIRA-2, appendix D.6.1, uses a model and does not print its prompt."""
 
 
-class ComparisonMentions:
+class ComparisonMentions(Metric):
     """Shares of candidates and of references that mention an earlier examination, as a language model detects it.
 
     The prompt is ours (`COMPARISON_PROMPT`). The paper's detector agreed with people on 96 to 98 % of the reports;
@@ -77,7 +85,15 @@ class ComparisonMentions:
     """
 
     name = "comparison_mentions"
-    figures: Mapping[str, Direction] = {"comparison_mentions": "neutral", "comparison_mentions_reference": "neutral"}
+    display_name = "Comparison mentions"
+    measures = "share of reports that mention an earlier examination"
+    scores: Mapping[str, Score] = {
+        "comparison_mentions": Score("neutral", "share of the candidates"),
+        "comparison_mentions_reference": Score("neutral", "share of the references"),
+    }
+    requirements = Requirements(judge="model")
+    cost = "two short responses"
+    source = "MAIRA-2, appendix D.6.1; our prompt"
     parameters: Mapping[str, Any] = {"temperature": 0, "max_tokens": 16}
 
     def __init__(self, client: ChatClient) -> None:
@@ -85,9 +101,9 @@ class ComparisonMentions:
         self.client = client
         self._prefix = PromptPrefix([("system", COMPARISON_PROMPT)])
 
-    def score(self, pairs: Sequence[Pair]) -> Scored:
+    def score(self, pairs: Sequence[TextPair]) -> MetricResult:
         """Score 1 if a report mentions an earlier examination, else 0; NaN without a valid response."""
-        texts = [narrative(report) for pair in pairs for report in (pair.candidate, pair.reference)]
+        texts = [text for pair in pairs for text in (pair.candidate, pair.reference)]
         before = self.client.usage_counter.as_dict()
         results = self.detect(texts)
         usage = {name: count - before[name] for name, count in self.client.usage_counter.as_dict().items()}
@@ -97,7 +113,7 @@ class ComparisonMentions:
             if isinstance(result, Failure):
                 failures.setdefault(index // 2, result.reason)
         columns = {"comparison_mentions": values[0::2], "comparison_mentions_reference": values[1::2]}
-        return Scored(columns, failures=failures, usage=usage)
+        return MetricResult(columns, failures=failures, usage=usage)
 
     def detect(self, texts: Sequence[str]) -> list[bool | Failure]:
         """Detect for each text whether it mentions an earlier examination; the model does not see empty texts."""

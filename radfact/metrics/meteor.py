@@ -7,19 +7,25 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from radfact.errors import ErrorCode, InputError
-from radfact.metrics.protocol import Scored
-from radfact.records import Pair, narrative
-from radfact.statistics.bootstrap import Direction
+from radfact.metrics.protocol import Metric, MetricResult, Requirements, Score
+from radfact.records import TextPair
 
 
-class Meteor:
+class Meteor(Metric):
     """METEOR with stems and synonyms (alpha 0.9, beta 3, gamma 0.5) on lower-case tokens of `wordpunct_tokenize`.
 
     Source: MAIRA-2, appendix D.1.
     """
 
     name = "meteor"
-    figures: Mapping[str, Direction] = {"meteor": "higher"}
+    display_name = "METEOR"
+    measures = "words matched by form, stem and synonym"
+    scores: Mapping[str, Score] = {"meteor": Score("higher", "METEOR")}
+    requirements = Requirements(
+        packages=("nltk",), weights={"wordnet": ("lexnames", "data.noun", "index.noun", "noun.exc")}
+    )
+    cost = "nothing"
+    source = "MAIRA-2, appendix D.1"
 
     def __init__(self, folder: Path) -> None:
         """Read WordNet.
@@ -50,15 +56,13 @@ class Meteor:
                     f"expected WordNet in NLTK's layout: {error!s:.200}", code=ErrorCode.INVALID_FORMAT, file=folder
                 ) from None
 
-    def score(self, pairs: Sequence[Pair]) -> Scored:
+    def score(self, pairs: Sequence[TextPair]) -> MetricResult:
         """Score pairs from 0 to 1."""
         from nltk.tokenize import wordpunct_tokenize
         from nltk.translate.meteor_score import single_meteor_score
 
         values = []
         for pair in pairs:
-            reference, candidate = (
-                wordpunct_tokenize(narrative(report)) for report in (pair.reference, pair.candidate)
-            )
+            reference, candidate = wordpunct_tokenize(pair.reference), wordpunct_tokenize(pair.candidate)
             values.append(float(single_meteor_score(reference, candidate, wordnet=self._wordnet)))
-        return Scored({"meteor": values})
+        return MetricResult({"meteor": values})

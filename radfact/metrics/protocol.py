@@ -1,70 +1,94 @@
-"""What a metric is: pairs of reports in, figures of every sample out, and an usage of what they cost."""
+"""The metric protocol: what a metric declares, what it is given, and what it returns."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from traceback import extract_tb
-from typing import Any, Protocol, get_args, runtime_checkable
+from typing import TYPE_CHECKING, Any, Literal, Self, get_args
 
 import numpy as np
 import numpy.typing as npt
 
-from radfact.errors import InputError, RunError, brief
-from radfact.records import Pair
-from radfact.statistics.bootstrap import Direction
+from radfact.errors import ErrorCode, InputError, RunError, brief
+from radfact.records import Pair, TextPair, narrative
+from radfact.statistics.bootstrap import CountsFunction, Direction, Summary, summarize, summarize_counts
+
+if TYPE_CHECKING:
+    from radfact.metrics.resources import MetricResources
+
+Counts = npt.NDArray[np.float64]
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 _COLUMNS = frozenset(
     {"sample_id", "failure", "failures", "failed_sentences", "reports"}
     | {f"{side}_{what}" for side in ("candidate", "reference") for what in ("sentences", "sentences_with_boxes")}
 )
-"""Of `samples.jsonl`, beside the figures."""
-
-Counts = npt.NDArray[np.float64]
+"""Columns of `samples.jsonl` other than scores."""
 
 
 @dataclass(frozen=True, slots=True)
-class Pooled:
-    """A figure of the set that is no mean of per-sample figures, such as a corpus BLEU or a macro F1.
+class Score:
+    """Declaration of one score of a metric.
 
     Attributes:
-        counts: (samples, k), what each sample adds; NaN in a whole row = not scored.
-        value: the figure of summed counts, (k,) -> float; taken anew on every bootstrap replicate.
+        direction: whether `higher` or `lower` is better, or `neutral`.
+        measures: what it measures, in a few words.
+    """
+
+    direction: Direction
+    measures: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Requirements:
+    """What a metric needs.
+
+    Attributes:
+        packages: modules that must be installed.
+        weights: folder of weights by name -> files in it, alternatives separated by `|`.
+        judge: `model` if it queries a language model, `any` if any judge of RadFact will do.
+    """
+
+    packages: tuple[str, ...] = ()
+    weights: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    judge: Literal["any", "model"] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PooledScore:
+    """A dataset-level score that is not a mean of sample-level scores, such as a corpus BLEU or a macro F1.
+
+    Attributes:
+        counts: (samples, k), contribution of each sample; NaN in a whole row = not scored.
+        value: function of summed counts, (k,) -> float; computed again on every bootstrap replicate.
     """
 
     counts: Counts
-    value: Callable[[Counts], float]
+    value: CountsFunction
 
 
 @dataclass(frozen=True, slots=True)
-class Scored:
-    """What a metric says of a set of pairs, in their order.
-
-    A metric whose class has `pooled`, a mapping of figure to the function in `Pooled`, can have such figures compared
-    between results folders (`radfact compare`), which hold the counts. One whose class has `of_the_set`, the names of
-    figures without values of samples, or `of_boxes`, the names of those without values of texts, has them refused as a
-    reward before anything is scored. One whose class has `worst`, a mapping of figure to value, has an empty candidate
-    rewarded by it where the figure has no value. The names of figures in its `headline` are what its name means where
-    a metric is one row, test or reward (`headline_of`).
+class MetricResult:
+    """Sample-level scores of a set of pairs, in their order.
 
     Attributes:
-        values: figure -> one value a sample; NaN = not scored, which is counted and never a 0. The figure of the set is
-            the mean of those that have a value, unless `pooled` has it.
-        pooled: figures of the set that are no means; a figure may stand here alone, without values of samples.
-        details: one record a sample that a person can read (counts, explanations, corrections), JSON values; empty
-            where there is nothing to say.
-        failures: why a sample was not scored, by its place.
-        usage: calls, tokens, repairs, failures of a model that was asked.
-        usage_by_role: the same by model, of a metric that queries more than one.
-        counts: numbers of the set, such as judgments.
+        values: score -> one value per sample; NaN = not scored, which is counted and never a 0.
+        pooled: dataset-level scores that are not means; a score may be here alone, without sample-level values.
+        details: one record per sample for a person to read (counts, explanations, corrections), JSON values; may be
+            empty.
+        failures: why a sample was not scored, by its index.
+        usage: calls, tokens, repairs and failures of a model.
+        usage_by_role: the same by model, if the metric queries more than one.
+        counts: numbers of the whole set, such as judgments.
     """
 
     values: Mapping[str, Sequence[float]]
-    pooled: Mapping[str, Pooled] = field(default_factory=dict)
+    pooled: Mapping[str, PooledScore] = field(default_factory=dict)
     details: Sequence[Mapping[str, Any]] = ()
     failures: Mapping[int, str] = field(default_factory=dict)
     usage: Mapping[str, int] = field(default_factory=dict)
@@ -72,133 +96,243 @@ class Scored:
     counts: Mapping[str, int] = field(default_factory=dict)
 
 
-@runtime_checkable
-class Metric(Protocol):
-    """A metric; a user's own needs these three members and nothing else."""
+class Metric(ABC):
+    """Base class of metrics; a custom metric declares `name` and `scores` and implements `score`.
 
-    @property
-    def name(self) -> str:
-        """Its name on the command line and in results."""
-        ...
+    Attributes:
+        name: on the command line and in results.
+        display_name: for a person, as the paper writes it; by default the name.
+        measures: what it measures, in a few words.
+        scores: every score with its direction and what it measures; a direction alone will do.
+        main_scores: scores that the metric's name selects where a metric is one row of a table, one test or one
+            reward; by default the score with the name of the metric, or all.
+        reads: `text` gives `score` pairs of texts (`radfact.records.TextPair`), sentences of a grounded report joined
+            by spaces; `sentences` gives the pairs as they are.
+        requirements: packages, weights and models that it needs.
+        cost: what a report costs.
+        source: where the metric is defined.
+        is_variant: whether it is a variant of another built-in metric, which "all" does not select.
+        pooled: functions of pooled scores, so that `radfact compare` can compute them from the counts on disk.
+        dataset_scores: scores without sample-level values.
+        box_scores: scores that have no value for texts.
+        worst_values: reward of an empty candidate where a score has no value.
+        parameters: sampling parameters of the language model, unless the user sets others.
+    """
 
-    @property
-    def figures(self) -> Mapping[str, Direction]:
-        """Every figure that it gives, and which way is better."""
-        ...
+    name: str = ""
+    display_name: str = ""
+    measures: str = ""
+    scores: Mapping[str, Score | Direction] = {}
+    main_scores: Sequence[str] = ()
+    reads: Literal["text", "sentences"] = "text"
+    requirements: Requirements = Requirements()
+    cost: str = "not stated"
+    source: str = "custom metric"
+    is_variant: bool = False
+    pooled: Mapping[str, CountsFunction] = {}
+    dataset_scores: frozenset[str] = frozenset()
+    box_scores: frozenset[str] = frozenset()
+    worst_values: Mapping[str, float] = {}
+    parameters: Mapping[str, Any] = {}
 
-    def score(self, pairs: Sequence[Pair]) -> Scored:
-        """Score pairs.
+    @classmethod
+    def create(cls, resources: MetricResources, **arguments: Any) -> Self:
+        """Create the metric from the resources of a run: its folders of weights, or a client of its language model.
+
+        Args:
+            resources: of the run.
+            arguments: further arguments of the constructor.
 
         Raises:
-            RunError: nothing could be asked or computed at all (a server, a key); a sample that cannot be scored is
-                NaN with a reason instead.
+            InputError: a resource is missing or not valid.
         """
-        ...
+        if cls.requirements.judge == "model":
+            return cls(resources.client(cls.parameters, cls.name), **arguments)  # type: ignore[call-arg]
+        return cls(*resources.weights.find_all(cls.requirements), **arguments)
+
+    @abstractmethod
+    def score(self, pairs: Sequence[Any]) -> MetricResult:
+        """Compute the sample-level scores of pairs.
+
+        Args:
+            pairs: `TextPair` or `Pair`, depending on `reads`.
+
+        Raises:
+            RunError: nothing can be computed at all (a server, a key); a sample that cannot be scored is NaN with a
+                reason instead.
+        """
+
+    def aggregate(
+        self, result: MetricResult, names: Sequence[str], *, replicates: int, seed: int
+    ) -> dict[str, Summary]:
+        """Compute dataset-level scores: means of the samples that have a value, and pooled scores.
+
+        Args:
+            result: of `score`.
+            names: scores to aggregate.
+            replicates: of the bootstrap.
+            seed: of the bootstrap.
+        """
+        means = {name: result.values[name] for name in names if name not in result.pooled}
+        summaries = summarize(means, replicates=replicates, seed=seed) if means else {}
+        by_counts: dict[int, dict[str, PooledScore]] = {}
+        for name in names:
+            if name in result.pooled:
+                by_counts.setdefault(id(result.pooled[name].counts), {})[name] = result.pooled[name]
+        for group in by_counts.values():
+            counts = next(iter(group.values())).counts
+            functions = {name: pooled.value for name, pooled in group.items()}
+            summaries |= summarize_counts(counts, functions, replicates=replicates, seed=seed)
+        return summaries
+
+    def describe(self) -> dict[str, Any] | None:
+        """Return everything that determines a score, JSON values; None disables the reuse of cached results."""
+        return None
 
 
-@runtime_checkable
-class Described(Metric, Protocol):
-    """A metric that says what it was made of."""
-
-    def describe(self) -> dict[str, Any]:
-        """Everything that changes a value, JSON values."""
-        ...
+def directions_of(metric: Metric | type[Metric]) -> dict[str, Direction]:
+    """Return the direction of every score of a metric or of its class."""
+    return {name: score.direction if isinstance(score, Score) else score for name, score in metric.scores.items()}
 
 
-def headline_of(metric: Metric) -> list[str]:
-    """The figures that the name of a metric means where a metric is one row of a table, one test or one reward.
-
-    They are those of its `headline`; without one, the figure of its own name, or all where none is called so.
-    """
-    own = [metric.name] if metric.name in metric.figures else metric.figures
-    return list(getattr(metric, "headline", own))
+def main_scores_of(metric: Metric | type[Metric]) -> list[str]:
+    """Return the scores that the name of a metric selects where it is one row of a table, one test or one reward."""
+    own = [metric.name] if metric.name in metric.scores else metric.scores
+    return list(metric.main_scores or own)
 
 
-def check_metric(made: Any, what: str) -> None:
-    """See to it that something is a metric, down to the names of its figures.
-
-    Args:
-        made: the metric.
-        what: it is called in the message.
-
-    Raises:
-        InputError: a member is missing or not what it should be.
-    """
-    if isinstance(made, type):
-        raise InputError(f"{made.__name__} is a class; give a metric made of it", field="metrics")
-    if not isinstance(made, Metric):
-        raise InputError(f"{what} is no metric: expected the members name, figures and score", field="metrics")
-    if not isinstance(made.name, str) or not _NAME.fullmatch(made.name):
-        raise InputError(
-            f"{what}: expected letters, digits, '_', '.' and '-', found {brief(made.name)}", field="metrics.name"
-        )
-    figures = made.figures
-    if not isinstance(figures, Mapping) or not figures:
-        raise InputError(
-            f"{what}: expected a mapping of figures to directions, found {brief(figures)}", field="metrics.figures"
-        )
-    for figure, direction in figures.items():
-        if isinstance(figure, str) and (figure in _COLUMNS or not _NAME.fullmatch(figure)):
-            raise InputError(
-                f"{what}: expected a figure's name of letters, digits, '_', '.' and '-', and none of "
-                f"{', '.join(sorted(_COLUMNS))}, found {brief(figure)}",
-                field="metrics.figures",
-            )
-        if not isinstance(figure, str) or direction not in get_args(Direction):
-            raise InputError(
-                f"{what}: expected the name of a figure and {', '.join(get_args(Direction))}, found "
-                f"{figure!r:.40}: {direction!r:.40}",
-                field="metrics.figures",
-            )
-    headline = getattr(made, "headline", figures)
-    named = isinstance(headline, Collection) and not isinstance(headline, str) and len(headline) > 0
-    if not named or any(one not in list(figures) for one in headline):
-        raise InputError(f"{what}: expected names of its figures, found {brief(headline)}", field="metrics.headline")
-
-
-def check_scored(scored: Any, metric: Metric, count: int) -> None:
-    """See to it that what a metric gave is what it promises, which one of a user's own may not keep to.
+class FunctionMetric(Metric):
+    """A metric computed by a function of two texts.
 
     Args:
-        scored: what it gave.
-        metric: with the figures that it names.
-        count: of the pairs.
+        function: of candidate and reference; returns a number, or numbers by score.
+        name: of the metric; by default that of the function.
+        scores: declared scores; by default one with the name of the metric, higher is better.
+    """
+
+    def __init__(
+        self,
+        function: Callable[[str, str], float | Mapping[str, float]],
+        name: str | None = None,
+        scores: Mapping[str, Score | Direction] | None = None,
+    ) -> None:
+        self.function = function
+        self.name = name or function.__name__
+        self.scores = scores or {self.name: "higher"}
+
+    def score(self, pairs: Sequence[TextPair]) -> MetricResult:
+        """Call the function for every pair."""
+        rows = []
+        for pair in pairs:
+            value = self.function(pair.candidate, pair.reference)
+            rows.append(value if isinstance(value, Mapping) else {self.name: value})
+        return MetricResult({name: [float(row[name]) for row in rows] for name in self.scores})
+
+
+def score_pairs(metric: Metric, pairs: Sequence[Pair]) -> MetricResult:
+    """Score pairs by a metric, in the form that it reads, and validate its result.
+
+    Args:
+        metric: the metric.
+        pairs: of reports.
 
     Raises:
-        RunError: it is no `Scored`, lacks a figure, or has not one value a pair.
+        RunError: the metric fails, or its result does not match its declaration.
     """
-    if not isinstance(scored, Scored):
-        raise RunError(f"gave {type(scored).__name__}, not Scored")
-    if len(scored.details) not in (0, count) or not set(scored.failures) <= set(range(count)):
-        raise RunError("gave not one record of details a pair, or a failure of a pair that there is not")
-    for name in metric.figures:
-        column, pooled = scored.values.get(name), scored.pooled.get(name)
-        if column is None and pooled is None:
-            raise RunError(f"gave no figure '{name}', which it names")
-        if (column is not None and len(column) != count) or (pooled is not None and len(pooled.counts) != count):
-            raise RunError(f"gave not one value a pair for '{name}'")
+    if metric.reads == "text":
+        pairs = [TextPair(pair.sample_id, narrative(pair.candidate), narrative(pair.reference)) for pair in pairs]
+    result = metric.score(pairs)
+    check_result(result, metric, len(pairs))
+    return result
+
+
+def check_metric(metric: Any, label: str) -> None:
+    """Validate the declaration of a metric.
+
+    Args:
+        metric: the metric.
+        label: name of the object in the message.
+
+    Raises:
+        InputError: it is not a metric, or a declared attribute is not valid.
+    """
+
+    def fail(expected: str, found: object, attribute: str = "") -> None:
+        raise InputError(
+            f"{label}: expected {expected}, found {brief(found)}",
+            code=ErrorCode.INVALID_PLUGIN,
+            field=f"metrics.{attribute}" if attribute else "metrics",
+        )
+
+    if isinstance(metric, type):
+        fail(f"a metric, for example {metric.__name__}()", metric)
+    if not isinstance(metric, Metric):
+        fail("a subclass of radfact.Metric with name, scores and score()", metric)
+    if not isinstance(metric.name, str) or not _NAME.fullmatch(metric.name):
+        fail("letters, digits, '_', '.' and '-'", metric.name, "name")
+    if not isinstance(metric.scores, Mapping) or not metric.scores:
+        fail("a mapping of scores to directions", metric.scores, "scores")
+    for name in metric.scores:
+        if not isinstance(name, str) or name in _COLUMNS or not _NAME.fullmatch(name):
+            reserved = ", ".join(sorted(_COLUMNS))
+            fail(f"a name of letters, digits, '_', '.' and '-', and none of {reserved}", name, "scores")
+    for name, direction in directions_of(metric).items():
+        if direction not in get_args(Direction):
+            fail(f"{', '.join(get_args(Direction))} for '{name}'", direction, "scores")
+    if isinstance(metric.main_scores, str) or not set(metric.main_scores) <= set(metric.scores):
+        fail("a list of its scores", metric.main_scores, "main_scores")
+    if metric.reads not in ("text", "sentences"):
+        fail("text or sentences", metric.reads, "reads")
+
+
+def check_result(result: Any, metric: Metric, count: int) -> None:
+    """Validate that the result of a metric matches its declaration.
+
+    Args:
+        result: of the metric.
+        metric: with its declared scores.
+        count: number of pairs.
+
+    Raises:
+        RunError: it is not a `MetricResult`, lacks a score, or does not have one value per pair.
+    """
+
+    def fail(message: str) -> None:
+        raise RunError(f"{metric.name}: {message}", code=ErrorCode.INVALID_PLUGIN)
+
+    if not isinstance(result, MetricResult):
+        fail(f"expected a MetricResult, found {type(result).__name__}")
+    if len(result.details) not in (0, count) or not set(result.failures) <= set(range(count)):
+        fail(f"expected details of {count} pairs and failures of these alone, found {len(result.details)} details")
+    for name in metric.scores:
+        values, pooled = result.values.get(name), result.pooled.get(name)
+        if values is None and pooled is None:
+            fail(f"expected values of its score '{name}', found none")
+        lengths = {len(column) for column in (values, pooled and pooled.counts) if column is not None}
+        if lengths - {count}:
+            fail(f"expected {count} values of '{name}', one per pair, found {lengths.pop()}")
 
 
 @contextmanager
-def naming_metric(what: str, kind: type[InputError] | type[RunError]) -> Iterator[None]:
-    """Faults of a metric as one line that says where they are, so that the other metrics go on.
+def report_errors(label: str, kind: type[InputError] | type[RunError]) -> Iterator[None]:
+    """Turn any exception of a metric into an error of one line with its place, so that other metrics continue.
 
-    The code may be a user's own, and that of ours runs models whose files and memory are the user's.
+    The code may be a user's own; that of built-in metrics runs models with the user's files and memory.
 
     Args:
-        what: the code is called in the message.
-        kind: of the error that is raised instead.
+        label: name of the code in the message.
+        kind: class of the error.
     """
     try:
         yield
     except (InputError, RunError):
         raise
     except ModuleNotFoundError as error:
-        raise kind(f"needs the package {error.name}") from error
+        raise kind(f"needs the package {error.name}", code=ErrorCode.MISSING_REQUIREMENT) from error
     except Exception as error:
         last = extract_tb(error.__traceback__)[-1]
-        said = " ".join(str(error).split())
+        text = " ".join(str(error).split())
         message = (
-            f"{what} fails with {type(error).__name__}: {said:.300} ({Path(last.filename).name}, line {last.lineno})"
+            f"{label} fails with {type(error).__name__}: {text:.300} ({Path(last.filename).name}, line {last.lineno})"
         )
-        raise kind(message) from error
+        raise kind(message, code=ErrorCode.INVALID_PLUGIN) from error

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from radfact.metrics.protocol import Metric, Scored
-from radfact.records import Pair, narrative
-from radfact.statistics.bootstrap import Direction
+from radfact.metrics import bertscore, chexbert, radgraph
+from radfact.metrics.protocol import Metric, MetricResult, Requirements, Score
+from radfact.records import TextPair
 
 if TYPE_CHECKING:
-    from radfact.metrics.resources import Resources
+    from radfact.metrics.resources import MetricResources
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,14 +61,25 @@ def bleu_2(candidate: str, reference: str) -> float:
     return float(sentence_bleu([reference_words], candidate_words, weights=(0.5, 0.5), smoothing_function=smoothing))
 
 
-class RadCliQ:
+class RadCliQ(Metric):
     """RadCliQ, versions 0 and 1.
 
     Source: MAIRA-2, appendix D.1 (version 0); constants of the published regressions.
     """
 
     name = "radcliq"
-    figures: Mapping[str, Direction] = {"radcliq_v0": "lower", "radcliq_v1": "lower"}
+    display_name = "RadCliQ"
+    measures = "errors that radiologists would count, predicted from four metrics"
+    scores: Mapping[str, Score] = {
+        "radcliq_v0": Score("lower", "version 0"),
+        "radcliq_v1": Score("lower", "version 1"),
+    }
+    requirements = Requirements(
+        packages=("nltk", "radgraph", "bert_score", "torch", "transformers"),
+        weights={**radgraph.WEIGHTS, **bertscore.WEIGHTS, **chexbert.WEIGHTS},
+    )
+    cost = "that of RadGraph, BERTScore and CheXbert, once"
+    source = "MAIRA-2, appendix D.1"
 
     def __init__(self, radgraph: Metric, bertscore: Metric, chexbert: Metric) -> None:
         """Take the metrics that it combines.
@@ -81,17 +92,17 @@ class RadCliQ:
         self._parts = (radgraph, bertscore, chexbert)
 
     @classmethod
-    def make(cls, resources: Resources) -> RadCliQ:
+    def create(cls, resources: MetricResources) -> Self:  # type: ignore[override]
         """Create RadCliQ from the shared metrics of a run, so that each is computed once."""
         return cls(*(resources.shared(name) for name in ("radgraph", "bertscore", "chexbert")))
 
-    def score(self, pairs: Sequence[Pair]) -> Scored:
+    def score(self, pairs: Sequence[TextPair]) -> MetricResult:
         """Score pairs, with the four parts as details; NaN if a part is NaN."""
         columns = [part.score(pairs).values[name] for name, part in zip(PARTS, self._parts, strict=True)]
-        columns.append([bleu_2(narrative(pair.candidate), narrative(pair.reference)) for pair in pairs])
+        columns.append([bleu_2(pair.candidate, pair.reference) for pair in pairs])
         features = np.array(columns, dtype=np.float64).T.reshape(len(pairs), 4)
         names = (*PARTS, "bleu_2_split_on_spaces")
-        return Scored(
+        return MetricResult(
             {"radcliq_v0": V0.predict(features).tolist(), "radcliq_v1": V1.predict(features).tolist()},
             details=[
                 {name: None if np.isnan(value) else float(value) for name, value in zip(names, row, strict=True)}

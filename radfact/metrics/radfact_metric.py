@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
@@ -12,32 +12,44 @@ from radfact.judges import Judge, Splitter, default_splitter
 from radfact.judges.callables import as_judge, as_splitter
 from radfact.judges.offline.judge import OfflineJudge, count_unread
 from radfact.judges.protocol import EntailmentQuery, query_judge
-from radfact.metrics.protocol import Counts, Pooled, Scored
+from radfact.metrics.protocol import Metric, MetricResult, PooledScore, Requirements, Score
 from radfact.records import Pair, Report, Sentence, narratives, validated
 from radfact.scoring.radfact import F1_PARTS, PARTS, SCORES, ScoringOptions, Side, SplitPair, Verdicts
-from radfact.statistics.bootstrap import Direction, Summary, summarize
+from radfact.statistics.bootstrap import CountsFunction, Summary, summarize
 from radfact.statistics.significance import f1_counts, f1_from_counts
 
 if TYPE_CHECKING:
     from radfact.judges.callables import JudgeFunction
-    from radfact.metrics.resources import Resources
+    from radfact.metrics.resources import MetricResources
+
+_MEASURES = {
+    "logical": "entailed sentences among all",
+    "grounding": "sentences entailed logically and spatially among the entailed ones with boxes",
+    "spatial": "sentences entailed logically and spatially among those with boxes",
+}
 
 SplitReports = Mapping[str, Sequence[str] | Failure]
 """Sentences of each distinct narrative."""
 
 
-class RadFactMetric:
+class RadFactMetric(Metric):
     """RadFact: logical, grounding and spatial precision, recall and F1 of sentences, by the verdicts of a judge.
 
     Source: MAIRA-2, appendix C.
     """
 
     name = "radfact"
-    figures: Mapping[str, Direction] = dict.fromkeys(SCORES, "higher")
-    headline = ("logical_f1",)
-    pooled: Mapping[str, Callable[[Counts], float]] = dict.fromkeys(F1_PARTS, f1_from_counts)
-    of_boxes = frozenset(name for name in SCORES if not name.startswith("logical"))
-    worst: Mapping[str, float] = {"logical_precision": 0.0, "logical_f1": 0.0}
+    display_name = "RadFact"
+    measures = "share of sentences that follow from the other report, and whose boxes are right"
+    scores: Mapping[str, Score] = {name: Score("higher", _MEASURES[name.rpartition("_")[0]]) for name in SCORES}
+    main_scores = ("logical_f1",)
+    reads = "sentences"
+    requirements = Requirements(judge="any")
+    cost = "one query per sentence, and two splits of a narrative"
+    source = "MAIRA-2, appendix C"
+    pooled: Mapping[str, CountsFunction] = dict.fromkeys(F1_PARTS, f1_from_counts)
+    box_scores = frozenset(name for name in SCORES if not name.startswith("logical"))
+    worst_values: Mapping[str, float] = {"logical_precision": 0.0, "logical_f1": 0.0}
 
     def __init__(
         self,
@@ -60,7 +72,7 @@ class RadFactMetric:
         self.options = validated(ScoringOptions, options)
 
     @classmethod
-    def make(cls, resources: Resources, **options: Any) -> RadFactMetric:
+    def create(cls, resources: MetricResources, **options: Any) -> Self:
         """Create the metric with the judge and the splitter of a run, and further scoring options."""
         return cls(*resources.entailment(), **{**resources.radfact, **options})
 
@@ -69,7 +81,7 @@ class RadFactMetric:
         splitter = None if self.splitter is None else self.splitter.describe()
         return {"judge": self.judge.describe(), "splitter": splitter, "options": self.options.model_dump()}
 
-    def score(self, pairs: Sequence[Pair]) -> Scored:
+    def score(self, pairs: Sequence[Pair]) -> MetricResult:
         """Split narratives, query the judge and score the pairs.
 
         Each record of the details has the counts and the rows of `sentences.jsonl` of one pair.
@@ -107,9 +119,11 @@ class RadFactMetric:
             name: np.array([[pair.scores[precision], pair.scores[recall]] for pair in scored], dtype=np.float64)
             for name, (precision, recall) in F1_PARTS.items()
         }
-        return Scored(
+        return MetricResult(
             {name: [pair.scores[name] for pair in scored] for name in SCORES},
-            pooled={name: Pooled(f1_counts(table.reshape(-1, 2)), f1_from_counts) for name, table in f1_tables.items()},
+            pooled={
+                name: PooledScore(f1_counts(table.reshape(-1, 2)), f1_from_counts) for name, table in f1_tables.items()
+            },
             details=[
                 {"counts": dict(pair.counts), "sentences": [row.model_dump(mode="json") for row in pair.sentences]}
                 for pair in scored
@@ -120,24 +134,27 @@ class RadFactMetric:
             usage_by_role=usages,
         )
 
-    def summarize(self, scored: Scored, *, replicates: int, seed: int) -> dict[str, Summary]:
-        """Summarize the scores of a set; the bootstrap draws from samples with two reports to judge.
+    def aggregate(
+        self, result: MetricResult, names: Sequence[str], *, replicates: int, seed: int
+    ) -> dict[str, Summary]:
+        """Compute dataset-level scores; the bootstrap draws from samples with two reports to judge.
 
         Args:
-            scored: result of `score`.
+            result: of `score`.
+            names: scores to aggregate.
             replicates: of the bootstrap.
             seed: of the bootstrap.
         """
         judged = [
             place
-            for place, detail in enumerate(scored.details)
-            if place not in scored.failures or detail["counts"]["failed_sentences"] > 0
+            for place, detail in enumerate(result.details)
+            if place not in result.failures or detail["counts"]["failed_sentences"] > 0
         ]
         values = {
-            name: [column[place] for place in judged] for name, column in scored.values.items() if name not in F1_PARTS
+            name: [column[place] for place in judged] for name, column in result.values.items() if name not in F1_PARTS
         }
         summaries = summarize(values, f1=F1_PARTS, replicates=replicates, seed=seed)
-        return {name: summaries[name] for name in SCORES}
+        return {name: summaries[name] for name in names}
 
     def _split(self, unsplit: Sequence[str]) -> SplitReports:
         if not unsplit or self.splitter is None:

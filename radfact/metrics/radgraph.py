@@ -13,9 +13,8 @@ from typing import Any
 
 from radfact.errors import ErrorCode, InputError
 from radfact.io.jsonl import read_json
-from radfact.metrics.protocol import Scored
-from radfact.records import Pair, narrative
-from radfact.statistics.bootstrap import Direction
+from radfact.metrics.protocol import Metric, MetricResult, Requirements, Score
+from radfact.records import TextPair
 
 Graph = Mapping[str, Any]
 """Annotations of a report: `entities` by id, each with `tokens`, `label` and `relations`, a list of (kind, id)."""
@@ -81,23 +80,30 @@ def _f1(candidate: set[Hashable], reference: set[Hashable]) -> float:
     return 2 * shared / (len(candidate) + len(reference)) if shared else 0.0
 
 
-_FIGURES: Mapping[str, Callable[[Graph, Graph], float]] = {
+_SCORES: Mapping[str, Callable[[Graph, Graph], float]] = {
     "radgraph_f1": combined_f1,
     "rg_e": entity_reward,
     "rg_er": partial_reward,
     "rg_er_complete": complete_reward,
 }
 
+WEIGHTS = {"radgraph": ("config.json", "weights.th", "vocabulary", "encoder")}
 
-class RadGraph:
+
+class RadGraph(Metric):
     """RadGraph-F1 and the rewards of the package radgraph, on texts in lower case.
 
     Source: MAIRA-2, appendix D.1.
     """
 
     name = "radgraph"
-    figures: Mapping[str, Direction] = dict.fromkeys(_FIGURES, "higher")
-    headline = ("radgraph_f1",)
+    display_name = "RadGraph"
+    measures = "agreement on entities and their relations"
+    scores: Mapping[str, Score] = {name: Score("higher", "F1 of entities and relations") for name in _SCORES}
+    main_scores = ("radgraph_f1",)
+    requirements = Requirements(packages=("radgraph", "torch", "transformers"), weights=WEIGHTS)
+    cost = "two passes of PubMedBERT"
+    source = "MAIRA-2, appendix D.1"
 
     def __init__(self, folder: Path | None = None, *, annotate: Annotate | None = None) -> None:
         """Load the model, or take a function that annotates reports instead.
@@ -117,15 +123,15 @@ class RadGraph:
             )
         self._annotate = annotate if annotate is not None else _load_model(Path(str(folder)))
 
-    def score(self, pairs: Sequence[Pair]) -> Scored:
+    def score(self, pairs: Sequence[TextPair]) -> MetricResult:
         """Score pairs from 0 to 1, with both graphs as details."""
-        texts = [(narrative(pair.candidate).lower(), narrative(pair.reference).lower()) for pair in pairs]
+        texts = [(pair.candidate.lower(), pair.reference.lower()) for pair in pairs]
         distinct = list(dict.fromkeys(text for pair_texts in texts for text in pair_texts if text.strip()))
         graphs = dict(zip(distinct, self._annotate(distinct), strict=True)) if distinct else {}
         empty: Graph = {"entities": {}}
         graph_pairs = [(graphs.get(candidate, empty), graphs.get(reference, empty)) for candidate, reference in texts]
-        return Scored(
-            {name: [f1(*graph_pair) for graph_pair in graph_pairs] for name, f1 in _FIGURES.items()},
+        return MetricResult(
+            {name: [f1(*graph_pair) for graph_pair in graph_pairs] for name, f1 in _SCORES.items()},
             details=[
                 {"candidate": _describe(candidate), "reference": _describe(reference)}
                 for candidate, reference in graph_pairs

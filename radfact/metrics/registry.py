@@ -1,4 +1,8 @@
-"""All metrics by name, loaded when they are asked for: what each gives, what it needs and what it costs."""
+"""The registry of metrics: names of classes, which are imported when they are used.
+
+A built-in metric is one file of this package and one line of `_BUILTIN`; what it needs, costs and gives are attributes of
+its class (`radfact.metrics.protocol.Metric`).
+"""
 
 from __future__ import annotations
 
@@ -11,60 +15,71 @@ from dataclasses import dataclass, field, replace
 from functools import cache
 from importlib.metadata import entry_points
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from radfact.errors import ErrorCode, InputError, suggest_name
 from radfact.judges.callables import add_working_directory_to_path
-from radfact.metrics.protocol import Metric, check_metric, headline_of
+from radfact.metrics.protocol import Metric, Requirements, check_metric, directions_of, main_scores_of
 from radfact.statistics.bootstrap import Direction
 
 GROUP = "radfact.metrics"
 """Entry points of this group are metrics too: NAME = "module:object"."""
 
-Takes = Literal["nothing", "folder", "model", "resources"]
+_BUILTIN = {
+    "radfact": "radfact.metrics.radfact_metric:RadFactMetric",
+    "rouge_l": "radfact.metrics.rouge:RougeL",
+    "bleu": "radfact.metrics.bleu:Bleu",
+    "meteor": "radfact.metrics.meteor:Meteor",
+    "bertscore": "radfact.metrics.bertscore:BertScore",
+    "chexbert": "radfact.metrics.chexbert:CheXbert",
+    "radgraph": "radfact.metrics.radgraph:RadGraph",
+    "radcliq": "radfact.metrics.radcliq:RadCliQ",
+    "lateral_mentions": "radfact.metrics.mentions:LateralMentions",
+    "green": "radfact.metrics.green:Green",
+    "vert": "radfact.metrics.vert:Vert",
+    "vert_formula": "radfact.metrics.vert:VertFormula",
+    "vert_rubric": "radfact.metrics.vert:VertRubric",
+    "vert_tuned": "radfact.metrics.vert:VertTuned",
+    "fineradscore": "radfact.metrics.fineradscore:FineRadScore",
+    "chexprompt": "radfact.metrics.chexprompt:CheXprompt",
+    "comparison_mentions": "radfact.metrics.mentions:ComparisonMentions",
+}
 
 
 class MissingRequirementError(InputError):
-    """A metric that cannot be made for want of a package, weights, a key or a judge; the others go on.
+    """A metric that cannot be created because a package, weights, a key or a judge is missing; the others continue.
 
     Attributes:
-        need: what it is in want of.
-        mend: what would bring that.
+        need: what is missing.
+        remedy: how to provide it.
     """
 
-    def __init__(self, need: str, mend: str) -> None:
-        self.need, self.mend = need, mend
-        super().__init__(f"{need}: {mend}", code=ErrorCode.MISSING_REQUIREMENT)
+    def __init__(self, need: str, remedy: str) -> None:
+        self.need, self.remedy = need, remedy
+        super().__init__(f"{need}: {remedy}", code=ErrorCode.MISSING_REQUIREMENT)
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
-    """A metric as the table knows it, without having imported it.
+class MetricEntry:
+    """A registered or a custom metric, before it is imported.
 
     Attributes:
         name: of the metric.
-        home: "module:object" of its class, a factory or a metric.
-        source: where it is defined.
-        cost: what a report costs.
-        packages: modules that must be installed.
-        files: folder of weights by its name -> files in it, alternatives separated by `|`.
-        judge: whether it asks the judge's model, or any judge.
-        variant: whether it is another form of one that stands in the table too, and so no part of "all".
-        takes: what `home` is called with; "resources" go to its class method `make`.
+        home: "module:object" of its class, of a function that creates it, or of the metric itself.
+        package: the package that registers it; None for built-in and custom metrics.
     """
 
     name: str
     home: str
-    source: str = "a metric of one's own"
-    cost: str = "not stated"
-    packages: tuple[str, ...] = ()
-    files: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    judge: Literal["any", "model"] | None = None
-    takes: Takes = "nothing"
-    variant: bool = False
+    package: str | None = None
+
+    @property
+    def is_builtin(self) -> bool:
+        """Whether it is a metric of this package."""
+        return _BUILTIN.get(self.name) == self.home
 
     def load(self) -> Any:
-        """The object at `home`, which may lie in the current directory if it was named so; its needs are not looked at.
+        """Import the object at `home`, also from the current directory for a custom metric.
 
         Raises:
             InputError: there is no such object.
@@ -75,324 +90,240 @@ class Entry:
         try:
             return getattr(importlib.import_module(module), name)
         except Exception as error:
-            raise InputError(f"metric '{self.name}' cannot be loaded from {self.home}: {error}") from error
+            raise InputError(
+                f"metric '{self.name}' cannot be loaded from {self.home}: {error}", code=ErrorCode.INVALID_PLUGIN
+            ) from error
 
     @property
-    def figures(self) -> Mapping[str, Direction]:
-        """What it gives, and which way is better; empty where only the metric that it makes can say it.
+    def declared(self) -> type[Metric] | Metric | None:
+        """The object that declares the attributes of the metric; None if only a function can create it.
 
         Raises:
             InputError: as `load`.
         """
-        found = getattr(self.load(), "figures", {})
-        return found if isinstance(found, Mapping) else {}
+        loaded = self.load()
+        is_metric = isinstance(loaded, Metric) or (isinstance(loaded, type) and issubclass(loaded, Metric))
+        return loaded if is_metric else None
+
+    @property
+    def requirements(self) -> Requirements:
+        """Packages, weights and judge that it needs.
+
+        Raises:
+            InputError: as `load`.
+        """
+        return self.declared.requirements if self.declared else Requirements()
+
+    @property
+    def source(self) -> str:
+        """Where the metric is defined.
+
+        Raises:
+            InputError: as `load`.
+        """
+        if self.package is not None:
+            return f"package {self.package}"
+        return self.declared.source if self.declared else Metric.source
+
+    @property
+    def scores(self) -> Mapping[str, Direction]:
+        """Its scores and their directions; empty if only the created metric knows them.
+
+        Raises:
+            InputError: as `load`.
+        """
+        declared = self.declared
+        return directions_of(declared) if declared is not None and isinstance(declared.scores, Mapping) else {}
 
     @property
     def arguments(self) -> Mapping[str, Any]:
-        """Arguments that it can be made with, and their defaults.
+        """Arguments that it can be created with, and their defaults.
 
         Raises:
             InputError: as `load`.
         """
-        home = self.load()
-        maker = home if self.takes == "folder" else getattr(home, "make", home)
-        if not callable(maker) or (isinstance(home, Metric) and not isinstance(home, type)):
-            return {}
-        return {
-            name: one.default
-            for name, one in inspect.signature(maker).parameters.items()
-            if one.default is not inspect.Parameter.empty
-        }
+        signature = self.signature
+        return (
+            {}
+            if signature is None
+            else {
+                name: parameter.default
+                for name, parameter in signature.parameters.items()
+                if parameter.default is not inspect.Parameter.empty
+            }
+        )
 
-    def check_packages(self) -> None:
-        """See to it that all packages are installed.
-
-        Raises:
-            MissingRequirementError: one is not.
-        """
-        for package in self.packages:
-            if importlib.util.find_spec(package) is None:
-                raise MissingRequirementError(
-                    f"needs the package {package}", 'pip install "maira-radfact[metrics,model]"'
-                )
-
-    def check_folders(self, weights: Weights) -> list[Path]:
-        """The folders of its weights, each with all the files that it should have.
+    @property
+    def signature(self) -> inspect.Signature | None:
+        """Signature of the class or function that creates the metric; None if there is none.
 
         Raises:
-            MissingRequirementError: saying which files are wanted, and where they were looked for.
+            InputError: as `load`.
         """
-        found, missing = [], []
-        for name, files in self.files.items():
-            try:
-                found.append(weights.find(name, files))
-            except MissingRequirementError as error:
-                missing.append(error.mend)
-        if missing:
-            raise MissingRequirementError("needs weights", "; ".join(missing))
-        return found
+        loaded = self.load()
+        if isinstance(loaded, Metric) or not callable(loaded):
+            return None
+        if isinstance(loaded, type) and issubclass(loaded, Metric):
+            # A class that overrides `create` takes the arguments of that method.
+            overrides = loaded.create.__func__ is not Metric.create.__func__  # type: ignore[attr-defined]
+            loaded = loaded.create if overrides else loaded
+        with suppress(ValueError):  # Some callables of extension modules have no signature.
+            return inspect.signature(loaded)
+        return None
 
 
 @dataclass(frozen=True, slots=True)
 class Weights:
-    """Folders of weights that the user has: `named` ones, and `roots` that hold a folder for each name."""
+    """Folders of weights: `named` ones, and `roots` that hold a folder for each name."""
 
     named: Mapping[str, Path] = field(default_factory=dict)
     roots: Sequence[Path] = ()
 
-    def find(self, name: str, files: Sequence[str]) -> Path:
-        """The folder of this name with all these files.
+    def find_all(self, requirements: Requirements) -> list[Path]:
+        """Return the folders of all required weights, each with all files that it should have.
 
         Raises:
-            MissingRequirementError: it is not there, or a file is not.
+            MissingRequirementError: naming every missing file and where it was looked for.
         """
-        places = [self.named[name]] if name in self.named else [root / name for root in self.roots]
-        if not places:
-            wanted = ", ".join(files).replace("|", " or ")
-            raise MissingRequirementError("needs weights", f"--weights {name}=FOLDER with {wanted}")
-        place = next((one for one in places if one.is_dir()), places[0])
-        for wanted in files:
-            if not any((place / one).exists() for one in wanted.split("|")):
-                raise MissingRequirementError("needs weights", f"{place} has no {wanted.replace('|', ' or ')}")
-        return place
+        folders, missing = [], []
+        for name, files in requirements.weights.items():
+            try:
+                folders.append(self.find(name, files))
+            except MissingRequirementError as error:
+                missing.append(error.remedy)
+        if missing:
+            raise MissingRequirementError("needs weights", "; ".join(missing))
+        return folders
+
+    def find(self, name: str, files: Sequence[str]) -> Path:
+        """Return the folder of weights with all required files.
+
+        Args:
+            name: of the weights.
+            files: required files, alternatives separated by `|`.
+
+        Raises:
+            MissingRequirementError: the folder or a file is missing.
+        """
+        folders = [self.named[name]] if name in self.named else [root / name for root in self.roots]
+        if not folders:
+            required = ", ".join(files).replace("|", " or ")
+            raise MissingRequirementError("needs weights", f"--weights {name}=FOLDER with {required}")
+        folder = next((folder for folder in folders if folder.is_dir()), folders[0])
+        for alternatives in files:
+            if not any((folder / file).exists() for file in alternatives.split("|")):
+                raise MissingRequirementError("needs weights", f"{folder} has no {alternatives.replace('|', ' or ')}")
+        return folder
 
 
-_BERT = ("torch", "transformers")
-_FOLDERS = {
-    "wordnet": ("lexnames", "data.noun", "index.noun", "noun.exc"),
-    "bertscore": ("config.json", "tokenizer.json|vocab.json", "model.safetensors|pytorch_model.bin"),
-    "chexbert": ("chexbert.pth", "vocab.txt"),
-    "radgraph": ("config.json", "weights.th", "vocabulary", "encoder"),
-}
-_TABLE = (
-    Entry(
-        "radfact",
-        "radfact.metrics.radfact_metric:RadFactMetric",
-        source="MAIRA-2 (004), appendix C",
-        cost="a question a sentence, and two splits of a narrative",
-        judge="any",
-        takes="resources",
-    ),
-    Entry(
-        "rouge_l",
-        "radfact.metrics.rouge:RougeL",
-        source="MAIRA-2 (004), D.1",
-        cost="nothing",
-        packages=("rouge_score",),
-    ),
-    Entry(
-        "bleu",
-        "radfact.metrics.bleu:Bleu",
-        source="MAIRA-2 (004), D.1",
-        cost="nothing",
-        packages=("sacrebleu",),
-    ),
-    Entry(
-        "meteor",
-        "radfact.metrics.meteor:Meteor",
-        source="MAIRA-2 (004), D.1",
-        cost="nothing",
-        packages=("nltk",),
-        files={"wordnet": _FOLDERS["wordnet"]},
-        takes="folder",
-    ),
-    Entry(
-        "bertscore",
-        "radfact.metrics.bertscore:BertScore",
-        source="the part of RadCliQ",
-        cost="two passes of DistilRoBERTa",
-        packages=("bert_score", *_BERT),
-        files={"bertscore": _FOLDERS["bertscore"]},
-        takes="folder",
-    ),
-    Entry(
-        "chexbert",
-        "radfact.metrics.chexbert:CheXbert",
-        source="MAIRA-2 (004), D.1, figures 3 and 5, table B.3",
-        cost="two passes of BERT",
-        packages=_BERT,
-        files={"chexbert": _FOLDERS["chexbert"]},
-        takes="folder",
-    ),
-    Entry(
-        "radgraph",
-        "radfact.metrics.radgraph:RadGraph",
-        source="MAIRA-2 (004), D.1",
-        cost="two passes of PubMedBERT",
-        packages=("radgraph", *_BERT),
-        files={"radgraph": _FOLDERS["radgraph"]},
-        takes="folder",
-    ),
-    Entry(
-        "radcliq",
-        "radfact.metrics.radcliq:RadCliQ",
-        source="MAIRA-2 (004), D.1",
-        cost="that of RadGraph, BERTScore and CheXbert, once",
-        packages=("nltk", "radgraph", "bert_score", *_BERT),
-        files={name: _FOLDERS[name] for name in ("radgraph", "bertscore", "chexbert")},
-        takes="resources",
-    ),
-    Entry(
-        "lateral_mentions",
-        "radfact.metrics.mentions:LateralMentions",
-        source="MAIRA-2 (004), listing 6",
-        cost="nothing",
-    ),
-    Entry(
-        "green",
-        "radfact.metrics.green:Green",
-        source="GREEN (000), VERT (003) appendix B",
-        cost="an answer of up to 2,048 tokens",
-        judge="model",
-        takes="model",
-    ),
-    Entry(
-        "vert",
-        "radfact.metrics.vert:Vert",
-        source="VERT (003), D.2",
-        cost="an answer",
-        judge="model",
-        takes="model",
-    ),
-    Entry(
-        "vert_formula",
-        "radfact.metrics.vert:VertFormula",
-        source="VERT (003), D.3",
-        cost="an answer",
-        judge="model",
-        takes="model",
-        variant=True,
-    ),
-    Entry(
-        "vert_rubric",
-        "radfact.metrics.vert:VertRubric",
-        source="VERT (003), D.4",
-        cost="an answer",
-        judge="model",
-        takes="model",
-        variant=True,
-    ),
-    Entry(
-        "vert_tuned",
-        "radfact.metrics.vert:VertTuned",
-        source="VERT (003), 4.1.4",
-        cost="an answer of one number",
-        judge="model",
-        takes="model",
-        variant=True,
-    ),
-    Entry(
-        "fineradscore",
-        "radfact.metrics.fineradscore:FineRadScore",
-        source="FineRadScore (001), appendix A",
-        cost="an answer as long as the corrected report",
-        judge="model",
-        takes="model",
-    ),
-    Entry(
-        "chexprompt",
-        "radfact.metrics.chexprompt:CheXprompt",
-        source="MAIRA-2 (004), D.1; our prompt",
-        cost="an answer",
-        judge="model",
-        takes="model",
-    ),
-    Entry(
-        "comparison_mentions",
-        "radfact.metrics.mentions:ComparisonMentions",
-        source="MAIRA-2 (004), D.6.1; our prompt",
-        cost="two short answers",
-        judge="model",
-        takes="model",
-    ),
-)
+def check_packages(requirements: Requirements) -> None:
+    """Check that all required packages are installed.
 
-
-def is_ours(entry: Entry) -> bool:
-    """Whether a metric is one of this package, and no other package's or the user's."""
-    return entry in _TABLE
+    Raises:
+        MissingRequirementError: one is not.
+    """
+    for package in requirements.packages:
+        if importlib.util.find_spec(package) is None:
+            raise MissingRequirementError(f"needs the package {package}", 'pip install "maira-radfact[metrics,model]"')
 
 
 @cache
-def entries() -> Mapping[str, Entry]:
-    """All metrics by name: ours, then those that installed packages add under names of their own."""
-    table = {entry.name: entry for entry in _TABLE}
+def entries() -> Mapping[str, MetricEntry]:
+    """Return all metrics by name: the built-in ones, then those that installed packages add under other names."""
+    table = {name: MetricEntry(name, home) for name, home in _BUILTIN.items()}
     for point in entry_points(group=GROUP):
-        table.setdefault(point.name, Entry(point.name, point.value, source=f"package {point.dist and point.dist.name}"))
+        package = point.dist.name if point.dist else "unknown"
+        table.setdefault(point.name, MetricEntry(point.name, point.value, package))
     return table
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
-    """A metric that was asked for, and which of its figures.
+class MetricSelection:
+    """A selected metric, and which of its scores.
 
     Attributes:
-        entry: of the table.
-        whole: whether all of them are wanted, because the metric was named.
-        figures: names of those that were named by themselves.
-        by_name: whether it was named, and not just one of all.
-        metric: the metric itself, where it was given instead of a name.
+        entry: of the registry.
+        is_whole: whether all scores are selected, because the metric was named.
+        scores: names of scores that were named themselves.
+        is_named: whether it was named, and not only selected by "all".
+        metric: the metric itself, where an object was given instead of a name.
     """
 
-    entry: Entry
-    whole: bool = True
-    figures: tuple[str, ...] = ()
-    by_name: bool = True
+    entry: MetricEntry
+    is_whole: bool = True
+    scores: tuple[str, ...] = ()
+    is_named: bool = True
     metric: Metric | None = None
 
     @classmethod
-    def of(cls, metric: Metric) -> Choice:
-        """A metric that was given itself.
+    def of(cls, metric: Metric) -> MetricSelection:
+        """Select a metric object.
 
         Raises:
-            InputError: it is none.
+            InputError: it is not a metric.
         """
         check_metric(metric, type(metric).__name__)
-        return cls(Entry(metric.name, f"{type(metric).__module__}:{type(metric).__qualname__}"), metric=metric)
+        home = f"{type(metric).__module__}:{type(metric).__qualname__}"
+        return cls(MetricEntry(metric.name, home), metric=metric)
 
-    def wanted(self, figures: Mapping[str, Direction]) -> dict[str, Direction]:
-        """Those of a metric's figures that are wanted, in its order."""
-        return {name: one for name, one in figures.items() if self.whole or name in self.figures}
+    def select(self, metric: Metric) -> dict[str, Direction]:
+        """Return the selected scores of a metric and their directions, in its order."""
+        return {
+            name: direction for name, direction in directions_of(metric).items() if self.is_whole or name in self.scores
+        }
 
-    def headline(self, metric: Metric) -> list[str]:
-        """Those that are wanted where the metric is one row, test or reward: by its name its headline, in its order."""
-        named = {*self.figures, *(headline_of(metric) if self.whole else ())}
-        return [name for name in metric.figures if name in named]
+    def main_scores(self, metric: Metric) -> list[str]:
+        """Return the selected scores where the metric is one row, test or reward: by its name the main scores."""
+        selected = {*self.scores, *(main_scores_of(metric) if self.is_whole else ())}
+        return [name for name in metric.scores if name in selected]
 
 
-def choose(names: Sequence[str]) -> list[Choice]:
-    """The metrics that some names mean, each once.
+def select_metrics(metrics: str | Sequence[str | Metric]) -> list[MetricSelection]:
+    """Return the selected metrics, each once.
 
     Args:
-        names: of metrics (all their figures), of single figures (that one), "module:object" of one's own, or "all",
-            which is all but variants.
+        metrics: names of metrics (all their scores), of single scores (that one), "module:object" of a custom metric,
+            "all", which is all but variants, or metrics themselves.
 
     Raises:
-        InputError: a name is none of these, or there are none.
+        InputError: a name is unknown, an object is not a metric, or nothing is selected.
     """
-    if not names:
-        raise InputError("no metric is named; see 'radfact metrics'", field="metrics")
-    chosen: dict[str, Choice] = {}
-    for name in names:
-        if name == "all":
-            for entry in (one for one in entries().values() if not one.variant):
-                before = chosen.get(entry.name, Choice(entry, by_name=False))
-                chosen[entry.name] = replace(before, whole=True)
+    items = [metrics] if isinstance(metrics, str) else metrics
+    if not items:
+        raise InputError(
+            "expected at least one metric; see 'radfact metrics'", code=ErrorCode.MISSING_OPTION, field="metrics"
+        )
+    selected: dict[str, MetricSelection] = {}
+    for name in items:
+        if not isinstance(name, str):
             continue
-        entry = Entry(name, name) if ":" in name else entries().get(name) or _with_figure(name)
-        before = chosen.get(entry.name, Choice(entry, whole=False))
-        figures = before.figures if entry.name == name else (*before.figures, name)
-        chosen[entry.name] = Choice(entry, before.whole or entry.name == name, figures)
-    return list(chosen.values())
+        if name == "all":
+            for entry in entries().values():
+                # A package's metric that cannot be loaded is reported when it is created.
+                with suppress(InputError):
+                    if entry.declared is not None and entry.declared.is_variant:
+                        continue
+                earlier = selected.get(entry.name, MetricSelection(entry, is_named=False))
+                selected[entry.name] = replace(earlier, is_whole=True)
+            continue
+        entry = MetricEntry(name, name) if ":" in name else entries().get(name) or _entry_of_score(name)
+        earlier = selected.get(entry.name, MetricSelection(entry, is_whole=False))
+        scores = earlier.scores if entry.name == name else (*earlier.scores, name)
+        selected[entry.name] = MetricSelection(entry, earlier.is_whole or entry.name == name, scores)
+    return [*selected.values(), *(MetricSelection.of(item) for item in items if not isinstance(item, str))]
 
 
-def _with_figure(name: str) -> Entry:
-    known: dict[str, Entry] = {}
+def _entry_of_score(name: str) -> MetricEntry:
+    known: dict[str, MetricEntry] = {}
     for entry in entries().values():
-        # A package's metric that cannot be loaded is no reason to refuse another's figure.
+        # A package's metric that cannot be loaded is no reason to refuse another's score.
         with suppress(InputError):
-            known.update(dict.fromkeys(entry.figures, entry))
+            known.update(dict.fromkeys(entry.scores, entry))
     if name in known:
         return known[name]
     hint = suggest_name(name, [*entries(), *known], "see 'radfact metrics'")
-    raise InputError(f"no metric and no figure is called '{name}'; {hint}", field="metrics")
+    raise InputError(
+        f"expected the name of a metric or of a score, found '{name}'; {hint}",
+        code=ErrorCode.UNKNOWN_NAME,
+        field="metrics",
+    )

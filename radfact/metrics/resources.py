@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
-import inspect
 import os
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
-from radfact.errors import InputError
+from radfact.errors import ErrorCode, InputError
 from radfact.judges import Judge, load_judge
 from radfact.judges.callables import as_judge
 from radfact.judges.protocol import SplittingJudge
-from radfact.metrics.protocol import Metric, Scored, check_metric, naming_metric
-from radfact.metrics.registry import Choice, Entry, MissingRequirementError, Weights, entries, is_ours
-from radfact.records import Pair
+from radfact.metrics.protocol import Metric, MetricResult, check_metric, report_errors
+from radfact.metrics.registry import (
+    MetricEntry,
+    MetricSelection,
+    MissingRequirementError,
+    Weights,
+    check_packages,
+    entries,
+)
+from radfact.statistics.bootstrap import Summary
 
 if TYPE_CHECKING:
     from radfact.judges import Splitter
@@ -60,7 +67,7 @@ class ResourceOptions(TypedDict, total=False):
     metric_args: Mapping[str, Mapping[str, Any]] | None
 
 
-class Resources:
+class MetricResources:
     """Makes metrics, and what they share."""
 
     def __init__(self, **options: Unpack[ResourceOptions]) -> None:
@@ -87,7 +94,7 @@ class Resources:
         self.usage_by_role: dict[str, Callable[[], Mapping[str, int]]] = {}
         self._check_client()
 
-    def metric(self, entry: Entry) -> Metric:
+    def metric(self, entry: MetricEntry) -> Metric:
         """The metric of an entry; the same one on every call.
 
         Raises:
@@ -95,65 +102,61 @@ class Resources:
             InputError: what is there cannot be used, or the entry is no metric.
         """
         if entry.name not in self._metrics:
-            self._metrics[entry.name] = self._make(entry)
+            self._metrics[entry.name] = self._create(entry)
         return self._metrics[entry.name]
 
     def shared(self, name: str) -> Metric:
         """A metric of ours by name, for those that are made of it."""
         return self.metric(entries()[name])
 
-    def _make(self, entry: Entry) -> Metric:
-        entry.check_packages()
-        home, arguments = entry.load(), self.metric_args.get(entry.name, {})
-        folders = entry.check_folders(self.weights)
-        if entry.takes == "resources":
-            made = _call(entry, home.make, self, **arguments)
-        elif entry.takes == "folder":
-            made = _call(entry, home, *folders, **arguments)
-        elif entry.takes == "model":
-            client = self.client(getattr(home, "parameters", {}), entry.name)
-            made = _call(entry, getattr(home, "make", home), client, **arguments)
-        elif arguments or isinstance(home, type) or not isinstance(home, Metric):
-            # A user's own may be a metric, its class, or a function that makes it.
-            made = _call(entry, home, **arguments)
+    def _create(self, entry: MetricEntry) -> Metric:
+        check_packages(entry.requirements)
+        loaded, arguments = entry.load(), self.metric_args.get(entry.name, {})
+        if isinstance(loaded, Metric) and not arguments:
+            metric = loaded
+        elif isinstance(loaded, type) and issubclass(loaded, Metric):
+            # Missing weights are reported as such, before the signature is compared.
+            self.weights.find_all(loaded.requirements)
+            metric = _call(entry, partial(loaded.create, self), **arguments)
         else:
-            made = home
-        check_metric(made, entry.home)
-        return Remembering(made) if entry.takes == "folder" else made
+            metric = _call(entry, loaded, **arguments)
+        check_metric(metric, entry.home)
+        return SharedMetric(metric) if entry.requirements.weights and entry.requirements.judge is None else metric
 
-    def identity(self, choice: Choice, metric: Metric) -> dict[str, Any] | None:
-        """All that decides what a metric says of given pairs; None where that cannot be told.
+    def identity(self, selection: MetricSelection, metric: Metric) -> dict[str, Any] | None:
+        """Return everything that determines the result of a metric for given pairs; None if that is not known.
 
-        It can be told of our metrics, and of any that has a method `describe` with all that changes a value. One that
-        asks a model without describing itself is asked again, and its answers are kept where they were paid for; so
-        is RadFact with a judge of one's own, whose code may have changed.
+        It is known for built-in metrics, and for any that implements `describe`. A metric that queries a model and does
+        not describe itself is computed again, with the cached responses of its model; so is RadFact with a custom judge,
+        whose code may have changed.
+
+        Args:
+            selection: of the metric.
+            metric: the metric.
         """
-        entry = choice.entry
-        describe = getattr(metric, "describe", None)
-        settings = None if describe is None else describe()
-        ours = is_ours(entry) and entry.takes in ("nothing", "folder", "resources")
-        if choice.metric is not None or (settings is None and not ours) or _is_own_judge(settings):
+        entry, settings = selection.entry, metric.describe()
+        is_known = settings is not None or (entry.is_builtin and metric.requirements.judge != "model")
+        if selection.metric is not None or not is_known or _has_custom_judge(settings):
             return None
-        files = [file for folder in entry.check_folders(self.weights) for file in _files_below(folder)]
+        files = [file for folder in self.weights.find_all(entry.requirements) for file in _files_below(folder)]
         return {
             "home": entry.home,
             "arguments": self.metric_args.get(entry.name, {}),
-            "versions": {name: _version(name) for name in ("maira-radfact", *entry.packages)},
+            "versions": {name: _version(name) for name in ("maira-radfact", *entry.requirements.packages)},
             "weights": [[str(file), file.stat().st_size, file.stat().st_mtime_ns] for file in files],
             "settings": settings,
         }
 
-    def fault(self, entry: Entry) -> InputError | None:
-        """What stands in the way of making an entry's metric, if anything; nothing big is loaded to say so."""
+    def find_fault(self, entry: MetricEntry) -> InputError | None:
+        """Return what prevents the creation of a metric, if anything; no weights are loaded to find out."""
         try:
-            entry.check_packages()
-            entry.check_folders(self.weights)
-            if entry.judge == "model":
+            requirements = entry.requirements
+            check_packages(requirements)
+            self.weights.find_all(requirements)
+            if requirements.judge == "model":
                 self.client({}, entry.name)
-            elif entry.judge == "any":
+            elif requirements.judge == "any":
                 self.entailment()
-            else:
-                entry.load()
         except InputError as error:
             return error
         return None
@@ -173,7 +176,7 @@ class Resources:
 
         model = self.model
         if isinstance(model, ChatClient):
-            _warn_of_other_parameters(name, parameters, model.identity.get("parameters"))
+            _warn_of_parameters(name, parameters, model.identity.get("parameters"))
             return model
         if model is None:
             raise MissingRequirementError("needs a language model", "--judge PROVIDER:MODEL")
@@ -235,22 +238,30 @@ class Resources:
             client.close()
 
 
-class Remembering:
-    """A metric that does not compute the same pairs twice in a row: others may be made of it."""
+class SharedMetric(Metric):
+    """A metric that other metrics use too: the same pairs are not computed twice in a row."""
 
     def __init__(self, metric: Metric) -> None:
-        self._metric, self.name, self.figures = metric, metric.name, metric.figures
-        self._last: tuple[tuple[Pair, ...], Scored] | None = None
+        for attribute in Metric.__annotations__:
+            setattr(self, attribute, getattr(metric, attribute))
+        self._metric = metric
+        self._last: tuple[list[Any], MetricResult] | None = None
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._metric, name)
-
-    def score(self, pairs: Sequence[Pair]) -> Scored:
-        """What the metric says, or said."""
-        given = tuple(pairs)
-        if self._last is None or self._last[0] != given:
-            self._last = given, self._metric.score(pairs)
+    def score(self, pairs: Sequence[Any]) -> MetricResult:
+        """Return the result of the metric, computed or remembered."""
+        if self._last is None or self._last[0] != list(pairs):
+            self._last = list(pairs), self._metric.score(pairs)
         return self._last[1]
+
+    def aggregate(
+        self, result: MetricResult, names: Sequence[str], *, replicates: int, seed: int
+    ) -> dict[str, Summary]:
+        """Aggregate as the metric does."""
+        return self._metric.aggregate(result, names, replicates=replicates, seed=seed)
+
+    def describe(self) -> dict[str, Any] | None:
+        """Describe the metric."""
+        return self._metric.describe()
 
 
 def _is_model(name: str) -> bool:
@@ -260,7 +271,7 @@ def _is_model(name: str) -> bool:
 def _weights(given: Mapping[str, Path] | Sequence[Path]) -> Weights:
     if not isinstance(given, Mapping):
         return Weights(roots=tuple(map(Path, given)))
-    known = sorted({name for entry in entries().values() for name in entry.files})
+    known = sorted({name for entry in entries().values() for name in entry.requirements.weights})
     for name in given:
         if name not in known:
             raise InputError(
@@ -269,22 +280,26 @@ def _weights(given: Mapping[str, Path] | Sequence[Path]) -> Weights:
     return Weights({name: Path(folder) for name, folder in given.items()})
 
 
-def _call(entry: Entry, maker: Any, *parts: Any, **arguments: Any) -> Any:
-    """What an entry's class or function makes.
+def _call(entry: MetricEntry, factory: Any, **arguments: Any) -> Any:
+    """Call the class or function of an entry.
 
     Raises:
-        InputError: it takes no such arguments, or fails.
+        InputError: it does not take these arguments, or fails.
     """
-    if not callable(maker):
-        raise InputError(f"{entry.home} is made already and takes no arguments", field="metric_args")
+    field = "metric_args" if arguments else "metrics"
+    if not callable(factory):
+        raise InputError(
+            f"{entry.home}: expected a subclass of radfact.Metric or a function that creates a metric",
+            code=ErrorCode.INVALID_PLUGIN,
+            field=field,
+        )
     try:
-        inspect.signature(maker).bind(*parts, **arguments)
+        if entry.signature is not None:
+            entry.signature.bind_partial(**arguments)
     except TypeError as error:
-        raise InputError(f"{entry.home}: {error}", field="metric_args" if arguments else "metrics") from None
-    except ValueError:
-        pass  # Some callables of extension modules have no signature.
-    with naming_metric(entry.home, InputError):
-        return maker(*parts, **arguments)
+        raise InputError(f"{entry.home}: {error}", code=ErrorCode.INVALID_OPTION, field=field) from None
+    with report_errors(entry.home, InputError):
+        return factory(**arguments)
 
 
 def _files_below(folder: Path) -> list[Path]:
@@ -293,7 +308,7 @@ def _files_below(folder: Path) -> list[Path]:
     return sorted(Path(where, name) for where, _, names in walked for name in names if Path(where, name).is_file())
 
 
-def _warn_of_other_parameters(name: str, wanted: Mapping[str, Any], given: Mapping[str, Any] | None) -> None:
+def _warn_of_parameters(name: str, wanted: Mapping[str, Any], given: Mapping[str, Any] | None) -> None:
     """Say that a client has other parameters than a metric wants; one that does not state its own may have any."""
     other = {} if given is None else {key: value for key, value in wanted.items() if given.get(key) != value}
     if other:
@@ -301,7 +316,7 @@ def _warn_of_other_parameters(name: str, wanted: Mapping[str, Any], given: Mappi
         warnings.warn(f"{name} is meant to be asked with {said}; the client has parameters of its own", stacklevel=3)
 
 
-def _is_own_judge(settings: Mapping[str, Any] | None) -> bool:
+def _has_custom_judge(settings: Mapping[str, Any] | None) -> bool:
     judge = (settings or {}).get("judge")
     return isinstance(judge, Mapping) and str(judge.get("name", "")).startswith("python")
 

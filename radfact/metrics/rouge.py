@@ -4,19 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from radfact.metrics.protocol import Scored
-from radfact.records import Pair, narrative
-from radfact.statistics.bootstrap import Direction
+from radfact.metrics.protocol import Metric, MetricResult, Requirements, Score
+from radfact.records import TextPair
 
 
-class RougeL:
+class RougeL(Metric):
     """F1 of the longest common subsequence of words, in lower case and without stemming.
 
     Source: MAIRA-2, appendix D.1.
     """
 
     name = "rouge_l"
-    figures: Mapping[str, Direction] = {"rouge_l": "higher"}
+    display_name = "ROUGE-L"
+    measures = "longest common subsequence of words"
+    scores: Mapping[str, Score] = {"rouge_l": Score("higher", "F1 of the longest common subsequence")}
+    requirements = Requirements(packages=("rouge_score",))
+    cost = "nothing"
+    source = "MAIRA-2, appendix D.1"
 
     def __init__(self) -> None:
         """Load the package.
@@ -28,7 +32,7 @@ class RougeL:
 
         self._scorer = RougeScorer(["rougeL"], use_stemmer=False)
 
-    def score(self, pairs: Sequence[Pair]) -> Scored:
+    def score(self, pairs: Sequence[TextPair]) -> MetricResult:
         """Score pairs from 0 to 1."""
-        texts = ((narrative(pair.reference), narrative(pair.candidate)) for pair in pairs)
-        return Scored({"rouge_l": [self._scorer.score(*pair_texts)["rougeL"].fmeasure for pair_texts in texts]})
+        texts = ((pair.reference, pair.candidate) for pair in pairs)
+        return MetricResult({"rouge_l": [self._scorer.score(*pair_texts)["rougeL"].fmeasure for pair_texts in texts]})

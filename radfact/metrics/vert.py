@@ -6,16 +6,19 @@ from collections.abc import Mapping
 from functools import cache, partial
 from pathlib import Path
 from textwrap import dedent
-from typing import Any, ClassVar, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 from radfact.llm import ChatClient, ChatRequest
 from radfact.llm.response_text import after_thought
 from radfact.metrics.green import compute_counts, count_scores
 from radfact.metrics.llm_metric import LLMMetric, fill_prompt, load_prompt
+from radfact.metrics.protocol import Score
 from radfact.metrics.responses.accuracy_score import parse_accuracy_score
 from radfact.metrics.responses.assessment import Assessment, parse_assessment
 from radfact.metrics.vert_shots import FewShot, Style, draw_shots, load_shots
-from radfact.statistics.bootstrap import Direction
+
+if TYPE_CHECKING:
+    from radfact.metrics.resources import MetricResources
 
 Variant = Literal["vert", "vert_formula", "vert_rubric"]
 
@@ -52,10 +55,14 @@ class Vert(LLMMetric[Assessment]):
     Source: VERT, appendix D.2.
     """
 
-    name: ClassVar[str] = "vert"
-    figures: ClassVar[Mapping[str, Direction]] = {"vert": "higher", **count_scores("vert")}
-    parameters: ClassVar[Mapping[str, Any]] = {"temperature": 0, "max_tokens": 2048}
-    variant: ClassVar[Variant] = "vert"
+    name = "vert"
+    display_name = "VERT"
+    measures = "overall accuracy that a model states after it has counted the errors"
+    scores: Mapping[str, Score] = {"vert": Score("higher", "overall accuracy"), **count_scores("vert")}
+    cost = "a response"
+    source = "VERT, appendix D.2"
+    parameters: Mapping[str, Any] = {"temperature": 0, "max_tokens": 2048}
+    variant: Variant = "vert"
 
     def __init__(self, client: ChatClient, *, few_shot: FewShot | None = None) -> None:
         """Take the client of the model, and few-shot examples (none: zero-shot)."""
@@ -64,9 +71,9 @@ class Vert(LLMMetric[Assessment]):
         self._few_shot_section = "" if few_shot is None else f"\n{few_shot.section()}"
 
     @classmethod
-    def make(
+    def create(  # type: ignore[override]
         cls,
-        client: ChatClient,
+        resources: MetricResources,
         *,
         shots: Path | str | None = None,
         style: Style = "random",
@@ -76,7 +83,7 @@ class Vert(LLMMetric[Assessment]):
         """Create the metric with few-shot examples from a file.
 
         Args:
-            client: client of the model.
+            resources: of the run.
             shots: file of examples, see `load_shots`; None for zero-shot.
             style: layout of the examples in the prompt.
             n: number of examples, drawn at random; by default all, in their order.
@@ -85,6 +92,7 @@ class Vert(LLMMetric[Assessment]):
         Raises:
             InputError: if the file cannot be read, or style and number do not fit it.
         """
+        client = resources.client(cls.parameters, cls.name)
         if shots is None:
             return cls(client)
         examples = load_shots(shots)
@@ -112,9 +120,14 @@ class VertFormula(Vert):
     Source: VERT, appendix D.3.
     """
 
-    name: ClassVar[str] = "vert_formula"
-    figures: ClassVar[Mapping[str, Direction]] = {"vert_formula": "higher", **count_scores("vert_formula")}
-    variant: ClassVar[Variant] = "vert_formula"
+    name = "vert_formula"
+    display_name = "VERT, formula"
+    measures = "overall accuracy by a formula in the prompt"
+    scores: Mapping[str, Score] = {"vert_formula": Score("higher", "overall accuracy"), **count_scores("vert_formula")}
+    cost = "a response"
+    source = "VERT, appendix D.3"
+    is_variant = True
+    variant: Variant = "vert_formula"
 
 
 class VertRubric(Vert):
@@ -123,9 +136,14 @@ class VertRubric(Vert):
     Source: VERT, appendix D.4.
     """
 
-    name: ClassVar[str] = "vert_rubric"
-    figures: ClassVar[Mapping[str, Direction]] = {"vert_rubric": "higher", **count_scores("vert_rubric")}
-    variant: ClassVar[Variant] = "vert_rubric"
+    name = "vert_rubric"
+    display_name = "VERT, rubric"
+    measures = "overall accuracy by a rubric in the prompt"
+    scores: Mapping[str, Score] = {"vert_rubric": Score("higher", "overall accuracy"), **count_scores("vert_rubric")}
+    cost = "a response"
+    source = "VERT, appendix D.4"
+    is_variant = True
+    variant: Variant = "vert_rubric"
 
 
 class VertTuned(LLMMetric[float]):
@@ -137,9 +155,14 @@ class VertTuned(LLMMetric[float]):
     Source: VERT, section 4.1.4.
     """
 
-    name: ClassVar[str] = "vert_tuned"
-    figures: ClassVar[Mapping[str, Direction]] = {"vert_tuned": "higher"}
-    parameters: ClassVar[Mapping[str, Any]] = {"temperature": 0, "max_tokens": 16}
+    name = "vert_tuned"
+    display_name = "VERT, tuned"
+    measures = "overall accuracy by a model that is fine-tuned to expert ratings"
+    scores: Mapping[str, Score] = {"vert_tuned": Score("higher", "overall accuracy")}
+    cost = "a response of one number"
+    source = "VERT, section 4.1.4"
+    is_variant = True
+    parameters: Mapping[str, Any] = {"temperature": 0, "max_tokens": 16}
 
     def request(self, candidate: str, reference: str) -> ChatRequest[float]:
         """Build the prompt as the only message."""

@@ -5,12 +5,12 @@ from __future__ import annotations
 import importlib
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Literal
 
-from radfact.metrics.protocol import Described, Metric, Scored
-from radfact.metrics.registry import Choice
+from radfact.metrics.protocol import Metric, MetricResult
+from radfact.metrics.registry import MetricSelection
 from radfact.records import Pair, digest, narratives
 from radfact.results.schema import RADFACT, SentenceRow
 from radfact.scoring.radfact import PARTS
@@ -23,28 +23,56 @@ class MetricRun:
 
     Attributes:
         metric: the metric.
-        choice: how it was selected.
-        figures: selected scores and their directions.
-        scored: result for every pair, including scores that were not selected.
-        summaries: dataset-level values of the selected scores.
+        selection: how it was selected.
+        directions: selected scores and their directions.
+        result: sample-level result, including scores that were not selected.
+        scores: dataset-level values of the selected scores.
         seconds: time of the computation.
         arguments: arguments that the metric was created with.
         reused: whether the result comes from an earlier run in the same results folder.
     """
 
     metric: Metric
-    choice: Choice
-    figures: Mapping[str, Direction]
-    scored: Scored
-    summaries: Mapping[str, Summary]
+    selection: MetricSelection
+    directions: Mapping[str, Direction]
+    result: MetricResult
+    scores: Mapping[str, Summary]
     seconds: float = 0.0
     arguments: Mapping[str, Any] = field(default_factory=dict)
     reused: bool = False
 
+    @classmethod
+    def of(
+        cls,
+        metric: Metric,
+        selection: MetricSelection,
+        result: MetricResult,
+        draws: Mapping[str, int],
+        *,
+        seconds: float = 0.0,
+        arguments: Mapping[str, Any] | None = None,
+        reused: bool = False,
+    ) -> MetricRun:
+        """Aggregate the result of a metric.
+
+        Args:
+            metric: the metric.
+            selection: how it was selected.
+            result: sample-level result.
+            draws: replicates (`bootstrap`) and `seed` of the bootstrap.
+            seconds: time of the computation.
+            arguments: arguments that the metric was created with.
+            reused: whether the result comes from an earlier run.
+        """
+        directions = selection.select(metric)
+        summaries = metric.aggregate(result, list(directions), replicates=draws["bootstrap"], seed=draws["seed"])
+        scores = {name: replace(summaries[name], direction=direction) for name, direction in directions.items()}
+        return cls(metric, selection, directions, result, scores, seconds, arguments or {}, reused)
+
     @property
     def usage_by_role(self) -> Mapping[str, Mapping[str, int]]:
         """Usage of each model that the metric queried: judge and splitter of RadFact, or one named as the metric."""
-        usages = self.scored.usage_by_role or {self.metric.name: self.scored.usage}
+        usages = self.result.usage_by_role or {self.metric.name: self.result.usage}
         return {
             role: {name: count for name, count in usage.items() if name not in ("planned", "done")}
             for role, usage in usages.items()
@@ -78,7 +106,7 @@ class EvaluationResult:
     Attributes:
         pairs: the scored pairs.
         runs: result of each metric by name.
-        choices: the selected metrics.
+        selections: the selected metrics.
         unavailable: metrics that could not be computed, with the reason.
         without_candidate: references without a candidate, which no metric scores.
         draws: replicates and seed of the bootstrap.
@@ -87,7 +115,7 @@ class EvaluationResult:
 
     pairs: Sequence[Pair]
     runs: Mapping[str, MetricRun]
-    choices: Sequence[Choice] = ()
+    selections: Sequence[MetricSelection] = ()
     unavailable: Mapping[str, str] = field(default_factory=dict)
     without_candidate: Sequence[str] = ()
     draws: Mapping[str, int] = field(default_factory=dict)
@@ -96,23 +124,23 @@ class EvaluationResult:
     @property
     def scores(self) -> dict[str, Summary]:
         """Dataset-level scores by name."""
-        return {name: summary for run in self.runs.values() for name, summary in run.summaries.items()}
+        return {name: summary for run in self.runs.values() for name, summary in run.scores.items()}
 
     @property
     def values(self) -> dict[str, Sequence[float]]:
         """Sample-level scores by name, one value per pair; NaN = no value."""
         return {
-            name: run.scored.values[name]
+            name: run.result.values[name]
             for run in self.runs.values()
-            for name in run.figures
-            if name in run.scored.values
+            for name in run.directions
+            if name in run.result.values
         }
 
     @cached_property
     def failures(self) -> list[dict[str, str]]:
         """Why metrics could not score each pair, by metric."""
         return [
-            {name: run.scored.failures[place] for name, run in self.runs.items() if place in run.scored.failures}
+            {name: run.result.failures[place] for name, run in self.runs.items() if place in run.result.failures}
             for place in range(len(self.pairs))
         ]
 
@@ -179,7 +207,7 @@ class EvaluationResult:
         if RADFACT in self.runs:
             for name in _COUNTS[:-1]:
                 counts[name] = sum(detail["counts"][name] for detail in self._radfact_details)
-            counts |= self.runs[RADFACT].scored.counts
+            counts |= self.runs[RADFACT].result.counts
         return counts
 
     @property
@@ -204,14 +232,13 @@ class EvaluationResult:
 
     @property
     def _radfact_details(self) -> Sequence[Mapping[str, Any]]:
-        return self.runs[RADFACT].scored.details if RADFACT in self.runs else ()
+        return self.runs[RADFACT].result.details if RADFACT in self.runs else ()
 
     @cached_property
     def _radfact_settings(self) -> dict[str, Any]:
         run = self.runs.get(RADFACT)
-        if run is None or not isinstance(run.metric, Described):
-            return {}
-        return {**run.metric.describe(), **({} if narratives(self.pairs) else {"splitter": None})}
+        settings = None if run is None else run.metric.describe()
+        return {**(settings or {}), **({} if narratives(self.pairs) else {"splitter": None})}
 
     def to_dataframe(self, rows: Literal["samples", "sentences"] = "samples") -> Any:
         """Return the samples or the sentences as a pandas DataFrame.

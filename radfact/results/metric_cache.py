@@ -14,7 +14,7 @@ import numpy as np
 from radfact.errors import InputError
 from radfact.io.jsonl import dumps, read_json, read_jsonl, write_json, write_jsonl
 from radfact.llm.cache import canonical_json
-from radfact.metrics.protocol import Counts, Metric, Pooled, Scored
+from radfact.metrics.protocol import Counts, Metric, MetricResult, PooledScore, directions_of
 from radfact.records import Pair, Report, validated
 from radfact.results.schema import METRICS_FOLDER, VERSION, MetricCacheFile, MetricCacheRow
 from radfact.statistics.bootstrap import CountsFunction
@@ -33,7 +33,7 @@ class MetricCache:
         rows = [[pair.sample_id, _plain(pair.candidate), _plain(pair.reference)] for pair in pairs]
         self._input = hashlib.sha256(dumps(rows).encode(errors="replace")).hexdigest()
 
-    def read(self, metric: Metric, identity: Mapping[str, Any] | None) -> Scored | None:
+    def read(self, metric: Metric, identity: Mapping[str, Any] | None) -> MetricResult | None:
         """Return the cached result of a metric; None if there is none, or if it must be computed again.
 
         Args:
@@ -49,39 +49,39 @@ class MetricCache:
             return None
         if cached is None or cached.file.key != key or not cached.is_of(self._pairs):
             return None
-        scored = cached.scored(getattr(metric, "pooled", {}))
+        result = cached.to_result(metric.pooled)
         # A server that was unavailable may be back; its earlier responses are in the response cache.
-        return None if scored is None or scored.failures else scored
+        return None if result is None or result.failures else result
 
-    def write(self, metric: Metric, identity: Mapping[str, Any] | None, scored: Scored) -> None:
+    def write(self, metric: Metric, identity: Mapping[str, Any] | None, result: MetricResult) -> None:
         """Write the result of a metric, replacing an earlier one."""
         path = self._folder / METRICS_FOLDER / f"{metric.name}.json"
         path.unlink(missing_ok=True)
         groups: dict[int, list[str]] = {}
-        for name, pooled in scored.pooled.items():
+        for name, pooled in result.pooled.items():
             groups.setdefault(id(pooled.counts), []).append(name)
-        tables = [scored.pooled[names[0]].counts for names in groups.values()]
+        tables = [result.pooled[names[0]].counts for names in groups.values()]
         write_jsonl(
             path.with_suffix(".jsonl"),
             (
                 {
                     "sample_id": pair.sample_id,
-                    "scores": {name: _finite(column[place]) for name, column in scored.values.items()},
+                    "scores": {name: _finite(column[place]) for name, column in result.values.items()},
                     "counts": [[_finite(value) for value in table[place]] for table in tables],
-                    "failure": scored.failures.get(place),
-                    "details": scored.details[place] if scored.details else {},
+                    "failure": result.failures.get(place),
+                    "details": result.details[place] if result.details else {},
                 }
                 for place, pair in enumerate(self._pairs)
             ),
         )
         file = MetricCacheFile(
             key=self._key(identity),
-            scores=dict(metric.figures),
+            scores=directions_of(metric),
             pooled=list(groups.values()),
-            usage=dict(scored.usage),
-            usage_by_role={role: dict(usage) for role, usage in scored.usage_by_role.items()},
-            counts=dict(scored.counts),
-            has_details=bool(scored.details),
+            usage=dict(result.usage),
+            usage_by_role={role: dict(usage) for role, usage in result.usage_by_role.items()},
+            counts=dict(result.counts),
+            has_details=bool(result.details),
         )
         write_json(path, file.model_dump(mode="json"))
 
@@ -117,7 +117,7 @@ class CachedMetric:
         """Return the counts of one group of pooled scores, (samples, k)."""
         return np.array([list(map(_number, row.counts[group])) for row in self.rows], dtype=np.float64)
 
-    def scored(self, functions: Mapping[str, CountsFunction]) -> Scored | None:
+    def to_result(self, functions: Mapping[str, CountsFunction]) -> MetricResult | None:
         """Return the result as the metric gave it; None if a pooled score has no function.
 
         Args:
@@ -129,9 +129,9 @@ class CachedMetric:
             for name in names:
                 if name not in functions:
                     return None
-                pooled[name] = Pooled(counts, functions[name])
+                pooled[name] = PooledScore(counts, functions[name])
         names = list(self.rows[0].scores) if self.rows else []
-        return Scored(
+        return MetricResult(
             {name: [_number(row.scores[name]) for row in self.rows] for name in names},
             pooled=pooled,
             details=[row.details for row in self.rows] if self.file.has_details else (),

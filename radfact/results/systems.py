@@ -12,7 +12,7 @@ import numpy as np
 
 from radfact.io.jsonl import read_jsonl
 from radfact.metrics.protocol import Counts
-from radfact.metrics.registry import choose, entries, is_ours
+from radfact.metrics.registry import entries, select_metrics
 from radfact.records import normalised_text
 from radfact.results.metric_cache import read_metric_cache
 from radfact.results.reader import read_sample_scores, read_scores
@@ -87,11 +87,9 @@ def pooled_functions(metrics: Sequence[str] = ()) -> dict[str, Mapping[str, Coun
     Raises:
         InputError: one cannot be loaded.
     """
-    found = {name: getattr(entry.load(), "pooled", {}) for name, entry in entries().items() if is_ours(entry)}
-    for choice in choose(metrics) if metrics else ():
-        home = choice.entry.load()
-        found[getattr(home, "name", choice.entry.name)] = getattr(home, "pooled", {})
-    return found
+    declared = [(name, entry.declared) for name, entry in entries().items() if entry.is_builtin]
+    declared += [(item.entry.name, item.entry.declared) for item in (select_metrics(metrics) if metrics else ())]
+    return {metric.name or name: metric.pooled for name, metric in declared if metric is not None}
 
 
 def read_system(folder: Path, name: str, functions: Mapping[str, Mapping[str, CountsFunction]]) -> System:

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from radfact.io.jsonl import write_json, write_jsonl
-from radfact.metrics.registry import is_ours
 from radfact.results.evaluation import EvaluationResult, MetricRun, SampleScore
 from radfact.results.schema import (
     GREEN_SUMMARY_FILE,
@@ -76,14 +75,13 @@ def _sample_row(sample: SampleScore) -> dict[str, Any]:
 
 
 def _metric_record(run: MetricRun) -> MetricRecord:
-    describe = getattr(run.metric, "describe", None)
     client = getattr(run.metric, "client", None)
     return MetricRecord(
-        scores=tuple(run.figures),
-        source=run.choice.entry.source,
-        failed=len(run.scored.failures),
+        scores=tuple(run.directions),
+        source=run.metric.source,
+        failed=len(run.result.failures),
         model=getattr(client, "identity", None),
-        settings=None if describe is None or run.metric.name == RADFACT else describe(),
+        settings=None if run.metric.name == RADFACT else run.metric.describe(),
         arguments=dict(run.arguments) or None,
     )
 
@@ -93,8 +91,8 @@ def _remove_other_metrics(result: EvaluationResult, folder: Path) -> None:
 
     Results of a selected metric that is unavailable stay: they were paid for, and it may be available again.
     """
-    ours = {choice.entry.name for choice in result.choices if is_ours(choice.entry)}
-    if not ours.issuperset(result.unavailable):
+    builtin = {selection.entry.name for selection in result.selections if selection.entry.is_builtin}
+    if not builtin.issuperset(result.unavailable):
         # The files of a custom metric have its own name, which is not known if it could not be created.
         return
     selected = {*result.runs, *result.unavailable}

@@ -32,8 +32,8 @@ from radfact.meta.injection.rules import RuleInjector
 from radfact.meta.injection.style import RuleStyler
 from radfact.meta.robustness.rexamine import rexamine
 from radfact.meta.robustness.statistics import table_2, table_c
-from radfact.metrics.registry import choose
-from radfact.metrics.resources import Resources
+from radfact.metrics.registry import select_metrics
+from radfact.metrics.resources import MetricResources
 from radfact.pipeline import MetricRunner
 
 METRICS = ("rouge_l", "bleu_1", "bleu_2", "bleu_4", "logical_f1", "logical_recall")
@@ -56,8 +56,8 @@ def main() -> None:
     given = parser.parse_args()
     began = time.perf_counter()
     names = [*METRICS, *(("meteor", "bertscore", "chexbert", "radgraph") if given.weights else ())]
-    resources = Resources(judge="offline", weights=given.weights, radfact={"bootstrap": 0})
-    work = MetricRunner(choose(names), resources)
+    resources = MetricResources(judge="offline", weights=given.weights, radfact={"bootstrap": 0})
+    work = MetricRunner(select_metrics(names), resources)
     found = rexamine(
         pseudo_sites(read_findings(given.root)),
         given.out,

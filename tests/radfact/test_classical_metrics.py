@@ -26,7 +26,7 @@ from radfact.metrics.chexbert import (
 )
 from radfact.metrics.mentions import ComparisonMentions, LateralMentions, check_comparisons, mentions_lateral
 from radfact.metrics.meteor import Meteor
-from radfact.metrics.protocol import Metric, Scored
+from radfact.metrics.protocol import Metric, MetricResult, score_pairs
 from radfact.metrics.radcliq import V0, V1, RadCliQ, bleu_2
 from radfact.metrics.radgraph import RadGraph, combined_f1, complete_reward, entity_reward, partial_reward
 from radfact.metrics.rouge import RougeL
@@ -90,10 +90,8 @@ def test_bleu_of_equal_texts_is_100_and_nothing_more() -> None:
 @pytest.mark.parametrize("metric", [RougeL(), Bleu()], ids=lambda metric: metric.name)
 def test_sentences_are_scored_as_the_narrative_that_they_make(metric: Metric) -> None:
     grounded = Pair("1", [Sentence(text="Clear lungs."), Sentence(text="Large heart.")], "The lungs are clear.")
-    assert (
-        metric.score([grounded]).values
-        == metric.score([pair("Clear lungs. Large heart.", "The lungs are clear.")]).values
-    )
+    narrative = pair("Clear lungs. Large heart.", "The lungs are clear.")
+    assert score_pairs(metric, [grounded]).values == score_pairs(metric, [narrative]).values
 
 
 def test_meteor_has_the_value_of_nltks_documentation(tmp_path: Path) -> None:
@@ -135,13 +133,13 @@ def test_bleu_2_of_radcliq_sets_full_stops_off() -> None:
     assert bleu_2("", "clear lungs .") == 0.0
 
 
-class _Part:
+class _Part(Metric):
     def __init__(self, name: str, value: float) -> None:
         self.name, self._value = name, value
-        self.figures: dict[str, Direction] = {name: "higher"}
+        self.scores: dict[str, Direction] = {name: "higher"}
 
-    def score(self, pairs: list[Pair]) -> Scored:
-        return Scored({self.name: [self._value] * len(pairs)})
+    def score(self, pairs: list[Pair]) -> MetricResult:
+        return MetricResult({self.name: [self._value] * len(pairs)})
 
 
 def test_radcliq_joins_its_parts_and_bleu_2() -> None:

@@ -19,7 +19,7 @@ from radfact.errors import InputError
 from radfact.judges import load_judge
 from radfact.metrics import green_summary
 from radfact.metrics.green_summary import Embeddings
-from radfact.metrics.registry import Entry, entries
+from radfact.metrics.registry import MetricEntry, entries
 
 Run = Callable[..., tuple[int, str, str]]
 DOCS = Path(__file__).resolve().parents[2] / "docs" / "metrics.md"
@@ -207,7 +207,7 @@ def test_greens_summary_is_printed_kept_and_on_the_page(
         (["--metrics", "nowhere:Metric"], "metric 'nowhere:Metric' cannot be loaded"),
         (["--weights", "lost"], "lost: --weights: no such folder"),
         (["--weights", "bleu=."], "no metric has weights of that name"),
-        (["--metrics", ","], "no metric is named"),
+        (["--metrics", ","], "expected at least one metric"),
     ],
 )
 def test_wrong_input_is_one_line_and_exit_code_2(run: Run, arguments: list[str], message: str) -> None:
@@ -237,14 +237,14 @@ def test_the_list_has_every_metric_with_its_status(run: Run) -> None:
 def test_what_a_metric_takes_is_listed_and_one_that_cannot_be_loaded_hides_no_other(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    table = {"lost": Entry("lost", "nowhere:Metric"), **entries()}
+    table = {"lost": MetricEntry("lost", "nowhere:Metric"), **entries()}
     monkeypatch.setattr("radfact.metrics.registry.entries", lambda: table)
     monkeypatch.setattr("radfact.metrics.resources.entries", lambda: table)
     code, out, _ = run("metrics")
     assert code == 0
     assert "lost: metric 'lost' cannot be loaded from nowhere:Metric" in out
-    assert "takes --metric-arg fineradscore.zero_shot (False)" in out
-    assert "takes --metric-arg vert.shots (None), vert.style (random), vert.n (None), vert.seed (42)" in out
+    assert "arguments --metric-arg fineradscore.zero_shot (False)" in out
+    assert "arguments --metric-arg vert.shots (None), vert.style (random), vert.n (None), vert.seed (42)" in out
 
 
 def test_a_model_is_checked_as_detector_of_comparisons(run: Run, serve: Callable[..., ChatServer]) -> None:

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from radfact.errors import InputError
-from radfact.metrics.protocol import Counts, Pooled, Scored
+from radfact.metrics.protocol import Counts, Metric, MetricResult, PooledScore
 from radfact.pipeline import evaluate
 from radfact.records import Box, Pair, Pairs, Sentence
 from radfact.results.compare import Contrast, compare, in_brackets, write_comparison
@@ -129,16 +129,16 @@ def ratio(counts: Counts) -> float:
     return float(counts[0] / counts[1])
 
 
-class Words:
+class Words(Metric):
     """A metric of a user's own with a pooled figure."""
 
     name = "words"
-    figures: Mapping[str, Direction] = {"words_ratio": "neutral"}
+    scores: Mapping[str, Direction] = {"words_ratio": "neutral"}
     pooled: ClassVar[Mapping[str, CountsFunction]] = {"words_ratio": ratio}
 
-    def score(self, pairs: Sequence[Pair]) -> Scored:
+    def score(self, pairs: Sequence[Pair]) -> MetricResult:
         counts = np.array([[len(str(text).split()) for text in (one.candidate, one.reference)] for one in pairs], float)
-        return Scored({}, pooled={"words_ratio": Pooled(counts, ratio)})
+        return MetricResult({}, pooled={"words_ratio": PooledScore(counts, ratio)})
 
 
 def test_a_pooled_figure_of_ones_own_is_compared_where_its_metric_is_named(
@@ -159,7 +159,9 @@ def test_a_pooled_figure_of_ones_own_is_compared_where_its_metric_is_named(
 
 def test_samples_that_are_left_out_of_both_count_in_neither(tmp_path: Path) -> None:
     for name, texts in (("a", TEXTS), ("b", ["Nothing of note."] * 6)):
-        evaluate(Pairs(tuple(pairs(texts)), read=7, left_out=("x",)), ["bleu_2", "rouge_l"], out=tmp_path / name)
+        evaluate(
+            Pairs(tuple(pairs(texts)), read=7, without_candidate=("x",)), ["bleu_2", "rouge_l"], out=tmp_path / name
+        )
     found = compare([tmp_path / "a", tmp_path / "b"])
     assert found.shared == 7
     evaluate([*pairs(TEXTS), Pair("x", "Clear.", "Clear.")], ["rouge_l"], out=tmp_path / "all")
@@ -177,12 +179,12 @@ def test_another_judge_or_model_is_said(folders: list[Path], tmp_path: Path) -> 
 
 
 def test_figures_of_one_name_from_two_metrics_are_said(folders: list[Path], tmp_path: Path) -> None:
-    class Own:
+    class Own(Metric):
         name = "own"
-        figures: Mapping[str, Direction] = {"rouge_l": "higher"}
+        scores: Mapping[str, Direction] = {"rouge_l": "higher"}
 
-        def score(self, pairs: Sequence[Pair]) -> Scored:
-            return Scored({"rouge_l": [1.0] * len(pairs)})
+        def score(self, pairs: Sequence[Pair]) -> MetricResult:
+            return MetricResult({"rouge_l": [1.0] * len(pairs)})
 
     evaluate(pairs(TEXTS), [Own()], out=tmp_path / "own")
     assert "rouge_l: of another metric in own than in good." in compare([folders[0], tmp_path / "own"]).notes
@@ -212,7 +214,7 @@ values = st.one_of(st.floats(0, 1), st.just(math.nan))
 
 
 @given(st.lists(st.tuples(values, values), min_size=1, max_size=12))
-def test_f1_by_counts_is_that_of_the_sets_precision_and_recall(parts: list[tuple[float, float]]) -> None:
+def test_f1_by_counts_is_that_dataset_scoress_precision_and_recall(parts: list[tuple[float, float]]) -> None:
     columns = {"p": [one[0] for one in parts], "r": [one[1] for one in parts]}
     expected = summarize(columns, f1={"f1": ("p", "r")}, replicates=0)["f1"].point
     counts = f1_counts(np.array(parts))

@@ -17,7 +17,7 @@ from radfact.cli.main import app
 from radfact.doctor import CheckResult, diagnose, machine, packages, run_checks
 from radfact.doctor.evaluation import COMMAND_REQUIREMENTS, KEYS, check_judges, check_metrics
 from radfact.llm.langchain import PARTNERS
-from radfact.metrics.registry import Entry
+from radfact.metrics.registry import MetricEntry
 
 
 def _doctor(*arguments: str) -> Result:
@@ -170,7 +170,7 @@ def test_weights_are_looked_for_as_the_metrics_do(tmp_path: Path) -> None:
 
 
 def test_a_metric_that_cannot_be_loaded_has_no_fix(monkeypatch: pytest.MonkeyPatch) -> None:
-    lost = Entry("lost", "nowhere:Metric")
+    lost = MetricEntry("lost", "nowhere:Metric")
     monkeypatch.setattr("radfact.metrics.registry.entries", lambda: {"lost": lost})
     [result] = check_metrics()
     assert (result.status, result.fix) == ("wrong", None)

@@ -8,7 +8,7 @@ import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,9 +17,9 @@ from radfact.errors import ErrorCode, InputError, RunError
 from radfact.io.jsonl import read_jsonl
 from radfact.llm import mock_client
 from radfact.metrics.bleu import Bleu
-from radfact.metrics.protocol import Counts, Metric, Pooled, Scored, headline_of
-from radfact.metrics.registry import Entry, choose, entries
-from radfact.metrics.resources import Resources
+from radfact.metrics.protocol import Counts, FunctionMetric, Metric, MetricResult, PooledScore, Score, main_scores_of
+from radfact.metrics.registry import MetricEntry, entries, select_metrics
+from radfact.metrics.resources import MetricResources
 from radfact.metrics.rouge import RougeL
 from radfact.pipeline import RadFact, evaluate
 from radfact.records import Box, Pair, Pairs, Sentence
@@ -47,40 +47,40 @@ def words_a_word(counts: Counts) -> float:
     return float(counts[0] / counts[1])
 
 
-class Length:
+class Length(Metric):
     """A metric of a user's own: words of the candidate, by sample and pooled."""
 
     name = "length"
-    figures: Mapping[str, Direction] = {"words": "neutral", "words_a_word": "lower"}
-    pooled: ClassVar[Mapping[str, Callable[[Counts], float]]] = {"words_a_word": words_a_word}
+    scores: Mapping[str, Score | Direction] = {"words": "neutral", "words_a_word": "lower"}
+    pooled: Mapping[str, Callable[[Counts], float]] = {"words_a_word": words_a_word}
     asked = 0
 
-    def score(self, pairs: Sequence[Pair]) -> Scored:
+    def score(self, pairs: Sequence[Pair]) -> MetricResult:
         type(self).asked += 1
         counts = [[float(len(str(one.candidate).split())), float(len(str(one.reference).split()))] for one in pairs]
         values = [math.nan if one.sample_id == "d" else row[0] for one, row in zip(pairs, counts, strict=True)]
-        return Scored(
+        return MetricResult(
             {"words": values},
-            pooled={"words_a_word": Pooled(np.array(counts), words_a_word)},
+            pooled={"words_a_word": PooledScore(np.array(counts), words_a_word)},
             details=[{"note": one.sample_id} for one in pairs],
             failures={place: "too short" for place, one in enumerate(pairs) if one.sample_id == "d"},
         )
 
 
-class Broken:
+class Broken(Metric):
     name = "broken"
-    figures: Mapping[str, Direction] = {"x": "higher"}
+    scores: Mapping[str, Score | Direction] = {"x": "higher"}
 
-    def score(self, pairs: Sequence[Pair]) -> Scored:
+    def score(self, pairs: Sequence[Pair]) -> MetricResult:
         raise RunError(f"the server cannot be reached for {len(pairs)} pairs")
 
 
-class Short:
+class Short(Metric):
     name = "short"
-    figures: Mapping[str, Direction] = {"x": "higher"}
+    scores: Mapping[str, Score | Direction] = {"x": "higher"}
 
-    def score(self, pairs: Sequence[Pair]) -> Scored:
-        return Scored({"x": [1.0] * (len(pairs) - 1)})
+    def score(self, pairs: Sequence[Pair]) -> MetricResult:
+        return MetricResult({"x": [1.0] * (len(pairs) - 1)})
 
 
 class Unmade(Length):
@@ -92,14 +92,14 @@ class Unmade(Length):
         raise RuntimeError("no\nlicence")
 
 
-class Raising:
+class Raising(Metric):
     """A metric of a user's own whose code fails."""
 
     name = "raising"
-    figures: Mapping[str, Direction] = {"x": "higher"}
+    scores: Mapping[str, Score | Direction] = {"x": "higher"}
 
-    def score(self, pairs: Sequence[Pair]) -> Scored:
-        return Scored({"x": [1 / (len(one.sample_id) - 1) for one in pairs]})
+    def score(self, pairs: Sequence[Pair]) -> MetricResult:
+        return MetricResult({"x": [1 / (len(one.sample_id) - 1) for one in pairs]})
 
 
 class Silent(Raising):
@@ -107,8 +107,8 @@ class Silent(Raising):
 
     name = "silent"
 
-    def score(self, pairs: Sequence[Pair]) -> Scored:
-        return Scored({"x": [math.nan if place == 1 else 1.0 for place in range(len(pairs))]})
+    def score(self, pairs: Sequence[Pair]) -> MetricResult:
+        return MetricResult({"x": [math.nan if place == 1 else 1.0 for place in range(len(pairs))]})
 
 
 class Limited(Raising):
@@ -119,21 +119,21 @@ class Limited(Raising):
     def __init__(self, limit: int = 3) -> None:
         self.limit = limit
 
-    def score(self, pairs: Sequence[Pair]) -> Scored:
-        return Scored({"x": [float(self.limit)] * len(pairs)})
+    def score(self, pairs: Sequence[Pair]) -> MetricResult:
+        return MetricResult({"x": [float(self.limit)] * len(pairs)})
 
 
 class Listed(Raising):
     """Names its figures without a direction."""
 
     name = "listed"
-    figures = ["x"]  # type: ignore[assignment]  # noqa: RUF012
+    scores = ["x"]  # type: ignore[assignment]  # noqa: RUF012
 
 
 class Misheaded(Length):
     """Its headline is a text, not a list of names."""
 
-    headline = "words"
+    main_scores = "words"
 
 
 def rows(path: Path) -> list[dict[str, Any]]:
@@ -222,6 +222,31 @@ def test_a_metric_of_ones_own_by_object_and_by_name(tmp_path: Path, monkeypatch:
     assert named.scores["words"].direction == "neutral"
 
 
+class Reads(Metric):
+    """Records the form of the reports."""
+
+    name = "reads"
+    scores: Mapping[str, Score | Direction] = {"reads": "neutral"}
+
+    def __init__(self, reads: Any) -> None:
+        self.reads = reads
+        self.reports: list[Any] = []
+
+    def score(self, pairs: Sequence[Pair]) -> MetricResult:
+        self.reports = [pair.candidate for pair in pairs]
+        return MetricResult({"reads": [0.0] * len(pairs)})
+
+
+def test_a_metric_of_text_receives_text_and_a_grounded_one_sentences() -> None:
+    grounded = [Pair("g", [Sentence(text="Clear.", boxes=(BOX,)), Sentence(text="Normal heart.")], "Clear.")]
+    text, sentences = Reads("text"), Reads("sentences")
+    evaluate(grounded, [text])
+    evaluate(grounded, [sentences])
+    assert (text.reports, sentences.reports) == (["Clear. Normal heart."], [grounded[0].candidate])
+    ratio = FunctionMetric(lambda candidate, reference: len(candidate.split()) / len(reference.split()), "ratio")
+    assert evaluate(grounded, [ratio]).scores["ratio"].point == 3
+
+
 def test_what_is_written(tmp_path: Path) -> None:
     pairs = Pairs(tuple(PAIRS), read=5, without_candidate=("e",))
     evaluate(pairs, [Length(), "rouge_l"], out=tmp_path)
@@ -269,15 +294,17 @@ class Forgetful(Length):
     """Has an answer for the first pairs only."""
 
     name = "forgetful"
-    figures: Mapping[str, Direction] = {"remembered": "higher"}
+    scores: Mapping[str, Score | Direction] = {"remembered": "higher"}
 
     def __init__(self, answered: int) -> None:
         self.answered = answered
 
-    def score(self, pairs: Sequence[Pair]) -> Scored:
+    def score(self, pairs: Sequence[Pair]) -> MetricResult:
         places = range(len(pairs))
         failures = dict.fromkeys(places[self.answered :], "no answer")
-        return Scored({"remembered": [math.nan if place in failures else 1.0 for place in places]}, failures=failures)
+        return MetricResult(
+            {"remembered": [math.nan if place in failures else 1.0 for place in places]}, failures=failures
+        )
 
 
 def test_what_could_not_be_had_this_time_stays_but_is_none_of_the_results(
@@ -370,9 +397,7 @@ def test_a_metric_of_ones_own_is_asked_every_time(tmp_path: Path) -> None:
     assert Length.asked == before + 2
 
 
-@pytest.mark.parametrize(
-    ("metric", "why"), [(Broken(), "the server cannot be reached"), (Short(), "not one value a pair")]
-)
+@pytest.mark.parametrize(("metric", "why"), [(Broken(), "the server cannot be reached"), (Short(), "one per pair")])
 def test_a_metric_that_fails_is_left_out(metric: Metric, why: str) -> None:
     found = evaluate(PAIRS, [metric, Length()])
     assert list(found.runs) == ["length"]
@@ -393,9 +418,9 @@ def own(monkeypatch: pytest.MonkeyPatch) -> None:
     [
         ("Unmade", r"own_metric:Unmade fails with RuntimeError: no licence \(test_evaluate\.py, line \d+\)"),
         ("Raising", r"raising fails with ZeroDivisionError: .* \(test_evaluate\.py, line \d+\)"),
-        ("Listed", "expected a mapping of figures to directions"),
-        ("Misheaded", "expected names of its figures, found 'words'"),
-        ("BOX", "is made already|is no metric"),
+        ("Listed", "expected a mapping of scores"),
+        ("Misheaded", "expected a list of its scores, found 'words'"),
+        ("BOX", "expected a subclass of radfact.Metric"),
     ],
 )
 def test_a_metric_of_ones_own_that_fails_is_one_line_and_the_others_go_on(name: str, why: str) -> None:
@@ -407,8 +432,8 @@ def test_a_metric_of_ones_own_that_fails_is_one_line_and_the_others_go_on(name: 
 
 def test_a_sample_without_a_value_is_counted_also_where_nobody_says_why() -> None:
     run = evaluate(PAIRS, [Silent()]).runs["silent"]
-    assert run.summaries["x"].n == 3
-    assert run.scored.failures == {1: "gave no value"}
+    assert run.scores["x"].n == 3
+    assert run.result.failures == {1: "gave no value"}
 
 
 @pytest.mark.usefixtures("own")
@@ -460,8 +485,8 @@ def test_files_deep_in_a_folder_of_weights_are_part_of_what_was_computed(tmp_pat
         (tmp_path / "chexbert" / "vocab.txt", 1),
     ):
         path.write_bytes(b"x" * size)
-    resources = Resources(weights=[tmp_path])
-    (choice,) = choose(["chexbert"])
+    resources = MetricResources(weights=[tmp_path])
+    (choice,) = select_metrics(["chexbert"])
     metric = Length()
     before = resources.identity(choice, metric)
     assert before is not None
@@ -491,14 +516,14 @@ def test_two_metrics_must_not_have_one_name() -> None:
 @pytest.mark.parametrize("figure", ["sample_id", "failure", "candidate_sentences", "x/y", ""])
 def test_figures_must_not_be_called_like_other_columns(figure: str) -> None:
     class Named(Length):
-        figures: Mapping[str, Direction] = {figure: "higher"}
+        scores: Mapping[str, Score | Direction] = {figure: "higher"}
 
-    with pytest.raises(InputError, match="expected a figure's name"):
+    with pytest.raises(InputError, match="expected a name of letters"):
         evaluate(PAIRS, [Named()])
 
 
 def test_a_fault_of_ours_is_one_line_and_the_others_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def out_of_memory(metric: object, pairs: Sequence[Pair]) -> Scored:
+    def out_of_memory(metric: object, pairs: Sequence[Pair]) -> MetricResult:
         raise RuntimeError(f"CUDA out of\nmemory with {metric} and {len(pairs)}")
 
     def no_tensor(metric: object) -> None:
@@ -517,7 +542,7 @@ def test_a_fault_of_ours_is_one_line_and_the_others_go_on(tmp_path: Path, monkey
 
 
 def test_ids_must_be_unique() -> None:
-    with pytest.raises(InputError, match="'a' stands twice"):
+    with pytest.raises(InputError, match="duplicate id 'a'"):
         evaluate([PAIRS[0], PAIRS[0]], ["rouge_l"])
 
 
@@ -531,21 +556,21 @@ def test_the_frame_has_a_row_a_sample() -> None:
 
 
 @pytest.mark.parametrize("entry", entries().values(), ids=lambda entry: entry.name)
-def test_every_metric_of_the_table_says_what_it_gives(entry: Entry) -> None:
-    figures = entry.figures
+def test_every_metric_of_the_table_says_what_it_gives(entry: MetricEntry) -> None:
+    figures = entry.scores
     assert figures
     assert set(figures.values()) <= {"higher", "lower", "neutral"}
-    assert set(getattr(entry.load(), "pooled", {})) <= set(figures)
-    headline = set(headline_of(entry.load()))
+    assert set(entry.load().pooled) <= set(figures)
+    headline = set(main_scores_of(entry.load()))
     assert headline
-    assert headline <= set(figures) - set(getattr(entry.load(), "of_the_set", ()))
+    assert headline <= set(figures) - set(entry.load().dataset_scores)
     assert entry.source
-    assert entry.cost
+    assert entry.load().cost
     assert entry.load().name == entry.name
 
 
 def test_no_figure_is_given_by_two_metrics_of_the_table() -> None:
-    named = [figure for entry in entries().values() for figure in entry.figures]
+    named = [figure for entry in entries().values() for figure in entry.scores]
     assert len(named) == len(set(named))
 
 
@@ -562,18 +587,18 @@ def test_no_figure_is_given_by_two_metrics_of_the_table() -> None:
 def test_the_headline_of_a_metric_is_of_its_name_and_other_figures_of_theirs(
     names: list[str], headline: list[str], wanted: int
 ) -> None:
-    (choice,) = (one for one in choose(names) if one.entry.name == "bleu")
+    (choice,) = (one for one in select_metrics(names) if one.entry.name == "bleu")
     metric = Bleu()
-    assert choice.headline(metric) == headline
-    assert len(choice.wanted(metric.figures)) == wanted
-    assert choice.by_name == (names != ["all"])
+    assert choice.main_scores(metric) == headline
+    assert len(choice.select(metric)) == wanted
+    assert choice.is_named == (names != ["all"])
 
 
 def test_a_metric_without_a_figure_of_its_name_and_a_headline_is_all_its_figures() -> None:
-    assert headline_of(Length()) == list(Length.figures)
+    assert main_scores_of(Length()) == list(Length.scores)
 
 
 def test_all_are_all_but_variants() -> None:
-    names = {choice.entry.name for choice in choose(["all"])}
+    names = {choice.entry.name for choice in select_metrics(["all"])}
     assert {"radfact", "rouge_l", "green", "chexbert"} <= names
     assert "vert_rubric" not in names

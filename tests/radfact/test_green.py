@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from radfact.llm import load_chat_client
 from radfact.metrics.green import Green, green_score
 from radfact.metrics.llm_metric import fill_prompt, load_prompt
-from radfact.metrics.protocol import Metric
+from radfact.metrics.protocol import Metric, score_pairs
 from radfact.metrics.responses.assessment import parse_assessment
 from radfact.records import Pair, Sentence
 
@@ -44,7 +44,7 @@ def test_what_is_sent(serve: Callable[..., ChatServer]) -> None:
     server = serve(lambda *_: (200, {}, ANSWER.text()))
     long = " ".join(f"Finding {number}." for number in range(1000))
     grounded = [Sentence(text="Small effusion."), Sentence(text="No {reference}.")]
-    green(server).score([Pair("one", grounded, long)])
+    score_pairs(green(server), [Pair("one", grounded, long)])
     body = server.requests[0]
     assert (body["temperature"], body["max_tokens"]) == (0, 2048)
     assert [message["role"] for message in body["messages"]] == ["user"]
@@ -58,7 +58,7 @@ def test_all_figures_come_from_one_answer(serve: Callable[..., ChatServer]) -> N
     metric = green(server)
     assert isinstance(metric, Metric)
     scored = metric.score(PAIRS)
-    assert list(scored.values) == list(metric.figures)
+    assert list(scored.values) == list(metric.scores)
     # M = 3, S = 3, I = 1: paper 000, equation 1, and paper 003, equations 3 to 5.
     expected = {
         "green": 3 / 6,

@@ -10,45 +10,45 @@ from typing import Any, ClassVar
 import pytest
 
 from radfact.errors import InputError, RunError
-from radfact.metrics.protocol import Scored
+from radfact.metrics.protocol import Metric, MetricResult
 from radfact.records import Pair
 from radfact.rewards import make_reward
 from radfact.statistics.bootstrap import Direction
 
 
-class Lengths:
+class Lengths(Metric):
     """The length of a candidate, and how far it is from the reference's; an empty candidate has none."""
 
     name = "lengths"
-    figures: Mapping[str, Direction] = {"length": "higher", "length_off": "lower"}
+    scores: Mapping[str, Direction] = {"length": "higher", "length_off": "lower"}
 
     def __init__(self) -> None:
         self.calls: list[int] = []
 
-    def score(self, pairs: Sequence[Pair]) -> Scored:
+    def score(self, pairs: Sequence[Pair]) -> MetricResult:
         self.calls.append(len(pairs))
         own = [float(len(pair.candidate)) or math.nan for pair in pairs]
         off = [abs(one - len(pair.reference)) for one, pair in zip(own, pairs, strict=True)]
-        return Scored({"length": own, "length_off": off})
+        return MetricResult({"length": own, "length_off": off})
 
 
 class LengthOff(Lengths):
     """The second figure alone."""
 
     name = "length_off"
-    figures: Mapping[str, Direction] = {"length_off": "lower"}
+    scores: Mapping[str, Direction] = {"length_off": "lower"}
 
 
 class Headed(Lengths):
     """A metric that says which of its figures it is known by."""
 
-    headline = ("length_off",)
+    main_scores = ("length_off",)
 
 
 class OfTheSet(Lengths):
     """A figure that has no values of samples."""
 
-    of_the_set = frozenset({"length"})
+    dataset_scores = frozenset({"length"})
 
 
 LENGTH = (Lengths(), "length")
@@ -78,11 +78,11 @@ def test_saying_nothing_is_not_left_out() -> None:
 
 def test_an_empty_completion_whose_judge_failed_has_no_reward() -> None:
     class Failing(Lengths):
-        worst: ClassVar[dict[str, float]] = {"length": 0.0}
+        worst_values: ClassVar[dict[str, float]] = {"length": 0.0}
 
-        def score(self, pairs: Sequence[Pair]) -> Scored:
+        def score(self, pairs: Sequence[Pair]) -> MetricResult:
             values = [math.nan] * len(pairs)
-            return Scored({"length": values, "length_off": values}, failures={0: "no answer"})
+            return MetricResult({"length": values, "length_off": values}, failures={0: "no answer"})
 
     reward = make_reward((Failing(), "length"))
     assert reward(["", "", "a"], ground_truth=["a", "a", "a"]) == [None, 0.0, None]
@@ -90,9 +90,9 @@ def test_an_empty_completion_whose_judge_failed_has_no_reward() -> None:
 
 def test_a_metric_may_say_none_where_it_has_no_value() -> None:
     class Sparse(Lengths):
-        def score(self, pairs: Sequence[Pair]) -> Scored:
+        def score(self, pairs: Sequence[Pair]) -> MetricResult:
             values: list[Any] = [None, *super().score(pairs).values["length"][1:]]
-            return Scored({"length": values, "length_off": values})
+            return MetricResult({"length": values, "length_off": values})
 
     assert make_reward((Sparse(), "length"))(["a", "ab"], ground_truth=["a", "a"]) == [None, 2.0]
 
@@ -137,17 +137,17 @@ def test_grounded_references_are_read_as_their_sentences() -> None:
     ("arguments", "options", "wrong"),
     [
         ((), {}, "at least one metric"),
-        (("nonsense",), {}, "no metric and no figure"),
-        ((LENGTH,), {"weights": [1, 2]}, "one a metric"),
+        (("nonsense",), {}, "did you mean|radfact metrics"),
+        ((LENGTH,), {"weights": [1, 2]}, "one per metric"),
         ((LENGTH,), {"weights": [math.nan]}, "finite"),
         (("green",), {}, "needs a language model"),
-        (("all",), {}, "'all' is many"),
-        (("lateral_mentions",), {}, "neither way is better of 'lateral_mentions'"),
-        (("grounding_f1",), {"judge": "offline"}, "'grounding_f1' is a figure of boxes"),
-        ((("radfact", "spatial_precision"),), {"judge": "offline"}, "which completions have none of"),
-        ((Lengths(),), {}, r"name one of length, length_off, or give \(metric, figure\)"),
+        (("all",), {}, "expected one metric"),
+        (("lateral_mentions",), {}, "'lateral_mentions', which is neutral"),
+        (("grounding_f1",), {"judge": "offline"}, "'grounding_f1', which needs boxes"),
+        ((("radfact", "spatial_precision"),), {"judge": "offline"}, "which needs boxes"),
+        ((Lengths(),), {}, "name one of length, length_off"),
         (((Lengths(), "width"),), {}, "name one of length, length_off"),
-        (((OfTheSet(), "length"),), {}, "figure of a whole set"),
+        (((OfTheSet(), "length"),), {}, "exists only for a dataset"),
     ],
 )
 def test_what_cannot_be_made_is_said(arguments: tuple[Any, ...], options: dict[str, Any], wrong: str) -> None:
@@ -156,7 +156,7 @@ def test_what_cannot_be_made_is_said(arguments: tuple[Any, ...], options: dict[s
 
 
 def test_a_missing_column_is_named() -> None:
-    with pytest.raises(InputError, match="no column 'ground_truth'"):
+    with pytest.raises(InputError, match="'ground_truth'"):
         make_reward(LENGTH)(["a"], report=["a"])
 
 
@@ -223,21 +223,21 @@ def test_a_metric_that_does_not_keep_to_its_word_is_named() -> None:
     class Short(Lengths):
         name = "short"
 
-        def score(self, pairs: Sequence[Pair]) -> Scored:
-            return Scored({"length": [1.0], "length_off": [1.0] * len(pairs)})
+        def score(self, pairs: Sequence[Pair]) -> MetricResult:
+            return MetricResult({"length": [1.0], "length_off": [1.0] * len(pairs)})
 
     class Broken(Lengths):
         name = "broken"
 
-        def score(self, pairs: Sequence[Pair]) -> Scored:
+        def score(self, pairs: Sequence[Pair]) -> MetricResult:
             raise KeyError(pairs[0].sample_id)
 
-    with pytest.raises(RunError, match="short gave not one value a pair for 'length'"):
+    with pytest.raises(RunError, match="short: expected"):
         make_reward((Short(), "length"))(["a", "b"], ground_truth=["a", "b"])
     with pytest.raises(RunError, match="broken fails with KeyError"):
         make_reward((Broken(), "length"))(["a", "b"], ground_truth=["a", "b"])
 
 
 def test_a_class_is_no_metric() -> None:
-    with pytest.raises(InputError, match="LengthOff is a class; give a metric made of it"):
+    with pytest.raises(InputError, match="for example LengthOff"):
         make_reward(LengthOff)  # type: ignore[arg-type]

@@ -419,7 +419,7 @@ def test_what_is_no_list_of_reports_is_rejected(given: Any) -> None:
 
 
 def test_an_id_that_stands_twice_is_rejected() -> None:
-    with pytest.raises(InputError, match="'1' stands twice"):
+    with pytest.raises(InputError, match="duplicate id '1'"):
         RadFact(judge=Oracle(verbatim)).score([Pair("1", [], []), Pair("1", [], [])])
 
 

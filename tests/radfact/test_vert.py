@@ -62,7 +62,7 @@ def test_the_models_own_score_counts(metric: type[Vert], serve: Callable[..., Ch
     assert scored.values[asked.name] == [0.7]
     assert scored.values[f"{asked.name}_ec"] == [1]
     assert scored.values[f"{asked.name}_matched"] == [2]
-    assert list(scored.values) == list(asked.figures)
+    assert list(scored.values) == list(asked.scores)
     assert scored.details[0]["score"] == 0.7
     assert last(server.requests[0]) == fill_prompt(
         vert_prompt(metric.variant), reference="No effusion.", candidate=PAIR.candidate

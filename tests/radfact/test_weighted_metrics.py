@@ -14,7 +14,7 @@ from radfact.errors import ErrorCode, InputError
 from radfact.io.jsonl import read_jsonl
 from radfact.metrics.bertscore import LAYER, BertScore
 from radfact.metrics.chexbert import CLASSES, LABELS, CheXbert, Labeler
-from radfact.metrics.protocol import Scored
+from radfact.metrics.protocol import MetricResult
 from radfact.metrics.radgraph import RadGraph
 from radfact.pipeline import evaluate
 from radfact.records import Pair
@@ -215,8 +215,8 @@ def test_radcliq_shares_what_the_others_compute(weights: Path, tmp_path: Path, m
     assert len(computed) == 3
 
 
-def _noting(score: Callable[..., Scored], name: str, computed: list[str]) -> Callable[..., Scored]:
-    def noted(metric: object, pairs: Sequence[Pair]) -> Scored:
+def _noting(score: Callable[..., MetricResult], name: str, computed: list[str]) -> Callable[..., MetricResult]:
+    def noted(metric: object, pairs: Sequence[Pair]) -> MetricResult:
         computed.append(name)
         return score(metric, pairs)
 

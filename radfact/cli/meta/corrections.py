@@ -108,7 +108,7 @@ def corrections(
     """Set FineRadScore's corrections beside radiologists'."""
     from radfact.meta.agreement.corrections import compare_corrections, has_categories
     from radfact.meta.agreement.corrections_report import write_corrections
-    from radfact.metrics.registry import choose
+    from radfact.metrics.registry import select_metrics
 
     check_folder(out)
     ratings = read(table, layout, None, BetterName.LOWER, None, ids)
@@ -120,7 +120,7 @@ def corrections(
     if who.named is None:
         raise InputError("--judge: name the model that corrects, PROVIDER:MODEL, or set RADFACT_JUDGE")
     with naming_options():
-        choose(scoring.names)  # a name that is none is refused before a model is paid
+        select_metrics(scoring.names)  # a name that is none is refused before a model is paid
     chosen = _setting(setting)
     answers = _ask(ratings, who, cache, chosen, zero_shot, paraphrase_by, seed)
     with scoring.scorer(headline=True) as score:

@@ -87,12 +87,12 @@ class Scoring:
         Raises:
             typer.Exit: with the code for that.
         """
-        from radfact.metrics.registry import choose
+        from radfact.metrics.registry import select_metrics
 
         for name, why in self.missing.items():
             say(console, f"without {name}: {why}", style="yellow")
-        asked_for = choose(self.names) if named and self.missing else []
-        if self.left_out or any(one.by_name and one.entry.name in self.missing for one in asked_for):
+        asked_for = select_metrics(self.names) if named and self.missing else []
+        if self.left_out or any(one.is_named and one.entry.name in self.missing for one in asked_for):
             raise typer.Exit(ExitCode.INCOMPLETE)
 
     @contextmanager
@@ -105,13 +105,13 @@ class Scoring:
         Raises:
             InputError: none is named, or none can be made.
         """
-        from radfact.metrics.registry import choose
-        from radfact.metrics.resources import Resources
+        from radfact.metrics.registry import select_metrics
+        from radfact.metrics.resources import MetricResources
         from radfact.pipeline import MetricRunner
 
         with naming_options():
-            choices = choose(self.names)
-        resources = Resources(
+            choices = select_metrics(self.names)
+        resources = MetricResources(
             judge=self.who.named,
             judge_args=self.who.arguments,
             base_url=self.who.base_url,

@@ -79,9 +79,9 @@ def compute_figures(pairs: Sequence[Pair], work: MetricRunner, folder: Path, *, 
     write_results_and_page(evaluation, folder)
     runs = evaluation.runs.values()
     directions = {
-        name: run.figures[name]
+        name: run.directions[name]
         for run in runs
-        for name in (run.choice.headline(run.metric) if headline else run.figures)
+        for name in (run.selection.main_scores(run.metric) if headline else run.directions)
     }
     values = {name: column for name, column in evaluation.values.items() if name in directions}
     return replace(_with_values(values, directions), unavailable=dict(evaluation.unavailable))

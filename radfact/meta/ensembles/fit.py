@@ -22,9 +22,9 @@ from radfact.meta.ensembles.model import (
     cross_validate,
     fit_ensemble,
 )
-from radfact.metrics.protocol import Scored
-from radfact.metrics.registry import Choice, Entry
-from radfact.metrics.resources import Resources
+from radfact.metrics.protocol import Metric, MetricResult
+from radfact.metrics.registry import MetricSelection
+from radfact.metrics.resources import MetricResources
 from radfact.pipeline import MetricRunner, write_results_and_page
 from radfact.records import Pair
 from radfact.results.evaluation import EvaluationResult
@@ -97,10 +97,11 @@ def _common_direction(directions: Mapping[str, Direction]) -> Direction:
     return next(iter(directions.values()))
 
 
-class EnsembleMetric:
+class EnsembleMetric(Metric):
     """An ensemble as a metric of samples whose features are known."""
 
     name = NAME
+    source = "VERT, section 5.1.5"
 
     def __init__(self, ensemble: Ensemble, judged: Judged, folders: Mapping[str, Path]) -> None:
         """Take the ensemble, what its judges said, and where.
@@ -108,7 +109,7 @@ class EnsembleMetric:
         Raises:
             InputError: a feature is missing.
         """
-        self.figures: Mapping[str, Direction] = {NAME: ensemble.direction}
+        self.scores = {NAME: ensemble.direction}
         self._scores = dict(zip(judged.sample_ids, ensemble.apply(judged.features), strict=True))
         self._ensemble, self._judges = ensemble, _judges(ensemble, folders)
 
@@ -116,11 +117,11 @@ class EnsembleMetric:
         """Method, coefficients, what it was fitted on, and its judges."""
         return {**self._ensemble.model_dump(), "judges": dict(self._judges)}
 
-    def score(self, pairs: Sequence[Pair]) -> Scored:
+    def score(self, pairs: Sequence[Pair]) -> MetricResult:
         """The ensemble's score of every pair; NaN where a judge gave none."""
         values = [self._scores.get(pair.sample_id, math.nan) for pair in pairs]
         missing = {place: "a judge has not scored it" for place, value in enumerate(values) if math.isnan(value)}
-        return Scored({NAME: values}, failures=missing)
+        return MetricResult({NAME: values}, failures=missing)
 
 
 def apply_to_folders(
@@ -149,10 +150,11 @@ def apply_to_folders(
     """
     started = time.monotonic()
     metric = EnsembleMetric(ensemble, judged, folders)
-    choice = Choice(Entry(NAME, f"{__name__}:{EnsembleMetric.__qualname__}", "VERT (003), 5.1.5"), metric=metric)
     source = _with_reports(list(folders.values()))
     pairs, digests = read_pairs(source, judged.sample_ids), read_digests(source)
-    evaluation = MetricRunner([choice], Resources()).run(pairs, bootstrap=bootstrap, seed=seed, folder=out)
+    evaluation = MetricRunner([MetricSelection.of(metric)], MetricResources()).run(
+        pairs, bootstrap=bootstrap, seed=seed, folder=out
+    )
     evaluation = replace(evaluation, report_digests={key: digests[key] for key in judged.sample_ids})
     judge = {"name": f"ensemble of {', '.join(metric.describe()['judges'])}", **metric.describe()}
     seconds = round(time.monotonic() - started, 3)
