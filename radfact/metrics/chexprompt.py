@@ -33,7 +33,7 @@ class CategoryCounts(BaseModel):
 class ErrorCounts(BaseModel):
     """Number of errors of a candidate by significance and category, in the JSON of the prompt."""
 
-    model_config = ConfigDict(extra="forbid", populate_is_named=True)
+    model_config = ConfigDict(extra="forbid", populate_by_name=True)
 
     significant: CategoryCounts = Field(alias="significant errors")
     insignificant: CategoryCounts = Field(alias="insignificant errors")

@@ -119,7 +119,8 @@ class ComparisonMentions(Metric):
         """Detect for each text whether it mentions an earlier examination; the model does not see empty texts."""
         distinct = list(dict.fromkeys(text for text in texts if text.strip()))
         requests = [ChatRequest((("user", text),), _parse_yes_or_no, self._prefix) for text in distinct]
-        results: dict[str, bool | Failure] = dict(zip(distinct, self.client.complete_all(requests), strict=True))
+        responses = self.client.complete_all(requests)
+        results = dict(zip(distinct, responses, strict=True))
         return [results.get(text, False) for text in texts]
 
 
