@@ -1,4 +1,4 @@
-"""How far two reviewers agree on the same drafts."""
+"""Agreement of reviewers on the same drafts."""
 
 from __future__ import annotations
 
@@ -15,47 +15,46 @@ UNTYPED = "not named"
 
 
 def error_group(error_type: str | None) -> str:
-    """The error type without its refinement: "OMISSION" of "OMISSION: Normal Finding"."""
+    """Return the error type without subtype: "OMISSION" for "OMISSION: Normal Finding"."""
     return UNTYPED if error_type is None else error_type.split(":")[0].strip()
 
 
 def worst_severity(state: State) -> int | None:
-    """Of a study: -1 without a correction, else the highest severity of its corrections; None where none is rated."""
+    """Return the highest severity of a study's corrections: -1 without corrections, None if none is rated."""
     if not state.corrections:
         return -1
-    rated = [one.assessment.severity for one in state.corrections if one.assessment.severity is not None]
+    rated = [item.assessment.severity for item in state.corrections if item.assessment.severity is not None]
     return max(rated, default=None)
 
 
 def agreements(store: Store, reviewers: Sequence[str]) -> list[dict[str, Any]]:
-    """Agreement of each two reviewers on the studies that both have finished.
+    """Return the agreement of each pair of reviewers on the studies that both finished.
 
     Args:
         store: the review.
-        reviewers: their names.
+        reviewers: names.
 
     Returns:
-        For each two: `reviewers`, `studies`, and as `kappa` with its `n` (None where nothing is left to chance):
-        `needs_correction` of each sentence of the drafts; `severity` (weighted) of the sentences that both corrected
-        and rated; `worst_severity` (weighted) of each study, no correction being the lowest; `error_types` of each
-        study, which takes in additions: they have no sentence of the draft to be compared on.
+        For each pair `reviewers` and `studies`, and `kappa` with its `n` (None if undefined) of `needs_correction` per
+        draft sentence; `severity` (weighted) per sentence that both corrected and rated; `worst_severity` (weighted)
+        per study, where no correction is the lowest; `error_types` per study, which includes additions.
     """
     states = {name: [review.state for review in store.reviews(name)] for name in reviewers}
-    found = []
+    results = []
     for first, second in combinations(states, 2):
         both = [(a, b) for a, b in zip(states[first], states[second], strict=True) if a.done and b.done]
-        found.append({"reviewers": [first, second], "studies": len(both), **_agreement(both)})
-    return found
+        results.append({"reviewers": [first, second], "studies": len(both), **_agreement(both)})
+    return results
 
 
 def weighted_kappa(pairs: Sequence[tuple[int, int]]) -> float | None:
-    """Agreement beyond chance on ordered values, a disagreement weighing as much as it is far (Cohen, 1968; linear).
+    """Return the linearly weighted kappa of two raters (Cohen, 1968).
 
     Args:
-        pairs: what each said of the same things.
+        pairs: ratings of both raters for the same items.
 
     Returns:
-        None without pairs, or where both always say the same one value.
+        None without pairs, or if both use a single value.
     """
     if not pairs:
         return None
@@ -67,20 +66,20 @@ def weighted_kappa(pairs: Sequence[tuple[int, int]]) -> float | None:
 
 def _agreement(both: Sequence[tuple[State, State]]) -> dict[str, Any]:
     sentences = [
-        (one, other)
+        (first, second)
         for a, b in both
-        for one, other in zip(a.sentences, b.sentences, strict=False)
-        if not one.is_added and not other.is_added
+        for first, second in zip(a.sentences, b.sentences, strict=False)
+        if not first.is_added and not second.is_added
     ]
     severities = [
-        (one.assessment.severity, other.assessment.severity)
-        for one, other in sentences
-        if one.is_correction and other.is_correction
+        (first.assessment.severity, second.assessment.severity)
+        for first, second in sentences
+        if first.is_correction and second.is_correction
     ]
     worst = [(worst_severity(a), worst_severity(b)) for a, b in both]
     types = [(_types(a), _types(b)) for a, b in both]
-    names = sorted({name for pair in types for found in pair for name in found})
-    corrected = [(one.is_correction, other.is_correction) for one, other in sentences]
+    names = sorted({name for pair in types for group in pair for name in group})
+    corrected = [(first.is_correction, second.is_correction) for first, second in sentences]
     return {
         "needs_correction": {"kappa": cohens_kappa(corrected), "n": len(corrected)},
         "severity": _weighted(severities),
@@ -97,4 +96,4 @@ def _weighted(pairs: Iterable[tuple[int | None, int | None]]) -> dict[str, Any]:
 
 
 def _types(state: State) -> set[str]:
-    return {error_group(one.assessment.error_type) for one in state.corrections}
+    return {error_group(sentence.assessment.error_type) for sentence in state.corrections}

@@ -1,4 +1,4 @@
-"""The review server: a page, its JSON, its images and its exports."""
+"""The web application of a review: page, JSON API, images and exports."""
 
 from __future__ import annotations
 
@@ -48,26 +48,26 @@ class _Named(Record):
 
 
 class _Envelope(Record):
-    """What a change comes in."""
+    """Fields of a request in addition to the change."""
 
     reviewer: str
     id: Id
     version: Annotated[int, Field(ge=0)]
 
 
-class _NotThereError(Exception):
+class _NotFoundError(Exception):
     pass
 
 
 class Server:
-    """Answers the page's questions about one set of studies; each method is run in a thread of its own."""
+    """Handlers of requests about a set of studies; each runs in a thread."""
 
     def __init__(self, review_set: ReviewSet, store: Store) -> None:
-        """Serve the studies of a set with what its database holds."""
+        """Serve the studies of a set and their database."""
         self.set = review_set
         self.store = store
         shared = {name: STATIC / name for name in _SHARED}
-        own = {one.name: one for one in _OWN.iterdir() if PurePath(one.name).suffix in (".js", ".css", ".svg")}
+        own = {file.name: file for file in _OWN.iterdir() if PurePath(file.name).suffix in (".js", ".css", ".svg")}
         self.assets: dict[str, Traversable] = shared | own
 
     def page(self, _: Request) -> Response:
@@ -75,10 +75,10 @@ class Server:
         return Response((_OWN / "index.html").read_bytes(), media_type="text/html")
 
     def asset(self, request: Request) -> Response:
-        """`GET /static/NAME`: from a list made at the start, never from a path."""
+        """`GET /static/NAME`: names are looked up in a list, never used as a path."""
         name = request.path_params["name"]
         if name not in self.assets:
-            raise _NotThereError
+            raise _NotFoundError
         return Response(self.assets[name].read_bytes(), media_type=_TYPES[PurePath(name).suffix])
 
     def about(self, _: Request) -> Response:
@@ -88,9 +88,9 @@ class Server:
                 "title": self.set.title,
                 "studies": len(self.set.drafts),
                 "reviewers": self.store.reviewers(),
-                "severities": [one.model_dump() for one in SEVERITIES],
+                "severities": [severity.model_dump() for severity in SEVERITIES],
                 "error_types": self.store.error_types(),
-                "steps": [one.model_dump() for one in STEPS],
+                "steps": [step.model_dump() for step in STEPS],
                 "verdicts": self.set.verdicts is not None,
             }
         )
@@ -114,23 +114,25 @@ class Server:
                 "images": describe_images(self.set, number),
                 **{name: getattr(study, name) for name in _CONTEXT},
                 "state": state_json(review),
-                "reference": [_sentence(one) for one in self.set.reference(number)] if sees_reference else None,
+                "reference": [_sentence(sentence) for sentence in self.set.reference(number)]
+                if sees_reference
+                else None,
                 "verdicts": self._verdicts(study.sample_id) if sees_reference else None,
             }
         )
 
     def image(self, request: Request) -> Response:
-        """`GET /images/{number}/{kind}`: PNG, with `?full=1` as large as it is."""
+        """`GET /images/{number}/{kind}`: PNG, with `?full=1` in full size."""
         number, kind = self._number(request), request.path_params["kind"]
         if kind not in IMAGE_COLUMNS:
-            raise _NotThereError
+            raise _NotFoundError
         try:
             path = self.set.image(number, kind)
             if path is None:
-                raise _NotThereError
+                raise _NotFoundError
             png = as_png(path, full=request.query_params.get("full") == "1")
         except (InputError, OSError):
-            raise _NotThereError from None
+            raise _NotFoundError from None
         return Response(png, media_type="image/png")
 
     def corrections(self, request: Request) -> Response:
@@ -139,48 +141,48 @@ class Server:
         return _download(table.encode("utf-8-sig"), "text/csv", "corrections.csv")
 
     def drafts(self, request: Request) -> Response:
-        """`GET /export/drafts.jsonl?reviewer=R`: the corrected reports of the studies that R has finished."""
+        """`GET /export/drafts.jsonl?reviewer=R`: corrected reports of finished studies."""
         rows = corrected_drafts(self.store, _reviewer(request))
         text = "".join(f"{dumps(row)}\n" for row in rows)
         return _download(text.encode(), "application/jsonl", "drafts.jsonl")
 
     def summary(self, request: Request) -> Response:
         """`GET /export/summary.json?reviewer=R`"""
-        figures = summarize(self.store, [_reviewer(request)])
-        return _download(dumps(figures).encode(), "application/json", "summary.json")
+        result = summarize(self.store, [_reviewer(request)])
+        return _download(dumps(result).encode(), "application/json", "summary.json")
 
     def add_reviewer(self, _: Request, body: Any) -> Response:
-        """`POST /api/reviewers` with `{"name"}`: the name as it was first given."""
+        """`POST /api/reviewers` with `{"name"}`: returns the name as registered."""
         name = validated(_Named, body).name
         self.store.add_reviewer(name)
-        return JSONResponse({"name": self.store.noted_name(name)})
+        return JSONResponse({"name": self.store.registered_name(name)})
 
     def change(self, request: Request, body: Any) -> Response:
-        """`POST /api/studies/{number}/changes`: answered when it is on disk."""
+        """`POST /api/studies/{number}/changes`: responds when the change is on disk."""
         number = self._number(request)
         envelope, change = _parse_change(body)
         try:
             review = self.store.add_change(envelope.reviewer, number, envelope.id, envelope.version, change)
         except ConflictError:
-            present = state_json(self.store.review(envelope.reviewer, number))
-            return JSONResponse({"error": "another page has changed this study since", "state": present}, 409)
+            current = state_json(self.store.review(envelope.reviewer, number))
+            return JSONResponse({"error": "this study was changed in another page", "state": current}, 409)
         return JSONResponse({"state": state_json(review)})
 
     def _number(self, request: Request) -> int:
         number: int = request.path_params["number"]
         if not 1 <= number <= len(self.set.drafts):
-            raise _NotThereError
+            raise _NotFoundError
         return number
 
     def _verdicts(self, sample_id: str) -> list[dict[str, Any]] | None:
-        """What RadFact said; it would give the reference away before its time."""
-        found = (self.set.verdicts or {}).get(sample_id)
-        kept = {"index", "status", "why", "evidence"}
-        return None if found is None else [verdict.model_dump(mode="json", include=kept) for verdict in found]
+        """Return RadFact's verdicts; before the reference step they would reveal the reference."""
+        verdicts = (self.set.verdicts or {}).get(sample_id)
+        fields = {"index", "status", "why", "evidence"}
+        return None if verdicts is None else [verdict.model_dump(mode="json", include=fields) for verdict in verdicts]
 
 
 def state_json(review: Snapshot) -> dict[str, Any]:
-    """The state of a review as the page takes it."""
+    """Return the state of a review as JSON for the page."""
     state = review.state
     return {
         "version": review.version,
@@ -190,21 +192,21 @@ def state_json(review: Snapshot) -> dict[str, Any]:
         "comment": state.comment,
         "sentences": [
             {
-                "id": one.id,
-                "origin": "added" if one.is_added else "draft",
-                "text": one.text,
-                "draft_text": one.draft_text,
-                "boxes": one.boxes,
-                "draft_boxes": one.draft_boxes,
-                "deleted": one.deleted,
-                "edited": one.is_edited,
+                "id": sentence.id,
+                "origin": "added" if sentence.is_added else "draft",
+                "text": sentence.text,
+                "draft_text": sentence.draft_text,
+                "boxes": sentence.boxes,
+                "draft_boxes": sentence.draft_boxes,
+                "deleted": sentence.deleted,
+                "edited": sentence.is_edited,
                 "assessment": {
-                    "severity": one.assessment.severity,
-                    "error_type": one.assessment.error_type,
-                    "comment": one.assessment.comment,
+                    "severity": sentence.assessment.severity,
+                    "error_type": sentence.assessment.error_type,
+                    "comment": sentence.assessment.comment,
                 },
             }
-            for one in state.sentences
+            for sentence in state.sentences
         ],
         "can_undo": review.can_undo,
         "can_redo": review.can_redo,
@@ -212,27 +214,27 @@ def state_json(review: Snapshot) -> dict[str, Any]:
 
 
 def make_app(review_set: ReviewSet, store: Store, *, host: str = "127.0.0.1", token: str | None = None) -> ASGIApp:
-    """The application behind its guard.
+    """Return the application with its access checks.
 
     Args:
-        review_set: what is reviewed.
-        store: its database, of the same drafts.
-        host: the address that it is served on.
-        token: what a browser must bring; None for none.
+        review_set: studies to review.
+        store: database of the same drafts.
+        host: address that the server listens on.
+        token: token that a browser must send; None for none.
     """
     server = Server(review_set, store)
     routes = [
-        Route("/", _reading(server.page)),
-        Route("/static/{name}", _reading(server.asset)),
-        Route("/api/set", _reading(server.about)),
-        Route("/api/reviewers", _writing(server.add_reviewer), methods=["POST"]),
-        Route("/api/studies", _reading(server.studies)),
-        Route("/api/studies/{number:int}", _reading(server.study)),
-        Route("/api/studies/{number:int}/changes", _writing(server.change), methods=["POST"]),
-        Route("/images/{number:int}/{kind}", _reading(server.image)),
-        Route("/export/corrections.csv", _reading(server.corrections)),
-        Route("/export/drafts.jsonl", _reading(server.drafts)),
-        Route("/export/summary.json", _reading(server.summary)),
+        Route("/", _get(server.page)),
+        Route("/static/{name}", _get(server.asset)),
+        Route("/api/set", _get(server.about)),
+        Route("/api/reviewers", _post(server.add_reviewer), methods=["POST"]),
+        Route("/api/studies", _get(server.studies)),
+        Route("/api/studies/{number:int}", _get(server.study)),
+        Route("/api/studies/{number:int}/changes", _post(server.change), methods=["POST"]),
+        Route("/images/{number:int}/{kind}", _get(server.image)),
+        Route("/export/corrections.csv", _get(server.corrections)),
+        Route("/export/drafts.jsonl", _get(server.drafts)),
+        Route("/export/summary.json", _get(server.summary)),
     ]
     return Guard(Router(routes), host=host, token=token)
 
@@ -240,41 +242,40 @@ def make_app(review_set: ReviewSet, store: Store, *, host: str = "127.0.0.1", to
 _Endpoint = Callable[[Request], Awaitable[Response]]
 
 
-def _reading(answer: Callable[[Request], Response]) -> _Endpoint:
+def _get(handler: Callable[[Request], Response]) -> _Endpoint:
     async def endpoint(request: Request) -> Response:
-        return await run_in_threadpool(_answered, partial(answer, request))
+        return await run_in_threadpool(_respond, partial(handler, request))
 
     return endpoint
 
 
-def _writing(answer: Callable[[Request, Any], Response]) -> _Endpoint:
+def _post(handler: Callable[[Request, Any], Response]) -> _Endpoint:
     async def endpoint(request: Request) -> Response:
         try:
             body = json.loads(await request.body())
         except (ValueError, RecursionError):
             return _error(400, "expected JSON")
-        return await run_in_threadpool(_answered, partial(answer, request, body))
+        return await run_in_threadpool(_respond, partial(handler, request, body))
 
     return endpoint
 
 
-def _answered(answer: Callable[[], Response]) -> Response:
+def _respond(handler: Callable[[], Response]) -> Response:
     try:
-        return answer()
-    except _NotThereError:
-        return _error(404, "there is no such thing here")
+        return handler()
+    except _NotFoundError:
+        return _error(404, "not found")
     except InputError as error:
-        # Without the file: where things lie on the server's disk is not the page's business.
-        where = f"field '{error.field}': " if error.field else ""
-        return _error(422 if isinstance(error, UnfinishedError) else 400, f"{where}{error.message}")
+        # Without the file: paths of the server must not reach the page.
+        return _error(422 if isinstance(error, UnfinishedError) else 400, error.message, error.field)
     except (RunError, sqlite3.Error) as error:
-        # For the person at the terminal, who can make room or give leave; neither holds text of a report.
+        # For the person at the terminal. Neither error contains text of a report.
         _log.error("%s", error)
-        return _error(503, "the database cannot be used now; nothing of this was saved")
+        return _error(503, "the database is unavailable; the change was not saved")
 
 
-def _error(status: int, reason: str) -> Response:
-    return JSONResponse({"error": reason}, status)
+def _error(status: int, reason: str, field: str | None = None) -> Response:
+    return JSONResponse({"error": reason, "field": field}, status)
 
 
 def _reviewer(request: Request) -> str:

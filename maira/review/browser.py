@@ -1,4 +1,4 @@
-"""The browser that a review is shown in, where there is one to show it."""
+"""The web browser of this machine."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ import webbrowser
 
 
 def has_screen() -> bool:
-    """Whether a window can be opened here."""
+    """Return whether a window can be opened."""
     return not sys.platform.startswith("linux") or bool(os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"))
 
 
 def browser_name() -> str | None:
-    """The name of what Python's `webbrowser` opens pages with; None where it finds nothing."""
+    """Return the name of the browser that `webbrowser` uses; None if there is none."""
     try:
         return webbrowser.get().name or "the system's"
     except webbrowser.Error:

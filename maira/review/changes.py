@@ -1,4 +1,4 @@
-"""Changes that a reviewer makes to a draft, and the state that a draft is in after them."""
+"""Changes of a reviewer to a draft, and the resulting state."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from typing import Annotated, Literal, TypeAlias
 from pydantic import AfterValidator, BeforeValidator, Field, StringConstraints, TypeAdapter
 
 from maira.review.protocol import REFERENCE_STEP, STEPS, SeverityId
-from radfact.errors import InputError
+from radfact.errors import ErrorCode, InputError
 from radfact.records import Box, Record, Share
 
 LONGEST_SENTENCE = 4000
-"""Characters of a sentence, unless the draft's own is longer."""
+"""Maximum characters of a sentence, unless the draft's is longer."""
 LONGEST_COMMENT = 10_000
 LONGEST_NAME = 100
 
@@ -24,27 +24,26 @@ _LAYOUT = "\n\t"
 _CONTROL = ("Cc", "Cs")
 _UNTYPED = re.compile("[\u202a-\u202e\u2066-\u2069\ufeff]")
 _INVISIBLE = (*_CONTROL, "Cf")
-_NEEDED_STEPS = STEPS[1:REFERENCE_STEP]
-"""Without them a review is none: the first is where it begins, and the last shows itself by its severities."""
+_REQUIRED_STEPS = STEPS[1:REFERENCE_STEP]
+"""Steps required before a study can be finished; a review starts in the first, and severities require the last."""
 
 
 def readable(text: str) -> str:
-    """A text without what nobody types and nobody sees, as `typable` of typing.js.
-
-    That is control characters, controls of the direction of writing, byte order marks.
-    """
-    seen = _UNTYPED.sub("", re.sub("\r\n?", "\n", text))
-    return "".join(letter for letter in seen if letter in _LAYOUT or unicodedata.category(letter) not in _CONTROL)
+    """Remove control characters, bidirectional controls and byte order marks, as `typable` of typing.js does."""
+    visible = _UNTYPED.sub("", re.sub("\r\n?", "\n", text))
+    return "".join(letter for letter in visible if letter in _LAYOUT or unicodedata.category(letter) not in _CONTROL)
 
 
 def plain_name(name: str) -> str:
-    """A name as it looks: of several ways to write a letter the usual one, and nothing that cannot be seen."""
-    seen = (letter for letter in unicodedata.normalize("NFKC", name) if unicodedata.category(letter) not in _INVISIBLE)
-    return " ".join("".join(seen).split())
+    """Normalize a name (NFKC) and remove invisible characters."""
+    visible = (
+        letter for letter in unicodedata.normalize("NFKC", name) if unicodedata.category(letter) not in _INVISIBLE
+    )
+    return " ".join("".join(visible).split())
 
 
 def _cleaned(clean: Callable[[str], str]) -> BeforeValidator:
-    return BeforeValidator(lambda given: clean(given).strip() if isinstance(given, str) else given)
+    return BeforeValidator(lambda value: clean(value).strip() if isinstance(value, str) else value)
 
 
 Name = Annotated[str, StringConstraints(min_length=1, max_length=LONGEST_NAME), _cleaned(plain_name)]
@@ -64,7 +63,7 @@ Boxes = Annotated[tuple[Annotated[Corners, AfterValidator(_are_in_order)], ...],
 
 
 class Edit(Record):
-    """Another text for a sentence."""
+    """Change the text of a sentence."""
 
     kind: Literal["edit"]
     sentence: str
@@ -72,21 +71,21 @@ class Edit(Record):
 
 
 class Delete(Record):
-    """A sentence struck out; it stays in sight."""
+    """Delete a sentence; it stays visible."""
 
     kind: Literal["delete"]
     sentence: str
 
 
 class Restore(Record):
-    """A sentence struck out is taken back in."""
+    """Restore a deleted sentence."""
 
     kind: Literal["restore"]
     sentence: str
 
 
 class Add(Record):
-    """A finding that the draft lacks."""
+    """Add a missing finding."""
 
     kind: Literal["add"]
     text: Text
@@ -94,7 +93,7 @@ class Add(Record):
 
 
 class MoveBoxes(Record):
-    """All boxes of a sentence as they shall be, in shares of the original frontal image."""
+    """Set all boxes of a sentence, in shares of the original frontal image."""
 
     kind: Literal["boxes"]
     sentence: str
@@ -102,7 +101,7 @@ class MoveBoxes(Record):
 
 
 class Assess(Record):
-    """What is wrong with a sentence, and how much it matters; what is not given stays."""
+    """Assess a correction; omitted fields are unchanged."""
 
     kind: Literal["assess"]
     sentence: str
@@ -112,21 +111,21 @@ class Assess(Record):
 
 
 class Remark(Record):
-    """A comment on the study."""
+    """Set the comment on the study."""
 
     kind: Literal["comment"]
     text: Text
 
 
 class GoTo(Record):
-    """The step that the reviewer is in."""
+    """Go to a step."""
 
     kind: Literal["step"]
     step: Annotated[int, Field(ge=1, le=4)]
 
 
 class Mark(Record):
-    """The study is reviewed, or is taken up again; or the last change is undone, or done again."""
+    """Finish or reopen the study, or undo or redo the last change."""
 
     kind: Literal["finish", "reopen", "undo", "redo"]
 
@@ -139,7 +138,7 @@ change_adapter: TypeAdapter[Change] = TypeAdapter(Change)
 
 @dataclass(frozen=True, slots=True)
 class Assessment:
-    """What a reviewer says of a correction (tables F.1 to F.3)."""
+    """Assessment of a correction (MAIRA-2, tables F.1 to F.3)."""
 
     severity: SeverityId | None = None
     error_type: str | None = None
@@ -148,7 +147,7 @@ class Assessment:
 
 @dataclass(frozen=True, slots=True)
 class ReviewedSentence:
-    """A sentence of the draft, or one that was added, as it is now and as it was drafted."""
+    """A sentence of the draft or an added one, with its current and its drafted content."""
 
     id: str
     text: str
@@ -160,28 +159,28 @@ class ReviewedSentence:
 
     @property
     def is_added(self) -> bool:
-        """Whether the draft lacks it."""
+        """Whether the reviewer added the sentence."""
         return self.draft_text is None
 
     @property
     def is_edited(self) -> bool:
-        """Whether the draft has it with another text."""
+        """Whether the text differs from the draft."""
         return not self.is_added and self.text != self.draft_text
 
     @property
     def has_moved_boxes(self) -> bool:
-        """Whether the draft has it with other boxes."""
+        """Whether the boxes differ from the draft."""
         return not self.is_added and self.boxes != self.draft_boxes
 
     @property
     def is_correction(self) -> bool:
-        """Whether the draft was wrong here: a sentence deleted, edited, with other boxes, or added and still there."""
+        """Whether the sentence is deleted, edited, has other boxes, or is added and not deleted."""
         return not self.deleted if self.is_added else self.deleted or self.is_edited or self.has_moved_boxes
 
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """A draft as a reviewer has left it."""
+    """State of a review of a draft."""
 
     sentences: tuple[ReviewedSentence, ...]
     step: int = 1
@@ -190,15 +189,15 @@ class State:
 
     @property
     def corrections(self) -> tuple[ReviewedSentence, ...]:
-        """The sentences that are corrections, in their order."""
+        """The corrections, in order."""
         return tuple(sentence for sentence in self.sentences if sentence.is_correction)
 
 
-def drafted(sentences: Sequence[tuple[str, Sequence[Corners]]]) -> State:
-    """The state that every review begins with.
+def initial_state(sentences: Sequence[tuple[str, Sequence[Corners]]]) -> State:
+    """Return the initial state of a review.
 
     Args:
-        sentences: texts of the draft with their boxes.
+        sentences: sentences of the draft with their boxes.
     """
     return State(
         tuple(
@@ -210,13 +209,13 @@ def drafted(sentences: Sequence[tuple[str, Sequence[Corners]]]) -> State:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """Where a review of a draft stands.
+    """A review of a draft at one point in time.
 
     Attributes:
-        state: the draft after all changes.
-        version: how many changes there were, undoing and doing again among them.
-        visited: the steps that the reviewer has been in, undone or not.
-        can_undo, can_redo: whether there is a change to undo, or one undone to do again.
+        state: state after all changes.
+        version: number of changes, including undo and redo.
+        visited: steps that the reviewer visited, also undone ones.
+        can_undo, can_redo: whether there is a change to undo or redo.
     """
 
     state: State
@@ -227,36 +226,33 @@ class Snapshot:
 
 
 class UnfinishedError(InputError):
-    """A study was to be finished, and something of its review is still to be done."""
+    """The study cannot be finished: the review is incomplete."""
 
 
 class History:
-    """The changes of one reviewer to one draft, in order, and the state that they make.
-
-    Undoing is a change as well: nothing is ever taken out of the history.
-    """
+    """The changes of one reviewer to one draft, and the resulting state. Undo is a change; nothing is removed."""
 
     def __init__(self, draft: State) -> None:
-        """Begin with a draft as it is."""
+        """Start from the draft."""
         self._states = [draft]
         self._undone: list[State] = []
         self._version = 0
         self._visited = frozenset({draft.step})
 
     @property
-    def now(self) -> Snapshot:
-        """After all changes so far."""
+    def snapshot(self) -> Snapshot:
+        """The review after all changes."""
         can_undo, can_redo = len(self._states) > 1, bool(self._undone)
         return Snapshot(self._states[-1], self._version, self._visited, can_undo, can_redo)
 
     def check(self, change: Change) -> None:
-        """Say whether a change is possible.
+        """Check whether a change is possible.
 
         Raises:
-            InputError: it is not, and why.
-            UnfinishedError: it is to finish a study that was not gone through.
+            InputError: it is not.
+            UnfinishedError: it finishes a study whose review is incomplete.
         """
-        state = self._applied(change)
+        state = self._apply(change)
         if change.kind == "finish":
             _check_finished(state, self._visited)
 
@@ -264,9 +260,9 @@ class History:
         """Apply a change.
 
         Raises:
-            InputError: it is not possible; nothing is changed.
+            InputError: it is not possible; the state is unchanged.
         """
-        state = self._applied(change)
+        state = self._apply(change)
         if change.kind == "undo":
             self._undone.append(self._states.pop())
         else:
@@ -278,24 +274,27 @@ class History:
         self._version += 1
         self._visited |= {self._states[-1].step}
 
-    def _applied(self, change: Change) -> State:
+    def _apply(self, change: Change) -> State:
         if change.kind == "undo":
             if len(self._states) == 1:
-                raise InputError("there is nothing to undo")
+                raise InputError("no change to undo")
             return self._states[-2]
         if change.kind == "redo":
             if not self._undone:
-                raise InputError("there is nothing to do again")
+                raise InputError("no change to redo")
             return self._undone[-1]
-        return _after(self._states[-1], change, self._version)
+        return _apply_change(self._states[-1], change, self._version)
 
 
-def _after(state: State, change: Change, version: int) -> State:
-    """The state after a change that is neither undoing nor redoing; `version` makes the id of an added sentence."""
+def _apply_change(state: State, change: Change, version: int) -> State:
+    """Return the state after a change other than undo and redo; the id of an added sentence contains `version`."""
     if isinstance(change, Mark):
-        return _marked(state, change)
+        is_done = change.kind == "finish"
+        if state.done == is_done:
+            raise InputError(f"the review is {'already' if is_done else 'not'} finished")
+        return replace(state, done=is_done)
     if state.done:
-        raise InputError("this review is finished; reopen it to go on")
+        raise InputError("the review is finished; reopen it to make changes")
     if isinstance(change, Remark):
         _check_length(change.text, "comment", LONGEST_COMMENT)
         return replace(state, comment=change.text)
@@ -306,20 +305,13 @@ def _after(state: State, change: Change, version: int) -> State:
         return replace(state, sentences=(*state.sentences, ReviewedSentence(f"a{version}", change.text, change.boxes)))
     places = [place for place, sentence in enumerate(state.sentences) if sentence.id == change.sentence]
     if not places:
-        raise InputError("there is no such sentence", field="sentence")
+        raise InputError("unknown sentence", code=ErrorCode.UNKNOWN_NAME, field="sentence")
     sentences = list(state.sentences)
-    sentences[places[0]] = _corrected(sentences[places[0]], change)
+    sentences[places[0]] = _correct(sentences[places[0]], change)
     return replace(state, sentences=tuple(sentences))
 
 
-def _marked(state: State, change: Mark) -> State:
-    finishes = change.kind == "finish"
-    if state.done == finishes:
-        raise InputError(f"this review is {'finished already' if finishes else 'not finished'}")
-    return replace(state, done=finishes)
-
-
-def _corrected(sentence: ReviewedSentence, change: Edit | Delete | Restore | MoveBoxes | Assess) -> ReviewedSentence:
+def _correct(sentence: ReviewedSentence, change: Edit | Delete | Restore | MoveBoxes | Assess) -> ReviewedSentence:
     match change:
         case Restore():
             return replace(sentence, deleted=False)
@@ -327,46 +319,40 @@ def _corrected(sentence: ReviewedSentence, change: Edit | Delete | Restore | Mov
             return replace(sentence, deleted=True)
         case Assess():
             _check_length(change.comment, "comment", LONGEST_COMMENT)
-            given = change.model_dump(include=change.model_fields_set - {"kind", "sentence"})
-            return replace(sentence, assessment=replace(sentence.assessment, **given))
+            fields = change.model_dump(include=change.model_fields_set - {"kind", "sentence"})
+            return replace(sentence, assessment=replace(sentence.assessment, **fields))
     if sentence.deleted:
-        raise InputError("this sentence is deleted; restore it to change it", field="sentence")
+        raise InputError("the sentence is deleted; restore it to change it", field="sentence")
     if isinstance(change, Edit):
-        _check_sentence(change.text, instead_of=sentence.text)
-        # What cannot be typed cannot have been corrected.
+        _check_sentence(change.text, previous=sentence.text)
+        # A difference in characters that cannot be typed is not a correction.
         if sentence.draft_text is not None and change.text == readable(sentence.draft_text).strip():
             return replace(sentence, text=sentence.draft_text)
         return replace(sentence, text=change.text)
     return replace(sentence, boxes=change.boxes)
 
 
-def _check_sentence(text: str, instead_of: str = "") -> None:
-    """A sentence that is too long may become shorter."""
+def _check_sentence(text: str, previous: str = "") -> None:
     if not text:
-        raise InputError("a sentence needs words; delete it if it is false")
-    _check_length(text, "sentence", max(LONGEST_SENTENCE, len(instead_of)))
+        raise InputError("expected text, found none; delete the sentence if it is false")
+    # A draft's sentence that is too long may become shorter.
+    _check_length(text, "sentence", max(LONGEST_SENTENCE, len(previous)))
 
 
-def _check_length(text: str, what: str, most: int) -> None:
-    if len(text) > most:
-        raise InputError(f"a {what} has at most {most:,} characters, and this one has {len(text):,}")
+def _check_length(text: str, name: str, limit: int) -> None:
+    if len(text) > limit:
+        raise InputError(f"{name}: expected at most {limit:,} characters, found {len(text):,}")
 
 
 def _check_finished(state: State, visited: frozenset[int]) -> None:
-    if skipped := [f"{step.number} ({step.name})" for step in _NEEDED_STEPS if step.number not in visited]:
-        which = f"step{'s' if len(skipped) > 1 else ''} {' and '.join(skipped)}"
-        raise UnfinishedError(f"a study is finished after all steps: {which} {_has(skipped)} not been opened yet")
-    unrated = [one for one in state.corrections if one.assessment.severity is None]
+    if skipped := [f"{step.number} ({step.name})" for step in _REQUIRED_STEPS if step.number not in visited]:
+        raise UnfinishedError(f"open all steps before finishing; not opened yet: {', '.join(skipped)}")
+    unrated = sum(sentence.assessment.severity is None for sentence in state.corrections)
     if unrated:
-        what = f"{len(unrated)} correction{'s' if len(unrated) > 1 else ''}"
-        raise UnfinishedError(f"{what} {_has(unrated)} no severity yet; say it in step 4 (Assess)")
-
-
-def _has(things: Sequence[object]) -> str:
-    return "has" if len(things) == 1 else "have"
+        raise UnfinishedError(f"rate all corrections in step 4 (Assess) before finishing; not rated: {unrated}")
 
 
 def as_box(corners: Corners) -> Box:
-    """Corners as a record of a report."""
+    """Convert corners to a box."""
     x_min, y_min, x_max, y_max = corners
     return Box(x_min=x_min, y_min=y_min, x_max=x_max, y_max=y_max)

@@ -1,4 +1,4 @@
-"""What comes of a review: a table of corrections and the corrected reports (paper 004, appendix F.1)."""
+"""Export of a review: a table of corrections, and corrected reports (MAIRA-2, appendix F.1)."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ COLUMNS = (
     "finished",
     "study_comment",
 )
-"""Of the table of corrections."""
+"""Columns of the table of corrections."""
 
 _FORMULA = ("=", "+", "-", "@", "＝", "＋", "－", "＠")
 _BREAKS = ("\t", "\r", "\n")
@@ -41,131 +41,129 @@ _END_MARKS = (".", "!", "?", ":")
 
 
 def kind_of(sentence: ReviewedSentence) -> CorrectionKind:
-    """What was done to a sentence that is a correction; other boxes are an edit too."""
+    """Return the kind of a correction; changed boxes are an edit."""
     return "addition" if sentence.is_added else "deletion" if sentence.deleted else "edit"
 
 
 def corrections_csv(store: Store, reviewers: Sequence[str]) -> str:
-    """The table of corrections, one row each, of finished and unfinished studies.
+    """Return the table of corrections in finished and unfinished studies, one row per correction.
 
-    Spreadsheets would run a cell that begins like a formula. Such a cell begins with an apostrophe here, as does one
-    that begins with an apostrophe itself: `unguarded` takes it away again.
+    Cells that a spreadsheet would execute as a formula, and cells that start with an apostrophe, get an apostrophe in
+    front, which `unguard` removes.
 
     Args:
         store: the review.
-        reviewers: whose corrections.
+        reviewers: names.
     """
     buffer = StringIO()
-    # In quotes all: a spreadsheet that separates at semicolons would find a formula in the middle of a cell.
+    # All cells quoted: a spreadsheet that splits at semicolons would find formulas within cells.
     writer = csv.writer(buffer, lineterminator="\r\n", quoting=csv.QUOTE_ALL)
     writer.writerow(COLUMNS)
-    for reviewer in map(store.noted_name, reviewers):
+    for reviewer in map(store.registered_name, reviewers):
         for draft, review in zip(store.drafts, store.reviews(reviewer), strict=True):
             state = review.state
             for place, sentence in enumerate(state.sentences, 1):
                 if sentence.is_correction:
                     shared = [str(state.done).lower(), state.comment]
                     cells = [reviewer, draft.sample_id, str(place), *_cells(sentence), *shared]
-                    writer.writerow([guarded(cell) for cell in cells])
+                    writer.writerow([guard(cell) for cell in cells])
     return buffer.getvalue()
 
 
 def corrected_drafts(store: Store, reviewer: str) -> Iterator[dict[str, Any]]:
-    """The reports that a reviewer has finished as they corrected them: records of a drafts file.
-
-    What the model's own file says of how it came to its text is left out: it is not this text.
+    """Yield the corrected reports of the studies that a reviewer finished, as records of a drafts file.
 
     Raises:
-        InputError: there is no such reviewer.
+        InputError: the reviewer is unknown.
     """
-    name = store.noted_name(reviewer)
+    name = store.registered_name(reviewer)
     for draft, review in zip(store.drafts, store.reviews(name), strict=True):
         if review.state.done:
             model = draft.record.get("model")
-            kept = [sentence for sentence in review.state.sentences if not sentence.deleted]
+            sentences = [sentence for sentence in review.state.sentences if not sentence.deleted]
             yield {
                 "sample_id": draft.sample_id,
-                "report": _narrative(kept) if draft.is_narrative else [_record(draft, one) for one in kept],
+                "report": _narrative(sentences) if draft.is_narrative else [_record(draft, s) for s in sentences],
                 "model": f"{model}, corrected" if model else "corrected",
                 "reviewer": name,
             }
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
-    """What an export has written: rows of the table, and by reviewer the drafts' file and how many it holds."""
+class ExportResult:
+    """Number of rows in the table, and by reviewer the drafts file and its number of drafts."""
 
     corrections: int
     drafts: dict[str, tuple[Path, int]]
 
 
-def write_export(store: Store, folder: Path, reviewers: Sequence[str]) -> Written:
-    """Write `corrections.csv` and, for each reviewer, their corrected reports as drafts.
+def write_export(store: Store, folder: Path, reviewers: Sequence[str]) -> ExportResult:
+    """Write `corrections.csv` and the corrected reports of each reviewer as drafts.
 
     Args:
         store: the review.
-        folder: to write into.
-        reviewers: whose corrections.
+        folder: folder to write.
+        reviewers: names.
 
     Raises:
-        InputError: there is no such reviewer; nothing is written.
+        InputError: a reviewer is unknown; nothing is written.
     """
-    reviewers = list(dict.fromkeys(map(store.noted_name, reviewers)))
+    reviewers = list(dict.fromkeys(map(store.registered_name, reviewers)))
     table = corrections_csv(store, reviewers)
     with open_atomic(folder / "corrections.csv", "wb") as handle:
         handle.write(table.encode("utf-8-sig"))
     drafts = {}
     for reviewer in reviewers:
-        # A name may hold what no file name does, and two may differ in nothing else.
-        place = store.reviewers().index(reviewer) + 1
-        path = folder / f"drafts-{place}-{_as_file_name(reviewer) or 'reviewer'}.jsonl"
+        # Names may contain characters that file names cannot, and two may differ only in these.
+        number = store.reviewers().index(reviewer) + 1
+        path = folder / f"drafts-{number}-{_as_file_name(reviewer) or 'reviewer'}.jsonl"
         drafts[reviewer] = (path, write_jsonl(path, corrected_drafts(store, reviewer)))
     corrections = sum(len(review.state.corrections) for name in reviewers for review in store.reviews(name))
-    return Written(corrections, drafts)
+    return ExportResult(corrections, drafts)
 
 
 def _as_file_name(name: str) -> str:
-    """A name in letters and digits that every system writes alike: accents go, anything else becomes a hyphen."""
+    """Return a name in ASCII: accents are removed, other characters become a hyphen."""
     letters = [letter for letter in unicodedata.normalize("NFKD", name) if not unicodedata.combining(letter)]
     return re.sub(r"[^A-Za-z0-9]+", "-", "".join(letters)).strip("-")
 
 
-def guarded(cell: str) -> str:
-    """A cell that no spreadsheet takes for a formula."""
+def guard(cell: str) -> str:
+    """Return a cell that no spreadsheet interprets as a formula."""
     is_dangerous = cell.lstrip().startswith(_FORMULA) or cell.startswith((*_BREAKS, _GUARD))
     return f"{_GUARD}{cell}" if is_dangerous else cell
 
 
-def unguarded(cell: str) -> str:
-    """The text that `guarded` made a cell of."""
+def unguard(cell: str) -> str:
+    """Return the original text of a guard cell."""
     return cell.removeprefix(_GUARD)
 
 
 def _cells(sentence: ReviewedSentence) -> list[str]:
-    said = sentence.assessment
+    assessment = sentence.assessment
     return [
         kind_of(sentence),
         sentence.draft_text or "",
         "" if sentence.deleted else sentence.text,
-        said.error_type or "",
-        "" if said.severity is None else str(said.severity),
-        said.comment,
+        assessment.error_type or "",
+        "" if assessment.severity is None else str(assessment.severity),
+        assessment.comment,
         str(sentence.has_moved_boxes).lower(),
     ]
 
 
 def _narrative(sentences: Sequence[ReviewedSentence]) -> str:
-    return " ".join(one.text if one.text.endswith(_END_MARKS) else f"{one.text}." for one in sentences)
+    return " ".join(s.text if s.text.endswith(_END_MARKS) else f"{s.text}." for s in sentences)
 
 
 def _record(draft: Draft, sentence: ReviewedSentence) -> dict[str, Any]:
-    """A sentence of a corrected report; masks hold only as long as the boxes that they came with."""
+    """Return a sentence of a corrected report; changed boxes remove the masks."""
     boxes = tuple(as_box(corners) for corners in sentence.boxes)
     if sentence.is_added:
-        made = Sentence(text=sentence.text, boxes=boxes)
+        corrected = Sentence(text=sentence.text, boxes=boxes)
     else:
         drafted = draft.sentences[int(sentence.id[1:])]
         regions = {"boxes": boxes or None, "masks": None} if sentence.has_moved_boxes else {}
-        made = drafted.model_copy(update={"text": sentence.text, **regions})
-    shown = made.model_dump(mode="json")
-    return {name: value for name, value in shown.items() if name in ("text", "boxes") or value is not None}
+        corrected = drafted.model_copy(update={"text": sentence.text, **regions})
+    fields = corrected.model_dump(mode="json")
+    return {name: value for name, value in fields.items() if name in ("text", "boxes") or value is not None}

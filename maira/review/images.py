@@ -1,4 +1,4 @@
-"""Images for the review page: 8 bit grey PNG whatever the file is, so that nothing but pixels leaves it."""
+"""Images of the review page as 8 bit gray PNG, without any metadata of the file."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from maira.review.studies import ReviewSet
 from radfact.errors import InputError
 
 LONGEST_SIDE = 2048
-"""Pixels of the longest side of an image as the page first shows it."""
+"""Longest side in pixels of an image as first shown."""
 
-_KEPT = 12
+_CACHED_IMAGES = 12
 
 
 def describe_images(review_set: ReviewSet, number: int) -> dict[str, dict[str, str | int] | None]:
-    """Where the page finds the images of a study, and how large the originals are.
+    """Return the URLs of a study's images and the sizes of the originals.
 
     Args:
         review_set: the studies.
-        number: of the study, from 1.
+        number: number of the study, from 1.
 
     Returns:
-        By kind: `url`, `width` and `height` (pixels), a `message` where the image cannot be shown, or None where there
-        is none.
+        By kind: `url`, `width` and `height` (pixels), or a `message` if the image cannot be shown, or None if there is
+        none.
     """
     return {kind: _describe(review_set, number, kind) for kind in IMAGE_COLUMNS}
 
@@ -45,19 +45,19 @@ def _describe(review_set: ReviewSet, number: int, kind: str) -> dict[str, str | 
 
 
 def as_png(path: Path, *, full: bool) -> bytes:
-    """An image as PNG: 8 bit values as they are, others scaled from their lowest to their highest.
+    """Convert an image to PNG: 8 bit values unchanged, others scaled from their minimum to their maximum.
 
     Args:
         path: the file.
-        full: as large as it is; otherwise its longest side is `LONGEST_SIDE` at most.
+        full: full size; otherwise the longest side is at most `LONGEST_SIDE`.
 
     Raises:
-        InputError: the file is no image that can be read.
+        InputError: the file cannot be read as an image.
     """
     return _as_png(path, path.stat().st_mtime_ns, full)
 
 
-@lru_cache(_KEPT)
+@lru_cache(_CACHED_IMAGES)
 def _as_png(path: Path, _: int, full: bool) -> bytes:
     from PIL import Image
 
@@ -69,6 +69,6 @@ def _as_png(path: Path, _: int, full: bool) -> bytes:
     if not full:
         image.thumbnail((LONGEST_SIDE, LONGEST_SIDE), Image.Resampling.LANCZOS)
     buffer = BytesIO()
-    # The way is short and the reviewer waits.
+    # Speed matters more than size on a local connection.
     image.save(buffer, "PNG", compress_level=1)
     return buffer.getvalue()

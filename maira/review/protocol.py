@@ -1,4 +1,4 @@
-"""What a reviewer is asked: the four steps, the implications and the types of errors (paper 004, figure F.1)."""
+"""The review protocol: steps, clinical implications and error types (MAIRA-2, figure F.1)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ SeverityId = Literal[0, 1, 2]
 
 
 class Severity(Record):
-    """How much an error of the draft bears on the patient's treatment (figure F.1; numbers as in tables F.1 to F.3)."""
+    """Clinical implications of an error (figure F.1; ids as in tables F.1 to F.3)."""
 
     id: SeverityId
     name: str
@@ -18,7 +18,7 @@ class Severity(Record):
 
 
 class Step(Record):
-    """One of the four steps of a review, with its instruction (figure F.1)."""
+    """A step of a review with its instruction (figure F.1)."""
 
     number: int
     name: str
@@ -84,7 +84,7 @@ STEPS = (
 )
 
 REFERENCE_STEP = 3
-"""The step from which on the reviewer sees the reference report."""
+"""The first step in which the reviewer sees the reference report."""
 
 ERROR_TYPES = (
     "OMISSION",
@@ -98,4 +98,4 @@ ERROR_TYPES = (
     "OTHER",
     "OTHER: Anatomically imprecise description",
 )
-"""The types of tables F.1 to F.3, the refinement after a colon; a reviewer may add others."""
+"""Error types of tables F.1 to F.3, with the subtype after a colon; reviewers may add others."""

@@ -1,4 +1,4 @@
-"""Who may ask the review server what: addresses, token, origin, sizes; and what a browser may do with its answers."""
+"""Access checks of the review server (host, token, origin, request size) and security headers."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from radfact.errors import InputError
 from radfact.io.jsonl import read_text
 
-MOST_BYTES = 1 << 18
-"""Bytes of the largest request."""
+MAX_REQUEST_BYTES = 1 << 18
+"""Largest request body."""
 
-_SHORTEST_TOKEN = 20
+_MIN_TOKEN_LENGTH = 20
 _POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
@@ -39,81 +39,81 @@ _HEADERS = [
     (b"cross-origin-resource-policy", b"same-origin"),
     (b"permissions-policy", b"camera=(), geolocation=(), microphone=()"),
 ]
-# A redirect would not do: to the browser it would still be the foreign page's doing, so that it would keep the cookie.
+# Not a redirect: the browser would attribute it to the page with the link, and withhold the cookie.
 _ENTRANCE = (
     b'<!DOCTYPE html><html lang="en"><meta charset="utf-8"><meta http-equiv="refresh" content="0;url=/">'
-    b'<title>Review</title><a href="/">Go on to the review</a></html>'
+    b'<title>Review</title><a href="/">Continue to the review</a></html>'
 )
 
 _log = logging.getLogger(__name__)
 
 
 class Guard:
-    """Lets through what comes from the page itself, and nothing else."""
+    """ASGI middleware that accepts only requests of the review page."""
 
     def __init__(self, app: ASGIApp, *, host: str, token: str | None) -> None:
         """Guard an application.
 
         Args:
-            app: what answers.
-            host: the address that it listens on.
-            token: what a browser must bring once; None asks for none.
+            app: the application.
+            host: address that the server listens on.
+            token: token that a browser must send once; None for none.
         """
         self.app = app
         self.token = token
         self.hosts = _names_of(host)
-        self.takes_addresses = not is_loopback(host)
+        self.accepts_addresses = not is_loopback(host)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a request, or say why not."""
+        """Handle or refuse a request."""
         if scope["type"] == "lifespan":
             await self.app(scope, receive, send)
             return
         if scope["type"] != "http":
             return
-        guarded = _Answer(send)
+        response = _Response(send)
         try:
-            await self._answer(scope, _limited(receive), guarded)
+            await self._handle(scope, _limit_body(receive), response)
         except _TooLargeError:
-            await guarded.refuse(413, f"a request has at most {MOST_BYTES} bytes")
+            await response.refuse(413, f"expected at most {MAX_REQUEST_BYTES} bytes")
         except Exception as error:
-            # The message of an error may hold text of a report; where it happened does not.
+            # The message may contain text of a report, the location does not.
             at = traceback.extract_tb(error.__traceback__)[-1]
             _log.error("%s in %s, line %s", type(error).__name__, Path(at.filename).name, at.lineno)
-            await guarded.refuse(500, "the server failed; its log says where")
+            await response.refuse(500, "internal error; see the log of the server")
 
-    async def _answer(self, scope: Scope, receive: Receive, send: _Answer) -> None:
+    async def _handle(self, scope: Scope, receive: Receive, send: _Response) -> None:
         headers = Headers(scope=scope)
         if not self._is_own_host(headers.get("host", "")):
-            await send.refuse(403, "this is not the address of the review")
+            await send.refuse(403, "not the address of the review")
         elif self.token is not None and not self._is_admitted(headers):
             await self._admit(scope, send)
-        elif refusal := _foreign(scope, headers):
+        elif refusal := _refuse_cross_site(scope, headers):
             await send.refuse(*refusal)
-        elif int(headers.get("content-length") or 0) > MOST_BYTES:
+        elif int(headers.get("content-length") or 0) > MAX_REQUEST_BYTES:
             raise _TooLargeError
         else:
             await self.app(scope, receive, send)
 
     def _is_own_host(self, host: str) -> bool:
-        """Whether a request names this server: a foreign page that had its own name point here names itself.
+        """Return whether a Host header names this server, against DNS rebinding.
 
-        An address is no such name, so any will do where the server listens on more than the loopback.
+        Any address is accepted if the server listens on more than the loopback interface.
         """
-        name = _name_in(host)
+        name = _host_name(host)
         if name in self.hosts:
             return True
-        return self.takes_addresses and _as_address(name) is not None
+        return self.accepts_addresses and _as_address(name) is not None
 
     def _is_admitted(self, headers: Headers) -> bool:
-        # All programs of a machine share its cookies, and not every one of them is written as it should be.
-        given = cookie_parser(headers.get("cookie", "")).get(_cookie_name(headers.get("host", "")), "")
-        return _is_same(given, _session(str(self.token)))
+        # Other programs of the machine share its cookies and may send malformed ones.
+        cookie = cookie_parser(headers.get("cookie", "")).get(_cookie_name(headers.get("host", "")), "")
+        return _is_equal(cookie, _session(str(self.token)))
 
-    async def _admit(self, scope: Scope, send: _Answer) -> None:
-        given = parse_qs(scope["query_string"].decode("latin-1")).get("token", [""])[0]
-        if scope["method"] != "GET" or scope["path"] != "/" or not _is_same(given, str(self.token)):
-            await send.refuse(401, "open the address with ?token=, as the command printed it")
+    async def _admit(self, scope: Scope, send: _Response) -> None:
+        token = parse_qs(scope["query_string"].decode("latin-1")).get("token", [""])[0]
+        if scope["method"] != "GET" or scope["path"] != "/" or not _is_equal(token, str(self.token)):
+            await send.refuse(401, "open the address with ?token= that the command printed")
             return
         name = _cookie_name(Headers(scope=scope).get("host", ""))
         cookie = f"{name}={_session(str(self.token))}; HttpOnly; SameSite=Strict; Path=/"
@@ -126,8 +126,8 @@ class _TooLargeError(Exception):
     pass
 
 
-class _Answer:
-    """Sends an answer with what a browser must keep to."""
+class _Response:
+    """Sends a response with security headers."""
 
     def __init__(self, send: Send) -> None:
         self._send = send
@@ -140,7 +140,7 @@ class _Answer:
         await self._send(message)
 
     async def refuse(self, status: int, reason: str) -> None:
-        """Answer with an error as JSON, unless another answer is under way."""
+        """Send an error as JSON unless a response has started."""
         if self._has_begun:
             return
         headers = [(b"content-type", b"application/json")]
@@ -149,23 +149,23 @@ class _Answer:
 
 
 def read_token(path: Path) -> str:
-    """A token from a file, without the space around it.
+    """Read a token from a file.
 
     Raises:
-        InputError: it cannot be read, or is too short to keep anybody out.
+        InputError: the file cannot be read, or the token is too short.
     """
     token = read_text(path).strip()
-    if len(token) < _SHORTEST_TOKEN or not token.isascii() or not token.isprintable() or " " in token:
+    if len(token) < _MIN_TOKEN_LENGTH or not token.isascii() or not token.isprintable() or " " in token:
         raise InputError(
-            f"expected one token of at least {_SHORTEST_TOKEN} letters, digits and signs; "
-            "python -c 'import secrets; print(secrets.token_urlsafe())' makes one",
+            f"expected one token of at least {_MIN_TOKEN_LENGTH} characters; create one with "
+            "python -c 'import secrets; print(secrets.token_urlsafe())'",
             file=path,
         )
     return token
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine can reach an address."""
+    """Return whether only this machine can reach an address."""
     address = _as_address(host)
     return host == "localhost" if address is None else address.is_loopback
 
@@ -177,8 +177,8 @@ def _names_of(host: str) -> frozenset[str]:
     return frozenset(names)
 
 
-def _name_in(host: str) -> str:
-    """The name in a Host header, without port and brackets."""
+def _host_name(host: str) -> str:
+    """Return the name in a Host header without port and brackets."""
     try:
         return urlsplit(f"//{host}").hostname or ""
     except ValueError:
@@ -186,7 +186,7 @@ def _name_in(host: str) -> str:
 
 
 def _cookie_name(host: str) -> str:
-    """Browsers keep the cookies of an address together whatever the port, and two reviews may be on one machine."""
+    """Return the cookie name of a port: cookies are shared across ports, and a machine may serve two reviews."""
     try:
         port = urlsplit(f"//{host}").port
     except ValueError:
@@ -202,44 +202,44 @@ def _as_address(name: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | No
 
 
 def _session(token: str) -> str:
-    """What the cookie holds: it lasts as long as the token and does not give it away."""
+    """Return the value of the cookie, derived from the token without revealing it."""
     return hmac.new(token.encode(), b"session of a review", hashlib.sha256).hexdigest()
 
 
-def _is_same(given: str, expected: str) -> bool:
-    return hmac.compare_digest(given.encode(), expected.encode())
+def _is_equal(value: str, expected: str) -> bool:
+    return hmac.compare_digest(value.encode(), expected.encode())
 
 
-def _foreign(scope: Scope, headers: Headers) -> tuple[int, str] | None:
-    """Why a request is not the page's own, or None.
+def _refuse_cross_site(scope: Scope, headers: Headers) -> tuple[int, str] | None:
+    """Return status and reason if a request comes from another site, None otherwise.
 
-    Only the page itself may be opened from elsewhere, and a request that changes something must be one that no foreign
-    page can make without being asked for leave first (JSON).
+    Only the page itself may be opened from other sites, and a request with changes must be JSON, which other sites
+    cannot send without a preflight request.
     """
     site = headers.get("sec-fetch-site", "same-origin")
     if site != "same-origin" and not (scope["path"] == "/" and scope["method"] == "GET"):
         is_typed = site == "none" and scope["method"] == "GET"
         if not is_typed:
-            return 403, "this was asked by another page than the review's"
+            return 403, "the request comes from another site"
     if scope["method"] in ("GET", "HEAD"):
         return None
     origin = headers.get("origin")
     if origin is not None and origin != f"{scope.get('scheme', 'http')}://{headers.get('host', '')}":
-        return 403, "this was asked by another page than the review's"
+        return 403, "the request comes from another site"
     if headers.get("content-type", "").split(";")[0].strip().lower() != "application/json":
         return 415, "expected application/json"
     return None
 
 
-def _limited(receive: Receive) -> Receive:
-    """The body of a request as long as it is not too large, whatever its header says."""
-    left = MOST_BYTES
+def _limit_body(receive: Receive) -> Receive:
+    """Limit the size of a request body, whatever its header says."""
+    remaining = MAX_REQUEST_BYTES
 
     async def limited() -> Message:
-        nonlocal left
+        nonlocal remaining
         message = await receive()
-        left -= len(message.get("body", b""))
-        if left < 0:
+        remaining -= len(message.get("body", b""))
+        if remaining < 0:
             raise _TooLargeError
         return message
 

@@ -1,4 +1,4 @@
-"""Running the review server on this machine."""
+"""Run the review server."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from maira.review.app import make_app
 from maira.review.browser import has_screen
 from maira.review.store import Store
 from maira.review.studies import ReviewSet
-from radfact.errors import InputError
+from radfact.errors import ErrorCode, InputError
 
 _BACKLOG = 128
 
@@ -34,21 +34,21 @@ def serve(
     """Serve a review until it is interrupted.
 
     Args:
-        review_set: what is reviewed.
-        store: its database.
-        listener: as `listen` gives it; it is closed at the end.
-        host: address that it listens on.
-        token: what a browser must bring; None for none.
-        open_browser: whether to show the page, where there is a screen. Never with a token, which other users of the
-            machine could read off the browser's command line.
-        on_ready: called with the page's address once it can be opened.
+        review_set: studies to review.
+        store: their database.
+        listener: socket from `listen`; it is closed at the end.
+        host: address that the socket listens on.
+        token: token that a browser must send; None for none.
+        open_browser: open the page if there is a screen. Never with a token, which other users of the machine could
+            read from the browser's command line.
+        on_ready: called with the address of the page.
     """
     with listener, suppress(KeyboardInterrupt):
         url = address_of(host, listener.getsockname()[1], token)
         on_ready(url)
         if open_browser and token is None and has_screen():
             threading.Thread(target=webbrowser.open, args=(url,), daemon=True).start()
-        # No access log: what is asked for is a matter of patients.
+        # No access log: requests contain patient data.
         config = uvicorn.Config(
             make_app(review_set, store, host=host, token=token),
             access_log=False,
@@ -67,7 +67,7 @@ def listen(host: str, port: int) -> socket.socket:
 
     Args:
         host: a name or an address of this machine.
-        port: 0 for any that is free.
+        port: port; 0 for any free port.
 
     Raises:
         InputError: the address cannot be used.
@@ -76,16 +76,17 @@ def listen(host: str, port: int) -> socket.socket:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0][0]
         return socket.create_server((host, port), family=family, backlog=_BACKLOG)
     except socket.gaierror as error:
-        why = str(error.strerror)
+        reason = str(error.strerror)
     except OSError as error:
-        why = os.strerror(error.errno) if error.errno else str(error)
+        reason = os.strerror(error.errno) if error.errno else str(error)
     except UnicodeError:
-        why = "this is no name of a machine"
-    raise InputError(f"cannot listen on {host}, port {port}: {why}; give another --port or --host")
+        reason = "not a host name"
+    message = f"cannot listen on {host}, port {port}: {reason}; choose another --port or --host"
+    raise InputError(message, code=ErrorCode.INVALID_OPTION)
 
 
 def address_of(host: str, port: int, token: str | None) -> str:
-    """Where a browser finds the page, with the token that opens it."""
+    """Return the URL of the page, with the token."""
     name = {"0.0.0.0": socket.gethostname(), "::": socket.gethostname()}.get(host, host)
     name = f"[{name}]" if ":" in name else name
     return f"http://{name}:{port}/" + ("" if token is None else f"?token={quote(token, safe='')}")

@@ -1,4 +1,4 @@
-"""The database of a review: drafts, reviewers and every change they made, in order and for good."""
+"""The database of a review: drafts, reviewers and an append-only list of their changes."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ from maira.review.changes import (
     Snapshot,
     State,
     change_adapter,
-    drafted,
+    initial_state,
     plain_name,
 )
 from maira.review.protocol import ERROR_TYPES
-from radfact.errors import InputError, RunError, list_some
+from radfact.errors import ErrorCode, InputError, RunError, list_some
 from radfact.io.jsonl import dumps, naming_file
 from radfact.records import Sentence, as_input_error, parse_sentences
 
-# "maRv", so that another program's database is not taken for a review.
+# "maRv" distinguishes a review from other SQLite files.
 _APPLICATION = 0x6D615276
 _LAYOUT = 1
 
@@ -64,13 +64,13 @@ _name = TypeAdapter(Name)
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """A draft as it came.
+    """A draft to review.
 
     Attributes:
-        sample_id: of the study.
-        sentences: of the report; those of a narrative have no boxes.
+        sample_id: id of the sample.
+        sentences: sentences of the report; those of a narrative have no boxes.
         is_narrative: whether the report was one text.
-        record: what else of the draft holds for its correction: `model`.
+        record: further fields for corrected drafts: `model`.
     """
 
     sample_id: str
@@ -79,168 +79,164 @@ class Draft:
     record: dict[str, Any]
 
     def state(self) -> State:
-        """The state that its review begins with."""
-        return drafted([(sentence.text, _corners(sentence)) for sentence in self.sentences])
+        """Return the initial state of its review."""
+        return initial_state([(sentence.text, _corners(sentence)) for sentence in self.sentences])
 
     def as_json(self) -> str:
-        """The draft as the database holds it."""
+        """Return the draft as stored in the database."""
         report = [sentence.model_dump(mode="json", exclude_none=True) for sentence in self.sentences]
         return dumps({"report": report, "is_narrative": self.is_narrative, "record": self.record})
 
     @property
     def digest(self) -> str:
-        """Changes when the sample or its report does."""
+        """Hash of the sample id and the report."""
         report = [sentence.model_dump(mode="json", exclude_none=True) for sentence in self.sentences]
         return hashlib.sha256(dumps([self.sample_id, self.is_narrative, report]).encode()).hexdigest()
 
 
 class ConflictError(Exception):
-    """A change was made on a state that is no longer the present one."""
+    """A change refers to an outdated state."""
 
 
 class Store:
-    """A review's database: opened by one server, or by several; safe to use from several threads.
+    """Database of a review, thread-safe and shareable by several servers.
 
-    A change is on disk, in the one file, when `add_change` returns: so a copy of that file is a copy of the review.
+    Changes are on disk when `add_change` returns, in a single file that can be copied.
     """
 
     def __init__(self, path: Path, drafts: Sequence[Draft] | None = None) -> None:
-        """Open a database, or begin one with `drafts`.
+        """Open a database, or create one.
 
         Args:
             path: the SQLite file.
-            drafts: what is reviewed, which must be what the review was begun with; None takes what is there, which
-                need not be writable then.
+            drafts: drafts to review, the same as those of an existing review; None opens an existing review, which
+                may be read-only.
 
         Raises:
-            InputError: the file is no review, or a review of other drafts, or one to go on with that cannot be
-                written. It is left as it was.
+            InputError: the file is not a review, is a review of other drafts, or cannot be written. It is unchanged.
         """
         self.path = path
         if not path.exists():
             if drafts is None:
-                raise InputError("no such review; maira review DRAFTS --manifest FILE begins one", file=path)
-            _begin(path, drafts)
-        held = _read_held(path, "" if drafts is None else "; give another --db")
+                message = "no such review; start one with maira review DRAFTS --manifest FILE"
+                raise InputError(message, code=ErrorCode.FILE_NOT_FOUND, file=path)
+            _create(path, drafts)
+        rows = _read_drafts(path, "" if drafts is None else "; choose another --db")
         if drafts is not None:
-            _check_same(held, drafts, path)
+            _check_same_drafts(rows, drafts, path)
             _prepare_writing(path)
-        self.drafts = [_parse_held(one, path) for one in held] if drafts is None else list(drafts)
-        self._untouched = [Snapshot(draft.state()) for draft in self.drafts]
+        self.drafts = [_parse_draft(row, path) for row in rows] if drafts is None else list(drafts)
+        self._initial = [Snapshot(draft.state()) for draft in self.drafts]
         self._lock = threading.RLock()
         self._histories: dict[tuple[str, int], History] = {}
-        self._seen = 0
-        try:
+        self._last_change = 0
+        with _sqlite_errors(path):
             self._connection = _connect(path)
-        except sqlite3.Error as error:
-            raise InputError(f"cannot be used: {error}", file=path) from None
-        try:
-            self._catch_up()
-        except sqlite3.Error as error:
-            self._connection.close()
-            raise InputError(f"cannot be used: {error}", file=path) from None
-        except BaseException:
-            self._connection.close()
-            raise
+            try:
+                self._load_changes()
+            except BaseException:
+                self._connection.close()
+                raise
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         with self._lock:
             self._connection.close()
 
     def reviewers(self) -> list[str]:
-        """Names in the order of their coming."""
+        """Return the names of reviewers in the order of their registration."""
         return self._names("reviewers")
 
     def add_reviewer(self, name: str) -> list[str]:
-        """Note a reviewer, unless they are there already, in capitals or not, and give all.
+        """Register a reviewer unless the name exists (ignoring case), and return all names.
 
         Raises:
-            InputError: it is no name.
+            InputError: the name is not valid.
         """
         name = self._parse_name(name)
         with self._lock:
-            if self._known(name) is None:
-                with self._writing():
+            if self._find_reviewer(name) is None:
+                with self._exclusive_transaction():
                     self._add_name("reviewers", name)
             return self.reviewers()
 
-    def noted_name(self, reviewer: str) -> str:
-        """A reviewer's name as it was first given; it may be asked for in other capitals.
+    def registered_name(self, reviewer: str) -> str:
+        """Return a reviewer's name as it was registered, ignoring case.
 
         Raises:
-            InputError: there is no such reviewer.
+            InputError: the reviewer is unknown.
         """
-        known = self._known(reviewer)
-        if known is None:
-            raise InputError(f"there is no reviewer of this name: {reviewer!r:.120}", field="reviewer")
-        return known
+        name = self._find_reviewer(reviewer)
+        if name is None:
+            message = f"unknown reviewer {reviewer!r:.120}"
+            raise InputError(message, code=ErrorCode.UNKNOWN_NAME, field="reviewer")
+        return name
 
     def error_types(self) -> list[str]:
-        """Those of the paper, then those that reviewers have named beside them."""
+        """Return the error types of the protocol, then those that reviewers added."""
         return [*ERROR_TYPES, *self._names("error_types")]
 
     def review(self, reviewer: str, number: int) -> Snapshot:
-        """What a reviewer has made of a study.
+        """Return a reviewer's review of a study.
 
         Args:
-            reviewer: a name.
-            number: of the study, from 1.
+            reviewer: name.
+            number: number of the study, from 1.
 
         Raises:
-            InputError: there is no such reviewer or study.
+            InputError: the reviewer or the study is unknown.
         """
         with self._lock:
-            reviewer = self._check_who_and_what(reviewer, number)
-            self._catch_up()
-            return self._history(reviewer, number).now
+            reviewer = self._check_reviewer_and_study(reviewer, number)
+            self._load_changes()
+            return self._history(reviewer, number).snapshot
 
     def reviews(self, reviewer: str) -> list[Snapshot]:
-        """What a reviewer has made of each study, in their order.
+        """Return a reviewer's reviews of all studies in order.
 
         Raises:
-            InputError: there is no such reviewer.
+            InputError: the reviewer is unknown.
         """
         with self._lock:
-            reviewer = self.noted_name(reviewer)
-            self._catch_up()
-            made = {number: history.now for (name, number), history in self._histories.items() if name == reviewer}
-            return [made.get(number, untouched) for number, untouched in enumerate(self._untouched, 1)]
+            reviewer = self.registered_name(reviewer)
+            self._load_changes()
+            changed = {n: history.snapshot for (name, n), history in self._histories.items() if name == reviewer}
+            return [changed.get(number, initial) for number, initial in enumerate(self._initial, 1)]
 
     def add_change(self, reviewer: str, number: int, change_id: str, version: int, change: Change) -> Snapshot:
-        """Apply a change and write it to the disk; one that has come before is not applied again.
+        """Apply a change and write it to disk. A repeated change is not applied again.
 
-        A type of error that it names is from then on one of `error_types`.
+        A new error type becomes one of `error_types`.
 
         Args:
-            reviewer: who made it.
-            number: of the study, from 1.
-            change_id: unique to the change.
-            version: of the state that it was made on.
-            change: what to do.
+            reviewer: name.
+            number: number of the study, from 1.
+            change_id: unique id of the change.
+            version: version of the state that the change refers to.
+            change: the change.
 
         Raises:
-            InputError: there is no such reviewer or study, or the change is not possible.
-            ConflictError: the state has moved on.
-            RunError: it cannot be written, and is not applied.
+            InputError: the reviewer or the study is unknown, or the change is not possible.
+            ConflictError: the state has changed since.
+            RunError: the change cannot be written, and is not applied.
         """
-        with self._lock, self._writing():
-            self._catch_up()
-            reviewer = self._check_who_and_what(reviewer, number)
+        with self._lock, self._exclusive_transaction():
+            self._load_changes()
+            reviewer = self._check_reviewer_and_study(reviewer, number)
             history = self._history(reviewer, number)
             known = self._connection.execute(
                 "SELECT reviewer, study FROM changes WHERE id = ?", (change_id,)
             ).fetchall()
             if known:
                 if known != [(reviewer, number)]:
-                    raise InputError("another change has this id", field="id")
-                return history.now
-            if version != history.now.version:
+                    raise InputError("another change has this id", code=ErrorCode.DUPLICATE, field="id")
+                return history.snapshot
+            if version != history.snapshot.version:
                 raise ConflictError
             history.check(change)
-            named = change.error_type if isinstance(change, Assess) else None
-            if named is not None and named not in ERROR_TYPES:
-                self._add_name("error_types", named)
+            error_type = change.error_type if isinstance(change, Assess) else None
+            if error_type is not None and error_type not in ERROR_TYPES:
+                self._add_name("error_types", error_type)
             sample_id = self.drafts[number - 1].sample_id
             fields = dumps(change.model_dump(mode="json", exclude_unset=True))
             self._connection.execute(
@@ -250,44 +246,45 @@ class Store:
         return self.review(reviewer, number)
 
     @contextmanager
-    def _writing(self) -> Iterator[None]:
-        """A transaction that has the database to itself, on disk at its end."""
+    def _exclusive_transaction(self) -> Iterator[None]:
+        """Run a transaction with an exclusive lock; it is on disk at the end."""
         try:
             with _transaction(self._connection):
                 yield
         except sqlite3.Error as error:
-            is_gone = error.sqlite_errorcode == sqlite3.SQLITE_READONLY_DBMOVED
-            why = "it has been removed or replaced since it was opened" if is_gone else error
-            raise RunError(f"{self.path}: cannot be written: {why}") from None
+            is_moved = error.sqlite_errorcode == sqlite3.SQLITE_READONLY_DBMOVED
+            reason = "removed or replaced since it was opened" if is_moved else error
+            raise RunError(f"{self.path}: cannot be written: {reason}", code=ErrorCode.WRITE_FAILED) from None
 
-    def _catch_up(self) -> None:
-        """Apply the changes that were written since, by whom ever."""
+    def _load_changes(self) -> None:
+        """Apply the changes written since the last call, also by other servers."""
         rows = self._connection.execute(
-            "SELECT number, reviewer, study, change FROM changes WHERE number > ? ORDER BY number", (self._seen,)
+            "SELECT number, reviewer, study, change FROM changes WHERE number > ? ORDER BY number", (self._last_change,)
         ).fetchall()
         for number, reviewer, study, text in rows:
             try:
                 self._history(reviewer, study).add(change_adapter.validate_json(text))
             except (ValidationError, InputError):
-                raise InputError(f"change {number} is damaged", file=self.path) from None
-            self._seen = number
+                message = f"change {number} is damaged"
+                raise InputError(message, code=ErrorCode.INVALID_FORMAT, file=self.path) from None
+            self._last_change = number
 
     def _history(self, reviewer: str, number: int) -> History:
         key = (reviewer, number)
         if key not in self._histories:
-            self._histories[key] = History(self._untouched[number - 1].state)
+            self._histories[key] = History(self._initial[number - 1].state)
         return self._histories[key]
 
-    def _known(self, reviewer: str) -> str | None:
-        """The name under which a reviewer is noted."""
-        wanted = plain_name(reviewer).casefold()
-        return next((name for name in self.reviewers() if plain_name(name).casefold() == wanted), None)
+    def _find_reviewer(self, reviewer: str) -> str | None:
+        key = plain_name(reviewer).casefold()
+        return next((name for name in self.reviewers() if plain_name(name).casefold() == key), None)
 
-    def _check_who_and_what(self, reviewer: str, number: int) -> str:
-        known = self.noted_name(reviewer)
+    def _check_reviewer_and_study(self, reviewer: str, number: int) -> str:
+        name = self.registered_name(reviewer)
         if not 1 <= number <= len(self.drafts):
-            raise InputError(f"there is no study {number}; expected 1 to {len(self.drafts)}", field="number")
-        return known
+            message = f"expected a study from 1 to {len(self.drafts)}, found {number}"
+            raise InputError(message, code=ErrorCode.UNKNOWN_NAME, field="number")
+        return name
 
     def _names(self, table: str) -> list[str]:
         with self._lock:
@@ -309,7 +306,7 @@ def _connect(path: Path) -> sqlite3.Connection:
         f"{path.resolve().as_uri()}?mode=rw", uri=True, timeout=10, isolation_level=None, check_same_thread=False
     )
     try:
-        # The end of the journal is what makes a change final, so that has to be on disk as well.
+        # Removing the journal commits a change, so that must be on disk as well.
         connection.execute("PRAGMA synchronous = EXTRA")
         connection.execute("PRAGMA foreign_keys = ON")
     except BaseException:
@@ -330,8 +327,8 @@ def _transaction(connection: sqlite3.Connection) -> Iterator[None]:
         raise
 
 
-def _begin(path: Path, drafts: Sequence[Draft]) -> None:
-    """Make a database of drafts, whole or not at all, that nobody else on the machine can read."""
+def _create(path: Path, drafts: Sequence[Draft]) -> None:
+    """Create a database of drafts atomically, readable by its owner only."""
     with naming_file(path, *path.parents):
         path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
@@ -345,7 +342,10 @@ def _begin(path: Path, drafts: Sequence[Draft]) -> None:
                     connection.execute(statement)
                 connection.executemany(
                     "INSERT INTO drafts (number, sample_id, digest, draft) VALUES (?,?,?,?)",
-                    [(number, one.sample_id, one.digest, one.as_json()) for number, one in enumerate(drafts, 1)],
+                    [
+                        (number, draft.sample_id, draft.digest, draft.as_json())
+                        for number, draft in enumerate(drafts, 1)
+                    ],
                 )
                 connection.execute(f"PRAGMA application_id = {_APPLICATION}")
                 connection.execute(f"PRAGMA user_version = {_LAYOUT}")
@@ -353,14 +353,14 @@ def _begin(path: Path, drafts: Sequence[Draft]) -> None:
             connection.close()
         temporary.replace(path)
     except sqlite3.Error as error:
-        raise RunError(f"{path}: cannot be written: {error}") from None
+        raise RunError(f"{path}: cannot be written: {error}", code=ErrorCode.WRITE_FAILED) from None
     finally:
-        with suppress(OSError):  # why it was not made matters more than what is left of it
+        with suppress(OSError):  # the original error matters more
             temporary.unlink()
 
 
-class _Held(NamedTuple):
-    """A draft as the database holds it."""
+class _DraftRow(NamedTuple):
+    """A draft in the database."""
 
     sample_id: str
     digest: str
@@ -368,70 +368,78 @@ class _Held(NamedTuple):
 
 
 def _prepare_writing(path: Path) -> None:
-    # The journal of a change lies beside the file.
+    # The journal of a change is written to the same folder.
     if not (os.access(path, os.W_OK) and os.access(path.parent, os.W_OK)):
-        raise InputError("cannot be written, or its folder cannot; a review needs both", file=path)
+        message = "the file or its folder cannot be written"
+        raise InputError(message, code=ErrorCode.FILE_UNREADABLE, file=path)
+    with _sqlite_errors(path), closing(_connect(path)) as connection:
+        # A write-ahead log would hold changes in another file for long, and continue if the database is removed.
+        connection.execute("PRAGMA journal_mode = DELETE")
+
+
+@contextmanager
+def _sqlite_errors(path: Path) -> Iterator[None]:
     try:
-        with closing(_connect(path)) as connection:
-            # A journal written ahead would hold the changes in another file for long, and go on when the file is gone.
-            connection.execute("PRAGMA journal_mode = DELETE")
+        yield
     except sqlite3.Error as error:
-        raise InputError(f"cannot be used: {error}", file=path) from None
+        raise InputError(f"cannot be used: {error}", code=ErrorCode.FILE_UNREADABLE, file=path) from None
 
 
-def _read_held(path: Path, otherwise: str) -> list[_Held]:
-    """The drafts of a review; the file is only read, so that one that is none stays as it is.
+def _read_drafts(path: Path, hint: str) -> list[_DraftRow]:
+    """Read the drafts of a review without changing the file.
 
     Args:
         path: the file.
-        otherwise: what to do with a file that is none, as the end of a sentence.
+        hint: end of the message for a file that is not a review.
 
     Raises:
-        InputError: the file is no review, or is of another layout, or cannot be opened.
+        InputError: the file is not a review, has another layout, or cannot be opened.
     """
     if path.is_dir():
-        raise InputError("is a folder; expected the database of a review", file=path)
+        message = "expected the database of a review, found a folder"
+        raise InputError(message, code=ErrorCode.INVALID_FORMAT, file=path)
     try:
         with closing(_connect(path)) as connection:
             application, layout = (
                 connection.execute(f"PRAGMA {name}").fetchone()[0] for name in ("application_id", "user_version")
             )
             if application != _APPLICATION:
-                raise InputError(f"is a database of something else than a review{otherwise}", file=path)
+                message = f"expected the database of a review, found another database{hint}"
+                raise InputError(message, code=ErrorCode.INVALID_FORMAT, file=path)
             if layout != _LAYOUT:
-                raise InputError(f"has layout {layout}, and {_LAYOUT} can be read{otherwise}", file=path)
+                message = f"expected layout {_LAYOUT}, found {layout}{hint}"
+                raise InputError(message, code=ErrorCode.UNSUPPORTED_VERSION, file=path)
             rows = connection.execute("SELECT sample_id, digest, draft FROM drafts ORDER BY number").fetchall()
     except sqlite3.Error as error:
         if error.sqlite_errorcode == sqlite3.SQLITE_NOTADB:
-            raise InputError(f"is no database of a review{otherwise}", file=path) from None
-        why = error if os.access(path, os.R_OK) else "no permission to read it"
-        raise InputError(f"cannot be opened: {why}", file=path) from None
-    return [_Held(*row) for row in rows]
+            message = f"expected the database of a review, found another file{hint}"
+            raise InputError(message, code=ErrorCode.INVALID_FORMAT, file=path) from None
+        reason = error if os.access(path, os.R_OK) else "permission denied"
+        raise InputError(f"cannot be opened: {reason}", code=ErrorCode.FILE_UNREADABLE, file=path) from None
+    return [_DraftRow(*row) for row in rows]
 
 
-def _parse_held(held: _Held, path: Path) -> Draft:
-    draft = json.loads(held.draft)
+def _parse_draft(row: _DraftRow, path: Path) -> Draft:
+    draft = json.loads(row.draft)
     sentences = tuple(parse_sentences(draft["report"], file=path))
-    return Draft(held.sample_id, sentences, draft["is_narrative"], draft["record"])
+    return Draft(row.sample_id, sentences, draft["is_narrative"], draft["record"])
 
 
-def _check_same(held: Sequence[_Held], given: Sequence[Draft], path: Path) -> None:
-    before = {one.sample_id: one.digest for one in held}
-    now = {draft.sample_id: draft.digest for draft in given}
+def _check_same_drafts(rows: Sequence[_DraftRow], drafts: Sequence[Draft], path: Path) -> None:
+    before = {row.sample_id: row.digest for row in rows}
+    now = {draft.sample_id: draft.digest for draft in drafts}
     differences = {
         "changed": [key for key in before if key in now and now[key] != before[key]],
         "missing": [key for key in before if key not in now],
         "added": [key for key in now if key not in before],
     }
-    said = [f"{len(keys)} {what} ({list_some(keys)})" for what, keys in differences.items() if keys]
-    # Changes are kept by the number of the study.
-    if not said and list(before) != list(now):
-        said = ["in another order"]
-    if said:
-        raise InputError(
-            f"is a review of other drafts: {', '.join(said)}; give the drafts it was begun with, or another --db",
-            file=path,
-        )
+    parts = [f"{len(keys)} {name} ({list_some(keys)})" for name, keys in differences.items() if keys]
+    # Changes refer to the number of the study.
+    if not parts and list(before) != list(now):
+        parts = ["another order"]
+    if parts:
+        message = f"a review of other drafts: {', '.join(parts)}; give the original drafts, or another --db"
+        raise InputError(message, code=ErrorCode.MISMATCH, file=path)
 
 
 def _corners(sentence: Sentence) -> list[Corners]:
@@ -439,7 +447,7 @@ def _corners(sentence: Sentence) -> list[Corners]:
 
 
 def _statements(script: str) -> Iterator[str]:
-    """The statements of a script, which sqlite3 would run outside the transaction if given it whole."""
+    """Split a script into statements, since `executescript` commits the transaction."""
     statement = ""
     for line in script.splitlines():
         statement += line + "\n"

@@ -1,18 +1,18 @@
-"""What is reviewed: drafts, the studies that they are of, and what RadFact said of them, by the number of the study."""
+"""Input of a review: drafts with their studies and RadFact verdicts, by the number of the study."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from pydantic import NonNegativeInt
 
 from data.manifest import Failure, iter_manifest, manifest_folder
 from data.study import IMAGE_COLUMNS, Study
 from maira.review.store import Draft
-from radfact.errors import InputError, list_some
+from radfact.errors import ErrorCode, InputError, list_some
 from radfact.io.jsonl import read_jsonl
 from radfact.io.pairs import read_drafts
 from radfact.judges.offline.segmentation import segment_sentences
@@ -21,7 +21,7 @@ from radfact.results.schema import Row
 
 
 class Verdict(Row):
-    """What RadFact said of a sentence of the draft: a row of `sentences.jsonl`."""
+    """RadFact's verdict on a sentence: a row of `sentences.jsonl`."""
 
     sample_id: str
     side: Literal["candidate", "reference"]
@@ -37,11 +37,11 @@ class ReviewSet:
     """The studies of a review in the order of their drafts; number 1 is the first.
 
     Attributes:
-        title: for the head of the page.
-        drafts, studies: side by side.
-        folders: within which images may lie, links followed.
-        verdicts: by `sample_id`, one for each sentence of the draft; None where no results were given.
-        unjudged: samples whose sentences are not those that the results are of.
+        title: title of the page.
+        drafts, studies: drafts, and the study of each.
+        folders: folders that may contain images, links resolved.
+        verdicts: one verdict per sentence of the draft by `sample_id`; None without results.
+        unjudged: number of drafts whose sentences differ from the results.
     """
 
     title: str
@@ -52,38 +52,38 @@ class ReviewSet:
     unjudged: int = 0
 
     def image(self, number: int, kind: str) -> Path | None:
-        """The file of an image with all links followed; None where the study has none of this kind.
+        """Return the resolved path of an image; None if the study has none of this kind.
 
         Args:
-            number: of the study, from 1.
+            number: number of the study, from 1.
             kind: one of `IMAGE_COLUMNS`.
 
         Raises:
-            InputError: it lies outside the folders, or is not there.
+            InputError: the image is outside the folders, or missing.
         """
-        named = getattr(self.studies[number - 1], kind)
-        if named is None:
+        image = getattr(self.studies[number - 1], kind)
+        if image is None:
             return None
         try:
-            path: Path = named.resolve(strict=True)
+            path: Path = image.resolve(strict=True)
         except (OSError, ValueError, RuntimeError):
             raise InputError("no such image") from None
         if not self._is_inside(path):
-            raise InputError("this image lies outside the manifest's folder")
+            raise InputError("the image is outside the manifest's folder")
         if not path.is_file():
             raise InputError("no such image")
         return path
 
     def images_outside(self) -> int:
-        """How many images are there and lie outside the folders."""
-        named = {getattr(study, kind) for study in self.studies for kind in IMAGE_COLUMNS} - {None}
-        return sum(path.exists() and not self._is_inside(path.resolve()) for path in named)
+        """Return the number of existing images outside the folders."""
+        paths = {getattr(study, kind) for study in self.studies for kind in IMAGE_COLUMNS} - {None}
+        return sum(path.exists() and not self._is_inside(path.resolve()) for path in paths)
 
     def _is_inside(self, path: Path) -> bool:
         return any(path.is_relative_to(folder) for folder in self.folders)
 
     def reference(self, number: int) -> list[Sentence]:
-        """The reference report, a narrative cut into its sentences; empty where none is known."""
+        """Return the sentences of the reference report; empty if there is none."""
         study = self.studies[number - 1]
         return _sentences(study.grounded_findings or study.findings or [])
 
@@ -91,33 +91,33 @@ class ReviewSet:
 def read_review_set(
     drafts: Path, manifest: Path, *, results: Path | None = None, image_folders: Sequence[Path] = ()
 ) -> ReviewSet:
-    """Read what is to be reviewed.
+    """Read drafts, studies and verdicts of a review.
 
     Args:
-        drafts: drafts of `maira generate` or of another model (.jsonl), each with its study in the manifest.
+        drafts: drafts of `maira generate` or another model (.jsonl), each with its study in the manifest.
         manifest: manifest.jsonl of the studies.
         results: results folder of RadFact for these drafts.
-        image_folders: folders beside the manifest's own in which images may lie.
+        image_folders: folders that may contain images, in addition to the manifest's.
 
     Raises:
-        InputError: naming file, line and field.
+        InputError: a file is invalid, or a draft has no study.
     """
-    found = read_review_drafts(drafts)
-    wanted = {draft.sample_id for draft in found}
-    left_out: list[Failure] = []
-    studies = {study.sample_id: study for study in iter_manifest(manifest, left_out) if study.sample_id in wanted}
-    unknown = [draft.sample_id for draft in found if draft.sample_id not in studies]
-    if unknown:
-        no_radiograph = {failure.sample_id for failure in left_out}
-        why = "without a frontal image in" if unknown[0] in no_radiograph else "not in"
-        raise InputError(f"{len(unknown)} drafts are of studies {why} {manifest} ({list_some(unknown)})", file=drafts)
-    if not found:
-        raise InputError("holds no draft", file=drafts)
-    verdicts, unjudged = (None, 0) if results is None else _read_verdicts(results / "sentences.jsonl", found)
+    review_drafts = read_review_drafts(drafts)
+    sample_ids = {draft.sample_id for draft in review_drafts}
+    skipped: list[Failure] = []
+    studies = {study.sample_id: study for study in iter_manifest(manifest, skipped) if study.sample_id in sample_ids}
+    if unknown := [draft.sample_id for draft in review_drafts if draft.sample_id not in studies]:
+        without_frontal = {failure.sample_id for failure in skipped}
+        problem = "without a frontal image in" if unknown[0] in without_frontal else "not in"
+        message = f"{len(unknown)} drafts of studies {problem} {manifest} ({list_some(unknown)})"
+        raise InputError(message, code=ErrorCode.MISMATCH, file=drafts)
+    if not review_drafts:
+        raise InputError("expected drafts, found none", code=ErrorCode.EMPTY_INPUT, file=drafts)
+    verdicts, unjudged = (None, 0) if results is None else _read_verdicts(results / "sentences.jsonl", review_drafts)
     return ReviewSet(
         title=drafts.name,
-        drafts=tuple(found),
-        studies=tuple(studies[draft.sample_id] for draft in found),
+        drafts=tuple(review_drafts),
+        studies=tuple(studies[draft.sample_id] for draft in review_drafts),
         folders=tuple(folder.resolve() for folder in (manifest_folder(manifest), *image_folders)),
         verdicts=verdicts,
         unjudged=unjudged,
@@ -125,10 +125,10 @@ def read_review_set(
 
 
 def read_review_drafts(path: Path) -> list[Draft]:
-    """Read drafts for a review, narratives cut into their sentences.
+    """Read drafts for a review, with narratives split into sentences.
 
     Raises:
-        InputError: naming file, line and field.
+        InputError: the file is invalid.
     """
     reports = read_drafts(path)
     models = {str(row["sample_id"]): row.get("model") for _, row in read_jsonl(path)}
@@ -143,10 +143,11 @@ def _sentences(report: Report) -> list[Sentence]:
 
 
 def _read_verdicts(path: Path, drafts: Sequence[Draft]) -> tuple[dict[str, tuple[Verdict, ...]], int]:
-    """The verdicts on these very sentences, and of how many drafts the results have other sentences."""
+    """Return the verdicts by sample, and the number of drafts whose sentences differ from the results."""
     texts: dict[str, dict[int, Verdict]] = {}
     for line, row in read_jsonl(path):
-        verdict = validated(Verdict, _without_none(row), file=path, line=line)
+        present = {name: value for name, value in row.items() if value is not None}
+        verdict = validated(Verdict, present, file=path, line=line)
         if verdict.side == "candidate":
             texts.setdefault(verdict.sample_id, {})[verdict.index] = verdict
     verdicts = {}
@@ -154,11 +155,7 @@ def _read_verdicts(path: Path, drafts: Sequence[Draft]) -> tuple[dict[str, tuple
         ordered = [verdict for _, verdict in sorted(texts.get(draft.sample_id, {}).items())]
         if draft.sentences and [v.text for v in ordered] == [s.text for s in draft.sentences]:
             verdicts[draft.sample_id] = tuple(ordered)
-    drafted = sum(bool(draft.sentences) for draft in drafts)
-    if drafted and not verdicts:
-        raise InputError("holds no verdict on any of these drafts", file=path)
-    return verdicts, drafted - len(verdicts)
-
-
-def _without_none(row: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in row.items() if value is not None}
+    non_empty = sum(bool(draft.sentences) for draft in drafts)
+    if non_empty and not verdicts:
+        raise InputError("expected verdicts on these drafts, found none", code=ErrorCode.MISMATCH, file=path)
+    return verdicts, non_empty - len(verdicts)

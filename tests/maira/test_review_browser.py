@@ -95,7 +95,7 @@ def reviewed_by_mouse(page: Page, *, last: bool) -> None:
     row(page, 1).locator(".sentence-text").click()
     row(page, 1).get_by_role("button", name="Delete this sentence").click()
     page.get_by_role("button", name="Add a finding").click()
-    page.get_by_label("Text of the finding that is missing").fill("Nipple shadow.")
+    page.get_by_label("Text of the missing finding").fill("Nipple shadow.")
     page.get_by_role("button", name="Save").click()
     go_on.click()
     page.locator("#reference-sentences button").first.click()
@@ -107,7 +107,7 @@ def reviewed_by_mouse(page: Page, *, last: bool) -> None:
         3: ("0 No", "OMISSION"),
     }.items():
         row(page, place).get_by_text(severity).click()
-        row(page, place).get_by_label("Type of error", exact=True).select_option(kind)
+        row(page, place).get_by_label("Error type", exact=True).select_option(kind)
     go_on.click()
     saved(page)
     if not last:
@@ -198,7 +198,7 @@ def test_text_being_typed_survives_a_reload(page: Page, running: Running) -> Non
 
 @pytest.mark.parametrize(
     ("key", "label"),
-    [("a", "Text of the finding that is missing"), ("c", "Comment on the study")],
+    [("a", "Text of the missing finding"), ("c", "Comment on the study")],
 )
 def test_a_finding_or_comment_being_typed_survives_a_reload(page: Page, key: str, label: str) -> None:
     press(page, key)
@@ -359,7 +359,7 @@ def test_what_another_window_changed_is_shown_and_ones_own_text_is_given_back(
     saved(page)
     other.get_by_label("Text of sentence 1").fill("The heart is large.")
     other.keyboard.press("Enter")
-    other.get_by_text("Another window has changed the study meanwhile. Not saved (study 1): an edit.").wait_for()
+    other.get_by_text("The study was changed in another window. Not saved (study 1): an edit.").wait_for()
     assert row(other, 1).locator("del").count() == 1
     assert other.get_by_label("Text of sentence 1").input_value() == "The heart is large."
     other.keyboard.press("Enter")

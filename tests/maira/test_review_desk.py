@@ -346,7 +346,7 @@ def test_what_keys_do_is_announced(page: Page) -> None:
         "Severity 2",
         "Undone: severity of sentence 1",
         "Undone: deletion of sentence 1",
-        "Done again: deletion of sentence 1",
+        "Redone: deletion of sentence 1",
         "Sentence 1 restored",
         "Undone: restoration of sentence 1",
         "Sentence 4 added",
@@ -456,12 +456,12 @@ def test_the_tools_of_the_image_stay_on_one_line_beside_the_list(page: Page) -> 
 
 def test_a_type_of_error_of_ones_own_can_be_added(page: Page, running: Running, reviewer: str) -> None:
     press(page, "j", "d")
-    row(page, 0).get_by_label("Type of error", exact=True).select_option(label="Another type …")
+    row(page, 0).get_by_label("Error type", exact=True).select_option(label="Another type …")
     page.keyboard.type("WRONG PATIENT")
     press(page, "Enter")
     saved(page)
     assert running.sentence(0, reviewer).assessment.error_type == "WRONG PATIENT"
-    chosen = row(page, 0).get_by_label("Type of error", exact=True)
+    chosen = row(page, 0).get_by_label("Error type", exact=True)
     assert chosen.input_value() == "WRONG PATIENT"
     assert chosen.evaluate("select => select === document.activeElement")
     for keys in (["Escape"], ["x", "Escape"]):
@@ -472,16 +472,16 @@ def test_a_type_of_error_of_ones_own_can_be_added(page: Page, running: Running, 
 
 def test_a_type_of_error_of_ones_own_is_saved_when_it_is_left(page: Page, running: Running, reviewer: str) -> None:
     press(page, "j", "d")
-    chosen = row(page, 0).get_by_label("Type of error", exact=True)
+    chosen = row(page, 0).get_by_label("Error type", exact=True)
     chosen.select_option(label="Another type …")
     page.keyboard.type("WRONG RADIOGRAPH")
     unsaved(page)
     page.reload()
     at_study(page, 1)
     press(page, "j")
-    assert row(page, 0).get_by_label("Own type of error").input_value() == "WRONG RADIOGRAPH"
+    assert row(page, 0).get_by_label("Custom error type").input_value() == "WRONG RADIOGRAPH"
     unsaved(page)
-    row(page, 0).get_by_label("Own type of error").press("End")
+    row(page, 0).get_by_label("Custom error type").press("End")
     row(page, 0).get_by_text("2 Significant").click()
     saved(page)
     assert running.sentence(0, reviewer).assessment.error_type == chosen.input_value() == "WRONG RADIOGRAPH"
@@ -496,7 +496,7 @@ def test_a_type_of_error_of_ones_own_is_saved_when_it_is_left(page: Page, runnin
     assert running.sentence(0, reviewer).assessment.error_type == "WRONG SIDE"
     page.reload()
     at_study(page, 1)
-    assert not row(page, 0).get_by_label("Own type of error").is_visible()
+    assert not row(page, 0).get_by_label("Custom error type").is_visible()
 
 
 def test_verdicts_are_hidden_until_they_are_asked_for_from_step_three_on(page: Page) -> None:
@@ -572,7 +572,7 @@ def test_the_list_is_filtered_by_words_and_by_what_is_done(page: Page) -> None:
 
 def test_single_keys_can_be_switched_off(page: Page) -> None:
     press(page, "?")
-    page.get_by_label("Single keys without Ctrl do something").uncheck()
+    page.get_by_label("Enable single-key shortcuts").uncheck()
     press(page, "Escape", "l", "j")
     assert not page.locator("#studies").is_visible()
     assert page.locator(".sentence.selected").count() == 0

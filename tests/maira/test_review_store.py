@@ -23,9 +23,10 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from raising import raises
 from review_files import CORNERS, REPORT, change, finish, new_store, write_set
 
-from maira.review.changes import Change, History, Snapshot, UnfinishedError, change_adapter, drafted
+from maira.review.changes import Change, History, Snapshot, change_adapter, initial_state
 from maira.review.store import ConflictError, Store
 from maira.review.studies import read_review_drafts
 from radfact.errors import InputError, RunError
@@ -86,7 +87,7 @@ def test_an_assessment_changes_only_what_it_says(store: Store) -> None:
 
 def test_a_finished_study_is_changed_only_after_it_is_reopened(store: Store) -> None:
     finish(store)
-    with pytest.raises(InputError, match="reopen"):
+    with raises("invalid-value"):
         change(store, "delete", sentence="d0")
     change(store, "reopen")
     assert first(change(store, "delete", sentence="d0")).deleted
@@ -95,7 +96,7 @@ def test_a_finished_study_is_changed_only_after_it_is_reopened(store: Store) -> 
 def test_a_study_is_finished_only_after_its_steps(store: Store) -> None:
     for step, said in ((4, r"steps 2 \(Correct\) and 3 \(Compare\) have not"), (2, r"step 3 \(Compare\) has not")):
         change(store, "step", step=step)
-        with pytest.raises(UnfinishedError, match=said):
+        with raises("invalid-value"):
             change(store, "finish")
     change(store, "step", step=3)
     # Having been there is enough, wherever the reviewer is now.
@@ -110,7 +111,7 @@ def test_a_study_is_finished_only_with_all_severities(store: Store) -> None:
     change(store, "delete", sentence="d0")
     change(store, "edit", sentence="d1", text="Small effusion.")
     change(store, "assess", sentence="d1", severity=0)
-    with pytest.raises(UnfinishedError, match="1 correction has no severity yet"):
+    with raises("invalid-value"):
         change(store, "finish")
     change(store, "assess", sentence="d0", severity=2)
     assert change(store, "finish").state.done
@@ -180,24 +181,24 @@ def test_a_draft_as_it_can_be_typed_is_no_correction(tmp_path: Path, drafted_tex
 def test_a_sentence_that_is_too_long_can_be_made_shorter(tmp_path: Path) -> None:
     with closing(new_store(tmp_path, {"one": [{"text": "a" * 5000}]})) as store:
         assert len(first(change(store, "edit", sentence="d0", text="a" * 4999)).text) == 4999
-        with pytest.raises(InputError, match=r"^a sentence has at most 4,999 characters, and this one has 5,001$"):
+        with raises("invalid-value"):
             change(store, "edit", sentence="d0", text="a" * 5000 + ".")
 
 
 @pytest.mark.parametrize(
     ("kind", "fields", "said"),
     [
-        ("edit", {"sentence": "d0", "text": " \0"}, "a sentence needs words; delete it if it is false"),
-        ("add", {"text": ""}, "a sentence needs words; delete it if it is false"),
-        ("add", {"text": "a" * 4001}, "a sentence has at most 4,000 characters, and this one has 4,001"),
-        ("comment", {"text": "a" * 10_001}, "a comment has at most 10,000 characters, and this one has 10,001"),
-        ("assess", {"sentence": "d0", "comment": "a" * 10_001}, "a comment has at most 10,000 characters"),
+        ("edit", {"sentence": "d0", "text": " \0"}, "invalid-value"),
+        ("add", {"text": ""}, "invalid-value"),
+        ("add", {"text": "a" * 4001}, "invalid-value"),
+        ("comment", {"text": "a" * 10_001}, "invalid-value"),
+        ("assess", {"sentence": "d0", "comment": "a" * 10_001}, "invalid-value"),
     ],
 )
 def test_what_is_wrong_with_a_text_is_said_in_plain_words(
     store: Store, kind: str, fields: dict[str, Any], said: str
 ) -> None:
-    with pytest.raises(InputError, match=f"^{said}"):
+    with raises(said):
         change(store, kind, **fields)
     assert store.review("Ada", 1).version == 0
 
@@ -223,7 +224,7 @@ CHANGES: st.SearchStrategy[Change] = st.sampled_from(
 
 @given(st.lists(CHANGES, max_size=25))
 def test_everything_can_be_undone_and_done_again(changes: list[Change]) -> None:
-    draft = drafted([("One.", ()), ("Two.", ())])
+    draft = initial_state([("One.", ()), ("Two.", ())])
     history = History(draft)
     for one in changes:
         try:
@@ -232,17 +233,17 @@ def test_everything_can_be_undone_and_done_again(changes: list[Change]) -> None:
             continue
         history.add(one)
     undo, redo = (change_adapter.validate_python({"kind": kind}) for kind in ("undo", "redo"))
-    while history.now.can_redo:
+    while history.snapshot.can_redo:
         history.add(redo)
-    last, count = history.now.state, 0
-    while history.now.can_undo:
+    last, count = history.snapshot.state, 0
+    while history.snapshot.can_undo:
         history.add(undo)
         count += 1
-    assert history.now.state == draft
+    assert history.snapshot.state == draft
     for _ in range(count):
         history.add(redo)
-    assert history.now.state == last
-    assert not history.now.can_redo
+    assert history.snapshot.state == last
+    assert not history.snapshot.can_redo
 
 
 def test_seeing_the_reference_cannot_be_undone(store: Store) -> None:
@@ -261,7 +262,7 @@ def test_a_change_that_comes_twice_is_applied_once(store: Store) -> None:
 def test_the_id_of_another_change_is_refused(store: Store) -> None:
     added = change_adapter.validate_python({"kind": "add", "text": "Rib fracture."})
     store.add_change("Ada", 1, "change-1", 0, added)
-    with pytest.raises(InputError, match="another change has this id"):
+    with raises("id: duplicate"):
         store.add_change("Ben", 1, "change-1", 0, added)
 
 
@@ -300,7 +301,7 @@ def test_two_servers_on_one_database_see_each_other(store: Store) -> None:
 def test_a_name_is_noted_once(store: Store) -> None:
     assert store.add_reviewer(" Ada ") == ["Ada", "Ben"]
     for nobody in ("\0", "\u200b", " "):
-        with pytest.raises(InputError, match="name"):
+        with raises("name: invalid-value"):
             store.add_reviewer(nobody)
 
 
@@ -320,19 +321,19 @@ def test_a_name_of_an_error_is_noted_once_and_as_it_looks(store: Store) -> None:
 
 
 def test_nobody_and_nothing_is_said_so(store: Store) -> None:
-    with pytest.raises(InputError, match="no reviewer of this name: 'Eve'"):
+    with raises("reviewer: unknown-name"):
         store.review("Eve", 1)
-    with pytest.raises(InputError, match="no study 3; expected 1 to 2"):
+    with raises("number: unknown-name"):
         store.review("Ada", 3)
 
 
 @pytest.mark.parametrize(
     ("reports", "said"),
     [
-        ({"one": REPORT, "two": REPORT[:1]}, r"1 changed \(two\)"),
-        ({"one": REPORT}, r"1 missing \(two\)"),
-        ({"one": REPORT, "two": REPORT, "six": REPORT}, r"1 added \(six\)"),
-        ({"two": REPORT, "one": REPORT}, "in another order"),
+        ({"one": REPORT, "two": REPORT[:1]}, "review.sqlite: mismatch"),
+        ({"one": REPORT}, "review.sqlite: mismatch"),
+        ({"one": REPORT, "two": REPORT, "six": REPORT}, "review.sqlite: mismatch"),
+        ({"two": REPORT, "one": REPORT}, "review.sqlite: mismatch"),
     ],
 )
 def test_a_review_of_other_drafts_is_left_as_it_is(
@@ -342,7 +343,7 @@ def test_a_review_of_other_drafts_is_left_as_it_is(
     store.close()
     before = store.path.read_bytes()
     write_set(tmp_path, reports)
-    with pytest.raises(InputError, match=said):
+    with raises(said):
         Store(store.path, read_review_drafts(tmp_path / "drafts.jsonl"))
     assert store.path.read_bytes() == before
 
@@ -362,7 +363,7 @@ def test_another_file_is_no_review(tmp_path: Path) -> None:
 
 
 def test_a_folder_is_no_review(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="is a folder; expected the database of a review"):
+    with raises("test_a_folder_is_no_review0: invalid-format"):
         Store(tmp_path)
 
 
@@ -447,15 +448,15 @@ def test_nothing_is_saved_into_a_file_that_is_gone(store: Store, replaced: bool)
     store.path.unlink()
     if replaced:
         store.path.write_bytes(content)
-    with pytest.raises(RunError, match="it has been removed or replaced"):
+    with raises("write-failed"):
         change(store, "delete", sentence="d0")
     assert store.review("Ada", 1).version == 0
-    with pytest.raises(RunError, match="it has been removed or replaced"):
+    with raises("write-failed"):
         store.add_reviewer("Eve")
 
 
 def test_a_review_that_is_not_there_is_not_made_without_drafts(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="no such review"):
+    with raises("none.sqlite: file-not-found"):
         Store(tmp_path / "none.sqlite")
     assert list(tmp_path.iterdir()) == []
 
@@ -474,7 +475,7 @@ def test_a_damaged_change_is_named(store: Store) -> None:
         connection.execute("DROP TRIGGER changes_stay")
         connection.execute('UPDATE changes SET change = \'{"kind": "delete", "sentence": "d7"}\'')
         connection.commit()
-    with pytest.raises(InputError, match="change 1 is damaged"):
+    with raises("review.sqlite: invalid-format"):
         Store(store.path)
 
 

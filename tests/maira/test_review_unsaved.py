@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page, Route
 
 COMMENT = "Comment on this correction"
-FINDING = "Text of the finding that is missing"
+FINDING = "Text of the missing finding"
 REFUSED = {"error": "this cannot be taken"}
 
 
@@ -114,8 +114,8 @@ def test_a_comment_waits_for_its_correction_and_keeps_the_study_from_being_finis
     press(page, "Enter")
     row(page, 1).locator(".sentence-text").click()
     refuse(page)
-    waiting = page.locator("#waiting")
-    waiting.get_by_text("Sentence 1, comment (correct the sentence to go on): Old radiograph.").wait_for()
+    waiting = page.locator("#unsaved")
+    waiting.get_by_text("Sentence 1, comment (correct the sentence to continue): Old radiograph.").wait_for()
     assert not comment.is_visible()
     unsaved(page)
     # What another machine does is shown nevertheless.
@@ -143,7 +143,7 @@ def test_words_that_wait_can_be_discarded(page: Page) -> None:
     press(page, "Enter", "Escape")
     refuse(page)
     page.get_by_role("button", name="Discard: Sentence 1, comment").click()
-    assert not page.locator("#waiting").is_visible()
+    assert not page.locator("#unsaved").is_visible()
     assert page.locator("#saved").inner_text() != "Not saved yet"
     press(page, "j", "d")
     saved(page)
@@ -189,12 +189,12 @@ def test_a_type_of_ones_own_stays_and_a_severity_that_was_not_taken_goes(page: P
     saved(page)
     hold(page, status=400, json=REFUSED)
     press(page, "2")
-    row(page, 0).get_by_label("Type of error", exact=True).select_option(label="Another type …")
+    row(page, 0).get_by_label("Error type", exact=True).select_option(label="Another type …")
     page.keyboard.type("WRONG RADIOGRAPH")
     press(page, "Enter")
     refuse(page, "a severity, a type of error.")
     assert not row(page, 0).get_by_role("radio", name="2 Significant").is_checked()
-    own = row(page, 0).get_by_label("Own type of error")
+    own = row(page, 0).get_by_label("Custom error type")
     assert own.input_value() == "WRONG RADIOGRAPH"
     unsaved(page)
     own.press("Enter")
@@ -265,12 +265,12 @@ def test_an_edit_waits_for_its_sentence_which_another_machine_has_deleted(
         saved(other)
     press(page, "Enter")
     page.locator(
-        "#alert", has_text="an edit. Sentence 1 is deleted; your text of it comes back when you restore it."
+        "#alert", has_text="an edit. Sentence 1 is deleted; your text is restored when you restore the sentence."
     ).wait_for()
     assert running.sentence(0).deleted
     page.reload()
     at_study(page, 1)
-    page.locator("#waiting", has_text=f"Sentence 1, text (restore the sentence to go on): {edited}").wait_for()
+    page.locator("#unsaved", has_text=f"Sentence 1, text (restore the sentence to continue): {edited}").wait_for()
     unsaved(page)
     # Taken back like any other change, the deletion makes room for the text as well.
     press(page, "Control+z")
@@ -291,7 +291,7 @@ def test_a_comment_waits_for_its_study_which_another_machine_has_finished(
         press(other, "]", "]", "]", "f")
         saved(other)
     press(page, "Control+Enter")
-    page.locator("#alert", has_text="The study is finished; your words come back when you reopen it.").wait_for()
+    page.locator("#alert", has_text="The study is finished; your text is restored when you reopen it.").wait_for()
     comment = page.get_by_label("Comment on the study")
     assert comment.input_value() == ""
     unsaved(page)

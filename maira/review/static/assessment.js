@@ -1,7 +1,7 @@
-/** What a reviewer says of one correction: severity, type of error, a word of comment. */
+/** Assessment of a correction: severity, error type and comment. */
 
 import { element } from "./dom.js";
-import { keptField } from "./typing.js";
+import { persistentField } from "./typing.js";
 
 const OWN = "\u0000own";
 
@@ -21,10 +21,10 @@ export class Assessment {
       return { radio, label: element("label", { class: `severity severity-${severity}`, title: definition }, radio,
         element("span", {}, element("kbd", { text: String(severity) }), ` ${name.replace(/ implications$/, "")}`)) };
     });
-    this.type = element("select", { class: "type", "aria-label": "Type of error", on: { change: () => this.#chooseType() } });
-    this.ownInput = element("input", { type: "text", class: "own-type", "aria-label": "Own type of error", maxlength: "100",
-      placeholder: "own type, then Enter", hidden: true, on: { keydown: (event) => this.#ownKey(event) } });
-    this.own = keptField(this.ownInput, {
+    this.type = element("select", { class: "type", "aria-label": "Error type", on: { change: () => this.#chooseType() } });
+    this.ownInput = element("input", { type: "text", class: "own-type", "aria-label": "Custom error type", maxlength: "100",
+      placeholder: "custom type, then Enter", hidden: true, on: { keydown: (event) => this.#ownKey(event) } });
+    this.own = persistentField(this.ownInput, {
       typed: () => handlers.typed(`own:${id}`),
       keep: (text) => handlers.keep(`own:${id}`, text),
       save: (name) => this.#saveOwn(name),
@@ -35,7 +35,7 @@ export class Assessment {
     });
     const why = element("input", { type: "text", class: "why", "aria-label": "Comment on this correction",
       placeholder: "Comment on this correction" });
-    this.why = keptField(why, {
+    this.why = persistentField(why, {
       typed: () => handlers.typed(`why:${id}`),
       keep: (text) => handlers.keep(`why:${id}`, text),
       save: (comment) => handlers.assess(id, { comment }),
@@ -86,7 +86,7 @@ export class Assessment {
     const wanted = ["", ...known, OWN];
     const present = [...this.type.options].map((option) => option.value);
     if (wanted.join("\n") !== present.join("\n")) {
-      this.type.replaceChildren(element("option", { value: "", text: "Type of error …" }),
+      this.type.replaceChildren(element("option", { value: "", text: "Error type …" }),
         ...known.map((name) => element("option", { value: name, text: name })),
         element("option", { value: OWN, text: "Another type …" }));
     }

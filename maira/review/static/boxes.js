@@ -1,4 +1,4 @@
-/** The boxes of the chosen sentence, to be moved, resized, added and taken away by pointer or keyboard. */
+/** Editor for the boxes of the selected sentence: move, resize, add and remove by pointer or keyboard. */
 
 import { announce, element } from "./dom.js";
 import { sameBoxes } from "./state.js";
@@ -60,7 +60,7 @@ export class BoxEditor {
   }
 
   /**
-   * Show the boxes of a sentence with handles; null shows none. What was being changed of another one is kept.
+   * Show the boxes of a sentence with handles; null shows none. What was being changed of another one is storage.
    *
    * @param {{id: string, boxes: number[][], deleted: boolean} | null} sentence
    * @param {{number: number, locked: boolean}} how  `number`: of the sentence as shown

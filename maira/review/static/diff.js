@@ -1,11 +1,11 @@
-/** Which words of a text are not in the text that it was made from. */
+/** Word differences of two texts. */
 
 /**
  * The words of both texts in order, each kept, added or removed (longest common subsequence).
  *
  * @returns {{kind: "kept" | "added" | "removed", text: string}[]}  neighbours of one kind are one piece
  */
-export function wordChanges(before, now) {
+export function diffWords(before, now) {
   const [left, right] = [before, now].map((text) => text.split(/\s+/).filter(Boolean));
   const lengths = Array.from({ length: left.length + 1 }, () => new Uint16Array(right.length + 1));
   for (let i = left.length - 1; i >= 0; i -= 1) {

@@ -1,7 +1,7 @@
-/** Small helpers for the page's elements. Text is only ever set as text. */
+/** Helpers for page elements. Content is always set as text, never as markup. */
 
-/** Attributes that are read, not worked with. */
-const SAID = ["alt", "aria-label", "placeholder", "title"];
+/** Attributes shown or read to the user. */
+const TEXT_ATTRIBUTES = ["alt", "aria-label", "placeholder", "title"];
 
 /**
  * A new element.
@@ -15,7 +15,7 @@ export function element(tag, { text, on = {}, ...attributes } = {}, ...children)
   for (const [name, value] of Object.entries(attributes)) {
     if (value === null || value === false) continue;
     const written = value === true ? "" : String(value);
-    node.setAttribute(name, SAID.includes(name) ? visibleText(written) : written);
+    node.setAttribute(name, TEXT_ATTRIBUTES.includes(name) ? visibleText(written) : written);
   }
   if (text !== undefined) node.textContent = visibleText(String(text));
   for (const [name, listener] of Object.entries(on)) node.addEventListener(name, listener);
@@ -33,28 +33,28 @@ export function counted(count, one, many = `${one}s`) {
   return `${count} ${count === 1 ? one : many}`;
 }
 
-/** Words as a sentence: begun with a capital, ended with a full stop. */
+/** UnsavedText as a sentence: begun with a capital, ended with a full stop. */
 export function asSentence(words) {
   return `${words.slice(0, 1).toUpperCase()}${words.slice(1)}${/[.!?…]$/.test(words) ? "" : "."}`;
 }
 
-/** Say something to those who do not see the page; the same words twice are said twice. */
+/** Announce something to screen readers; repeated text is announced again. */
 export function announce(words) {
   const region = byId("announcer");
   region.textContent = region.textContent === words ? `${words}\u00a0` : words;
 }
 
-let isStillSo = () => true;
+let isAlertValid = () => true;
 
 /**
- * Tell of something that a reviewer must not miss, until it is dismissed, replaced or no longer so.
+ * Show an alert until it is dismissed, replaced or no longer valid.
  *
  * @param {string | null} words  null takes it away
  * @param {{action?: {label: string, run: () => void}, holds?: () => boolean}} options  `holds`: whether it is still so
  */
 export function alertBar(words, { action = null, holds = () => true } = {}) {
   const bar = byId("alert");
-  isStillSo = holds;
+  isAlertValid = holds;
   bar.hidden = words === null;
   if (words === null) {
     bar.replaceChildren();
@@ -68,13 +68,13 @@ export function alertBar(words, { action = null, holds = () => true } = {}) {
   bar.replaceChildren(element("span", { text: words }), ...(act ? [act] : []), dismiss);
 }
 
-/** Take away what was told where it is no longer so. */
+/** Remove an alert that is no longer valid. */
 export function checkAlert() {
-  if (!isStillSo()) alertBar(null);
+  if (!isAlertValid()) alertBar(null);
 }
 
-/** Let Escape and a press beside it close a menu. */
-export function closeWhenLeft(menu) {
+/** Close a menu by Escape or a click outside. */
+export function closeOnOutsideClick(menu) {
   menu.addEventListener("keydown", (event) => {
     if (event.key !== "Escape" || !menu.open) return;
     event.preventDefault();

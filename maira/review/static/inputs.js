@@ -1,4 +1,4 @@
-/** What the model was given: the images, of which one is large, and the texts. */
+/** Input of the model: the images, one of them enlarged, and the texts. */
 
 import { BoxEditor } from "./boxes.js";
 import { byId, element } from "./dom.js";
@@ -99,7 +99,7 @@ export class Inputs {
 
   #note() {
     const note = byId("radiograph-note");
-    const words = this.editor.drawing ? "Drag to draw a box · Enter puts one in the middle · Esc stops"
+    const words = this.editor.drawing ? "Drag to draw a box · Enter adds one in the center · Esc cancels"
       : this.kind === "frontal" ? "" : `${IMAGES[this.kind]} image: boxes are on the frontal one`;
     note.textContent = words;
     note.hidden = !words;

@@ -1,7 +1,7 @@
-/** Keys of the page, and the help that lists them. */
+/** Keyboard shortcuts, and the help that lists them. */
 
 import { byId, element, takesText } from "./dom.js";
-import { setSetting, setting } from "./kept.js";
+import { setSetting, setting } from "./storage.js";
 
 /** How the help writes keys that have no sign of their own. */
 const WRITTEN = { ArrowUp: "↑", ArrowDown: "↓", ArrowLeft: "←", ArrowRight: "→", Delete: "Del" };

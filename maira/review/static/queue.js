@@ -1,4 +1,4 @@
-/** Changes on their way to the server: one at a time, in order, each kept in this browser until it is answered. */
+/** Queue of changes to the server: sent one at a time in order, each stored in this browser until the response. */
 
 import { post, Refused } from "./api.js";
 
@@ -19,13 +19,13 @@ export class ChangeQueue extends EventTarget {
 
   /**
    * @param {string} reviewer
-   * @param {import("./kept.js").Kept} kept
-   * @param {object[]} leftover  changes that an earlier page kept; they are sent first
+   * @param {import("./storage.js").BrowserStorage} kept
+   * @param {object[]} leftover  changes that an earlier page storage; they are sent first
    */
-  constructor(reviewer, kept, leftover) {
+  constructor(reviewer, storage, leftover) {
     super();
     this.reviewer = reviewer;
-    this.kept = kept;
+    this.storage = storage;
     this.#waiting = leftover;
     window.addEventListener("online", () => this.flush());
   }
@@ -58,7 +58,7 @@ export class ChangeQueue extends EventTarget {
     const last = this.#waiting.at(-1)?.order ?? 0;
     const change = { id: newId(), order: Math.max(Date.now(), last + 1), number, study, version, kind, fields };
     this.#waiting.push(change);
-    this.kept.keepChange(change);
+    this.storage.keepChange(change);
     this.flush();
     return change;
   }
@@ -102,7 +102,7 @@ export class ChangeQueue extends EventTarget {
 
   #answered(change) {
     this.#waiting = this.#waiting.filter((other) => other !== change);
-    this.kept.dropChange(change);
+    this.storage.dropChange(change);
     this.#failures = 0;
     this.#reason = null;
   }

@@ -1,4 +1,4 @@
-/** One radiograph, large: zoom, movement, window and level, inversion. Boxes are drawn by the viewer inside. */
+/** The enlarged radiograph: zoom, pan, window and level, inversion. The viewer inside draws boxes. */
 
 import { byId } from "./dom.js";
 

@@ -1,4 +1,4 @@
-/** The reference report, folded away until its step. */
+/** The reference report, collapsed until its step. */
 
 import { byId, counted, element } from "./dom.js";
 import { REFERENCE_STEP } from "./state.js";

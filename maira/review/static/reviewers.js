@@ -1,8 +1,8 @@
-/** Whose corrections these are. */
+/** Dialog to choose the reviewer. */
 
 import { post } from "./api.js";
 import { asSentence, byId, element } from "./dom.js";
-import { setSetting, setTabReviewer, setting } from "./kept.js";
+import { setSetting, setTabReviewer, setting } from "./storage.js";
 
 /**
  * Ask who is reviewing; a name that is not known yet is told to the server.

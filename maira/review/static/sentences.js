@@ -1,11 +1,11 @@
-/** The draft's sentences: choosing, editing in place, deleting, adding. */
+/** The sentences of the draft: select, edit in place, delete, add. */
 
 import { Assessment } from "./assessment.js";
-import { wordChanges } from "./diff.js";
+import { diffWords } from "./diff.js";
 import { counted, element } from "./dom.js";
 import { boxesMoved, isCorrection } from "./state.js";
 import { sentenceForm } from "./typing.js";
-import { isFinding, isOpen } from "./words.js";
+import { isFinding, isOpen } from "./unsaved.js";
 
 const VERDICTS = { entailment: ["yes", "✓ entailed by the reference"], not_entailment: ["no", "✗ not entailed by the reference"] };
 
@@ -84,7 +84,7 @@ class Row {
       return;
     }
     const tags = { kept: "span", added: "ins", removed: "del" };
-    const pieces = wordChanges(sentence.draft_text, sentence.text);
+    const pieces = diffWords(sentence.draft_text, sentence.text);
     this.words.replaceChildren(...pieces.flatMap(({ kind, text }) => [element(tags[kind], { text }), " "]));
   }
 
@@ -121,8 +121,8 @@ export class SentenceList {
     adder.append(this.addButton);
     list.addEventListener("keydown", (event) => this.#key(event));
     list.addEventListener("pointerdown", () => this.#holdHeights());
-    list.addEventListener("pointerleave", () => this.#letHeights());
-    document.addEventListener("keydown", () => this.#letHeights());
+    list.addEventListener("pointerleave", () => this.#releaseHeights());
+    document.addEventListener("keydown", () => this.#releaseHeights());
   }
 
   /** Keep rows as high as they are: one that closes its tools would pull those below it from under the pointer. */
@@ -132,11 +132,11 @@ export class SentenceList {
     }
   }
 
-  #letHeights() {
+  #releaseHeights() {
     for (const { root } of this.#rows.values()) root.style.minHeight = "";
   }
 
-  /** Where text is being typed, as `Words` names it, or null. */
+  /** Where text is being typed, as `UnsavedText` names it, or null. */
   get place() {
     return this.#form?.place ?? null;
   }

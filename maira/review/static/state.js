@@ -1,4 +1,4 @@
-/** What a draft looks like with changes that the server has not answered yet. The server's own state always replaces it. */
+/** State of a draft with changes that the server has not confirmed. The server's state always replaces it. */
 
 /** The step from which on the reference report and RadFact's verdicts are shown. */
 export const REFERENCE_STEP = 3;

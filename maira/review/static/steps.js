@@ -1,4 +1,4 @@
-/** The four steps of a review (figure F.1): where the reviewer is, and what is asked there. */
+/** The four steps of a review (MAIRA-2, figure F.1) with their instructions. */
 
 import { announce, byId, counted, element } from "./dom.js";
 import { REFERENCE_STEP, unassessed } from "./state.js";
@@ -58,13 +58,13 @@ export class Steps {
     const told = this.#told.version === state.version ? this.#told.words : "";
     byId("remaining").textContent = done ? "This study is finished." : told || (last && open
       ? `${counted(open, "correction has", "corrections have")} no severity yet` : "");
-    byId("advance").textContent = done ? "Next unfinished study" : last ? "Finish study" : `Go on: ${step + 1} ${this.steps[step].name}`;
+    byId("advance").textContent = done ? "Next unfinished study" : last ? "Finish study" : `Next: ${step + 1} ${this.steps[step].name}`;
     byId("advance").title = done ? "Next unfinished study (U)" : last ? "Finish study (F)" : "Next step (])";
   }
 
   #instruct(instruction, done) {
     const [first, ...rest] = instruction.split("\n");
-    const words = done ? "Finished. Reopen the study to change it, or go on to the next one." : first;
+    const words = done ? "Finished. Reopen the study to change it, or continue with the next one." : first;
     const list = rest.length && !done ? element("ul", {}, ...rest.map((text) => element("li", { text }))) : null;
     byId("instruction").replaceChildren(element("p", { text: words }), ...(list ? [list] : []));
   }

@@ -1,4 +1,4 @@
-/** The list of studies: filtered, and drawn only where it is in sight, so that thousands cost no more than a screenful. */
+/** The filtered list of studies; only visible rows are rendered, so thousands of studies are fast. */
 
 import { byId, counted, element } from "./dom.js";
 

@@ -1,4 +1,4 @@
-/** Fields whose text is kept in this browser from the first letter until it is saved. */
+/** Text fields whose content is stored in this browser until it is saved. */
 
 import { element } from "./dom.js";
 
@@ -82,7 +82,7 @@ export function sentenceForm({ label, text, keep, save, cancel }) {
  *   words of this field that are not saved, as `keep` was given them
  * @returns {{isTyping: boolean, show: (saved: string) => void, save: () => void}}
  */
-export function keptField(field, { typed, keep, save }) {
+export function persistentField(field, { typed, keep, save }) {
   const finish = () => {
     const text = typed();
     if (text !== null) save(typable(text).trim());

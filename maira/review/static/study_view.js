@@ -1,42 +1,42 @@
-/** One study under review: what is shown of it, and what a reviewer does to it. */
+/** View of one study, and the reviewer's actions on it. */
 
 import { get } from "./api.js";
 import { alertBar, announce, byId, counted } from "./dom.js";
 import { Inputs } from "./inputs.js";
-import { keyOf } from "./kept.js";
+import { keyOf } from "./storage.js";
 import { Reference } from "./reference.js";
 import { SentenceList } from "./sentences.js";
 import { after, difference, isCorrection, REFERENCE_STEP, unassessed, unnamed } from "./state.js";
 import { Steps } from "./steps.js";
-import { keptField, typable } from "./typing.js";
-import { showWaiting } from "./waiting.js";
-import { isFinding, isOpen, Words } from "./words.js";
+import { persistentField, typable } from "./typing.js";
+import { showUnsaved } from "./unsaved_list.js";
+import { isFinding, isOpen, UnsavedText } from "./unsaved.js";
 
 const NEEDED_STEPS = [2, REFERENCE_STEP];
 const BOX_MODES = ["all", "selected", "none"];
 
 /** Events: "shown" (anything may look different) and "nextstudy" (the reviewer is done with this one). */
-export class Desk extends EventTarget {
+export class StudyView extends EventTarget {
   #study = null;
   #selected = null;
-  // How often to undo still, or to redo where it is below zero.
+  // Remaining undo steps, negative for redo.
   #turns = 0;
-  // Whether types of error that are not named were asked for.
+  // Whether the reviewer was asked for missing error types.
   #askedTypes = false;
-  // Whether more words may be there to be given back when what is typed now is saved.
-  #givesBack = false;
-  // The latest version of each study that an answer was about.
-  #heard = new Map();
+  // Whether more unsaved text may follow when the current text is saved.
+  #mayRestore = false;
+  // Latest known version of each study.
+  #versions = new Map();
 
   /**
    * @param {object} set  as `/api/set` gave it
    * @param {string} reviewer
-   * @param {import("./kept.js").Kept} kept
+   * @param {import("./storage.js").BrowserStorage} kept
    * @param {import("./queue.js").ChangeQueue} queue
    */
-  constructor(set, reviewer, kept, queue) {
+  constructor(set, reviewer, storage, queue) {
     super();
-    Object.assign(this, { reviewer, queue, words: new Words(kept) });
+    Object.assign(this, { reviewer, queue, words: new UnsavedText(storage) });
     this.errorTypes = set.error_types;
     this.inputs = new Inputs({
       select: (id) => this.select(id, { reveal: true }),
@@ -61,7 +61,7 @@ export class Desk extends EventTarget {
       keep: (place, text) => this.keep(place, text),
       discard: (place) => this.discard(place),
     });
-    this.comment = keptField(byId("comment"), {
+    this.comment = persistentField(byId("comment"), {
       typed: () => (this.#study ? this.typed("comment") : null),
       keep: (text) => this.keep("comment", text),
       save: (text) => this.#saveComment(text),
@@ -86,22 +86,22 @@ export class Desk extends EventTarget {
     return this.#study?.sample_id ?? "";
   }
 
-  /** The state with what the server has not answered yet. */
+  /** The state including unconfirmed changes. */
   get shown() {
     return after(this.#study.state, this.queue.of(this.number));
   }
 
-  /** Whether something is being typed or moved that no change holds yet. */
+  /** Whether something is being typed or moved that is not in a change yet. */
   get isChanging() {
     return this.sentences.isTyping || this.comment.isTyping || this.inputs.editor.isChanging;
   }
 
-  /** Words of the study that are not saved and stand in no field. */
+  /** UnsavedText of the study that are not saved and stand in no field. */
   get waiting() {
     return this.#study ? this.words.waiting(this.key, this.shown, this.sentences.place) : [];
   }
 
-  /** What marks the study together with its draft. */
+  /** Key of the study together with its draft. */
   get key() {
     return keyOf(this.#study);
   }
@@ -110,7 +110,7 @@ export class Desk extends EventTarget {
     return this.#study ? this.shown.sentences.find(({ id }) => id === this.#selected) ?? null : null;
   }
 
-  /** Put a study on the desk, as `fetch` gave it. */
+  /** Put a study on the studyView, as `fetch` gave it. */
   open(study) {
     this.leave();
     this.sentences.clear();
@@ -127,11 +127,11 @@ export class Desk extends EventTarget {
     byId("report-body").scrollTop = 0;
     window.scrollTo(0, 0);
     this.render();
-    this.#bringBack();
+    this.#restoreUnsaved();
     announce(`Study ${study.number}, ${counted(study.state.sentences.length, "sentence")}, step ${study.state.step}`);
   }
 
-  /** Hand over what is being changed, before the page or the study is left. */
+  /** Commit changes in progress before the study or the page is left. */
   leave() {
     if (!this.#study) return;
     this.inputs.editor.commit();
@@ -140,20 +140,20 @@ export class Desk extends EventTarget {
     this.comment.save();
   }
 
-  /** What the server has of a study for this reviewer. */
+  /** Request a study from the server. */
   async fetch(number) {
     const path = `/api/studies/${number}?reviewer=${encodeURIComponent(this.reviewer)}`;
     const study = await get(path);
     // The answer to a change may have come while this one, which is from before the change, was on its way.
-    return study.state.version < (this.#heard.get(number) ?? 0) ? get(path) : study;
+    return study.state.version < (this.#versions.get(number) ?? 0) ? get(path) : study;
   }
 
-  /** Take note that a study has come to a version, here or in another window. */
-  hear(number, version) {
-    this.#heard.set(number, Math.max(version, this.#heard.get(number) ?? 0));
+  /** Record the latest known version of a study, from this or another window. */
+  setVersion(number, version) {
+    this.#versions.set(number, Math.max(version, this.#versions.get(number) ?? 0));
   }
 
-  /** Take the server's word again: for what a step opens, and for what another window did. */
+  /** Request the open study again, for content that a step reveals and for changes of other windows. */
   async refresh() {
     const { number } = this;
     if (number === null || this.queue.of(number).length) return;
@@ -163,23 +163,23 @@ export class Desk extends EventTarget {
     this.render();
   }
 
-  /** Take an answer to a change. */
+  /** Apply the response to a change. */
   answered({ number, kind }, state) {
     if (number !== this.number) return;
     const before = this.#study.state;
     this.#study.state = state;
     this.render();
     if (kind === "undo") announce(`Undone: ${difference(state, before)}`);
-    if (kind === "redo") announce(`Done again: ${difference(before, state)}`);
+    if (kind === "redo") announce(`Redone: ${difference(before, state)}`);
     // A sentence that is there again may have words that are not saved.
-    if (kind === "undo" || kind === "redo") this.#bringBack();
+    if (kind === "undo" || kind === "redo") this.#restoreUnsaved();
     this.#turn();
     if (state.step >= REFERENCE_STEP && this.#study.reference === null) this.refresh().catch(() => {});
   }
 
-  /** A change was not taken: show the server's state, and give words that were in it back to be typed on. */
+  /** Handle a refused change: show the server's state and restore its text. */
   refused(number, state, lost) {
-    const moved = this.words.takeBack(lost, this.errorTypes, state);
+    const moved = this.words.restore(lost, this.errorTypes, state);
     if (number !== this.number) return;
     this.#turns = 0;
     // The server may have given the id of a finding that could not be added to another one.
@@ -187,7 +187,7 @@ export class Desk extends EventTarget {
     if (moved.includes(this.#selected)) this.#selected = null;
     if (state) this.#study.state = state;
     this.render();
-    this.#bringBack();
+    this.#restoreUnsaved();
     if (!state) this.refresh().catch(() => {});
   }
 
@@ -201,7 +201,7 @@ export class Desk extends EventTarget {
     this.render();
   }
 
-  /** The words of a place that are not saved; null where there are none, or nothing can be typed there. */
+  /** Unsaved text of a place; null if there is none, or the place is not open. */
   typed(place) {
     return isOpen(this.shown, place) ? this.words.text(this.key, place) : null;
   }
@@ -236,7 +236,7 @@ export class Desk extends EventTarget {
       selected: this.#selected, locked: state.done, mode,
     });
     this.comment.show(state.comment);
-    showWaiting(state, this.waiting, { goOn: (place) => this.#goOn(place), discard: (place) => this.discard(place) });
+    showUnsaved(state, this.waiting, { continueTyping: (place) => this.#continueTyping(place), discard: (place) => this.discard(place) });
     byId("comment").disabled = state.done;
     byId("undo").disabled = !state.can_undo || this.queue.trouble !== null;
     byId("redo").disabled = !state.can_redo || this.queue.trouble !== null;
@@ -244,7 +244,7 @@ export class Desk extends EventTarget {
     this.dispatchEvent(new Event("shown"));
   }
 
-  /** Offer a type of error that is named somewhere for every correction. */
+  /** Offer an error type for every correction. */
   #noteType(name) {
     if (name !== null && !this.errorTypes.includes(name)) this.errorTypes.push(name);
   }
@@ -254,7 +254,7 @@ export class Desk extends EventTarget {
       || state.sentences.some(({ id }) => id === this.#selected);
   }
 
-  /** Choose a sentence of the draft or the reference; null chooses none. */
+  /** Select a sentence of the draft or the reference; null deselects. */
   select(id, { reveal = false, focus = false } = {}) {
     this.#selected = id;
     if (id !== null && !id.startsWith("reference-") && this.inputs.kind !== "frontal" && this.#sentence?.boxes.length) {
@@ -273,14 +273,14 @@ export class Desk extends EventTarget {
     this.select(ids[next], { focus: true });
   }
 
-  /** The chosen sentence by its id where one is named, else by what is chosen; null where it cannot be changed. */
+  /** The given or the selected sentence; null if it cannot be changed. */
   #changeable(id = this.#selected) {
     if (this.shown.done) {
       announce("This study is finished; reopen it to change it.");
       return null;
     }
     const sentence = this.shown.sentences.find((each) => each.id === id);
-    if (!sentence) announce("Choose a sentence first.");
+    if (!sentence) announce("Select a sentence first.");
     return sentence ?? null;
   }
 
@@ -288,7 +288,7 @@ export class Desk extends EventTarget {
     const sentence = this.#changeable(id);
     if (!sentence) return;
     if (sentence.deleted) {
-      this.#sayDeleted(sentence);
+      this.#explainDeleted(sentence);
       return;
     }
     if (this.#selected !== sentence.id) this.select(sentence.id);
@@ -302,10 +302,10 @@ export class Desk extends EventTarget {
     this.render();
   }
 
-  #sayDeleted(sentence) {
+  #explainDeleted(sentence) {
     const { number } = this;
     alertBar("This sentence is deleted; restore it to edit it.", {
-      action: { label: "Restore", run: () => this.#strike(sentence, "restore") },
+      action: { label: "Restore", run: () => this.#setDeleted(sentence, "restore") },
       holds: () => this.number === number && !this.shown.done
         && this.shown.sentences.some(({ id, deleted }) => id === sentence.id && deleted),
     });
@@ -326,7 +326,7 @@ export class Desk extends EventTarget {
   startAdd(place = "new") {
     if (this.shown.done) return;
     this.sentences.openForm(place, {
-      label: "Text of the finding that is missing",
+      label: "Text of the missing finding",
       text: this.typed(place) ?? "",
       keep: (text) => this.keep(place, text),
       save: (text) => this.#save(place, () => this.#add(place, text)),
@@ -346,12 +346,12 @@ export class Desk extends EventTarget {
     announce(`Sentence ${this.shown.sentences.length} added`);
   }
 
-  /** End typing: first the change is kept, then what was typed for it is dropped. */
+  /** End typing: first the change is storage, then what was typed for it is dropped. */
   #save(place, change) {
     change?.();
     this.words.drop(this.key, place);
     if (this.sentences.place === place) this.sentences.closeForm();
-    if (this.#givesBack) this.#bringBack();
+    if (this.#mayRestore) this.#restoreUnsaved();
     else this.render();
   }
 
@@ -360,32 +360,32 @@ export class Desk extends EventTarget {
     this.discard("comment");
   }
 
-  /** Words that were typed and are not saved come back where they were: after a reload, or where a change was not taken. */
-  #bringBack() {
+  /** UnsavedText that were typed and are not saved come back where they were: after a reload, or where a change was not taken. */
+  #restoreUnsaved() {
     this.words.settle(this.key, this.shown);
     const isTyping = this.sentences.place !== null;
     const [next] = this.waiting.filter(({ place }) => isOpen(this.shown, place));
-    this.#givesBack = isTyping || next !== undefined;
-    if (next && !isTyping) this.#goOn(next.place);
-    if (this.#givesBack && !isTyping) announce("Text that was not saved yet is brought back.");
+    this.#mayRestore = isTyping || next !== undefined;
+    if (next && !isTyping) this.#continueTyping(next.place);
+    if (this.#mayRestore && !isTyping) announce("Unsaved text was restored.");
     this.render();
   }
 
-  /** Go on typing a text; the next one that waits comes when it is saved. */
-  #goOn(place) {
+  /** Continue typing a text; the next one follows when it is saved. */
+  #continueTyping(place) {
     if (isFinding(place)) this.startAdd(place);
     else this.startEdit(place);
-    this.#givesBack = true;
+    this.#mayRestore = true;
   }
 
   toggleDeleted(id) {
     const sentence = this.#changeable(id);
-    if (sentence) this.#strike(sentence, sentence.deleted ? "restore" : "delete");
+    if (sentence) this.#setDeleted(sentence, sentence.deleted ? "restore" : "delete");
   }
 
-  #strike(sentence, kind) {
+  #setDeleted(sentence, kind) {
     this.change(kind, { sentence: sentence.id });
-    if (kind === "restore") this.#bringBack();
+    if (kind === "restore") this.#restoreUnsaved();
     announce(`Sentence ${this.#numberOf(sentence)} ${kind === "delete" ? "deleted" : "restored"}`);
   }
 
@@ -479,14 +479,14 @@ export class Desk extends EventTarget {
     } else if (open) {
       this.select(open.id, { focus: true });
       this.sentences.focusSeverity(open.id);
-      announce("This correction has no severity yet: 0, 1 or 2.");
+      announce("This correction has no severity yet: press 0, 1 or 2.");
     } else if (nameless.length && !this.#askedTypes) {
       this.#askedTypes = true;
       this.select(nameless[0].id, { focus: true });
       this.steps.tell(`${counted(nameless.length, "correction has", "corrections have")} no type of error (T). Finish again to leave it so.`);
     } else if (this.waiting.length) {
-      byId("waiting").scrollIntoView({ block: "nearest" });
-      this.steps.tell("Words are not saved: go on with them, or discard them.");
+      byId("unsaved").scrollIntoView({ block: "nearest" });
+      this.steps.tell("UnsavedText are not saved: go on with them, or discard them.");
     } else {
       this.change("finish", {});
       announce("Study finished");
@@ -495,29 +495,29 @@ export class Desk extends EventTarget {
 
   reopen() {
     this.change("reopen", {});
-    this.#bringBack();
+    this.#restoreUnsaved();
   }
 
   /** Let go of what is chosen. */
-  letGo() {
+  deselect() {
     this.inputs.editor.stopDrawing();
     this.select(null);
   }
 
-  turnBoxes() {
+  cycleBoxes() {
     const select = byId("box-mode");
     select.value = BOX_MODES[(BOX_MODES.indexOf(select.value) + 1) % BOX_MODES.length];
     announce(`Boxes: ${select.value}`);
     this.render();
   }
 
-  turnVerdicts() {
+  toggleVerdicts() {
     const verdicts = byId("verdicts");
     if (verdicts.disabled) announce(`RadFact’s verdicts are shown from step ${REFERENCE_STEP} on.`);
     else verdicts.click();
   }
 
-  turnImages() {
+  cycleImages() {
     this.inputs.turn();
     this.render();
   }

@@ -1,4 +1,4 @@
-/** What this browser keeps until the server has it: changes under way, and text that is still being typed. */
+/** Browser storage of unsent changes, unsaved text and settings. */
 
 const PREFIX = "maira-review";
 
@@ -58,7 +58,7 @@ export function keyOf(study) {
 }
 
 /** Changes and texts of one reviewer, by the key of their study. */
-export class Kept {
+export class BrowserStorage {
   constructor(reviewer) {
     this.prefix = `${PREFIX}:${JSON.stringify(reviewer)}`;
   }
@@ -78,7 +78,7 @@ export class Kept {
     write("localStorage", `${this.prefix}:change:${change.id}`, null);
   }
 
-  /** Words that are not saved of a study, by their place, as `Words` names it. */
+  /** UnsavedText that are not saved of a study, by their place, as `UnsavedText` names it. */
   texts(study) {
     const [before, after] = [`${this.prefix}:text:`, `:${study}`];
     const keys = keysOf("localStorage").filter((key) => key.startsWith(before) && key.endsWith(after));

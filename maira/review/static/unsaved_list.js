@@ -1,7 +1,7 @@
-/** Unsaved words that stand in no field, for as long as they do: shown, to be gone on with or discarded. */
+/** List of unsaved text without an open field, to continue or discard. */
 
 import { byId, element } from "./dom.js";
-import { isFinding, isOpen, sentenceAt } from "./words.js";
+import { isFinding, isOpen, sentenceAt } from "./unsaved.js";
 
 const WHAT = { "": "text", "why:": "comment", "own:": "type of error" };
 
@@ -9,7 +9,7 @@ const WHAT = { "": "text", "why:": "comment", "own:": "type of error" };
 function described(state, place) {
   if (place === "comment") return ["Study, comment", "reopen the study"];
   const { field, sentence, number } = sentenceAt(state, place);
-  const whose = sentence ? `Sentence ${number}` : "A finding that is not there";
+  const whose = sentence ? `Sentence ${number}` : "A removed sentence";
   const what = isFinding(place) ? "Missing finding" : `${whose}, ${WHAT[field]}`;
   if (state.done) return [what, "reopen the study"];
   return [what, !sentence ? null : field ? "correct the sentence" : "restore the sentence"];
@@ -20,14 +20,14 @@ function described(state, place) {
  *
  * @param {object} state  of the draft
  * @param {{place: string, text: string}[]} waiting
- * @param {{goOn: (place: string) => void, discard: (place: string) => void}} handlers
+ * @param {{continueTyping: (place: string) => void, discard: (place: string) => void}} handlers
  */
-export function showWaiting(state, waiting, { goOn, discard }) {
-  const root = byId("waiting");
+export function showUnsaved(state, waiting, { continueTyping, discard }) {
+  const root = byId("unsaved");
   const said = waiting.map(({ place, text }) => {
     const [what, before] = described(state, place);
     const open = isOpen(state, place);
-    return { place, text, open, what, words: !open && before ? `${what} (${before} to go on): ` : `${what}: ` };
+    return { place, text, open, what, words: !open && before ? `${what} (${before} to continue): ` : `${what}: ` };
   });
   const key = JSON.stringify(said);
   // Drawn anew, a button would lose the focus and a click that has begun on it.
@@ -35,11 +35,11 @@ export function showWaiting(state, waiting, { goOn, discard }) {
   root.dataset.key = key;
   if (root.contains(document.activeElement)) byId("report-body").focus();
   root.hidden = !waiting.length;
-  byId("waiting-words").replaceChildren(...said.map(({ place, text, open, what, words }) => {
+  byId("unsaved-items").replaceChildren(...said.map(({ place, text, open, what, words }) => {
     const act = (label, run) => element("button", {
       type: "button", text: label, "aria-label": `${label}: ${what}`, on: { click: () => run(place) },
     });
     return element("li", {}, element("span", { class: "hint", text: words }), element("q", { text }), " ",
-      open ? act("Go on", goOn) : null, " ", act("Discard", discard));
+      open ? act("Continue", continueTyping) : null, " ", act("Discard", discard));
   }));
 }

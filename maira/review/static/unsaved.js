@@ -1,27 +1,28 @@
 /**
- * Words that are not saved: one place for all of them, from the first letter until a change holds them, and again where the
- * server does not take that change.
+ * Unsaved text, from the first letter until a change contains it, and again if the server refuses that change.
  *
- * A place in a study is a sentence's id (its text), "new" (a finding that is missing), "comment" (on the study), or "why:" or
- * "own:" and a sentence's id (the comment on a correction, a type of error of one's own). Of a finding that could not be
- * added, "new:" and the id of its change stand for the sentence.
+ * A place in a study is a sentence id (its text), "new" (a missing finding), "comment" (on the study), or "why:" or "own:"
+ * and a sentence id (comment on a correction, custom error type). For a finding that could not be added, "new:" and the id
+ * of its change replace the sentence id.
  */
 
 import { isCorrection } from "./state.js";
 
-/** Whether a place is that of the text of a finding which is not added yet. */
+const FIELDS = ["", "why:", "own:"];
+
+/** Whether a place is the text of a finding that is not added yet. */
 export function isFinding(place) {
   return place.startsWith("new");
 }
 
-/** The sentence of a place and its number from 1, null where the state has none; and the field of it, "" for its text. */
+/** Sentence (or null), its number from 1, and the field of a place ("" for the text). */
 export function sentenceAt(state, place) {
   const [, field, id] = /^(why:|own:)?(.*)$/.exec(place);
   const at = state.sentences.findIndex((sentence) => sentence.id === id);
   return { field: field ?? "", sentence: state.sentences[at] ?? null, number: at + 1 };
 }
 
-/** Whether words can be typed in a place of a state. */
+/** Whether text can be typed in a place. */
 export function isOpen(state, place) {
   if (state.done) return false;
   if (place === "comment" || isFinding(place)) return true;
@@ -29,7 +30,7 @@ export function isOpen(state, place) {
   return sentence !== null && (field ? isCorrection(sentence) : !sentence.deleted);
 }
 
-/** What a state has in a place that is open; null for a finding that is not added yet. */
+/** Saved text of an open place; null for a finding that is not added yet. */
 function wordsIn(state, place) {
   if (place === "comment") return state.comment;
   if (isFinding(place)) return null;
@@ -37,18 +38,18 @@ function wordsIn(state, place) {
   return { "": sentence.text, "why:": sentence.assessment.comment, "own:": sentence.assessment.error_type }[field];
 }
 
-/** The unsaved words of one reviewer in this window, by the key of their study and their place; kept for the next one. */
-export class Words {
+/** Unsaved text of one reviewer by study key and place, mirrored in the browser's storage. */
+export class UnsavedText {
   #studies = new Map();
 
-  /** @param {import("./kept.js").Kept} kept */
-  constructor(kept) {
-    this.kept = kept;
+  /** @param {import("./storage.js").BrowserStorage} kept */
+  constructor(storage) {
+    this.storage = storage;
   }
 
-  /** Take what the store has of a study. */
+  /** Load the stored text of a study. */
   open(study) {
-    this.#studies.set(study, this.kept.texts(study));
+    this.#studies.set(study, this.storage.texts(study));
   }
 
   #of(study) {
@@ -62,22 +63,22 @@ export class Words {
 
   keep(study, place, text) {
     this.#of(study).set(place, text);
-    this.kept.keepText(study, place, text);
+    this.storage.keepText(study, place, text);
   }
 
-  /** Let words go: a change holds them, or the reviewer takes them back. */
+  /** Remove text: a change contains it, or the reviewer discards it. */
   drop(study, place) {
     this.#of(study).delete(place);
-    this.kept.keepText(study, place, null);
+    this.storage.keepText(study, place, null);
   }
 
-  /** Let all words go that are of a sentence, or of a finding that is not added yet. */
+  /** Remove all text of a sentence, or of a finding that is not added yet. */
   dropAll(study, place) {
-    for (const field of ["", "why:", "own:"]) this.drop(study, `${field}${place}`);
+    for (const field of FIELDS) this.drop(study, `${field}${place}`);
   }
 
-  /** Put words of one sentence where those of another are. */
-  move(study, from, to, fields = ["", "why:", "own:"]) {
+  /** Move the text of one sentence to another. */
+  move(study, from, to, fields = FIELDS) {
     for (const field of fields) {
       const text = this.text(study, `${field}${from}`);
       if (text === null) continue;
@@ -87,7 +88,7 @@ export class Words {
   }
 
   /**
-   * Words that stand in no field: since nothing can be typed in their place, or since they are a text and no form is open
+   * UnsavedText that stand in no field: since nothing can be typed in their place, or since they are a text and no form is open
    * for them. Other places have fields of their own.
    *
    * @param {string} study
@@ -101,7 +102,7 @@ export class Words {
       .map(([place, text]) => ({ place, text })).sort((left, right) => (left.place < right.place ? -1 : 1));
   }
 
-  /** Let words go that a state has already, for instance since another window saved them. */
+  /** Remove text that is already saved, for example by another window. */
   settle(study, state) {
     for (const [place, text] of [...this.#of(study)]) {
       if (isOpen(state, place) && text === wordsIn(state, place)) this.drop(study, place);
@@ -109,14 +110,14 @@ export class Words {
   }
 
   /**
-   * Take the words in changes that were not taken; what has been typed in their places since stays.
+   * Restore the text of refused changes; text typed since has priority.
    *
    * @param {object[]} changes  of one study, oldest first
    * @param {string[]} errorTypes  those that can be chosen; another one was typed
    * @param {object | null} state  of the study where the server told it; the text of a finding that it lacks is one to add
    * @returns {string[]} the sentences whose words are now those of a finding to add: another may have their id
    */
-  takeBack(changes, errorTypes, state) {
+  restore(changes, errorTypes, state) {
     const gone = ({ sentence }) => state !== null && !state.sentences.some(({ id }) => id === sentence);
     const findings = new Map(changes.filter(({ kind, fields }) => kind === "add" || (kind === "edit" && gone(fields)))
       .map(({ kind, version, id, fields }) => [kind === "add" ? `a${version}` : fields.sentence, `new:${id}`]));
