@@ -96,7 +96,7 @@ def enter(page: Page, running: Running, reviewer: str = "Ada", number: int = 1) 
     """Open a study under a name."""
     page.goto(f"{running.url}#{number}")
     page.locator("#reviewer-name").fill(reviewer)
-    page.get_by_role("button", name="Begin").click()
+    page.get_by_role("button", name="Start").click()
     at_study(page, number)
 
 

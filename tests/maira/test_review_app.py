@@ -173,8 +173,8 @@ def test_a_type_of_error_of_one_reviewer_is_offered_to_all(page: TestClient) -> 
 def test_a_study_that_was_not_gone_through_is_not_finished(page: TestClient) -> None:
     change(page, kind="step", step=4)
     answer = change(page, kind="finish")
-    assert (answer.status_code, list(answer.json())) == (422, ["error"])
-    assert answer.json()["error"].startswith("a study is finished after all steps: steps 2 (Correct) and 3 (Compare)")
+    assert (answer.status_code, list(answer.json())) == (422, ["error", "field"])
+    assert answer.json()["error"].endswith("2 (Correct), 3 (Compare)")
     assert (study(page)["state"]["done"], study(page)["state"]["visited"]) == (False, [1, 4])
 
 
@@ -184,10 +184,8 @@ def test_a_database_that_cannot_be_written_is_said_to_both(
     store.path.unlink()
     for answer in (change(page, kind="delete", sentence="d0"), page.post("/api/reviewers", json={"name": "Eve"})):
         assert answer.status_code == 503
-        assert answer.json()["error"] == "the database cannot be used now; nothing of this was saved"
-    assert (
-        caplog.messages == [f"{store.path}: cannot be written: it has been removed or replaced since it was opened"] * 2
-    )
+        assert answer.json()["error"] == "the database is unavailable; the change was not saved"
+    assert caplog.messages == [f"{store.path}: cannot be written: removed or replaced since it was opened"] * 2
 
 
 def test_a_page_that_is_behind_gets_the_present_state(page: TestClient) -> None:
@@ -204,21 +202,21 @@ def test_a_change_sent_twice_is_answered_twice_and_made_once(page: TestClient) -
 
 
 @pytest.mark.parametrize(
-    ("path", "body", "said"),
+    ("path", "body", "field"),
     [
         ("/api/reviewers", {"name": " "}, "name"),
-        ("/api/reviewers", ["Ada"], "expected an object"),
-        ("/api/studies/1/changes", [], "expected an object"),
-        ("/api/studies/1/changes", {"reviewer": "Ada", "id": "x", "version": 0, "kind": "undo"}, "field 'id'"),
-        ("/api/studies/1/changes", {"reviewer": "Ada", "id": "change-1", "version": 0, "kind": "no"}, "tag"),
-        ("/api/studies/1/changes", {"reviewer": "Eve", "id": "change-1", "version": 0, "kind": "finish"}, "'Eve'"),
-        ("/api/studies/1/changes", {"reviewer": "Ada", "id": "change-1", "version": 0, "kind": "undo"}, "nothing"),
+        ("/api/reviewers", ["Ada"], None),
+        ("/api/studies/1/changes", [], None),
+        ("/api/studies/1/changes", {"reviewer": "Ada", "id": "x", "version": 0, "kind": "undo"}, "id"),
+        ("/api/studies/1/changes", {"reviewer": "Ada", "id": "change-1", "version": 0, "kind": "no"}, None),
+        ("/api/studies/1/changes", {"reviewer": "Eve", "id": "change-1", "version": 0, "kind": "finish"}, "reviewer"),
+        ("/api/studies/1/changes", {"reviewer": "Ada", "id": "change-1", "version": 0, "kind": "undo"}, None),
     ],
 )
-def test_what_cannot_be_done_is_said(page: TestClient, path: str, body: Any, said: str) -> None:
+def test_what_cannot_be_done_is_said(page: TestClient, path: str, body: Any, field: str | None) -> None:
     answer = page.post(path, json=body)
     assert answer.status_code == 400
-    assert said in answer.json()["error"]
+    assert answer.json()["field"] == field
 
 
 @pytest.mark.parametrize("path", ["/api/studies/0", "/api/studies/3", "/images/3/frontal", "/static/app.py", "/none"])
@@ -435,7 +433,7 @@ def test_a_port_that_is_taken_is_said() -> None:
             listen("127.0.0.1", port)
 
 
-@pytest.mark.parametrize("host", ["invalid-option", "invalid-option", "a" * 70])
+@pytest.mark.parametrize("host", ["192.0.2.1", "no.such.machine.invalid", "a" * 70])
 def test_an_address_that_cannot_be_had_is_said_before_a_database_is_made(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, host: str
 ) -> None:
@@ -446,7 +444,7 @@ def test_an_address_that_cannot_be_had_is_said_before_a_database_is_made(
     write_set(tmp_path, {"one": REPORT})
     monkeypatch.chdir(tmp_path)
     arguments = ["review", "drafts.jsonl", "--manifest", "manifest.jsonl", "--host", host, "--no-browser"]
-    with raises(host) as caught:
+    with raises("invalid-option") as caught:
         CliRunner().invoke(app, arguments, catch_exceptions=False)
     assert "attempting" not in str(caught.value)
     assert not (tmp_path / "review.sqlite").exists()

@@ -275,7 +275,7 @@ def test_what_the_server_says_of_its_trouble_is_shown(page: Page) -> None:
     page.route("**/api/reviewers", lambda route: route.fulfill(status=503, json=reason))
     page.locator("#reviewer").click()
     page.locator("#reviewer-name").fill("Bo")
-    page.get_by_role("button", name="Begin").click()
+    page.get_by_role("button", name="Start").click()
     page.locator("#reviewer-error", has_text="The database cannot be used now").wait_for()
 
 

@@ -26,7 +26,7 @@ from hypothesis import strategies as st
 from raising import raises
 from review_files import CORNERS, REPORT, change, finish, new_store, write_set
 
-from maira.review.changes import Change, History, Snapshot, change_adapter, initial_state
+from maira.review.changes import Change, History, Snapshot, UnfinishedError, change_adapter, initial_state
 from maira.review.store import ConflictError, Store
 from maira.review.studies import read_review_drafts
 from radfact.errors import InputError, RunError
@@ -94,9 +94,9 @@ def test_a_finished_study_is_changed_only_after_it_is_reopened(store: Store) -> 
 
 
 def test_a_study_is_finished_only_after_its_steps(store: Store) -> None:
-    for step, said in ((4, r"steps 2 \(Correct\) and 3 \(Compare\) have not"), (2, r"step 3 \(Compare\) has not")):
+    for step, missing in ((4, r": 2 \(Correct\), 3 \(Compare\)$"), (2, r": 3 \(Compare\)$")):
         change(store, "step", step=step)
-        with raises("invalid-value"):
+        with pytest.raises(UnfinishedError, match=missing):
             change(store, "finish")
     change(store, "step", step=3)
     # Having been there is enough, wherever the reviewer is now.
@@ -111,7 +111,7 @@ def test_a_study_is_finished_only_with_all_severities(store: Store) -> None:
     change(store, "delete", sentence="d0")
     change(store, "edit", sentence="d1", text="Small effusion.")
     change(store, "assess", sentence="d1", severity=0)
-    with raises("invalid-value"):
+    with pytest.raises(UnfinishedError):
         change(store, "finish")
     change(store, "assess", sentence="d0", severity=2)
     assert change(store, "finish").state.done
@@ -355,10 +355,9 @@ def test_another_file_is_no_review(tmp_path: Path) -> None:
         connection.execute("CREATE TABLE drafts (number INTEGER)")
     for path in (text, other):
         before = path.read_bytes()
-        with pytest.raises(InputError, match="give another --db"):
-            Store(path, [])
-        with pytest.raises(InputError, match=r"is (no|a) database of (a review|something else than a review)$"):
-            Store(path)
+        for drafts in ([], None):
+            with raises(f"{path.name}: invalid-format"):
+                Store(path, drafts)
         assert path.read_bytes() == before
 
 
@@ -399,13 +398,13 @@ def test_a_review_that_can_only_be_read_is_exported_and_not_gone_on_with(shared:
     with as_anybody(shared):
         with closing(Store(store.path)) as there:
             assert there.review("Ada", 1).version == 1
-        with pytest.raises(InputError, match="cannot be written, or its folder cannot"):
+        with raises("review.sqlite: file-unreadable"):
             Store(store.path, drafts)
         with pytest.raises(OSError, match="cannot be written: Permission denied") as caught:
             Store(shared / "other.sqlite", drafts)
         assert caught.value.filename == str(shared / "other.sqlite")
         store.path.chmod(0)
-        with pytest.raises(InputError, match="cannot be opened: no permission to read it"):
+        with pytest.raises(InputError, match="permission denied"):
             Store(store.path)
 
 
