@@ -1,0 +1,82 @@
+"""The examples of CONTRIBUTING.md work, and the files that its recipes name exist."""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+@cache
+def _sections() -> dict[str, str]:
+    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    return dict(re.findall(r"^## (.*?)\n(.*?)(?=^## |\Z)", text, re.M | re.S))
+
+
+def _run_example(title: str) -> dict[str, Any]:
+    """Execute the example of a recipe and return its names."""
+    (example,) = re.findall(r"^```python\n(.*?)^```$", _sections()[title], re.M | re.S)
+    names: dict[str, Any] = {"__name__": "example"}
+    exec(compile(example, "CONTRIBUTING.md", "exec"), names)
+    return names
+
+
+@pytest.mark.parametrize("title", [title for title in _sections() if title.startswith("Add a")])
+def test_the_files_of_a_recipe_exist(title: str) -> None:
+    paths = re.findall(r"`((?:radfact|maira|data|docs|tests)/[\w./]+|pyproject\.toml)`", _sections()[title])
+    existing = [path for path in paths if "NAME" not in path]
+    assert existing
+    assert [path for path in existing if not (ROOT / path).exists()] == []
+
+
+def test_a_new_backend_answers_through_the_client() -> None:
+    assert _run_example("Add a judge provider")["responses"] == ["NO EFFUSION"]
+
+
+def test_a_new_reader_prepares_an_archive(tmp_path: Path) -> None:
+    from data.manifest import read_manifest
+    from data.pairing import Rules, make_samples
+    from data.preparation import Conversion, prepare
+
+    archive, out = tmp_path / "archive", tmp_path / "out"
+    archive.mkdir()
+    Image.fromarray(np.random.default_rng(0).integers(0, 255, (64, 64), np.uint8)).save(archive / "a.png")
+    table = "study,patient,image,findings\ns1,p1,a.png,The lungs are clear.\ns2,p1,gone.png,Small effusion.\n"
+    (archive / "reports.csv").write_text(table)
+    read = _run_example("Add an archive reader")["read_clinic"](archive)
+    result = prepare(
+        "clinic",
+        archive,
+        lambda broken: make_samples(read, Rules(), broken),
+        out,
+        Conversion(size=32),
+        unread=read.failures,
+    )
+    (study,) = read_manifest(out / "manifest.jsonl")
+    assert (study.study_id, study.findings) == ("s1", "The lungs are clear.")
+    assert [failure.source for failure in result.failures] == ["s2"]
+
+
+def test_a_new_engine_drafts_reports(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from data.manifest import read_manifest
+    from data.phantoms import write_phantoms
+    from maira.generate import drafts
+    from maira.generate.options import GenerationOptions
+    from radfact.io.pairs import read_drafts
+
+    example = _run_example("Add a generation engine")
+    monkeypatch.setattr(drafts, "start_engine", example["ConstantEngine"])
+    list(write_phantoms(tmp_path / "phantoms", count=2, seed=0, size=64))
+    studies = read_manifest(tmp_path / "phantoms" / "manifest.jsonl")
+    out = tmp_path / "drafts.jsonl"
+    options = GenerationOptions(task="findings")
+    count, failures = drafts.generate_drafts(studies, ROOT / "checkpoints/phantom", out, options)
+    assert (count, failures) == (2, [])
+    assert set(read_drafts(out).values()) == {"The lungs are clear."}
