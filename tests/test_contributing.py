@@ -36,6 +36,17 @@ def test_the_files_of_a_recipe_exist(title: str) -> None:
     assert [path for path in existing if not (ROOT / path).exists()] == []
 
 
+def test_a_new_metric_scores_pairs() -> None:
+    from radfact import Pair, evaluate
+
+    metric = _run_example("Add a metric")["LengthRatio"]()
+    pairs = [Pair("1", "Clear lungs.", "The lungs are clear."), Pair("2", "Clear lungs.", "")]
+    result = evaluate(pairs, [metric], bootstrap=0)
+    assert result.scores["length_ratio"].point == 0.5
+    assert result.scores["length_ratio"].n == 1
+    assert result.failures[1] == {"length_ratio": "empty reference"}
+
+
 def test_a_new_backend_answers_through_the_client() -> None:
     assert _run_example("Add a judge provider")["responses"] == ["NO EFFUSION"]
 
