@@ -14,7 +14,8 @@ them. A tuple is a repeatable flag, a mapping a repeatable flag of the form KEY=
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from types import NoneType, UnionType
 from typing import TYPE_CHECKING, Any, ClassVar, Union, get_args, get_origin
@@ -149,6 +150,24 @@ def value_type(annotation: Any) -> Any:
     return member
 
 
+@contextmanager
+def rename_fields(names: Mapping[str, str], separator: str = ".") -> Iterator[None]:
+    """Raise an `InputError` about one option again as one about another, such as the flag that the value came from.
+
+    Args:
+        names: new names by old ones; errors about other fields, or about a file, pass unchanged.
+        separator: between the name of an option and the key of one of its values.
+    """
+    try:
+        yield
+    except InputError as error:
+        name, dot, key = (error.field or "").partition(".")
+        if error.file is not None or name not in names:
+            raise
+        field = f"{names[name]}{separator if dot else ''}{key}"
+        raise InputError(error.message, code=error.code, field=field) from None
+
+
 def parse_key_values(items: Sequence[str], flag: str) -> dict[str, str]:
     """Return the values of a repeatable flag of the form KEY=VALUE, by key.
 
@@ -175,6 +194,8 @@ def _as_input_error(error: ValidationError, model: type[Options]) -> InputError:
     for fault in error.errors(include_url=False):
         # An error of a validator of ours has a code of its own, and perhaps a field.
         if isinstance(original := fault.get("ctx", {}).get("error"), InputError):
+            if original.file is not None:
+                return original
             field = original.field or ".".join(map(str, fault["loc"])) or None
             return InputError(original.message, code=original.code, field=field)
     return InputError(first.message, code=ErrorCode.INVALID_OPTION, field=first.field)

@@ -12,22 +12,21 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Any
 
 from radfact.errors import ErrorCode, InputError, RunError, brief
 from radfact.metrics.protocol import Metric, MetricResult, report_errors, score_pairs
 from radfact.metrics.radfact_metric import RadFactMetric
 from radfact.metrics.registry import MetricSelection, MissingRequirementError, select_metrics
-from radfact.metrics.resources import MetricResources, ResourceOptions
+from radfact.metrics.resources import MetricResources
 from radfact.records import Pair, Pairs, Report, Sentence, check_ids, narratives
 from radfact.results.evaluation import EvaluationResult, MetricRun
 from radfact.results.metric_cache import MetricCache
+from radfact.results.options import PageOptions
 from radfact.results.writer import write_results
-from radfact.scoring.radfact import OnFailure
-from radfact.scoring.regions import Compat
+from radfact.scoring.options import Compat, OnFailure
 
 if TYPE_CHECKING:
-    from radfact.html.page import PageOptions
     from radfact.judges import Judge, Splitter
     from radfact.judges.callables import JudgeFunction
 
@@ -41,7 +40,7 @@ def evaluate(
     out: Path | str | None = None,
     run: Mapping[str, Any] | None = None,
     page: PageOptions | None = None,
-    **options: Unpack[ResourceOptions],
+    **options: Any,
 ) -> EvaluationResult:
     """Score pairs by one or more metrics, and write a results folder with a page.
 
@@ -56,7 +55,7 @@ def evaluate(
         run: further fields of `run.json`, JSON values only.
         page: images and notes of `report.html`.
         options: judge, model, weights and arguments of the metrics, as in
-            `radfact.metrics.resources.ResourceOptions`. The `cache` is by default in `out`.
+            `radfact.metrics.resources.MetricResources`. The `cache` is by default in `out`.
 
     Raises:
         InputError: a name is not a metric, an option is not valid, or no metric can be created.
@@ -93,9 +92,9 @@ def write_results_and_page(
     Returns:
         The path of the page.
     """
-    from radfact.html.page import PageOptions, write_page
+    from radfact.html.page import page_record, write_page
 
-    record = (page or PageOptions()).record(folder).model_dump(mode="json")
+    record = page_record(page or PageOptions(), folder).model_dump(mode="json")
     write_results(result, folder, {**(run or {}), "page": record})
     return write_page(folder)
 
@@ -275,7 +274,7 @@ class RadFact:
         Args:
             judge: decides the entailment queries, or a function of (premises, hypothesis), see
                 `radfact.judges.callables.CallableJudge`.
-            compat: as in `radfact.scoring.radfact.ScoringOptions`.
+            compat: as in `radfact.scoring.options.ScoringOptions`.
             threshold: likewise.
             on_failure: likewise.
             bootstrap: number of replicates for the intervals; 0 for none.

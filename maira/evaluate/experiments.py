@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 from collections.abc import Mapping, Sequence
 from contextlib import redirect_stdout
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
@@ -222,17 +222,17 @@ class Scorer:
     def __init__(self, experiment: Experiment, how: Scoring) -> None:
         from typer.main import get_command
 
+        from radfact.cli.command import build_options
         from radfact.cli.main import app
-        from radfact.cli.options import JudgeOptions
+        from radfact.judges.options import JudgeOptions
 
         # The commands themselves and not their parts, so that every option of them counts here too.
         group: Any = get_command(app)
         self._experiment, self._names_metrics = experiment, how.metrics is not None
         parent = group.make_context("radfact", ["score"])
         score = group.commands["score"].make_context("score", how.words(experiment, experiment.results), parent=parent)
-        who = JudgeOptions(**{field.name: score.params[field.name] for field in fields(JudgeOptions)})
-        given = score.params
-        who.load_splitter(who.load(None), given["splitter"], given["splitter_arg"], given["splitter_few_shots"])
+        judge = build_options(JudgeOptions, score.params).or_environment()
+        judge.load_splitter(judge.load())
         words = how.words(experiment, experiment.metrics)
         words += [word for folder in how.weights for word in ("--weights", folder)]
         words += [] if how.metrics is None else ["--metrics", how.metrics]

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from enum import Enum, StrEnum
 from functools import wraps
 from inspect import Parameter, signature
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_args, get_origin
+from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin
 
 import typer
 from pydantic.fields import FieldInfo
 from typer.models import OptionInfo
 
 from radfact.cli.config import read_config
-from radfact.errors import InputError
-from radfact.options import Options, Subset, flag_of, option_of, parse_key_values, value_type
+from radfact.options import Options, Subset, flag_of, option_of, parse_key_values, rename_fields, value_type
 
 
 def with_options(command: Callable[..., None]) -> Callable[..., None]:
@@ -45,11 +43,11 @@ def with_options(command: Callable[..., None]) -> Callable[..., None]:
     @wraps(command)
     def run(**values: Any) -> None:
         del values["config"]
-        with flag_errors(flags):
+        with rename_fields(flags, separator=" "):
+            instances: dict[str, Options] = {}
             for parameter, (model, names) in models.items():
-                given = {name: value for name in names if (value := values.pop(name)) is not None}
-                values[parameter] = model(**{name: _value(model, name, value) for name, value in given.items()})
-            command(**values)
+                instances[parameter] = build_options(model, {name: values.pop(name) for name in names})
+            command(**values, **instances)
 
     parameters = [parameter.replace(kind=Parameter.KEYWORD_ONLY) for parameter in parameters]
     run.__signature__ = signature(command).replace(parameters=parameters)  # type: ignore[attr-defined]
@@ -57,20 +55,17 @@ def with_options(command: Callable[..., None]) -> Callable[..., None]:
     return run
 
 
-@contextmanager
-def flag_errors(flags: Mapping[str, str]) -> Iterator[None]:
-    """Raise an `InputError` about an argument again as one about the flag that the value came from.
+OptionsT = TypeVar("OptionsT", bound=Options)
 
-    Args:
-        flags: flags by the names of arguments; errors about other fields, or about a file, pass unchanged.
+
+def build_options(model: type[OptionsT], parameters: Mapping[str, Any]) -> OptionsT:
+    """Build an option model from the parameters of a command line; None and () are parameters that are not set.
+
+    Raises:
+        InputError: a value does not fit.
     """
-    try:
-        yield
-    except InputError as error:
-        name, _, key = (error.field or "").partition(".")
-        if error.file is not None or name not in flags:
-            raise
-        raise InputError(error.message, code=error.code, field=f"{flags[name]} {key}".rstrip()) from None
+    names = [name for name in model.model_fields if parameters.get(name) not in (None, ())]
+    return model(**{name: _value(model, name, parameters[name]) for name in names})
 
 
 def _model_of(annotation: Any) -> tuple[type[Options] | None, Subset]:
@@ -112,7 +107,7 @@ def _typer_parameter(model: type[Options], name: str, defaults: Mapping[str, Any
     if field.is_required() and name not in defaults:
         default = Parameter.empty
     elif isinstance(default, tuple | Mapping):
-        default = list(default) or None
+        default = (",".join(default) if kind is str else list(default)) or None
     elif isinstance(kind, type) and issubclass(kind, Enum) and default is not None:
         default = kind(default)
     info = typer.Option(
@@ -157,8 +152,11 @@ def _value(model: type[Options], name: str, value: Any) -> Any:
     """Return the value of a field from that of the command line."""
     if isinstance(value, Enum):
         return value.value
-    if isinstance(value, list):
-        if get_origin(value_type(model.model_fields[name].annotation)) in (dict, Mapping):
+    if isinstance(value, list | tuple):
+        if option_of(model, name).cli_type is None and get_origin(value_type(model.model_fields[name].annotation)) in (
+            dict,
+            Mapping,
+        ):
             return parse_key_values(value, flag_of(model, name))
         return tuple(item.value if isinstance(item, Enum) else item for item in value)
     return value

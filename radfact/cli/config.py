@@ -32,7 +32,7 @@ def read_config(context: typer.Context, path: Path | None) -> Path | None:
     for key, value in values.items():
         name = str(key).replace("_", "-")
         if name not in known or name == "config":
-            hint = suggest_name(name, sorted(options), "--help lists the options")
+            hint = suggest_name(name, sorted(options.keys() - {"config"}), "--help lists the options")
             raise InputError(f"unknown option; {hint}", code=ErrorCode.UNKNOWN_NAME, file=path, field=str(key))
         if name not in options:
             continue

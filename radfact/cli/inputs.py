@@ -4,71 +4,64 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from radfact.cli.options import ImagePlace, Missing
-from radfact.errors import InputError
+from radfact.errors import ErrorCode, InputError
 
 if TYPE_CHECKING:
-    from radfact.html.page import PageOptions
+    from radfact.io.options import InputOptions
     from radfact.pipeline import MetricRunner
     from radfact.records import Pairs
+    from radfact.results.options import PageOptions
 
 
-def read_reports(
-    pairs: Path | None,
-    candidates: Path | None,
-    references: Path | None,
-    *,
-    missing: Missing = Missing.REFUSE,
-    narrative: bool | None = None,
-) -> Pairs:
-    """The pairs as the user wants them taken: as the files have them, as narratives, or only if grounded.
+def read_reports(pairs: Path | None, options: InputOptions) -> Pairs:
+    """Read pairs as they are in the files, as narratives, or only if grounded.
+
+    Args:
+        pairs: file of pairs, if candidates and references are in one file.
+        options: candidates and references otherwise, and what happens to missing candidates and narratives.
 
     Raises:
-        InputError: files that do not go together or cannot be read, no pairs, or a narrative where none should be.
+        InputError: files that do not fit together or cannot be read, no pairs, or a narrative where none is allowed.
     """
     from radfact.io.pairs import read_candidates_and_references, read_pairs
 
+    candidates, references = options.candidates, options.references
     if pairs is not None and candidates is None and references is None:
         read = read_pairs(pairs)
     elif pairs is None and candidates is not None and references is not None:
-        read = read_candidates_and_references(candidates, references, missing=missing.value)
+        read = read_candidates_and_references(candidates, references, missing=options.missing)
     else:
-        raise InputError("expected either a file of pairs, or both --candidates and --references")
+        raise InputError(
+            "expected either a file of pairs, or both --candidates and --references", code=ErrorCode.CONFLICTING_OPTIONS
+        )
     if not (len(read) or read.without_candidate):
         why = "; none of these drafts has a reference report" if read.without_reference else ""
-        raise InputError(f"no pairs to score{why}", file=pairs or candidates)
-    return _as_requested(read, narrative)
+        raise InputError(f"no pairs to score{why}", code=ErrorCode.EMPTY_INPUT, file=pairs or candidates)
+    return _as_requested(read, options.narrative)
 
 
-def page_options(
-    pairs: Pairs, manifest: Path | None, notes: Sequence[str] | None, unscored: Path | None, images: ImagePlace | None
-) -> PageOptions:
+def fill_page_options(options: PageOptions, pairs: Pairs) -> PageOptions:
     """Return the options of the page of a run.
 
     Images come from the references if these are a manifest. Candidates without a reference are shown apart unless
     another file of drafts is named.
 
     Args:
+        options: as given.
         pairs: the pairs that were read.
-        manifest: `--manifest`.
-        notes: `--note`.
-        unscored: `--unscored`.
-        images: `--images`.
     """
-    from radfact.html.page import PageOptions
-
     # A COCO file is neither a manifest nor a file of drafts.
     candidates, references = (
         path if path.suffix.lower() == ".jsonl" else None for path in (pairs.files[0], pairs.files[-1])
     )
-    drafts: Sequence[str] = ()
-    if unscored is None and pairs.without_reference:
-        unscored, drafts = candidates, pairs.without_reference
-    return PageOptions(manifest or references, notes or (), unscored, drafts, images.value if images else None)
+    update: dict[str, Any] = {"manifest": options.manifest or references}
+    if options.unscored is None and pairs.without_reference:
+        update |= {"unscored": candidates, "drafts": tuple(pairs.without_reference)}
+    return options.model_copy(update=update)
 
 
 def check_files(*paths: Path | None) -> None:

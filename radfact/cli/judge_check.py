@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from radfact.cli import options as shared
+from radfact.cli.command import with_options
 from radfact.cli.inputs import check_folder
-from radfact.cli.options import JUDGE, OUTPUT, JudgeOptions, naming_options
+from radfact.cli.options import JUDGE, OUTPUT, PriceOption
 from radfact.cli.tables import new_console, say, say_line, say_path, show_check
-from radfact.errors import InputError
+from radfact.errors import ErrorCode, InputError
+from radfact.judges.options import JudgeOptions
+from radfact.options import only
 from radfact.progress import Price, ProgressDisplay, parse_price
 
 if TYPE_CHECKING:
@@ -37,23 +39,19 @@ MANUAL = "\n".join(
 )
 
 
+@with_options
 def judge_check(
+    judge: Annotated[
+        JudgeOptions,
+        only("judge", "judge_args", "base_url", "few_shots", "system", "answer_format", "batch", "concurrency"),
+    ],
     labelled: Annotated[
         Path | None,
         typer.Argument(
             help="Labelled judgements in the published few-shot layout. Default: those that come with radfact.",
         ),
     ] = None,
-    config: shared.Config = None,  # noqa: ARG001
-    judge: shared.JudgeName = None,
-    judge_arg: shared.JudgeArgs = None,
-    base_url: shared.BaseUrl = None,
-    few_shots: shared.FewShots = None,
-    system: shared.System = None,
-    answer_format: shared.Format = shared.AnswerFormat.YAML,
-    batch: shared.BatchOption = shared.Batch.SENTENCE,
-    concurrency: shared.Concurrency = None,
-    price: shared.PriceOption = None,
+    price: PriceOption = None,
     comparisons: Annotated[
         bool,
         typer.Option(
@@ -76,17 +74,18 @@ def judge_check(
     from radfact.judges.check import check_judge, load_labeled_queries
 
     console = new_console()
-    who = JudgeOptions(judge, judge_arg, base_url, few_shots, system, answer_format, batch, concurrency)
-    rate = parse_price(price)
+    judge, rate = judge.or_environment(), parse_price(price)
     if out is not None:
         check_folder(out.parent)
     if comparisons:
         if labelled is not None:
-            raise InputError("--comparisons has sentences of its own; leave the file out")
-        _check_comparisons(console, who, rate, out)
+            raise InputError(
+                "expected no file, since --comparisons has its own sentences", code=ErrorCode.CONFLICTING_OPTIONS
+            )
+        _check_comparisons(console, judge, rate, out)
         return
     questions = load_labeled_queries(labelled)
-    loaded = who.load(None if out is None else out.parent / "cache")
+    loaded = judge.load(None if out is None else out.parent / "cache")
     with ProgressDisplay(new_console(stderr=True), {"judging": loaded.usage}, rate):
         found = check_judge(loaded, questions)
     show_check(console, found, rate)
@@ -95,33 +94,27 @@ def judge_check(
         say_path(console, "Written to", out)
 
 
-def _check_comparisons(console: Console, who: JudgeOptions, rate: Price | None, out: Path | None) -> None:
+def _check_comparisons(console: Console, judge: JudgeOptions, rate: Price | None, out: Path | None) -> None:
     """Ask the model about our own labelled sentences, and print how often it was right."""
     from radfact.io.jsonl import write_json
     from radfact.metrics.mentions import ComparisonMentions, check_comparisons
     from radfact.metrics.resources import MetricResources
 
-    made = MetricResources(
-        model=who.name,
-        judge_args=who.arguments,
-        base_url=who.base_url,
-        concurrency=who.concurrency,
-        cache=None if out is None else out.parent / "cache",
-    )
+    name = judge.required_judge
+    resources = MetricResources(judge=judge, cache=None if out is None else out.parent / "cache")
     try:
-        with naming_options():
-            metric = ComparisonMentions(made.client(ComparisonMentions.parameters, ComparisonMentions.name))
-        with ProgressDisplay(new_console(stderr=True), made.usage_by_role, rate):
+        metric = ComparisonMentions(resources.client(ComparisonMentions.parameters, ComparisonMentions.name))
+        with ProgressDisplay(new_console(stderr=True), resources.usage_by_role, rate):
             found = check_comparisons(metric)
     finally:
-        made.close()
+        resources.close()
     for text in found.wrong:
         say_line(console, f"wrong: {text}", style="yellow")
     say(
         console,
-        f"{who.name} on {found.n} sentences: accuracy {found.accuracy:.1%}, sensitivity {found.sensitivity:.1%}, "
+        f"{name} on {found.n} sentences: accuracy {found.accuracy:.1%}, sensitivity {found.sensitivity:.1%}, "
         f"specificity {found.specificity:.1%}; {found.failures} without a valid answer, which count as wrong",
     )
     if out is not None:
-        write_json(out, {"judge": who.name, **asdict(found)})
+        write_json(out, {"judge": name, **asdict(found)})
         say_path(console, "Written to", out)

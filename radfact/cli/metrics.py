@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from radfact.cli import options as shared
-from radfact.cli.options import FIGURES, INPUT, JudgeOptions, key_values
+from radfact.cli.command import with_options
+from radfact.cli.options import INPUT
 from radfact.cli.tables import MARKS, new_console, say, say_line
 from radfact.errors import InputError
+from radfact.judges.options import JudgeOptions
+from radfact.metrics.options import MetricOptions
+from radfact.options import only
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -30,34 +33,6 @@ WeightsOption = Annotated[
         rich_help_panel=INPUT,
     ),
 ]
-
-
-MetricArgs = Annotated[
-    list[str] | None,
-    typer.Option(
-        metavar="METRIC.KEY=VALUE",
-        help="One more argument of a metric, as 'radfact metrics' lists them: fineradscore.zero_shot=true; may be "
-        "repeated.",
-        rich_help_panel=FIGURES,
-    ),
-]
-
-
-def read_metric_args(given: list[str] | None) -> dict[str, dict[str, Any]]:
-    """`--metric-arg` by metric and key; values as YAML reads them.
-
-    Raises:
-        InputError: one is not METRIC.KEY=VALUE.
-    """
-    from radfact.llm import parse_model_args
-
-    found: dict[str, dict[str, Any]] = {}
-    for name, value in key_values(given, "--metric-arg").items():
-        metric, dot, key = name.rpartition(".")
-        if not (dot and metric and key):
-            raise InputError(f"--metric-arg: expected METRIC.KEY=VALUE, found '{name}={value}'")
-        found.setdefault(metric, {}).update(parse_model_args({key: value}, field="metric_args"))
-    return found
 
 
 def read_weights(given: list[str] | None) -> dict[str, Path] | list[Path]:
@@ -82,22 +57,17 @@ def read_weights(given: list[str] | None) -> dict[str, Path] | list[Path]:
     return named or roots
 
 
+@with_options
 def metrics(
-    weights: WeightsOption = None,
-    config: shared.Config = None,  # noqa: ARG001
-    judge: shared.JudgeName = None,
-    judge_arg: shared.JudgeArgs = None,
-    base_url: shared.BaseUrl = None,
+    options: Annotated[MetricOptions, only("weights")],
+    judge: Annotated[JudgeOptions, only("judge", "judge_args", "base_url")],
 ) -> None:
     """List all metrics: their figures and direction, where they are defined, what a report costs, what they need."""
     from radfact.metrics.registry import entries
     from radfact.metrics.resources import MetricResources
 
     console = new_console()
-    who = JudgeOptions(judge, judge_arg, base_url)
-    resources = MetricResources(
-        judge=who.named, judge_args=who.arguments, base_url=base_url, weights=read_weights(weights)
-    )
+    resources = MetricResources(judge=judge.or_environment(), weights=options.weights)
     for entry in entries().values():
         fault = resources.find_fault(entry)
         say_line(console, f"{entry.name}: {fault or 'ready'}", style="yellow" if fault else "green")

@@ -7,24 +7,28 @@ from typing import Annotated
 
 import typer
 
-from radfact.cli import options as shared
+from radfact.cli.command import with_options
 from radfact.cli.tables import new_console, say_path
+from radfact.options import only
+from radfact.results.options import PageOptions
 
 
+@with_options
 def page(
     folder: Annotated[Path, typer.Argument(help="A results folder.")],
-    manifest: shared.Manifest = None,
-    note: shared.Notes = None,
-    unscored: shared.Unscored = None,
-    images: shared.Images = None,
+    options: Annotated[PageOptions, only("manifest", "notes", "unscored", "images")],
 ) -> None:
     """Draw the page of a results folder again.
 
-    Manifest, notes, unscored drafts and the place of the images are those of the run unless given anew.
+    Manifest, notes, unscored drafts and the place of the images default to those of the run.
     """
     from radfact.html.page import write_page
 
-    written = write_page(
-        folder, manifest=manifest, notes=note, unscored=unscored, images=images.value if images else None
+    path = write_page(
+        folder,
+        manifest=options.manifest,
+        notes=options.notes or None,
+        unscored=options.unscored,
+        images=options.images,
     )
-    say_path(new_console(), "Read the studies in", written)
+    say_path(new_console(), "Read the studies in", path)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +13,11 @@ from radfact.html.images import MOST_EMBEDDED, keep_images, load_images
 from radfact.html.markup import render
 from radfact.io.jsonl import open_atomic, read_jsonl
 from radfact.records import parse_sentences, validated
+from radfact.results.options import ImagePlace, PageOptions
 from radfact.results.reader import read_run, read_samples, read_scores
 from radfact.results.schema import (
     METRICS_FOLDER,
     RADFACT,
-    ImagePlace,
     MetricCacheRow,
     PageRecord,
     Row,
@@ -48,33 +47,20 @@ class _Draft(Row):
     model: str | None = None
 
 
-@dataclass(frozen=True)
-class PageOptions:
-    """What a page shows in addition to the results.
+def page_record(options: PageOptions, folder: Path) -> PageRecord:
+    """Return the record in `run.json` from which the page can be drawn again.
 
-    Attributes:
-        manifest: records with images and context, as for `write_page`.
-        notes: sentences of the banner.
-        unscored: drafts without a reference.
-        drafts: ids of the drafts in `unscored` that are shown; by default all.
-        images: where the images go.
+    Args:
+        options: of the page.
+        folder: results folder, to which the paths of the record are relative.
     """
-
-    manifest: Path | None = None
-    notes: Sequence[str] = ()
-    unscored: Path | None = None
-    drafts: Sequence[str] = ()
-    images: ImagePlace | None = None
-
-    def record(self, folder: Path) -> PageRecord:
-        """Return the record in `run.json` from which the page can be drawn again; paths are relative to the folder."""
-        return PageRecord(
-            manifest=None if self.manifest is None else os.path.relpath(self.manifest, folder),
-            unscored=None if self.unscored is None else os.path.relpath(self.unscored, folder),
-            drafts=tuple(self.drafts),
-            notes=tuple(self.notes),
-            images=self.images,
-        )
+    return PageRecord(
+        manifest=None if options.manifest is None else os.path.relpath(options.manifest, folder),
+        unscored=None if options.unscored is None else os.path.relpath(options.unscored, folder),
+        drafts=options.drafts,
+        notes=options.notes,
+        images=options.images,
+    )
 
 
 def write_page(

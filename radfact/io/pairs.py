@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal, TypeVar, get_args
+from typing import Any, TypeVar, get_args
 
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
@@ -13,9 +13,9 @@ from radfact.errors import InputError, check_unique_id, list_some
 from radfact.io.coco import Id, read_coco
 from radfact.io.csv_tables import read_csv
 from radfact.io.jsonl import read_json, read_jsonl
+from radfact.io.options import Missing
 from radfact.records import Pair, Pairs, Report, Sentence, as_input_error, parse_sentences, validated
 
-Missing = Literal["refuse", "skip", "empty"]
 """What becomes of a reference without a candidate: an error, a sample left out, or an empty candidate report."""
 
 _CSV_COLUMNS = ("example_id", "prediction", "target")

@@ -13,8 +13,9 @@ from radfact.judges.callables import as_judge, as_splitter
 from radfact.judges.offline.judge import OfflineJudge, count_unread
 from radfact.judges.protocol import EntailmentQuery, query_judge
 from radfact.metrics.protocol import Metric, MetricResult, PooledScore, Requirements, Score
-from radfact.records import Pair, Report, Sentence, narratives, validated
-from radfact.scoring.radfact import F1_PARTS, PARTS, SCORES, ScoringOptions, Side, SplitPair, Verdicts
+from radfact.records import Pair, Report, Sentence, narratives
+from radfact.scoring.options import ScoringOptions
+from radfact.scoring.radfact import F1_PARTS, PARTS, SCORES, Side, SplitPair, Verdicts
 from radfact.statistics.bootstrap import CountsFunction, Summary, summarize
 from radfact.statistics.significance import f1_counts, f1_from_counts
 
@@ -62,14 +63,14 @@ class RadFactMetric(Metric):
         Args:
             judge: decides the entailment queries; a function of (premises, hypothesis) is wrapped.
             splitter: splits narratives into sentences; by default the judge's model does, or the offline rules.
-            options: fields of `radfact.scoring.radfact.ScoringOptions`.
+            options: fields of `radfact.scoring.options.ScoringOptions`.
 
         Raises:
             InputError: an option, the judge or the splitter is not valid.
         """
         self.judge = as_judge(judge)
         self.splitter = None if splitter is None else as_splitter(splitter)
-        self.options = validated(ScoringOptions, options)
+        self.options = ScoringOptions(**options)
 
     @classmethod
     def create(cls, resources: MetricResources, **options: Any) -> Self:

@@ -8,12 +8,12 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any
 
 from radfact.errors import ErrorCode, InputError
-from radfact.judges import Judge, load_judge
-from radfact.judges.callables import as_judge
-from radfact.judges.protocol import SplittingJudge
+from radfact.judges import Judge
+from radfact.judges.callables import as_judge, as_splitter
+from radfact.judges.options import JudgeOptions
 from radfact.metrics.protocol import Metric, MetricResult, check_metric, report_errors
 from radfact.metrics.registry import (
     MetricEntry,
@@ -33,66 +33,64 @@ if TYPE_CHECKING:
 WITHOUT_MODEL = ("offline", "python")
 
 
-class ResourceOptions(TypedDict, total=False):
-    """What there is to make metrics of; all may be left out.
-
-    Attributes:
-        judge: of RadFact: a name as in `radfact.judges.load_judge`, a judge or a function.
-        entailment: makes the judge and the splitter of RadFact instead, when they are needed.
-        model: of the other metrics that ask a language model: a name as in `radfact.llm.load_chat_client`, or a
-            client; by default the judge, if that is the name of a model. A client is asked with the parameters that it was
-            made with, also where a metric wants others (its `parameters`), of which a warning is given.
-        judge_args: further arguments of the model by name; a client has its own.
-        base_url: address of an OpenAI-compatible server; likewise.
-        concurrency: calls in flight; likewise.
-        cache: folder for the answers of a model; a client has its own.
-        splitter: of RadFact: a name as in `radfact.judges.load_splitter`, a splitter or a function; by default the
-            judge's model, or the offline rules where it has none.
-        weights: folders of weights by name (`wordnet`, `bertscore`, `chexbert`, `radgraph`), or folders that hold
-            folders of these names.
-        radfact: fields of `radfact.scoring.radfact.ScoringOptions`.
-        metric_args: by the name of a metric, arguments that it is made with, such as `zero_shot` of fineradscore.
-    """
-
-    judge: str | Judge | JudgeFunction | None
-    entailment: Callable[[], tuple[Judge, Splitter | None]] | None
-    model: str | ChatClient | None
-    judge_args: Mapping[str, Any] | None
-    base_url: str | None
-    concurrency: int | None
-    cache: Path | None
-    splitter: str | Splitter | Callable[[str], Sequence[str]] | None
-    weights: Mapping[str, Path] | Sequence[Path]
-    radfact: Mapping[str, Any] | None
-    metric_args: Mapping[str, Mapping[str, Any]] | None
-
-
 class MetricResources:
     """Makes metrics, and what they share."""
 
-    def __init__(self, **options: Unpack[ResourceOptions]) -> None:
-        """Take what there is; nothing is loaded yet.
+    def __init__(
+        self,
+        *,
+        judge: str | Judge | JudgeFunction | JudgeOptions | None = None,
+        splitter: str | Splitter | Callable[[str], Sequence[str]] | None = None,
+        model: str | ChatClient | None = None,
+        cache: Path | None = None,
+        weights: Mapping[str, Path] | Sequence[Path] = (),
+        metric_args: Mapping[str, Mapping[str, Any]] | None = None,
+        radfact: Mapping[str, Any] | None = None,
+        **judge_options: Any,
+    ) -> None:
+        """Take what metrics are made of; nothing is loaded yet.
 
         Args:
-            options: as `ResourceOptions` has them.
+            judge: judge of RadFact: a name as in `JudgeOptions`, all options of a judge, a judge or a function.
+            splitter: splitter of RadFact: a name, a splitter or a function; by default the judge's own one.
+            model: model of the metrics that query a language model: a name as in `radfact.llm.load_chat_client`, or a
+                client; by default the judge, if it is a model. A client keeps its own sampling parameters, and a
+                warning is given if a metric asks for others.
+            cache: folder of the response cache of a model; a client has its own.
+            weights: folders of weights by name (`wordnet`, `bertscore`, `chexbert`, `radgraph`), or folders that hold
+                folders of these names.
+            metric_args: arguments of the metrics by their names, such as `zero_shot` of fineradscore.
+            radfact: fields of `radfact.scoring.options.ScoringOptions`.
+            judge_options: further fields of `radfact.judges.options.JudgeOptions`, such as `base_url`.
 
         Raises:
-            InputError: weights have a name that no metric knows, or options of a model go with a client.
+            InputError: an unknown option, weights of a name that no metric knows, or options of a model with a client.
         """
-        self.judge, self.splitter = options.get("judge"), options.get("splitter")
-        self.radfact = dict(options.get("radfact") or {})
-        self._entailment = options.get("entailment")
-        model = options.get("model")
-        self.model = model if model is not None or not isinstance(self.judge, str) else self.judge
-        self._options: dict[str, Any] = {name: options.get(name) for name in ("base_url", "concurrency", "cache")}
-        self._judge_args = dict(options.get("judge_args") or {})
-        self.metric_args = {name: dict(given) for name, given in (options.get("metric_args") or {}).items()}
-        self.weights = _weights(options.get("weights") or ())
+        names = {"judge": judge, "splitter": splitter}
+        if isinstance(judge, JudgeOptions):
+            self._judge_options = judge
+        else:
+            named: dict[str, Any] = {name: value for name, value in names.items() if isinstance(value, str)}
+            self._judge_options = JudgeOptions(**named, **judge_options)
+        self._judge = None if isinstance(judge, str | JudgeOptions) else judge
+        self._splitter = None if isinstance(splitter, str) else splitter
+        self._cache = cache
+        judge_name = None if self._judge is not None else self._judge_options.judge
+        self.model = judge_name if model is None else model
+        # The address of a model that is named in addition is not that of a judge without one.
+        if model is not None and judge_name is not None and not _is_model(judge_name):
+            self._own_options = self._judge_options.model_copy(update={"base_url": None, "concurrency": None})
+        else:
+            self._own_options = self._judge_options
+        self.radfact = dict(radfact or {})
+        self.metric_args = {name: dict(arguments) for name, arguments in (metric_args or {}).items()}
+        self.weights = _weights(weights)
         self.needs_splitter = True
         self._clients: list[ChatClient] = []
         self._metrics: dict[str, Metric] = {}
         self.usage_by_role: dict[str, Callable[[], Mapping[str, int]]] = {}
-        self._check_client()
+        if self.model is not None and not isinstance(self.model, str) and judge_name is None:
+            self._check_no_model_options()
 
     def metric(self, entry: MetricEntry) -> Metric:
         """The metric of an entry; the same one on every call.
@@ -182,8 +180,15 @@ class MetricResources:
             raise MissingRequirementError("needs a language model", "--judge PROVIDER:MODEL")
         if not _is_model(model):
             raise MissingRequirementError("needs a language model", f"--judge PROVIDER:MODEL instead of {model}")
-        parameters = {**parameters, **parse_model_args(self._judge_args)}
-        made = load_chat_client(model, parameters=parameters, **self._options)
+        options = self._judge_options
+        parameters = {**parameters, **parse_model_args(options.judge_args)}
+        made = load_chat_client(
+            model,
+            parameters=parameters,
+            base_url=options.base_url,
+            concurrency=options.concurrency,
+            cache=self._cache,
+        )
         self._clients.append(made)
         self.usage_by_role[name] = made.usage_counter.as_dict
         return made
@@ -195,42 +200,31 @@ class MetricResources:
             MissingRequirementError: no judge is named.
             InputError: it cannot be made.
         """
-        judge, splitter = (self._entailment or self._named)()
+        if self._judge is not None:
+            judge = as_judge(self._judge)
+        elif self._judge_options.judge is None:
+            raise MissingRequirementError("needs a judge", "--judge offline or --judge PROVIDER:MODEL")
+        else:
+            judge = self._own_options.load(self._cache)
+        splitter = None
+        if self.needs_splitter and self._splitter is not None:
+            splitter = as_splitter(self._splitter)
+        elif self.needs_splitter:
+            splitter = self._own_options.load_splitter(judge, self._cache)
         if splitter is not None:
             self.usage_by_role["splitting"] = splitter.usage
         self.usage_by_role["judging"] = judge.usage
         return judge, splitter
 
-    def _named(self) -> tuple[Judge, Splitter | None]:
-        from radfact.judges import default_splitter, load_splitter
-        from radfact.judges.callables import as_splitter
-
-        judge, splitter = self.judge, self.splitter
-        if judge is None:
-            raise MissingRequirementError("needs a judge", "--judge offline or --judge PROVIDER:MODEL")
-        if isinstance(judge, str):
-            options: dict[str, Any] = self._options if _is_model(judge) else {}
-            judge = load_judge(judge, judge_args=self._judge_args, **options)
-        judge = as_judge(judge)
-        if not self.needs_splitter:
-            return judge, None
-        same = isinstance(splitter, str) and splitter == self.judge
-        if splitter is None or (same and isinstance(judge, SplittingJudge)):
-            return judge, default_splitter(judge)
-        if isinstance(splitter, str):
-            # Another model than the judge stands elsewhere, and has other arguments.
-            names = ("concurrency", "cache") if _is_model(splitter) else ()
-            return judge, load_splitter(splitter, **{name: self._options[name] for name in names})
-        return judge, as_splitter(splitter)
-
-    def _check_client(self) -> None:
-        """Options of a model would be of no effect on a client that is made already; a judge by name takes them."""
-        if self.model is None or isinstance(self.model, str) or isinstance(self.judge, str) or self._entailment:
-            return
-        given = {"judge_args": self._judge_args or None, **self._options, "cache": None}
-        for name, one in given.items():
-            if one is not None:
-                raise InputError("a client has its own; give the model's name instead of the client", field=name)
+    def _check_no_model_options(self) -> None:
+        """Refuse options of a model that would have no effect on a client."""
+        for name in ("judge_args", "base_url", "concurrency"):
+            if getattr(self._judge_options, name):
+                raise InputError(
+                    "a client has its own; give the model's name instead of the client",
+                    code=ErrorCode.CONFLICTING_OPTIONS,
+                    field=name,
+                )
 
     def close(self) -> None:
         """Give back connections and the files of answers."""

@@ -13,10 +13,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from pydantic import AliasChoices, BaseModel, ConfigDict, Field, FiniteFloat, NonNegativeInt, model_validator
 
+from radfact.results.options import ImagePlace
 from radfact.scoring.radfact import SentenceScore
 from radfact.statistics.bootstrap import Direction
 
@@ -26,9 +27,6 @@ VERSION = 2
 RADFACT = "radfact"
 GREEN_SUMMARY_FILE = "green_summary.json"
 METRICS_FOLDER = "metrics"
-
-ImagePlace = Literal["inside", "beside"]
-"""Images of a page: inside its file, or as files in a folder alongside it."""
 
 SentenceRow = SentenceScore
 Scores = Field(validation_alias=AliasChoices("scores", "figures"))

@@ -5,17 +5,17 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Literal
 
-from pydantic import ConfigDict, Field, NonNegativeInt
+from pydantic import ConfigDict, NonNegativeInt
 
 from radfact.errors import Failure
 from radfact.judges.protocol import EntailmentQuery, Verdict
 from radfact.records import Box, Mask, Record, Sentence, normalised_text
-from radfact.scoring.regions import Compat, spatially_entailed
+from radfact.scoring.options import Compat, ScoringOptions
+from radfact.scoring.regions import spatially_entailed
 from radfact.statistics.bootstrap import harmonic_mean
 
-OnFailure = Literal["drop", "not-entailed", "stop"]
 Side = Literal["candidate", "reference"]
 Spatial = Literal["entailed", "not_entailed", "no_boxes"]
 Verdicts = Mapping[EntailmentQuery, Verdict | Failure]
@@ -24,22 +24,6 @@ PARTS: Mapping[Side, str] = {"candidate": "precision", "reference": "recall"}
 KINDS = ("logical", "grounding", "spatial")
 F1_PARTS = {f"{kind}_f1": (f"{kind}_precision", f"{kind}_recall") for kind in KINDS}
 SCORES = tuple(f"{kind}_{part}" for kind in KINDS for part in ("precision", "recall", "f1"))
-
-
-class ScoringOptions(Record):
-    """How verdicts become scores.
-
-    Attributes:
-        compat: `paper` computes what the published implementation does, `exact` the same without its resolution.
-        threshold: share of a sentence's region that its evidence must cover.
-        on_failure: what becomes of a sample with a query without a valid response: `drop` excludes it from every score,
-            `not-entailed` counts the sentence as not entailed, `stop` raises. A narrative that could not be split has
-            no sentences to count, so its sample is excluded in both of the first two.
-    """
-
-    compat: Compat = "paper"
-    threshold: Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)] = 0.5
-    on_failure: OnFailure = "drop"
 
 
 class SentenceScore(Record):

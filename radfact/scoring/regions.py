@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from radfact.errors import InputError
 from radfact.records import Box, Mask, Sentence
-
-Compat = Literal["paper", "exact"]
-"""`paper`: what the published implementation computes; `exact`: the same shares without its resolution."""
+from radfact.scoring.options import Compat
 
 MOST_PIXELS = 100_000_000
 """Of a mask; no radiograph has as many, and a damaged size must not take all the memory there is."""

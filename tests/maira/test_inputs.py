@@ -29,7 +29,7 @@ from maira.evaluate.experiments import (
 )
 from maira.model.prompts import build_prompt
 from maira.model.task_examples import INPUTS, Input, drop_inputs, has_inputs, make_example, parse_inputs, study_context
-from radfact.errors import InputError
+from radfact.errors import ErrorCode, InputError
 from radfact.io.jsonl import write_json, write_jsonl
 from radfact.llm import CachedResponse, ChatClient, Message, PromptPrefix
 from radfact.pipeline import evaluate
@@ -253,8 +253,9 @@ def test_a_cell_is_the_median_with_its_interval() -> None:
 
 def test_no_judge_is_told_before_anything_is_drafted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("RADFACT_JUDGE", raising=False)
-    with pytest.raises(InputError, match="no judge is named"):
+    with pytest.raises(InputError) as error:
         Scorer(Experiment(tmp_path / "all-inputs"), Scoring(tmp_path / "manifest.jsonl", tmp_path / "cache"))
+    assert error.value.code is ErrorCode.MISSING_OPTION
     assert list(tmp_path.iterdir()) == []
 
 

@@ -199,8 +199,8 @@ def test_no_judge_is_not_a_default(
         monkeypatch.setenv(name, value)
     code, _, err = run("score", pairs, "--out", "done")
     assert code == 2
-    assert "--judge offline" in err
-    assert "RADFACT_JUDGE" in err
+    assert err.startswith("radfact: --judge: ")
+    assert err.endswith("[missing-option]\n")
     assert not (tmp_path / "done").exists()
 
 
@@ -274,11 +274,11 @@ def test_grounded_refuses_a_narrative(run: Run, tmp_path: Path) -> None:
         (["pairs.json", "--candidates", "x.jsonl", "--judge", "verbatim"], "expected either a file of pairs"),
         (
             ["pairs.json", "--judge", "verbatim", "--judge-arg", "seed"],
-            "--judge-arg: expected KEY=VALUE, found 'seed'",
+            "--judge-arg: expected KEY=VALUE",
         ),
         (
             ["pairs.json", "--judge", "verbatim", "--judge-arg", "seed=1", "--judge-arg", "seed=2"],
-            "--judge-arg: 'seed' is given twice",
+            "--judge-arg: duplicate key",
         ),
         (["pairs.json", "--judge", "verbatim", "--manifest", "m.jsonl"], "m.jsonl: no such file"),
         (
@@ -390,28 +390,28 @@ def test_one_config_file_serves_several_commands(run: Run, tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize(
-    ("text", "message"),
+    ("text", "place", "error_code"),
     [
-        ("compta: exact", "run.yaml: compta: no such option; did you mean 'compat'?"),
-        ("compat: papre", "run.yaml: compat: 'papre' is not one of 'paper', 'exact'"),
-        ("config: run.yaml", "run.yaml: config: no such option"),
-        ("threshold: lots", "run.yaml: threshold: "),
-        ("threshold: 2", "run.yaml: threshold: "),
-        ("compat: papre", "run.yaml: compat: "),
-        ("few-shots: {a: b}", "run.yaml: few-shots: expected one value, found a mapping"),
-        ("seed:", "run.yaml: seed: has no value"),
-        ("narrative: true\ngrounded: true", "run.yaml: grounded: is given twice"),
-        ("- judge", "run.yaml: expected options by name"),
-        ("seed: [1", "run.yaml:1: not YAML"),
+        ("compta: exact", "run.yaml: compta: ", "unknown-name"),
+        ("config: run.yaml", "run.yaml: config: ", "unknown-name"),
+        ("threshold: lots", "run.yaml: threshold: ", "invalid-value"),
+        ("threshold: 2", "run.yaml: threshold: ", "invalid-value"),
+        ("compat: papre", "run.yaml: compat: ", "invalid-value"),
+        ("few-shots: {a: b}", "run.yaml: few-shots: ", "invalid-value"),
+        ("seed:", "run.yaml: seed: ", "invalid-value"),
+        ("narrative: true\ngrounded: true", "run.yaml: grounded: ", "duplicate"),
+        ("- judge", "run.yaml: ", "invalid-format"),
+        ("seed: [1", "run.yaml:1: ", "invalid-format"),
     ],
 )
-def test_what_a_config_file_cannot_say_is_one_line(
-    run: Run, pairs: str, tmp_path: Path, text: str, message: str
+def test_wrong_options_in_a_config_file_are_one_line(
+    run: Run, pairs: str, tmp_path: Path, text: str, place: str, error_code: str
 ) -> None:
     code, out, err = run("score", pairs, *configured(tmp_path, text))
     assert (code, out) == (2, "")
     assert err.count("\n") == 1
-    assert err.startswith(f"radfact: {message}")
+    assert err.startswith(f"radfact: {place}")
+    assert err.endswith(f"[{error_code}]\n")
 
 
 def narrative_pairs(tmp_path: Path) -> str:
@@ -459,15 +459,12 @@ def test_the_offline_rules_beside_a_function_take_the_splitter_s_arguments(run: 
     assert (splitter["name"], splitter["options"]["splitter_args"]) == ("offline", "{'ontology': 'mine.yaml'}")
 
 
-OWN_TAKES_NONE = "the judge's own splitter takes no arguments; name another --splitter"
-
-
 @pytest.mark.usefixtures("splitting")
 @pytest.mark.parametrize(
     ("judge", "options", "message"),
     [
-        ("judge", ["--splitter-arg", "ontology=x"], f"--splitter-arg: {OWN_TAKES_NONE}"),
-        ("judge", ["--splitter-few-shots", "none"], f"--splitter-few-shots: {OWN_TAKES_NONE}"),
+        ("judge", ["--splitter-arg", "ontology=x"], "--splitter-arg: the judge's own splitter"),
+        ("judge", ["--splitter-few-shots", "none"], "--splitter-few-shots: the judge's own splitter"),
         ("function", ["--splitter-few-shots", "none"], "--splitter-few-shots: expected no such option"),
         ("function", ["--splitter", "python:judges_that_split:function"], "--splitter: expected offline"),
     ],
@@ -545,7 +542,8 @@ def test_a_run_that_fails_leaves_earlier_results_whole(run: Run, pairs: str, tmp
 
 def test_workers_go_with_ray(run: Run, pairs: str) -> None:
     code, _, err = run("score", pairs, "--judge", "verbatim", "--workers", "2")
-    assert (code, err.startswith("radfact: --workers goes with --engine ray")) == (2, True)
+    assert (code, err.startswith("radfact: --workers: ")) == (2, True)
+    assert err.endswith("[conflicting-options]\n")
 
 
 def labelled(tmp_path: Path) -> str:

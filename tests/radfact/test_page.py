@@ -22,9 +22,10 @@ from radfact.cli.main import app
 from radfact.errors import ErrorCode, Failure, InputError
 from radfact.html import page as page_module
 from radfact.html.markup import words
-from radfact.html.page import PageOptions, write_page
+from radfact.html.page import page_record, write_page
 from radfact.io.jsonl import write_json, write_jsonl
 from radfact.judges.protocol import EntailmentQuery, Verdict
+from radfact.results.options import PageOptions
 
 
 class Page(HTMLParser):
@@ -311,7 +312,7 @@ class TestImages:
         assert Image.open(folder / src).size == (40, 30)
 
     def test_images_stay_where_the_run_had_them(self, folder: Path, manifest: Path) -> None:
-        record = PageOptions(manifest, images="beside").record(folder)
+        record = page_record(PageOptions(manifest=manifest, images="beside"), folder)
         write_json(folder / "run.json", {"page": record.model_dump(mode="json")})
         assert self.src(write_page(folder)).startswith("report_images/")
         assert self.src(write_page(folder, images="inside")).startswith("data:")

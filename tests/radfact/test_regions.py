@@ -10,7 +10,8 @@ from pycocotools import mask as coco
 
 from radfact.errors import InputError
 from radfact.records import Box, Mask, Sentence
-from radfact.scoring.regions import Compat, covered_share, decode_mask, spatially_entailed
+from radfact.scoring.options import Compat
+from radfact.scoring.regions import covered_share, decode_mask, spatially_entailed
 
 Corners = tuple[float, float, float, float]
 

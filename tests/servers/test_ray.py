@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 from real_servers import FEW_SHOTS, MODEL_FOLDER, PAIRS, VLLM_ENGINE, VLLM_ENVIRONMENT, Server, radfact
 
-from radfact.cli.options import Engine, JudgeOptions
 from radfact.errors import ExitCode, Failure, InputError, RunError
 from radfact.judges import EntailmentQuery, Splitter, Verdict, default_splitter, load_judge, load_splitter
 from radfact.judges.callables import CallableSplitter
 from radfact.judges.check import load_labeled_queries
+from radfact.judges.options import JudgeOptions
 from radfact.judges.ray import RaySplitter, load_ray_judge
 from radfact.llm import CachedResponse, ResponseCache
 from radfact.llm.ray_cluster import RayWorkers, gpus_per_engine, gpus_per_worker
@@ -75,27 +75,28 @@ def test_two_workers_split_as_whoever_splits_beside_the_judge(name: str) -> None
 
 @pytest.mark.usefixtures("cluster")
 def test_the_offline_rules_are_spread_beside_a_judge_that_does_not_split() -> None:
-    who = JudgeOptions("python:operator:contains", engine=Engine.RAY, workers=2)
+    options = JudgeOptions(judge="python:operator:contains", engine="ray", workers=2)
     narratives = ["Heart size normal. Lungs clear.", "No pneumothorax."]
-    spread, alone = who.load_splitter(who.load(None), None), load_splitter("offline")
+    spread, alone = options.load_splitter(options.load()), load_splitter("offline")
     assert isinstance(spread, RaySplitter)
     assert spread.split(narratives) == alone.split(narratives)
     assert spread.describe() == alone.describe()
 
 
 @pytest.mark.parametrize(
-    ("judge", "name", "message"),
+    ("judge", "splitter", "field"),
     [
-        ("python:test_ray:WordsJudge", None, "--splitter-arg: the judge's own splitter takes no arguments"),
-        ("python:operator:contains", "python:operator:contains", "--splitter: expected offline"),
+        ("python:test_ray:WordsJudge", None, "splitter_args"),
+        ("python:operator:contains", "python:operator:contains", "splitter"),
     ],
 )
 def test_what_does_not_fit_whoever_splits_is_refused_on_a_cluster_too(
-    judge: str, name: str | None, message: str
+    judge: str, splitter: str | None, field: str
 ) -> None:
-    who = JudgeOptions(judge, engine=Engine.RAY, workers=2)
-    with pytest.raises(InputError, match=message):
-        who.load_splitter(who.load(None), name, ["ontology=x"])
+    options = JudgeOptions(judge=judge, engine="ray", workers=2, splitter=splitter, splitter_args={"ontology": "x"})
+    with pytest.raises(InputError) as error:
+        options.load_splitter(options.load())
+    assert error.value.field == field
 
 
 class WordsJudge:

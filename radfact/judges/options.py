@@ -1,0 +1,165 @@
+"""Options of the judge and of the splitter."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
+
+from pydantic import Field, PositiveInt, model_validator
+
+from radfact.errors import ErrorCode, InputError
+from radfact.options import Option, Options, rename_fields
+
+if TYPE_CHECKING:
+    from radfact.judges.protocol import Judge, Splitter
+
+VARIABLE = "RADFACT_JUDGE"
+"""Environment variable that names the judge where no option does."""
+_SPLITTER_FIELDS = {"judge": "splitter", "judge_args": "splitter_args", "few_shots": "splitter_few_shots"}
+"""Options of the splitter by the arguments of the functions that load it."""
+
+
+class JudgeOptions(Options):
+    """The judge, where it runs, and the splitter of narratives."""
+
+    panel = "Judge"
+
+    judge: Annotated[
+        str | None,
+        Option(
+            "offline, PROVIDER:MODEL, vllm:PATH or python:MODULE:OBJECT. No default; the environment variable "
+            "RADFACT_JUDGE names one as well.",
+            metavar="NAME",
+        ),
+    ] = None
+    judge_args: Annotated[
+        Mapping[str, Any],
+        Option(
+            "Argument of the judge's model, such as reasoning_effort=low; repeatable.",
+            flag="--judge-arg",
+            metavar="KEY=VALUE",
+        ),
+    ] = Field(default_factory=dict)
+    base_url: Annotated[str | None, Option("Address of an OpenAI-compatible server.", metavar="URL")] = None
+    few_shots: Annotated[
+        Path | None,
+        Option(
+            "Worked examples of judging in the published layout, instead of our own; none shows none.", metavar="FILE"
+        ),
+    ] = None
+    system: Annotated[Path | None, Option("System message, instead of the paper's.", metavar="FILE")] = None
+    answer_format: Annotated[
+        Literal["yaml", "schema"],
+        Option(
+            "Format of a model's response: YAML as in the paper, or JSON that the server constrains to a schema.",
+            flag="--format",
+        ),
+    ] = "yaml"
+    batch: Annotated[
+        Literal["sentence", "report"],
+        Option("One sentence per call to a model, as in the paper, or a whole report."),
+    ] = "sentence"
+    concurrency: Annotated[PositiveInt | None, Option("Parallel calls to a model.", metavar="N")] = None
+    splitter: Annotated[
+        str | None,
+        Option("Splitter of narratives into sentences: offline or a model. Default: the judge.", metavar="NAME"),
+    ] = None
+    splitter_args: Annotated[
+        Mapping[str, Any],
+        Option("Argument of the splitter's model; repeatable.", flag="--splitter-arg", metavar="KEY=VALUE"),
+    ] = Field(default_factory=dict)
+    splitter_few_shots: Annotated[
+        Path | None, Option("Worked examples of splitting in the published layout.", metavar="FILE")
+    ] = None
+    engine: Annotated[
+        Literal["local", "ray"],
+        Option("local: in this process; ray: on a Ray cluster, each worker with a judge in its process."),
+    ] = "local"
+    workers: Annotated[PositiveInt | None, Option("Workers of --engine ray.", metavar="N")] = None
+
+    @model_validator(mode="after")
+    def _fit_engine(self) -> Self:
+        if self.workers is not None and self.engine != "ray":
+            raise InputError("only available with --engine ray", code=ErrorCode.CONFLICTING_OPTIONS, field="workers")
+        return self
+
+    def or_environment(self) -> Self:
+        """Return the options with the judge that the environment names, if no option does."""
+        return self if self.judge else self.model_copy(update={"judge": os.environ.get(VARIABLE) or None})
+
+    @property
+    def required_judge(self) -> str:
+        """The name of the judge.
+
+        Raises:
+            InputError: no judge is named.
+        """
+        if self.judge is None:
+            raise InputError(
+                "expected a judge, found none; choose 'offline' or PROVIDER:MODEL (for example openai:MODEL), or set "
+                f"{VARIABLE}",
+                code=ErrorCode.MISSING_OPTION,
+                field="judge",
+            )
+        return self.judge
+
+    def load(self, cache: Path | None = None) -> Judge:
+        """Load the judge.
+
+        Args:
+            cache: folder of the response cache of a model.
+
+        Raises:
+            InputError: no judge is named, the name is unknown, an option does not fit, or a package is missing.
+        """
+        from radfact.judges import load_judge
+
+        options = self.model_dump(
+            include={"base_url", "judge_args", "few_shots", "system", "answer_format", "batch", "concurrency"}
+        )
+        if self.engine == "ray":
+            from radfact.judges.ray import load_ray_judge
+
+            return load_ray_judge(self.required_judge, workers=self.workers, cache=cache, **options)
+        return load_judge(self.required_judge, cache=cache, **options)
+
+    def load_splitter(self, judge: Judge, cache: Path | None = None) -> Splitter:
+        """Load the splitter: the named one, or that of the judge, or the offline splitter.
+
+        Args:
+            judge: the judge that `load` returned.
+            cache: folder of the response cache of a model.
+
+        Raises:
+            InputError: the name is unknown, an option does not fit, or a package is missing.
+        """
+        from radfact.judges import load_splitter
+        from radfact.judges.protocol import SplittingJudge
+
+        make_own = judge.make_splitter if isinstance(judge, SplittingJudge) else None
+        own_options = [option for option in ("splitter_args", "splitter_few_shots") if getattr(self, option)]
+        if make_own and self.splitter in (None, self.judge) and not own_options:
+            return make_own()
+        name = self.splitter or (self.required_judge if make_own else "offline")
+        is_same, is_model = name == self.judge, name != "offline"
+        if is_same and make_own and name.startswith("python:"):
+            raise InputError(
+                "the judge's own splitter takes no arguments; name another splitter",
+                code=ErrorCode.CONFLICTING_OPTIONS,
+                field=own_options[0],
+            )
+        # The address and the arguments of the judge are those of its model, not of another one.
+        options: dict[str, Any] = {
+            "base_url": self.base_url if is_same and is_model else None,
+            "splitter_args": {**(self.judge_args if is_same else {}), **self.splitter_args},
+            "few_shots": self.splitter_few_shots,
+            "concurrency": self.concurrency if is_model else None,
+        }
+        with rename_fields(_SPLITTER_FIELDS):
+            if self.engine == "ray":
+                from radfact.judges.ray import load_ray_splitter
+
+                return load_ray_splitter(name, workers=self.workers, cache=cache, **options)
+            return load_splitter(name, cache=cache, **options)
