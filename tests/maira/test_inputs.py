@@ -318,7 +318,7 @@ def test_metrics_that_were_named_are_the_only_ones_and_are_missed(arguments: lis
     ]
 
 
-@pytest.mark.parametrize(("option", "wrong"), [("--metrics", "no metric"), ("--weights", "no such folder")])
+@pytest.mark.parametrize(("option", "wrong"), [("--metrics", "name of a metric"), ("--weights", "no such folder")])
 def test_options_of_metrics_are_checked_before_anything_is_drafted(
     arguments: list[str], tmp_path: Path, option: str, wrong: str
 ) -> None:
