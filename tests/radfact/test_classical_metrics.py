@@ -1,4 +1,4 @@
-"""The classical metrics: known values of the libraries and settings that the papers used."""
+"""The classical metrics have the values of the libraries and settings that the papers use."""
 
 from __future__ import annotations
 
@@ -27,31 +27,33 @@ from radfact.metrics.chexbert import (
 from radfact.metrics.mentions import ComparisonMentions, LateralMentions, check_comparisons, mentions_lateral
 from radfact.metrics.meteor import Meteor
 from radfact.metrics.protocol import Metric, MetricResult, score_pairs
-from radfact.metrics.radcliq import V0, V1, RadCliQ, bleu_2
-from radfact.metrics.radgraph import RadGraph, combined_f1, complete_reward, entity_reward, partial_reward
+from radfact.metrics.radcliq import V0, V1, RadCliQ, Regression, bleu_2
+from radfact.metrics.radgraph import Graph, RadGraph, combined_f1, complete_reward, entity_reward, partial_reward
 from radfact.metrics.rouge import RougeL
-from radfact.records import Pair, Sentence
+from radfact.records import Pair, Sentence, TextPair
 from radfact.statistics.bootstrap import Direction
 
-# Of the documentation of NLTK, whose METEOR of this pair is 0.6944 (nltk.translate.meteor_score).
+# Documentation of NLTK (nltk.translate.meteor_score): METEOR of this pair is 0.6944.
 HYPOTHESIS = "It is a guide to action which ensures that the military always obeys the commands of the party"
 REFERENCE = "It is a guide to action that ensures that the military will forever heed Party commands"
 
 words = st.lists(st.sampled_from(["the", "heart", "is", "large", "no", "effusion", "."]), max_size=12).map(" ".join)
 
 
-def pair(candidate: str, reference: str, sample_id: str = "1") -> Pair:
-    return Pair(sample_id, candidate, reference)
+def pair(candidate: str, reference: str, sample_id: str = "1") -> TextPair:
+    return TextPair(sample_id, candidate, reference)
 
 
-def test_rouge_l_is_the_f1_of_the_longest_common_subsequence() -> None:
-    # "small left effusion" is common: 3 of the candidate's 7 words, 3 of the reference's 5.
-    scored = RougeL().score([pair("There is a SMALL left pleural effusion.", "Small left effusion; no pneumothorax")])
-    assert scored.values["rouge_l"] == [pytest.approx(0.5)]
-
-
-def test_rouge_l_does_not_stem() -> None:
-    assert RougeL().score([pair("effusions", "effusion")]).values["rouge_l"] == [0.0]
+@pytest.mark.parametrize(
+    ("candidate", "reference", "expected"),
+    [
+        # "small left effusion" is common: 3 of the candidate's 7 words, 3 of the reference's 5.
+        ("There is a SMALL left pleural effusion.", "Small left effusion; no pneumothorax", 0.5),
+        ("effusions", "effusion", 0.0),
+    ],
+)
+def test_rouge_l_is_the_f1_of_the_longest_common_subsequence(candidate: str, reference: str, expected: float) -> None:
+    assert RougeL().score([pair(candidate, reference)]).values["rouge_l"] == [pytest.approx(expected)]
 
 
 def test_corpus_bleu_is_that_of_sacrebleu() -> None:
@@ -63,10 +65,10 @@ def test_corpus_bleu_is_that_of_sacrebleu() -> None:
     ]
     pooled = Bleu().score(pairs).pooled
     for order in (1, 2, 3, 4):
-        one = pooled[f"bleu_{order}"]
+        score = pooled[f"bleu_{order}"]
         library = BLEU(lowercase=True, tokenize="13a", max_ngram_order=order)
-        expected = library.corpus_score([str(p.candidate) for p in pairs], [[str(p.reference) for p in pairs]]).score
-        assert one.value(one.counts.sum(axis=0)) == pytest.approx(expected, abs=1e-9)
+        expected = library.corpus_score([p.candidate for p in pairs], [[p.reference for p in pairs]]).score
+        assert score.value(score.counts.sum(axis=0)) == pytest.approx(expected, abs=1e-9)
 
 
 @settings(deadline=None, max_examples=50)
@@ -81,56 +83,56 @@ def test_sentence_bleu_is_that_of_sacrebleu(candidate: str, reference: str) -> N
         assert values[f"bleu_{order}"] == [pytest.approx(expected, abs=1e-9)]
 
 
-def test_bleu_of_equal_texts_is_100_and_nothing_more() -> None:
-    scored = Bleu().score([pair("The lungs are clear.", "The lungs are clear.")])
-    assert set(map(tuple, scored.values.values())) == {(100.0,)}
-    assert {one.value(one.counts.sum(axis=0)) for one in scored.pooled.values()} == {100.0}
+def test_bleu_of_equal_texts_is_exactly_100() -> None:
+    result = Bleu().score([pair("The lungs are clear.", "The lungs are clear.")])
+    assert set(map(tuple, result.values.values())) == {(100.0,)}
+    assert {score.value(score.counts.sum(axis=0)) for score in result.pooled.values()} == {100.0}
 
 
 @pytest.mark.parametrize("metric", [RougeL(), Bleu()], ids=lambda metric: metric.name)
-def test_sentences_are_scored_as_the_narrative_that_they_make(metric: Metric) -> None:
+def test_sentences_are_scored_as_one_narrative(metric: Metric) -> None:
     grounded = Pair("1", [Sentence(text="Clear lungs."), Sentence(text="Large heart.")], "The lungs are clear.")
-    narrative = pair("Clear lungs. Large heart.", "The lungs are clear.")
+    narrative = Pair("1", "Clear lungs. Large heart.", "The lungs are clear.")
     assert score_pairs(metric, [grounded]).values == score_pairs(metric, [narrative]).values
 
 
-def test_meteor_has_the_value_of_nltks_documentation(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("candidate", "reference", "expected"),
+    [
+        (HYPOTHESIS, REFERENCE, 0.6944),
+        # Synonyms match. Two matches in one chunk: 1 - 0.5 * (1 / 2) ** 3.
+        ("clear chest", "clear bosom", 0.9375),
+        # One match of two words: F is 0.5 and the penalty 0.5.
+        ("clear chest", "clear heart", 0.25),
+    ],
+)
+def test_meteor_has_known_values(candidate: str, reference: str, expected: float, tmp_path: Path) -> None:
     metric = Meteor(write_wordnet(tmp_path))
-    assert metric.score([pair(HYPOTHESIS, REFERENCE)]).values["meteor"] == [pytest.approx(0.6944, abs=5e-5)]
+    assert metric.score([pair(candidate, reference)]).values["meteor"] == [pytest.approx(expected, abs=5e-5)]
 
 
-def test_meteor_takes_synonyms_of_wordnet_for_matches(tmp_path: Path) -> None:
-    metric = Meteor(write_wordnet(tmp_path))
-    # Two matches in one chunk: 1 - 0.5 * (1 / 2) ** 3; of one match of two, F is 0.5 and the penalty 0.5.
-    same, other = metric.score([pair("clear chest", "clear bosom"), pair("clear chest", "clear heart")]).values[
-        "meteor"
-    ]
-    assert (same, other) == (pytest.approx(0.9375), pytest.approx(0.25))
-
-
-def test_a_folder_without_wordnet_is_named(tmp_path: Path) -> None:
+def test_a_folder_without_wordnet_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError) as error:
         Meteor(tmp_path)
     assert (error.value.code, error.value.file) == (ErrorCode.INVALID_FORMAT, tmp_path.resolve())
 
 
-def test_radcliq_has_the_stated_values_where_all_parts_are_one() -> None:
-    ones = np.ones((1, 4))
-    assert V0.predict(ones)[0] == pytest.approx(-0.24213, abs=1e-5)
-    assert V1.predict(ones)[0] == pytest.approx(-1.44069, abs=1e-5)
+@pytest.mark.parametrize(("regression", "expected"), [(V0, -0.24213), (V1, -1.44069)])
+def test_radcliq_has_the_published_values_if_all_parts_are_one(regression: Regression, expected: float) -> None:
+    assert regression.predict(np.ones((1, 4)))[0] == pytest.approx(expected, abs=1e-5)
 
 
-def test_bleu_2_of_radcliq_has_the_value_of_the_library_that_it_was_fitted_with() -> None:
-    # Of the documentation of fast-bleu, whose smoothing is method 1, for its first hypothesis and reference 3 alone
-    # is not given; sqrt(1 / 11 * 0.1 / 10) * exp(1 - 16 / 11) is, for the second one.
-    hypothesis = "he read the book because he was interested in world history"
-    reference = "It is a guide to action that ensures that the military will forever heed Party commands"
-    assert bleu_2(hypothesis, reference) == pytest.approx(0.0191380231127159)
-
-
-def test_bleu_2_of_radcliq_sets_full_stops_off() -> None:
-    assert bleu_2("Clear lungs.", "clear lungs .") == pytest.approx(1.0)
-    assert bleu_2("", "clear lungs .") == 0.0
+@pytest.mark.parametrize(
+    ("candidate", "reference", "expected"),
+    [
+        # Documentation of fast-bleu with smoothing method 1: sqrt(1 / 11 * 0.1 / 10) * exp(1 - 16 / 11).
+        ("he read the book because he was interested in world history", REFERENCE, 0.0191380231127159),
+        ("Clear lungs.", "clear lungs .", 1.0),
+        ("", "clear lungs .", 0.0),
+    ],
+)
+def test_bleu_2_of_radcliq_has_known_values(candidate: str, reference: str, expected: float) -> None:
+    assert bleu_2(candidate, reference) == pytest.approx(expected)
 
 
 class _Part(Metric):
@@ -142,15 +144,14 @@ class _Part(Metric):
         return MetricResult({self.name: [self._value] * len(pairs)})
 
 
-def test_radcliq_joins_its_parts_and_bleu_2() -> None:
+def test_radcliq_combines_its_parts_and_bleu_2() -> None:
     parts = [_Part("radgraph_f1", 1.0), _Part("bertscore", 1.0), _Part("chexbert_similarity", 1.0)]
-    scored = RadCliQ(*parts).score([pair("Clear lungs.", "Clear lungs."), pair("x y", "Clear lungs.", "2")])
-    assert scored.values["radcliq_v0"][0] == pytest.approx(-0.24213, abs=1e-5)
-    assert scored.values["radcliq_v1"][0] == pytest.approx(-1.44069, abs=1e-5)
-    # Another BLEU-2 moves version 0 by its coefficient alone.
-    assert scored.values["radcliq_v0"][1] == pytest.approx(
-        -0.24213 - 0.2165861905287535 / 0.30336670936092264, abs=1e-5
-    )
+    result = RadCliQ(*parts).score([pair("Clear lungs.", "Clear lungs."), pair("x y", "Clear lungs.", "2")])
+    assert result.values["radcliq_v0"][0] == pytest.approx(-0.24213, abs=1e-5)
+    assert result.values["radcliq_v1"][0] == pytest.approx(-1.44069, abs=1e-5)
+    # A different BLEU-2 changes version 0 by its coefficient alone.
+    change = 0.2165861905287535 / 0.30336670936092264
+    assert result.values["radcliq_v0"][1] == pytest.approx(-0.24213 - change, abs=1e-5)
 
 
 def test_radcliq_without_a_part_is_not_scored() -> None:
@@ -158,10 +159,10 @@ def test_radcliq_without_a_part_is_not_scored() -> None:
     assert math.isnan(RadCliQ(*parts).score([pair("a", "b")]).values["radcliq_v1"][0])
 
 
-def graph(*entities: tuple[str, str, list[tuple[str, str]]]) -> dict[str, object]:
+def graph(*entities: tuple[str, str, list[tuple[str, str]]]) -> Graph:
     rows = {
-        str(place): {"tokens": tokens, "label": label, "relations": relations}
-        for place, (tokens, label, relations) in enumerate(entities, start=1)
+        str(index): {"tokens": tokens, "label": label, "relations": relations}
+        for index, (tokens, label, relations) in enumerate(entities, start=1)
     }
     return {"entities": rows}
 
@@ -177,42 +178,35 @@ LOOSE_EFFUSION = graph(("effusion", PRESENT, [("located_at", "9")]), ("left", AN
     ("candidate", "reference", "combined", "simple", "partial", "complete"),
     [
         (LEFT_EFFUSION, LEFT_EFFUSION, 1.0, 1.0, 1.0, 1.0),
-        # One of two entities is the same, the only relation leads elsewhere.
+        # One of two entities is the same; the only relation has another target.
         (LEFT_EFFUSION, RIGHT_EFFUSION, 0.25, 0.5, 0.5, 0.0),
-        # The same entities, one of which has a relation on one side alone; no relations give an F1 of 0.
+        # The same entities, with a relation on one side only; no relations have an F1 of 0.
         (LEFT_EFFUSION, BARE_EFFUSION, 0.5, 1.0, 0.5, 0.5),
-        # A relation to an entity that there is not counts as none, but for whether there is one.
+        # A relation to an unknown entity counts only as the presence of a relation.
         (LOOSE_EFFUSION, BARE_EFFUSION, 0.5, 1.0, 0.5, 1.0),
         (graph(), LEFT_EFFUSION, 0.0, 0.0, 0.0, 0.0),
         (graph(), graph(), 0.0, 0.0, 0.0, 0.0),
     ],
 )
 def test_rewards_of_hand_made_graphs(
-    candidate: dict[str, object],
-    reference: dict[str, object],
-    combined: float,
-    simple: float,
-    partial: float,
-    complete: float,
+    candidate: Graph, reference: Graph, combined: float, simple: float, partial: float, complete: float
 ) -> None:
-    assert combined_f1(candidate, reference) == pytest.approx(combined)
-    assert entity_reward(candidate, reference) == pytest.approx(simple)
-    assert partial_reward(candidate, reference) == pytest.approx(partial)
-    assert complete_reward(candidate, reference) == pytest.approx(complete)
+    rewards = [reward(candidate, reference) for reward in (combined_f1, entity_reward, partial_reward, complete_reward)]
+    assert rewards == pytest.approx([combined, simple, partial, complete])
 
 
-def test_radgraph_asks_for_each_text_once_in_lower_case_and_not_for_empty_ones() -> None:
-    asked: list[str] = []
+def test_radgraph_annotates_each_text_once_in_lower_case() -> None:
+    annotated: list[str] = []
 
-    def annotate(texts: list[str]) -> list[dict[str, object]]:
-        asked.extend(texts)
+    def annotate(texts: list[str]) -> list[Graph]:
+        annotated.extend(texts)
         return [LEFT_EFFUSION for _ in texts]
 
     metric = RadGraph(annotate=annotate)
-    scored = metric.score([pair("Left EFFUSION.", "left effusion."), pair("", "Left effusion.", "2")])
-    assert asked == ["left effusion."]
-    assert scored.values["rg_er"] == [1.0, 0.0]
-    assert scored.details[0]["candidate"][0] == f"effusion ({PRESENT}; located_at left)"
+    result = metric.score([pair("Left EFFUSION.", "left effusion."), pair("", "Left effusion.", "2")])
+    assert annotated == ["left effusion."]
+    assert result.values["rg_er"] == [1.0, 0.0]
+    assert result.details[0]["candidate"][0] == f"effusion ({PRESENT}; located_at left)"
 
 
 def counts_of(
@@ -253,33 +247,28 @@ def test_f1_of_findings_with_uncertain_as_negative() -> None:
     ],
 )
 def test_mentions_of_a_lateral_view(text: str, expected: float) -> None:
-    scored = LateralMentions().score([pair(text, "Clear lungs.")])
-    assert scored.values == {"lateral_mentions": [expected], "lateral_mentions_reference": [0.0]}
+    result = LateralMentions().score([pair(text, "Clear lungs.")])
+    assert result.values == {"lateral_mentions": [expected], "lateral_mentions_reference": [0.0]}
 
 
-def test_a_model_says_which_reports_speak_of_an_earlier_examination() -> None:
-    asked: list[str] = []
+def test_comparison_mentions_score_both_reports() -> None:
+    requests: list[str] = []
 
-    def answer(text: str) -> str:
-        asked.append(text)
+    def respond(text: str) -> str:
+        requests.append(text)
         return {"Unchanged heart.": "**Yes**", "Clear lungs.": "No."}.get(text, "It may be yes or no.")
 
-    metric = ComparisonMentions(mock_client(answer))
     pairs = [pair("Unchanged heart.", "Clear lungs."), pair("", "Clear lungs.", "2"), pair("Odd.", "Clear lungs.", "3")]
-    scored = metric.score(pairs)
-    assert scored.values["comparison_mentions"][:2] == [1.0, 0.0]
-    assert math.isnan(scored.values["comparison_mentions"][2])
-    assert scored.values["comparison_mentions_reference"] == [0.0, 0.0, 0.0]
-    assert "expected the one word yes or no" in scored.failures[2]
-    assert sorted({text for text in asked if "cannot be used" not in text}) == [
-        "Clear lungs.",
-        "Odd.",
-        "Unchanged heart.",
-    ]
+    result = ComparisonMentions(mock_client(respond)).score(pairs)
+    assert result.values["comparison_mentions"] == pytest.approx([1.0, 0.0, math.nan], nan_ok=True)
+    assert result.values["comparison_mentions_reference"] == [0.0, 0.0, 0.0]
+    assert list(result.failures) == [2]
+    texts = {text for text in requests if "cannot be used" not in text}
+    assert texts == {"Clear lungs.", "Odd.", "Unchanged heart."}
 
 
 @pytest.mark.parametrize(
-    ("answer", "expected"),
+    ("response", "expected"),
     [
         ("yes", True),
         ("**Yes**.", True),
@@ -298,18 +287,18 @@ def test_a_model_says_which_reports_speak_of_an_earlier_examination() -> None:
         ("", None),
     ],
 )
-def test_only_an_answer_that_is_yes_or_no_or_begins_with_it_is_one(answer: str, expected: bool | None) -> None:
-    found = ComparisonMentions(mock_client(lambda _: answer)).detect(["Heart is large."])[0]
-    assert (None if isinstance(found, Failure) else found) is expected
+def test_a_response_is_the_word_yes_or_no_or_begins_with_it(response: str, expected: bool | None) -> None:
+    result = ComparisonMentions(mock_client(response or " ")).detect(["Heart is large."])[0]
+    assert (None if isinstance(result, Failure) else result) is expected
 
 
-def test_a_detector_is_checked_on_sentences_half_of_which_speak_of_an_earlier_examination() -> None:
-    always = check_comparisons(ComparisonMentions(mock_client(lambda _: "yes")))
-    assert (always.accuracy, always.n, always.failures, len(always.wrong)) == (0.5, 50, 0, 25)
-    assert (always.sensitivity, always.specificity) == (1.0, 0.0)
+def test_a_detector_is_checked_on_labeled_texts() -> None:
+    check = check_comparisons(ComparisonMentions(mock_client("yes")))
+    assert (check.accuracy, check.n, check.failures, len(check.wrong)) == (0.5, 50, 0, 25)
+    assert (check.sensitivity, check.specificity) == (1.0, 0.0)
 
 
-def test_a_mention_of_a_lateral_view_is_of_one_sentence_and_every_form_of_the_paper_counts() -> None:
+def test_a_lateral_view_is_mentioned_within_one_sentence() -> None:
     forms = ("Frontal and lateral radiographs.", "Lateral and frontal", "a lateral view", "2 views", "TWO VIEWS")
     assert all(map(mentions_lateral, forms))
     assert mentions_lateral([Sentence(text="Clear."), Sentence(text="Seen on the lateral view.")])

@@ -59,7 +59,7 @@ def test_all_figures_come_from_one_answer(serve: Callable[..., ChatServer]) -> N
     assert isinstance(metric, Metric)
     scored = metric.score(PAIRS)
     assert list(scored.values) == list(metric.scores)
-    # M = 3, S = 3, I = 1: paper 000, equation 1, and paper 003, equations 3 to 5.
+    # M = 3, S = 3, I = 1. Source: GREEN, equation 1; VERT, equations 3 to 5.
     expected = {
         "green": 3 / 6,
         "green_f1": 6 / 9,
