@@ -101,6 +101,11 @@ class TextPair(Pair):
     candidate: str
     reference: str
 
+    @classmethod
+    def of(cls, pair: Pair) -> TextPair:
+        """Return a pair with its reports as texts."""
+        return cls(pair.sample_id, narrative(pair.candidate), narrative(pair.reference))
+
 
 @dataclass(frozen=True, slots=True)
 class Pairs(Sequence[Pair]):

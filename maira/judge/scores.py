@@ -18,7 +18,7 @@ from radfact.metrics.green import Green, green_score
 from radfact.metrics.llm_metric import LLMMetric
 from radfact.metrics.responses.assessment import SECTION_TITLES, Assessment, CategoryErrors, parse_assessment
 from radfact.metrics.vert import Vert, VertTuned
-from radfact.records import narrative, normalised_text
+from radfact.records import TextPair, narrative, normalised_text
 
 ScoreTask = Literal["green", "vert"]
 _LOSS = 0.15
@@ -65,7 +65,7 @@ def _assess(
 ) -> Sequence[Assessment | Failure | None]:
     if client is None:
         return [None if one.injected is None else assess_errors(one.injected) for one in pairs]
-    return (Green if task == "green" else Vert)(client).query([one.pair for one in pairs])
+    return (Green if task == "green" else Vert)(client).query([TextPair.of(report_pair.pair) for report_pair in pairs])
 
 
 def _taught(paired: ReportPair, task: ScoreTask, answer: Assessment, teacher: str) -> TrainingExample:

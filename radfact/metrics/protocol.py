@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from radfact.errors import ErrorCode, InputError, RunError, brief
-from radfact.records import Pair, TextPair, narrative
+from radfact.records import Pair, TextPair
 from radfact.statistics.bootstrap import CountsFunction, Direction, Summary, summarize, summarize_counts
 
 if TYPE_CHECKING:
@@ -240,7 +240,7 @@ def score_pairs(metric: Metric, pairs: Sequence[Pair]) -> MetricResult:
         RunError: the metric fails, or its result does not match its declaration.
     """
     if metric.reads == "text":
-        pairs = [TextPair(pair.sample_id, narrative(pair.candidate), narrative(pair.reference)) for pair in pairs]
+        pairs = [TextPair.of(pair) for pair in pairs]
     result = metric.score(pairs)
     check_result(result, metric, len(pairs))
     return result
