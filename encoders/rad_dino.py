@@ -1,4 +1,7 @@
-"""The DINOv2 vision transformer of RAD-DINO behind one small class (paper 004, methods and B.3)."""
+"""The DINOv2 vision transformer of RAD-DINO.
+
+Source: MAIRA-2, methods and appendix B.3.
+"""
 
 from __future__ import annotations
 
@@ -13,13 +16,13 @@ from torch.nn import functional as F
 
 
 class DinoVisionTransformer(VisionTransformer):
-    """timm's ViT, with DINOv2's way to fit the position embedding to images of another size.
+    """timm's ViT with DINOv2's interpolation of the position embedding.
 
-    timm filters against aliasing where it makes the grid smaller; DINOv2 and transformers' do not.
+    timm uses an antialiasing filter where the grid gets smaller; DINOv2 and transformers do not.
     """
 
     def _pos_embed(self, x: Tensor) -> Tensor:
-        """(images, rows, columns, width) -> (images, 1 + rows * columns, width), CLS token first."""
+        """Map (images, rows, columns, width) to (images, 1 + rows * columns, width), CLS token first."""
         images, rows, columns, width = x.shape
         cls, grid = self.pos_embed[:, :1], self.pos_embed[:, 1:]
         if (rows, columns) != (old := tuple(self.patch_embed.grid_size)):
@@ -31,22 +34,23 @@ class DinoVisionTransformer(VisionTransformer):
 
 
 class ConvStem(PatchEmbed):
-    """Patch embedding by four strided 3 x 3 convolutions instead of one large one, for small encoders from scratch.
+    """Patch embedding by four strided 3 x 3 convolutions, for small encoders trained from scratch.
 
-    Early convolutions let a small transformer learn from far fewer images (Xiao et al. 2021, "Early convolutions help
-    transformers see better").
+    Early convolutions let a small transformer learn from far fewer images.
+
+    Source: Xiao et al. 2021, "Early convolutions help transformers see better".
     """
 
     def __init__(self, *, patch_size: int, in_chans: int = 3, embed_dim: int, **options: Any) -> None:
         if patch_size != 16:
-            raise ValueError(f"the convolutional stem has patches of 16 pixels, not {patch_size}")
+            raise ValueError(f"patch_size: expected 16 for the convolutional stem, found {patch_size}")
         if embed_dim % 64:
-            raise ValueError(f"the convolutional stem needs a hidden_size that is a multiple of 64, not {embed_dim}")
+            raise ValueError(f"hidden_size: expected a multiple of 64 for the convolutional stem, found {embed_dim}")
         super().__init__(patch_size=patch_size, in_chans=in_chans, embed_dim=embed_dim, **options)
         widths = [in_chans, embed_dim // 8, embed_dim // 4, embed_dim // 2, embed_dim]
         layers: list[nn.Module] = []
-        for before, after in pairwise(widths):
-            layers += [nn.Conv2d(before, after, 3, stride=2, padding=1), nn.GroupNorm(8, after), nn.GELU()]
+        for width_in, width_out in pairwise(widths):
+            layers += [nn.Conv2d(width_in, width_out, 3, stride=2, padding=1), nn.GroupNorm(8, width_out), nn.GELU()]
         self.proj = nn.Sequential(*layers, nn.Conv2d(embed_dim, embed_dim, 1))
 
 
@@ -54,19 +58,19 @@ class Encoder(nn.Module):
     """A DINOv2 ViT that returns its patch tokens after the final norm, without the CLS token.
 
     Args:
-        image_size: side of the image the position embedding is made for, pixels; other sizes are interpolated.
-        patch_size: side of a patch, pixels.
+        image_size: side in pixels of the images of the position embedding, which is interpolated for other sizes.
+        patch_size: side of a patch in pixels.
         hidden_size: width of the tokens.
-        num_hidden_layers: transformer blocks.
-        num_attention_heads: heads of each block.
+        num_hidden_layers: number of transformer blocks.
+        num_attention_heads: attention heads per block.
         stem: "patch" as in DINOv2, or "conv" for small encoders trained from scratch.
-        frozen: keep the weights as they are: no gradients, evaluation mode always.
+        frozen: whether the weights get no gradients and the encoder stays in evaluation mode.
 
     Attributes:
-        options: the arguments that it was made with.
+        options: arguments of the constructor.
 
     Raises:
-        ValueError: sizes that do not divide each other as they must.
+        ValueError: the sizes do not divide each other.
     """
 
     def __init__(
@@ -81,7 +85,9 @@ class Encoder(nn.Module):
         frozen: bool = True,
     ) -> None:
         if hidden_size % num_attention_heads:
-            raise ValueError(f"hidden_size {hidden_size} is no multiple of the {num_attention_heads} attention heads")
+            raise ValueError(
+                f"hidden_size: expected a multiple of the {num_attention_heads} attention heads, found {hidden_size}"
+            )
         super().__init__()
         self.options = {
             "image_size": image_size,
@@ -107,7 +113,7 @@ class Encoder(nn.Module):
             weight_init="skip",
             embed_layer=PatchEmbed if stem == "patch" else ConvStem,
         )
-        # DINOv2's mask token is unused here, but belongs to the published weights (and their parameter count).
+        # Unused here, but part of the published weights.
         self.vit.mask_token = nn.Parameter(torch.zeros(1, hidden_size)) if stem == "patch" else None
         for embedding in (self.vit.pos_embed, self.vit.cls_token):
             nn.init.trunc_normal_(embedding, std=0.02)
@@ -116,24 +122,24 @@ class Encoder(nn.Module):
             self.eval()
 
     def train(self, mode: bool = True) -> Encoder:
-        """A frozen encoder stays in evaluation mode."""
+        """Set training mode; a frozen encoder stays in evaluation mode."""
         return super().train(mode and not self.frozen)
 
     def forward(self, pixels: Tensor) -> Tensor:
-        """Patch tokens of images.
+        """Return patch tokens.
 
         Args:
-            pixels: (images, 3, height, width), normalised; sides are multiples of the patch size.
+            pixels: (images, 3, height, width), normalized; sides are multiples of the patch size.
 
         Returns:
             (images, (height / patch) * (width / patch), hidden_size), row by row from the top left.
 
         Raises:
-            ValueError: a side is no multiple of the patch size.
+            ValueError: a side is not a multiple of the patch size.
         """
         height, width = pixels.shape[-2:]
         if height % self.patch_size or width % self.patch_size:
-            raise ValueError(f"image sides must be multiples of {self.patch_size}, got {height} x {width}")
+            raise ValueError(f"expected image sides that are multiples of {self.patch_size}, found {height} x {width}")
         with torch.set_grad_enabled(torch.is_grad_enabled() and not self.frozen):
             tokens: Tensor = self.vit(pixels)
         return tokens[:, self.vit.num_prefix_tokens :]

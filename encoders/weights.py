@@ -1,6 +1,6 @@
-"""Published weights of RAD-DINO into the encoder and back: Hugging Face's `Dinov2Model`, DINOv2's own backbone.
+"""Conversion of published RAD-DINO weights to the encoder and back: Hugging Face's `Dinov2Model`, DINOv2's backbone.
 
-DINOv2's backbone has timm's names; those of Hugging Face are mapped by the tables of this file.
+DINOv2's backbone has timm's parameter names; the tables of this file map those of Hugging Face.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -26,18 +26,18 @@ STEMS = (
     ("encoder.layer.", "blocks."),
     ("layernorm.", "norm."),
 )
-"""How names begin: (Hugging Face, timm)."""
+"""Prefixes of names: (Hugging Face, timm)."""
 
 LEAVES = (
     (".attention.output.dense.", ".attn.proj."),
     (".layer_scale1.lambda1", ".ls1.gamma"),
     (".layer_scale2.lambda1", ".ls2.gamma"),
 )
-"""What differs inside a block: (Hugging Face, timm)."""
+"""Parts of names within a block: (Hugging Face, timm)."""
 
 QKV = (".attention.attention.query.", ".attention.attention.key.", ".attention.attention.value.")
 FUSED_QKV = ".attn.qkv."
-"""timm keeps the three projections of Hugging Face as one, stacked in this order along the first dimension."""
+"""timm fuses the three projections of Hugging Face, stacked in this order along the first dimension."""
 
 ALIASES = (
     (".attention.q_proj.", QKV[0]),
@@ -45,14 +45,14 @@ ALIASES = (
     (".attention.v_proj.", QKV[2]),
     (".attention.o_proj.", LEAVES[0][0]),
 )
-"""Names that transformers 5 has in memory, and writes where it is told not to write the original ones."""
+"""Names that transformers 5 uses in memory, and writes with `save_original_format=False`."""
 
 DINOV2_PREFIXES = re.compile(r"^(teacher\.|student\.|module\.|backbone\.|dinov2\.)+")
 DINOV2_CHUNKS = re.compile(r"^blocks\.\d+\.(\d+)\.")
-"""DINOv2 trained with sharded blocks names a block by chunk and number."""
+"""DINOv2 trained with block chunks names a block by chunk and number."""
 
 HEAD_WIDTH = 64
-"""Width of an attention head in every DINOv2; a bare state dict does not say it."""
+"""Width of an attention head in every DINOv2; a state dict alone does not tell."""
 
 _REQUIRED = {
     "model_type": "dinov2",
@@ -66,11 +66,11 @@ _REQUIRED = {
     "apply_layernorm": True,
 }
 _SIZES = {"image_size": 224, "patch_size": 14, "hidden_size": 768, "num_hidden_layers": 12, "num_attention_heads": 12}
-"""Defaults of Hugging Face's `Dinov2Config`, which a file leaves out."""
+"""Defaults of Hugging Face's `Dinov2Config`, which a file omits."""
 
 
 def timm_name(name: str) -> tuple[str, int | None]:
-    """timm's name for a parameter as any publisher calls it, and which third of it this is (None: the whole)."""
+    """Return timm's name of a published parameter, and 0, 1 or 2 for a part of a fused projection, else None."""
     name = DINOV2_CHUNKS.sub(r"blocks.\1.", DINOV2_PREFIXES.sub("", name))
     for theirs, ours in STEMS:
         if name.startswith(theirs):
@@ -85,7 +85,7 @@ def timm_name(name: str) -> tuple[str, int | None]:
 
 
 def hugging_face_names(name: str) -> tuple[str, ...]:
-    """Hugging Face's name for a parameter of timm's, or its three names where timm keeps three as one."""
+    """Return Hugging Face's name of a timm parameter, or the three names of a fused projection."""
     for theirs, ours in STEMS:
         if name.startswith(ours):
             name = theirs + name.removeprefix(ours)
@@ -96,58 +96,58 @@ def hugging_face_names(name: str) -> tuple[str, ...]:
 
 
 def to_timm(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """A published state dict under timm's names.
+    """Convert a published state dict to timm's names.
 
     Raises:
-        ValueError: of a fused projection only a part is there.
+        ValueError: a part of a fused projection is missing.
     """
-    found: dict[str, Tensor] = {}
+    converted: dict[str, Tensor] = {}
     thirds: dict[str, dict[int, Tensor]] = {}
     for name, tensor in state.items():
         ours, third = timm_name(name)
         if third is None:
-            found[ours] = tensor
+            converted[ours] = tensor
         else:
             thirds.setdefault(ours, {})[third] = tensor
     for ours, parts in thirds.items():
-        if lacking := [name for i, name in enumerate(hugging_face_names(ours)) if i not in parts]:
-            raise ValueError(f"the weights lack {', '.join(lacking)}")
-        found[ours] = torch.cat([parts[i] for i in range(len(QKV))])
-    return found
+        if missing := [name for i, name in enumerate(hugging_face_names(ours)) if i not in parts]:
+            raise ValueError(f"missing weights: {', '.join(missing)}")
+        converted[ours] = torch.cat([parts[i] for i in range(len(QKV))])
+    return converted
 
 
 def to_hugging_face(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The state dict of a timm encoder (`Encoder.vit`) under the names of Hugging Face's `Dinov2Model`."""
-    found: dict[str, Tensor] = {}
+    """Convert the state dict of a timm encoder (`Encoder.vit`) to the names of Hugging Face's `Dinov2Model`."""
+    converted: dict[str, Tensor] = {}
     for name, tensor in state.items():
         names = hugging_face_names(name)
         parts = tensor.chunk(len(names)) if len(names) > 1 else (tensor,)
-        found |= {theirs: part.clone() for theirs, part in zip(names, parts, strict=True)}
-    return found
+        converted |= {theirs: part.clone() for theirs, part in zip(names, parts, strict=True)}
+    return converted
 
 
 def options_of_config(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Arguments of `Encoder` for a Hugging Face `Dinov2Config`, of whose keys any may be left out.
+    """Return the arguments of `Encoder` for a Hugging Face `Dinov2Config`; missing keys have its defaults.
 
     Raises:
-        ValueError: the config asks for what RAD-DINO does not have, or for features that are not the last block's
-            after the final norm.
+        ValueError: the configuration is not that of RAD-DINO, or its features are not those of the last block after
+            the final norm.
     """
     for key, value in _REQUIRED.items():
         if config.get(key, value) != value:
-            raise ValueError(f"{key} is {config[key]!r}; the encoder has {value!r}")
+            raise ValueError(f"{key}: expected {value!r}, found {config[key]!r}")
     options = {key: _side(config.get(key, default)) for key, default in _SIZES.items()}
     last = f"stage{options['num_hidden_layers']}"
     if (stages := config.get("out_features")) and list(stages) != [last]:
-        raise ValueError(f"out_features is {list(stages)}; the encoder gives those of {last}")
+        raise ValueError(f"out_features: expected {[last]}, found {list(stages)}")
     return options
 
 
 def config_of_options(options: Mapping[str, Any]) -> dict[str, Any]:
-    """A Hugging Face `Dinov2Config` for arguments of `Encoder`, as a backbone that gives its last features.
+    """Return a Hugging Face `Dinov2Config` for arguments of `Encoder`, as a backbone with the last features.
 
     Raises:
-        ValueError: the encoder has another stem than DINOv2.
+        ValueError: the encoder has a convolutional stem.
     """
     if options.get("stem", "patch") != "patch":
         raise ValueError("the encoder's convolutional stem has no counterpart in DINOv2")
@@ -159,19 +159,19 @@ def config_of_options(options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def options_of_weights(state: Mapping[str, Tensor]) -> dict[str, Any]:
-    """Arguments of `Encoder` for a state dict under timm's names, read off its shapes.
+    """Derive the arguments of `Encoder` from the shapes of a state dict with timm's names.
 
     Raises:
-        ValueError: it is no DINOv2 of one CLS token and square images.
+        ValueError: it is not a DINOv2 with one CLS token and square images.
     """
     try:
         _, positions, width = state["pos_embed"].shape
         patch = state["patch_embed.proj.weight"].shape[-1]
     except (KeyError, ValueError):
-        raise ValueError("no DINOv2 backbone: pos_embed or patch_embed.proj.weight is missing") from None
+        raise ValueError("expected a DINOv2 backbone; pos_embed or patch_embed.proj.weight is missing") from None
     side = math.isqrt(positions - 1)
     if side**2 != positions - 1:
-        raise ValueError(f"pos_embed has {positions} positions, which is no square and a CLS token")
+        raise ValueError(f"pos_embed: expected a square number of positions and a CLS token, found {positions}")
     return {
         "image_size": side * patch,
         "patch_size": patch,
@@ -182,14 +182,14 @@ def options_of_weights(state: Mapping[str, Tensor]) -> dict[str, Any]:
 
 
 def load_encoder(path: Path, *, frozen: bool = True) -> Encoder:
-    """An encoder with published weights.
+    """Load an encoder with published weights.
 
     Args:
-        path: a folder with Hugging Face's `config.json` and weights, or a file with the state dict of either.
-        frozen: as of `Encoder`.
+        path: folder with Hugging Face's `config.json` and weights, or file with a state dict of Hugging Face or DINOv2.
+        frozen: argument of `Encoder`.
 
     Raises:
-        ValueError: there are no weights, or they are no DINOv2's; missing and unexpected names are listed.
+        ValueError: there are no weights, or not those of a DINOv2; lists missing and unexpected names.
     """
     state = to_timm(_read(_weights_file(path)))
     config = path / "config.json"
@@ -199,11 +199,13 @@ def load_encoder(path: Path, *, frozen: bool = True) -> Encoder:
         options = options_of_weights(state)
     encoder = Encoder(**options, frozen=frozen)
     expected = encoder.vit.state_dict()
-    wrong = _listed("missing", expected.keys() - state.keys())
-    wrong += _listed("unexpected", state.keys() - expected.keys())
-    wrong += _listed("of another shape", (n for n in expected.keys() & state if expected[n].shape != state[n].shape))
-    if wrong:
-        raise ValueError(f"the weights do not fit the encoder: {'; '.join(wrong)}")
+    mismatches = {
+        "missing": expected.keys() - state.keys(),
+        "unexpected": state.keys() - expected.keys(),
+        "different shape": {name for name in expected.keys() & state if expected[name].shape != state[name].shape},
+    }
+    if lists := [f"{kind}: {', '.join(sorted(names))}" for kind, names in mismatches.items() if names]:
+        raise ValueError(f"the weights do not match the encoder: {'; '.join(lists)}")
     encoder.vit.load_state_dict(state)
     return encoder
 
@@ -212,11 +214,11 @@ def save_encoder(encoder: Encoder, folder: Path) -> None:
     """Write an encoder as Hugging Face's `Dinov2Model`: `config.json` and `model.safetensors`.
 
     Args:
-        encoder: with a "patch" stem.
-        folder: to write into; it is made if it is missing.
+        encoder: encoder with a "patch" stem.
+        folder: folder to write, created if missing.
 
     Raises:
-        ValueError: the encoder has another stem than DINOv2.
+        ValueError: the encoder has a convolutional stem.
     """
     config = config_of_options(encoder.options) | {"architectures": ["Dinov2Model"]}
     folder.mkdir(parents=True, exist_ok=True)
@@ -227,7 +229,7 @@ def save_encoder(encoder: Encoder, folder: Path) -> None:
 def _side(size: Any) -> int:
     if isinstance(size, list | tuple):
         if len(set(size)) != 1:
-            raise ValueError(f"sides differ: {list(size)}; the encoder is square")
+            raise ValueError(f"expected equal sides, found {list(size)}")
         size = size[0]
     return int(size)
 
@@ -238,10 +240,10 @@ def _weights_file(path: Path) -> Path:
     for name in ("model.safetensors", "pytorch_model.bin", "backbone_compatible.safetensors"):
         if (path / name).is_file():
             return path / name
-    others = [file for suffix in ("safetensors", "pth", "pt") for file in sorted(path.glob(f"*.{suffix}"))]
-    if len(others) == 1:
-        return others[0]
-    raise ValueError(f"no weights here: expected model.safetensors or one state dict, found {len(others)}")
+    candidates = [file for suffix in ("safetensors", "pth", "pt") for file in sorted(path.glob(f"*.{suffix}"))]
+    if len(candidates) == 1:
+        return candidates[0]
+    raise ValueError(f"no weights here: expected model.safetensors or one state dict, found {len(candidates)}")
 
 
 def _read(file: Path) -> Mapping[str, Tensor]:
@@ -249,12 +251,7 @@ def _read(file: Path) -> Mapping[str, Tensor]:
         state: Mapping[str, Any] = load_file(file)
     else:
         state = torch.load(file, map_location="cpu", weights_only=True, mmap=True)
-    # DINOv2's training checkpoints keep the state dict of the teacher, which is the one to use, under its name.
+    # DINOv2's training checkpoints hold the state dict of the teacher, the one to use, under this key.
     for key in ("teacher", "model", "state_dict"):
         state = state.get(key, state) if isinstance(state.get(key), Mapping) else state
     return {name: value for name, value in state.items() if not re.search(r"(^|\.)(dino|ibot)_head\.", name)}
-
-
-def _listed(what: str, names: Iterable[str]) -> list[str]:
-    found = sorted(names)
-    return [f"{what}: {', '.join(found)}"] if found else []

@@ -1,4 +1,4 @@
-"""What the commands show: progress, tables, endings."""
+"""Output of the commands: progress, tables, failures."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ if TYPE_CHECKING:
     from radfact.statistics.bootstrap import Summary
 
 _WINDOW = 300.0
-"""Seconds over which the rate of a run is taken: answers come in batches, which may take minutes."""
+"""Seconds over which the rate is averaged: responses arrive in batches, which may take minutes."""
 
 
 @contextmanager
 def generation_progress(title: str) -> Iterator[Callable[[int, int], None]]:
-    """Progress of a model's answers; of several processes, of the main one's share."""
+    """Show the progress of generation; of several processes, that of the main one's share."""
     from transformers.utils.logging import disable_progress_bar
 
     from maira.model.task_examples import UnusedInputWarning
@@ -43,34 +43,28 @@ def generation_progress(title: str) -> Iterator[Callable[[int, int], None]]:
         yield on_progress
 
 
-def report_changed(what: str, done: str) -> Callable[[int], None]:
-    """Says, of as many as it is called with, that they have changed and are asked again.
+def report_changed(items: str, done: str) -> Callable[[int], None]:
+    """Return a callback that prints how many items have changed since an earlier run.
 
     Args:
-        what: was answered, in the plural.
-        done: with them, as a participle.
+        items: name of the items, in the plural.
+        done: participle for the work, such as "drafted".
     """
 
-    def tell(count: int) -> None:
-        which, has, was, are = (
-            ("one of the ", "has", "was", "is") if count == 1 else (f"{count} ", "have", "were", "are")
-        )
-        text = (
-            f"{which}{what} {has} changed since {'it' if count == 1 else 'they'} {was} {done}, and {are} {done} again"
-        )
+    def report(count: int) -> None:
         if is_main():
-            print_line(Console(stderr=True), text)
+            print_line(Console(stderr=True), f"{items} changed since the last run and {done} again: {count}")
 
-    return tell
+    return report
 
 
 def print_unused_inputs(console: Console, studies: Sequence[Study], count: int) -> None:
-    """Name what of the studies has no place in a prompt.
+    """Print the number of studies whose prior report is not used.
 
     Args:
-        console: to print to.
-        studies: with a prior report but no prior image, and others.
-        count: studies in all.
+        console: console to print to.
+        studies: studies of the run.
+        count: number of studies to relate it to.
     """
     from maira.model.task_examples import PRIOR_REPORT_UNUSED, has_unused_prior_report
 
@@ -81,7 +75,7 @@ def print_unused_inputs(console: Console, studies: Sequence[Study], count: int) 
 
 @contextmanager
 def show_progress(title: str) -> Iterator[Callable[[int, int], None]]:
-    """How far a run is, on standard error; gives what to call with how much is done, and of how much."""
+    """Show progress on standard error; yields a callback for (finished items, all items)."""
     usage: dict[str, int] = {}
     display = ProgressDisplay(Console(stderr=True), {title: usage.copy}, window=_WINDOW)
     with display if is_main() else nullcontext():
@@ -89,32 +83,42 @@ def show_progress(title: str) -> Iterator[Callable[[int, int], None]]:
 
 
 def print_box_scores(title: str, summary: str, run: BoxResult) -> None:
-    """What came of a run of boxes, with its figures where there is something to compare with."""
+    """Print the result of a run, with its scores if references are known, and exit if there are failures.
+
+    Args:
+        title: title of the table.
+        summary: line with the number of responses.
+        run: result of the run.
+    """
     console = Console()
     if run.compared:
         print_scores(console, title, run.scores)
     else:
-        print_line(console, "no reference boxes are known, so nothing is compared")
+        print_line(console, "no scores: no reference boxes are known")
     if run.clipped:
-        print_line(
-            console, f"references of which the crop cuts a part, compared as far as it shows them: {run.clipped}"
-        )
+        print_line(console, f"references that the crop cuts, of which the part inside counts: {run.clipped}")
     if run.outside:
-        print_line(console, f"references that cover no pixel of the crop, not compared: {run.outside}")
+        print_line(console, f"references outside the crop, which are not compared: {run.outside}")
     if run.masked:
-        print_line(console, f"references with masks, of which only the boxes are compared: {run.masked}")
+        print_line(console, f"references with masks, which are ignored: {run.masked}")
     print_line(console, summary)
     exit_with_failures(console, [(str(f.sample_id), f.reason) for f in run.failures])
 
 
-def print_scores(console: Console, title: str, figures: Mapping[str, LabelScore | Summary]) -> None:
-    """A table of figures with their intervals."""
+def print_scores(console: Console, title: str, scores: Mapping[str, LabelScore | Summary]) -> None:
+    """Print a table of scores with their intervals.
+
+    Args:
+        console: console to print to.
+        title: title of the table.
+        scores: scores by name.
+    """
     table = Table(title=title, title_justify="left")
-    for heading in ("figure", "point", "95 % interval", "n"):
-        table.add_column(heading, justify="left" if heading == "figure" else "right")
-    for name, figure in figures.items():
-        interval = "-" if figure.low is None else f"{figure.low:.3f} to {figure.high:.3f}"
-        table.add_row(name, "-" if figure.point is None else f"{figure.point:.3f}", interval, str(figure.n))
+    for heading in ("score", "point", "95 % interval", "n"):
+        table.add_column(heading, justify="left" if heading == "score" else "right")
+    for name, score in scores.items():
+        interval = "-" if score.low is None else f"{score.low:.3f} to {score.high:.3f}"
+        table.add_row(name, "-" if score.point is None else f"{score.point:.3f}", interval, str(score.n))
     console.print(table)
 
 
@@ -127,27 +131,34 @@ def print_comparison(
     settings: Mapping[str, Any],
     about: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> None:
-    """Write a comparison, and show a table for each experiment, its differences to the base, and the footnotes.
+    """Write a comparison, and print a table per experiment with differences to the base, and the footnotes.
 
     Args:
-        console: to print to.
-        table, folder, stem, title, settings, about: as of `maira.evaluate.comparison.write_comparison`.
+        console: console to print to.
+        table, folder, stem, title, settings, about: arguments of `maira.evaluate.comparison.write_comparison`.
     """
     from maira.evaluate.comparison import footnotes, lines_of, write_comparison
 
     write_comparison(table, folder, stem, title, settings, about)
-    for one in table.experiments:
-        heading = one.name
-        if table.base is not None and one.name != table.base.name:
+    for experiment in table.experiments:
+        heading = experiment.name
+        if table.base is not None and experiment.name != table.base.name:
             heading += f", and its differences to {table.base.name}"
-        print_table(console, heading, *lines_of(table, one))
+        print_table(console, heading, *lines_of(table, experiment))
     for note in footnotes(table):
         print_line(console, note)
     print_line(console, f"tables: {folder / f'{stem}.md'}")
 
 
 def print_table(console: Console, title: str, heads: Sequence[str], lines: Sequence[Sequence[str]]) -> None:
-    """A table of text."""
+    """Print a table of text.
+
+    Args:
+        console: console to print to.
+        title: title of the table.
+        heads: heads of the columns.
+        lines: cells of each row.
+    """
     table = Table(title=title, title_justify="left")
     for heading in heads:
         table.add_column(heading, justify="left" if heading == heads[0] else "right", overflow="fold")
@@ -157,15 +168,25 @@ def print_table(console: Console, title: str, heads: Sequence[str], lines: Seque
 
 
 def print_line(console: Console, text: str) -> None:
-    """A line as it is, however long."""
+    """Print one line without markup or wrapping.
+
+    Args:
+        console: console to print to.
+        text: text of the line.
+    """
     console.print(escape_for_terminal(text), highlight=False, markup=False, soft_wrap=True)
 
 
 def exit_with_failures(console: Console, failures: list[tuple[str, str]]) -> None:
-    """List what was left out, and leave with the exit code that says so."""
+    """Print failures, and exit with the code for an incomplete run if there are any.
+
+    Args:
+        console: console to print to.
+        failures: (sample, reason).
+    """
     for key, reason in failures[:10]:
-        said = escape_for_terminal(f"left out: {key}: {reason}")
-        console.print(said, style="red", markup=False, highlight=False, soft_wrap=True)
+        line = escape_for_terminal(f"skipped: {key}: {reason}")
+        console.print(line, style="red", markup=False, highlight=False, soft_wrap=True)
     if len(failures) > 10:
         console.print(f"and {len(failures) - 10} more, listed in failures.jsonl", style="red")
     if failures:

@@ -270,7 +270,7 @@ def _arguments(options: EngineOptions, dtype: str) -> dict[str, Any]:
 
 
 def _order(requests: Sequence[GenerationRequest]) -> list[int]:
-    """Return the indices of the requests, the longest first so that none runs alone at the end, equal images together."""
+    """Return the indices of the requests, the longest first, so that none runs alone at the end."""
 
     def sort_key(index: int) -> tuple[int, int, list[str], int]:
         example = requests[index].example

@@ -1,4 +1,4 @@
-"""A MAIRA-2 from published parts: RAD-DINO, and a Llama with its tokenizer, such as Vicuna (paper 004, methods)."""
+"""Assembly of a MAIRA-2 from RAD-DINO and a Llama with its tokenizer, such as Vicuna."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from maira.model.convert import new_folder
 from maira.model.modeling import Adapter, MairaForConditionalGeneration
 from maira.model.processor import MairaImageProcessor, MairaProcessor, load_tokenizer
 from maira.model.tokens import IMAGE, add_tokens
-from radfact.errors import InputError
+from radfact.errors import ErrorCode, InputError
 
 ROPE_FACTOR = 1.5
-"""Linear scaling of the rotary embedding, which makes room for the tokens of three images (specification)."""
+"""Linear scaling of the rotary embedding: extends the context window for the tokens of three images."""
 
 
 def assemble(
@@ -33,29 +33,29 @@ def assemble(
     rope_factor: float = ROPE_FACTOR,
     projector_n_layers: int = 4,
 ) -> MairaConfig:
-    """Write a model of published parts and a random adapter, MAIRA-2's tokens embedded at the mean of all others.
+    """Write a model of published parts and a random adapter; the embedding of a new token is the mean of all others.
 
     Args:
         encoder: RAD-DINO as Hugging Face's folder or DINOv2's state dict (`encoders.load_encoder`).
         language_model: folder of a Llama and its tokenizer.
-        out: folder to make.
-        seed: of the adapter's weights.
-        dtype: of all weights.
+        out: folder to create.
+        seed: seed of the adapter's weights.
+        dtype: type of all weights.
         rope_factor: linear scaling of the rotary embedding; 1 for none.
-        projector_n_layers: linear layers of the adapter.
+        projector_n_layers: number of linear layers of the adapter.
 
     Raises:
-        InputError: a part cannot be read, the parts do not fit each other, or `out` exists.
+        InputError: a part cannot be read, the parts do not match, or `out` exists.
     """
     with new_folder(out) as made, torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         try:
             vision = load_encoder(encoder)
         except (ValueError, OSError) as error:
-            raise InputError(str(error), file=encoder) from None
-        tokenizer, known = build_tokenizer(language_model)
+            raise InputError(str(error), code=ErrorCode.FILE_UNREADABLE, file=encoder) from None
+        tokenizer, base_size = build_tokenizer(language_model)
         language = _language_model(language_model, dtype, rope_factor)
-        _grow(language, known, len(tokenizer), file=language_model)
+        _grow(language, base_size, len(tokenizer), file=language_model)
         for name in ("bos_token_id", "eos_token_id", "pad_token_id"):
             setattr(language.config, name, getattr(tokenizer, name))
         config = MairaConfig(
@@ -64,7 +64,7 @@ def assemble(
             image_token_index=tokenizer.convert_tokens_to_ids(IMAGE),
             projector_n_layers=projector_n_layers,
         )
-        model = _joined(config, vision, language).to(dtype)
+        model = _join(config, vision, language).to(dtype)
         model.save_pretrained(made, max_shard_size="5GB")
         images = MairaImageProcessor(size=config.vision_config.image_size)
         MairaProcessor(images, tokenizer, image_seq_length=config.image_seq_length).save_pretrained(made)
@@ -72,62 +72,79 @@ def assemble(
 
 
 def build_tokenizer(folder: Path) -> tuple[Any, int]:
-    """A Llama tokenizer with MAIRA-2's tokens behind its own, and how many its own are.
+    """Load a Llama tokenizer and append MAIRA-2's tokens.
+
+    Returns:
+        The tokenizer, and the number of its own tokens.
 
     Raises:
-        InputError: there is no tokenizer, or it has MAIRA-2's tokens already.
+        InputError: there is no tokenizer, or it already has MAIRA-2's tokens.
     """
     tokenizer = load_tokenizer(folder)
     if tokenizer.unk_token is not None:
         tokenizer.pad_token = tokenizer.unk_token
     if None in (tokenizer.bos_token_id, tokenizer.eos_token_id, tokenizer.pad_token_id):
-        raise InputError("the tokenizer needs tokens for the beginning, the end and padding", file=folder)
-    known = len(tokenizer)
+        raise InputError(
+            "the tokenizer needs tokens for the beginning, the end and padding", code=ErrorCode.MISMATCH, file=folder
+        )
+    base_size = len(tokenizer)
     add_tokens(tokenizer)
-    if tokenizer.convert_tokens_to_ids(IMAGE) < known:
-        raise InputError(f"the tokenizer has {IMAGE} already; name the folder of a plain language model", file=folder)
-    return tokenizer, known
+    if tokenizer.convert_tokens_to_ids(IMAGE) < base_size:
+        raise InputError(
+            f"the tokenizer already has {IMAGE}; name the folder of a plain language model",
+            code=ErrorCode.MISMATCH,
+            file=folder,
+        )
+    return tokenizer, base_size
 
 
 def _language_model(folder: Path, dtype: torch.dtype, rope_factor: float) -> Any:
     path = folder / "config.json"
     if not path.is_file():
-        raise InputError("no language model here (config.json is missing)", file=folder)
+        raise InputError("no language model here (config.json is missing)", code=ErrorCode.FILE_NOT_FOUND, file=folder)
     kind = json.loads(path.read_text(encoding="utf-8")).get("model_type")
     if kind != "llama":
-        raise InputError(f"the language model must be a Llama, not {kind!r}", file=path, field="model_type")
+        raise InputError(f"expected 'llama', found {kind!r}", code=ErrorCode.MISMATCH, file=path, field="model_type")
     config = LlamaConfig.from_pretrained(folder)
     rope = {"rope_type": "linear", "factor": rope_factor} if rope_factor != 1 else {"rope_type": "default"}
     config.rope_parameters = {"rope_theta": config.rope_parameters["rope_theta"], **rope}
     try:
         language, info = LlamaForCausalLM.from_pretrained(folder, config=config, dtype=dtype, output_loading_info=True)
     except (RuntimeError, ValueError, OSError) as error:
-        raise InputError(f"the language model cannot be read: {str(error).splitlines()[0]}", file=folder) from None
+        raise InputError(
+            f"the language model cannot be read: {str(error).splitlines()[0]}",
+            code=ErrorCode.FILE_UNREADABLE,
+            file=folder,
+        ) from None
     missing, unexpected, reshaped = loading_mismatches(info)
     raise_mismatch(missing, unexpected, reshaped, file=folder)
     return language
 
 
 @torch.no_grad()
-def _grow(language: Any, known: int, rows: int, *, file: Path) -> None:
-    """Make room for new tokens: rows from `known` on are the mean of those before, in embeddings and head."""
+def _grow(language: Any, base_size: int, rows: int, *, file: Path) -> None:
+    """Resize embeddings and head to `rows`; rows from `base_size` on are the mean of those before."""
     for module in (language.get_input_embeddings(), language.get_output_embeddings()):
-        if len(module.weight) < known:
-            raise InputError(f"the tokenizer has {known} tokens and the language model {len(module.weight)}", file=file)
-        module.weight = nn.Parameter(_with_mean(module.weight[:known], rows))
+        if len(module.weight) < base_size:
+            raise InputError(
+                f"the tokenizer has {base_size} tokens and the language model {len(module.weight)}",
+                code=ErrorCode.MISMATCH,
+                file=file,
+            )
+        module.weight = nn.Parameter(_append_mean(module.weight[:base_size], rows))
     language.get_input_embeddings().num_embeddings = language.get_output_embeddings().out_features = rows
     language.config.vocab_size = rows
-    # Each has a weight of its own by now.
+    # Embeddings and head have separate weights now.
     language.config.tie_word_embeddings = False
 
 
-def _with_mean(weight: Tensor, rows: int) -> Tensor:
+def _append_mean(weight: Tensor, rows: int) -> Tensor:
     mean = weight.float().mean(0, keepdim=True).to(weight.dtype)
     return torch.cat([weight, mean.expand(rows - len(weight), -1)])
 
 
-def _joined(config: MairaConfig, vision: Encoder, language: Any) -> Any:
-    # The large parts are there already, so the model is made without memory and only the adapter is drawn.
+def _join(config: MairaConfig, vision: Encoder, language: Any) -> Any:
+    # The large parts exist, so the model is created without memory and only the adapter is initialized.
     with torch.device("meta"):
         model = MairaForConditionalGeneration(config)
     model.vision_tower, model.language_model = vision, language

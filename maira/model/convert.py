@@ -1,4 +1,4 @@
-"""A checkpoint rewritten in another layout, shard by shard, every byte of its tensors kept."""
+"""Conversion of a checkpoint to another layout, shard by shard, without changing a byte of its tensors."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from maira.model.checkpoint import INDEX, Layout, StoredTensor, match_weights, n
 from maira.model.config import FIXED, MairaConfig, read_config
 from maira.model.modeling import expected_shapes
 from maira.model.tokens import IMAGE
-from radfact.errors import InputError
+from radfact.errors import ErrorCode, InputError
 from radfact.io.jsonl import read_json, write_json
 
 SHARD_SIZE = "5GB"
@@ -31,7 +31,7 @@ _SETTINGS = (".json", ".model", ".txt", ".jinja")
 _MAPPED = ("processor_config.json", "preprocessor_config.json", "tokenizer_config.json")
 _NOTES = ("LICENSE", "LICENCE", "NOTICE", "README", "COPYING")
 _NOTE_BYTES = 1 << 20
-"""A note about a checkpoint is no larger."""
+"""Larger files are not copied as notes."""
 
 ARCHITECTURES: dict[Layout, str] = {
     "own": "MairaForConditionalGeneration",
@@ -50,25 +50,23 @@ def convert(
 ) -> int:
     """Write a checkpoint in another layout.
 
-    Tokenizer, processor, licence and notes are copied as they are; only our own processor gets the names of
-    transformers' standard settings in a layout that is not ours (`standard_processor`). Code in the folder is neither
-    run nor copied, and the `auto_map` that would lead to it is left out: the folder is read by this package's classes,
-    or transformers' own.
+    Tokenizer, processor, license and notes are copied; our own processor is rewritten with the names of transformers'
+    standard settings for other layouts (`standard_processor`). Code in the folder is neither run nor copied, and the
+    `auto_map` that refers to it is removed: this package's or transformers' own classes read the folder.
 
     Args:
-        folder: the checkpoint, in any layout.
-        out: folder to make.
-        layout: to write.
-        shard_size: largest size of a file, such as "5GB". Files are mapped while they are copied, so memory does not
-            grow with it.
-        on_progress: called with (files written, files in all).
+        folder: checkpoint in any layout.
+        out: folder to create.
+        layout: layout to write.
+        shard_size: largest size of a file, such as "5GB"; memory use does not depend on it, since files are mapped.
+        on_progress: called with (written files, all files).
 
     Returns:
         The number of tensors written.
 
     Raises:
-        InputError: `folder` is no checkpoint, its weights do not fit its configuration, the model has parts that the
-            layout has no place for, or `out` exists.
+        InputError: `folder` is not a checkpoint, its weights do not match its configuration, the layout cannot hold
+            the model, or `out` exists.
     """
     _check_size(shard_size)
     config = read_config(folder)
@@ -76,15 +74,17 @@ def convert(
     try:
         values = config_in(config, layout)
     except ValueError as error:
-        raise InputError(f"cannot be written as '{layout}': {error}", file=folder) from None
+        raise InputError(
+            f"cannot be written as '{layout}': {error}", code=ErrorCode.CONFLICTING_OPTIONS, file=folder
+        ) from None
     plan = match_weights(stored, expected_shapes(config), file=folder)
     targets = _targets(plan, stored, layout)
     with new_folder(out) as made:
         for file in folder.iterdir():
-            if file.is_file() and _goes_along(file):
+            if file.is_file() and _is_copied(file):
                 shutil.copy2(file, made / file.name)
         for name in _MAPPED:
-            _unmap(made / name)
+            _remove_auto_map(made / name)
         write_json(made / "config.json", values)
         if layout != "own":
             standard_processor(made, config.vision_config.patch_size)
@@ -102,7 +102,7 @@ def convert(
     return len(targets)
 
 
-def _goes_along(file: Path) -> bool:
+def _is_copied(file: Path) -> bool:
     if file.suffix in _SETTINGS:
         return file.name != INDEX
     if file.stat().st_size > _NOTE_BYTES:
@@ -110,8 +110,8 @@ def _goes_along(file: Path) -> bool:
     return file.suffix == ".md" or file.name.upper().startswith(_NOTES)
 
 
-def _unmap(path: Path) -> None:
-    """Take the names of code out of a file of settings."""
+def _remove_auto_map(path: Path) -> None:
+    """Remove the names of code from a file of settings."""
     values = read_json(path) if path.is_file() else None
     if isinstance(values, dict) and "auto_map" in values:
         del values["auto_map"]
@@ -120,14 +120,22 @@ def _unmap(path: Path) -> None:
 
 def _check_size(size: str) -> None:
     if not re.fullmatch(r"[1-9]\d*(KB|MB|GB|TB)", size, re.IGNORECASE):
-        raise InputError(f"expected a number and a unit, such as 5GB, not '{size}'", field="shard_size")
+        raise InputError(
+            f"expected a number and a unit, such as 5GB, found '{size}'",
+            code=ErrorCode.INVALID_OPTION,
+            field="shard_size",
+        )
 
 
 def config_in(config: MairaConfig, layout: Layout) -> dict[str, Any]:
-    """The `config.json` of a layout.
+    """Return the content of `config.json` in a layout.
+
+    Args:
+        config: configuration of the model.
+        layout: layout to write.
 
     Raises:
-        ValueError: the layout has no place for a part of the model.
+        ValueError: the layout cannot hold the model.
     """
     values: dict[str, Any] = json.loads(config.to_json_string(use_diff=False))
     values["architectures"] = [ARCHITECTURES[layout]]
@@ -135,13 +143,13 @@ def config_in(config: MairaConfig, layout: Layout) -> dict[str, Any]:
         return values
     if values.pop("image_merge") != 1:
         raise ValueError(
-            f"the model joins {config.image_merge} x {config.image_merge} patches to one token (image_merge), which "
-            "MAIRA-2 does not; only 'own' has a place for that"
+            f"the model merges {config.image_merge} x {config.image_merge} patches to one token (image_merge), which "
+            "only the layout 'own' supports"
         )
     values |= FIXED | {"image_seq_length": config.image_seq_length}
     values["vision_config"] = config_of_options(config.vision_config.encoder_options())
     if layout == "released":
-        # transformers 4, for which the release was made, knows the rotary embedding by these keys.
+        # Keys of the rotary embedding in transformers 4, for which the release was made.
         text = values["text_config"]
         rope = dict(text.pop("rope_parameters"))
         text["rope_theta"] = rope.pop("rope_theta")
@@ -154,13 +162,13 @@ def config_in(config: MairaConfig, layout: Layout) -> dict[str, Any]:
 def standard_processor(folder: Path, patch_size: int) -> None:
     """Rewrite our own processor's files in a folder so that transformers' own classes can read them.
 
-    A processor of another kind stays as it is. What transformers' `BitImageProcessor` and `LlavaProcessor` read is
-    known; that the release names just these is inferred and not seen. No such class has the min-max step of the image
-    preparation, so pixels are the same only for images that already span all grey levels.
+    A processor of another kind is unchanged. The files are those that transformers' `BitImageProcessor` and
+    `LlavaProcessor` read; that the release names these classes is an assumption. They lack the min-max step of the
+    image preparation, so pixels are equal only for images that already span all gray levels.
 
     Args:
-        folder: with the files.
-        patch_size: of the encoder, pixels.
+        folder: folder of the files.
+        patch_size: side of a patch of the encoder, pixels.
     """
     path = folder / "processor_config.json"
     ours = read_json(path).get("image_processor", {}) if path.is_file() else {}
@@ -183,27 +191,27 @@ def standard_processor(folder: Path, patch_size: int) -> None:
         "do_convert_rgb": True,
     }
     write_json(folder / "preprocessor_config.json", name | standard)
-    # The class token counts here, and the strategy "default" takes it off again.
+    # Counts the class token, which the strategy "default" removes again.
     tokens = {"image_token": IMAGE, "num_additional_image_tokens": 1, "vision_feature_select_strategy": "default"}
     write_json(path, name | {"patch_size": patch_size} | tokens)
     tokenizer = folder / "tokenizer_config.json"
     if tokenizer.is_file():
         values = read_json(tokenizer) | name
         if values.get("tokenizer_class") == "TokenizersBackend":
-            # transformers 4 knows the same class by this name, transformers 5 by both.
+            # The name of the class in transformers 4; transformers 5 knows both.
             values["tokenizer_class"] = "PreTrainedTokenizerFast"
         write_json(tokenizer, values)
 
 
 @contextmanager
 def new_folder(out: Path) -> Iterator[Path]:
-    """A temporary folder that takes the name of `out` when the block ends without error.
+    """Yield a temporary folder that is renamed to `out` when the block ends without an error.
 
     Raises:
         InputError: `out` exists and is not empty.
     """
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise InputError("exists; name another folder or remove it", file=out)
+        raise InputError("exists; choose another folder or remove it", code=ErrorCode.OUTPUT_CONFLICT, file=out)
     out.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=out.parent, prefix=f".{out.name}.", ignore_cleanup_errors=True) as temporary:
         made = Path(temporary) / "made"
@@ -215,10 +223,10 @@ def new_folder(out: Path) -> Iterator[Path]:
 
 
 class _Reader:
-    """Tensors by name, from files that stay open (and mapped, so that nothing is read before it is written)."""
+    """Reads tensors by name from open files, which are mapped, so that a tensor is read only when it is written."""
 
     def __init__(self, stored: Mapping[str, StoredTensor], stack: ExitStack) -> None:
-        files = {place.file for place in stored.values()}
+        files = {tensor.file for tensor in stored.values()}
         self.open = {file: stack.enter_context(safe_open(file, framework="pt")) for file in files}
         self.stored = stored
 
@@ -228,7 +236,7 @@ class _Reader:
 
 
 class _Target:
-    """A tensor to write: whole sources, or a third of one.
+    """A tensor to write: its sources concatenated, or a third of one.
 
     Attributes:
         meta: shape and type, without data.
@@ -240,12 +248,15 @@ class _Target:
         rows = rows * len(sources) if third is None else rows // 3
         if (dtype := stored[sources[0]].dtype) not in _TYPES:
             raise InputError(
-                f"{sources[0]} is {dtype}; the layouts are for {', '.join(_TYPES)}", file=stored[sources[0]].file
+                f"expected one of {', '.join(_TYPES)}, found {dtype}",
+                code=ErrorCode.INVALID_FORMAT,
+                file=stored[sources[0]].file,
+                field=sources[0],
             )
         self.meta = torch.empty((rows, *rest), dtype=_TYPES[dtype], device="meta")
 
     def read(self, read: _Reader) -> Tensor:
-        """The tensor itself."""
+        """Read the tensor."""
         parts = [read(name) for name in self.sources]
         if self.third is not None:
             return parts[0].chunk(3)[self.third].clone()

@@ -1,9 +1,10 @@
-"""The grammar of a grounded report over token ids: what may follow what, one state a sequence.
+"""Grammar of a grounded report over token ids: the tokens that may come next, with one state per sequence.
 
-`<obj>words<box><x10><y20><x30><y40></box>...</obj>...</s>`: x before y, the second corner nowhere before the first, no
-box twice in a sentence, no words after a box, none outside of objects, everything closed when the tokens run out. White
-space may stand between objects and between boxes. What `maira.model.parser` reads without an irregularity of form is exactly
-what this allows, up to the cap on boxes. Plain Python and numpy, so that every engine can use it.
+`<obj>words<box><x10><y20><x30><y40></box>...</obj>...</s>`: x precedes y, the second corner is not smaller than the
+first, no box repeats within a sentence, no words follow a box or stand outside objects, and everything is closed before
+the token limit. White space is allowed between objects and between boxes. The grammar allows exactly the texts that
+`maira.model.parser` parses without an irregularity of form, up to the limit of boxes. Plain Python and numpy, so that
+every engine can use it.
 """
 
 from __future__ import annotations
@@ -20,31 +21,31 @@ from numpy.typing import NDArray
 
 from maira.model.parser import BINS, FORMAT_TOKEN, WORD
 from maira.model.tokens import ADDED_TOKENS, BOX, BOX_END, OBJECT, OBJECT_END
-from radfact.errors import InputError
+from radfact.errors import ErrorCode, InputError
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 MAX_BOXES = 16
-"""Most boxes of one sentence."""
+"""Most boxes per sentence."""
 MAX_COPIES = 2
-"""Most times that a report may say the same sentence; with one more, the model is looping."""
-# The end of a text that may yet become one of the format's tokens, spelled out in letters.
+"""Most verbatim copies of a sentence in a report; with one more, the model is looping."""
+# The end of a text that may become a token of the format, spelled out in letters.
 _SPELLED = re.compile(r"<[/a-z0-9]*\Z")
 _BYTE = re.compile(r"<0x[0-9A-F]{2}>")
 
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """What each token id stands for.
+    """The texts and roles of token ids.
 
     Attributes:
-        texts: of every id; "" where the id writes nothing, or nothing that belongs into a report.
-        words: ids whose text has a word, whatever stands beside it.
-        parts: ids that may write a part of a character, so that only several of them together are a word.
-        ids: of the format's tokens.
-        ends: ids that end the answer.
-        decode: the text of several ids.
+        texts: text of every id; "" for an id without text, or without text that belongs in a report.
+        words: ids whose text has a word, whatever their neighbors.
+        parts: ids that may be a part of a character, so that only several of them are a word.
+        ids: ids of the format's tokens.
+        ends: ids that end the response.
+        decode: decodes several ids to text.
     """
 
     texts: tuple[str, ...]
@@ -56,29 +57,32 @@ class Vocabulary:
 
     @classmethod
     def from_tokenizer(cls, tokenizer: PreTrainedTokenizerBase, ends: Iterable[int] = ()) -> Vocabulary:
-        """The vocabulary of a tokenizer.
+        """Make the vocabulary of a tokenizer.
 
         Args:
-            tokenizer: with MAIRA-2's tokens.
-            ends: ids that end an answer beside the tokenizer's own end token.
+            tokenizer: tokenizer with MAIRA-2's tokens.
+            ends: ids that end a response in addition to the tokenizer's end token.
 
         Raises:
             InputError: the tokenizer lacks a token of the format, or an end token.
         """
         known = tokenizer.get_vocab()
         if lacking := [token for token in ADDED_TOKENS if token not in known]:
-            raise InputError(f"the tokenizer has no token {lacking[0]} ({len(lacking)} of the format's are missing)")
+            raise InputError(
+                f"the tokenizer lacks {len(lacking)} tokens of the format, such as {lacking[0]}",
+                code=ErrorCode.MISMATCH,
+            )
         stops = frozenset({*ends, *([] if tokenizer.eos_token_id is None else [tokenizer.eos_token_id])})
         if not stops:
-            raise InputError("the tokenizer has no end token")
+            raise InputError("the tokenizer has no end token", code=ErrorCode.MISMATCH)
         ids = {token: known[token] for token in ADDED_TOKENS}
         silent = stops.union(ids.values(), tokenizer.all_special_ids)
         silent |= {index for index, token in tokenizer.added_tokens_decoder.items() if token.special}
-        # After another token, since a tokenizer may drop the space in front of a text's first.
+        # After another token, since a tokenizer may drop the space before a text's first token.
         pairs = [[ids[OBJECT], index] for index in range(len(tokenizer))]
         decoded = tokenizer.batch_decode(pairs, clean_up_tokenization_spaces=False)
         texts = tuple("" if i in silent else text.removeprefix(OBJECT) for i, text in enumerate(decoded))
-        # With byte fallback, one byte that fits no character takes the others beside it with it.
+        # With byte fallback, a byte that fits no character also spoils its neighbors.
         bytes_ = frozenset(index for token, index in known.items() if _BYTE.fullmatch(token))
         words = frozenset(i for i, text in enumerate(texts) if WORD.search(text)) - bytes_
         parts = bytes_.union(i for i, text in enumerate(texts) if "\N{REPLACEMENT CHARACTER}" in text)
@@ -86,7 +90,7 @@ class Vocabulary:
 
 
 class Allow(IntEnum):
-    """Rows of `Grammar.allowed`; the least values of a coordinate follow, x then y."""
+    """Rows of `Grammar.allowed`; rows by the smallest value of a coordinate follow, x then y."""
 
     ANYTHING = 0  # the sequence has ended
     END = 1
@@ -105,15 +109,15 @@ class Allow(IntEnum):
 
 
 class Grammar:
-    """The tables of the grammar for one vocabulary; they hold no state and serve any number of sequences.
+    """The tables of the grammar for a vocabulary; stateless, for any number of sequences.
 
     Args:
-        vocabulary: of the model.
-        max_boxes: most boxes of one sentence.
-        max_copies: most times a report may say the same sentence verbatim; the next copy ends it. None for no bound.
+        vocabulary: vocabulary of the model.
+        max_boxes: most boxes per sentence.
+        max_copies: most verbatim copies of a sentence in a report; the next copy ends the report. None for no limit.
 
     Attributes:
-        allowed: (rows of `Allow`, ids); whether an id may come next.
+        allowed: (rows of `Allow`, ids), whether an id may come next.
     """
 
     def __init__(
@@ -130,18 +134,18 @@ class Grammar:
 
     def _tables(self) -> NDArray[np.bool_]:
         texts, ids, ends = self.vocabulary.texts, self.vocabulary.ids, list(self.vocabulary.ends)
-        said = [i for i, text in enumerate(texts) if text and not FORMAT_TOKEN.search(text)]
-        space = [i for i in said if texts[i].isspace()]
-        word = [i for i in said if i in self.vocabulary.words and i not in self.angled and i not in self.closing]
+        plain = [i for i, text in enumerate(texts) if text and not FORMAT_TOKEN.search(text)]
+        space = [i for i in plain if texts[i].isspace()]
+        word = [i for i in plain if i in self.vocabulary.words and i not in self.angled and i not in self.closing]
         box, close = ids[BOX], ids[OBJECT_END]
         rows = {
             Allow.END: ends,
             Allow.BETWEEN: [ids[OBJECT], *space, *ends],
             Allow.NO_OBJECT: [*space, *ends],
-            Allow.FIRST_WORDS: said,
+            Allow.FIRST_WORDS: plain,
             Allow.WORD: word,
-            Allow.TEXT: [*said, box, close],
-            Allow.NO_BOX: [*said, close],
+            Allow.TEXT: [*plain, box, close],
+            Allow.NO_BOX: [*plain, close],
             Allow.CLOSE: [close],
             Allow.AFTER_BOX: [*space, box, close],
             Allow.LAST_BOX: [*space, close],
@@ -157,25 +161,25 @@ class Grammar:
         return table
 
     def start(self, *, in_box: bool = False) -> ReportState:
-        """The state of a sequence of which nothing is written yet.
+        """Return the state of an empty sequence.
 
         Args:
-            in_box: the prompt ends with a sentence's first `<box>`; the sequence then ends with that sentence's
-                `</obj>`, for which six tokens are the least.
+            in_box: whether the prompt ends with a sentence's first `<box>`; the sequence then ends with that sentence's
+                `</obj>`, after at least six tokens.
         """
         return ReportState(self, in_box=in_box)
 
 
 class ReportState:
-    """Where one sequence stands in the grammar.
+    """The state of a sequence.
 
     Attributes:
-        ended: the end token is written, or what ends a sequence that began in a box; whatever follows is padding.
-        looped: a sentence was said once too often; nothing but the end may follow.
+        ended: whether the sequence has ended; further tokens are padding.
+        looped: whether a sentence was repeated too often; only the end may follow.
     """
 
     __slots__ = (
-        "_boxes", "_corners", "_grammar", "_has_parts", "_has_word", "_in_object", "_one_object", "_said", "_tail",
+        "_boxes", "_corners", "_grammar", "_has_parts", "_has_word", "_in_object", "_one_object", "_sentences", "_tail",
         "_text", "ended", "looped",
     )  # fmt: skip
 
@@ -183,9 +187,9 @@ class ReportState:
         self._grammar = grammar
         self.ended = False
         self.looped = False
-        self._said: Counter[tuple[int, ...]] = Counter()
+        self._sentences: Counter[tuple[int, ...]] = Counter()
         self._one_object = in_box
-        self._corners: list[int] | None = [] if in_box else None  # of the box being written
+        self._corners: list[int] | None = [] if in_box else None  # of the open box
         self._open(in_box)
         self._has_word = in_box
 
@@ -195,7 +199,7 @@ class ReportState:
         self._boxes: set[tuple[int, ...]] = set()
 
     def advance(self, token: int) -> None:
-        """Take in the token that was written, one that `choices` allowed."""
+        """Add a token that `choices` allowed."""
         grammar = self._grammar
         ids = grammar.vocabulary.ids
         if self.ended or token in grammar.vocabulary.ends:
@@ -213,9 +217,9 @@ class ReportState:
         elif token == ids[OBJECT_END] and self._one_object:
             self.ended = True
         elif token == ids[OBJECT_END]:
-            said = tuple(self._text)
-            self._said[said] += 1
-            self.looped = grammar.max_copies is not None and self._said[said] > grammar.max_copies
+            sentence = tuple(self._text)
+            self._sentences[sentence] += 1
+            self.looped = grammar.max_copies is not None and self._sentences[sentence] > grammar.max_copies
             self._open(False)
         elif self._in_object and not self._boxes:
             self._text.append(token)
@@ -226,15 +230,15 @@ class ReportState:
                 self._tail = end[0] if end else ""
 
     def choices(self, left: int | None = None) -> tuple[int, list[int]]:
-        """What may be written next.
+        """Return the tokens that may come next.
 
         Args:
-            left: tokens that may still be written, this one among them; None for no limit.
+            left: remaining tokens, including the next one; None for no limit.
 
         Returns:
-            A row of `Grammar.allowed`, and ids that are not allowed although the row has them.
+            A row of `Grammar.allowed`, and ids in that row that are forbidden nevertheless.
         """
-        room = left if left is not None else 1 << 30
+        remaining = left if left is not None else 1 << 30
         if self.ended:
             return Allow.ANYTHING, []
         if self.looped:
@@ -242,15 +246,15 @@ class ReportState:
         if self._corners is not None:
             return self._box_choices(self._corners)
         if not self._in_object:
-            # An object takes three tokens at least.
-            return (Allow.BETWEEN if room >= 3 else Allow.NO_OBJECT), []
+            # An object takes at least three tokens.
+            return (Allow.BETWEEN if remaining >= 3 else Allow.NO_OBJECT), []
         if not self._has_word and not self._parts_are_words():
-            return (Allow.FIRST_WORDS if room >= 3 else Allow.WORD), self._spelled()
-        # A further part of a character can undo a word of parts, and there is no room for another.
-        if room == 1 or (room == 2 and not self._has_word):
+            return (Allow.FIRST_WORDS if remaining >= 3 else Allow.WORD), self._spelled()
+        # Another part of a character may undo a word of parts, and no token is left to complete one.
+        if remaining == 1 or (remaining == 2 and not self._has_word):
             return Allow.CLOSE, []
-        # A box takes six tokens, and the object has to be closed after it.
-        box = len(self._boxes) < self._grammar.max_boxes and room >= 7
+        # A box takes six tokens, and the end of its object one more.
+        box = len(self._boxes) < self._grammar.max_boxes and remaining >= 7
         if self._boxes:
             return (Allow.AFTER_BOX if box else Allow.LAST_BOX), []
         return (Allow.TEXT if box else Allow.NO_BOX), self._spelled()
@@ -259,13 +263,13 @@ class ReportState:
         return self._has_parts and WORD.search(self._grammar.vocabulary.decode(self._text)) is not None
 
     def _spelled(self) -> list[int]:
-        """Ids that would complete one of the format's tokens, spelled out in letters."""
+        """Return ids that would complete a token of the format, spelled out in letters."""
         if not self._tail:
             return []
         return [i for i, text in self._grammar.closing.items() if FORMAT_TOKEN.search(self._tail + text)]
 
     def _box_choices(self, corners: list[int]) -> tuple[int, list[int]]:
-        """The next coordinate, or the end of the box; a value that leads to boxes already there only is taken out."""
+        """Return the next coordinates, or the end of the box, without values that lead to existing boxes only."""
         known = len(corners)
         if known == 4:
             return Allow.BOX_CLOSE, []
@@ -276,11 +280,11 @@ class ReportState:
 
 
 def _boxes_from(corners: list[int]) -> int:
-    """How many boxes begin with these values."""
-    every = BINS * (BINS + 1) // 2  # pairs of a first and a second value that is not less
+    """Return the number of boxes that begin with these values."""
+    pairs = BINS * (BINS + 1) // 2  # of a first value and a second one that is not smaller
     match corners:
         case [x]:
-            return (BINS - x) * every
+            return (BINS - x) * pairs
         case [x, y]:
             return (BINS - x) * (BINS - y)
         case [_, y, _]:

@@ -1,4 +1,10 @@
-"""MAIRA-2: a radiology ViT, an MLP adapter and a language model that reads images as tokens (paper 004, methods)."""
+"""The MAIRA-2 model: an image encoder, an MLP adapter, and a language model that reads images as tokens.
+
+Every use takes the same steps: `encode_patches`, `project`, `embed`, `decode`. `forward` runs them in a row; training,
+the engines and the memory estimate run them one by one.
+
+Source: MAIRA-2, methods.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +37,7 @@ from maira.model.config import MairaConfig, read_config
 
 
 class Adapter(nn.Module):
-    """The MLP between encoder and language model: `projector_n_layers` linear layers with GELU between."""
+    """The MLP between encoder and language model: `projector_n_layers` linear layers with GELU between them."""
 
     def __init__(self, config: MairaConfig) -> None:
         super().__init__()
@@ -39,12 +45,12 @@ class Adapter(nn.Module):
         widths = [config.vision_config.hidden_size * self.merge**2]
         widths += [config.text_config.hidden_size] * config.projector_n_layers
         layers: list[nn.Module] = []
-        for before, after in pairwise(widths):
-            layers += [nn.Linear(before, after), nn.GELU()]
+        for width_in, width_out in pairwise(widths):
+            layers += [nn.Linear(width_in, width_out), nn.GELU()]
         self.layers = nn.Sequential(*layers[:-1])
 
     def forward(self, patches: Tensor) -> Tensor:
-        """(images, patches, encoder width) -> (images, patches / merge ** 2, language model width)."""
+        """Project (images, patches, encoder width) to (images, patches / merge ** 2, language model width)."""
         if self.merge > 1:
             images, count, width = patches.shape
             side, m = round(count**0.5), self.merge
@@ -66,7 +72,7 @@ class MairaForConditionalGeneration(PreTrainedModel, GenerationMixin):
     _supports_sdpa = True
     _supports_flash_attn = True
     _supports_flex_attn = True
-    # The encoder's position embedding belongs to no block, and its parts are small.
+    # The encoder is one unit: its position embedding belongs to no block, and it is small.
     _no_split_modules = ("Encoder", "LlamaDecoderLayer")
 
     def __init__(self, config: MairaConfig) -> None:
@@ -78,15 +84,20 @@ class MairaForConditionalGeneration(PreTrainedModel, GenerationMixin):
 
     @classmethod
     def from_pretrained(cls, pretrained_model_name_or_path: Any, *args: Any, **kwargs: Any) -> Any:
-        """As every model of transformers, from a checkpoint of any layout (`maira.model.checkpoint`), or not at all.
+        """Load a checkpoint of any layout (`maira.model.checkpoint`), as `PreTrainedModel.from_pretrained` does.
 
-        transformers itself would give parameters without weights random ones, and only warn.
+        Where transformers initializes missing weights at random and only warns, this raises an error.
+
+        Args:
+            pretrained_model_name_or_path: folder of the checkpoint.
+            *args: further arguments of transformers.
+            **kwargs: further arguments of transformers.
 
         Raises:
-            InputError: the folder's configuration is not that of a MAIRA-2, it has no weights, or names are missing or
-                unexpected, or shapes differ; they are listed.
+            InputError: the configuration is not that of a MAIRA-2, there are no weights, names are missing or
+                unexpected, or shapes differ; the error lists them.
         """
-        wants_info = kwargs.pop("output_loading_info", False)
+        output_loading_info = kwargs.pop("output_loading_info", False)
         folder = Path(str(pretrained_model_name_or_path))
         if folder.is_dir() and not kwargs.get("subfolder") and not kwargs.get("variant"):
             config = kwargs.get("config") or read_config(folder)
@@ -94,10 +105,10 @@ class MairaForConditionalGeneration(PreTrainedModel, GenerationMixin):
             match_weights(read_headers(folder), expected_shapes(config), file=folder)
         loaded, info = super().from_pretrained(pretrained_model_name_or_path, *args, output_loading_info=True, **kwargs)
         raise_mismatch(*loading_mismatches(info), file=str(pretrained_model_name_or_path))
-        return (loaded, info) if wants_info else loaded
+        return (loaded, info) if output_loading_info else loaded
 
     def save_pretrained(self, save_directory: Any, *args: Any, **kwargs: Any) -> Any:
-        """As every model of transformers, in our own layout whatever the layout that the model was read from."""
+        """Save the model in our own layout, whatever the layout that it was loaded from."""
         kwargs.setdefault("save_original_format", False)
         return super().save_pretrained(save_directory, *args, **kwargs)
 
@@ -112,7 +123,7 @@ class MairaForConditionalGeneration(PreTrainedModel, GenerationMixin):
             nn.init.zeros_(module.bias)
 
     def get_input_embeddings(self) -> nn.Module:
-        """The language model's token embeddings."""
+        """Return the language model's token embeddings."""
         embeddings: nn.Module = self.language_model.get_input_embeddings()
         return embeddings
 
@@ -121,7 +132,7 @@ class MairaForConditionalGeneration(PreTrainedModel, GenerationMixin):
         self.language_model.set_input_embeddings(value)
 
     def get_output_embeddings(self) -> nn.Module:
-        """The language model's head."""
+        """Return the language model's head."""
         head: nn.Module = self.language_model.lm_head
         return head
 
@@ -193,9 +204,6 @@ class MairaForConditionalGeneration(PreTrainedModel, GenerationMixin):
     ) -> CausalLMOutputWithPast:
         """Encode images, splice them into the text, and decode.
 
-        Training, the engines and the estimate of memory take the same steps one by one, by `encode_patches`,
-        `project`, `embed` and `decode`.
-
         Args:
             input_ids: (batch, length) with `image_seq_length` placeholders per image.
             pixel_values: (images, 1 or 3, height, width), in the order of their placeholders in the flattened batch.
@@ -239,7 +247,7 @@ class MairaForConditionalGeneration(PreTrainedModel, GenerationMixin):
         return CausalLMOutputWithPast(logits=logits, past_key_values=outputs.past_key_values)
 
     def generate(self, *args: Any, **kwargs: Any) -> Any:
-        """As every model of transformers; the image placeholder, which stands for no text, is never written."""
+        """Generate as every model of transformers does, but never the image placeholder, which is no text."""
         kwargs.setdefault("suppress_tokens", [self.config.image_token_index])
         return super().generate(*args, **kwargs)
 
@@ -251,7 +259,15 @@ class MairaForConditionalGeneration(PreTrainedModel, GenerationMixin):
         is_first_iteration: bool = False,
         **kwargs: Any,
     ) -> dict[str, Any]:
-        """The inputs of one step of `generate`: images count in the first step only, later they are in the cache."""
+        """Return the inputs of one step of `generate`; after the first step, the cache holds the images.
+
+        Args:
+            input_ids: (batch, length).
+            pixel_values: (images, 1 or 3, height, width).
+            image_tokens: (images, image_seq_length, width), instead of `pixel_values`.
+            is_first_iteration: whether this is the first step.
+            **kwargs: further inputs.
+        """
         inputs: dict[str, Any] = super().prepare_inputs_for_generation(
             input_ids, is_first_iteration=is_first_iteration, **kwargs
         )
@@ -261,24 +277,24 @@ class MairaForConditionalGeneration(PreTrainedModel, GenerationMixin):
 
 
 def expected_shapes(config: MairaConfig) -> dict[str, tuple[int, ...]]:
-    """Names and shapes of the parameters of a model, which is not made for it."""
+    """Return the names and shapes of a model's parameters, without allocating them."""
     with torch.device("meta"):
         state = MairaForConditionalGeneration(copy.deepcopy(config)).state_dict()
     return {name: tuple(tensor.shape) for name, tensor in state.items()}
 
 
 class CheckpointWeights:
-    """The parameters of a checkpoint; of the files nothing but headers is read until one is asked for.
+    """The parameters of a checkpoint by our names, read one at a time.
 
     Args:
-        folder: checkpoint, in any layout.
-        config: of its model.
+        folder: checkpoint in any layout.
+        config: configuration of its model.
 
     Attributes:
-        shapes: of every parameter, by our names.
+        shapes: shape of every parameter.
 
     Raises:
-        InputError: files are missing or unreadable, or do not fit the configuration.
+        InputError: files are missing or unreadable, or do not match the configuration.
     """
 
     def __init__(self, folder: Path, config: MairaConfig) -> None:
@@ -287,7 +303,12 @@ class CheckpointWeights:
         self._plan = match_weights(self._stored, self.shapes, file=folder)
 
     def read(self, names: Iterable[str], dtype: torch.dtype) -> Iterator[tuple[str, Tensor]]:
-        """Parameters by our names, each with its tensor of the given type."""
+        """Yield parameters by our names.
+
+        Args:
+            names: names of the parameters.
+            dtype: type of the tensors.
+        """
         for name in names:
             parts = []
             for source in self._plan[name]:

@@ -1,4 +1,4 @@
-"""The prompts of MAIRA-2, word for word: preset `release` (the published checkpoint) and `paper` (table B.1)."""
+"""The prompts of MAIRA-2, verbatim: preset `release` (published checkpoint) and `paper` (MAIRA-2, table B.1)."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ PAPER_PHRASE = (
     "the given chest X-ray image. Finding: "
 )
 NEW_TOKENS: dict[Task, int] = {"findings": 300, "grounded": 450, "phrase": 150}
-"""Most tokens of an answer, by task (specification, "Grounded output")."""
+"""Default limit of a response in tokens, by task."""
 
 
 @dataclass(frozen=True)
 class Context:
-    """What a prompt says about a study beside its frontal image; None or a blank text is a missing section.
+    """The content of a prompt in addition to the frontal image; None or a blank text is a missing section.
 
-    Sections stand in the prompt as they are, line ends included.
+    Sections are inserted verbatim, line ends included.
     """
 
     has_lateral: bool = False
@@ -51,16 +51,23 @@ class Context:
 
 
 def build_prompt(task: Task, context: Context, preset: Preset = "release") -> str:
-    """The whole prompt up to and including "ASSISTANT:"; the answer starts with one space.
+    """Build the prompt up to and including "ASSISTANT:"; the target follows after one space.
 
-    Phrase grounding sees the current frontal image only, whatever else the study has (table B.1).
+    Phrase grounding shows the current frontal image only, whatever else the study has.
+
+    Args:
+        task: task of the model.
+        context: content of the prompt.
+        preset: wording.
 
     Raises:
         ValueError: phrase grounding without a phrase.
+
+    Source: MAIRA-2, table B.1.
     """
     if task == "phrase":
         if not (context.phrase or "").strip():
-            raise ValueError("phrase grounding needs the phrase to ground")
+            raise ValueError("phrase grounding needs a phrase")
         image, instruction = (IMAGE, RELEASE_PHRASE) if preset == "release" else (f" {IMAGE}", PAPER_PHRASE)
         items = f"Given the current frontal image{image} {instruction}{context.phrase}"
     else:
@@ -70,7 +77,7 @@ def build_prompt(task: Task, context: Context, preset: Preset = "release") -> st
 
 
 def build_target(answer: str) -> str:
-    """What follows the prompt: the answer after one space; the tokenizer's end token comes after it."""
+    """Build the text after the prompt: one space and the answer; the tokenizer adds its end token."""
     return f" {answer}"
 
 

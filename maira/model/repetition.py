@@ -1,4 +1,4 @@
-"""The repetition guard: a sentence that a model says for the third time, word for word, is a loop and no finding."""
+"""Repetition guard: a sentence repeated verbatim for the third time is a loop of the model, not a finding."""
 
 from __future__ import annotations
 
@@ -11,50 +11,50 @@ from radfact.records import Sentence
 
 
 def cut_repetitions(parsed: ParsedReport, max_copies: int = MAX_COPIES) -> ParsedReport:
-    """The report with every sentence at most `max_copies` times, "repetition_cut" noted on the last copy kept.
+    """Remove all but the first `max_copies` copies of every sentence, and note "repetition_cut" on the last of them.
 
-    Irregularities of a sentence that is cut are those of no sentence.
+    Irregularities of a removed sentence are attributed to no sentence.
 
     Args:
-        parsed: what the model said.
-        max_copies: verbatim copies of a sentence that are kept, boxes or not.
+        parsed: parsed report.
+        max_copies: largest number of verbatim copies of a sentence, with or without boxes.
     """
-    said: Counter[str] = Counter()
+    counts: Counter[str] = Counter()
     last: dict[str, int] = {}
-    places: list[int | None] = []  # of each sentence among those that are kept
-    kept: list[Sentence] = []
+    new_indices: list[int | None] = []
+    sentences: list[Sentence] = []
     for sentence in parsed.sentences:
-        said[sentence.text] += 1
-        if said[sentence.text] > max_copies:
-            places.append(None)
+        counts[sentence.text] += 1
+        if counts[sentence.text] > max_copies:
+            new_indices.append(None)
             continue
-        places.append(len(kept))
-        last[sentence.text] = len(kept)
-        kept.append(sentence)
-    if len(kept) == len(parsed.sentences):
+        new_indices.append(len(sentences))
+        last[sentence.text] = len(sentences)
+        sentences.append(sentence)
+    if len(sentences) == len(parsed.sentences):
         return parsed
-    noted = [
-        (None if note.index is None else places[note.index], note.kind)
+    notes = [
+        (None if note.index is None else new_indices[note.index], note.kind)
         for note in parsed.irregularities
-        if note.index is None or places[note.index] is not None or note.kind != "repeated_sentence"
+        if note.index is None or new_indices[note.index] is not None or note.kind != "repeated_sentence"
     ]
-    noted += [(last[text], "repetition_cut") for text, copies in said.items() if copies > max_copies]
-    noted.sort(key=lambda note: len(kept) if note[0] is None else note[0])
+    notes += [(last[text], "repetition_cut") for text, copies in counts.items() if copies > max_copies]
+    notes.sort(key=lambda note: len(sentences) if note[0] is None else note[0])
     return replace(
         parsed,
-        sentences=kept,
-        irregularities=[Irregularity(index=index, kind=kind) for index, kind in dict.fromkeys(noted)],
-        text=" ".join(sentence.text for sentence in kept),
+        sentences=sentences,
+        irregularities=[Irregularity(index=index, kind=kind) for index, kind in dict.fromkeys(notes)],
+        text=" ".join(sentence.text for sentence in sentences),
     )
 
 
 def is_loop(narrative: str, continued: str, max_copies: int = MAX_COPIES) -> bool:
-    """Whether the last sentence of a narrative is whole and has been said more than `max_copies` times.
+    """Return whether the last sentence of a narrative is complete and occurs more than `max_copies` times.
 
     Args:
-        narrative: as far as it is written.
-        continued: the same with what comes next; the full stop of "1.5" ends no sentence, which only shows there.
-        max_copies: verbatim copies that are let pass.
+        narrative: text generated so far.
+        continued: the same text with the next token, which shows that the period of "1.5" ends no sentence.
+        max_copies: largest number of verbatim copies.
     """
     last = _sentences(narrative)[-1]
     return bool(last) and _sentences(continued).count(last) > max_copies

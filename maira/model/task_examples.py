@@ -1,4 +1,4 @@
-"""From a study to what the model reads and should write: prompt, images and answer."""
+"""Samples of a task: prompt, images and target of a study."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from data.study import Study
 from maira.model.parser import render_report
 from maira.model.prompts import Context, Preset, Task, build_prompt, build_target
 from maira.model.tokens import IMAGE, NO_TEXT
-from radfact.errors import InputError
+from radfact.errors import ErrorCode, InputError
 from radfact.records import Sentence
 
-PRIOR_REPORT_UNUSED = "a prior report without a prior image cannot be used: the prompt has no place for it"
-BOX_CLIPPED = "a box was clipped to the centred square that the model sees"
-BOX_OUTSIDE = "a box outside of the centred square that the model sees was left out of the answer"
-MASK_UNUSED = "a mask cannot be written in the model's answer, which has boxes only"
+PRIOR_REPORT_UNUSED = "a prior report without a prior image is not used: the prompt has no place for it"
+BOX_CLIPPED = "a box was clipped to the centered square that the model sees"
+BOX_OUTSIDE = "a box outside the centered square that the model sees was removed from the target"
+MASK_UNUSED = "a mask was removed from the target, which has boxes only"
 
 Input = Literal["prior", "lateral", "technique", "comparison", "indication"]
 INPUTS: tuple[Input, ...] = get_args(Input)
@@ -31,20 +31,24 @@ _FIELDS: dict[Input, tuple[str, ...]] = {
     "comparison": ("comparison",),
     "indication": ("indication",),
 }
-"""Fields of a Study, the one that says whether the input is there first: without its image a prior cannot be shown."""
+"""Fields of a study, the one that tells whether the input exists first: a prior cannot be shown without its image."""
 
 
 class UnusedInputWarning(UserWarning):
-    """Something of a study cannot be used."""
+    """An input of a study is not used."""
 
 
 @dataclass(frozen=True)
 class Example:
-    """One sample as text and image files; `target` is None where the answer is not known.
+    """A sample of a task.
 
     Attributes:
+        sample_id: sample of the study.
+        task: task of the model.
+        prompt: text of the prompt.
         images: current frontal, current lateral, prior frontal, as far as present.
-        notes: what of the study could not be used, for the caller to count; each has been a warning too.
+        target: text of the supervised target; None if the study has none for the task.
+        notes: unused inputs of the study, each of which was a warning too.
     """
 
     sample_id: str
@@ -56,7 +60,12 @@ class Example:
 
 
 def study_context(study: Study, phrase: str | None = None) -> Context:
-    """What a prompt says about a study."""
+    """Return the context of a study that its prompt describes.
+
+    Args:
+        study: study.
+        phrase: phrase to ground, for phrase grounding.
+    """
     return Context(
         has_lateral=study.lateral is not None,
         has_prior=study.prior_frontal is not None,
@@ -69,7 +78,7 @@ def study_context(study: Study, phrase: str | None = None) -> Context:
 
 
 def has_unused_prior_report(study: Study) -> bool:
-    """Whether a study has a prior report that no prompt can show, since its image is missing."""
+    """Return whether a study has a prior report without the prior image that its prompt needs."""
     return study.prior_report is not None and study.prior_frontal is None
 
 
@@ -81,102 +90,105 @@ def make_example(
     preset: Preset = "release",
     frontal_size: tuple[int, int] | None = None,
 ) -> Example:
-    """The sample of a task; its target is None where the study has no answer for the task.
+    """Make the sample of a task.
 
-    What of the study cannot be used is a warning (`UnusedInputWarning`; Python shows each once) and one of the example's notes,
-    once for each prior report, box or mask.
+    Each unused prior report, box or mask is a warning (`UnusedInputWarning`) and a note of the example.
 
     Args:
-        study: with image paths that can be opened.
-        task: what to ask.
-        phrase: the sentence to ground, for phrase grounding.
+        study: study with image paths that can be opened.
+        task: task of the model.
+        phrase: sentence to ground, for phrase grounding.
         preset: wording of the prompt.
-        frontal_size: (width, height) of the frontal in pixels; None reads it from the file.
+        frontal_size: (width, height) of the frontal in pixels; None to read it from the file.
 
     Raises:
-        InputError: an image is missing, a text holds the image placeholder, or the answer cannot be written in the
+        InputError: an image is missing, a text contains the image placeholder, or the target cannot be written in the
             model's format.
     """
     prompt = build_prompt(task, study_context(study, phrase.text if phrase else None), preset)
     notes: list[str] = []
     if task == "phrase":
         images: tuple[Path, ...] = (study.frontal,)
-        target = _grounded(study, [phrase] if phrase else None, frontal_size, notes)
+        target = _grounded_target(study, [phrase] if phrase else None, frontal_size, notes)
     else:
         images = tuple(p for p in (study.frontal, study.lateral, study.prior_frontal) if p is not None)
         if has_unused_prior_report(study):
             notes.append(PRIOR_REPORT_UNUSED)
         sentences = study.grounded_findings
-        target = _narrative(study) if task == "findings" else _grounded(study, sentences, frontal_size, notes)
+        target = (
+            _narrative_target(study) if task == "findings" else _grounded_target(study, sentences, frontal_size, notes)
+        )
     if prompt.count(IMAGE) != len(images):
-        raise InputError(f"a section of sample '{study.sample_id}' holds {IMAGE}, which stands for an image")
+        raise InputError(f"sample '{study.sample_id}': a section contains the image placeholder {IMAGE}")
     for note in notes:
         warnings.warn(note, UnusedInputWarning, stacklevel=2)
     return Example(study.sample_id, task, prompt, images, target, tuple(notes))
 
 
 def to_crop_coordinates(sentences: Iterable[Sentence], crop: CropMap) -> tuple[list[Sentence], list[tuple[int, str]]]:
-    """Sentences as the model can write them: boxes in the coordinates of its crop, no masks.
+    """Convert boxes to the coordinates of the model's crop, and remove masks.
 
-    A box that lies partly outside is clipped, one that lies outside altogether is left out; the sentence stays.
+    A box partly outside the crop is clipped, a box outside is removed; the sentence stays.
 
     Args:
-        sentences: with boxes on the original image.
-        crop: of that image.
+        sentences: sentences with boxes on the original image.
+        crop: crop of that image.
 
     Returns:
-        The sentences, and what each lost: (index, `BOX_CLIPPED`, `BOX_OUTSIDE` or `MASK_UNUSED`), once a box or mask.
+        The sentences, and their losses: (index, `BOX_CLIPPED`, `BOX_OUTSIDE` or `MASK_UNUSED`), one per box or mask.
     """
-    inside: list[Sentence] = []
-    lost: list[tuple[int, str]] = []
+    cropped: list[Sentence] = []
+    losses: list[tuple[int, str]] = []
     for index, sentence in enumerate(sentences):
         parts = [crop.to_crop(box) for box in sentence.boxes or ()]
-        lost += [(index, BOX_CLIPPED if part else BOX_OUTSIDE) for part, was_cut in parts if was_cut]
-        lost += [(index, MASK_UNUSED)] * len(sentence.masks or ())
+        losses += [(index, BOX_CLIPPED if part else BOX_OUTSIDE) for part, was_cut in parts if was_cut]
+        losses += [(index, MASK_UNUSED)] * len(sentence.masks or ())
         boxes = tuple(part for part, _ in parts if part is not None)
-        inside.append(Sentence(text=sentence.text, boxes=boxes or None))
-    return inside, lost
+        cropped.append(Sentence(text=sentence.text, boxes=boxes or None))
+    return cropped, losses
 
 
 def parse_inputs(text: str) -> tuple[Input, ...]:
-    """Inputs as a user writes them, "prior+comparison", in the order of `INPUTS` and each once.
+    """Parse names of inputs joined by +, as in "prior+comparison"; the result is unique and in the order of `INPUTS`.
 
     Raises:
-        InputError: one has no such name.
+        InputError: a name is unknown.
     """
-    given = [name.strip() for name in text.split("+")]
-    if unknown := [name for name in given if name not in INPUTS]:
-        raise InputError(f"no input is called '{unknown[0]}'; known are {', '.join(INPUTS)}, joined by +")
-    return tuple(name for name in INPUTS if name in given)
+    names = [name.strip() for name in text.split("+")]
+    if unknown := [name for name in names if name not in INPUTS]:
+        raise InputError(
+            f"unknown input '{unknown[0]}'; choose from {', '.join(INPUTS)}, joined by +", code=ErrorCode.UNKNOWN_NAME
+        )
+    return tuple(name for name in INPUTS if name in names)
 
 
 def drop_inputs(study: Study, names: Sequence[Input]) -> Study:
-    """The study as if it did not have these inputs; `prior` is the prior image and the prior report."""
+    """Remove inputs from a study; `prior` is the prior image and the prior report."""
     return study.model_copy(update=dict.fromkeys(field for name in names for field in _FIELDS[name]))
 
 
 def has_inputs(study: Study, names: Sequence[Input]) -> bool:
-    """Whether a study has all of these inputs; a prior is there if its image is."""
+    """Return whether a study has all of these inputs; a prior counts if its image exists."""
     return all(getattr(study, _FIELDS[name][0]) is not None for name in names)
 
 
-def _narrative(study: Study) -> str | None:
+def _narrative_target(study: Study) -> str | None:
     if study.findings is None:
         return None
     if token := next((token for token in NO_TEXT if token in study.findings), None):
-        raise InputError(f"the findings of sample '{study.sample_id}' hold {token}, which is no text for the model")
+        raise InputError(f"sample '{study.sample_id}': the findings contain the control token {token}")
     return build_target(study.findings)
 
 
-def _grounded(
+def _grounded_target(
     study: Study, sentences: list[Sentence] | None, size: tuple[int, int] | None, notes: list[str]
 ) -> str | None:
-    """The answer with boxes brought into the crop; what is lost on the way is added to `notes`."""
+    """Render the target with boxes in the crop; losses are added to `notes`."""
     if not sentences:
         return None
-    inside, lost = to_crop_coordinates(sentences, CropMap(*(size or image_size(study.frontal))))
-    notes += [note for _, note in lost]
+    cropped, losses = to_crop_coordinates(sentences, CropMap(*(size or image_size(study.frontal))))
+    notes += [note for _, note in losses]
     try:
-        return build_target(render_report(inside))
+        return build_target(render_report(cropped))
     except InputError as error:
         raise InputError(f"sample '{study.sample_id}': {error}") from None

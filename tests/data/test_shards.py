@@ -360,4 +360,4 @@ def test_the_command_ends_with_3_where_samples_were_left_out(app: typer.Typer, t
     (tmp_path / "1.png").unlink()
     told = CliRunner().invoke(app, [str(manifest), "--out", str(tmp_path / "out")])
     assert told.exit_code == ExitCode.INCOMPLETE
-    assert "left out: lost:" in told.output
+    assert "skipped: lost:" in told.output

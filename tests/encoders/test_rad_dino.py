@@ -70,12 +70,12 @@ def test_positions_count() -> None:
 
 @pytest.mark.parametrize(("height", "width"), [(55, 56), (56, 57), (224, 518 - 1)])
 def test_a_side_that_is_no_multiple_of_the_patch_is_refused(height: int, width: int) -> None:
-    with pytest.raises(ValueError, match=f"multiples of 14, got {height} x {width}"):
+    with pytest.raises(ValueError, match=f"multiples of 14, found {height} x {width}"):
         encoder()(images(height, width))
 
 
 def test_the_convolutional_stem_has_one_patch_size() -> None:
-    with pytest.raises(ValueError, match="16 pixels, not 14"):
+    with pytest.raises(ValueError, match="expected 16 .* found 14"):
         encoder(**CONV | {"patch_size": 14, "image_size": 56})
 
 

@@ -136,7 +136,7 @@ def test_a_missing_and_an_unexpected_name_are_both_listed(state: dict[str, Tenso
 
 def test_a_lost_third_of_a_projection_is_named(state: dict[str, Tensor]) -> None:
     lost = "encoder.layer.1.attention.attention.key.weight"
-    with pytest.raises(ValueError, match=f"lack {lost}$"):
+    with pytest.raises(ValueError, match=f"missing weights: {lost}$"):
         to_timm({name: tensor for name, tensor in state.items() if name != lost})
 
 
@@ -148,10 +148,10 @@ def test_a_folder_without_weights_says_so(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("config", "said"),
     [
-        ({"use_swiglu_ffn": True}, "use_swiglu_ffn is True; the encoder has False"),
-        ({"apply_layernorm": False}, "apply_layernorm is False"),
-        ({"out_features": ["stage11"]}, r"out_features is \['stage11'\]; the encoder gives those of stage12"),
-        ({"image_size": [518, 224]}, "sides differ"),
+        ({"use_swiglu_ffn": True}, "use_swiglu_ffn: expected False, found True"),
+        ({"apply_layernorm": False}, "apply_layernorm: expected True, found False"),
+        ({"out_features": ["stage11"]}, r"out_features: expected \['stage12'\], found \['stage11'\]"),
+        ({"image_size": [518, 224]}, "equal sides"),
     ],
 )
 def test_another_encoder_is_refused(config: dict[str, Any], said: str) -> None:

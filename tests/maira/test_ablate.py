@@ -312,7 +312,7 @@ def test_a_recipe_that_fails_is_listed_and_the_others_go_on(
     commands.failing = {"blind"}
     done = ablate()
     assert done.exit_code == 3
-    assert "left out: blind: train: the loss is nan" in done.output
+    assert "skipped: blind: train: the loss is nan" in done.output
     assert "mute: the model was not trained on this task." in done.output
     record = json.loads((tmp_path / "out" / "ablation.json").read_text())
     assert list(record["experiments"]) == ["base", "mute"]

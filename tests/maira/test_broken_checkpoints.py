@@ -17,7 +17,7 @@ from maira.generate.transformers_engine import TransformersEngine
 from maira.model.convert import convert
 from maira.model.processor import MairaProcessor
 from maira.train.data.tokenizer import train_tokenizer
-from radfact.errors import InputError
+from radfact.errors import ErrorCode, InputError
 
 Break = Callable[[Path], object]
 
@@ -57,27 +57,24 @@ def _other_tokenizer(folder: Path) -> None:
     (folder / "tokenizer_config.json").write_text('{"bos_token": "<s>", "eos_token": "</s>", "pad_token": "<unk>"}')
 
 
-TOKENIZER = "no tokenizer here: expected tokenizer.json or tokenizer.model"
-WRONG_TOKENIZER = "the tokenizer lacks MAIRA-2's tokens (<image> and 204 more)"
-PROCESSOR = "no processor here: expected processor_config.json or preprocessor_config.json"
-LLAMA = "model_type: is 'llama', not 'maira2'"
 PROCESSORS = [
-    (_lose("tokenizer.json"), TOKENIZER),
-    (_write("tokenizer.json", "{"), "tokenizer.json:1: not JSON"),
-    (_write("tokenizer.json", "{}"), "the tokenizer cannot be read"),
-    (_other_tokenizer, WRONG_TOKENIZER),
-    (_lose("processor_config.json"), PROCESSOR),
-    (_write("processor_config.json", "{\n,"), "processor_config.json:2: not JSON"),
+    (_lose("tokenizer.json"), ErrorCode.FILE_NOT_FOUND, ""),
+    (_write("tokenizer.json", "{"), None, "tokenizer.json:1: "),
+    (_write("tokenizer.json", "{}"), ErrorCode.FILE_UNREADABLE, ""),
+    (_other_tokenizer, ErrorCode.MISMATCH, "205 tokens of MAIRA-2, such as <image>"),
+    (_lose("processor_config.json"), ErrorCode.FILE_NOT_FOUND, "processor_config.json"),
+    (_write("processor_config.json", "{\n,"), None, "processor_config.json:2: "),
 ]
 MODELS = [
-    (_lose("config.json"), "no checkpoint here (config.json is missing)"),
-    (_write("config.json", '{"a": 1\n'), "config.json:2: not JSON"),
-    (_write("config.json", '{"model_type": "llama"}'), LLAMA),
-    (_write("config.json", '{"model_type": "maira2", "text_config": 3}'), "config.json: no configuration of MAIRA-2"),
-    (_lose("model.safetensors"), "no weights here: expected model.safetensors"),
-    (_write("model.safetensors", "no weights"), "model.safetensors: cannot be read as safetensors"),
+    (_lose("config.json"), ErrorCode.FILE_NOT_FOUND, "config.json"),
+    (_write("config.json", '{"a": 1\n'), None, "config.json:2: "),
+    (_write("config.json", '{"model_type": "llama"}'), ErrorCode.MISMATCH, "config.json: model_type: "),
+    (_write("config.json", '{"model_type": "maira2", "text_config": 3}'), ErrorCode.INVALID_FORMAT, "config.json: "),
+    (_lose("model.safetensors"), ErrorCode.FILE_NOT_FOUND, "model.safetensors"),
+    (_write("model.safetensors", "no weights"), ErrorCode.FILE_UNREADABLE, "model.safetensors: "),
 ]
-ENGINES = [*MODELS, *PROCESSORS, (_write("generation_config.json", "{"), "generation_config.json:1: not JSON")]
+ENGINES = [*MODELS, *PROCESSORS, (_write("generation_config.json", "{"), None, "generation_config.json:1: ")]
+"""What spoils a folder, the code of the error (None: that of the reader of JSON), and a part of its text."""
 
 
 @pytest.fixture
@@ -88,15 +85,15 @@ def folder(checkpoint: Path, tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("use", "spoil", "said"),
+    ("use", "spoil", "code", "part"),
     [
-        *((use, spoil, said) for use in (_transformers, _vllm_parts) for spoil, said in ENGINES),
-        *((MairaProcessor.from_pretrained, spoil, said) for spoil, said in PROCESSORS),
-        *((_convert, spoil, said) for spoil, said in MODELS),
+        *((use, *case) for use in (_transformers, _vllm_parts) for case in ENGINES),
+        *((MairaProcessor.from_pretrained, *case) for case in PROCESSORS),
+        *((_convert, *case) for case in MODELS),
     ],
 )
 def test_a_broken_checkpoint_is_one_line_with_the_folder(
-    folder: Path, use: Callable[[Path], object], spoil: Break, said: str
+    folder: Path, use: Callable[[Path], object], spoil: Break, code: ErrorCode | None, part: str
 ) -> None:
     spoil(folder)
     before = set(folder.parent.iterdir())
@@ -104,7 +101,8 @@ def test_a_broken_checkpoint_is_one_line_with_the_folder(
         use(folder)
     line = str(caught.value)
     assert line.startswith(str(folder))
-    assert said in line
+    assert caught.value.code is code or code is None
+    assert part in line
     assert "\n" not in line
     assert len(line) - len(str(folder)) < 300
     assert {path for path in folder.parent.iterdir() if not path.name.endswith(".lock")} == before

@@ -82,7 +82,7 @@ def test_an_unknown_answer_is_none(make_study: Any, task: Task) -> None:
 
 @pytest.mark.parametrize("task", ["findings", "grounded"])
 def test_a_prior_report_without_a_prior_image_is_said_and_noted(make_study: Any, task: Task) -> None:
-    with pytest.warns(UserWarning, match="a prior report without a prior image cannot be used"):
+    with pytest.warns(UserWarning, match=PRIOR_REPORT_UNUSED):
         example = make_example(make_study("lateral", prior_report="Clear lungs."), task)
     assert example.notes == (PRIOR_REPORT_UNUSED,)
     assert "Clear lungs." not in example.prompt
@@ -97,7 +97,7 @@ def test_a_prior_report_with_its_image_is_in_the_prompt_and_nothing_is_noted(mak
 
 
 def test_a_box_outside_of_the_crop_is_noted(make_study: Any) -> None:
-    with pytest.warns(UserWarning, match="outside of the centred square"):
+    with pytest.warns(UserWarning, match=BOX_OUTSIDE):
         example = make_example(make_study(grounded_findings=[OUTSIDE]), "grounded")
     assert example.notes == (BOX_OUTSIDE,)
     assert example.target == " <obj>Device.<box><x50><y20><x75><y40></box></obj>"
@@ -105,7 +105,7 @@ def test_a_box_outside_of_the_crop_is_noted(make_study: Any) -> None:
 
 def test_a_sentence_without_a_box_in_the_crop_is_kept_as_text_and_noted(make_study: Any) -> None:
     hidden = Sentence(text="Device.", boxes=(box(0, 0, 0.2, 1), box(0.8, 0, 1, 1)))
-    with pytest.warns(UserWarning, match="outside of the centred square"):
+    with pytest.warns(UserWarning, match=BOX_OUTSIDE):
         example = make_example(make_study(grounded_findings=[hidden]), "grounded")
     assert example.notes == (BOX_OUTSIDE, BOX_OUTSIDE)
     assert example.target == " <obj>Device.</obj>"
@@ -114,7 +114,7 @@ def test_a_sentence_without_a_box_in_the_crop_is_kept_as_text_and_noted(make_stu
 @pytest.mark.parametrize("task", ["grounded", "phrase"])
 def test_a_box_partly_outside_of_the_crop_is_clipped_and_noted(make_study: Any, task: Task) -> None:
     cut = Sentence(text="Left lung.", boxes=(box(0.5, 0.2, 0.9, 0.4),))
-    with pytest.warns(UserWarning, match="was clipped to the centred square"):
+    with pytest.warns(UserWarning, match=BOX_CLIPPED):
         example = make_example(make_study(grounded_findings=[cut]), task, phrase=cut)
     assert example.notes == (BOX_CLIPPED,)
     assert example.target == " <obj>Left lung.<box><x50><y20><x99><y40></box></obj>"
@@ -122,24 +122,24 @@ def test_a_box_partly_outside_of_the_crop_is_clipped_and_noted(make_study: Any, 
 
 def test_a_mask_is_noted(make_study: Any) -> None:
     masked = Sentence(text="Fluid.", masks=(Mask(size=(2, 2), counts=[1, 3]),))
-    with pytest.warns(UserWarning, match="a mask cannot be written"):
+    with pytest.warns(UserWarning, match=MASK_UNUSED):
         example = make_example(make_study(grounded_findings=[masked]), "grounded")
     assert example.notes == (MASK_UNUSED,)
 
 
 def test_a_section_with_the_placeholder_is_refused(make_study: Any) -> None:
-    with pytest.raises(InputError, match="sample 's1' holds <image>"):
+    with pytest.raises(InputError, match=r"'s1': .* <image>"):
         make_example(make_study(indication="See <image>."), "findings")
 
 
 @pytest.mark.parametrize("token", ["<image>", "</s>", "<obj>", "<x10>", "</box>"])
 def test_findings_with_a_control_token_are_refused_by_sample(make_study: Any, token: str) -> None:
-    with pytest.raises(InputError, match=f"the findings of sample 's1' hold {token}"):
+    with pytest.raises(InputError, match=f"'s1': .* {token}"):
         make_example(make_study(findings=f"Clear {token} lungs."), "findings")
 
 
 def test_a_sentence_with_a_token_of_the_format_is_refused_by_sample(make_study: Any) -> None:
-    with pytest.raises(InputError, match=r"sample 's1'.*cannot be written.*</obj>"):
+    with pytest.raises(InputError, match=r"sample 's1'.*</obj>"):
         make_example(make_study(grounded_findings=[Sentence(text="Odd </obj> text.")]), "grounded")
 
 

@@ -222,4 +222,4 @@ def test_it_is_said_how_many_studies_have_changed(checkpoint: Path, studies: lis
     changed = [study.model_copy(update={"indication": "Another reason."}) for study in studies[:3]]
     write_manifest(manifest, [*changed, *studies[3:]])
     done = _generate(*_arguments(checkpoint, manifest, out))
-    assert "3 studies have changed since they were drafted, and are drafted again" in done.stderr
+    assert "studies changed since the last run and drafted again: 3" in done.stderr

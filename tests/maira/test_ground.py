@@ -416,7 +416,7 @@ def test_ground_as_a_command(phantoms: Path, checkpoint: Path, tmp_path: Path) -
     assert done.exit_code == 3, done.output
     assert "2 of 3 phrases located" in done.stdout
     assert "mean_iou" in done.stdout
-    assert "left out: gone: " in done.stdout
+    assert "skipped: gone: " in done.stdout
     assert "not asked" not in done.stdout
     assert _scores(tmp_path / "out.jsonl")["scores"]["precision"]["n"] == 2
 

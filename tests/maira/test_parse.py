@@ -4,12 +4,13 @@ import random
 import re
 
 import pytest
+from error_checks import raises_code
 from hypothesis import example, given
 from hypothesis import strategies as st
 from parse_fuzz import check, mutate, well_formed
 
 from maira.model.parser import ParsedReport, parse_report, render_report
-from radfact.errors import InputError
+from radfact.errors import ErrorCode
 from radfact.records import Box, Sentence
 
 TOKENS = ["<obj>", "</obj>", "<box>", "</box>", "<s>", "</s>", "<unk>", "<pad>", "<image>", "<x0>", "<y99>", "<x100>"]
@@ -210,5 +211,5 @@ def test_a_bin_s_lower_edge_and_its_middle_are_written_as_the_bin(bin_: int) -> 
 
 @pytest.mark.parametrize("text", ["See <box> here.", "</s>", "<x7>", "..."])
 def test_text_that_could_not_be_read_back_is_not_written(text: str) -> None:
-    with pytest.raises(InputError, match="grounded sentence"):
+    with raises_code(ErrorCode.INVALID_VALUE, field="text"):
         render_report([Sentence(text=text)])

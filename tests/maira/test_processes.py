@@ -120,7 +120,7 @@ def test_a_launcher_is_not_told_of_samples_left_out(checkpoint: Path, manifest: 
     done = _launched(_command(checkpoint, manifest, tmp_path / "drafts.jsonl"))
     assert done.returncode == 0, done.stderr
     assert "Traceback" not in done.stderr
-    assert done.stdout.count("left out: ") == 1
+    assert done.stdout.count("skipped: ") == 1
 
 
 def test_a_run_goes_on_with_another_number_of_processes(

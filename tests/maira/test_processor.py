@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from error_checks import raises_code
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
@@ -22,7 +23,7 @@ from maira.model.processor import DEVIATION, MEAN, MairaImageProcessor, MairaPro
 from maira.model.prompts import Context, Preset, Task, build_prompt, build_target
 from maira.model.tokens import IMAGE, add_tokens
 from maira.train.data.tokenizer import train_tokenizer
-from radfact.errors import InputError
+from radfact.errors import ErrorCode, InputError
 from radfact.records import Box, Sentence
 
 texts = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="<>"), min_size=1, max_size=30)
@@ -122,7 +123,7 @@ def test_an_answer_that_the_tokenizer_joins_to_the_prompt_is_refused() -> None:
     joining = train_tokenizer(["ASSISTANT:The"], 300)
     joining.add_tokens(["ASSISTANT:The"])
     made = MairaProcessor(MairaImageProcessor(size=32), joining, image_seq_length=1)
-    with pytest.raises(ValueError, match="must start with a space"):
+    with pytest.raises(ValueError, match="starts with a space"):
         made.encode_target("The lungs are clear.")
 
 
@@ -149,7 +150,7 @@ def test_an_image_takes_1369_tokens_unless_another_number_is_set() -> None:
 def test_placeholders_and_images_that_do_not_match_fail_with_both_numbers(
     processor: MairaProcessor, radiographs: list[Gray], prompt: str, placeholders: int, images: int
 ) -> None:
-    message = f"{placeholders} image placeholders and there are {images} images"
+    message = f"{placeholders} image placeholders .* found {images}"
     with pytest.raises(ValueError, match=message):
         processor.encode_prompt(prompt, images)
     with pytest.raises(ValueError, match=message):
@@ -159,17 +160,17 @@ def test_placeholders_and_images_that_do_not_match_fail_with_both_numbers(
 def test_prompts_and_lists_of_images_that_do_not_match_fail_with_both_numbers(
     processor: MairaProcessor, radiographs: list[Gray]
 ) -> None:
-    with pytest.raises(ValueError, match="2 and 1 were given"):
+    with pytest.raises(ValueError, match="2 prompts, found 1"):
         processor([radiographs[:1]], ["a <image>", "b <image>"])
 
 
 def test_one_prompt_that_is_no_list_is_refused(processor: MairaProcessor, radiographs: list[Gray]) -> None:
-    with pytest.raises(ValueError, match="a list of prompts"):
+    with pytest.raises(ValueError, match="found 9"):
         processor([radiographs[:1]] * 9, "a <image>")
 
 
 def test_other_tensors_than_those_of_torch_are_refused(processor: MairaProcessor, radiographs: list[Gray]) -> None:
-    with pytest.raises(ValueError, match="not 'np'"):
+    with pytest.raises(ValueError, match="found 'np'"):
         processor([radiographs[:1]], ["a <image>"], return_tensors="np")
 
 
@@ -349,7 +350,7 @@ def test_there_is_one_start_token_and_no_end_whatever_the_tokenizer_adds(release
 
 
 def test_a_folder_without_a_processor_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"no processor here: expected processor_config\.json or preprocessor"):
+    with raises_code(ErrorCode.FILE_NOT_FOUND, file=tmp_path):
         MairaProcessor.from_pretrained(tmp_path)
 
 
@@ -398,9 +399,9 @@ def test_a_processor_that_is_not_ours_is_converted_as_it_is(released: Path) -> N
 
 
 def test_an_image_processor_of_another_kind_is_refused() -> None:
-    with pytest.raises(ValueError, match="image_mean must be one number"):
+    with pytest.raises(ValueError, match="image_mean: "):
         MairaImageProcessor(image_mean=[0.485, 0.456, 0.406])
-    with pytest.raises(ValueError, match="size must be one number"):
+    with pytest.raises(ValueError, match="size: "):
         MairaImageProcessor(size={"height": 224, "width": 336})
 
 

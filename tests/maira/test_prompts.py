@@ -175,7 +175,7 @@ def test_a_section_stands_in_the_prompt_as_it_is() -> None:
 
 @pytest.mark.parametrize("phrase", [None, "", "  "])
 def test_phrase_grounding_needs_a_phrase(phrase: str | None) -> None:
-    with pytest.raises(ValueError, match="needs the phrase"):
+    with pytest.raises(ValueError, match="needs a phrase"):
         build_prompt("phrase", Context(phrase=phrase))
 
 
