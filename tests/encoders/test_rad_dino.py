@@ -75,7 +75,7 @@ def test_a_side_that_is_no_multiple_of_the_patch_is_refused(height: int, width: 
 
 
 def test_the_convolutional_stem_has_one_patch_size() -> None:
-    with pytest.raises(ValueError, match="expected 16 .* found 14"):
+    with pytest.raises(ValueError, match=r"expected 16 .* found 14"):
         encoder(**CONV | {"patch_size": 14, "image_size": 56})
 
 
