@@ -1,4 +1,4 @@
-"""Files of weights, told apart without reading hundreds of gigabytes."""
+"""Fingerprint files of weights without reading hundreds of gigabytes."""
 
 from __future__ import annotations
 
@@ -7,22 +7,19 @@ import json
 from pathlib import Path
 from typing import BinaryIO
 
-_EDGE = 4096
-"""Bytes read on either side of a place."""
-_LONGEST_HEADER = 100_000_000
-"""Bytes that safetensors allow; the first bytes of another format, taken for a length, may say gigabytes."""
-_PLACES = 16
-"""Where a file says nothing of its tensors, it is read at so many places."""
+_MARGIN = 4096
+"""Bytes read on either side of a position."""
+_MAX_HEADER = 100_000_000
+"""Limit of safetensors in bytes; in another format the first bytes may give any length."""
+_POSITIONS = 16
+"""Number of evenly spread positions in a file of another format."""
 
 
 def weights_digest(path: Path) -> bytes:
-    """A hash of a file of weights, of its size and of samples, so that training any of its tensors shows in it.
+    """Hash the size and samples of a file of weights, so that training any of its tensors changes the hash.
 
-    Of safetensors, the header and both ends and the middle of every tensor are read: what was trained may be a small
-    part of a file, or the last rows of a tensor. Of other files, evenly spread places.
-
-    Args:
-        path: the file.
+    Of safetensors, the header and the ends and the middle of every tensor are read, since training may change a small
+    part of a file or the last rows of a tensor; of other files, evenly spread positions.
 
     Raises:
         OSError: it cannot be read.
@@ -30,23 +27,23 @@ def weights_digest(path: Path) -> bytes:
     size = path.stat().st_size
     digest = hashlib.sha256(str(size).encode())
     with path.open("rb") as file:
-        header, places = _read_header(file, size)
+        header, positions = _read_header(file, size)
         digest.update(header)
-        for place in places or [size * part // _PLACES for part in range(_PLACES + 1)]:
-            file.seek(max(place - _EDGE, 0))
-            digest.update(file.read(2 * _EDGE))
+        for position in positions or [size * part // _POSITIONS for part in range(_POSITIONS + 1)]:
+            file.seek(max(position - _MARGIN, 0))
+            digest.update(file.read(2 * _MARGIN))
     return digest.digest()
 
 
 def _read_header(file: BinaryIO, size: int) -> tuple[bytes, list[int]]:
-    """The header of safetensors, and where its tensors begin, have their middle and end; nothing if it is none."""
+    """Return the header of safetensors and the begin, middle and end of each tensor; empty for other formats."""
     length = int.from_bytes(file.read(8), "little")
-    if not 0 < length <= min(size - 8, _LONGEST_HEADER):
+    if not 0 < length <= min(size - 8, _MAX_HEADER):
         return b"", []
     header = file.read(length)
     try:
-        spans = [one["data_offsets"] for name, one in json.loads(header).items() if name != "__metadata__"]
-        places = {8 + length + place for begin, end in spans for place in (begin, (begin + end) // 2, end)}
+        spans = [tensor["data_offsets"] for name, tensor in json.loads(header).items() if name != "__metadata__"]
+        positions = {8 + length + offset for begin, end in spans for offset in (begin, (begin + end) // 2, end)}
     except (ValueError, TypeError, KeyError, AttributeError):
         return b"", []
-    return header, sorted(places)
+    return header, sorted(positions)

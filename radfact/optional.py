@@ -1,34 +1,36 @@
-"""The packages that asking about metrics needs beside those of radfact, loaded when they are used."""
+"""Optional packages, imported on first use."""
 
 from __future__ import annotations
 
 import importlib
 from typing import Any
 
-from radfact.errors import InputError
+from radfact.errors import ErrorCode, InputError
 
 
 def load_stats() -> Any:
-    """`scipy.stats`.
+    """Import `scipy.stats`.
 
     Raises:
         InputError: scipy is not installed.
     """
-    return _load("scipy.stats")
+    return _import("scipy.stats")
 
 
 def load_pyplot() -> Any:
-    """`matplotlib.pyplot`, which draws into files and opens no window.
+    """Import `matplotlib.pyplot` with a backend that draws into files.
 
     Raises:
         InputError: matplotlib is not installed.
     """
-    _load("matplotlib").use("agg")
-    return _load("matplotlib.pyplot")
+    _import("matplotlib").use("agg")
+    return _import("matplotlib.pyplot")
 
 
-def _load(name: str) -> Any:
+def _import(name: str) -> Any:
     try:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
-        raise InputError(f'needs the package {error.name}: pip install "maira-radfact[meta]"') from None
+        raise InputError(
+            f'needs the package {error.name}: pip install "maira-radfact[meta]"', code=ErrorCode.MISSING_REQUIREMENT
+        ) from None

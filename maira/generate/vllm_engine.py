@@ -25,7 +25,7 @@ from maira.generate.prompt_embedder import PromptEmbedder
 from maira.model.checkpoint import fingerprint
 from maira.model.tokens import OBJECT_END
 from radfact.errors import ErrorCode, InputError, RunError
-from radfact.llm.vllm import LINES_ABOVE, engine_arguments, require_vllm, start_engine
+from radfact.llm.vllm import ENGINE_ERROR_HINT, engine_arguments, require_vllm, start_engine
 
 WINDOW_BYTES = 2 << 30
 """Embedded prompts in flight, held in this process and once more in vLLM's. A prompt of three images takes 36 MB in
@@ -166,7 +166,7 @@ class VLLMEngine:
             )
             (output,) = [output async for output in outputs]  # FINAL_ONLY: no partial outputs
         except EngineDeadError:
-            raise RunError(f"vLLM's engine died; {LINES_ABOVE}") from None
+            raise RunError(f"vLLM's engine died; {ENGINE_ERROR_HINT}") from None
         except Exception as error:
             return FailedRequest(f"vLLM: {' '.join(str(error).split()) or type(error).__name__}")
         finally:

@@ -225,7 +225,7 @@ class _Worker:
         from radfact.llm import ResponseCache
 
         folder = self.caches / self.id
-        if (self.cache / "answers.sqlite").exists():
+        if (self.cache / ResponseCache.FILE).exists():
             with closing(ResponseCache(self.cache)) as main, closing(ResponseCache(folder)) as own:
                 own.merge(main)
         return {"cache": folder}

@@ -1,4 +1,4 @@
-"""Data as text for a model to read, and a model's text as data: YAML or JSON, fenced or not."""
+"""Write data as YAML for a model, and read YAML or JSON from its responses, fenced or not."""
 
 from __future__ import annotations
 
@@ -8,21 +8,21 @@ from collections.abc import Iterator
 from typing import Any
 
 EMPTY_WORDS = frozenset({"", "null", "none", "~", "[]", "{}", "n/a", "''", '""'})
-"""What models write, in lower case, where there is nothing to write."""
+"""Texts, in lower case, that models write for an empty value."""
 
 _FENCE = re.compile(r"```[\w-]*[ \t]*\r?\n(.*?)(?:```|\Z)", re.DOTALL)
 _BULLET = re.compile(r"^(?:[-*•]|\d+[.)])(?:\s+(.*))?$")
 _FENCE_MARK = re.compile(r"^[ \t]*```|```[ \t]*\r?$", re.MULTILINE)
-# As most models write them, then Magistral, then gpt-oss with its special tokens and without. Templates often begin the
-# thought themselves, so that an answer has the end alone, and not always on a line of its own.
-_THOUGHT = re.compile(r"\s*(?:<think>|\[THINK\]|<\|channel\|>analysis|analysis(?=[A-Z]))")
-_END_OF_THOUGHT = re.compile(r"</think>|\[/THINK\]|<\|channel\|>final[^\n]*?<\|message\|>|assistantfinal")
+# Reasoning marks of most models, then of Magistral, then of gpt-oss with and without its special tokens. Templates
+# often write the begin mark, so that a response has only the end mark.
+_REASONING = re.compile(r"\s*(?:<think>|\[THINK\]|<\|channel\|>analysis|analysis(?=[A-Z]))")
+_END_OF_REASONING = re.compile(r"</think>|\[/THINK\]|<\|channel\|>final[^\n]*?<\|message\|>|assistantfinal")
 
 
 def dump_yaml(value: Any) -> str:
-    """Exactly what `yaml.safe_dump(value, sort_keys=False)` gives, mostly by the faster C library.
+    """Return `yaml.safe_dump(value, sort_keys=False)`, mostly by the faster C library.
 
-    The published implementation writes its prompts so: lines fold at 80 columns, other than ASCII is escaped.
+    This is the format of the published prompts: lines fold at 80 columns, and non-ASCII characters are escaped.
 
     Args:
         value: mappings and lists of texts.
@@ -35,7 +35,7 @@ def dump_yaml(value: Any) -> str:
 
 
 def _is_plain(value: Any) -> bool:
-    """Whether all texts are of printable ASCII; the C library folds escaped texts at other places."""
+    """Return whether all texts are printable ASCII; the C library folds escaped texts differently."""
     if isinstance(value, str):
         return value.isascii() and value.isprintable()
     if isinstance(value, dict):
@@ -43,30 +43,30 @@ def _is_plain(value: Any) -> bool:
     return all(_is_plain(item) for item in value) if isinstance(value, list) else True
 
 
-def after_thought(text: str) -> str:
-    """What a model says after it has thought aloud: all of it where it has not, nothing where it never came to an end.
+def strip_reasoning(text: str) -> str:
+    """Return the response after the reasoning text of a model; empty if the reasoning did not end.
 
-    The last mark of an end counts. An answer that quotes a report in which such a mark was left is cut there as well,
-    and is then found unreadable: better than a verdict out of a thought.
+    The last end mark counts. A response that quotes such a mark is cut there too and becomes unreadable, which is
+    better than a verdict from the reasoning.
     """
-    ends = [match.end() for match in _END_OF_THOUGHT.finditer(text)]
+    ends = [match.end() for match in _END_OF_REASONING.finditer(text)]
     if ends:
         return text[ends[-1] :]
-    return "" if _THOUGHT.match(text) else text
+    return "" if _REASONING.match(text) else text
 
 
 def bodies(text: str) -> Iterator[str]:
-    """Where in an answer its data may stand, best first: in fences, then all that is said after thinking aloud."""
-    text = after_thought(text)
+    """Yield the parts of a response that may hold its data: fenced blocks, then all text after the reasoning."""
+    text = strip_reasoning(text)
     for fenced in _FENCE.findall(text):
         yield fenced.strip()
     yield _FENCE_MARK.sub("", text).strip()
 
 
 def read_data(body: str) -> Any:
-    """JSON or YAML as mappings, lists and texts; None if it is neither.
+    """Parse JSON or YAML into mappings, lists and texts; None if it is neither.
 
-    Scalars of YAML stay as they are written, so that No and True stay words.
+    Scalars of YAML stay texts, so that No and True stay words.
     """
     import yaml
 
@@ -82,10 +82,10 @@ def read_data(body: str) -> Any:
 
 
 def read_list(lines: list[str]) -> list[str]:
-    """The texts of a list that is no YAML as a whole, as with a colon inside a sentence.
+    """Read the texts of a list that is no valid YAML, as with a colon inside a sentence.
 
     Args:
-        lines: what follows the list's key, its own line first.
+        lines: lines from the key of the list on, without the key.
     """
     block = "\n".join(lines).strip()
     if block.startswith("[") and isinstance(data := read_data(block[: block.rfind("]") + 1]), list):
@@ -103,6 +103,6 @@ def read_list(lines: list[str]) -> list[str]:
 
 
 def unquoted(text: str) -> str:
-    """A text without the pair of quotation marks around it."""
+    """Return a text without the pair of quotation marks around it."""
     text = text.strip()
     return text[1:-1] if len(text) > 1 and text[0] == text[-1] and text[0] in "\"'" else text

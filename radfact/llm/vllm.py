@@ -1,4 +1,4 @@
-"""vLLM in this process: a model folder answers without a server, on as many GPUs as tensor parallelism is given."""
+"""vLLM in this process: run a model folder without a server, with tensor parallelism."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from radfact.errors import InputError, RunError
+from radfact.errors import ErrorCode, InputError, RunError
 from radfact.fingerprint import weights_digest
 from radfact.llm.cache import canonical_json
 from radfact.llm.call_errors import CallError
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from vllm import SamplingParams
     from vllm.v1.engine.async_llm import AsyncLLM
 
-# What vLLM reports about itself stays here: reports are patients' data, and standard output is the command's.
+# No telemetry, since reports are patient data; and no logs on standard output, which belongs to the command.
 _ENVIRONMENT = {
     "VLLM_NO_USAGE_STATS": "1",
     "DO_NOT_TRACK": "1",
@@ -30,7 +30,7 @@ _ENVIRONMENT = {
     "VLLM_LOGGING_STREAM": "ext://sys.stderr",
 }
 _ENGINE_DEFAULTS: dict[str, Any] = {"enable_prefix_caching": True, "disable_log_stats": True}
-_OURS = frozenset({"model", "output_kind", "structured_outputs"})
+_RESERVED = frozenset({"model", "output_kind", "structured_outputs"})
 _TEMPLATE = "chat_template_kwargs"
 
 _engines: dict[bytes, _Shared] = {}
@@ -38,51 +38,61 @@ _requests = count()
 
 _READ_WHOLE = frozenset({".json", ".jinja", ".model", ".txt"})
 _WEIGHTS = frozenset({".safetensors", ".bin", ".gguf", ".pt"})
-LINES_ABOVE = "the last line above that begins with '(EngineCore' and names an error says why"
-"""Where to look for what happened in vLLM's own process, which only prints it."""
+ENGINE_ERROR_HINT = "see the last line above that begins with '(EngineCore' and names an error"
+"""Hint to the error that vLLM's own process printed."""
 
 
 @dataclass(slots=True)
 class _Shared:
-    """An engine and how many backends use it, or why it could not start."""
+    """An engine with its number of backends, or the error that kept it from starting."""
 
     engine: AsyncLLM | None = None
-    fault: Exception | None = None
+    error: Exception | None = None
     users: int = 0
 
 
 class VLLMBackend:
-    """A backend that runs vLLM's asynchronous engine, whose continuous batching sees every question in flight.
+    """A backend with vLLM's asynchronous engine, whose continuous batching sees all calls in flight.
 
-    The engine starts with the first question, so that a run whose answers are all on disk loads no model. Backends of
-    the same model and engine arguments share one: judge and splitter do not load the weights twice.
+    The engine starts with the first call, so that a run with cached responses loads no model. Backends of the same
+    model and engine arguments share one engine: judge and splitter do not load the weights twice.
     """
 
     def __init__(self, model: str, parameters: Mapping[str, Any]) -> None:
-        """Take a model and its parameters, each going to what knows it by name.
+        """Check the model and sort its parameters into sampling parameters and engine arguments.
 
         Args:
-            model: a folder in the layout of Hugging Face, or ORGANISATION/NAME of a model that vLLM finds by itself.
+            model: a folder in the layout of Hugging Face, or ORGANISATION/NAME of a model that vLLM downloads.
             parameters: fields of vLLM's SamplingParams (`temperature`, `max_tokens`, `seed`, ...), of its engine
                 arguments (`tensor_parallel_size`, `dtype`, `max_model_len`, `gpu_memory_utilization`, ...), and
                 `chat_template_kwargs` (a mapping).
 
         Raises:
-            InputError: vLLM is not installed, no such folder, or a parameter that neither takes.
+            InputError: vLLM is not installed, no such folder, or an unknown parameter.
         """
         require_vllm("vllm:PATH", field="judge")
         if not Path(model).expanduser().is_dir() and (model.count("/") != 1 or model[0] in "./~"):
-            raise InputError(f"no such model folder: {model}", field="judge")
+            raise InputError(f"no such model folder: {model}", code=ErrorCode.FILE_NOT_FOUND, field="judge")
         self.model = str(Path(model).expanduser())
-        sampling, engine = _known_names()
+        from vllm import SamplingParams
+
+        sampling, engine = _parameter_names(SamplingParams), engine_arguments()
         self._template = parameters.get(_TEMPLATE) or {}
         if not isinstance(self._template, Mapping):
-            raise InputError("expected a mapping, as in {enable_thinking: false}", field=f"judge_args.{_TEMPLATE}")
+            raise InputError(
+                "expected a mapping, as in {enable_thinking: false}",
+                code=ErrorCode.INVALID_OPTION,
+                field=f"judge_args.{_TEMPLATE}",
+            )
         self._sampling: dict[str, Any] = {}
         self._engine_args = dict(_ENGINE_DEFAULTS)
         for name, value in parameters.items():
-            if name in _OURS or (name not in sampling and name not in engine and name != _TEMPLATE):
-                raise InputError("vLLM has no such sampling parameter or engine argument", field=f"judge_args.{name}")
+            if name in _RESERVED or (name not in sampling and name not in engine and name != _TEMPLATE):
+                raise InputError(
+                    "expected a sampling parameter or engine argument of vLLM",
+                    code=ErrorCode.INVALID_OPTION,
+                    field=f"judge_args.{name}",
+                )
             if name in sampling:
                 self._sampling[name] = value
             elif name in engine:
@@ -91,7 +101,9 @@ class VLLMBackend:
             self._parameters(None)
         except Exception as error:
             raise InputError(
-                f"vLLM does not take the sampling parameters ({_line(error)})", field="judge_args"
+                f"vLLM refuses the sampling parameters ({_one_line(error)})",
+                code=ErrorCode.INVALID_OPTION,
+                field="judge_args",
             ) from None
         self._key = canonical_json([self.model, self._engine_args])
         self._shared: _Shared | None = None
@@ -99,10 +111,10 @@ class VLLMBackend:
     async def complete(
         self, prefix: PromptPrefix, messages: Sequence[tuple[str, str]], schema: Mapping[str, Any] | None
     ) -> CachedResponse:
-        """One answer; equal beginnings are computed once by vLLM's prefix caching.
+        """Return one response; vLLM's prefix caching computes equal beginnings once.
 
         Raises:
-            CallError: the question does not fit the model, or the engine died.
+            CallError: the request does not fit the model, or the engine died.
             InputError, RunError: the engine cannot start.
         """
         engine = self._started()
@@ -113,17 +125,17 @@ class VLLMBackend:
         try:
             outputs = [output async for output in engine.generate(prompt, self._parameters(schema), request)]
         except EngineDeadError:
-            raise CallError("stopped", "vLLM's engine died; its own messages say why") from None
+            raise CallError("stopped", f"vLLM's engine died; {ENGINE_ERROR_HINT}") from None
         except Exception as error:
             raise CallError("refused", f"vLLM: {type(error).__name__}", server_message=str(error)) from None
-        # Only the finished output comes, not its parts on the way.
+        # FINAL_ONLY yields a single output.
         (output,) = outputs
-        answer = output.outputs[0]
-        tokens_in, tokens_out = len(output.prompt_token_ids or ()), len(answer.token_ids)
-        return CachedResponse(answer.text, tokens_in, tokens_out, cut=answer.finish_reason == "length")
+        response = output.outputs[0]
+        tokens_in, tokens_out = len(output.prompt_token_ids or ()), len(response.token_ids)
+        return CachedResponse(response.text, tokens_in, tokens_out, cut=response.finish_reason == "length")
 
     async def close(self) -> None:
-        """End the engine and its processes, if nobody else uses it."""
+        """Stop the engine and its processes if no other backend uses it."""
         shared, self._shared = self._shared, None
         if shared is None:
             return
@@ -131,22 +143,22 @@ class VLLMBackend:
         if not shared.users:
             del _engines[self._key]
             if shared.engine is not None:
-                # Every answer is there or given up; there is nothing to wait for.
+                # All calls have ended; there is nothing to wait for.
                 shared.engine.shutdown(timeout=0)
 
     def _started(self) -> AsyncLLM:
-        """The engine; what kept it from starting is not tried again."""
+        """Return the engine; a failed start is not repeated."""
         if self._shared is None:
             self._shared = _engines.setdefault(self._key, _Shared())
             self._shared.users += 1
         shared = self._shared
-        if shared.engine is None and shared.fault is None:
+        if shared.engine is None and shared.error is None:
             try:
                 shared.engine = self._start()
             except Exception as error:
-                shared.fault = error
+                shared.error = error
         if shared.engine is None:
-            raise shared.fault or RunError(f"{self.model}: vLLM did not start")
+            raise shared.error or RunError(f"{self.model}: vLLM did not start")
         return shared.engine
 
     def _start(self) -> AsyncLLM:
@@ -160,7 +172,7 @@ class VLLMBackend:
         return SamplingParams(**self._sampling, output_kind=RequestOutputKind.FINAL_ONLY, structured_outputs=structured)
 
     def _prompt(self, engine: AsyncLLM, messages: Sequence[tuple[str, str]]) -> Any:
-        """The conversation as token ids, laid out by the model's own chat template."""
+        """Return the conversation as token ids in the model's own chat template."""
         tokenizer: Any = engine.get_tokenizer()
         conversation = [{"role": role, "content": content} for role, content in messages]
         try:
@@ -169,37 +181,39 @@ class VLLMBackend:
             )
         except Exception as error:
             raise CallError(
-                "stopped", f"the model's chat template does not take the conversation ({_line(error)})"
+                "stopped", f"the model's chat template refuses the conversation ({_one_line(error)})"
             ) from None
         return {"prompt_token_ids": tokens}
 
 
-def require_vllm(what: str, *, field: str | None = None) -> None:
-    """Make sure that vLLM is installed, and that it keeps what it knows of its users to itself.
+def require_vllm(user: str, *, field: str | None = None) -> None:
+    """Check that vLLM is installed, and disable its telemetry.
 
     Args:
-        what: needs it, for the error.
-        field: for the error.
+        user: what needs vLLM, for the error.
+        field: field of the error.
 
     Raises:
         InputError: it is not installed.
     """
     if importlib.util.find_spec("vllm") is None:
-        raise InputError(f'{what} needs vLLM: pip install "maira-radfact[vllm]"', field=field)
+        raise InputError(
+            f'{user} needs vLLM: pip install "maira-radfact[vllm]"', code=ErrorCode.MISSING_REQUIREMENT, field=field
+        )
     for name, value in _ENVIRONMENT.items():
         os.environ.setdefault(name, value)
 
 
 def start_engine(model: str, arguments: Mapping[str, Any], *, field: str) -> AsyncLLM:
-    """vLLM's asynchronous engine with a model.
+    """Start vLLM's asynchronous engine with a model.
 
     Args:
         model: a folder, or ORGANISATION/NAME.
-        arguments: of the engine, by vLLM's names.
-        field: where the arguments were given, for the error.
+        arguments: engine arguments by vLLM's names.
+        field: field of the arguments in errors.
 
     Raises:
-        InputError: vLLM does not take the arguments.
+        InputError: vLLM refuses the arguments.
         RunError: the engine cannot start.
     """
     from pydantic import ValidationError
@@ -211,17 +225,19 @@ def start_engine(model: str, arguments: Mapping[str, Any], *, field: str) -> Asy
     except ValidationError as error:
         first = error.errors()[0]
         place = ".".join([field, *map(str, first["loc"])])
-        raise InputError(f"{model}: {' '.join(first['msg'].split())}", field=place) from None
+        raise InputError(
+            f"{model}: {' '.join(first['msg'].split())}", code=ErrorCode.INVALID_OPTION, field=place
+        ) from None
     except (ValueError, TypeError) as error:
-        raise InputError(f"{model}: {_line(error)}", field=field) from None
+        raise InputError(f"{model}: {_one_line(error)}", code=ErrorCode.INVALID_OPTION, field=field) from None
     except Exception as error:
-        raise RunError(f"{model}: vLLM cannot start: {_cause(error)}") from None
+        raise RunError(f"{model}: vLLM cannot start: {_root_cause(error)}") from None
 
 
 def fingerprint(model: str) -> str | None:
-    """Hash of a model folder (None for anything else), so that another checkpoint under its path is another model.
+    """Hash a model folder, so that another checkpoint at the same path is another model; None for anything else.
 
-    Configuration and tokenizer are read whole, weights as `weights_digest` does.
+    Configuration and tokenizer are read completely, weights as in `weights_digest`.
 
     Raises:
         InputError: a file cannot be read.
@@ -236,38 +252,33 @@ def fingerprint(model: str) -> str | None:
                 digest.update(f"\n{path.name} {path.stat().st_size}\n".encode())
                 digest.update(path.read_bytes() if path.suffix in _READ_WHOLE else weights_digest(path))
     except OSError as error:
-        raise InputError(f"cannot be read: {error.strerror}", file=error.filename) from None
+        raise InputError(
+            f"cannot be read: {error.strerror}", code=ErrorCode.FILE_UNREADABLE, file=error.filename
+        ) from None
     return digest.hexdigest()
 
 
-def _cause(error: BaseException) -> str:
-    """What the first of a chain of errors says; or where to look, if it happened in a process of vLLM's own."""
-    said = _line(error)
-    if "root cause" in said.lower():
-        return f"its process ended; {LINES_ABOVE}"
-    while (earlier := error.__cause__ or (None if error.__suppress_context__ else error.__context__)) is not None:
-        error = earlier
-    first = _line(error)
-    return said if not first or first in said else f"{said} ({first})"
+def _root_cause(error: BaseException) -> str:
+    """Return an error with the first of its chain, or a hint if it happened in vLLM's own process."""
+    message = _one_line(error)
+    if "root cause" in message.lower():
+        return f"its process ended; {ENGINE_ERROR_HINT}"
+    while (previous := error.__cause__ or (None if error.__suppress_context__ else error.__context__)) is not None:
+        error = previous
+    first = _one_line(error)
+    return message if not first or first in message else f"{message} ({first})"
 
 
-def _line(error: BaseException) -> str:
+def _one_line(error: BaseException) -> str:
     return " ".join(str(error).split())
 
 
 def engine_arguments() -> frozenset[str]:
-    """Names of the engine arguments that the installed vLLM has."""
+    """Return the names of the engine arguments of the installed vLLM."""
     from vllm import AsyncEngineArgs
 
-    return _names(AsyncEngineArgs)
+    return _parameter_names(AsyncEngineArgs)
 
 
-def _known_names() -> tuple[frozenset[str], frozenset[str]]:
-    """Names that vLLM's sampling parameters and its engine arguments have, in the version that is installed."""
-    from vllm import SamplingParams
-
-    return _names(SamplingParams), engine_arguments()
-
-
-def _names(known: Any) -> frozenset[str]:
+def _parameter_names(known: Any) -> frozenset[str]:
     return frozenset(name for name in inspect.signature(known).parameters if not name.startswith("_"))

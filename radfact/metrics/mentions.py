@@ -14,7 +14,7 @@ from pydantic import TypeAdapter
 from radfact.errors import Failure
 from radfact.io.jsonl import read_json
 from radfact.llm import ChatClient, ChatRequest, PromptPrefix
-from radfact.llm.response_text import after_thought
+from radfact.llm.response_text import strip_reasoning
 from radfact.metrics.protocol import Metric, MetricResult, Requirements, Score
 from radfact.records import Pair, Record, Report, TextPair
 
@@ -136,7 +136,7 @@ def _parse_yes_or_no(text: str) -> bool:
     Raises:
         ValueError: if there is no such word, or the other one follows.
     """
-    plain = re.sub(r"[*_`]", "", after_thought(text))
+    plain = re.sub(r"[*_`]", "", strip_reasoning(text))
     match = _ANSWER.match(plain)
     if match is None or len({word.lower() for word in _ANY_ANSWER.findall(plain)}) != 1:
         raise ValueError("expected the one word yes or no")

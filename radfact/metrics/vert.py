@@ -9,7 +9,7 @@ from textwrap import dedent
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 from radfact.llm import ChatClient, ChatRequest
-from radfact.llm.response_text import after_thought
+from radfact.llm.response_text import strip_reasoning
 from radfact.metrics.green import compute_counts, count_scores
 from radfact.metrics.llm_metric import LLMMetric, fill_prompt, load_prompt
 from radfact.metrics.protocol import Score
@@ -168,7 +168,7 @@ class VertTuned(LLMMetric[float]):
         """Build the prompt as the only message."""
         objective = vert_prompt().partition("\n")[0]
         content = f"{objective}\n\nReference Report:\n{reference}\n\nCandidate Report:\n{candidate}"
-        return ChatRequest((("user", content),), lambda text: parse_accuracy_score(after_thought(text)))
+        return ChatRequest((("user", content),), lambda text: parse_accuracy_score(strip_reasoning(text)))
 
     def compute_scores(self, response: float) -> Mapping[str, float]:
         """Return the score."""

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from radfact.judges import Status, Verdict
 from radfact.judges.prompt import AnswerFormat, Example, few_shot_messages
 from radfact.judges.response import parse_report_response, parse_response
-from radfact.llm.response_text import after_thought
+from radfact.llm.response_text import strip_reasoning
 from radfact.records import normalised_text
 
 PREMISES = ("The heart is enlarged.", "Small left pleural effusion.", "No pneumothorax.")
@@ -123,7 +123,7 @@ sentences = (
         # Words such as "none" mean that there is no evidence, so a sentence needs something of its own.
         lambda text: f"Finding {text} seen"
     )
-    .filter(lambda text: after_thought(text) == text)
+    .filter(lambda text: strip_reasoning(text) == text)
 )
 
 

@@ -9,7 +9,7 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from radfact.llm.response_text import after_thought, bodies, dump_yaml, read_data, read_list
+from radfact.llm.response_text import bodies, dump_yaml, read_data, read_list, strip_reasoning
 
 words = st.lists(
     st.sampled_from(["effusion", "-", ":", "#", "'left'", '"x"', "no", "  ", "1.5", "null", "é", "\u2028"]), max_size=60
@@ -69,7 +69,7 @@ def test_any_text_can_be_tried_as_data(body: str) -> None:
     ],
 )
 def test_reasoning_text_is_removed(text: str, response: str) -> None:
-    assert after_thought(text).strip() == response
+    assert strip_reasoning(text).strip() == response
 
 
 def test_a_fence_within_a_line_is_part_of_it() -> None:

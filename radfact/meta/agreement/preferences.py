@@ -12,7 +12,7 @@ import numpy as np
 
 from radfact.errors import Failure
 from radfact.llm import ChatClient, ChatRequest
-from radfact.llm.response_text import after_thought
+from radfact.llm.response_text import strip_reasoning
 from radfact.metrics.llm_metric import fill_prompt, load_prompt
 from radfact.statistics.bootstrap import round_noise
 
@@ -75,7 +75,7 @@ def read_preference(text: str) -> Preference:
     Raises:
         ValueError: the last line is no label, or says more than one.
     """
-    lines = [_LETTERS_ONLY.sub(" ", line) for line in after_thought(text).splitlines()]
+    lines = [_LETTERS_ONLY.sub(" ", line) for line in strip_reasoning(text).splitlines()]
     last = " ".join(next((line for line in reversed(lines) if line.strip()), "").lower().split())
     said = {_SAID[found] for found in _LABEL.findall(last)} | {_OTHER[_SAID[found]] for found in _TURNED.findall(last)}
     if len(said) == 1 and _AROUND.fullmatch(_TURNED.sub("", _LABEL.sub("", last))):

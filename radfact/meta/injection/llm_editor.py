@@ -11,7 +11,7 @@ from typing import Any, ClassVar, get_args
 from radfact.error_categories import ERROR_CATEGORIES, CategoryLetter
 from radfact.errors import Failure
 from radfact.llm import ChatClient, ChatRequest, Message, PromptPrefix
-from radfact.llm.response_text import after_thought, bodies, read_data
+from radfact.llm.response_text import strip_reasoning, bodies, read_data
 from radfact.meta.injection.records import Change, Injected
 from radfact.metrics.llm_metric import fill_prompt, load_prompt
 from radfact.metrics.responses.report_text import parse_report
@@ -284,7 +284,7 @@ def read_candidate(text: str, source: str, *, changed: bool = False) -> str:
     Raises:
         ValueError: there is no [Candidate]:, or no report after it.
     """
-    parts = re.split(r"\W*\bcandidate(?: report)?[\]*_]*[ \t]*:", after_thought(text), maxsplit=1, flags=re.IGNORECASE)
+    parts = re.split(r"\W*\bcandidate(?: report)?[\]*_]*[ \t]*:", strip_reasoning(text), maxsplit=1, flags=re.IGNORECASE)
     if len(parts) < 2:
         raise ValueError("expected a report after [Candidate]:")
     return read_report(parts[1], source, changed=changed)

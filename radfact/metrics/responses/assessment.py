@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, TypeVar
 
 from radfact.error_categories import ERROR_CATEGORIES
-from radfact.llm.response_text import after_thought, bodies, read_data
+from radfact.llm.response_text import strip_reasoning, bodies, read_data
 from radfact.metrics.responses.accuracy_score import SCORE_TITLE, parse_accuracy_score
 from radfact.metrics.responses.counts import COUNT_KEYS, ZERO, CountedItems, parse_count, states_none, strip_markup
 
@@ -157,7 +157,7 @@ def parse_sections(text: str) -> Sections:
     Raises:
         ValueError: if it has no section.
     """
-    response = after_thought(text)
+    response = strip_reasoning(text)
     if text.strip() and not response.strip():
         raise ValueError("it ends before the answer begins; think less")
     for body in bodies(text):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 
-from radfact.llm.response_text import after_thought
+from radfact.llm.response_text import strip_reasoning
 
 _REFUSAL = re.compile(
     r"\b(?:I(?:['’]m| am) (?:very |so |truly )?sorry|I apologi[sz]e|my apologies|as an AI\b|"
@@ -56,7 +56,7 @@ def parse_report(text: str, source: str, *, requires_overlap: bool = True) -> st
     Raises:
         ValueError: if the response is empty, a refusal, too short, or about something else.
     """
-    plain = _RULE.sub("", re.sub(r"[*`#]", "", after_thought(text))).strip()
+    plain = _RULE.sub("", re.sub(r"[*`#]", "", strip_reasoning(text))).strip()
     report = _AFTERWORD.sub("", _PREFACE.sub("", plain, count=1)).strip().strip('"“”').strip()
     if not report:
         raise ValueError("expected a report, and nothing else")
