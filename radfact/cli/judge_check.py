@@ -1,4 +1,4 @@
-"""`radfact judge-check`: is a judge any good?"""
+"""`radfact judge-check`: measure a judge against labeled judgments."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ if TYPE_CHECKING:
 
 MANUAL = "\n".join(
     (
-        "Put labelled judgements to a judge: accuracy, precision, recall and F1 of the entailed class, F1 of the "
-        "evidence, confusion by label and by topic, seconds and tokens.",
+        "Query a judge with labeled judgments and print accuracy, precision, recall and F1 of the entailed class, F1 "
+        "of the evidence, confusion by label and by topic, seconds and tokens.",
         "",
-        "With --batch report it also asks one sentence a call, and says how far the two agree.",
+        "With --batch report, also query it with one sentence per call and print how often the two agree.",
         "",
-        "With --comparisons it puts 50 sentences of our own to the model instead: does each speak of an earlier "
-        "examination? The metric comparison_mentions is as good as the model is at that.",
+        "With --comparisons, ask the model instead which of 50 packaged sentences mention an earlier examination. The "
+        "quality of the metric comparison_mentions depends on this.",
         "",
         "[bold]Examples[/bold]",
         "  radfact judge-check --judge offline",
@@ -45,10 +45,10 @@ def judge_check(
         JudgeOptions,
         only("judge", "judge_args", "base_url", "few_shots", "system", "answer_format", "batch", "concurrency"),
     ],
-    labelled: Annotated[
+    labeled: Annotated[
         Path | None,
         typer.Argument(
-            help="Labelled judgements in the published few-shot layout. Default: those that come with radfact.",
+            help="Labeled judgments in the published few-shot layout. Default: those of radfact.",
         ),
     ] = None,
     price: PriceOption = None,
@@ -64,38 +64,38 @@ def judge_check(
         Path | None,
         typer.Option(
             metavar="FILE",
-            help="Write the result as JSON too, and keep a model's answers in the folder cache beside it.",
+            help="Also write the result as JSON; a model's responses are cached in the folder `cache` next to it.",
             rich_help_panel=OUTPUT,
         ),
     ] = None,
 ) -> None:
-    """Put labelled judgements to a judge and print how often it was right."""
+    """Measure a judge against labeled judgments."""
     from radfact.io.jsonl import write_json
     from radfact.judges.check import check_judge, load_labeled_queries
 
     console = new_console()
-    judge, rate = judge.or_environment(), parse_price(price)
+    judge, token_price = judge.or_environment(), parse_price(price)
     if out is not None:
         check_folder(out.parent)
     if comparisons:
-        if labelled is not None:
+        if labeled is not None:
             raise InputError(
                 "expected no file, since --comparisons has its own sentences", code=ErrorCode.CONFLICTING_OPTIONS
             )
-        _check_comparisons(console, judge, rate, out)
+        _check_comparisons(console, judge, token_price, out)
         return
-    questions = load_labeled_queries(labelled)
-    loaded = judge.load(None if out is None else out.parent / "cache")
-    with ProgressDisplay(new_console(stderr=True), {"judging": loaded.usage}, rate):
-        found = check_judge(loaded, questions)
-    show_check(console, found, rate)
+    queries = load_labeled_queries(labeled)
+    loaded_judge = judge.load(None if out is None else out.parent / "cache")
+    with ProgressDisplay(new_console(stderr=True), {"judging": loaded_judge.usage}, token_price):
+        result = check_judge(loaded_judge, queries)
+    show_check(console, result, token_price)
     if out is not None:
-        write_json(out, {**found.as_dict(), "described": loaded.describe()})
+        write_json(out, {**result.as_dict(), "described": loaded_judge.describe()})
         say_path(console, "Written to", out)
 
 
-def _check_comparisons(console: Console, judge: JudgeOptions, rate: Price | None, out: Path | None) -> None:
-    """Ask the model about our own labelled sentences, and print how often it was right."""
+def _check_comparisons(console: Console, judge: JudgeOptions, price: Price | None, out: Path | None) -> None:
+    """Ask the model about the packaged sentences and print its accuracy."""
     from radfact.io.jsonl import write_json
     from radfact.metrics.mentions import ComparisonMentions, check_comparisons
     from radfact.metrics.resources import MetricResources
@@ -104,17 +104,17 @@ def _check_comparisons(console: Console, judge: JudgeOptions, rate: Price | None
     resources = MetricResources(judge=judge, cache=None if out is None else out.parent / "cache")
     try:
         metric = ComparisonMentions(resources.client(ComparisonMentions.parameters, ComparisonMentions.name))
-        with ProgressDisplay(new_console(stderr=True), resources.usage_by_role, rate):
-            found = check_comparisons(metric)
+        with ProgressDisplay(new_console(stderr=True), resources.usage_by_role, price):
+            result = check_comparisons(metric)
     finally:
         resources.close()
-    for text in found.wrong:
+    for text in result.wrong:
         say_line(console, f"wrong: {text}", style="yellow")
     say(
         console,
-        f"{name} on {found.n} sentences: accuracy {found.accuracy:.1%}, sensitivity {found.sensitivity:.1%}, "
-        f"specificity {found.specificity:.1%}; {found.failures} without a valid answer, which count as wrong",
+        f"{name} on {result.n} sentences: accuracy {result.accuracy:.1%}, sensitivity {result.sensitivity:.1%}, "
+        f"specificity {result.specificity:.1%}; {result.failures} without a valid response, counted as wrong",
     )
     if out is not None:
-        write_json(out, {"judge": name, **asdict(found)})
+        write_json(out, {"judge": name, **asdict(result)})
         say_path(console, "Written to", out)

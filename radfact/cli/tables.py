@@ -10,7 +10,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from radfact.errors import escape_for_terminal
-from radfact.progress import Price, short
+from radfact.progress import Price, format_count
 
 if TYPE_CHECKING:
     from radfact.judges.check import Confusion, JudgeCheck
@@ -109,7 +109,7 @@ def answers(usage: Mapping[str, int]) -> str:
         if usage.get(key):
             parts.append(f"{usage[key]} {words}")
     if usage.get("tokens_in"):
-        parts.append(f"tokens {short(usage['tokens_in'])} in, {short(usage['tokens_out'])} out")
+        parts.append(f"tokens {format_count(usage['tokens_in'])} in, {format_count(usage['tokens_out'])} out")
     return ", ".join(parts)
 
 

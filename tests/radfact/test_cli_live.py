@@ -1,4 +1,4 @@
-"""What a run says of itself while it runs, by a clock of the tests' own."""
+"""The progress display, with the clock of the tests."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def metered(*readings: tuple[float, dict[str, int]], price: Price | None = None)
 def test_rate_and_time_left_come_from_what_is_done() -> None:
     meter = metered((0, {"planned": 100, "done": 0}), (10, {"planned": 100, "done": 20}))
     assert (meter.rate, meter.seconds_left) == (2, 40)
-    assert meter.line() == "judging: 20 of 100 done, 2 a second, 0:00:40 left"
+    assert meter.line() == "judging: 20 of 100 done, 2 per second, 0:00:40 left"
 
 
 def test_answers_from_disk_at_the_start_promise_no_early_end() -> None:
@@ -47,40 +47,40 @@ def test_the_rate_is_taken_over_the_window() -> None:
 def test_tokens_cost_failures_and_retries_are_told() -> None:
     usage = {"planned": 9, "done": 5, "tokens_in": 2_000_000, "tokens_out": 1500, "failures": 1, "retries": 3}
     meter = metered((0, usage), price=Price(0.5, 100))
-    assert meter.words == "tokens 2M in 1.5k out, cost 1.15, 1 failed, 3 retries"
+    assert meter.status == "tokens 2M in 1.5k out, cost 1.15, 1 failed, 3 retries"
 
 
 def test_a_server_that_does_not_answer_is_said() -> None:
     meter = metered((0, {"planned": 9, "done": 5}), (10, {"planned": 9, "done": 5, "retries": 2}))
-    assert "server does not answer, retrying" in meter.line()
+    assert "server does not respond, retrying" in meter.line()
 
 
 def test_that_comes_before_what_a_narrow_terminal_would_cut_off() -> None:
     readings = [(now, {"planned": 9, "tokens_in": 5, "tokens_out": 1, "retries": int(now)}) for now in (0.0, 9.0)]
-    assert metered(*readings).words.startswith("server does not answer")
+    assert metered(*readings).status.startswith("server does not respond")
 
 
 def test_retries_that_got_through_are_no_alarm() -> None:
     meter = metered((0, {"planned": 9, "done": 5}), (10, {"planned": 9, "done": 6, "retries": 2}))
-    assert "does not answer" not in meter.line()
+    assert "does not respond" not in meter.line()
 
 
 @pytest.mark.parametrize(("number", "text"), [(0, "0"), (999, "999"), (1000, "1k"), (123456, "123k"), (2e9, "2G")])
 def test_counts_are_short(number: int, text: str) -> None:
-    assert live.short(number) == text
+    assert live.format_count(number) == text
 
 
 def test_without_a_terminal_a_line_is_written_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(live, "EVERY_ELSEWHERE", 0.001)
-    written, said = io.StringIO(), threading.Event()
+    monkeypatch.setattr(live, "LINE_INTERVAL", 0.001)
+    written, printed = io.StringIO(), threading.Event()
 
-    class Told(Console):
+    class SignalingConsole(Console):
         def print(self, *objects: Any, **options: Any) -> None:
             super().print(*objects, **options)
-            said.set()
+            printed.set()
 
-    with ProgressDisplay(Told(file=written), {"judging": lambda: {"planned": 3, "done": 1}}):
-        assert said.wait(10)
+    with ProgressDisplay(SignalingConsole(file=written), {"judging": lambda: {"planned": 3, "done": 1}}):
+        assert printed.wait(10)
     assert written.getvalue().startswith("judging: 1 of 3 done")
 
 

@@ -253,7 +253,7 @@ def test_a_model_is_checked_as_detector_of_comparisons(run: Run, serve: Callable
     code, out, _ = run("judge-check", "--comparisons", *judge, "--out", "check.json")
     assert code == 0
     assert "openai:m on 50 sentences: accuracy 5" in out
-    assert "specificity 100.0%; 0 without a valid answer" in out
+    assert "specificity 100.0%; 0 without a valid response" in out
     assert "wrong: Stable cardiomegaly." in out
     assert json.loads(Path("check.json").read_text())["n"] == 50
     assert run("judge-check", "--comparisons", "--judge", "offline")[0] == 2

@@ -11,7 +11,7 @@ from typing import Any, ClassVar, get_args
 from radfact.error_categories import ERROR_CATEGORIES, CategoryLetter
 from radfact.errors import Failure
 from radfact.llm import ChatClient, ChatRequest, Message, PromptPrefix
-from radfact.llm.response_text import strip_reasoning, bodies, read_data
+from radfact.llm.response_text import bodies, read_data, strip_reasoning
 from radfact.meta.injection.records import Change, Injected
 from radfact.metrics.llm_metric import fill_prompt, load_prompt
 from radfact.metrics.responses.report_text import parse_report

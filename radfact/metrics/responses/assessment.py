@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, TypeVar
 
 from radfact.error_categories import ERROR_CATEGORIES
-from radfact.llm.response_text import strip_reasoning, bodies, read_data
+from radfact.llm.response_text import bodies, read_data, strip_reasoning
 from radfact.metrics.responses.accuracy_score import SCORE_TITLE, parse_accuracy_score
 from radfact.metrics.responses.counts import COUNT_KEYS, ZERO, CountedItems, parse_count, states_none, strip_markup
 
