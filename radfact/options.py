@@ -85,13 +85,13 @@ class Options(BaseModel):
     if not TYPE_CHECKING:
 
         def __init__(self, **values: Any) -> None:
-            """Check the values.
+            """Check the values; None stands for the default.
 
             Raises:
                 InputError: an unknown option, a value of the wrong type or out of range, or options that conflict.
             """
             try:
-                super().__init__(**values)
+                super().__init__(**{name: value for name, value in values.items() if value is not None})
             except ValidationError as error:
                 raise _as_input_error(error, type(self)) from None
 

@@ -7,11 +7,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 from radfact.errors import ErrorCode, Failure, InputError
 from radfact.io.jsonl import read_text
 from radfact.judges.loading import load_splitter
+from radfact.judges.options import JudgeOptions
 from radfact.judges.prompt import (
     DEFAULT_FEW_SHOTS,
     SYSTEM_MESSAGE,
@@ -221,41 +222,26 @@ class LLMJudge:
         self.client.close()
 
 
-def load_llm_judge(
-    name: str,
-    *,
-    base_url: str | None = None,
-    judge_args: Mapping[str, Any] | None = None,
-    few_shots: Path | None = None,
-    system: Path | None = None,
-    answer_format: AnswerFormat = "yaml",
-    batch: Batch = "sentence",
-    concurrency: int | None = None,
-    cache: Path | None = None,
-) -> LLMJudge:
-    """Load the judge of the paper; the arguments are those of `load_judge`.
+def load_llm_judge(name: str, options: JudgeOptions, cache: Path | None = None) -> LLMJudge:
+    """Load the judge of the paper.
+
+    Args:
+        name: "PROVIDER:MODEL" or "vllm:PATH".
+        options: of the judge.
+        cache: folder of the response cache.
 
     Raises:
         InputError: an unknown provider, a missing package or key, or an option that does not fit.
     """
-    for option, value, choices in (
-        ("answer_format", answer_format, get_args(AnswerFormat)),
-        ("batch", batch, get_args(Batch)),
-    ):
-        if value not in choices:
-            raise InputError(
-                f"expected {' or '.join(choices)}, found '{value}'", code=ErrorCode.INVALID_OPTION, field=option
-            )
-    report_parameters = {"max_tokens": REPORT_MAX_TOKENS} if batch == "report" else {}
-    parameters = {**PARAMETERS, **report_parameters, **parse_model_args(judge_args)}
-    prompt = judge_prompt(few_shots, answer_format=answer_format, batch=batch)
-    if system is not None:
-        prompt = replace(prompt, system=_system_message(system), system_from=Path(system).name)
-    client = load_chat_client(name, base_url=base_url, parameters=parameters, concurrency=concurrency, cache=cache)
+    report_parameters = {"max_tokens": REPORT_MAX_TOKENS} if options.batch == "report" else {}
+    parameters = {**PARAMETERS, **report_parameters, **parse_model_args(options.judge_args)}
+    prompt = judge_prompt(options.few_shots, answer_format=options.answer_format, batch=options.batch)
+    if options.system is not None:
+        prompt = replace(prompt, system=_system_message(options.system), system_from=options.system.name)
+    shared: dict[str, Any] = {"base_url": options.base_url, "concurrency": options.concurrency, "cache": cache}
+    client = load_chat_client(name, parameters=parameters, **shared)
     # The splitter has a client of its own, with another limit of tokens and a separate usage.
-    make_splitter = partial(
-        load_splitter, name, base_url=base_url, splitter_args=judge_args, concurrency=concurrency, cache=cache
-    )
+    make_splitter = partial(load_splitter, name, splitter_args=options.judge_args, **shared)
     return LLMJudge(name, client, prompt, make_splitter)
 
 

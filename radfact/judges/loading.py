@@ -4,88 +4,56 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from radfact.errors import ErrorCode, InputError
 from radfact.judges.callables import load_custom_judge
+from radfact.judges.options import JudgeOptions
 from radfact.judges.protocol import ExplainingSplitter, Judge, Splitter, SplittingJudge
 
-if TYPE_CHECKING:
-    from radfact.judges.prompt import AnswerFormat, Batch
-
 JUDGE_NAMES = "offline, PROVIDER:MODEL as in openai:gpt-4o, vllm:PATH or python:MODULE:OBJECT"
+MODEL_OPTIONS = ("base_url", "few_shots", "system", "answer_format", "batch", "concurrency")
+"""Options that only a language model has."""
 
 
-def load_judge(
-    name: str,
-    *,
-    base_url: str | None = None,
-    judge_args: Mapping[str, Any] | None = None,
-    few_shots: Path | None = None,
-    system: Path | None = None,
-    answer_format: AnswerFormat = "yaml",
-    batch: Batch = "sentence",
-    concurrency: int | None = None,
-    cache: Path | None = None,
-) -> Judge:
+def load_judge(name: str, *, cache: Path | None = None, **options: Any) -> Judge:
     """Load a judge by name.
 
     Args:
         name: "offline"; "PROVIDER:MODEL" for a chat model through LangChain ("openai:MODEL" with `base_url` for any
             server with the OpenAI protocol); "vllm:PATH" for a model in this process; "python:MODULE:OBJECT" for a
             custom judge (a `Judge`, a factory of one, or a function as in `CallableJudge`); "mock" for a `MockJudge`.
-        base_url: address of the server.
-        judge_args: further arguments by name: of the model (reasoning effort and the like), of the offline judge
-            (`ontology`, a file), or of the factory. Texts are parsed as YAML (numbers, booleans, lists).
-        few_shots: worked examples in the published layout, for a model; `none` shows none. Default: our own.
-        system: file that replaces the system message of a model (MAIRA-2, listing 3).
-        answer_format: of a model: "yaml" as in the paper, or "schema" for JSON that the server constrains to a schema.
-        batch: one hypothesis per call to a model ("sentence", as in the paper), or all of a "report".
-        concurrency: calls in flight to a model.
         cache: folder of the response cache of a model; other judges have none.
+        options: fields of `radfact.judges.options.JudgeOptions`, such as `base_url` or `judge_args` (arguments of the
+            model, of the offline judge (`ontology`, a file) or of the factory; texts are parsed as YAML).
 
     Raises:
         InputError: an unknown name or provider, an option that does not fit the judge, or a missing package.
     """
+    judge_options = JudgeOptions(judge=name, **options)
+    judge_args = judge_options.judge_args
     kind, _, path = name.partition(":")
-    model_options = {
-        "base_url": base_url,
-        "few_shots": few_shots,
-        "system": system,
-        "answer_format": answer_format if answer_format != "yaml" else None,
-        "batch": batch if batch != "sentence" else None,
-        "concurrency": concurrency,
-    }
+    if name in ("offline", "mock") or kind == "python":
+        for option in MODEL_OPTIONS:
+            if getattr(judge_options, option) != JudgeOptions.model_fields[option].default:
+                raise _unexpected_option(name, option)
     if name == "offline":
         from radfact.judges.offline.judge import OfflineJudge
 
-        _check_no_model_options(name, model_options)
         return OfflineJudge(_ontology_argument(judge_args, "judge_args"))
     if name == "mock":
         from radfact.judges.mock import MockJudge
 
-        _check_no_model_options(name, model_options)
         return MockJudge()
     if kind == "python":
         from radfact.llm import parse_model_args
 
-        _check_no_model_options(name, model_options)
         return load_custom_judge(path, parse_model_args(judge_args))
     if not (kind and path):
         raise InputError(f"expected {JUDGE_NAMES}, found '{name}'", code=ErrorCode.UNKNOWN_NAME, field="judge")
     from radfact.judges.llm_judge import load_llm_judge
 
-    return load_llm_judge(
-        name,
-        base_url=base_url,
-        judge_args=judge_args,
-        few_shots=few_shots,
-        system=system,
-        answer_format=answer_format,
-        batch=batch,
-        concurrency=concurrency,
-        cache=cache,
-    )
+    return load_llm_judge(name, judge_options, cache)
 
 
 def load_splitter(
@@ -114,7 +82,9 @@ def load_splitter(
     if name == "offline":
         from radfact.judges.offline.splitter import OfflineSplitter
 
-        _check_no_model_options(name, {"base_url": base_url, "few_shots": few_shots, "concurrency": concurrency})
+        for option, value in (("base_url", base_url), ("few_shots", few_shots), ("concurrency", concurrency)):
+            if value is not None:
+                raise _unexpected_option(name, option)
         return OfflineSplitter(_ontology_argument(splitter_args, "splitter_args"))
     provider, _, model = name.partition(":")
     if not (provider and model) or provider == "python":
@@ -144,14 +114,12 @@ def default_splitter(judge: Judge) -> Splitter:
     return judge.make_splitter() if isinstance(judge, SplittingJudge) else load_splitter("offline")
 
 
-def _check_no_model_options(name: str, options: Mapping[str, Any]) -> None:
-    for option, value in options.items():
-        if value is not None:
-            raise InputError(
-                f"expected no such option, since '{name}' is no language model; omit it or name a model",
-                code=ErrorCode.CONFLICTING_OPTIONS,
-                field=option,
-            )
+def _unexpected_option(name: str, option: str) -> InputError:
+    return InputError(
+        f"expected no such option, since '{name}' is no language model; omit it or name a model",
+        code=ErrorCode.CONFLICTING_OPTIONS,
+        field=option,
+    )
 
 
 def _ontology_argument(arguments: Mapping[str, Any] | None, option: str) -> Path | str | None:
