@@ -1,29 +1,26 @@
-"""VERT: the paper's words, the model's own score, and worked examples in the paper's layouts."""
+"""VERT: the paper's prompts, the score that a model states, and few-shot examples in the paper's layouts."""
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from chat_server import ChatServer, last
 from green_responses import GreenResponse
 
 from radfact.errors import ErrorCode, InputError
 from radfact.io.jsonl import write_json
-from radfact.llm import load_chat_client
+from radfact.llm import ChatClient, MockChatModel, mock_client
 from radfact.metrics.llm_metric import fill_prompt, load_prompt
-from radfact.metrics.protocol import Metric
 from radfact.metrics.vert import Variant, Vert, VertFormula, VertRubric, VertTuned, vert_prompt
 from radfact.metrics.vert_shots import FewShot, Shot, Style, default_illustrations, draw_shots, load_shots
-from radfact.records import Pair
+from radfact.records import TextPair
 
 PAPER = Path(__file__).resolve().parents[2].parent / "shared" / "seeds" / "003_abf792c1c1f4ab9d.txt"
-ANSWER = GreenResponse((("An effusion",), *[()] * 5), ((),) * 6, ("No pneumothorax", "Clear lungs"), score="0.70")
-PAIR = Pair("one", "Small effusion.", "No effusion.")
+RESPONSE = GreenResponse((("An effusion",), *[()] * 5), ((),) * 6, ("No pneumothorax", "Clear lungs"), score="0.70")
+PAIR = TextPair("one", "Small effusion.", "No effusion.")
 SHOT = Shot(reference="The heart is large.", candidate="The heart is normal.", significant={"b": 2}, category="b")
 
 
@@ -33,15 +30,15 @@ def letters(text: str) -> str:
 
 @pytest.mark.skipif(not PAPER.exists(), reason="the paper's text is not here")
 @pytest.mark.parametrize("variant", ["vert", "vert_formula", "vert_rubric"])
-def test_every_line_is_the_papers(variant: Variant) -> None:
+def test_every_line_is_printed_in_the_paper(variant: Variant) -> None:
     printed = re.sub(r"<\|.*?\|>|\n\d+\s+Preprint. Under review.", "", PAPER.read_text(encoding="utf-8"))
     paper = letters(printed)
-    # In the placeholders the prompt of GREEN's own paper is followed.
+    # The placeholders are those of GREEN's paper.
     lines = [line for line in vert_prompt(variant).splitlines() if not re.search(r"<(?:Error|The number)|\{", line)]
     assert [line for line in lines if letters(line) not in paper] == []
 
 
-def test_vert_is_greens_prompt_and_the_score() -> None:
+def test_the_prompt_adds_the_score_to_that_of_green() -> None:
     vert, green = vert_prompt().splitlines(), load_prompt("green").splitlines()
     added = [line for line in vert if line not in green]
     assert [line for line in vert if line in green and line.strip()] == [line for line in green if line.strip()]
@@ -52,45 +49,38 @@ def test_vert_is_greens_prompt_and_the_score() -> None:
     ]
 
 
-@pytest.mark.parametrize("metric", [Vert, VertFormula, VertRubric])
-def test_the_models_own_score_counts(metric: type[Vert], serve: Callable[..., ChatServer]) -> None:
-    server = serve(lambda *_: (200, {}, ANSWER.text()))
-    asked = metric(load_chat_client("openai:m", base_url=server.base_url, parameters=metric.parameters))
-    assert isinstance(asked, Metric)
-    scored = asked.score([PAIR])
+@pytest.mark.parametrize("metric_class", [Vert, VertFormula, VertRubric])
+def test_the_score_is_the_one_that_the_model_states(metric_class: type[Vert]) -> None:
+    model = MockChatModel(RESPONSE.text())
+    metric = metric_class(ChatClient(model, {}))
+    result = metric.score([PAIR])
     # By its counts it would be 2 / 3, and 2 / (2 + 2) by the formula.
-    assert scored.values[asked.name] == [0.7]
-    assert scored.values[f"{asked.name}_ec"] == [1]
-    assert scored.values[f"{asked.name}_matched"] == [2]
-    assert list(scored.values) == list(asked.scores)
-    assert scored.details[0]["score"] == 0.7
-    assert last(server.requests[0]) == fill_prompt(
-        vert_prompt(metric.variant), reference="No effusion.", candidate=PAIR.candidate
-    )
+    expected = {metric.name: [0.7], f"{metric.name}_ec": [1], f"{metric.name}_matched": [2]}
+    assert {name: result.values[name] for name in expected} == expected
+    assert list(result.values) == list(metric.scores)
+    assert result.details[0]["score"] == 0.7
+    prompt = fill_prompt(vert_prompt(metric.variant), reference=PAIR.reference, candidate=PAIR.candidate)
+    assert model.calls == [(("user", prompt),)]
 
 
-@pytest.mark.parametrize("said", ["0.8", "<think>\n\n</think>\n\n0.8", "<think>0.3, or more?</think>0.8"])
-def test_a_tuned_model_says_the_score_alone(said: str, serve: Callable[..., ChatServer]) -> None:
-    server = serve(lambda *_: (200, {}, said))
-    scored = VertTuned(load_chat_client("openai:m", base_url=server.base_url)).score([PAIR])
-    assert scored.values["vert_tuned"] == [0.8]
-    assert len(server.requests) == 1
+@pytest.mark.parametrize("response", ["0.8", "<think>\n\n</think>\n\n0.8", "<think>0.3, or more?</think>0.8"])
+def test_a_tuned_model_returns_the_score_alone(response: str) -> None:
+    result = VertTuned(mock_client(response)).score([PAIR])
+    assert (result.values["vert_tuned"], result.usage["calls"]) == ([0.8], 1)
 
 
-def test_an_answer_without_a_score_is_asked_again_and_then_no_number(serve: Callable[..., ChatServer]) -> None:
-    server = serve(lambda *_: (200, {}, ANSWER.text().replace("0.70", "high")))
-    scored = Vert(load_chat_client("openai:m", base_url=server.base_url)).score([PAIR])
-    assert math.isnan(scored.values["vert"][0])
-    assert len(server.requests) == 3
+def test_a_response_without_a_score_is_repaired_and_then_nan() -> None:
+    result = Vert(mock_client(RESPONSE.text().replace("0.70", "high"))).score([PAIR])
+    assert math.isnan(result.values["vert"][0])
+    assert result.usage["calls"] == 3
 
 
-def test_examples_follow_the_filled_prompt(serve: Callable[..., ChatServer]) -> None:
-    server = serve(lambda *_: (200, {}, ANSWER.text()))
-    shot = SHOT.model_copy(update={"reference": "A {candidate} text."})
-    few_shot = FewShot("random", [shot])
-    Vert(load_chat_client("openai:m", base_url=server.base_url), few_shot=few_shot).score([PAIR])
-    base = fill_prompt(vert_prompt(), reference="No effusion.", candidate="Small effusion.")
-    assert last(server.requests[0]) == f"{base}\n{few_shot.section()}"
+def test_examples_follow_the_filled_prompt() -> None:
+    model = MockChatModel(RESPONSE.text())
+    few_shot = FewShot("random", [SHOT.model_copy(update={"reference": "A {candidate} text."})])
+    Vert(ChatClient(model, {}), few_shot=few_shot).score([PAIR])
+    base = fill_prompt(vert_prompt(), reference=PAIR.reference, candidate=PAIR.candidate)
+    assert model.calls == [(("user", f"{base}\n{few_shot.section()}"),)]
     assert "A {candidate} text." in few_shot.section()
 
 
@@ -130,12 +120,12 @@ def test_full_assessments_come_after_illustrations(style: Style) -> None:
     assert ("[Matched Findings]: 1. Lungs" in tail) == ("[Explanation]: Missed." in tail) == (style == "rate-err-10")
 
 
-def test_what_the_paper_prints_of_illustrations_is_marked() -> None:
-    printed = [one.category for one in default_illustrations() if one.source != "ours"]
-    assert printed == ["a", "f"]
+def test_printed_illustrations_are_marked() -> None:
+    categories = {example.category for example in default_illustrations() if example.source != "ours"}
+    assert categories == {"a", "f"}
 
 
-def test_examples_are_drawn_alike_with_the_same_seed() -> None:
+def test_the_seed_determines_the_drawn_examples() -> None:
     pool = [SHOT.model_copy(update={"reference": f"Report {number}."}) for number in range(50)]
     assert draw_shots(pool, 10) == draw_shots(pool, 10) != draw_shots(pool, 10, seed=7)
     assert len({shot.reference for shot in draw_shots(pool, 50)}) == 50
