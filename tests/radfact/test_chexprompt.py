@@ -1,4 +1,4 @@
-"""CheXprompt's counts: means of errors and shares of reports without any."""
+"""CheXprompt: numbers of errors and percentages of reports without errors."""
 
 from __future__ import annotations
 
@@ -8,48 +8,45 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from chat_server import ChatServer, Reply, last
+from chat_server import ChatServer, Reply
 
-from radfact.llm import load_chat_client
+from radfact.llm import load_chat_client, mock_client
 from radfact.metrics.chexprompt import CheXprompt, parse_error_counts
-from radfact.metrics.protocol import Metric
-from radfact.records import Pair
+from radfact.records import TextPair
 
 NONE = dict.fromkeys("abcdef", 0)
-ANSWERS: dict[str, Any] = {
+RESPONSES: dict[str, Any] = {
     "Wrong.": {"significant errors": NONE | {"a": 2, "c": 1}, "insignificant errors": NONE | {"f": 1}},
     "Nearly right.": {"significant errors": NONE, "insignificant errors": NONE | {"d": 1}},
     "Right.": {"significant errors": NONE, "insignificant errors": NONE},
 }
 
 
-def test_figures(serve: Callable[..., ChatServer]) -> None:
-    def reply(body: dict[str, Any], _: int) -> Reply:
-        candidate = last(body).rpartition("\n")[2]
-        return 200, {}, json.dumps(ANSWERS[candidate]) if candidate in ANSWERS else "I cannot."
+def test_scores_are_counts_and_percentages_of_reports_without_errors() -> None:
+    def respond(text: str) -> str:
+        candidate = text.rpartition("\n")[2]
+        return json.dumps(RESPONSES[candidate]) if candidate in RESPONSES else "I cannot."
 
-    server = serve(reply)
-    metric = CheXprompt(load_chat_client("openai:m", base_url=server.base_url, parameters=CheXprompt.parameters))
-    assert isinstance(metric, Metric)
-    scored = metric.score([Pair(text, text, "The reference.") for text in (*ANSWERS, "Unclear.")])
-    assert {name: values[:3] for name, values in scored.values.items()} == {
+    pairs = [TextPair(text, text, "The reference.") for text in (*RESPONSES, "Unclear.")]
+    result = CheXprompt(mock_client(respond)).score(pairs)
+    assert {name: values[:3] for name, values in result.values.items()} == {
         "chexprompt_errors": [4, 1, 0],
         "chexprompt_significant": [3, 0, 0],
         "chexprompt_error_free": [0, 0, 100],
         "chexprompt_significant_error_free": [0, 100, 100],
     }
-    assert all(math.isnan(values[3]) for values in scored.values.values())
-    assert list(scored.failures) == [3]
-    assert scored.details[0]["significant"]["a"] == 2
+    assert all(math.isnan(values[3]) for values in result.values.values())
+    assert list(result.failures) == [3]
+    assert result.details[0]["significant"]["a"] == 2
 
 
 def test_servers_that_refuse_schemas_are_sent_the_request_without_one(serve: Callable[..., ChatServer]) -> None:
     def reply(body: dict[str, Any], _: int) -> Reply:
-        return (400, {}, "no schemas") if "response_format" in body else (200, {}, json.dumps(ANSWERS["Wrong."]))
+        return (400, {}, "no schemas") if "response_format" in body else (200, {}, json.dumps(RESPONSES["Wrong."]))
 
     server = serve(reply)
     metric = CheXprompt(load_chat_client("openai:m", base_url=server.base_url))
-    assert metric.score([Pair("1", "Wrong.", "The reference.")]).values["chexprompt_errors"] == [4]
+    assert metric.score([TextPair("1", "Wrong.", "The reference.")]).values["chexprompt_errors"] == [4]
     schema = server.requests[0]["response_format"]["json_schema"]["schema"]
     assert schema["required"] == ["significant errors", "insignificant errors"]
 
@@ -62,7 +59,7 @@ def test_responses_in_text_are_accepted() -> None:
 
 
 @pytest.mark.parametrize(
-    "answer",
+    "response",
     [
         "3 errors",
         "Significant errors: none\nInsignificant errors:\n(a) False report of a finding: 1.\n(b) Missing",
@@ -74,6 +71,6 @@ def test_responses_in_text_are_accepted() -> None:
         json.dumps({"significant errors": NONE, "insignificant errors": []}),
     ],
 )
-def test_counts_that_are_missing_are_not_made_up(answer: str) -> None:
+def test_missing_counts_are_refused(response: str) -> None:
     with pytest.raises(ValueError, match=r"\w"):
-        parse_error_counts(answer)
+        parse_error_counts(response)

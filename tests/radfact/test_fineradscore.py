@@ -5,26 +5,23 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
-from chat_server import ChatServer, last
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from radfact.llm import load_chat_client
+from radfact.llm import ChatClient, MockChatModel, mock_client
 from radfact.metrics.fineradscore import FineRadScore, split_lines
 from radfact.metrics.llm_metric import load_prompt
-from radfact.metrics.protocol import Metric
 from radfact.metrics.responses.corrections import Correction, parse_corrections
-from radfact.records import Pair
+from radfact.records import TextPair
 
 PAPER = Path(__file__).resolve().parents[2].parent / "shared" / "seeds" / "001_eb2a3074c3378f2b.txt"
 LINES = ("Three left lung nodules.", "Multiple lung nodules.", "Pulmonary edema.")
-PAIR = Pair("one", " ".join(LINES), "Two left lung nodules. Left basilar opacity.")
+PAIR = TextPair("one", " ".join(LINES), "Two left lung nodules. Left basilar opacity.")
 
 
 def entry(correction: str, severity: str | float, categories: Any = (), comment: str = "why") -> dict[str, Any]:
@@ -39,7 +36,7 @@ def entry(correction: str, severity: str | float, categories: Any = (), comment:
 REWRITE = entry("Two left lung nodules.", "Actionable nonurgent error", ["Incorrect severity of finding"])
 DELETE = entry("[delete]", "Urgent error", ["False prediction of finding"])
 INSERT = entry("Left basilar opacity.", "Not actionable", ["Omission of finding"])
-ANSWER = {"0": REWRITE, "2": DELETE, "None": INSERT}
+RESPONSE = {"0": REWRITE, "2": DELETE, "None": INSERT}
 EXPECTED = (
     Correction(0, "Two left lung nodules.", 2, "why", ("d",)),
     Correction(2, None, 3, "why", ("a",)),
@@ -92,44 +89,39 @@ def test_the_published_examples_can_be_read() -> None:
     assert parsed[2].corrected_report().endswith(ending)
 
 
-def test_a_request_and_its_scores(serve: Callable[..., ChatServer]) -> None:
-    server = serve(lambda *_: (200, {}, json.dumps(ANSWER)))
-    metric = FineRadScore(load_chat_client("openai:m", base_url=server.base_url, parameters=FineRadScore.parameters))
-    assert isinstance(metric, Metric)
-    scored = metric.score([PAIR])
-    messages = server.requests[0]["messages"]
-    assert [message["role"] for message in messages] == ["system", "user"]
-    assert messages[0]["content"] == load_prompt("fineradscore") + load_prompt("fineradscore_few_shot")
-    assert last(server.requests[0]) == (
+def test_a_request_and_its_scores() -> None:
+    model = MockChatModel(json.dumps(RESPONSE))
+    result = FineRadScore(ChatClient(model, {})).score([PAIR])
+    content = (
         "Generated Text: [0] Three left lung nodules.\n[1] Multiple lung nodules.\n[2] Pulmonary edema.\n\n"
         "Ground Truth Text: Two left lung nodules. Left basilar opacity.\n\nCorrections:"
     )
-    assert scored.values == {"fineradscore": [6.0], "fineradscore_max": [3.0], "fineradscore_lines": [3.0]}
-    assert scored.details[0]["corrected"] == "Two left lung nodules. Multiple lung nodules. Left basilar opacity."
-    assert scored.details[0]["corrections"][1]["was"] == "Pulmonary edema."
-    json.dumps(scored.details, allow_nan=False)
+    instructions = load_prompt("fineradscore") + load_prompt("fineradscore_few_shot")
+    assert model.calls == [(("system", instructions), ("user", content))]
+    assert result.values == {"fineradscore": [6.0], "fineradscore_max": [3.0], "fineradscore_lines": [3.0]}
+    assert result.details[0]["corrected"] == "Two left lung nodules. Multiple lung nodules. Left basilar opacity."
+    assert result.details[0]["corrections"][1]["was"] == "Pulmonary edema."
+    json.dumps(result.details, allow_nan=False)
 
 
-def test_nothing_to_correct_scores_0(serve: Callable[..., ChatServer]) -> None:
-    server = serve(lambda *_: (200, {}, "Corrections: {}"))
-    scored = FineRadScore(load_chat_client("openai:m", base_url=server.base_url), zero_shot=True).score([PAIR])
-    assert [values[0] for values in scored.values.values()] == [0, 0, 0]
-    assert "Results should be a JSON object" in server.requests[0]["messages"][0]["content"]
-    assert "Example 1" not in server.requests[0]["messages"][0]["content"]
+def test_no_correction_scores_0_also_zero_shot() -> None:
+    model = MockChatModel("Corrections: {}")
+    result = FineRadScore(ChatClient(model, {}), zero_shot=True).score([PAIR])
+    assert [values[0] for values in result.values.values()] == [0, 0, 0]
+    assert model.calls[0][0] == ("system", load_prompt("fineradscore") + load_prompt("fineradscore_zero_shot"))
 
 
-def test_a_malformed_response_is_repaired_up_to_five_times(serve: Callable[..., ChatServer]) -> None:
-    server = serve(lambda _, n: (200, {}, json.dumps(ANSWER) if n == 6 else "There are three errors."))
-    scored = FineRadScore(load_chat_client("openai:m", base_url=server.base_url)).score([PAIR])
-    assert scored.values["fineradscore"] == [6]
-    server = serve(lambda *_: (200, {}, "There are three errors."))
-    scored = FineRadScore(load_chat_client("openai:m", base_url=server.base_url)).score([PAIR])
-    assert math.isnan(scored.values["fineradscore"][0])
-    assert scored.failures[0].startswith("no valid answer after 5 repairs")
-    assert len(server.requests) == 6
+def test_a_malformed_response_is_repaired_up_to_five_times() -> None:
+    invalid = "There are three errors."
+    result = FineRadScore(mock_client([invalid] * 5 + [json.dumps(RESPONSE)])).score([PAIR])
+    assert result.values["fineradscore"] == [6]
+    result = FineRadScore(mock_client(invalid)).score([PAIR])
+    assert math.isnan(result.values["fineradscore"][0])
+    assert list(result.failures) == [0]
+    assert result.usage["calls"] == 6
 
 
-TEXT = json.dumps(ANSWER, indent=4)
+TEXT = json.dumps(RESPONSE, indent=4)
 FORMS = {
     "fenced": f"```json\n{TEXT}\n```",
     "words around": f"Here are the corrections:\n{TEXT}\nAll other lines are right.",
@@ -138,22 +130,22 @@ FORMS = {
     "numbers in brackets": TEXT.replace('"0"', '"[0]"').replace('"2"', '"Line 2"'),
     "null for insertions": TEXT.replace('"None"', '"null"'),
     "a name for insertions": TEXT.replace('"None"', '"insertion_1"'),
-    "swapped": json.dumps(ANSWER | {"2": entry("Urgent error", "[delete]", ["False prediction of finding"])})
+    "swapped": json.dumps(RESPONSE | {"2": entry("Urgent error", "[delete]", ["False prediction of finding"])})
     .replace('"2"', '"x"')
     .replace('"x"', '"2"'),
-    "list of insertions": json.dumps(ANSWER | {"None": [INSERT]}),
-    "wrapped": json.dumps({"Corrections": ANSWER}),
+    "list of insertions": json.dumps(RESPONSE | {"None": [INSERT]}),
+    "wrapped": json.dumps({"Corrections": RESPONSE}),
     "other names": TEXT.replace("clinical severity", "clinical_severity").replace("corrections", "correction"),
     "a category as a text": TEXT.replace('[\n            "Omission of finding"\n        ]', '"2. Omission of finding"'),
     "category numbers": TEXT.replace('"Omission of finding"', "2"),
-    "a list of entries": json.dumps([{"id": key, **value} for key, value in ANSWER.items()]),
+    "a list of entries": json.dumps([{"id": key, **value} for key, value in RESPONSE.items()]),
     "lines without error": json.dumps(
         {"0": REWRITE, "1": entry("Multiple lung nodules.", "No error"), "2": DELETE, "None": INSERT}
     ),
     "lines that are null": json.dumps({"0": REWRITE, "1": None, "2": DELETE, "None": INSERT}),
     "a category of its own": TEXT.replace('"Omission of finding"', '"Omission of finding", "Laterality"'),
-    "one object a line": "\n".join(json.dumps({key: value}) for key, value in ANSWER.items()),
-    "a fence for each": "\n".join(f"```json\n{json.dumps({key: value})}\n```" for key, value in ANSWER.items()),
+    "one object a line": "\n".join(json.dumps({key: value}) for key, value in RESPONSE.items()),
+    "a fence for each": "\n".join(f"```json\n{json.dumps({key: value})}\n```" for key, value in RESPONSE.items()),
     "said twice": f"{TEXT}\nTo repeat:\n{TEXT}",
     "an empty object in prose": f"I will return {{}} if all is right. {TEXT}",
     "a draft before the fence": f"First I thought {json.dumps({'1': DELETE})}, but:\n```json\n{TEXT}\n```",
