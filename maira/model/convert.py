@@ -89,8 +89,7 @@ def convert(
         if layout != "own":
             standard_processor(made, config.vision_config.patch_size)
         shards = split_torch_state_dict_into_shards(
-            {name: target.meta for name, target in targets.items()},
-            max_shard_size=shard_size,
+            {name: target.meta for name, target in targets.items()}, max_shard_size=shard_size
         )
         with ExitStack() as stack:
             read = _Reader(stored, stack)

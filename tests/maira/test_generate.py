@@ -278,10 +278,7 @@ def test_drafts_beside_the_weights_change_no_fingerprint(
         assert _run(studies[:1], folder, folder / "drafts.jsonl") == (1, [])
 
 
-@pytest.mark.parametrize(
-    ("name", "line"),
-    [("failures.jsonl", None), ("a.jsonl", 1)],
-)
+@pytest.mark.parametrize(("name", "line"), [("failures.jsonl", None), ("a.jsonl", 1)])
 def test_a_list_of_failures_is_not_lost(tmp_path: Path, name: str, line: int | None) -> None:
     (tmp_path / "failures.jsonl").write_text("mine\n")
     with pytest.raises(InputError) as caught:
